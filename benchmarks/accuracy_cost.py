@@ -31,8 +31,10 @@ def print_accuracy_cost_rows(models: Sequence[Path], seconds: float) -> None:
     """Print a row of the table of docs/performance.md for each model."""
     for path in models:
         shapes = INPUT_SHAPES_BY_MODEL.get(path.stem, {})
-        made = [aotc.compile(path, input_shapes=shapes, accuracy=accuracy, tuning=False) for accuracy in ACCURACIES]
-        sessions = [model.session() for model in made]
+        compiled_models = [
+            aotc.compile(path, input_shapes=shapes, accuracy=accuracy, tuning=False) for accuracy in ACCURACIES
+        ]
+        sessions = [model.session() for model in compiled_models]
         inputs = draw_random_inputs(session_input_types(sessions[0]), 0)
         rounds: list[list[float]] = []
         end = time.perf_counter() + seconds

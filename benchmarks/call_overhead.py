@@ -72,27 +72,29 @@ def compile_check_and_make_run_functions(model: onnx.ModelProto, folder: Path) -
 
 def microseconds_per_call_by_series(calls: dict[str, RunFunction], series_count: int) -> dict[str, list[float]]:
     """Return the microseconds per call for each function, one value per series of calls."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    call_times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(series_count):
         for name, call in calls.items():
             start = time.perf_counter_ns()
             for _ in range(CALLS_PER_SERIES):
                 call()
-            found[name].append((time.perf_counter_ns() - start) / CALLS_PER_SERIES / 1e3)
-    return found
+            call_times[name].append((time.perf_counter_ns() - start) / CALLS_PER_SERIES / 1e3)
+    return call_times
 
 
 def print_call_overhead_table() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=300)
-    turns = parser.parse_args().turns
+    series_count = parser.parse_args().turns
     print("| network | bind min | median | run min | median | run - bind | onnxruntime min | median |")
     print("|---|---|---|---|---|---|---|---|")
     for model in (build_policy_network(), build_network_with_eight_states()):
         with tempfile.TemporaryDirectory() as folder:
-            found = microseconds_per_call_by_series(compile_check_and_make_run_functions(model, Path(folder)), turns)
-        least = {name: min(times) for name, times in found.items()}
-        columns = [f"{least[n]:.1f} | {statistics.median(t):.1f}" for n, t in found.items()]
+            call_times = microseconds_per_call_by_series(
+                compile_check_and_make_run_functions(model, Path(folder)), series_count
+            )
+        least = {name: min(times) for name, times in call_times.items()}
+        columns = [f"{least[n]:.1f} | {statistics.median(t):.1f}" for n, t in call_times.items()]
         columns.insert(2, f"{least['run'] - least['bind']:.1f}")
         print(f"| {model.graph.name} | {' | '.join(columns)} |")
 

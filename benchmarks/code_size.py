@@ -57,7 +57,7 @@ def compile_and_measure_code_size(path: Path, folder: Path, target: str) -> dict
 
     install_operators_and_passes()
     model = compile(path, output=folder, name="net", target=target, cache=False)
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    self_usage, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     files = sorted(path for kind in ("*kernels*.c", "*helpers*.h") for path in (folder / "src").glob(kind))
     text = "".join(f.read_text(encoding="utf-8") for f in files)
     kernels = {m[1]: len(m[0]) for m in _KERNEL_FUNCTION_PATTERN.finditer(text)}
@@ -66,7 +66,7 @@ def compile_and_measure_code_size(path: Path, folder: Path, target: str) -> dict
     return {
         "kernels": len(kernels),
         "text_bytes": len(text),
-        "aotc_seconds": own.ru_utime + own.ru_stime,
+        "aotc_seconds": self_usage.ru_utime + self_usage.ru_stime,
         "cc_seconds": children.ru_utime + children.ru_stime,
         "code_bytes": int(sizes[6]),
         "largest": sorted(kernels.items(), key=lambda item: -item[1])[:12],
@@ -114,15 +114,15 @@ def measure_code_size_of_network_versions(
     paths: Mapping[str, Path], folder: Path, target: str
 ) -> dict[str, dict[str, Any]]:
     """Return the figures of each version of a network, each compiled in its own process."""
-    found, folders = {}, {}
+    figures, folders = {}, {}
     for version, path in paths.items():
         folders[version] = folder / version
         command = [sys.executable, "-m", "benchmarks.code_size", str(path), "--only", str(folders[version])]
         done = subprocess.run([*command, "--target", target], check=True, capture_output=True, text=True)
-        found[version] = json.loads(done.stdout.splitlines()[-1])
+        figures[version] = json.loads(done.stdout.splitlines()[-1])
     for version, least in minimum_run_milliseconds(folders).items():
-        found[version]["milliseconds"] = least
-    return found
+        figures[version]["milliseconds"] = least
+    return figures
 
 
 def code_size_table_row(name: str, version: str, figures: Mapping[str, Any], float32_figures: Mapping[str, Any]) -> str:

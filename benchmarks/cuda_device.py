@@ -109,8 +109,8 @@ class PreparedCase:
         """
         weights: Array = self.data["kept"].copy()
         for k, (first, count, dtype, mean, spread) in enumerate(self.about["weights"]):
-            made = draw_uniform_random_bytes(k, count, dtype, mean, spread)
-            weights[first : first + made.size] = made
+            random_bytes = draw_uniform_random_bytes(k, count, dtype, mean, spread)
+            weights[first : first + random_bytes.size] = random_bytes
         return weights
 
     def input_bytes(self) -> list[Array]:
@@ -125,13 +125,13 @@ class PreparedCase:
 
 def draw_uniform_random_bytes(seed: int, count: int, dtype: str, mean: float, spread: float) -> Array:
     """Return the bytes of uniform random numbers, which are identical on every machine."""
-    found = np.empty(count, dtype)
+    numbers = np.empty(count, dtype)
     source = np.random.Philox(seed)
     for first in range(0, count, 1 << 22):
         raw = source.random_raw(min(1 << 22, count - first)) >> np.uint64(40)
         unit = raw.astype(np.float32) * np.float32(2**-24) - np.float32(0.5)
-        found[first : first + raw.size] = unit * np.float32(spread) + np.float32(mean)
-    return found.view(np.uint8)
+        numbers[first : first + raw.size] = unit * np.float32(spread) + np.float32(mean)
+    return numbers.view(np.uint8)
 
 
 class LoadedCase:
@@ -195,9 +195,9 @@ def integers_equal_where_elements_equal(raw: Array, dtype: str) -> Array:
     if dtype not in UINT_TYPE_AND_INFINITY_BITS:
         return raw
     kind, infinity = UINT_TYPE_AND_INFINITY_BITS[dtype]
-    found = raw.view(kind).copy()
-    found[found & ((1 << (8 * found.itemsize - 1)) - 1) > infinity] = infinity + 1
-    return found
+    integers = raw.view(kind).copy()
+    integers[integers & ((1 << (8 * integers.itemsize - 1)) - 1) > infinity] = infinity + 1
+    return integers
 
 
 def max_difference_in_standard_deviations(actual: Array, expected: Array, dtype: str) -> float:
@@ -266,14 +266,14 @@ def device_and_library_facts() -> dict[str, Any]:
 
     from benchmarks.pytorch_gpu_timing import seconds_per_run_by_round
 
-    found: dict[str, Any] = {"torch": torch.__version__, "numpy": np.__version__}
+    facts: dict[str, Any] = {"torch": torch.__version__, "numpy": np.__version__}
     if not torch.cuda.is_available():
-        return found | {"device": "none"}
+        return facts | {"device": "none"}
     x = torch.ones(1 << 28, device="cuda")
     y = torch.empty_like(x)
     device = torch.cuda.get_device_properties(0)
     copied = 2e-12 * x.nbytes / min(seconds_per_run_by_round({"copy": lambda: y.copy_(x)})["copy"])
-    return found | {"device": device.name, "processors": device.multi_processor_count, "copy, TB/s": copied}
+    return facts | {"device": device.name, "processors": device.multi_processor_count, "copy, TB/s": copied}
 
 
 def run_job_in_this_process(job_words: Sequence[str]) -> None:
@@ -312,14 +312,14 @@ def run_job_in_child_process(
             ).returncode
         except subprocess.TimeoutExpired:
             code = f"{TIMEOUT_MESSAGE_PREFIX} {timeout_seconds:.0f} s"
-        printed, said = (file.seek(0) or file.read() for file in (out, errors))
+        printed, error_text = (file.seek(0) or file.read() for file in (out, errors))
     lines = [line for line in printed.splitlines() if line.startswith("{")]
-    found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    result: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     if code != 0:
-        found["error"] = f"exit code {code}: " + " | ".join(
-            (printed if tool_command else said).strip().splitlines()[-4:]
+        result["error"] = f"exit code {code}: " + " | ".join(
+            (printed if tool_command else error_text).strip().splitlines()[-4:]
         )
-    return found
+    return result
 
 
 def compare_outputs_or_bisect_samples(case_name: str, seconds: float) -> dict[str, Any]:
@@ -334,20 +334,20 @@ def compare_outputs_or_bisect_samples(case_name: str, seconds: float) -> dict[st
     if "error" not in whole:
         return whole
     samples = PreparedCase(CASES_FOLDER / f"{case_name}.npz").about["samples"]
-    found: dict[str, Any] = {"samples": 0, "differ": {}, "failed": {}, "whole": whole["error"]}
+    report: dict[str, Any] = {"samples": 0, "differ": {}, "failed": {}, "whole": whole["error"]}
     parts, left = [(0, len(samples))], MAX_CHILD_PROCESSES
     while parts and left and (remaining := end - time.monotonic()) > 0:
         first, last = parts.pop()
         part, left = run_job_in_child_process(["bits", case_name, first, last], min(seconds / 8, remaining)), left - 1
         if "error" not in part:
-            found["samples"] += part["samples"]
-            found["differ"] |= part["differ"]
+            report["samples"] += part["samples"]
+            report["differ"] |= part["differ"]
         elif last - first == 1:
-            found["failed"][samples[first]["name"]] = part["error"]
+            report["failed"][samples[first]["name"]] = part["error"]
         else:
             middle = (first + last) // 2
             parts += [(middle, last), (first, middle)]
-    return found | {"left": parts}
+    return report | {"left": parts}
 
 
 def run_job_by_name(job_name: str, seconds: float) -> dict[str, Any]:
@@ -397,7 +397,7 @@ def benchmark_table_rows(results: dict[str, Any]) -> Iterator[str]:
         if name.startswith("speed/") and "us" in row:
             us = row["us"]
             cells = [f"{us[k]:.1f}" if k in us else "-" for k in ("aotc", *rivals)]
-            rates = (f"{1e-6 * row[what] / us['aotc']:.2f}" for what in ("bytes", "flops"))
+            rates = (f"{1e-6 * row[quantity] / us['aotc']:.2f}" for quantity in ("bytes", "flops"))
             cells = [name[6:], *cells, f"{row['ratio']:.2f}", f"{row['cpu_us']:.1f}", *rates]
             yield f"| {' | '.join(cells)} |"
 
@@ -432,13 +432,13 @@ def run_remaining_jobs() -> int:
         name = left.pop(0)
         limit = min(chosen.seconds, end - start)
         try:
-            found = run_job_by_name(name, limit)
+            result = run_job_by_name(name, limit)
         except Exception as error:
-            found = {"error": repr(error)}
-        if limit < chosen.seconds and TIMEOUT_MESSAGE_PREFIX in str(found):
+            result = {"error": repr(error)}
+        if limit < chosen.seconds and TIMEOUT_MESSAGE_PREFIX in str(result):
             left.insert(0, name)  # it ran out of time; the next call has more
             break
-        row = {"job": name, "seconds": round(time.monotonic() - start, 1), **found}
+        row = {"job": name, "seconds": round(time.monotonic() - start, 1), **result}
         with chosen.results.open("a") as file:
             file.write(f"\n{json.dumps(row)}\n")
         print(json.dumps(row)[:400], flush=True)

@@ -91,7 +91,7 @@ def operator_batch_case(batch_index: int) -> UnpreparedCase:
     launches are not fused.
     """
     arrays: list[Array] = []
-    made: list[Program] = []
+    programs: list[Program] = []
     chosen = operator_samples_with_kernels()[
         batch_index * SAMPLES_PER_LIBRARY : (batch_index + 1) * SAMPLES_PER_LIBRARY
     ]
@@ -107,17 +107,17 @@ def operator_batch_case(batch_index: int) -> UnpreparedCase:
         )
         step = Step(kernel, tuple(map(View, (*inputs, *outputs, *scratch))))
         program = Program(name=f"operators_{batch_index}", inputs=inputs, outputs=outputs, steps=(step,))
-        made.append(run_tensor_passes(program, CUDA))
+        programs.append(run_tensor_passes(program, CUDA))
         arrays += job.inputs
     first, rows = 0, []
-    for (name, *_), one in zip(chosen, made, strict=True):
-        rows.append((name, range(first, first := first + len(one.steps)), one.outputs))
+    for (name, *_), subprogram in zip(chosen, programs, strict=True):
+        rows.append((name, range(first, first := first + len(subprogram.steps)), subprogram.outputs))
     whole = Program(
         name=f"operators_{batch_index}",
-        inputs=tuple(s for one in made for s in one.inputs),
-        outputs=tuple(s for one in made for s in one.outputs),
-        steps=tuple(s for one in made for s in one.steps),
-        homes={a: b for one in made for a, b in one.homes.items()},
+        inputs=tuple(s for subprogram in programs for s in subprogram.inputs),
+        outputs=tuple(s for subprogram in programs for s in subprogram.outputs),
+        steps=tuple(s for subprogram in programs for s in subprogram.steps),
+        homes={a: b for subprogram in programs for a, b in subprogram.homes.items()},
     )
     return UnpreparedCase(plan_memory(whole), rows, arrays)
 
@@ -186,22 +186,22 @@ def large_single_operator_models() -> Iterator[tuple[str, Callable[[], onnx.Mode
 
 def case_makers_by_name() -> dict[str, Callable[[], UnpreparedCase]]:
     """Return functions that build the benchmark cases, by case name."""
-    found: dict[str, Callable[[], UnpreparedCase]] = {}
+    makers: dict[str, Callable[[], UnpreparedCase]] = {}
     for k in range(-(-len(operator_samples_with_kernels()) // SAMPLES_PER_LIBRARY)):
-        found[f"operators_{k}"] = partial(operator_batch_case, k)
+        makers[f"operators_{k}"] = partial(operator_batch_case, k)
     for name, make in {**NETWORK_BUILD_FUNCTIONS, "gpt2_step": gpt2_step}.items():
-        found[name] = partial(network_case, name, make, timed=name in TIMED_NETWORKS)
+        makers[name] = partial(network_case, name, make, timed=name in TIMED_NETWORKS)
         if name in TIMED_NETWORKS:
-            found[f"{name}_half"] = partial(
+            makers[f"{name}_half"] = partial(
                 network_case, f"{name}_half", partial(build_float16_model, make), timed=True
             )
     for name in TIMED_NETWORKS[:2]:
         many = partial(build_batched_image_model, NETWORK_BUILD_FUNCTIONS[name])
         for case, make in {f"{name}_many": many, f"{name}_many_half": partial(build_float16_model, many)}.items():
-            found[case] = partial(network_case, case, make, timed=True, emulated=False)
+            makers[case] = partial(network_case, case, make, timed=True, emulated=False)
     for name, make in large_single_operator_models():
-        found[name] = partial(network_case, name, make, timed=True, emulated=False)
-    return found
+        makers[name] = partial(network_case, name, make, timed=True, emulated=False)
+    return makers
 
 
 # --- cases on disk
@@ -209,12 +209,12 @@ def case_makers_by_name() -> dict[str, Callable[[], UnpreparedCase]]:
 
 def sample_descriptions_of_case(subject: UnpreparedCase, printed: PrintedKernels) -> Iterator[dict[str, Any]]:
     """Yield the samples with their steps and outputs; samples without steps are omitted."""
-    tensor_cores = {one.name for one in printed.kernels if "aotc_mma_" in one.text}
+    tensor_cores = {kernel.name for kernel in printed.kernels if "aotc_mma_" in kernel.text}
     numbers = {s: k for k, s in enumerate(subject.program.outputs)}
     for name, steps, outputs in subject.samples:
         if steps:
-            own = {printed.names[subject.program.steps[k].kernel] for k in steps}
-            row = {"name": name, "steps": [steps.start, steps.stop], "exact": not own & tensor_cores}
+            kernel_names = {printed.names[subject.program.steps[k].kernel] for k in steps}
+            row = {"name": name, "steps": [steps.start, steps.stop], "exact": not kernel_names & tensor_cores}
             yield row | {"outputs": [numbers[s] for s in outputs]}
 
 
@@ -226,7 +226,7 @@ def zero_out_randomized_weights(program: Program, params: ParameterLayout) -> tu
     values.
     """
     blob = np.frombuffer(b"".join(params.bytes_of_binary_parameter_file()), np.uint8).copy()
-    found = []
+    descriptions = []
     for storage in (
         s
         for s in params.offsets
@@ -237,9 +237,9 @@ def zero_out_randomized_weights(program: Program, params: ParameterLayout) -> tu
         if len(zlib.compress(piece[:MIN_RANDOMIZED_CONSTANT_BYTES].tobytes(), 1)) > MIN_RANDOMIZED_CONSTANT_BYTES // 2:
             values = piece.view(storage.dtype.numpy).astype(np.float64)
             dtype, spread = str(storage.dtype), float(values.std() * np.sqrt(12))
-            found.append([first, storage.size, dtype, float(values.mean()), spread])
+            descriptions.append([first, storage.size, dtype, float(values.mean()), spread])
             piece[:] = 0
-    return blob, found
+    return blob, descriptions
 
 
 def build_library_without_weights(
@@ -266,8 +266,8 @@ def serialize_with_weights_as_inputs(model: onnx.ModelProto) -> bytes:
     for tensor in [t for t in model.graph.initializer if np.prod(t.dims) > 1024]:
         model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
         model.graph.initializer.remove(tensor)
-    made: bytes = model.SerializeToString()
-    return made
+    model_bytes: bytes = model.SerializeToString()
+    return model_bytes
 
 
 def compile_and_write_case(
@@ -277,30 +277,34 @@ def compile_and_write_case(
     emulator.
     """
     program = subject.program
-    made = print_cuda_kernels_and_source(program, CUDA)
+    kernels_and_source = print_cuda_kernels_and_source(program, CUDA)
     params = ParameterLayout(program.name, program.constants, 0)
-    kept, weights = zero_out_randomized_weights(program, params)
+    weight_bytes, weights = zero_out_randomized_weights(program, params)
     sides = (
         [{"name": s.name, "dtype": str(s.dtype), "shape": list(s.shape), "bytes": s.nbytes} for s in side]
         for side in (program.inputs, program.outputs)
     )
     about: dict[str, Any] = dict(zip(("inputs", "outputs"), sides, strict=True))
-    about |= {"name": program.name, "weights": weights, "samples": list(sample_descriptions_of_case(subject, made[0]))}
+    about |= {
+        "name": program.name,
+        "weights": weights,
+        "samples": list(sample_descriptions_of_case(subject, kernels_and_source[0])),
+    }
     about["sanitize"] = not subject.model and subject.emulated and (case_index % 6 == 0 or len(program.steps) < 20)
     about["macs"] = sum(step.kernel.macs for step in program.steps)
     about["bytes"] = params.bytes + sum(s.nbytes for s in (*program.inputs, *program.outputs))
-    data: dict[str, Array] = {"kept": kept, "about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+    data: dict[str, Array] = {"kept": weight_bytes, "about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
     data |= {f"in{k}": np.ascontiguousarray(a).reshape(-1).view(np.uint8) for k, a in enumerate(subject.inputs)}
     if subject.model is not None:
         data["model"] = np.frombuffer(serialize_with_weights_as_inputs(subject.model), np.uint8)
     if subject.emulated:
-        data["library"] = build_library_without_weights(program, made, True, archs)
+        data["library"] = build_library_without_weights(program, kernels_and_source, True, archs)
         np.savez(path, **data)
         with run_models_on_fake_gpu():
             (outputs,) = run_case_and_yield_outputs(PreparedCase(path))
         data |= {f"out{k}": output for k, output in enumerate(outputs)}
     if not emulated:
-        data["library"] = build_library_without_weights(program, made, False, archs)
+        data["library"] = build_library_without_weights(program, kernels_and_source, False, archs)
     np.savez_compressed(path, **data)
 
 
@@ -312,7 +316,7 @@ def prepare_cases_for_gpu_machine() -> int:
     parser.add_argument("--emulated", action="store_true", help="for the emulator in the place of a GPU")
     chosen = parser.parse_args()
     install_operators_and_passes()
-    found = case_makers_by_name()
+    makers = case_makers_by_name()
     for name in ("cases", "benchmarks"):
         (chosen.folder / name).mkdir(parents=True, exist_ok=True)
     for module in ("cuda_device.py", "pytorch_gpu_timing.py"):
@@ -320,11 +324,11 @@ def prepare_cases_for_gpu_machine() -> int:
     (chosen.folder / "benchmarks" / "__init__.py").touch()  # found before other packages called benchmarks
     if chosen.emulated:
         shutil.copy(build_fake_cuda_driver(), chosen.folder / EMULATED_DRIVER_PATH)
-    for number, name in enumerate(found):
+    for number, name in enumerate(makers):
         path = chosen.folder / "cases" / f"{name}.npz"
         if path.exists() or (chosen.cases and name not in chosen.cases):
             continue
-        compile_and_write_case(path, found[name](), number, chosen.arch or [90], chosen.emulated)
+        compile_and_write_case(path, makers[name](), number, chosen.arch or [90], chosen.emulated)
         print(f"{name}: {path.stat().st_size / 1e6:.2f} MB", flush=True)
     return 0
 

@@ -50,9 +50,9 @@ def tflite_micro_arena_bytes(model: Path) -> int:
     """Return the number of bytes that TFLite Micro allocates in its arena for a model."""
     command = [sys.executable, "-c", _TFLM_ARENA_SCRIPT, str(model)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = _ARENA_SIZE_PATTERN.search(done.stdout + done.stderr)
-    assert found is not None, done.stderr
-    return int(found[1])
+    size_match = _ARENA_SIZE_PATTERN.search(done.stdout + done.stderr)
+    assert size_match is not None, done.stderr
+    return int(size_match[1])
 
 
 def measure_model_as_firmware(
@@ -62,29 +62,29 @@ def measure_model_as_firmware(
     figures of its table row.
     """
     here, output = board(FIRMWARE_TARGET), folder / "net"
-    made = compile(
+    model = compile(
         path, output=output, name="net", target=FIRMWARE_TARGET, build=False, workspace_io=True, config=config
     )
     inputs = [
         np.random.default_rng(k).integers(-128, 128, i["shape"]).astype(i["dtype"])
-        for k, i in enumerate(made.metadata["inputs"])
+        for k, i in enumerate(model.metadata["inputs"])
     ]
-    library = here.make(made.path, *flags)
-    program = here.link(library, program_of(made, inputs), folder)
+    library = here.make(model.path, *flags)
+    program = here.link(library, program_of(model, inputs), folder)
     stack = int(here.start(program).split()[-1])
-    instructions = instructions_by_function(made, FIRMWARE_TARGET, folder, flags).total()
+    instructions = instructions_by_function(model, FIRMWARE_TARGET, folder, flags).total()
     code = measure_code_bytes(library, find_toolchain(here.cc[0], target=here.target))
-    facts = made.metadata["footprint"]
+    facts = model.metadata["footprint"]
     arena = facts["arena"] + facts["io"]
-    return [arena, tflite_micro_arena_bytes(path), code or 0, made.metadata["weights_bytes"], stack, instructions]
+    return [arena, tflite_micro_arena_bytes(path), code or 0, model.metadata["weights_bytes"], stack, instructions]
 
 
 def arena_size_cells_aotc_and_tflite_micro(path: Path, folder: Path) -> list[str]:
     """Return the arena sizes in aotc and in TFLite Micro as texts; a dash if TFLite Micro cannot
     run the model.
     """
-    made = compile(path, output=folder / "net", name="net", target=FIRMWARE_TARGET, build=False, workspace_io=True)
-    facts = made.metadata["footprint"]
+    model = compile(path, output=folder / "net", name="net", target=FIRMWARE_TARGET, build=False, workspace_io=True)
+    facts = model.metadata["footprint"]
     theirs = "-"
     if path.suffix == ".tflite":
         with suppress(subprocess.CalledProcessError):
@@ -109,7 +109,7 @@ def measure_models_as_firmware(
                     f"| {path.stem} | {' | '.join(arena_size_cells_aotc_and_tflite_micro(path, Path(folder)))} |"
                 )
         return
-    options = {key: int(value) for key, value in (one.split("=") for one in config)}
+    options = {key: int(value) for key, value in (option.split("=") for option in config)}
     click.echo(f"| {' | '.join(TABLE_HEADER)} |\n|{'---|' * len(TABLE_HEADER)}")
     for path in models:
         with tempfile.TemporaryDirectory() as folder:

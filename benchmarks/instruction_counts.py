@@ -48,14 +48,14 @@ def instructions_per_multiply_add(shape: OperatorShape, target: str, folder: Pat
     """Return the number of kernel instructions per multiply-add of a shape on a target."""
     here = machine(target)
     folder.mkdir()
-    made = compile(module_of_operator_shape(shape), output=folder / "shape", target=target, name="shape", build=False)
-    program = made.path / "build/shape_example"
-    run(["make", "-s", f"CC={here.cc}", "LDFLAGS=-static", "STATIC=1", program.relative_to(made.path)], made.path)
+    model = compile(module_of_operator_shape(shape), output=folder / "shape", target=target, name="shape", build=False)
+    program = model.path / "build/shape_example"
+    run(["make", "-s", f"CC={here.cc}", "LDFLAGS=-static", "STATIC=1", program.relative_to(model.path)], model.path)
     rng = np.random.default_rng(1)
     inputs = [rng.integers(-128, 128, s).astype(shape.dtype) for s in shape.inputs]
     files = [write_raw(folder, f"input{k}", x) for k, x in enumerate(inputs)]
-    found = by_function(count([*here.emulator, program, *files], folder), program, here.cc)
-    return sum(times for name, times in found.items() if name.startswith(("shape_", "aotc_"))) / shape.macs
+    counts = by_function(count([*here.emulator, program, *files], folder), program, here.cc)
+    return sum(times for name, times in counts.items() if name.startswith(("shape_", "aotc_"))) / shape.macs
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,17 @@ class Layer:
         x = relay.var("x", shape=(1, *self.size, self.channels), dtype="int8")
         inner = (self.channels, 1) if self.depthwise else (self.channels, self.outputs)
         weights = relay.const(rng.integers(-127, 128, (self.kernel, self.kernel, *inner)).astype(np.int8))
-        one, scales = relay.const(np.float32(1)), relay.const(rng.uniform(0.5, 1, self.outputs).astype(np.float32))
+        unit_scale, scales = (
+            relay.const(np.float32(1)),
+            relay.const(rng.uniform(0.5, 1, self.outputs).astype(np.float32)),
+        )
         layout = {"data_layout": "NHWC", "kernel_layout": "HWOI" if self.depthwise else "HWIO"}
         how = {"kernel_size": (self.kernel, self.kernel), "channels": self.outputs, "padding": (self.kernel // 2,) * 4}
         groups = self.channels if self.depthwise else 1
-        sums = relay.qnn.op.conv2d(x, weights, -7, 0, one, one, groups=groups, **how, **layout)
+        sums = relay.qnn.op.conv2d(x, weights, -7, 0, unit_scale, unit_scale, groups=groups, **how, **layout)
         sums = relay.add(sums, relay.const(rng.integers(-999, 999, self.outputs).astype(np.int32)))
-        made = relay.qnn.op.requantize(sums, scales, 0, 999.0, 3, rounding="TFLITE", out_dtype="int8")
-        return IRModule.from_expr(relay.Function([x], made))
+        result = relay.qnn.op.requantize(sums, scales, 0, 999.0, 3, rounding="TFLITE", out_dtype="int8")
+        return IRModule.from_expr(relay.Function([x], result))
 
 
 BENCHMARK_LAYERS = (
@@ -104,12 +107,12 @@ def instructions_by_function(
     """
     here, rng = board(target), np.random.default_rng(1)
     inputs = [rng.integers(-128, 128, i["shape"]).astype(i["dtype"]) for i in model.metadata["inputs"]]
-    library, found = here.make(model.path, *flags), list[Counter[str]]()
+    library, counts = here.make(model.path, *flags), list[Counter[str]]()
     for runs in (1, 2):
         program = here.link(library, program_of(model, inputs, runs), folder)
-        found.append(by_function(count(here.command(program), folder), program, here.cc[0]))
+        counts.append(by_function(count(here.command(program), folder), program, here.cc[0]))
     return Counter(
-        {k: n - found[0][k] for k, n in found[1].items() if k != "main" and "stack" not in k and n > found[0][k]}
+        {k: n - counts[0][k] for k, n in counts[1].items() if k != "main" and "stack" not in k and n > counts[0][k]}
     )
 
 
@@ -133,11 +136,11 @@ def print_instructions_per_layer(targets: Sequence[str], flags: Sequence[str]) -
 def print_instructions_by_kernel(path: str, target: str, flags: Sequence[str]) -> None:
     """Print the instructions of one run of a model by kernel."""
     with tempfile.TemporaryDirectory() as folder:
-        found = instructions_by_function(
+        counts = instructions_by_function(
             compile_without_building_library(path, target, Path(folder)), target, Path(folder), flags
         )
-    click.echo(f"| {found.total():,} | instructions on {target} |\n|---|---|")
-    for name, times in found.most_common():
+    click.echo(f"| {counts.total():,} | instructions on {target} |\n|---|---|")
+    for name, times in counts.most_common():
         click.echo(f"| {times:,} | `{name}` |")
 
 

@@ -345,14 +345,14 @@ def append_gpt2_decoding_blocks(
     x = "embedding"
     for layer in range(layers):
         y = n.append_layer_norm(x, width)
-        q, *own = (
+        q, *key_value = (
             _append_split_into_attention_heads(n, n.append_linear_layer(y, width, width), 1, width, heads, (0, 2, 1, 3))
             for _ in range(3)
         )
         past = [f"past_{kind}{layer}" for kind in "kv"]
         inputs |= {name: [1, heads, 128, size] for name in past}
-        outputs |= {name: [1, heads, 1, size] for name in own}
-        k, v = (n.append_node("Concat", a, b, axis=2) for a, b in zip(past, own, strict=True))
+        outputs |= {name: [1, heads, 1, size] for name in key_value}
+        k, v = (n.append_node("Concat", a, b, axis=2) for a, b in zip(past, key_value, strict=True))
         scores = n.append_node("MatMul", q, n.append_node("Transpose", k, perm=[0, 1, 3, 2]))
         scores = n.append_node("Softmax", n.append_node("Mul", scores, n.add_constant(1 / math.sqrt(size))), axis=-1)
         y = n.append_node("Transpose", n.append_node("MatMul", scores, v), perm=[0, 2, 1, 3])

@@ -91,11 +91,11 @@ class Net(torch.nn.Module):
             data = np.random.default_rng(0).standard_normal(shape, np.float32) / np.sqrt(np.prod(shape[1:]))
             self.register_buffer(value.name, torch.from_numpy(data.astype(dtype)))
         self.steps: list[OperatorStep] = []
-        made = {name: node for node in graph.node for name in node.output}
+        node_of_output = {name: node for node in graph.node for name in node.output}
         needed = set(self.results)
         for node in reversed(graph.node):
             if node.output[0] in needed:
-                step = self._match_attention_pattern(node, made) or _torch_function_step_of_onnx_node(node)
+                step = self._match_attention_pattern(node, node_of_output) or _torch_function_step_of_onnx_node(node)
                 needed.update(step[1])
                 self.steps.insert(0, step)
 
@@ -132,11 +132,11 @@ def seconds_per_run_by_round(runs: RunFunctions, rounds: int = MEASURING_ROUNDS)
         for _ in range(3):
             run()
         counts[name] = max(1, min(1000, int(SECONDS_PER_ROUND / _mean_seconds_per_call(run, 1))))
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            found[name].append(_mean_seconds_per_call(run, counts[name]))
-    return found
+            times[name].append(_mean_seconds_per_call(run, counts[name]))
+    return times
 
 
 def _mean_seconds_per_call(run: Callable[[], Any], count: int) -> float:
@@ -166,8 +166,8 @@ def _compile_with_torch_inductor(net: Net, inputs: Sequence[torch.Tensor]) -> Ca
     import torch._inductor.config
 
     torch._inductor.config.freezing = True  # folds batch normalization
-    made = torch.compile(net, mode="max-autotune")
-    return lambda: made(*inputs)
+    compiled_net = torch.compile(net, mode="max-autotune")
+    return lambda: compiled_net(*inputs)
 
 
 RIVAL_RUN_MAKERS: dict[str, Callable[[Net, Sequence[torch.Tensor]], Callable[[], Any]]] = {
@@ -210,7 +210,7 @@ def time_case_and_competitors(
         loaded_case.run_on_tensor_addresses(*addresses, stream.cuda_stream if stream is not None else 0, flags)
 
     rounds = MEASURING_ROUNDS if cuda else 1
-    found: dict[str, Any] = {"bytes": case_description["bytes"], "flops": 2 * case_description["macs"], "failed": {}}
+    figures: dict[str, Any] = {"bytes": case_description["bytes"], "flops": 2 * case_description["macs"], "failed": {}}
     runs: dict[str, Callable[[], Any]] = {"aotc": run_aotc}
     with torch.cuda.stream(stream):
         for name, make in RIVAL_RUN_MAKERS.items() if cuda else [("eager", RIVAL_RUN_MAKERS["eager"])]:
@@ -218,20 +218,24 @@ def time_case_and_competitors(
                 run = make(net, tensors)
                 run()
             except Exception as error:
-                found["failed"][name] = f"{type(error).__name__}: {error}"[:300]
-                yield found
+                figures["failed"][name] = f"{type(error).__name__}: {error}"[:300]
+                yield figures
                 continue
             runs[name] = run
             times = seconds_per_run_by_round(runs, rounds)
-            found["us"] = {key: 1e6 * statistics.median(values) for key, values in times.items()}
-            best = min((key for key in runs if key != "aotc"), key=lambda key: found["us"][key])
+            figures["us"] = {key: 1e6 * statistics.median(values) for key, values in times.items()}
+            best = min((key for key in runs if key != "aotc"), key=lambda key: figures["us"][key])
             ratios = (a / b for a, b in zip(times["aotc"], times[best], strict=True))
-            found |= {"best": best, "ratio": statistics.median(ratios), "cpu_us": 1e6 * _host_seconds_per_run(run_aotc)}
+            figures |= {
+                "best": best,
+                "ratio": statistics.median(ratios),
+                "cpu_us": 1e6 * _host_seconds_per_run(run_aotc),
+            }
             if name == "eager" and len(parsed.graph.input) == len(inputs):
-                found["close"] = max(map(_max_difference_in_standard_deviations, outputs, net(*tensors)))
-            yield found
+                figures["close"] = max(map(_max_difference_in_standard_deviations, outputs, net(*tensors)))
+            yield figures
         if cuda:
-            yield found | {"kernel_us": _microseconds_by_kernel(lambda: run_aotc(NO_WAIT | PLAIN))}
+            yield figures | {"kernel_us": _microseconds_by_kernel(lambda: run_aotc(NO_WAIT | PLAIN))}
 
 
 def _host_seconds_per_run(run: Callable[[], Any]) -> float:

@@ -182,8 +182,8 @@ def minimum_milliseconds_of_engine(
     index of the round.
     """
     rows = (row for r in results for row in r["rounds"][round_index]["contestants"] if row.get("milliseconds"))
-    found = (r for r in rows if r["name"] == engine and (r["agrees"] or not must_agree))
-    return min((r["milliseconds"]["min"] for r in found), default=None)
+    matching_rows = (r for r in rows if r["name"] == engine and (r["agrees"] or not must_agree))
+    return min((r["milliseconds"]["min"] for r in matching_rows), default=None)
 
 
 def _rival_time_cell(results: list[dict[str, Any]], engine: str) -> str:
@@ -195,13 +195,20 @@ def _rival_time_cell(results: list[dict[str, Any]], engine: str) -> str:
 
 def quantized_network_table_row(name: str, float_result: dict[str, Any], results: list[dict[str, Any]]) -> str:
     """Return the Markdown row with the times of a quantized network and its competitors."""
-    own, twin = minimum_milliseconds_of_engine(results, "aotc"), minimum_milliseconds_of_engine([float_result], "aotc")
+    aotc_time, twin = (
+        minimum_milliseconds_of_engine(results, "aotc"),
+        minimum_milliseconds_of_engine([float_result], "aotc"),
+    )
     rivals = [minimum_milliseconds_of_engine(results, n) for n in RIVAL_NAMES]
     best = min((r for r in rivals if r is not None), default=None)
     quick = min(results, key=lambda r: r["rounds"][0]["contestants"][0]["milliseconds"]["min"])
     sizes = (quick["memory"]["peak"] / 1e6, quick["library_bytes"] / 1e6)
-    ratios = (own / other if own and other else None for other in (best, twin))
-    times = [_format_or_dash(own, 3), _format_or_dash(twin, 3), *(_rival_time_cell(results, n) for n in RIVAL_NAMES)]
+    ratios = (aotc_time / other if aotc_time and other else None for other in (best, twin))
+    times = [
+        _format_or_dash(aotc_time, 3),
+        _format_or_dash(twin, 3),
+        *(_rival_time_cell(results, n) for n in RIVAL_NAMES),
+    ]
     cells = [*times, *(_format_or_dash(f, 2) for f in (*ratios, *sizes))]
     return f"| {' | '.join([name, *cells])} |"
 
@@ -210,11 +217,11 @@ def thread_scaling_table_row(name: str, float_result: dict[str, Any], results: l
     """Return the Markdown row with the times of a network on one and on two threads."""
     cells = [name]
     for versions_of in (results, [float_result]):
-        one, two = (minimum_milliseconds_of_engine(versions_of, "aotc", round_index=k) for k in range(2))
+        single, two = (minimum_milliseconds_of_engine(versions_of, "aotc", round_index=k) for k in range(2))
         cells += [
-            _format_or_dash(one, 3),
+            _format_or_dash(single, 3),
             _format_or_dash(two, 3),
-            _format_or_dash(one / two if one and two else None, 2),
+            _format_or_dash(single / two if single and two else None, 2),
         ]
     return f"| {' | '.join(cells)} |"
 
@@ -245,20 +252,20 @@ def benchmark_float_and_quantized(
 def benchmark_quantized_networks(names: tuple[str, ...], seconds: float, scaling: bool, json_file: Path | None) -> None:
     """Measure the quantized versions of NAMES, or of all networks."""
     logging.disable(logging.WARNING)
-    chosen, found = (
+    chosen, records = (
         names or (*STATICALLY_QUANTIZED, *DYNAMICALLY_QUANTIZED, DECODER_NAME, *FLOAT_MODEL_BY_TRAINED_QUANTIZED),
         [],
     )
-    head, made = (
+    head, format_row = (
         (SCALING_TABLE_HEADER, thread_scaling_table_row) if scaling else (TABLE_HEADER, quantized_network_table_row)
     )
     with report_errors_and_exit():
         for name, plain, results in benchmark_float_and_quantized(chosen, seconds, scaling):
-            if not found:
+            if not records:
                 print(measurement_conditions_text(results[0]))
                 print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
-            found.append({"name": name, "float32": plain, "quantized": results})
-            print(made(name, plain, results), flush=True)
+            records.append({"name": name, "float32": plain, "quantized": results})
+            print(format_row(name, plain, results), flush=True)
             if name == DECODER_NAME and not scaling:
                 print(memory_bandwidth_share_text(results[0]))
             for r in results:
@@ -266,7 +273,7 @@ def benchmark_quantized_networks(names: tuple[str, ...], seconds: float, scaling
                     if not c["agrees"]:
                         print(f"{name}: {c['name']}: {c['reason']}")
     if json_file is not None:
-        json_file.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        json_file.write_text(json.dumps(records, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

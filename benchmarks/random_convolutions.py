@@ -160,26 +160,28 @@ def time_case_in_both_engines(case: ConvolutionCase, repeats: int, seconds: floa
     """
     with tempfile.TemporaryDirectory(prefix="aotc-convolution-") as scratch:
         pair = list(load_in_aotc_and_onnxruntime(case, Path(scratch)))
-        actual, expected = (np.asarray(one.outputs()[0], np.float64) for one in pair)
+        actual, expected = (np.asarray(contestant.outputs()[0], np.float64) for contestant in pair)
         error = float(np.abs(actual - expected).max() / expected.std())
         rounds = [_time_both_engines_alternately(pair, seconds) for _ in range(repeats)]
-    times = {one.name: [ms for found in rounds for ms in found[k]] for k, one in enumerate(pair)}
+    times = {
+        contestant.name: [ms for round_times in rounds for ms in round_times[k]] for k, contestant in enumerate(pair)
+    }
     figures = {name: {"min": min(all_ms), "median": median(all_ms)} for name, all_ms in times.items()}
     return {"ratios": [min(a) / min(b) for a, b in rounds], "error": error, **figures}
 
 
 def _time_both_engines_alternately(pair: Sequence[Contestant], seconds: float) -> tuple[list[float], list[float]]:
     """Return the times of both engines in milliseconds, measured alternately."""
-    own: list[float] = []
+    aotc_times: list[float] = []
     rival: list[float] = []
-    calls = [max(1, int(MIN_SAMPLE_MILLISECONDS / cpu_milliseconds_per_call(one.run, 3))) for one in pair]
+    calls = [max(1, int(MIN_SAMPLE_MILLISECONDS / cpu_milliseconds_per_call(engine.run, 3))) for engine in pair]
     for _ in repeat_for_seconds(5, seconds):
-        for contestant, count, times in zip(pair, calls, (own, rival), strict=True):
+        for contestant, count, times in zip(pair, calls, (aotc_times, rival), strict=True):
             contestant.run()
             times += [
                 cpu_milliseconds_per_call(contestant.run, count) for _ in repeat_for_seconds(1, TURN_MILLISECONDS / 1e3)
             ]
-    return own, rival
+    return aotc_times, rival
 
 
 def cpu_milliseconds_per_call(run: Callable[[], object], calls: int) -> float:
@@ -192,9 +194,9 @@ def cpu_milliseconds_per_call(run: Callable[[], object], calls: int) -> float:
 
 def convolution_table_row(case_number: int, case: ConvolutionCase, figures: Mapping[str, Any]) -> str:
     """Return the Markdown row with the times and ratios of a convolution."""
-    own, rival = figures["aotc"], figures["onnxruntime"]
+    aotc_figures, rival = figures["aotc"], figures["onnxruntime"]
     ratios = " ".join(f"{ratio:.2f}" for ratio in figures["ratios"])
-    times = f"{own['min']:.4f} | {own['median']:.4f} | {rival['min']:.4f} | {rival['median']:.4f}"
+    times = f"{aotc_figures['min']:.4f} | {aotc_figures['median']:.4f} | {rival['min']:.4f} | {rival['median']:.4f}"
     return f"| {case_number} | {case} | {times} | {ratios} |{' WRONG' if figures['error'] > MAX_ROUNDING_ERROR else ''}"
 
 
@@ -235,7 +237,7 @@ def compare_random_convolutions(
         known = {(f["seed"], f["number"]): f for f in map(json.loads, record.read_text().splitlines())}
     words = [word for word in only.split(",") if word]
     cases = {n: draw_convolution_within_limits(seed, n) for n in range(count)}
-    found: dict[int, tuple[ConvolutionCase, Mapping[str, Any]]] = {}
+    results: dict[int, tuple[ConvolutionCase, Mapping[str, Any]]] = {}
     heads = ("case", "convolution", "aotc min", "median", "ONNX Runtime min", "median", "ratios")
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for number, case in cases.items():
@@ -251,10 +253,10 @@ def compare_random_convolutions(
             if record is not None:
                 with record.open("a") as file:
                     file.write(json.dumps(figures) + "\n")
-        found[number] = case, figures
+        results[number] = case, figures
         print(convolution_table_row(number, case, figures), flush=True)
-    if found:
-        print("", summarize_ratios_and_slow_cases(found), sep="\n")
+    if results:
+        print("", summarize_ratios_and_slow_cases(results), sep="\n")
 
 
 if __name__ == "__main__":

@@ -58,13 +58,14 @@ def benchmark_table_row(
     name: str, result: Mapping[str, Any], round_result: Mapping[str, Any], against: Sequence[str]
 ) -> str:
     """Return the Markdown row with the benchmark results of a model for a number of threads."""
-    own, *rivals = round_result["contestants"]
-    found = {r["name"]: f"{r['milliseconds']['min']:.3f}{'' if r['agrees'] else ' *'}" for r in rivals}
+    aotc_result, *rivals = round_result["contestants"]
+    rival_cells = {r["name"]: f"{r['milliseconds']['min']:.3f}{'' if r['agrees'] else ' *'}" for r in rivals}
     memory, ratio = result["memory"], round_result["ratio"]
+    milliseconds = aotc_result["milliseconds"]
     cells = [
-        name, str(round_result["threads"]), f"{own['milliseconds']['min']:.3f}", f"{own['milliseconds']['median']:.3f}",
-        *(found.get(n, "-") for n in against), "-" if ratio is None else f"{ratio:.2f}",
-        f"{own['relative']:.1e}{'' if own['agrees'] else ' WRONG'}", f"{memory['peak'] / 1e6:.2f}",
+        name, str(round_result["threads"]), f"{milliseconds['min']:.3f}", f"{milliseconds['median']:.3f}",
+        *(rival_cells.get(n, "-") for n in against), "-" if ratio is None else f"{ratio:.2f}",
+        f"{aotc_result['relative']:.1e}{'' if aotc_result['agrees'] else ' WRONG'}", f"{memory['peak'] / 1e6:.2f}",
         f"{memory['lower_bound'] / 1e6:.2f}", f"{result['library_bytes'] / 1e6:.2f}", f"{result['build_seconds']:.1f}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"

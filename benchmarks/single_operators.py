@@ -271,8 +271,8 @@ def benchmark_single_operators() -> int:
     install_operators_and_passes()
     target = resolve_target(arguments.target)
     top = {dtype: measure_peak_gigaops_per_second(target, dtype) for dtype in ("float32", "uint8")}
-    said = f"peak {top['float32']:.1f} GFLOP/s, {top['uint8']:.1f} billions of operations on bytes"
-    print(f"target {target.name}, one thread, {said}")
+    peak_text = f"peak {top['float32']:.1f} GFLOP/s, {top['uint8']:.1f} billions of operations on bytes"
+    print(f"target {target.name}, one thread, {peak_text}")
     print("| shape | ms | GFLOP/s | % of peak | build s |")
     print("|---|---|---|---|---|")
     for shape in BENCHMARK_SHAPES:

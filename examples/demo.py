@@ -150,14 +150,14 @@ def run_from_c(project: Path, session: Session, inputs: Arrays, runs: int) -> CR
     """The project's example program on input files; its outputs are read back from files."""
     with tempfile.TemporaryDirectory(prefix="aotc-demo-") as folder:
         given = [Path(folder) / f"input{k}.bin" for k in range(len(inputs))]
-        made = [Path(folder) / f"output{k}.bin" for k in range(len(session.get_outputs()))]
+        output_paths = [Path(folder) / f"output{k}.bin" for k in range(len(session.get_outputs()))]
         for path, info in zip(given, session.get_inputs(), strict=True):
             path.write_bytes(np.ascontiguousarray(inputs[info.name]).tobytes())
         program = project / "build" / f"{session.name}_example"
-        printed = command([program, "-n", str(runs), *given, *made], project)
+        printed = command([program, "-n", str(runs), *given, *output_paths], project)
         outputs = {
             info.name: np.frombuffer(path.read_bytes(), info.dtype.numpy).reshape(info.shape)
-            for path, info in zip(made, session.get_outputs(), strict=True)
+            for path, info in zip(output_paths, session.get_outputs(), strict=True)
         }
     best = re.search(r"best ([\d.]+) ms", printed)
     return CRun(outputs, float(best.group(1)) if best else float("nan"))
@@ -170,11 +170,11 @@ def times_in_turns(calls: Sequence[Callable[[], object]], runs: int, clock: Call
     """
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(runs + 2):
-        for call, found in zip(calls, times, strict=True):
+        for call, call_times in zip(calls, times, strict=True):
             start = clock()
             call()
-            found.append(1e3 * (clock() - start))
-    return [found[2:] for found in times]
+            call_times.append(1e3 * (clock() - start))
+    return [call_times[2:] for call_times in times]
 
 
 def onnxruntime_call(model: ModelProto, inputs: Arrays) -> Callable[[], object] | None:
@@ -310,15 +310,15 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
     names = [o.name for o in session.get_outputs()]
     from_python = dict(zip(names, session.run(None, inputs), strict=True))
     ours, rival = session.bind(inputs).run, onnxruntime_call(subject.proto, inputs)
-    times, *others = times_in_turns([ours, *([rival] if rival is not None else [])], runs, time.thread_time)
+    times, *rival_times = times_in_turns([ours, *([rival] if rival is not None else [])], runs, time.thread_time)
     clock(f"running {subject.reference.name}")
     expected = subject.reference.run(inputs)
     clock.stop()
     reporter.stop_progress_display()
     show_times(CONSOLE, clock, timer)
-    show_facts(CONSOLE, compiled, session.path, from_c, times, others[0] if others else [])
-    made = {"C": from_c.outputs, "Python": from_python}
-    results = compare_all(made, inputs, expected, subject.reference, compiled.metadata["error_bound"])
+    show_facts(CONSOLE, compiled, session.path, from_c, times, rival_times[0] if rival_times else [])
+    outputs = {"C": from_c.outputs, "Python": from_python}
+    results = compare_all(outputs, inputs, expected, subject.reference, compiled.metadata["error_bound"])
     return show_verdict(CONSOLE, subject.reference.name, expected, results)
 
 
@@ -334,7 +334,7 @@ def demonstrate_on_gpu(
     inputs = subject.inputs(session)
     clock(f"running on {device}")
     names = [o.name for o in session.get_outputs()]
-    found = dict(zip(names, session.run(None, inputs), strict=True))
+    outputs = dict(zip(names, session.run(None, inputs), strict=True))
     # the host waits for the GPU: wall clock
     call = session.bind(inputs).run
     times = times_in_turns([call], runs, time.perf_counter)[0] if aotc.cuda(0).exist else []
@@ -345,7 +345,7 @@ def demonstrate_on_gpu(
     CONSOLE.print(*render_project_metadata(compiled.metadata), f"project      {compiled.path}", sep="\n")
     if times:
         CONSOLE.print(f"from Python  {statistics.median(times):.3f} ms (median of {runs} runs, host's memory)")
-    results = compare_all({device: found}, inputs, expected, subject.reference, compiled.metadata["error_bound"])
+    results = compare_all({device: outputs}, inputs, expected, subject.reference, compiled.metadata["error_bound"])
     return show_verdict(CONSOLE, subject.reference.name, expected, results)
 
 
@@ -381,8 +381,8 @@ def main(
             f"[bold]{subject.title}[/] for target {options['target']}, optimization level {options['opt_level']}\n"
         )
         place = output or ROOT / "build" / "demo" / subject.name
-        shown = demonstrate if resolve_target(options["target"]).gpu is None else demonstrate_on_gpu
-        verdict = shown(subject, place, cc, runs, reporter=reporter, **options)
+        run_demo = demonstrate if resolve_target(options["target"]).gpu is None else demonstrate_on_gpu
+        verdict = run_demo(subject, place, cc, runs, reporter=reporter, **options)
     if verdict != "agree":
         raise SystemExit(EXIT_CODE_BY_VERDICT[verdict])
 

@@ -141,11 +141,13 @@ class _UnroundedGraphBuilder:
             parts.append(self.append_node("DequantizeLinear", given[at], scale, axis=0 if op == "Conv" else -1))
         if attributes.get("channels_last") or (attributes.get("alpha", 1.0) != 1.0 and op == "Gemm"):
             raise AotcError("reference", f"{node.op_type} has no floating-point counterpart")
-        kept = {k: v for k, v in attributes.items() if k not in _QUANTIZED_ONLY_ATTRIBUTES}
+        float_attributes = {k: v for k, v in attributes.items() if k not in _QUANTIZED_ONLY_ATTRIBUTES}
         onto = (
             given[:2] if op == "Concat" else given[_RESULT_SCALE_INPUT_INDEX.get(node.op_type, 3 * len(places)) :][:2]
         )
-        self.append_saturation_to_quantized_range(self.append_node(op, *parts, **kept), onto, node.output[0])
+        self.append_saturation_to_quantized_range(
+            self.append_node(op, *parts, **float_attributes), onto, node.output[0]
+        )
 
     def replace_dynamic_quantize_by_identity(self, node: NodeProto) -> None:
         """Replace DynamicQuantizeLinear by an Identity of the data, with scale 1 and zero point 0."""
@@ -161,9 +163,9 @@ class _UnroundedGraphBuilder:
         with scale 1.
         """
         given = [*node.input, "", ""]
-        one = self.append_node("Constant", value_float=1.0)
+        unit_scale = self.append_node("Constant", value_float=1.0)
         op, axis = ("Conv", 0) if node.op_type == "ConvInteger" else ("MatMul", -1)
-        parts = [self.append_dequantize_if_quantized((given[k], one, given[k + 2]), axis) for k in range(2)]
+        parts = [self.append_dequantize_if_quantized((given[k], unit_scale, given[k + 2]), axis) for k in range(2)]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.nodes.append(helper.make_node(op, parts, node.output, **attributes))
 
@@ -231,13 +233,13 @@ def remove_quantization_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     plain = onnx.ModelProto()
     plain.CopyFrom(model)
-    found = _UnroundedGraphBuilder(plain.graph)
+    builder = _UnroundedGraphBuilder(plain.graph)
     for node in model.graph.node:
-        found.append_node_with_float_arithmetic(node)
-    if not (found.made or found.count):
+        builder.append_node_with_float_arithmetic(node)
+    if not (builder.made or builder.count):
         raise AotcError("reference", "the model contains no quantized operators")
     del plain.graph.node[:]
-    plain.graph.node.extend(found.nodes)
+    plain.graph.node.extend(builder.nodes)
     return plain
 
 
@@ -275,9 +277,9 @@ def expand_quantized_operators_to_qdq(model: onnx.ModelProto) -> onnx.ModelProto
     """
     defined = onnx.ModelProto()
     defined.CopyFrom(model)
-    found = _QuantizeDequantizeGraphBuilder(defined.graph)
+    builder = _QuantizeDequantizeGraphBuilder(defined.graph)
     for node in model.graph.node:
-        found.append_node_with_float_arithmetic(node)
+        builder.append_node_with_float_arithmetic(node)
     del defined.graph.node[:]
-    defined.graph.node.extend(found.nodes)
+    defined.graph.node.extend(builder.nodes)
     return defined

@@ -89,8 +89,8 @@ class Float64Evaluator:
         for node, dying in zip(evaluator.rt_nodes_, self._last_uses, strict=True):
             self._require_memory_for_node(node, budget)
             context = {"context": values} if node.need_context() else {}
-            made = node.run(*(values[name] for name in node.input), **context)
-            for name, value in zip(node.output, made, strict=False):
+            results = node.run(*(values[name] for name in node.input), **context)
+            for name, value in zip(node.output, results, strict=False):
                 values[name] = value
                 budget.count_buffers_of_value(value)
             for name in dying:
@@ -101,21 +101,25 @@ class Float64Evaluator:
         """Raise AotcError (code "memory") unless the results and the temporary arrays of a node fit
         in the budget.
         """
-        own = sum(self._result_bytes.get(name, 0) for name in node.output)
-        more = own + MAX_STRIP_BYTES if isinstance(node, WINDOW_OPERATORS) else EVALUATION_BYTES_PER_RESULT_BYTE * own
-        budget.require_bytes_fit_in_memory_budget(f"node {node.onnx_node.name!r} ({node.op_type})", more)
+        result_bytes = sum(self._result_bytes.get(name, 0) for name in node.output)
+        needed_bytes = (
+            result_bytes + MAX_STRIP_BYTES
+            if isinstance(node, WINDOW_OPERATORS)
+            else EVALUATION_BYTES_PER_RESULT_BYTE * result_bytes
+        )
+        budget.require_bytes_fit_in_memory_budget(f"node {node.onnx_node.name!r} ({node.op_type})", needed_bytes)
 
 
 def _value_sizes_in_bytes(model: onnx.ModelProto) -> dict[str, int]:
     """Return the size in bytes of each value of a model whose shape can be inferred, by name."""
     graph = onnx.shape_inference.infer_shapes(model).graph
-    found = {}
+    sizes = {}
     for value in (*graph.value_info, *graph.output):
         ty = value.type.tensor_type
         if ty.HasField("shape") and ty.elem_type not in (TensorProto.UNDEFINED, TensorProto.STRING):
             size = helper.tensor_dtype_to_np_dtype(ty.elem_type).itemsize
-            found[value.name] = size * prod(d.dim_value for d in ty.shape.dim)
-    return found
+            sizes[value.name] = size * prod(d.dim_value for d in ty.shape.dim)
+    return sizes
 
 
 def _value_names_read_by_node(node: onnx.NodeProto) -> Iterator[str]:
@@ -134,9 +138,9 @@ def _values_to_free_after_each_node(graph: onnx.GraphProto) -> list[list[str]]:
     last: dict[str, int] = {}
     for k, node in enumerate(graph.node):
         last |= dict.fromkeys(node.output, k) | dict.fromkeys(_value_names_read_by_node(node), k)
-    made = {name for node in graph.node for name in node.output if name} - {o.name for o in graph.output}
+    freeable_names = {name for node in graph.node for name in node.output if name} - {o.name for o in graph.output}
     dying: list[list[str]] = [[] for _ in graph.node]
-    for name in made:
+    for name in freeable_names:
         dying[last[name]].append(name)
     return dying
 

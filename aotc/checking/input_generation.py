@@ -87,14 +87,14 @@ def domains_overridden_by_user_ranges(
         text = f"a range of input {next(iter(ranges))!r} is given as well as a file of inputs"
         hint = "input ranges apply to random inputs only: give either "
         raise AotcError("input-range", text, hint=hint + option_text("inputs") + " or " + option_text("input_ranges"))
-    found = dict(domains)
+    result_domains = dict(domains)
     for name, (least, most) in ranges.items():
         if name not in types:
             text = f"there is no input {name!r}; the inputs are {', '.join(types)}"
             raise AotcError("input-range", text, hint=did_you_mean_hint(name, types))
         _require_valid_input_range(name, types[name], least, most)
-        found[name] = ValueDomain(float(least), float(most), firm=True)
-    return found
+        result_domains[name] = ValueDomain(float(least), float(most), firm=True)
+    return result_domains
 
 
 def _require_valid_input_range(name: str, ty: TensorType, least: float, most: float) -> None:
@@ -236,12 +236,12 @@ def quantize_real_inputs(session: Session, arrays: Arrays) -> Arrays:
     """Return the inputs as a model stores them: quantize real arrays for inputs whose type is a
     quantized integer.
     """
-    found = dict(arrays)
+    model_inputs = dict(arrays)
     for info in session.get_inputs():
         array, meaning = arrays[info.name], info.quantization
         if meaning is not None and array.dtype != info.dtype.numpy:
-            found[info.name] = meaning.quantize(array)
-    return found
+            model_inputs[info.name] = meaning.quantize(array)
+    return model_inputs
 
 
 def dequantize_tensors(infos: Iterable[TensorInfo], arrays: Arrays) -> Arrays:
@@ -296,12 +296,12 @@ def read_npz_inputs(path: str | Path, types: Mapping[str, TensorType]) -> Arrays
             hint="save the inputs under their names with numpy.savez",
         )
     keys = [(name, key) for name in types for key in (name, f"in/{name}") if key in arrays]
-    found = {name: _view_raw_elements_as_dtype(arrays[key], types[name]) for name, key in keys}
-    if missing := [name for name in types if name not in found]:
+    inputs = {name: _view_raw_elements_as_dtype(arrays[key], types[name]) for name, key in keys}
+    if missing := [name for name in types if name not in inputs]:
         raise AotcError(
             "inputs-file", f"{path} has no input {missing[0]!r}", hint=did_you_mean_hint(missing[0], arrays)
         )
-    return found
+    return inputs
 
 
 def _view_raw_elements_as_dtype(array: Array, ty: TensorType) -> Array:

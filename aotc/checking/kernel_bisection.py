@@ -64,17 +64,17 @@ def find_first_wrong_kernel(
     )
     compilation.progress("comparing kernels with the interpreter")
     library = compilation.compile_kernels({f"{k}": kernel for k, kernel in enumerate(program.distinct_kernels)})
-    found = SuspectKernel()
+    first_suspect = SuspectKernel()
     budget = MemoryBudget(memory, "comparing kernels")
     schedule = _KernelComparison(calls, program, library, bound, budget)
     for step, suspect in schedule.run_steps_and_yield_wrong_outputs(inputs):
         span = step.span or step.kernel.span
         name = f"kernel {schedule.names[step.kernel]}{model_nodes_text([span] if span is not None else [])}"
-        if suspect.blame == COMPILER or not found.blame:
-            found = SuspectKernel(suspect.blame, f"{name}, {suspect.kernel}")
+        if suspect.blame == COMPILER or not first_suspect.blame:
+            first_suspect = SuspectKernel(suspect.blame, f"{name}, {suspect.kernel}")
         if suspect.blame == COMPILER:
             break
-    return found
+    return first_suspect
 
 
 def _kernel_names_without_model_prefix(program: Program) -> dict[Kernel, str]:

@@ -176,23 +176,23 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
         return Float64Evaluator(remove_quantization_rounding(model) if quantized else model, max_bytes)
 
     def evaluate_in_float64(inputs: Arrays) -> Arrays:
-        found: Arrays = float64_evaluator().evaluate_model(convert_inputs_to_float64(inputs))
-        return found
+        results: Arrays = float64_evaluator().evaluate_model(convert_inputs_to_float64(inputs))
+        return results
 
     def evaluate_by_definition(inputs: Arrays) -> Arrays:
         from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq
         from aotc.checking.float64_reference import Float64Evaluator
 
-        found: Arrays = Float64Evaluator(expand_quantized_operators_to_qdq(model), max_bytes).evaluate_model(
+        results: Arrays = Float64Evaluator(expand_quantized_operators_to_qdq(model), max_bytes).evaluate_model(
             convert_inputs_to_float64(inputs)
         )
-        return found
+        return results
 
     def evaluate_in_model_precision(inputs: Arrays) -> Arrays:
         from aotc.checking.float64_reference import Float64Evaluator
 
-        found: Arrays = Float64Evaluator(model, max_bytes, is_wide=False).evaluate_model(inputs)
-        return found
+        results: Arrays = Float64Evaluator(model, max_bytes, is_wide=False).evaluate_model(inputs)
+        return results
 
     run = make_session_runner(name, session, [o.name for o in model.graph.output])
     if quantized:

@@ -148,9 +148,9 @@ class Conv(OpRun):  # type: ignore[misc]
             for element in np.ndindex(*window.kernel):
                 data, results = window.window_data_and_result_indices(element, first, last)
                 for image, result in zip(parts, y, strict=True):
-                    taken = image[data]
-                    share = _kernel_values_at_position(kernels, element) @ taken.reshape(*taken.shape[:2], -1)
-                    result[results] += share.reshape(*share.shape[:2], *taken.shape[2:])
+                    patch = image[data]
+                    share = _kernel_values_at_position(kernels, element) @ patch.reshape(*patch.shape[:2], -1)
+                    result[results] += share.reshape(*share.shape[:2], *patch.shape[2:])
         return (_add_channel_bias_in_place(y.reshape(x.shape[0], w.shape[0], *window.results), bias),)
 
 
@@ -170,9 +170,9 @@ class ConvTranspose(OpRun):  # type: ignore[misc]
             for element in np.ndindex(*window.kernel):
                 results, data = window.window_data_and_result_indices(element, first, last)
                 for image, result in zip(parts, y, strict=True):
-                    taken = image[data]
-                    share = _kernel_values_at_position(kernels, element) @ taken.reshape(*taken.shape[:2], -1)
-                    result[results] += share.reshape(*share.shape[:2], *taken.shape[2:])
+                    patch = image[data]
+                    share = _kernel_values_at_position(kernels, element) @ patch.reshape(*patch.shape[:2], -1)
+                    result[results] += share.reshape(*share.shape[:2], *patch.shape[2:])
         return (_add_channel_bias_in_place(y.reshape(x.shape[0], channels, *window.size), bias),)
 
 
@@ -184,20 +184,20 @@ def _transposed_convolution_window(
     """
     n = len(size)
     strides, dilations = (list(attributes.get(k) or [1] * n) for k in ("strides", "dilations"))
-    more = list(attributes.get("output_padding") or [0] * n)
+    output_padding = list(attributes.get("output_padding") or [0] * n)
     pads = list(attributes.get("pads") or [0] * 2 * n)
-    how, wanted = attributes.get("auto_pad") or "NOTSET", attributes.get("output_shape")
+    how, output_shape = attributes.get("auto_pad") or "NOTSET", attributes.get("output_shape")
     same = how in ("SAME_UPPER", "SAME_LOWER")
     if how == "VALID":
         pads = [0] * 2 * n
-    axes = zip(size, kernel, strides, dilations, more, strict=True)
+    axes = zip(size, kernel, strides, dilations, output_padding, strict=True)
     whole = [(x - 1) * s + (k - 1) * d + 1 + m for x, k, s, d, m in axes]
-    if not (wanted or same):
+    if not (output_shape or same):
         extents = [total - pads[k] - pads[n + k] for k, total in enumerate(whole)]
         return SlidingWindow(
             tuple(extents), tuple(size), tuple(kernel), tuple(strides), tuple(dilations), tuple(pads[:n])
         )
-    extents = list(wanted)[-n:] if wanted else [x * s for x, s in zip(size, strides, strict=True)]
+    extents = list(output_shape)[-n:] if output_shape else [x * s for x, s in zip(size, strides, strict=True)]
     surplus = [max(0, total - extent) for total, extent in zip(whole, extents, strict=True)]
     begins = [t // 2 if how == "SAME_UPPER" else t - t // 2 for t in surplus]
     return SlidingWindow(tuple(extents), tuple(size), tuple(kernel), tuple(strides), tuple(dilations), tuple(begins))

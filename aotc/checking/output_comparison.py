@@ -202,8 +202,8 @@ def rejudge_against_reference_spread(
         f"error against the reference is {ours:.2e} > {limit:.1e}, beside {reference_spread:.2e} of another evaluation"
     )
     reason = "" if ours <= limit else text
-    own, other = relative_error_against_float64(actual, exact), relative_error_against_float64(reference, exact)
-    return replace(failed, reason=reason, exact=own, reference_exact=other, rounding=reference_spread)
+    our_error, other = relative_error_against_float64(actual, exact), relative_error_against_float64(reference, exact)
+    return replace(failed, reason=reason, exact=our_error, reference_exact=other, rounding=reference_spread)
 
 
 def always_accepted_relative_error(dtype: np.dtype[Any], exact: Array) -> float:
@@ -292,12 +292,12 @@ def rejudge_by_signal_to_noise_ratio(
     known = [np.asarray(r[3]).reshape(-1) for r in runs if r[3] is not None]
     if not reason and len(known) == len(runs):
         defined = np.concatenate(known)
-        apart, limit = (
+        deviation, limit = (
             root_mean_square_difference(ours, defined),
             largest_accepted_rms_deviation(theirs, exact, defined),
         )
-        if not apart <= limit:
-            reason = f"the root mean square deviation from the model's definition is {apart:.1e} > {limit:.1e}"
+        if not deviation <= limit:
+            reason = f"the root mean square deviation from the model's definition is {deviation:.1e} > {limit:.1e}"
     return replace(failed, reason=reason)
 
 

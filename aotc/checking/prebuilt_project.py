@@ -39,13 +39,13 @@ def load_prebuilt_project(path: Path, module: IRModule, target: Target) -> Compi
     """
     metadata = _read_project_metadata(path)
     library = _newest_project_library(path, metadata)
-    found = Library(library)
+    loaded_library = Library(library)
     inputs = [(p.name, type_of(p)) for p in module.main.params]
     results = tensor_types(type_of(module.main.body))
     outputs = list(zip(output_names_or_default(module, len(results)), results, strict=True))
     problems = [
-        *_input_or_output_type_mismatches("input", found.inputs, inputs),
-        *_input_or_output_type_mismatches("output", found.outputs, outputs),
+        *_input_or_output_type_mismatches("input", loaded_library.inputs, inputs),
+        *_input_or_output_type_mismatches("output", loaded_library.outputs, outputs),
     ]
     if problems:
         hint = "compile the model anew, or state the shapes that the project was compiled for ("
@@ -62,7 +62,7 @@ def _read_project_metadata(path: Path) -> dict[str, Any]:
     empty if there is none.
     """
     folders = [path] if path.is_dir() else path.absolute().parents[:2]
-    return next((found for folder in folders if (found := read_project_metadata(folder))), {})
+    return next((metadata for folder in folders if (metadata := read_project_metadata(folder))), {})
 
 
 def _newest_project_library(path: Path, metadata: dict[str, Any]) -> Path:
@@ -102,11 +102,11 @@ def _input_or_output_type_mismatches(
         return [
             f"its {input_or_output}s are {', '.join(map(repr, have))}, those of the model {', '.join(map(repr, want))}"
         ]
-    found = []
+    mismatches = []
     for info, (name, ty) in zip(infos, expected, strict=True):
-        own = TensorType(info.shape, info.dtype)
+        library_type = TensorType(info.shape, info.dtype)
         # quantized integers may replace the model's real numbers
         alike = isinstance(ty, TensorType) and (ty.dtype == info.dtype or info.quantization is not None)
         if not alike or list(ty.shape) != list(info.shape):
-            found.append(f"{input_or_output} {name!r} is {own}, in the model {ty}")
-    return found
+            mismatches.append(f"{input_or_output} {name!r} is {library_type}, in the model {ty}")
+    return mismatches

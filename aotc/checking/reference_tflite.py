@@ -47,14 +47,16 @@ def stated_or_installed_interpreter_rounding(path: Path, stated: str | None) -> 
 
     Raise AotcError (code "reference") if no suitable interpreter is installed.
     """
-    wanted = [stated] if stated in _INTERPRETER_PACKAGES else list(_INTERPRETER_PACKAGES)
-    there = [name for name in wanted if _is_interpreter_installed(name)]
-    found = next((name for name in there if len(there) == 1 or _can_tflite_interpreter_load_file(name, path)), None)
-    if found is None:
-        names = " or ".join(_INTERPRETER_PACKAGES[name][1] for name in wanted)
+    candidates = [stated] if stated in _INTERPRETER_PACKAGES else list(_INTERPRETER_PACKAGES)
+    there = [name for name in candidates if _is_interpreter_installed(name)]
+    interpreter = next(
+        (name for name in there if len(there) == 1 or _can_tflite_interpreter_load_file(name, path)), None
+    )
+    if interpreter is None:
+        names = " or ".join(_INTERPRETER_PACKAGES[name][1] for name in candidates)
         text = f"a TFLite model is compared with {names}, which is not installed"
-        raise AotcError("reference", text, hint=f"pip install {_INTERPRETER_PACKAGES[wanted[0]][1]}")
-    return found
+        raise AotcError("reference", text, hint=f"pip install {_INTERPRETER_PACKAGES[candidates[0]][1]}")
+    return interpreter
 
 
 def _can_tflite_interpreter_load_file(rounding: str, path: Path) -> bool:

@@ -82,8 +82,12 @@ def _estimated_float64_bytes_of_node(node: Any) -> int:
     For a convolution, PyTorch in float64 copies the windows (im2col) of all images, for one group
     at a time.
     """
-    found = node.meta.get("val")
-    results = [v for v in (found if isinstance(found, (list, tuple)) else [found]) if isinstance(v, torch.Tensor)]
+    node_value = node.meta.get("val")
+    results = [
+        v
+        for v in (node_value if isinstance(node_value, (list, tuple)) else [node_value])
+        if isinstance(v, torch.Tensor)
+    ]
     sizes = [v.numel() * (8 if v.dtype == torch.float32 else v.element_size()) for v in results]
     if "convolution" in str(node.target) or ".conv" in str(node.target):
         weight = node.args[1].meta["val"]
@@ -126,5 +130,5 @@ def _run_exported_program(
             *map(argument_for_input_spec, program.graph_signature.input_specs)
         )
     specs = program.graph_signature.output_specs
-    kept = [v for v, spec in zip(values, specs, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
-    return {name: np.asarray(value) for name, value in zip(output_names, kept, strict=True)}
+    user_outputs = [v for v, spec in zip(values, specs, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
+    return {name: np.asarray(value) for name, value in zip(output_names, user_outputs, strict=True)}

@@ -75,7 +75,7 @@ def compare_runs_with_reference(runs: Sequence[Run], float32_bound: float, refer
 
     float32_bound    largest accepted relative error of float32 outputs
     """
-    found = [
+    comparisons = [
         {
             n: compare_arrays(n, r.actual[n], e, relative_error_bound_for_dtype(DType.from_numpy(e), float32_bound))
             for n, e in r.expected.items()
@@ -83,8 +83,8 @@ def compare_runs_with_reference(runs: Sequence[Run], float32_bound: float, refer
         for r in runs
     ]
     if reference.quantized:
-        _rejudge_integer_outputs(runs, found, reference.defined)
-    noisy = sorted({name for row in found for name, c in row.items() if not c.ok})
+        _rejudge_integer_outputs(runs, comparisons, reference.defined)
+    noisy = sorted({name for row in comparisons for name, c in row.items() if not c.ok})
     exact = _evaluate_runs_or_none(reference.exact, runs) if noisy else None
     if exact is not None and reference.quantized:
         defined: Sequence[Arrays | None] = _evaluate_runs_or_none(reference.defined, runs) or [None] * len(runs)
@@ -93,13 +93,13 @@ def compare_runs_with_reference(runs: Sequence[Run], float32_bound: float, refer
                 (r.actual[name], r.expected[name], e[name], None if d is None else d[name])
                 for r, e, d in zip(runs, exact, defined, strict=True)
             ]
-            for row in found:
+            for row in comparisons:
                 row[name] = row[name] if row[name].ok else rejudge_by_signal_to_noise_ratio(row[name], rows)
     elif exact is not None:
         rounded = cache(lambda: _evaluate_runs_or_none(reference.rounded, runs))
         for name in noisy:
-            _rejudge_float_output(name, runs, found, exact, rounded)
-    return tuple(Case(r.given.source, tuple(row.values())) for r, row in zip(runs, found, strict=True))
+            _rejudge_float_output(name, runs, comparisons, exact, rounded)
+    return tuple(Case(r.given.source, tuple(row.values())) for r, row in zip(runs, comparisons, strict=True))
 
 
 def compare_runs_grouped_by_input_scale(
@@ -161,12 +161,12 @@ def _rejudge_float_output(
         <= comparisons[k][output_name].bound
         for k in wrong
     ]
-    others = [[r.expected[output_name] for r in runs]]
+    evaluations = [[r.expected[output_name] for r in runs]]
     second = None if all(close) else _select_output_of_second_evaluation(output_name, runs, second_evaluation())
-    others += [] if second is None else [second]
+    evaluations += [] if second is None else [second]
     errors = [
         [relative_error_against_float64(a, e[output_name]) for a, e in zip(arrays, float64_results, strict=True)]
-        for arrays in others
+        for arrays in evaluations
     ]
     # in a run where rounding moves a value across a discontinuity (such as an argmax or an integer step),
     # the reference's error is large; it says nothing about the reference's error in the other runs
@@ -179,12 +179,12 @@ def _rejudge_float_output(
         for k, r in enumerate(runs)
         if second is not None and min(row[k] for row in errors) > MAX_TRUSTED_REFERENCE_ERROR
     }
-    apart = max((d for d in beyond.values() if d <= MAX_TRUSTED_REFERENCE_ERROR), default=0.0)
+    reference_spread = max((d for d in beyond.values() if d <= MAX_TRUSTED_REFERENCE_ERROR), default=0.0)
     for k in wrong:
         mine, e = runs[k].actual[output_name], float64_results[k][output_name]
         if k in beyond:
             comparisons[k][output_name] = rejudge_against_reference_spread(
-                comparisons[k][output_name], mine, e, runs[k].expected[output_name], apart
+                comparisons[k][output_name], mine, e, runs[k].expected[output_name], reference_spread
             )
         else:
             comparisons[k][output_name] = rejudge_against_float64_result(
@@ -199,11 +199,11 @@ def _select_output_of_second_evaluation(
     has another dtype than the reference.
     """
     if second_evaluation is None or any(
-        found[output_name].dtype != r.expected[output_name].dtype
-        for found, r in zip(second_evaluation, runs, strict=True)
+        outputs[output_name].dtype != r.expected[output_name].dtype
+        for outputs, r in zip(second_evaluation, runs, strict=True)
     ):
         return None
-    return [found[output_name] for found in second_evaluation]
+    return [outputs[output_name] for outputs in second_evaluation]
 
 
 def _evaluate_runs_or_none(evaluate: OptionalModelRunner, runs: Sequence[Run]) -> list[Arrays] | None:
@@ -225,18 +225,18 @@ def select_runs_for_report(
     """Return the runs and cases for a report: ordinary inputs, inputs whose outputs differ, and the
     case with the largest error of each other scale factor.
     """
-    found = [
+    judgeable_pairs = [
         (run, case)
         for run, case in zip(runs, cases, strict=True)
         if is_quantized or _is_case_judgeable_by_reference_accuracy(run, case)
     ]
     worst: dict[float, Case] = {}
-    for run, case in found:
+    for run, case in judgeable_pairs:
         if not run.given.usual and case.ok:
             worst[run.given.factor] = max(worst.get(run.given.factor, case), case, key=_largest_relative_error)
     names = {case.source for case in worst.values()}
-    kept = [(r, c) for r, c in found if r.given.usual or not c.ok or c.source in names]
-    return [run for run, _ in kept], tuple(case for _, case in kept)
+    reported_pairs = [(r, c) for r, c in judgeable_pairs if r.given.usual or not c.ok or c.source in names]
+    return [run for run, _ in reported_pairs], tuple(case for _, case in reported_pairs)
 
 
 def _largest_relative_error(case: Case) -> float:
@@ -264,7 +264,7 @@ def messages_on_inconclusive_or_weak_outputs(
     """
     nothing, little = {}, {}
     for name in reference_outputs[0] if reference_outputs else ():
-        arrays = [made[name] for made in reference_outputs]
+        arrays = [outputs[name] for outputs in reference_outputs]
         if problem := why_no_comparison_is_possible(arrays):
             nothing[name] = f"output {name!r} {problem}"
         elif problem := why_comparison_is_weak(arrays):

@@ -342,11 +342,11 @@ def _run_compiled_and_reference(input_set: InputSet, session: Session, reference
     given = quantize_real_inputs(session, arrays)
     stored = {n: a for n, a in given.items() if a is not arrays[n]}
     real = {**arrays, **dequantize_tensors(sides[0], stored)}
-    made = session.run(None, given)
+    output_arrays = session.run(None, given)
     expected = reference.run(real)
-    found = dict(zip(expected, made, strict=True))
-    whole = {n: a for n, a in found.items() if a.dtype != expected[n].dtype}
-    return Run(input_set, real, found | dequantize_tensors(sides[1], whole), expected)
+    actual = dict(zip(expected, output_arrays, strict=True))
+    whole = {n: a for n, a in actual.items() if a.dtype != expected[n].dtype}
+    return Run(input_set, real, actual | dequantize_tensors(sides[1], whole), expected)
 
 
 def _run_input_sets_and_compare_outputs(
@@ -392,8 +392,8 @@ def _copies_with_intermediates_as_outputs(
     inferred = onnx.shape_inference.infer_shapes(model)
     types = {v.name: v for v in inferred.graph.value_info if v.type.HasField("tensor_type")}
     present = {*known_names, *(o.name for o in model.graph.output)}
-    made = {name: k for k, node in enumerate(model.graph.node) for name in node.output}
-    rest = [types[name] for name in made if name in types and name not in present]
+    node_index_by_name = {name: k for k, node in enumerate(model.graph.node) for name in node.output}
+    rest = [types[name] for name in node_index_by_name if name in types and name not in present]
     while True:
         group: list[onnx.ValueInfoProto] = []
         size = 0
@@ -402,7 +402,7 @@ def _copies_with_intermediates_as_outputs(
             group.append(rest.pop(0))
         part = copy.deepcopy(model)
         part.graph.output.extend(group)
-        yield part, made[rest[0].name] if rest else len(model.graph.node)
+        yield part, node_index_by_name[rest[0].name] if rest else len(model.graph.node)
         if not rest:
             return
 

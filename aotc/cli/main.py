@@ -117,7 +117,7 @@ def compile_command(out: Reporter, model: Path, output: Path | None, timing: boo
     instruments = [passes, PassProgress(out.show_current_item), *watch.requested_pass_instruments()]
     with watch.write_compilation_report_at_end() as show, listen_to_progress(out.show_progress):
         where = None if stopping else output
-        made = compile(
+        compiled_model = compile(
             model,
             output=where,
             instruments=instruments,
@@ -125,7 +125,7 @@ def compile_command(out: Reporter, model: Path, output: Path | None, timing: boo
             progress=stages.wrap_callback_to_record_stage_times(show),
             **options,
         )
-        result = watch.add_model_to_compilation_report(made)
+        result = watch.add_model_to_compilation_report(compiled_model)
     times = f"{stages}\n{passes.render()}" if timing else ""
     timings: dict[str, Any] = {"stages": stages.stage_time_rows(), "timing": times} if timing else {}
     if watch.stopped is not None:
@@ -148,8 +148,8 @@ def _target_and_compiler_for_report_header(build: bool, options: Mapping[str, An
     """
     flags = shlex.join(options["cflags"])
     target = resolve_target(options["target"])
-    said = compiler_version_line(find_toolchain(options["cc"], target=target)) if build else ""
-    compiler = {"C compiler": said, "C flags": flags} if build else {}
+    version_line = compiler_version_line(find_toolchain(options["cc"], target=target)) if build else ""
+    compiler = {"C compiler": version_line, "C flags": flags} if build else {}
     return {"target": target.name, **compiler}
 
 
@@ -187,12 +187,12 @@ def run_command(
     if report is not None:
         require_not_an_input_file(report, "report", [library, options["inputs"]])
     if profiling:
-        found = profile_library(library, repeat=repeat or 20, **options)
+        kernel_profile = profile_library(library, repeat=repeat or 20, **options)
         if report is not None:
             page = PassReport(str(library))
-            page.add_profile(found)
+            page.add_profile(kernel_profile)
             page.save_html(report)
-        out.print_result(found, result_tables.render_kernel_profile)
+        out.print_result(kernel_profile, result_tables.render_kernel_profile)
         return
     result = run_library(library, outputs=output, repeat=repeat or 1, threads=threads, **options)
 
@@ -344,11 +344,11 @@ def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) ->
         out.print_result(inspect_project(model), result_tables.render_project_metadata)
         return
     out.report_stage("inspecting the model")
-    found = inspect_model(model, **options)
+    inspection = inspect_model(model, **options)
     out.print_result(
-        found,
+        inspection,
         result_tables.render_memory_per_step
-        if memory and "moments" in found
+        if memory and "moments" in inspection
         else result_tables.render_model_inspection,
     )
 

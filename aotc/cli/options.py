@@ -51,8 +51,8 @@ def _split_option_texts_at_separator(
     """
     (separator,) = (mark for mark in ":=" if mark in example)
     for value in values:
-        name, found, text = value.partition(separator) if first else value.rpartition(separator)
-        if not found or not name:
+        name, delimiter, text = value.partition(separator) if first else value.rpartition(separator)
+        if not delimiter or not name:
             raise click.BadParameter(f"{value!r} is not of the form {example}")
         yield value, name, text
 
@@ -83,8 +83,8 @@ def parse_input_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]
     ranges: dict[str, tuple[float, float]] = {}
     for value in values:
         name, _, ends = value.rpartition("=")
-        least, found, most = ends.partition(":")
-        if not (name and found):
+        least, colon, most = ends.partition(":")
+        if not (name and colon):
             raise click.BadParameter(f"{value!r} is not of the form {form}")
         try:
             ranges[name] = float(least), float(most)
@@ -98,8 +98,8 @@ def parse_io_dtypes(values: tuple[str, ...]) -> dict[str, str]:
 
     The key "" of the result stands for all names not given.
     """
-    found = (value.rpartition(":") for value in values)
-    return {name: dtype for name, _, dtype in found}
+    parts = (value.rpartition(":") for value in values)
+    return {name: dtype for name, _, dtype in parts}
 
 
 def parse_config_entries(values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
@@ -165,10 +165,10 @@ def parse_byte_count(value: str | None) -> int | None:
     """
     if value is None:
         return None
-    found = re.fullmatch(r"([0-9]+) ?(?:([kmg])i?)?b?", value.strip(), re.IGNORECASE | re.ASCII)
-    if found is None or not int(found[1]):
+    match = re.fullmatch(r"([0-9]+) ?(?:([kmg])i?)?b?", value.strip(), re.IGNORECASE | re.ASCII)
+    if match is None or not int(match[1]):
         raise click.BadParameter(f"{value!r} is not a number of bytes such as 65536, 64K, 64KB or 1MiB")
-    return int(found[1]) * _BYTES_PER_UNIT[(found[2] or "").upper()]
+    return int(match[1]) * _BYTES_PER_UNIT[(match[2] or "").upper()]
 
 
 def parse_timeout_seconds(value: str | None) -> float | None:
@@ -257,8 +257,10 @@ def declare_option(
     """
     if read is not None:
         more["callback"] = lambda context, parameter, value: read(value)
-    shown = {"show_default": True, "default": default} if default is not None else {}
-    return click.option(*names.split(), cls=WritableOption, type=kind, help=help_text, write=write, **shown, **more)
+    default_arguments = {"show_default": True, "default": default} if default is not None else {}
+    return click.option(
+        *names.split(), cls=WritableOption, type=kind, help=help_text, write=write, **default_arguments, **more
+    )
 
 
 def declare_flag(names: str, help_text: str, **more: Any) -> OptionDecorator:

@@ -114,12 +114,12 @@ class PassInspection:
 
     def requested_pass_instruments(self) -> list[Any]:
         """Return the pass instruments that the options request."""
-        found: list[Any] = [self._report] if self.report is not None else []
-        found += [dump_ir(self.dump, True, self.show_meta_data)] if self.dump is not None else []
-        found += [self._print] if self.print_after else []
-        found += [NumericCheck(), ProgramVerifier()] if self.check_passes else []
-        found += [TextAfter(self._stops, _stop_compilation, self.show_meta_data)] if self._stops else []
-        return found
+        instruments: list[Any] = [self._report] if self.report is not None else []
+        instruments += [dump_ir(self.dump, True, self.show_meta_data)] if self.dump is not None else []
+        instruments += [self._print] if self.print_after else []
+        instruments += [NumericCheck(), ProgramVerifier()] if self.check_passes else []
+        instruments += [TextAfter(self._stops, _stop_compilation, self.show_meta_data)] if self._stops else []
+        return instruments
 
     def _print_program_after_pass(self, pass_name: str, program_text: str) -> None:
         self.out.print_to_stderr(f"// after {pass_name}\n{program_text}\n")
@@ -186,5 +186,5 @@ def _require_usable_report_path(report: Path, model: Path, output: Path | None) 
         "it is the model": place == model.resolve(),
         "it is the directory of the project": output is not None and place == output.resolve(),
     }
-    for problem in (text for text, found in problems.items() if found):
+    for problem in (text for text, condition in problems.items() if condition):
         raise AotcError("report", f"cannot write {report}: {problem}")

@@ -38,7 +38,7 @@ def weight_size_lines(found: JsonObject | None) -> RenderedParts:
     if found is None:
         return
     added = {"for Winograd convolutions": "winograd", "of padding": "padding"}
-    causes = [f"{format_with_unit_prefix(found[key], 'B')} {what}" for what, key in added.items() if found[key]]
+    causes = [f"{format_with_unit_prefix(found[key], 'B')} {cause}" for cause, key in added.items() if found[key]]
     model = f"{format_with_unit_prefix(found['model'] + found['other'], 'B')} of the model"
     yield f"weights      {format_with_unit_prefix(found['weights'], 'B')}: {', '.join((model, *causes))}"
     if library := found.get("library"):
@@ -149,18 +149,18 @@ def _gpu_kernel_row(project: JsonObject, name: str, kernel: JsonObject) -> list[
     """
     launches = [step for step in project["steps"] if step["kernel"] == name]
     sizes = [kernel[key] for key in ("registers", "shared_bytes", "local_bytes")]
-    figures = [sum(one["grid"] for one in launches), launches[0]["block"], *sizes]
-    held = _format_or_blank(kernel["resident_blocks"], "d"), _format_or_blank(kernel["occupancy"], ".0%")
-    return [name.removeprefix(f"{project['name']}_"), *map(str, figures), *held, str(kernel["code_bytes"])]
+    figures = [sum(launch["grid"] for launch in launches), launches[0]["block"], *sizes]
+    occupancy_cells = _format_or_blank(kernel["resident_blocks"], "d"), _format_or_blank(kernel["occupancy"], ".0%")
+    return [name.removeprefix(f"{project['name']}_"), *map(str, figures), *occupancy_cells, str(kernel["code_bytes"])]
 
 
 def render_object_cache_state(data: JsonObject) -> RenderedParts:
     """Format the contents of the object cache, or the number of entries removed."""
     amount = f"{data['entries']} objects, {format_with_unit_prefix(data['bytes'], 'B')}"
-    more = (
+    state_text = (
         f"removed {amount}" if data["cleared"] else f"{amount} of at most {format_with_unit_prefix(data['limit'], 'B')}"
     )
-    yield f"{data['folder']}: {more}"
+    yield f"{data['folder']}: {state_text}"
 
 
 def _unknown_dimension_lines(report: JsonObject) -> RenderedParts:
@@ -190,8 +190,8 @@ def render_model_inspection(report: JsonObject) -> RenderedParts:
         f"{format_with_unit_prefix(report['parameters'])} ({format_with_unit_prefix(report['parameter_bytes'], 'B')})"
     )
     yield from _parameter_mac_and_arena_lines(report, parameters, report["steps"], report["arena"])
-    if taken := report["footprint"]:
-        yield f"footprint    {format_microcontroller_footprint(taken)}"
+    if footprint := report["footprint"]:
+        yield f"footprint    {format_microcontroller_footprint(footprint)}"
     yield f"numerics     {report['numerics']}"
     ranked = sorted(report["operators"].items(), key=lambda r: -r[1])
     operators = ", ".join(f"{name} {n}" for name, n in ranked)
@@ -390,12 +390,12 @@ def _kernel_profile_row(row: JsonObject, total_milliseconds: float, model_name: 
     """Return a table row of a kernel: time, share of the total time `total_milliseconds`, calls,
     rates, name and nodes.
     """
-    more = len(row["nodes"]) - MAX_NODES_SHOWN
+    hidden_count = len(row["nodes"]) - MAX_NODES_SHOWN
     nodes = ", ".join(row["nodes"][:MAX_NODES_SHOWN])
-    if more > 0:
-        nodes += f" and {more} more"
-    taken = row["milliseconds"]
-    times = f"{taken:.3f}", f"{taken / max(total_milliseconds, 1e-9):.1%}", str(row["calls"])
+    if hidden_count > 0:
+        nodes += f" and {hidden_count} more"
+    milliseconds = row["milliseconds"]
+    times = f"{milliseconds:.3f}", f"{milliseconds / max(total_milliseconds, 1e-9):.1%}", str(row["calls"])
     speeds = (f"{row['gflops']:.1f}", f"{row['of_peak']:.0%}") if row["macs"] else ("", "")
     name = Text.assemble((row["kernel"].removeprefix(f"{model_name}_"), "bold"), " ", nodes)
     return [*times, *speeds, f"{row['gbytes_per_s']:.1f}", f"{row['of_roofline']:.0%}", name]
@@ -434,10 +434,10 @@ def render_tuning_result(report: JsonObject) -> RenderedParts:
     ]
     if rows:
         yield make_borderless_table("contraction", "fastest tiling", "time", "gain", rows=rows, figures=slice(2, None))
-    known = {what: report[what] for what in ("measured", "known", "failed")}
+    known = {key: report[key] for key in ("measured", "known", "failed")}
     known["left"] = report["contractions"] - sum(known.values())
-    shown = [what for what in ("measured", "known", "left", "failed") if known[what] or what == "measured"]
-    text = ", ".join(f"{known[what]} {what}" for what in shown)
+    listed_keys = [key for key in ("measured", "known", "left", "failed") if known[key] or key == "measured"]
+    text = ", ".join(f"{known[key]} {key}" for key in listed_keys)
     yield f"{report['contractions']} contractions: {text}; records in {report['store']}"
 
 
@@ -455,21 +455,21 @@ def render_quantization_report(report: JsonObject) -> RenderedParts:
         (row["node"], row["operator"], _format_decibels(row["snr_db"])) for row in report["layers"][:MAX_LAYERS_SHOWN]
     ]
     yield make_borderless_table("worst layers", "operator", "signal to noise", rows=worst, figures=slice(2, None))
-    more = len(report["layers"]) - len(worst)
-    if more > 0:
-        yield f"and {more} more layers"
+    hidden_count = len(report["layers"]) - len(worst)
+    if hidden_count > 0:
+        yield f"and {hidden_count} more layers"
     if names := report["suggested_exclusions"]:
         yield f"suggested    {shlex.join(word for name in names for word in ('--exclude', name))}"
     for row in report.get("outputs", ()):
         yield f"output       {row['name']}: {_format_decibels(row['snr_db'])}, largest error {row['max_abs']:.2e}"
     if "ratio" in report:
-        rows = [_time_and_size_row(what, report[what]) for what in ("float32", "quantized")]
+        rows = [_time_and_size_row(variant, report[variant]) for variant in ("float32", "quantized")]
         yield make_borderless_table(
             "model", "min us", "median", "weights", "library", "arena", rows=rows, figures=slice(1, None)
         )
         yield f"the quantized model takes {report['ratio']:.2f} of the time of the float one"
     elif "float32" in report:
-        rows = [_ram_and_flash_row(what, report[what]) for what in ("float32", "quantized")]
+        rows = [_ram_and_flash_row(variant, report[variant]) for variant in ("float32", "quantized")]
         yield make_borderless_table("model", "RAM", "flash", rows=rows, figures=slice(1, None))
         yield "flash holds code, whose size is estimated, and parameters; times are measured on the board"
     else:
@@ -483,5 +483,5 @@ def _ram_and_flash_row(name: str, facts: JsonObject) -> list[str | Text]:
 
 def _time_and_size_row(name: str, facts: JsonObject) -> list[str | Text]:
     times = (f"{1000 * facts['milliseconds'][key]:.1f}" for key in ("min", "median"))
-    sizes = (format_with_unit_prefix(facts[f"{what}_bytes"], "B") for what in ("weights", "library", "arena"))
+    sizes = (format_with_unit_prefix(facts[f"{part}_bytes"], "B") for part in ("weights", "library", "arena"))
     return [name, *times, *sizes]

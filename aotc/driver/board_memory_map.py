@@ -82,13 +82,13 @@ def read_memory_regions(path: Path, min_alignment: int = 8) -> tuple[Space, ...]
         rows = tomllib.loads(text.decode("utf-8"))
     except ValueError as error:
         raise _board_file_error(path, f"not TOML: {error}") from error
-    found = [_parse_memory_region(path, name, row, min_alignment) for name, row in rows.items()]
-    placed = [(space, at) for space, at in found if at is not None]
+    regions = [_parse_memory_region(path, name, row, min_alignment) for name, row in rows.items()]
+    placed = [(space, at) for space, at in regions if at is not None]
     for (a, first), (b, second) in combinations(placed, 2):
         if first < second + b.bytes and second < first + a.bytes:
             ranges = [f"{s.name} ({at:#x} to {at + s.bytes - 1:#x})" for s, at in ((a, first), (b, second))]
             raise _board_file_error(path, f"{ranges[0]} and {ranges[1]} overlap")
-    spaces = tuple(space for space, _ in found)
+    spaces = tuple(space for space, _ in regions)
     if not any("arena" in space.holds for space in spaces):
         raise _board_file_error(path, "no memory space is assigned to the arena")
     if len({space.align for space in spaces if "arena" in space.holds}) > 1:

@@ -101,13 +101,13 @@ def check_c_compiler_on_project(
         return [_warn_compiler_unchecked(target, "its code runs without an operating system")]
     users = {external["source"] for external in metadata["externals"]}
     parts = []
-    for isa, program, one in zip(metadata["isas"], programs, target.versions or (target,), strict=True):
+    for isa, program, isa_target in zip(metadata["isas"], programs, target.versions or (target,), strict=True):
         calls = [(n, s) for n, s in zip(isa["steps"], program.steps, strict=True) if s.kernel.source is None]
         spans: dict[str, list[Span]] = {}
         for name, step in calls:
             spans.setdefault(name, []).extend(s for s in (step.span or step.kernel.span,) if s is not None)
         files = [directory / file for file in isa["files"] if file not in users]
-        parts.append(InstructionSetKernels(one, program.name, {n: s.kernel for n, s in calls}, files, spans))
+        parts.append(InstructionSetKernels(isa_target, program.name, {n: s.kernel for n, s in calls}, files, spans))
     return _check_c_compiler_on_instruction_sets(directory, metadata, parts, toolchain, target)
 
 
@@ -148,8 +148,10 @@ def _check_c_compiler_on_instruction_sets(
     target: Target,
 ) -> list[str]:
     compilers = [
-        make_project_object_compiler(directory, metadata, replace(toolchain, cflags=(*toolchain.cflags, *more)), target)
-        for more in ((), TRUSTED_FLAGS)
+        make_project_object_compiler(
+            directory, metadata, replace(toolchain, cflags=(*toolchain.cflags, *extra_flags)), target
+        )
+        for extra_flags in ((), TRUSTED_FLAGS)
     ]
     problems: list[Diagnostic] = []
     unchecked: list[str] = []
@@ -177,8 +179,8 @@ def command_prefix_to_run_target_programs(
 
     compiled_architecture    the architecture that the compiler generates code for, if known
     """
-    own = compiled_architecture if compiled_architecture != normalized_architecture_name() else ""
-    if machine := foreign_architecture_of_target(target) or own:
+    cross_architecture = compiled_architecture if compiled_architecture != normalized_architecture_name() else ""
+    if machine := foreign_architecture_of_target(target) or cross_architecture:
         emulator = shutil.which(f"qemu-{machine}")
         if emulator:
             return ((emulator,), "")
@@ -214,18 +216,18 @@ class _OptimizationCheck:
         programs = [self._build_kernel_test_executable(k, compiler) for k, compiler in enumerate(self.compilers)]
         with ThreadPoolExecutor() as pool:
             ends, trusted_ends = pool.map(self._run_program_and_collect_kernel_crashes, programs)
-        made, right = (_map_file_bytes(p.with_suffix(".out")) for p in programs)
-        found: dict[str, str] = {}
+        optimized_bytes, right = (_map_file_bytes(p.with_suffix(".out")) for p in programs)
+        differences: dict[str, str] = {}
         at = 0
         for name, kernel in self.part.kernels.items():
             size = ROUND_COUNT * sum(b.nbytes for b in kernel.outputs)
             reason = ends.get(name) or first_kernel_output_difference(
-                kernel, made[at : at + size], right[at : at + size]
+                kernel, optimized_bytes[at : at + size], right[at : at + size]
             )
             at += size
             if reason := trusted_ends.get(name, reason):
-                found[name] = reason
-        return [self._wrong_kernels_diagnostic(found)] if found else []
+                differences[name] = reason
+        return [self._wrong_kernels_diagnostic(differences)] if differences else []
 
     def _build_kernel_test_executable(self, build_index: int, compiler: ObjectCompiler) -> Path:
         """Compile the kernels and the calling program with one compiler; return the path of the
@@ -235,13 +237,13 @@ class _OptimizationCheck:
         folder.mkdir()
         jobs = [(source, folder / f"{source.stem}.o") for source in self.part.files]
         compiler.compile_objects_in_parallel(sorted(jobs, key=lambda job: -job[0].stat().st_size))
-        made, cc, flags = folder / "check", compiler.toolchain, (*compiler.flags, *compiler.toolchain.cflags)
+        executable, cc, flags = folder / "check", compiler.toolchain, (*compiler.flags, *compiler.toolchain.cflags)
         # the emulator has no shared libraries of the foreign architecture
         static = ("-static",) if self.runner else ()
         files = (str(self.scratch / "check.c"), *(str(target) for _, target in jobs))
-        command = (*cc.cc, *flags, "-w", *static, *files, "-lm", "-o", str(made))
-        run_compiler(command, compiler.directory, cc.seconds, made)
-        return made
+        command = (*cc.cc, *flags, "-w", *static, *files, "-lm", "-o", str(executable))
+        run_compiler(command, compiler.directory, cc.seconds, executable)
+        return executable
 
     def _run_program_and_collect_kernel_crashes(self, program: Path) -> dict[str, str]:
         """Run the program, restarting it after each kernel that crashes; return how the crashed
@@ -294,8 +296,8 @@ class _OptimizationCheck:
 def model_nodes_text(spans: Sequence[Span]) -> str:
     """Return the model nodes that a kernel computes, in parentheses; "" if none is known."""
     nodes = list(dict.fromkeys(node for span in spans for node in model_nodes_of_span(span)))
-    more = f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
-    return f" (nodes {', '.join(nodes[:SHOWN_NODES])}{more})" if nodes else ""
+    rest_text = f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
+    return f" (nodes {', '.join(nodes[:SHOWN_NODES])}{rest_text})" if nodes else ""
 
 
 # --- test values
@@ -335,22 +337,22 @@ def draw_compiler_test_values(dtype: DType, round_number: int) -> Array:
             return rng.integers(max(least, -8), min(most, 8), TEST_VALUES_PER_DTYPE, endpoint=True).astype(
                 _numpy_memory_dtype(dtype)
             )
-        made = rng.integers(least, most, TEST_VALUES_PER_DTYPE, _numpy_memory_dtype(dtype).type, endpoint=True)
+        values = rng.integers(least, most, TEST_VALUES_PER_DTYPE, _numpy_memory_dtype(dtype).type, endpoint=True)
         special = np.array([least, least + 1, most - 1, most, 0, 1, -1 % (most + 1)], object).astype(
             _numpy_memory_dtype(dtype)
         )
-        return _mix_in_special_values(made, special, SPECIAL_VALUE_PERIOD, rng)
+        return _mix_in_special_values(values, special, SPECIAL_VALUE_PERIOD, rng)
     half = np.array(
         [
             [1.0, 0.5, 1.5, 2.5, *SMALLEST_FLOAT_MAGNITUDES],
             [*SMALLEST_FLOAT_MAGNITUDES, float(dtype.max), np.inf, np.nan],
         ][round_number]
     )
-    made = _mix_in_special_values(
+    values = _mix_in_special_values(
         rng.standard_normal(TEST_VALUES_PER_DTYPE), np.concatenate([half, -half]), SPECIAL_VALUE_PERIOD, rng
     )
     with np.errstate(all="ignore"):
-        return made.astype(dtype.numpy)
+        return values.astype(dtype.numpy)
 
 
 def _mix_in_special_values(values: Array, special: Array, period: int, rng: np.random.Generator) -> Array:

@@ -56,10 +56,10 @@ def c_name_of_model(model: object, name: str | None) -> str:
     file name.
     """
     if name is not None:
-        made = c_model_identifier(name)
-        if made != name:
+        identifier = c_model_identifier(name)
+        if identifier != name:
             text = f"{name!r} will not do as the name of a model in C"
-            raise AotcError("name", text, hint=f"for example: {made}")
+            raise AotcError("name", text, hint=f"for example: {identifier}")
         return name
     return c_model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
 
@@ -107,7 +107,7 @@ def target_for_cuda_architectures(target: Target, archs: int | Sequence[int]) ->
         hint = "leave " + option_text("cuda_arch") + " out, or compile with " + option_text("target", "cuda")
         raise AotcError("cuda-arch", text, hint=hint)
     given = archs if isinstance(archs, Collection) else (archs,)
-    if wrong := [one for one in given if isinstance(one, bool) or not isinstance(one, int)]:
+    if wrong := [arch for arch in given if isinstance(arch, bool) or not isinstance(arch, int)]:
         raise AotcError(
             "cuda-arch",
             f"{wrong[0]!r} is not a GPU architecture",
@@ -325,11 +325,11 @@ class CompileOptions:
         """Return the value of an option, or of configuration key `config_key` if the option is
         unset; AotcError if the two disagree.
         """
-        own, stated = getattr(self, option), (self.config or {}).get(config_key)
-        if own and stated and own != stated:
-            text = f"the {option} is {own}, and {config_key} says {stated}"
+        option_value, stated = getattr(self, option), (self.config or {}).get(config_key)
+        if option_value and stated and option_value != stated:
+            text = f"the {option} is {option_value}, and {config_key} says {stated}"
             raise AotcError(code, text, hint="leave one of them out")
-        return str(own or stated or "")
+        return str(option_value or stated or "")
 
     @property
     def toolchain_factory(self) -> ToolchainFactory:
@@ -425,9 +425,9 @@ def _make_compile_function(
 
     compile.__qualname__ = "compile"
     compile.__doc__ = _COMPILE_DOCSTRING_HEAD + "\n\n".join((CompileOptions.__doc__ or "").split("\n\n")[1:])
-    own = inspect.signature(compile)
+    compile_signature = inspect.signature(compile)
     keywords = inspect.signature(options_class).parameters.values()
-    compile.__signature__ = own.replace(parameters=[own.parameters["model"], *keywords])  # type: ignore[attr-defined]
+    compile.__signature__ = compile_signature.replace(parameters=[compile_signature.parameters["model"], *keywords])  # type: ignore[attr-defined]
     return compile  # type: ignore[return-value]  # the model can be given by name, too
 
 

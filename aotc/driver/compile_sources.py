@@ -127,8 +127,8 @@ def _compile_external_kernels(
         try:
             compiler.compile_to_object(source, target)
         except AotcError as error:
-            said = [d.notes or (d.message,) for d in error.diagnostics]
-            problems += [_external_kernel_diagnostic(external, "does not compile", lines) for lines in said]
+            messages = [d.notes or (d.message,) for d in error.diagnostics]
+            problems += [_external_kernel_diagnostic(external, "does not compile", lines) for lines in messages]
     if problems:
         raise AotcError.collect(problems)
 
@@ -147,10 +147,12 @@ def _link_and_require_user_kernels_defined(
     try:
         link((*command, *required))
     except AotcError as error:
-        said = [line for d in error.diagnostics for line in d.notes if re.search("undefined|not defined", line, re.I)]
+        linker_lines = [
+            line for d in error.diagnostics for line in d.notes if re.search("undefined|not defined", line, re.I)
+        ]
         missing = []
         for e in externals:
-            lines = [line for line in said if re.search(rf"\b_?{e['kernel']}\b", line)]
+            lines = [line for line in linker_lines if re.search(rf"\b_?{e['kernel']}\b", line)]
             if lines:
                 missing.append(_external_kernel_diagnostic(e, "does not define it", lines))
         if missing:

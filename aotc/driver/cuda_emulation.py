@@ -67,11 +67,11 @@ def build_fake_cuda_driver(*more: str) -> Path:
     ]
     paths = [*aotc_runtime_c.emulator_dir().iterdir(), *headers]
     files = {path.name: path.read_text(encoding="utf-8") for path in sorted(paths)}
-    kept = Path(make_temporary_folder("aotc-cuda-"))
-    made = kept / "libcuda.so.1"
+    folder = Path(make_temporary_folder("aotc-cuda-"))
+    library_path = folder / "libcuda.so.1"
     # no soname: otherwise a later dlopen of the system's driver by name would return this library
-    made.write_bytes(_compile_cpp_library_cached(files, ("-O2", "-pthread", *more)))
-    return made
+    library_path.write_bytes(_compile_cpp_library_cached(files, ("-O2", "-pthread", *more)))
+    return library_path
 
 
 #: The device compiler for the fake device.
@@ -111,31 +111,31 @@ def _compile_cpp_library_cached(text_by_file_name: Mapping[str, str], flags: Seq
         *flags,
         *(part for file in text_by_file_name.items() for part in file),
     )
-    if store is not None and (found := store.get(key)) is not None:
-        return found
+    if store is not None and (library_bytes := store.get(key)) is not None:
+        return library_bytes
     with temporary_folder("aotc-cuda-") as scratch:
         folder = Path(scratch)
         for name, text in text_by_file_name.items():
             (folder / name).write_text(text, encoding="utf-8")
-        made = folder / "library.so"
+        library_path = folder / "library.so"
         sources = [name for name in text_by_file_name if name.endswith(".cpp")]
-        command = (*compiler.cc, *_CXX_FLAGS, *flags, *sources, "-ldl", "-o", made.name)
-        run_compiler(command, folder, compiler.seconds, made)
-        found = made.read_bytes()
+        command = (*compiler.cc, *_CXX_FLAGS, *flags, *sources, "-ldl", "-o", library_path.name)
+        run_compiler(command, folder, compiler.seconds, library_path)
+        library_bytes = library_path.read_bytes()
     if store is not None:
-        store.put(key, found)
-    return found
+        store.put(key, library_bytes)
+    return library_bytes
 
 
 def _find_cpp_compiler() -> Toolchain:
     """Return the C++ compiler: $CXX, else the first known one on the path; AotcError (code
     "no-compiler") if none.
     """
-    wanted = tuple(shlex.split(os.environ.get("CXX", "")))
-    for name in wanted[:1] or CXX_COMPILER_CANDIDATES:
+    command = tuple(shlex.split(os.environ.get("CXX", "")))
+    for name in command[:1] or CXX_COMPILER_CANDIDATES:
         if path := shutil.which(name):
-            return Toolchain((path, *wanted[1:]))
+            return Toolchain((path, *command[1:]))
     text = (
-        f"no C++ compiler found (looked for {', '.join(wanted[:1] or CXX_COMPILER_CANDIDATES)}), which emulates a GPU"
+        f"no C++ compiler found (looked for {', '.join(command[:1] or CXX_COMPILER_CANDIDATES)}), which emulates a GPU"
     )
     raise AotcError("no-compiler", text, hint="install g++ or clang++, name one with $CXX")

@@ -74,22 +74,23 @@ class Budgets:
                         only
         """
         problems: list[Diagnostic] = []
-        found = {
+        memory_needs = {
             "ram": _ram_needed(program, footprint),
             "flash": _flash_needed(program, footprint),
             "stack": _stack_needed(footprint),
         }
-        for name, (taken, text, notes) in found.items():
+        for name, (needed_bytes, text, notes) in memory_needs.items():
             budget = getattr(self, name)
-            if budget is None or taken <= budget:
+            if budget is None or needed_bytes <= budget:
                 continue
-            message = f"the model needs {taken} bytes of {name}, {taken - budget} more than the budget of {budget}"
+            excess_bytes = needed_bytes - budget
+            message = f"the model needs {needed_bytes} bytes of {name}, {excess_bytes} more than the budget of {budget}"
             better = sorted(find_savings(name), key=lambda way: -way.saved)
             hint = join_texts("; ", (way.text() for way in better)) or "no option that was tried takes less"
-            if not better or better[0].saved < taken - budget:
-                more = "none is enough by itself, and " if better else ""
-                hint += f"; {more}{_irreducible_memory_text(name, program, footprint)}: a smaller model, or "
-                hint += option_text(name, taken)
+            if not better or better[0].saved < excess_bytes:
+                prefix = "none is enough by itself, and " if better else ""
+                hint += f"; {prefix}{_irreducible_memory_text(name, program, footprint)}: a smaller model, or "
+                hint += option_text(name, needed_bytes)
             problems.append(Diagnostic("over-budget", f"{message}: {text}", notes=tuple(notes), hint=hint))
         if problems:
             raise AotcError.collect(problems)
@@ -233,9 +234,9 @@ def int8_quantization_savings(program: Program, budget_name: str) -> list[Memory
     """
     most = peak_memory_step(program)
     live = most[0].live if most is not None else ()
-    found = {"ram": live, "flash": program.constants}.get(budget_name, ())
-    floats = sum(s.nbytes for s in found if str(s.dtype) == "float32")
-    if 2 * floats <= sum(s.nbytes for s in found):
+    tensors = {"ram": live, "flash": program.constants}.get(budget_name, ())
+    floats = sum(s.nbytes for s in tensors if str(s.dtype) == "float32")
+    if 2 * floats <= sum(s.nbytes for s in tensors):
         return []
     tool = command_or_python(command="aotc quantize", python="aotc.quantize")
     # tensors may share bytes of the arena, so the sum is bounded by the peak
@@ -249,8 +250,8 @@ def _binary_utility_output(toolchain: Toolchain, tool: str, *words: str) -> str:
     """
     probe = partial(run_program, seconds=PROBE_TIMEOUT_SECONDS)
     try:
-        found = probe([*toolchain.cc, f"-print-prog-name={tool}"]).output.decode().strip()
-        return probe([found or tool, *words]).output.decode()
+        tool_path = probe([*toolchain.cc, f"-print-prog-name={tool}"]).output.decode().strip()
+        return probe([tool_path or tool, *words]).output.decode()
     except (OSError, TimeoutError):
         return ""
 

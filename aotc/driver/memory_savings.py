@@ -48,10 +48,10 @@ def measure_memory_savings(
         with suppress(AotcError):
             other = _compilation_with_changed_option(compilation, change)
             if budget_name == "flash" and toolchain is not None:
-                made = replace(other, toolchain=toolchain).emit_project_and_build_library()
+                project = replace(other, toolchain=toolchain).emit_project_and_build_library()
             else:
-                made = other.emit_project()
-            return _footprint_bytes_of_memory_budget(made.metadata["footprint"], budget_name)
+                project = other.emit_project()
+            return _footprint_bytes_of_memory_budget(project.metadata["footprint"], budget_name)
         return None
 
     return [
@@ -80,5 +80,5 @@ def _compilation_with_changed_option(compilation: Compilation, change: OptionCha
     )
     target = target_optimized_for_size(target) if change.size else target
     tested, any_size = compilation.selftest and change.selftest, Budgets(flash=sys.maxsize)
-    made = replace(compilation, context=context, target=target, selftest=tested, budgets=any_size)
-    return replace(made, checked=False, progress=lambda _: None)
+    variant = replace(compilation, context=context, target=target, selftest=tested, budgets=any_size)
+    return replace(variant, checked=False, progress=lambda _: None)

@@ -54,10 +54,10 @@ class DeviceCompiler:
         """Return the compute capabilities to compile for: all that the user requested, else the
         target's defaults that this compiler supports.
         """
-        wanted = (gpu or Gpu()).architectures
-        if wanted != Gpu().architectures:
-            return wanted
-        return [a for a in wanted if a in self.architectures]
+        requested_archs = (gpu or Gpu()).architectures
+        if requested_archs != Gpu().architectures:
+            return requested_archs
+        return [a for a in requested_archs if a in self.architectures]
 
 
 @frozen
@@ -100,9 +100,9 @@ def _compile_images_with_nvrtc(
         text = f"NVRTC {'.'.join(map(str, nvrtc.version))} makes no code for {', '.join(unknown) or 'nothing'}"
         raise AotcError("cuda-arch", text, hint=f"known: {', '.join(map(str, nvrtc.architectures))}")
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        made = list(pool.map(partial(_compile_to_cubin_and_ptx, nvrtc, cache, strict, source), archs))
-    images = {f"sm_{arch}": code for arch, (code, _) in zip(archs, made, strict=True)}
-    return images | {f"compute_{archs[0]}": _replace_ptx_version_by_minimum_of_arch(made[0][1], archs[0])}
+        cubin_ptx_pairs = list(pool.map(partial(_compile_to_cubin_and_ptx, nvrtc, cache, strict, source), archs))
+    images = {f"sm_{arch}": code for arch, (code, _) in zip(archs, cubin_ptx_pairs, strict=True)}
+    return images | {f"compute_{archs[0]}": _replace_ptx_version_by_minimum_of_arch(cubin_ptx_pairs[0][1], archs[0])}
 
 
 def _replace_ptx_version_by_minimum_of_arch(ptx: bytes, arch: int) -> bytes:
@@ -118,18 +118,18 @@ def _compile_to_cubin_and_ptx(
 ) -> tuple[bytes, bytes]:
     flags = (f"--gpu-architecture=sm_{arch}", *FLAGS)
     key = sha256_of_parts("nvrtc", str(nvrtc.version), str(strict), *flags, source)
-    found = cache.get(key) if cache is not None else None
-    if found is None:
+    blob = cache.get(key) if cache is not None else None
+    if blob is None:
         done = _run_nvrtc_worker(nvrtc.path, *flags, text=source.encode())
-        said = done.errors.decode("utf-8", "replace").strip()
-        if done.code != 0 or (strict and "warning" in said):
-            lines = said.splitlines()[:MAX_MESSAGE_LINES]
+        error_text = done.errors.decode("utf-8", "replace").strip()
+        if done.code != 0 or (strict and "warning" in error_text):
+            lines = error_text.splitlines()[:MAX_MESSAGE_LINES]
             raise AotcError("compiler-failed", f"NVRTC cannot compile the kernels for sm_{arch}", notes=lines)
-        found = done.output
+        blob = done.output
         if cache is not None:
-            cache.put(key, found)
-    size = int.from_bytes(found[:8], "little")
-    return found[8 : 8 + size], found[8 + size :].rstrip(b"\0")
+            cache.put(key, blob)
+    size = int.from_bytes(blob[:8], "little")
+    return blob[8 : 8 + size], blob[8 + size :].rstrip(b"\0")
 
 
 def _run_nvrtc_worker(nvrtc_library: Path, *flags: str, text: bytes = b"") -> FinishedProcess:
@@ -140,11 +140,11 @@ def _run_nvrtc_worker(nvrtc_library: Path, *flags: str, text: bytes = b"") -> Fi
 
 @lru_cache
 def _find_newest_nvrtc(folders: Sequence[str]) -> _Nvrtc:
-    found = [path for folder in folders for name in _NVRTC_LIBRARY_GLOBS for path in Path(folder).glob(name)]
-    if not found:
+    libraries = [path for folder in folders for name in _NVRTC_LIBRARY_GLOBS for path in Path(folder).glob(name)]
+    if not libraries:
         hint = "install it: pip install 'aotc[cuda]'; no GPU and no CUDA toolkit are needed"
         raise AotcError("no-nvrtc", "NVRTC, NVIDIA's run-time compiler for GPU code, is not installed", hint=hint)
-    path = max(found, key=lambda p: p.name)
+    path = max(libraries, key=lambda p: p.name)
     done = _run_nvrtc_worker(path)
     if done.code != 0:
         raise AotcError("no-nvrtc", f"{path} cannot be loaded", notes=done.error_or_output_lines()[-1:])

@@ -19,9 +19,9 @@ def _version_and_architectures_text(nvrtc: Any) -> str:
     major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count))
-    found = (ctypes.c_int * count.value)()
-    nvrtc.nvrtcGetSupportedArchs(found)
-    return " ".join(map(str, (major.value, minor.value, *found)))
+    archs = (ctypes.c_int * count.value)()
+    nvrtc.nvrtcGetSupportedArchs(archs)
+    return " ".join(map(str, (major.value, minor.value, *archs)))
 
 
 def _nvrtc_result_bytes(nvrtc: Any, result_name: str, program: Any) -> bytes:

@@ -53,12 +53,12 @@ def sha256_of_parts(*parts: bytes | str) -> str:
     """Return the SHA-256, in hexadecimal, of a sequence of strings, each hashed together with its
     length.
     """
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
-        found.update(f"{len(data)}:".encode())
-        found.update(data)
-    return found.hexdigest()
+        hasher.update(f"{len(data)}:".encode())
+        hasher.update(data)
+    return hasher.hexdigest()
 
 
 def _is_writable_by_user_only(file_state: os.stat_result) -> bool:
@@ -77,10 +77,10 @@ def why_folder_is_untrusted(folder: Path) -> str:
     folder above it that everybody may write to must have the sticky bit, as /tmp has.
     """
     real = folder.resolve()
-    found = real.stat()
-    if not _is_writable_by_user_only(found) and found.st_uid != os.geteuid():
+    folder_stat = real.stat()
+    if not _is_writable_by_user_only(folder_stat) and folder_stat.st_uid != os.geteuid():
         return f"{real} belongs to another user"
-    if not _is_writable_by_user_only(found):
+    if not _is_writable_by_user_only(folder_stat):
         return f"other users may write to {real} (chmod -R go-w {shlex.quote(str(real))} mends it, or removing it)"
     for above in dict.fromkeys((*real.parents, *folder.absolute().parents)):
         mode = above.stat().st_mode if hasattr(os, "geteuid") else 0
@@ -184,15 +184,15 @@ class ObjectCache:
 
     def _cache_entries_and_file_states(self) -> list[tuple[Path, os.stat_result]]:
         """Return the paths and states of all cache entries; other files in the folder are ignored."""
-        found = []
+        entries = []
         for folder in self._cache_entry_subfolders():
             for path in folder.iterdir():
                 if _ENTRY_NAME_PATTERN.fullmatch(path.name) and path.name[:2] == folder.name:
                     with suppress(OSError):
                         # removed in the meantime
                         state = path.lstat()
-                        found += [(path, state)] if stat.S_ISREG(state.st_mode) else []
-        return found
+                        entries += [(path, state)] if stat.S_ISREG(state.st_mode) else []
+        return entries
 
     def _cache_entry_subfolders(self) -> Iterator[Path]:
         """Yield the subfolders that hold entries; unreadable folders and symbolic links are
@@ -205,7 +205,7 @@ class ObjectCache:
 
     def cache_entry_count_and_total_bytes(self) -> tuple[int, int]:
         """Return the number of entries in the cache and their total size in bytes."""
-        sizes = [found.st_size for _, found in self._cache_entries_and_file_states()]
+        sizes = [state.st_size for _, state in self._cache_entries_and_file_states()]
         return len(sizes), sum(sizes)
 
     def trim_cache_to_size_limit(self) -> None:
@@ -224,19 +224,19 @@ class ObjectCache:
         the limit if it is exceeded.
         """
         entries = sorted(self._cache_entries_and_file_states(), key=lambda e: e[1].st_mtime)
-        excess = sum(found.st_size for _, found in entries) - self.limit
+        excess = sum(state.st_size for _, state in entries) - self.limit
         excess += int((1 - TRIMMED_FRACTION_OF_LIMIT) * self.limit) if excess > 0 else 0
-        for path, found in entries:
+        for path, state in entries:
             if excess <= 0:
                 break
             yield path
-            excess -= found.st_size
+            excess -= state.st_size
 
     def remove_all_cache_entries(self) -> tuple[int, int]:
         """Remove all entries of the cache; return their number and total size in bytes."""
-        found = self.cache_entry_count_and_total_bytes()
+        count_and_bytes = self.cache_entry_count_and_total_bytes()
         _remove_files_or_warn(path for path, _ in self._cache_entries_and_file_states())
-        return found
+        return count_and_bytes
 
 
 def _entry_checksum(key: str, data: bytes) -> bytes:

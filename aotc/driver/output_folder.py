@@ -110,12 +110,12 @@ class _Exchange:
     @classmethod
     def plan_output_file_replacement(cls, output: Path, new_checksums: Mapping[str, str], overwrite: bool) -> _Exchange:
         known, mounts = _read_manifest_checksums(output, overwrite), mount_points_below(output)
-        found = {path: inspect_path_in_folder(output, path, mounts) for path in {**known, **new_checksums}}
+        states = {path: inspect_path_in_folder(output, path, mounts) for path in {**known, **new_checksums}}
         manifests = {
             path: inspect_path_in_folder(output, path, mounts, compute_checksum=False)
             for path in (MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME)
         }
-        return cls(output, known, new_checksums, found | manifests, overwrite)
+        return cls(output, known, new_checksums, states | manifests, overwrite)
 
     def is_written_by_aotc(self, path: str) -> bool:
         """Return True if an earlier run of aotc wrote the file that exists at a path."""
@@ -126,18 +126,18 @@ class _Exchange:
         return self.found[path].exists and self.found[path].checksum == self.new.get(path)
 
     def _unreplaceable_files_and_reasons(self) -> Iterator[tuple[PathState, str]]:
-        for path, found in self.found.items():
-            if not found.exists or self.is_written_by_aotc(path) or self.has_new_contents_already(path):
+        for path, state in self.found.items():
+            if not state.exists or self.is_written_by_aotc(path) or self.has_new_contents_already(path):
                 continue
             if path in (MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME):
                 # readable manifests were read already
-                if found.problem:
-                    yield found, found.problem
-            elif found.checksum and path in self.known:
+                if state.problem:
+                    yield state, state.problem
+            elif state.checksum and path in self.known:
                 if path in self.new or not self.overwrite:
-                    yield found, "changed since aotc wrote it"
+                    yield state, "changed since aotc wrote it"
             elif path in self.new:
-                yield found, found.problem or "not written by aotc"
+                yield state, state.problem or "not written by aotc"
 
     def require_no_user_file_is_lost(self) -> None:
         """Raise AotcError (code "output") that names every file that would be lost; PermissionError
@@ -166,7 +166,7 @@ class _Exchange:
             or self.known.keys() != self.new.keys()
             or self._was_earlier_replacement_interrupted()
         ):
-            former = {path: found.checksum for path, found in self.found.items() if self.is_written_by_aotc(path)}
+            former = {path: state.checksum for path, state in self.found.items() if self.is_written_by_aotc(path)}
             self._write_manifest(PENDING_MANIFEST_FILE_NAME, manifest_json_text(self.new, former))
             (self.output / MANIFEST_FILE_NAME).unlink(missing_ok=True)
             for path in {self.found[path].at for path in self.new if self.found[path].problem}:
@@ -193,10 +193,10 @@ class _Exchange:
 
     def _remove_files_and_empty_folders(self, paths: Iterable[str]) -> None:
         """Remove files, and then folders that became empty, the deepest first."""
-        gone = list(paths)
-        for path in gone:
+        file_paths = list(paths)
+        for path in file_paths:
             (self.output / path).unlink(missing_ok=True)
-        folders = {folder for path in gone for folder in PurePosixPath(path).parents if folder.name}
+        folders = {folder for path in file_paths for folder in PurePosixPath(path).parents if folder.name}
         for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
             with suppress(OSError):
                 (self.output / folder).rmdir()

@@ -251,18 +251,18 @@ class Compilation:
         if _CURRENT_COMPILATION.get() is self:
             yield
             return
-        kept = user_object_cache() if self.uses_kernel_and_object_cache else None
+        result_cache = user_object_cache() if self.uses_kernel_and_object_cache else None
         tilings = self.tilings or RecordedTilings(None if self.context.get_config("compile.tuning", True) else False)
-        salt = sha256_of_parts(compiler_code_digest(), tilings.digest) if kept is not None else ""
+        salt = sha256_of_parts(compiler_code_digest(), tilings.digest) if result_cache is not None else ""
         with (
             temporarily_set_context_variable(_CURRENT_COMPILATION, self),
             write_report_on_internal_error(),
             use_tiling_chooser(tilings),
-            memoize_results_in_store(kept, salt),
+            memoize_results_in_store(result_cache, salt),
         ):
             yield
-        if kept is not None and kept.misses:
-            kept.trim_cache_to_size_limit()
+        if result_cache is not None and result_cache.misses:
+            result_cache.trim_cache_to_size_limit()
 
     @contextmanager
     def _activate_pass_context(self) -> Iterator[None]:
@@ -286,8 +286,8 @@ class Compilation:
         functions = self.optimized_graph.functions.values()
         if any(map(is_byte_contraction, chain.from_iterable(map(post_order, functions)))):
             return self.target
-        kept = (v for v in every if v.dots is None or v.dots.registers > 1)
-        return replace(self.target, versions=tuple(kept))
+        distinct_versions = (v for v in every if v.dots is None or v.dots.registers > 1)
+        return replace(self.target, versions=tuple(distinct_versions))
 
     @property
     def target_versions(self) -> tuple[Target, ...]:
@@ -327,7 +327,8 @@ class Compilation:
             graph = self.optimized_graph
             self.progress(LOWERING)
             return tuple(
-                eliminate_copies_pass(lower_main_to_program(graph, one, self.name)) for one in self.target_versions
+                eliminate_copies_pass(lower_main_to_program(graph, version, self.name))
+                for version in self.target_versions
             )
 
     @cached_property
@@ -339,7 +340,9 @@ class Compilation:
             calls = self.lowered_programs
             self.progress(PLANNING)
             shared = self.threads and bool(self.context.get_config("compile.threads", 1))
-            return tuple(run_tensor_passes(p, one, shared) for p, one in zip(calls, self.target_versions, strict=True))
+            return tuple(
+                run_tensor_passes(p, version, shared) for p, version in zip(calls, self.target_versions, strict=True)
+            )
 
     @cached_property
     def numerics_id_per_target_version(self) -> tuple[str, ...]:
@@ -392,10 +395,10 @@ class Compilation:
                 self._check_memory_budgets(metadata, toolchain)
                 if library is not None:
                     record_library_checksum(work, metadata, library)
-        made = path / library.relative_to(work) if library else None
+        library_path = path / library.relative_to(work) if library else None
         left = tuple(unchecked)
         return CompiledModel(
-            path, made, metadata, self.target_without_duplicate_versions, temporary, self.emulated, left
+            path, library_path, metadata, self.target_without_duplicate_versions, temporary, self.emulated, left
         )
 
     def _check_memory_budgets(self, metadata: dict[str, Any], toolchain: Toolchain | None) -> None:
@@ -412,7 +415,7 @@ class Compilation:
 
     def _emit_project_sources(self, empty_folder: Path) -> dict[str, Any]:
         """Emit the project into an empty directory; return its metadata."""
-        first, *others = self.scheduled_programs
+        first, *other_programs = self.scheduled_programs
         facts: dict[str, Any] = {
             "target": self.target_without_duplicate_versions,
             "accuracy": self.accuracy,
@@ -433,7 +436,7 @@ class Compilation:
                     first, empty_folder, numerics=self.numerics_id_per_target_version[0], **facts
                 )
             return emit_host_project(
-                first, empty_folder, others=others, numerics=self.numerics_id_per_target_version, **facts
+                first, empty_folder, others=other_programs, numerics=self.numerics_id_per_target_version, **facts
             )
         self.progress(COMPILING_DEVICE)
         printed, text = print_cuda_kernels_and_source(first, self.target)
@@ -493,16 +496,16 @@ def _value_domains_of_unconverted_inputs(c: Compilation) -> dict[str, ValueDomai
     Inputs that the compiler changed to quantized integers are left out.
     """
     before, after = ({p.name: p.checked_type for p in m.main.params} for m in (c.module, c.optimized_graph))
-    found = infer_input_domains(c.module.main)
-    return {name: domain for name, domain in found.items() if after.get(name) == before[name]}
+    domains = infer_input_domains(c.module.main)
+    return {name: domain for name, domain in domains.items() if after.get(name) == before[name]}
 
 
 def _add_domains_and_weight_sizes(c: Compilation, project_folder: Path, metadata: dict[str, Any]) -> dict[str, Any]:
     """Add the suitable values of inputs and the sizes of weights to a project's metadata; rewrite
     its file.
     """
-    if found := _value_domains_of_unconverted_inputs(c):
-        described = {name: {"values": domain.to_json_fields} for name, domain in found.items()}
+    if domains := _value_domains_of_unconverted_inputs(c):
+        described = {name: {"values": domain.to_json_fields} for name, domain in domains.items()}
         metadata["inputs"] = [row | described.get(row["name"], {}) for row in metadata["inputs"]]
     metadata["sizes"] = project_weight_bytes_by_cause(
         c.module,

@@ -30,8 +30,8 @@ def draw_selftest_inputs_and_outputs(graph: IRModule, domains: Mapping[str, Valu
         random_array_in_domain(rng, t, domains.get(name, UNCONSTRAINED_DOMAIN))
         for name, t in _graph_input_types(graph).items()
     )
-    found = evaluate(graph, *inputs)
-    outputs = tuple(map(np.asarray, found if isinstance(found, tuple) else (found,)))
+    graph_result = evaluate(graph, *inputs)
+    outputs = tuple(map(np.asarray, graph_result if isinstance(graph_result, tuple) else (graph_result,)))
     if not all(np.isfinite(a.astype(np.float64)).all() for a in outputs):
         text = "what random inputs give is not finite: a self-test cannot compare it"
         raise AotcError("selftest", text, hint="leave " + option_text("selftest") + " out")

@@ -71,8 +71,8 @@ def unlocked_scratch_folders(parent_folder: Path) -> list[Path]:
     if fcntl is None:
         return []
     with suppress(OSError):
-        found = [path for path in sorted(parent_folder.iterdir()) if is_generated_temporary_file_name(path.name)]
-        return [path for path in found if path.is_dir() and not path.is_symlink() and not _is_locked(path)]
+        candidates = [path for path in sorted(parent_folder.iterdir()) if is_generated_temporary_file_name(path.name)]
+        return [path for path in candidates if path.is_dir() and not path.is_symlink() and not _is_locked(path)]
     return []
 
 

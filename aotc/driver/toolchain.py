@@ -102,17 +102,17 @@ def _c_compiler_command(cc: str | None, target: Target | None) -> tuple[str, ...
             "the name of the C compiler is empty",
             hint="leave " + option_text("cc") + " out to use the default compiler",
         )
-    wanted = cc or os.environ.get("CC") or ""
+    command_text = cc or os.environ.get("CC") or ""
     try:
-        command = tuple(shlex.split(wanted))
+        command = tuple(shlex.split(command_text))
     except ValueError as error:
-        raise AotcError("no-compiler", f"C compiler {wanted!r} is not a command: {error}") from error
+        raise AotcError("no-compiler", f"C compiler {command_text!r} is not a command: {error}") from error
     foreign = foreign_architecture_of_target(target)
     names = command[:1] or ((gnu_cross_compiler_name(foreign),) if foreign else C_COMPILER_CANDIDATES)
-    more = command[1:] if command else shlex.split(_BARE_METAL_CROSS_COMPILERS.get(foreign, ("",))[0])[1:]
+    extra_args = command[1:] if command else shlex.split(_BARE_METAL_CROSS_COMPILERS.get(foreign, ("",))[0])[1:]
     for name in names:
         if path := shutil.which(name):
-            return (name if Path(path).is_absolute() else str(Path(path).absolute()), *more)
+            return (name if Path(path).is_absolute() else str(Path(path).absolute()), *extra_args)
     if command:
         problem = "is a folder, not a compiler" if Path(command[0]).is_dir() else "not found"
         text, hint = f"C compiler {command[0]!r} {problem}", "give its path with " + option_text("cc")
@@ -149,17 +149,17 @@ def gnu_cross_compiler_name(machine: str) -> str:
 
 def foreign_architecture_of_target(target: Target | None) -> str:
     """Return the architecture of a target if it differs from this machine's; "" otherwise."""
-    wanted = target.machine if target is not None else ""
-    return "" if wanted in ("", normalized_architecture_name()) else wanted
+    architecture = target.machine if target is not None else ""
+    return "" if architecture in ("", normalized_architecture_name()) else architecture
 
 
 def cpuinfo_field(name: str) -> str:
     """Return a field of the first processor in /proc/cpuinfo, such as "flags"; "" if unavailable."""
     with suppress(OSError):
-        found = re.search(
+        match = re.search(
             rf"^{name}\s*:(.*)$", CPUINFO_PATH.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
         )
-        return found[1].strip() if found is not None else ""
+        return match[1].strip() if match is not None else ""
     return ""
 
 
@@ -280,8 +280,8 @@ def archiver_of_compiler(toolchain: Toolchain) -> str:
 
 def compiler_version_line(toolchain: Toolchain) -> str:
     """Return the first line of the compiler's --version: "cc (Debian 12.2.0-14) 12.2.0"."""
-    said = _run_compiler_command([*toolchain.cc, "--version"], PROBE_TIMEOUT_SECONDS).output
-    return (said.decode("utf-8", "backslashreplace").splitlines() or ["unknown"])[0]
+    output = _run_compiler_command([*toolchain.cc, "--version"], PROBE_TIMEOUT_SECONDS).output
+    return (output.decode("utf-8", "backslashreplace").splitlines() or ["unknown"])[0]
 
 
 _VECTOR_PROBE_SOURCE: Final = """\
@@ -309,8 +309,8 @@ def _supports_vector_extensions(cc: tuple[str, ...], seconds: float) -> bool:
 @lru_cache
 def _architecture_from_dumpmachine(command: tuple[str, ...], seconds: float) -> str:
     done = _run_compiler_command([*command, "-dumpmachine"], seconds)
-    said = done.output.decode("utf-8", "replace")
-    return normalized_architecture_name(said.strip().partition("-")[0]) if done.code == 0 else ""
+    triple = done.output.decode("utf-8", "replace")
+    return normalized_architecture_name(triple.strip().partition("-")[0]) if done.code == 0 else ""
 
 
 def architecture_compiled_for(toolchain: Toolchain) -> str:
@@ -318,20 +318,24 @@ def architecture_compiled_for(toolchain: Toolchain) -> str:
     has it.
     """
     command = (*toolchain.cc, *toolchain.cflags)
-    made = _architecture_from_dumpmachine(command, min(toolchain.seconds, PROBE_TIMEOUT_SECONDS))
-    return made if any(t.machine == made for t in TARGETS.values()) else ""
+    architecture = _architecture_from_dumpmachine(command, min(toolchain.seconds, PROBE_TIMEOUT_SECONDS))
+    return architecture if any(t.machine == architecture for t in TARGETS.values()) else ""
 
 
 def require_compiler_for_architecture(toolchain: Toolchain, target: Target) -> None:
     """Raise AotcError (code "no-compiler") if the compiler generates code for an architecture other
     than the target's.
     """
-    made = architecture_compiled_for(toolchain)
+    architecture = architecture_compiled_for(toolchain)
     # one RISC-V compiler generates code for both 32 and 64 bits
-    if target.machine and made and made.removesuffix("64") != target.machine.removesuffix("32").removesuffix("64"):
-        text = f"{shlex.join(toolchain.cc)} makes code for {made}"
+    if (
+        target.machine
+        and architecture
+        and architecture.removesuffix("64") != target.machine.removesuffix("32").removesuffix("64")
+    ):
+        text = f"{shlex.join(toolchain.cc)} makes code for {architecture}"
         text += f", and {target.name} is for {target.machine}"
-        fitting = ", ".join(n for n, t in TARGETS.items() if t.machine == made)
+        fitting = ", ".join(n for n, t in TARGETS.items() if t.machine == architecture)
         hint = "name another compiler with " + option_text("cc") + f", or take one of its targets: {fitting}"
         raise AotcError("no-compiler", text, hint=hint)
 
@@ -349,10 +353,12 @@ def require_vector_extensions(toolchain: Toolchain, target: Target) -> None:
 def compiler_identity_hash(toolchain: Toolchain) -> str:
     """Return a hash of the compiler's path, file size, modification time and version."""
     path = Path(shutil.which(toolchain.cc[0]) or toolchain.cc[0]).resolve()
-    said = _run_compiler_command([*toolchain.cc, "--version"], min(toolchain.seconds, PROBE_TIMEOUT_SECONDS)).output
+    version_output = _run_compiler_command(
+        [*toolchain.cc, "--version"], min(toolchain.seconds, PROBE_TIMEOUT_SECONDS)
+    ).output
     with translate_os_errors("compiler-failed", f"run {toolchain.cc[0]}"):
         stat = path.stat()
-    return sha256_of_parts(str(path), f"{stat.st_size} {stat.st_mtime_ns}", said)
+    return sha256_of_parts(str(path), f"{stat.st_size} {stat.st_mtime_ns}", version_output)
 
 
 #: Prefixes of flags that write further files, or read files that the preprocessor does not show.
@@ -389,8 +395,8 @@ def _split_leading_includes(c_source: bytes) -> tuple[bytes, bytes] | None:
     None if the remaining text may preprocess differently depending on its context (__LINE__,
     further includes, ...).
     """
-    found = _LEADING_INCLUDES_PATTERN.match(c_source)
-    begin = found[0] if found is not None else b""
+    match = _LEADING_INCLUDES_PATTERN.match(c_source)
+    begin = match[0] if match is not None else b""
     rest = _STRING_OR_COMMENT_PATTERN.sub(lambda part: part[1] or b" ", c_source[len(begin) :])
     if _CONTEXT_DEPENDENT_PATTERN.search(rest):
         return None

@@ -148,8 +148,8 @@ class TuningStore:
                 if not _has_tilings_table_or_is_empty(base):
                     base.execute(_CREATE_TABLE_SQL)
                 base.executemany("INSERT OR REPLACE INTO tilings VALUES (?, ?, ?, ?, ?, ?)", rows)
-                kept = "SELECT written FROM tilings ORDER BY written DESC LIMIT 1 OFFSET ?"
-                base.execute(f"DELETE FROM tilings WHERE written <= ({kept})", (MAX_RECORDS,))
+                cutoff_query = "SELECT written FROM tilings ORDER BY written DESC LIMIT 1 OFFSET ?"
+                base.execute(f"DELETE FROM tilings WHERE written <= ({cutoff_query})", (MAX_RECORDS,))
 
     def _open_database(self) -> sqlite3.Connection:
         base = sqlite3.connect(self.path, timeout=_LOCK_WAIT_SECONDS)
@@ -196,10 +196,10 @@ def _has_tilings_table_or_is_empty(database: sqlite3.Connection) -> bool:
     Raise sqlite3.OperationalError for any other schema: views in an untrusted file could run
     forever.
     """
-    found = [row[0] for row in database.execute("SELECT sql FROM sqlite_master")]
-    if found not in ([], [_CREATE_TABLE_SQL]):
+    schemas = [row[0] for row in database.execute("SELECT sql FROM sqlite_master")]
+    if schemas not in ([], [_CREATE_TABLE_SQL]):
         raise sqlite3.OperationalError("it holds other tables than records of tilings")
-    return bool(found)
+    return bool(schemas)
 
 
 class RecordedTilings:
@@ -211,8 +211,8 @@ class RecordedTilings:
     """
 
     def __init__(self, tuning: str | Path | bool | None) -> None:
-        wanted = user_tuning_store_path() if tuning is None or tuning is True else tuning
-        self._path = Path(wanted) if wanted else None
+        store_path = user_tuning_store_path() if tuning is None or tuning is True else tuning
+        self._path = Path(store_path) if store_path else None
 
     @cached_property
     def records_by_signature(self) -> Mapping[str, TuningRecord]:

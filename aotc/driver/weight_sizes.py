@@ -48,18 +48,18 @@ def project_weight_bytes_by_cause(
     model = sum(n.data.nbytes for n in constants.values())
     winograd = padding = 0
     saved = 0.0
-    seen = set[int]()
+    weight_ids = set[int]()
     for call, weight in _calls_with_constant_weights(graph):
         saved += _cycles_saved_by_winograd(call, target)
         plain = _weight_elements_before_packing(call)
-        if id(weight) in seen or plain is None:
+        if id(weight) in weight_ids or plain is None:
             continue
-        seen.add(id(weight))
-        more = max(0, weight.data.nbytes - plain * weight.data.itemsize)
+        weight_ids.add(id(weight))
+        added_bytes = max(0, weight.data.nbytes - plain * weight.data.itemsize)
         if isinstance(call.attrs, Conv2DWinogradAttrs):
-            winograd += more
+            winograd += added_bytes
         else:
-            padding += more
+            padding += added_bytes
     return {
         "weights": weights_bytes,
         "model": model,

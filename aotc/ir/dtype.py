@@ -61,8 +61,8 @@ def _dtype_table_property(attribute_path: str) -> Any:
     """Return a property of DType that looks up a fact, such as its width, in the table of data
     types.
     """
-    found = attrgetter(attribute_path)
-    return property(lambda self: found(_PROPERTIES_BY_DTYPE_NAME[self]))
+    getter = attrgetter(attribute_path)
+    return property(lambda self: getter(_PROPERTIES_BY_DTYPE_NAME[self]))
 
 
 #: Names that TVM accepts for types without a width, and for bool.

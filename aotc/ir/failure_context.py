@@ -67,5 +67,5 @@ def failure_attached_to(error: BaseException) -> Failure | None:
     """Return which pass or kernel an exception was attributed to by `attach_failure_to_exceptions`;
     None if to none.
     """
-    found = getattr(error, _FAILURE_ATTRIBUTE_NAME, None)
-    return found if isinstance(found, Failure) else None
+    failure = getattr(error, _FAILURE_ATTRIBUTE_NAME, None)
+    return failure if isinstance(failure, Failure) else None

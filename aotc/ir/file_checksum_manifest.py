@@ -83,14 +83,14 @@ def read_manifest_checksums(path: Path, error_code: str, hint: str = "") -> dict
     """
     problem = ""
     try:
-        found = path.lstat()
+        file_stat = path.lstat()
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise AotcError(error_code, f"cannot read {path}: {error.strerror}") from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(file_stat.st_mode):
         problem = "is not a regular file"
-    elif found.st_size > _MAX_MANIFEST_BYTES:
+    elif file_stat.st_size > _MAX_MANIFEST_BYTES:
         problem = f"is larger than {_MAX_MANIFEST_BYTES >> 20} MiB"
     if problem:
         raise AotcError(error_code, f"{path} {problem}", hint=hint)
@@ -177,11 +177,11 @@ def file_checksum(path: Path) -> str:
     symbolic link.
     """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
         while piece := file.read(_READ_CHUNK_BYTES):
-            found.update(piece)
-    return found.hexdigest()
+            hasher.update(piece)
+    return hasher.hexdigest()
 
 
 def write_file_and_record_in_manifest(
@@ -194,9 +194,9 @@ def write_file_and_record_in_manifest(
     """
     with translate_os_errors(error_code, f"write {folder / file_name}"):
         known = _read_checksums_from_folder_manifest(folder, manifest_name, error_code)
-        found = inspect_path_in_folder(folder, file_name)
+        file_state = inspect_path_in_folder(folder, file_name)
         checksum = hashlib.sha256(data).hexdigest()
-        if found.exists and found.checksum not in {*known.get(file_name, ()), checksum}:
+        if file_state.exists and file_state.checksum not in {*known.get(file_name, ()), checksum}:
             text = f"cannot write {folder / file_name}: aotc did not write what is there, or it was changed since"
             raise AotcError(error_code, text, hint="move it away, or name another directory")
         # record both checksums until the file is replaced: the process may be killed in between
@@ -205,7 +205,7 @@ def write_file_and_record_in_manifest(
         }
         _write_atomically(
             folder / manifest_name,
-            manifest_json_text(record | {file_name: checksum}, {file_name: found.checksum or checksum}),
+            manifest_json_text(record | {file_name: checksum}, {file_name: file_state.checksum or checksum}),
         )
         _write_atomically(folder / file_name, data)
         _write_atomically(folder / manifest_name, manifest_json_text(record | {file_name: checksum}))

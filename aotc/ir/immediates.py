@@ -63,8 +63,8 @@ def const(value: bool | int | float, dtype: str | None = None) -> IntImm | Float
     given.
     """
     usual = "bool" if isinstance(value, bool) else "int32" if isinstance(value, int) else "float32"
-    wanted = DType(dtype or usual)
-    return FloatImm(wanted, value) if wanted.is_float else IntImm(wanted, int(value))
+    result_dtype = DType(dtype or usual)
+    return FloatImm(result_dtype, value) if result_dtype.is_float else IntImm(result_dtype, int(value))
 
 
 def Any() -> SymDim:

@@ -231,11 +231,11 @@ class PassTimingInstrument(PassObserver):
 
 
 def _pass_timing_line(profile: PassProfile, depth: int, total_duration: float, parent_duration: float) -> str:
-    own = profile.duration - sum(child.duration for child in profile.children)
+    self_duration = profile.duration - sum(child.duration for child in profile.children)
     of_total, of_parent = (
         100 * profile.duration / whole if whole else 0.0 for whole in (total_duration, parent_duration)
     )
-    text = f"{profile.name}: {profile.duration:.0f}us [{own:.0f}us] ({of_total:.2f}%; {of_parent:.2f}%)"
+    text = f"{profile.name}: {profile.duration:.0f}us [{self_duration:.0f}us] ({of_total:.2f}%; {of_parent:.2f}%)"
     return "\t" * depth + text + "\n"
 
 

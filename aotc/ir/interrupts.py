@@ -154,14 +154,14 @@ def _clean_up_and_exit_on_signal(signal_number: int, _: FrameType | None) -> Non
 
 def _remove_all_temporary_paths() -> bool:
     """Remove the temporary paths of this process; return True if none is left."""
-    own = [path for path, process in list(_TEMPORARY_PATHS.items()) if process == os.getpid()]
-    for path in own:
+    process_paths = [path for path, process in list(_TEMPORARY_PATHS.items()) if process == os.getpid()]
+    for path in process_paths:
         _remove_file_or_folder(path)
     folders = [path for path, process in list(_NEW_FOLDERS.items()) if process == os.getpid()]
     for path in sorted(folders, key=lambda p: len(p.parts), reverse=True):
         with suppress(OSError):
             path.rmdir()
-    return not any(map(os.path.lexists, own))
+    return not any(map(os.path.lexists, process_paths))
 
 
 def _remove_file_or_folder(path: Path) -> None:

@@ -40,16 +40,16 @@ def lazy_getattr_and_dir_from_stub_file(
         # special names, which the import system and tools query
         if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {module_name!r} has no attribute {name!r}")
-        found = extra_names()
+        extra_exports = extra_names()
         if name == "__all__":
-            return sorted({*homes, *found})
-        if name in found:
-            return found[name]
+            return sorted({*homes, *extra_exports})
+        if name in extra_exports:
+            return extra_exports[name]
         if homes.get(name) == module_name:
             return importlib.import_module(f"{module_name}.{name}")
         if name in homes:
             return getattr(importlib.import_module(homes[name]), name)
-        hint = did_you_mean_hint(name, [*homes, *found])
+        hint = did_you_mean_hint(name, [*homes, *extra_exports])
         raise AttributeError(f"module {module_name!r} has no attribute {name!r}" + (f"; {hint}" if hint else ""))
 
     def list_exported_names() -> list[str]:

@@ -56,8 +56,8 @@ class NDArray:
         """Implement numpy's array protocol; returns the read-only data without a copy if dtype and
         `copy` allow it.
         """
-        wanted = self._data.dtype if dtype is None else np.dtype(dtype)
-        result: Array = self._data.astype(wanted, copy=bool(copy))
+        result_dtype = self._data.dtype if dtype is None else np.dtype(dtype)
+        result: Array = self._data.astype(result_dtype, copy=bool(copy))
         return result
 
     def copyfrom(self, source: Any) -> NDArray:
@@ -145,13 +145,13 @@ def convert_literal_to_array(value: Any, dtype: str | TensorType | None = None) 
     """
     array = np.asarray(value)
     dtype = dtype.dtype if isinstance(dtype, TensorType) else dtype
-    wanted = DType(dtype).numpy if dtype is not None else array.dtype
+    result_dtype = DType(dtype).numpy if dtype is not None else array.dtype
     if dtype is None and not isinstance(value, (np.ndarray, np.generic, NDArray)):
-        wanted = np.dtype({"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype))
+        result_dtype = np.dtype({"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype))
     DType.from_numpy(array)
     with np.errstate(all="ignore"):
-        result = array.astype(wanted)
-    exact = array.dtype.kind in "iub" and np.issubdtype(wanted, np.integer)
+        result = array.astype(result_dtype)
+    exact = array.dtype.kind in "iub" and np.issubdtype(result_dtype, np.integer)
     if exact and not np.array_equal(result, array):
         raise AotcError("const", f"{value!r} does not fit {DType.from_numpy(result)}", hint="give a wider dtype")
     return result

@@ -137,10 +137,10 @@ def _validate_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
             known = " ,".join(sorted(_REGISTRY.config))
             message = f"Invalid config option '{key}' candidates are: {known}"
             raise PassConfigError("config", message, hint=did_you_mean_hint(str(key), _REGISTRY.config))
-        wanted = _REGISTRY.config[key].kind
-        accepted = (int, bool) if wanted in (int, bool) else (int, float) if wanted is float else wanted
-        if not isinstance(value, accepted) or (wanted is float and isinstance(value, bool)):
-            message = f"expect config {key} to have type {wanted.__name__} but get {type(value).__name__}"
+        option_type = _REGISTRY.config[key].kind
+        accepted = (int, bool) if option_type in (int, bool) else (int, float) if option_type is float else option_type
+        if not isinstance(value, accepted) or (option_type is float and isinstance(value, bool)):
+            message = f"expect config {key} to have type {option_type.__name__} but get {type(value).__name__}"
             raise PassConfigError("config", message)
     return MappingProxyType(dict(config or {}))
 

@@ -59,9 +59,9 @@ class _MemoState:
             data = pickle.dumps(named, protocol=5)
         except _PICKLE_ERRORS:
             return None
-        found = hashlib.sha256(f"{self.salt} {kind} {[name is not None for name in known]}\n".encode())
-        found.update(data)
-        return found.hexdigest()
+        hasher = hashlib.sha256(f"{self.salt} {kind} {[name is not None for name in known]}\n".encode())
+        hasher.update(data)
+        return hasher.hexdigest()
 
 
 _CURRENT_MEMO_STATE: Final[ContextVar[_MemoState | None]] = ContextVar("aotc_memory", default=None)

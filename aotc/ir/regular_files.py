@@ -74,7 +74,7 @@ def read_json_object(path: Path, error_code: str, hint: str = _RECREATE_FILE_HIN
     if data is None:
         raise AotcError(error_code, f"cannot read {path}: it is larger than {MAX_JSON_BYTES >> 20} MiB", hint=hint)
     try:
-        found = _parse_depth_limited_json(data)
+        document = _parse_depth_limited_json(data)
     except UnicodeError:
         reason = "it is not UTF-8"
     except RecursionError:
@@ -84,20 +84,20 @@ def read_json_object(path: Path, error_code: str, hint: str = _RECREATE_FILE_HIN
     except ValueError:
         reason = "it is no JSON that aotc writes"
     else:
-        if isinstance(found, dict):
-            return found
+        if isinstance(document, dict):
+            return document
         reason = "it holds no table"
     raise AotcError(error_code, f"cannot read {path}: {reason}", hint=hint)
 
 
 def _parse_depth_limited_json(data: bytes) -> object:
-    found = json.loads(data.decode("utf-8"), parse_constant=_reject_json_constant)
-    level, depth = [found], 0
+    document = json.loads(data.decode("utf-8"), parse_constant=_reject_json_constant)
+    level, depth = [document], 0
     while level:
         if (depth := depth + 1) > MAX_JSON_DEPTH:
             raise RecursionError
         level = [part for item in level for part in _json_value_children(item)]
-    return found
+    return document
 
 
 def _json_value_children(item: object) -> list[Any]:

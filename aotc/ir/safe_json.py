@@ -96,9 +96,9 @@ class JsonFormat(Generic[T]):
     def _build_value_from_entries(self, entries: list[Any]) -> object:
         values: list[Any] = list(self._shared)
         makers = self._makers
-        put, get = values.append, values.__getitem__
+        append, get = values.append, values.__getitem__
         for entry in entries:
-            put(makers[entry[0]](map(get, entry[1:])) if type(entry) is list else entry)
+            append(makers[entry[0]](map(get, entry[1:])) if type(entry) is list else entry)
         (whole,) = values[-1]
         return whole
 
@@ -133,14 +133,14 @@ def _builder_from_fields_or_items(cls: type) -> Callable[[Iterable[Any]], Any]:
     if not is_dataclass(cls):
         return (lambda parts: cls(*parts)) if issubclass(cls, (str, Enum)) else cls
     names = [field.name for field in fields(cls)]
-    takes = inspect.signature(cls).parameters.values()
-    if [p.name for p in takes if p.kind is p.POSITIONAL_OR_KEYWORD] == names:
+    init_params = inspect.signature(cls).parameters.values()
+    if [p.name for p in init_params if p.kind is p.POSITIONAL_OR_KEYWORD] == names:
         return lambda parts: cls(*parts)
 
     def build_without_init(parts: Iterable[Any]) -> Any:
-        made = object.__new__(cls)
+        instance = object.__new__(cls)
         for name, part in zip(names, parts, strict=True):
-            object.__setattr__(made, name, part)
-        return made
+            object.__setattr__(instance, name, part)
+        return instance
 
     return build_without_init

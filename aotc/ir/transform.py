@@ -45,8 +45,8 @@ def get_pass(name: str) -> Pass[Any]:
     passes = installed_passes()
     if name not in passes:
         raise AotcError("unknown-pass", f"Cannot use {name} to create the pass", hint=did_you_mean_hint(name, passes))
-    made: Pass[Any] = passes[name]()
-    return made
+    new_pass: Pass[Any] = passes[name]()
+    return new_pass
 
 
 # --- passes

@@ -374,8 +374,8 @@ def type_vars(ty: Type) -> list[TypeVar]:
     """Return the type variables in a type without duplicates, in order; a function's own type
     parameters come first.
     """
-    found = (t.type_params if isinstance(t, FuncType) else [t] for t in walk_nested_types(ty))
-    return list(dict.fromkeys(v for own in found for v in own if isinstance(v, TypeVar)))
+    type_lists = (t.type_params if isinstance(t, FuncType) else [t] for t in walk_nested_types(ty))
+    return list(dict.fromkeys(v for type_list in type_lists for v in type_list if isinstance(v, TypeVar)))
 
 
 def tensor_types(ty: Type) -> tuple[TensorType, ...]:

@@ -98,12 +98,12 @@ def _bit_mask_of_registers(registers: Iterable[int]) -> int:
 
 
 def _positions_of_set_bits(mask: int) -> tuple[int, ...]:
-    found = []
+    positions = []
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        positions.append(low.bit_length() - 1)
         mask ^= low
-    return tuple(found)
+    return tuple(positions)
 
 
 def _successor_instruction_positions(pc: int, instruction: Instruction) -> tuple[int, ...]:
@@ -133,9 +133,9 @@ def _registers_dying_at_each_instruction(code: Sequence[Instruction], num_params
             live_out[pc] |= live_in[k]
         written = 1 << ins.dst if ins.dst >= 0 else 0
         live_in[pc] = live_out[pc] & ~written | _bit_mask_of_registers(ins.args)
-    held = [0] * size
-    held[0] = (1 << num_params) - 1
+    defined_masks = [0] * size
+    defined_masks[0] = (1 << num_params) - 1
     for pc, ins in enumerate(code):
         for k in _successor_instruction_positions(pc, ins):
-            held[k] |= live_out[pc] | (1 << ins.dst if ins.dst >= 0 else 0)
-    return tuple(_positions_of_set_bits(held[pc] & ~live_out[pc]) for pc in range(size))
+            defined_masks[k] |= live_out[pc] | (1 << ins.dst if ins.dst >= 0 else 0)
+    return tuple(_positions_of_set_bits(defined_masks[pc] & ~live_out[pc]) for pc in range(size))

@@ -109,12 +109,12 @@ class Judge:
 
     def __init__(self, entrant: BenchmarkModel, outputs: Sequence[str]) -> None:
         self._inputs, self._model = entrant.inputs, load_model_of_any_format(entrant.path)
-        found = make_reference_for_model(self._model, {}, outputs)
-        self.reference, self._expected = found.name, found.run(entrant.inputs)
+        model_reference = make_reference_for_model(self._model, {}, outputs)
+        self.reference, self._expected = model_reference.name, model_reference.run(entrant.inputs)
         self.inconclusive, self.warnings = messages_on_inconclusive_or_weak_outputs([self._expected])
         # the float64 reference is slow and equal for all contestants: compute it once
-        exact = cache(lambda: found.exact(entrant.inputs))
-        self._judging = Reference(found.name, found.run, lambda _: exact())
+        exact = cache(lambda: model_reference.exact(entrant.inputs))
+        self._judging = Reference(model_reference.name, model_reference.run, lambda _: exact())
 
     @property
     def allowed_rival_relative_error(self) -> float:
@@ -134,13 +134,13 @@ class Judge:
         Return {"agrees": bool, "relative": largest error relative to the standard deviation,
         "reason": text}.
         """
-        made = contestant.outputs()
-        if len(made) != len(self._expected):
-            return {"agrees": False, "relative": None, "reason": f"gives {len(made)} outputs"}
+        arrays = contestant.outputs()
+        if len(arrays) != len(self._expected):
+            return {"agrees": False, "relative": None, "reason": f"gives {len(arrays)} outputs"}
         # some implementations leave out dimensions of extent 1
         actual = {
             n: a.reshape(e.shape) if a.size == e.size else a
-            for a, (n, e) in zip(made, self._expected.items(), strict=True)
+            for a, (n, e) in zip(arrays, self._expected.items(), strict=True)
         }
         run = Run(InputSet("", self._inputs), self._inputs, actual, self._expected)
         (case,) = compare_runs_with_reference([run], bound, self._judging)
@@ -205,8 +205,8 @@ class _Bench:
         rows = [self._contestant_result_row(c, t, min(times[0])) for c, t in zip(contestants, times, strict=True)]
         right = [row for row in rows[1:] if row["agrees"]]
         best = min(right, key=lambda row: float(row["milliseconds"]["min"]), default={"name": None, "ratio": None})
-        found = {"fastest_rival": best["name"], "ratio": best["ratio"]}
-        return {"threads": thread_count, "contestants": rows, "skipped": skipped, **found}
+        rival_summary = {"fastest_rival": best["name"], "ratio": best["ratio"]}
+        return {"threads": thread_count, "contestants": rows, "skipped": skipped, **rival_summary}
 
     def _contestant_result_row(
         self, contestant: Contestant, times: list[float], aotc_milliseconds: float

@@ -141,8 +141,10 @@ class BenchmarkModel:
         if done.code == 0 and (folder / "m_pnnx.py").exists():
             return ""
         lines = (done.errors + done.output).decode("utf-8", "replace").splitlines()
-        said = [line for line in lines if line.strip() and line[0] not in "#│┏┡├└"]
-        return f"pnnx cannot convert the model (exit code {done.code}){': ' + said[-1] if said else ''}"
+        message_lines = [line for line in lines if line.strip() and line[0] not in "#│┏┡├└"]
+        return (
+            f"pnnx cannot convert the model (exit code {done.code}){': ' + message_lines[-1] if message_lines else ''}"
+        )
 
 
 def load_aotc_library(library: Path, inputs: Arrays, threads: int) -> LoadedImplementation:
@@ -193,8 +195,8 @@ def _batch_axes_in_pnnx_script(script: str, call_text: str) -> list[int]:
     """Return the batch axis in each line of pnnx's example script that contains `call_text`; 233,
     which means none, if absent.
     """
-    found = [re.search(r"batch_index=(\d+)", line) for line in script.splitlines() if call_text in line]
-    return [int(axis[1]) if axis else 233 for axis in found]
+    matches = [re.search(r"batch_index=(\d+)", line) for line in script.splitlines() if call_text in line]
+    return [int(axis[1]) if axis else 233 for axis in matches]
 
 
 def _load_in_ncnn(ncnn: Any, entrant: BenchmarkModel, threads: int) -> LoadedImplementation:
@@ -214,19 +216,19 @@ def _load_in_ncnn(ncnn: Any, entrant: BenchmarkModel, threads: int) -> LoadedImp
     if len(axes_in) != len(arrays) or any(a.dtype != np.float32 for a in arrays):
         raise AotcError("rival", "ncnn takes float32 inputs only")
     mats = [ncnn.Mat(a, batch_index=k).clone() for a, k in zip(arrays, axes_in, strict=True)]
-    found: list[Any] = [None] * len(axes_out)
+    out_mats: list[Any] = [None] * len(axes_out)
 
     def run_extractor() -> None:
         extractor = net.create_extractor()
         for k, mat in enumerate(mats):
             extractor.input(f"in{k}", mat)
-        for k in range(len(found)):
-            status, found[k] = extractor.extract(f"out{k}")
+        for k in range(len(out_mats)):
+            status, out_mats[k] = extractor.extract(f"out{k}")
             if status != 0:
                 raise AotcError("rival", f"ncnn fails with status {status}")
 
     def copy_outputs() -> list[Array]:
-        return [np.array(mat.numpy(batch_index=k)) for mat, k in zip(found, axes_out, strict=True)]
+        return [np.array(mat.numpy(batch_index=k)) for mat, k in zip(out_mats, axes_out, strict=True)]
 
     return f"{version('ncnn')} through pnnx", run_extractor, copy_outputs
 
@@ -248,14 +250,14 @@ def _load_in_torch(torch: Any, entrant: BenchmarkModel, threads: int) -> LoadedI
     module, through = _torch_module_and_version_suffix(entrant)
     torch.set_num_threads(threads)
     tensors = [torch.from_numpy(a) for a in entrant.inputs.values()]
-    found: list[Any] = []
+    results: list[Any] = []
 
     def run_module() -> None:
         with torch.inference_mode():
-            found[:] = [module(*tensors)]
+            results[:] = [module(*tensors)]
 
     def outputs_as_numpy() -> list[Array]:
-        leaves = found[0] if isinstance(found[0], (tuple, list)) else found
+        leaves = results[0] if isinstance(results[0], (tuple, list)) else results
         return [leaf.numpy() for leaf in leaves]
 
     return torch.__version__ + through, run_module, outputs_as_numpy

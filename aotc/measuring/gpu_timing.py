@@ -46,11 +46,11 @@ class DeviceClock:
         """Run the model once; return the time of each step in milliseconds."""
         addresses = [ffi.cast("void *", event.value) for event in self._events]
         binding.run_recording_cuda_events(ffi.new("void *[]", addresses))
-        taken = ctypes.c_float()
+        elapsed_ms = ctypes.c_float()
         times = []
         for begin, end in zip(self._events, self._events[1:], strict=False):
-            self._driver("cuEventElapsedTime", ctypes.byref(taken), begin, end)
-            times.append(taken.value)
+            self._driver("cuEventElapsedTime", ctypes.byref(elapsed_ms), begin, end)
+            times.append(elapsed_ms.value)
         return times
 
     def __del__(self) -> None:

@@ -72,19 +72,19 @@ def _read_profiling_metadata(library: Path) -> Mapping[str, Any]:
     Raise AotcError (code "profile") if they are missing or lack the target and the steps.
     """
     project = library.resolve().parent.parent
-    found = read_project_metadata(project)
-    if not found:
+    metadata = read_project_metadata(project)
+    if not metadata:
         text = f"{library} is not in an emitted project: {METADATA_FILE_NAME}, which tells the steps, is missing"
         raise AotcError("profile", text, hint="give the directory of a compiled project")
-    found = {"isas": [], **found}
-    sound = _matches_schema(found, _PROJECT_SCHEMA) and all(
-        len(one["steps"]) == len(found["steps"]) for one in found["isas"]
+    metadata = {"isas": [], **metadata}
+    sound = _matches_schema(metadata, _PROJECT_SCHEMA) and all(
+        len(isa["steps"]) == len(metadata["steps"]) for isa in metadata["isas"]
     )
     if not sound:
         raise _stale_project_error(
             f"{project / METADATA_FILE_NAME} does not tell the target and the steps as aotc writes them"
         )
-    return found
+    return metadata
 
 
 def _stale_project_error(text: str) -> AotcError:

@@ -134,10 +134,10 @@ def make_tuning_job(signature: str, site: TilingSite, max_candidates: int) -> Tu
     def store_plain_result(indices: tuple[Expr, ...], value: Expr) -> Stmt:
         return Store(out, te.flat_index(c.shape, indices), value)
 
-    found = sorted(
+    candidates = sorted(
         cpu_tiling_candidates(c, a, b, store_plain_result, site.target), key=lambda candidate: candidate.cost
     )[:max_candidates]
-    kernels = {k.name: _candidate_kernel(f"trial{n}", k, (a, b), out, c.macs) for n, k in enumerate(found)}
+    kernels = {k.name: _candidate_kernel(f"trial{n}", k, (a, b), out, c.macs) for n, k in enumerate(candidates)}
     extents = "x".join(str(extent) for _, extent in c.axes)
     return TuningJob(signature, f"{c.name} {extents} of {c.macs // c.size} products", kernels, site.target)
 
@@ -175,16 +175,16 @@ def compile_and_time_candidates(job: TuningJob, toolchain_factory: ToolchainFact
         ]
         bind = library.bind_kernel
         bound = {name: cycle([bind(k.name, [a, b], [out]) for b in weights]) for name, k in job.kernels.items()}
-        found = CandidateTimes(
+        candidate_times = CandidateTimes(
             cpu_model_name(),
             _minimum_seconds_of_each_call(
                 {name: _call_that_cycles_through_calls(calls) for name, calls in bound.items()}
             ),
         )
     check_kernels_against_unoptimized_build(
-        [job.kernels[found.record_of_fastest_candidate(job).candidate]], job.target, toolchain_factory()
+        [job.kernels[candidate_times.record_of_fastest_candidate(job).candidate]], job.target, toolchain_factory()
     )
-    return found
+    return candidate_times
 
 
 def _call_that_cycles_through_calls(calls: Iterator[BoundCall]) -> BoundCall:

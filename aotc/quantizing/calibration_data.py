@@ -70,13 +70,13 @@ def _calibration_files_in_folder(folder: Path, types: Mapping[str, TensorType]) 
     """Return the data files in a folder, sorted by name; AotcError if there are none."""
     endings = (".npz", ".npy") if len(types) == 1 else (".npz",)
     with translate_os_errors(DIAGNOSTIC_CODE, f"read {folder}"):
-        found = sorted(p for p in folder.iterdir() if p.suffix in endings)
-    if not found:
+        files = sorted(p for p in folder.iterdir() if p.suffix in endings)
+    if not files:
         text = f"there is no calibration data in {folder}: it holds no file *{' or *'.join(endings)}"
         raise AotcError(
             DIAGNOSTIC_CODE, text, hint="save each set of inputs with numpy.savez, under the names of the inputs"
         )
-    return found
+    return files
 
 
 def _load_arrays_by_input_name(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
@@ -114,18 +114,18 @@ def _split_arrays_into_input_sets(
             continue
         array = np.asarray(arrays[name])
         problem = _dtype_problem(array, ty) or _nonfinite_value_problem(array)
-        found = _split_into_tensors_of_type(array, ty)
-        if found is None:
+        tensors = _split_into_tensors_of_type(array, ty)
+        if tensors is None:
             of = "x".join(map(str, array.shape)) or "scalar"
             problem = problem or f"has the shape {of}, which holds no {ty}, and no number of them along its first axis"
-        if problem or found is None:
+        if problem or tensors is None:
             problems.append(Diagnostic(DIAGNOSTIC_CODE, f"{source}: the array for input {name!r} {problem}"))
             continue
-        columns[name] = found
+        columns[name] = tensors
     lengths = {name: len(column) for name, column in columns.items()}
     if len(problems) == before and len(set(lengths.values())) > 1:
-        told = ", ".join(f"{n} of {name!r}" for name, n in lengths.items())
-        problems.append(Diagnostic(DIAGNOSTIC_CODE, f"{source}: the inputs are not as many of each: {told}"))
+        counts = ", ".join(f"{n} of {name!r}" for name, n in lengths.items())
+        problems.append(Diagnostic(DIAGNOSTIC_CODE, f"{source}: the inputs are not as many of each: {counts}"))
     if len(problems) > before:
         return []
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -145,8 +145,8 @@ def _nonfinite_value_problem(array: Array) -> str:
         return ""
     values = array.astype(np.float64)
     bad = {"NaN": np.isnan(values), "infinite": np.isinf(values)}
-    told = [f"{int(where.sum())} of {array.size} values are {what}" for what, where in bad.items() if where.any()]
-    return f"cannot be used: {', '.join(told)}" if told else ""
+    problems = [f"{int(where.sum())} of {array.size} values are {label}" for label, where in bad.items() if where.any()]
+    return f"cannot be used: {', '.join(problems)}" if problems else ""
 
 
 def _split_into_tensors_of_type(array: Array, ty: TensorType) -> Array | None:

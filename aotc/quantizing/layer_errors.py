@@ -66,11 +66,11 @@ def measure_error_of_each_layer(
     if not twins.layers:
         return []
     sums = _sum_scalar_outputs_over_sets(twins.build_error_power_model(), sets)
-    found = [
+    layers = [
         Layer(node.name, node.op_type, power_ratio_decibels(*pair))
         for node, pair in zip(twins.layers, zip(sums[::2], sums[1::2], strict=True), strict=True)
     ]
-    return sorted(found, key=lambda layer: math.inf if layer.snr_db is None else layer.snr_db)
+    return sorted(layers, key=lambda layer: math.inf if layer.snr_db is None else layer.snr_db)
 
 
 def suggest_layers_to_leave_in_float(layers: Sequence[Layer]) -> list[str]:
@@ -153,14 +153,14 @@ class _QuantizedLayerCopyBuilder:
         it; "" if impossible.
         """
         maker = self._makers.get(name)
-        own = self._prefixed_tensor_name(name)
+        copy_name = self._prefixed_tensor_name(name)
         if name in self._constants:
-            return own
+            return copy_name
         if maker is None or maker.op_type != DEQUANTIZE:
             return self._first_name_found_in_float_model(name)
         if maker.input[0] in self._constants:
-            self._add_node_copy(maker, map(self._prefixed_tensor_name, maker.input), [own])
-            return own
+            self._add_node_copy(maker, map(self._prefixed_tensor_name, maker.input), [copy_name])
+            return copy_name
         pair = self._makers.get(maker.input[0])
         source = (
             self._first_name_found_in_float_model(pair.input[0], name)
@@ -171,8 +171,8 @@ class _QuantizedLayerCopyBuilder:
             return ""
         middle = self._prefixed_tensor_name(maker.input[0])
         self._add_node_copy(pair, [source, *map(self._prefixed_tensor_name, pair.input[1:])], [middle])
-        self._add_node_copy(maker, [middle, *map(self._prefixed_tensor_name, maker.input[1:])], [own])
-        return own
+        self._add_node_copy(maker, [middle, *map(self._prefixed_tensor_name, maker.input[1:])], [copy_name])
+        return copy_name
 
     def _add_quantized_layer_copy(self, node: NodeProto) -> None:
         """Add a quantized copy of a layer and the comparison of its result, if its tensors exist in
@@ -188,13 +188,13 @@ class _QuantizedLayerCopyBuilder:
         inputs = [name and self._add_input_of_quantized_layer_copy(name) for name in node.input]
         if any(name and not fed for name, fed in zip(node.input, inputs, strict=True)):
             return
-        made = self._prefixed_tensor_name(f"{node.output[0]}/made")
+        copy_output = self._prefixed_tensor_name(f"{node.output[0]}/made")
         self._add_node_copy(
-            node, inputs, [made, *(self._prefixed_tensor_name(f"{name}/made") for name in node.output[1:])]
+            node, inputs, [copy_output, *(self._prefixed_tensor_name(f"{name}/made") for name in node.output[1:])]
         )
         self.layers.append(node)
         self._add_signal_and_error_power_outputs(
-            expected, made if reader is None else self._add_quantize_dequantize_pair(reader, made)
+            expected, copy_output if reader is None else self._add_quantize_dequantize_pair(reader, copy_output)
         )
 
     def _add_quantize_dequantize_pair(self, quantize_node: NodeProto, result: str) -> str:
@@ -239,12 +239,12 @@ class _QuantizedLayerCopyBuilder:
 
     def build_error_power_model(self) -> onnx.ModelProto:
         """Return the model whose outputs are the powers of signal and error of each layer."""
-        found = onnx.ModelProto()
-        found.CopyFrom(self.float_model)
-        graph = found.graph
-        found.ir_version = max(found.ir_version, self.quantized.ir_version)
-        del found.opset_import[:]
-        found.opset_import.extend(self.quantized.opset_import)
+        power_model = onnx.ModelProto()
+        power_model.CopyFrom(self.float_model)
+        graph = power_model.graph
+        power_model.ir_version = max(power_model.ir_version, self.quantized.ir_version)
+        del power_model.opset_import[:]
+        power_model.opset_import.extend(self.quantized.opset_import)
         for tensor in self.quantized.graph.initializer:
             copied = graph.initializer.add()
             copied.CopyFrom(tensor)
@@ -253,4 +253,4 @@ class _QuantizedLayerCopyBuilder:
         del graph.output[:]
         scalars = [helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, []) for name in self._outputs]
         graph.output.extend(scalars)
-        return found
+        return power_model

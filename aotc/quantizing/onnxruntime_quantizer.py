@@ -121,9 +121,9 @@ def _onnxruntime_errors_as_aotc_errors(action: str) -> Iterator[Path]:
 
 def require_no_quantized_operators(model: onnx.ModelProto) -> None:
     """Raise AotcError if a model contains quantized operators already."""
-    found = [node for node in model.graph.node if _QUANTIZED_OPERATOR_PATTERN.search(node.op_type)]
-    if found:
-        text = f"the model is quantized already: node {found[0].name!r} is {found[0].op_type}"
+    quantized_nodes = [node for node in model.graph.node if _QUANTIZED_OPERATOR_PATTERN.search(node.op_type)]
+    if quantized_nodes:
+        text = f"the model is quantized already: node {quantized_nodes[0].name!r} is {quantized_nodes[0].op_type}"
         raise AotcError("quantize", text, hint="`aotc compile` takes it as it is")
 
 
@@ -140,11 +140,11 @@ def copy_with_unique_node_names(model: onnx.ModelProto) -> onnx.ModelProto:
     copied.graph.input.extend(inputs)
     # the first IR version in which constants need not be inputs
     copied.ir_version = max(copied.ir_version, 4)
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for number, node in enumerate(copied.graph.node):
-        if not node.name or node.name in taken:
+        if not node.name or node.name in used_names:
             node.name = f"{node.name or node.op_type}#{number}"
-        taken.add(node.name)
+        used_names.add(node.name)
     return copied
 
 
@@ -210,8 +210,8 @@ def require_nodes_exist(model: onnx.ModelProto, node_names: Sequence[str]) -> No
 
 
 def _available_nodes_hint(node_names: Sequence[str]) -> str:
-    shown = ", ".join(node_names[:10])
-    return f"nodes after constants are folded: {shown}{', ...' if len(node_names) > 10 else ''}"
+    names_text = ", ".join(node_names[:10])
+    return f"nodes after constants are folded: {names_text}{', ...' if len(node_names) > 10 else ''}"
 
 
 def names_of_nodes_to_quantize(model: onnx.ModelProto, settings: Settings) -> set[str]:
@@ -248,12 +248,12 @@ def quantize_prepared_model(model: onnx.ModelProto, sets: Sequence[Arrays], sett
             calibrate_method=package.CalibrationMethod[ORT_CALIBRATION_METHODS[settings.method]],
             extra_options=extra,
         )
-        made = onnx.load(path)
-    used = {node.domain for node in made.graph.node}
-    kept = [opset for opset in made.opset_import if opset.domain in used]
-    del made.opset_import[:]
-    made.opset_import.extend(kept)
-    if not any(node.op_type == "QuantizeLinear" for node in made.graph.node):
+        quantized_model = onnx.load(path)
+    used = {node.domain for node in quantized_model.graph.node}
+    used_opsets = [opset for opset in quantized_model.opset_import if opset.domain in used]
+    del quantized_model.opset_import[:]
+    quantized_model.opset_import.extend(used_opsets)
+    if not any(node.op_type == "QuantizeLinear" for node in quantized_model.graph.node):
         text = "nothing of the model is quantized: ONNX Runtime quantizes none of its operators that are not excluded"
         raise AotcError("quantize", text)
-    return made
+    return quantized_model

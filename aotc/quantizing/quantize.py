@@ -93,13 +93,13 @@ def quantize(
         pin_static_input_shapes(cut_model_at_tensors(load_model(model), chosen.cut), types), weights, per_channel
     )
     chosen.progress(f"calibrating on {len(sets)} sets of inputs")
-    made = quantize_prepared_model(prepared, sets, settings)
+    quantized = quantize_prepared_model(prepared, sets, settings)
     compared = sets[:: -(-len(sets) // MAX_COMPARED_SETS)]
     chosen.progress("measuring the error of each layer")
-    layers = measure_error_of_each_layer(prepared, made, names_of_nodes_to_quantize(prepared, settings), compared)
+    layers = measure_error_of_each_layer(prepared, quantized, names_of_nodes_to_quantize(prepared, settings), compared)
     if output is not None:
         with open_output_file(Path(output), "output", [model]) as file:
-            file.write(made.SerializeToString())
+            file.write(quantized.SerializeToString())
     report = {
         "model": str(model) if isinstance(model, (str, Path)) else None,
         "output": None if output is None else str(output),
@@ -109,12 +109,12 @@ def quantize(
         "layers": [asdict(layer) for layer in layers],
         "suggested_exclusions": suggest_layers_to_leave_in_float(layers),
     }
-    return report | _compare_memory_or_times(model, made, compared, chosen, seconds)
+    return report | _compare_memory_or_times(model, quantized, compared, chosen, seconds)
 
 
 def _require_onnx_model_and_output(model: object, output: str | Path | None) -> None:
-    others = (is_relay_text_path, is_exported_program, is_tflite_path)
-    if isinstance(model, IRModule) or any(is_other(model) for is_other in others):
+    predicates = (is_relay_text_path, is_exported_program, is_tflite_path)
+    if isinstance(model, IRModule) or any(is_other(model) for is_other in predicates):
         text = "only ONNX models are quantized"
         raise AotcError("quantize", text, hint="export the model to ONNX, or quantize it in its own framework")
     if output is not None and Path(output).suffix != ".onnx":
@@ -175,21 +175,21 @@ def _ram_and_flash_of_both_models(
     model: str | Path | onnx.ModelProto, quantized_model: onnx.ModelProto, chosen_options: CompileOptions
 ) -> dict[str, Any]:
     """Return the RAM and flash that both models need on a bare-metal target, in bytes."""
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     parts = zip(
         ("float32", "quantized"),
         _options_for_float_and_quantized(model, chosen_options),
         (model, quantized_model),
         strict=True,
     )
-    for what, options, own in parts:
-        chosen_options.progress(f"planning the memory of the {what} model")
-        sizes = bare_metal_footprint_or_none(options.start_compilation(own))
+    for label, options, source_model in parts:
+        chosen_options.progress(f"planning the memory of the {label} model")
+        sizes = bare_metal_footprint_or_none(options.start_compilation(source_model))
         assert sizes is not None, "the target has no operating system"
-        found[what] = {
+        report[label] = {
             f"{kind}_bytes": sum(sizes[part] for part in FOOTPRINT_KEYS_BY_BUDGET[kind]) for kind in ("ram", "flash")
         }
-    return _add_former_spelling_of_report_key(found)
+    return _add_former_spelling_of_report_key(report)
 
 
 def _add_former_spelling_of_report_key(report: dict[str, Any]) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _compile_and_compare_both_models(
     chosen_options.progress("measuring both models")
     contestants = [_load_benchmark_contestant(c, s, sets[0]) for c, s in zip(both, (before, after), strict=True)]
     times = time_contestants_in_turns(contestants, MAX_TURNS, seconds)
-    rows = [_sizes_and_times_of_model(compiled, found) for compiled, found in zip(both, times, strict=True)]
+    rows = [_sizes_and_times_of_model(compiled, durations) for compiled, durations in zip(both, times, strict=True)]
     ratio = min(times[1]) / min(times[0])
     return {
         "outputs": outputs,
@@ -225,8 +225,8 @@ def _compile_and_compare_both_models(
 def _run_and_dequantize_outputs(session: Session, arrays: Arrays) -> list[Array]:
     """Run a model; return its outputs as real numbers, dequantized if necessary."""
     infos = session.get_outputs()
-    made = session.run(None, quantize_real_inputs(session, arrays))
-    named = {i.name: value for i, value in zip(infos, made, strict=True)}
+    results = session.run(None, quantize_real_inputs(session, arrays))
+    named = {i.name: value for i, value in zip(infos, results, strict=True)}
     return list(dequantize_tensors(infos, named).values())
 
 
@@ -240,14 +240,14 @@ def _output_errors_of_quantized_model(
         (_run_and_dequantize_outputs(float_session, arrays), _run_and_dequantize_outputs(quantized_session, arrays))
         for arrays in sets
     ]
-    found = []
+    errors = []
     for k, info in enumerate(float_session.get_outputs()):
-        pairs = [(wanted[k].astype(float), made[k].astype(float)) for wanted, made in rows]
-        noise = sum(sum_of_squares(wanted - made) for wanted, made in pairs)
-        largest = max(float(abs(wanted - made).max(initial=0)) for wanted, made in pairs)
-        snr = power_ratio_decibels(sum(sum_of_squares(wanted) for wanted, _ in pairs), noise)
-        found.append({"name": info.name, "snr_db": snr, "max_abs": largest})
-    return found
+        pairs = [(reference[k].astype(float), actual[k].astype(float)) for reference, actual in rows]
+        noise = sum(sum_of_squares(reference - actual) for reference, actual in pairs)
+        largest = max(float(abs(reference - actual).max(initial=0)) for reference, actual in pairs)
+        snr = power_ratio_decibels(sum(sum_of_squares(reference) for reference, _ in pairs), noise)
+        errors.append({"name": info.name, "snr_db": snr, "max_abs": largest})
+    return errors
 
 
 def _load_benchmark_contestant(compiled: CompiledModel, session: Session, arrays: Arrays) -> Contestant:

@@ -21,10 +21,10 @@ _Printed.to_text = _printer.to_text
 
 def _operator_functions_by_name() -> _typing.Mapping[str, _typing.Any]:
     """Return Relay's operator functions by name; the import registers operators and passes."""
-    found: _typing.Mapping[str, _typing.Any] = importlib.import_module("aotc.relay_api.expr").op_functions_with_prefix(
-        ""
-    )
-    return found
+    op_functions: _typing.Mapping[str, _typing.Any] = importlib.import_module(
+        "aotc.relay_api.expr"
+    ).op_functions_with_prefix("")
+    return op_functions
 
 
 def _import_from_std(module: _IRModule, name: str) -> None:

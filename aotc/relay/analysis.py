@@ -70,11 +70,11 @@ def list_fake_quantized_op_freqs(module: Mapping[str, Function]) -> dict[str, in
     Only calls whose inputs are all quantized values or constants count: FakeQuantizationToInteger
     might compute them on integers.
     """
-    found: dict[Call, None] = {}
+    region_calls: dict[Call, None] = {}
     for node in (n for function in module.values() for n in post_order(function)):
         if _is_call_of_op(node, "qnn.quantize") and (region := _fake_quantized_region_calls(node.args[0])) is not None:
-            found |= dict.fromkeys(region)
-    return dict(Counter(call.op.name for call in found if isinstance(call.op, Op)))
+            region_calls |= dict.fromkeys(region)
+    return dict(Counter(call.op.name for call in region_calls if isinstance(call.op, Op)))
 
 
 def _is_call_of_op(node: Expr, op_name: str) -> TypeGuard[Call]:
@@ -216,8 +216,8 @@ def count_layers(expr: Expr, valid_ops: Collection[str]) -> int:
 
     for node in post_order(expr):
         below = (node.body,) if isinstance(node, Let) else children(node)
-        own = isinstance(node, Call) and isinstance(node.op, Op) and node.op.name in valid_ops
-        depth[node] = own + max(map(known_depth, below), default=0)
+        is_counted = isinstance(node, Call) and isinstance(node.op, Op) and node.op.name in valid_ops
+        depth[node] = is_counted + max(map(known_depth, below), default=0)
     return known_depth(expr)
 
 

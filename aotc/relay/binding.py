@@ -30,15 +30,15 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
     problems: list[Diagnostic] = []
     mapping: dict[Var, Expr] = {}
     for name, value in params.items():
-        found = by_name.get(name, [])
-        if len(found) != 1:
+        candidates = by_name.get(name, [])
+        if len(candidates) != 1:
             unknown_name_hint = did_you_mean_hint(name, by_name) or f"parameters: {', '.join(by_name)}"
-            what, hint = ("several parameters are", "") if found else ("no parameter is", unknown_name_hint)
-            problems.append(Diagnostic("bind", f"{what} called {name!r}", hint=hint))
+            subject, hint = ("several parameters are", "") if candidates else ("no parameter is", unknown_name_hint)
+            problems.append(Diagnostic("bind", f"{subject} called {name!r}", hint=hint))
             continue
-        constant = Constant(_convert_integers_if_exact(np.asarray(value), found[0].checked_type))
-        problems += _diagnose_type_mismatch(f"parameter {name!r}", found[0], constant)
-        mapping[found[0]] = constant
+        constant = Constant(_convert_integers_if_exact(np.asarray(value), candidates[0].checked_type))
+        problems += _diagnose_type_mismatch(f"parameter {name!r}", candidates[0], constant)
+        mapping[candidates[0]] = constant
     if problems:
         raise AotcError.collect(problems)
     rest = tuple(p for p in function.params if p not in mapping)
@@ -56,13 +56,13 @@ def _convert_integers_if_exact(value: np.ndarray[Any, Any], ty: Type | None) -> 
     if value.dtype.kind not in "iu":
         return value
     with np.errstate(all="ignore"):
-        held = value.astype(ty.dtype.numpy)
+        cast_value = value.astype(ty.dtype.numpy)
         # compare after the conversion back, and as floats: each detects wrapping that the other
         # misses
-        same = held.astype(value.dtype) == value
-        floats = held.astype(np.float64), value.astype(np.float64)
+        same = cast_value.astype(value.dtype) == value
+        floats = cast_value.astype(np.float64), value.astype(np.float64)
         same &= np.equal(*floats)
-    return held if same.all() else value
+    return cast_value if same.all() else value
 
 
 def bind(expr: Expr, binds: Mapping[Var, Expr]) -> Expr:
@@ -84,20 +84,20 @@ def bind(expr: Expr, binds: Mapping[Var, Expr]) -> Expr:
     new = substitute_variables(body, dict(binds))
     if not isinstance(expr, Function):
         return new
-    kept = [binds.get(p, p) for p in expr.params]
-    params = dict.fromkeys(p for p in kept if isinstance(p, Var))
+    replacements = [binds.get(p, p) for p in expr.params]
+    params = dict.fromkeys(p for p in replacements if isinstance(p, Var))
     if new is body and tuple(params) == expr.params:
         return expr
     outer = set(free_vars(expr))
-    more = [v for v in free_vars(Function(tuple(params), new)) if v not in outer]
-    return replace(expr, params=(*params, *more), body=new)
+    extra_params = [v for v in free_vars(Function(tuple(params), new)) if v not in outer]
+    return replace(expr, params=(*params, *extra_params), body=new)
 
 
 def _diagnose_type_mismatch(description: str, var: Var, value: Expr) -> list[Diagnostic]:
     """Return a diagnostic if a variable and a value have known types that cannot be merged."""
-    wanted, found = var.checked_type, value.checked_type
-    wrong = wanted is not None and found is not None and merge_types(wanted, found) is None
-    return [Diagnostic("bind", f"{description} is {wanted}, the value is {found}", var.span)] if wrong else []
+    var_type, value_type = var.checked_type, value.checked_type
+    wrong = var_type is not None and value_type is not None and merge_types(var_type, value_type) is None
+    return [Diagnostic("bind", f"{description} is {var_type}, the value is {value_type}", var.span)] if wrong else []
 
 
 def _check_bindings(body: Expr, binds: Mapping[Var, Expr]) -> None:

@@ -83,8 +83,8 @@ def _constant_evaluation_cost(node: Call, op: Op, ty: Type, stored_bytes: int) -
     stored already.
     """
     cost = op.reference_cost(node.attrs, [a.checked_type for a in node.args if a.checked_type is not None], ty)
-    shown = _materialized_bytes(node) + sum(map(_materialized_bytes, node.args))
-    return Cost(cost.work, cost.nbytes + max(shown - 2 * stored_bytes, 0))
+    total_bytes = _materialized_bytes(node) + sum(map(_materialized_bytes, node.args))
+    return Cost(cost.work, cost.nbytes + max(total_bytes - 2 * stored_bytes, 0))
 
 
 def run_numpy_reference(op: Op, attributes: Attrs, args: Sequence[Value]) -> Any:
@@ -140,8 +140,8 @@ def _evaluate_shape_only_op(node: Call, op: Op, ty: Type) -> Expr | None:
     if not isinstance(source, TensorType) or not source.is_static or not isinstance(ty, TensorType):
         return None
     if op.name in _FILL_OPS:
-        one = run_numpy_reference(op, node.attrs, [np.zeros((1,), source.dtype.numpy)])
-        return _splat_constant_of_type(np.asarray(one), ty, node)
+        element = run_numpy_reference(op, node.attrs, [np.zeros((1,), source.dtype.numpy)])
+        return _splat_constant_of_type(np.asarray(element), ty, node)
     stand_in = np.broadcast_to(np.zeros((), source.dtype.numpy), source.static_shape)
     return wrap_result_in_constants(run_numpy_reference(op, node.attrs, [stand_in]), ty, node)
 
@@ -165,8 +165,8 @@ def _evaluate_on_one_element_as_splat(node: Call, op: Op, ty: Type) -> Expr | No
         or _depends_on_element_position(node, ty)
     ):
         return None
-    one = np.asarray(run_numpy_reference(op, node.attrs, [_shrink_splat_to_one_element(a) for a in arrays]))
-    return _splat_constant_of_type(one, ty, node) if one.size == 1 else None
+    element = np.asarray(run_numpy_reference(op, node.attrs, [_shrink_splat_to_one_element(a) for a in arrays]))
+    return _splat_constant_of_type(element, ty, node) if element.size == 1 else None
 
 
 def _depends_on_element_position(node: Call, ty: TensorType) -> bool:

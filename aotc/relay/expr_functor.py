@@ -48,12 +48,12 @@ class ExprFunctor:
             self._depth += 1
             try:
                 full = self._depth % MAX_VISIT_DEPTH_PER_STACK == 0
-                made = (
+                result = (
                     _call_on_new_stack(lambda: self._call_visit_method_of_kind(expr))
                     if full
                     else self._call_visit_method_of_kind(expr)
                 )
-                self.memo_map[expr] = made
+                self.memo_map[expr] = result
             finally:
                 self._depth -= 1
         return self.memo_map[expr]

@@ -40,11 +40,13 @@ def get_calibration_data(mod: IRModule, data: Mapping[str, Any]) -> ByFunction:
         for n in post_order(main)
         if isinstance(n, Call) and isinstance(n.op, GlobalVar) and "Compiler" in mod[n.op].attrs
     }
-    seen = Tuple([Tuple([Tuple(call.args), call]) for call in calls.values()])
-    watched = infer_module(mod.with_function("main", Function(main.params, seen, attrs=main.attrs)))
+    probe_tuple = Tuple([Tuple([Tuple(call.args), call]) for call in calls.values()])
+    watched = infer_module(mod.with_function("main", Function(main.params, probe_tuple, attrs=main.attrs)))
     values = bind_arguments(watched.main.params, (), {name: np.asarray(value) for name, value in data.items()})
-    found = ByFunction()
+    data_by_function = ByFunction()
     for name, (inputs, outputs) in zip(calls, evaluate(watched, *values), strict=True):
         sides = {"inputs": inputs, "outputs": outputs}
-        found[name] = {side: list(map(NDArray, flatten_nested_tuple(value))) for side, value in sides.items()}
-    return found
+        data_by_function[name] = {
+            side: list(map(NDArray, flatten_nested_tuple(value))) for side, value in sides.items()
+        }
+    return data_by_function

@@ -144,16 +144,16 @@ def evaluate(
         return evaluate(target.main, *args, params=params, module=target, watch=watch)
     machine = _Machine(module, watch)
     frame = _Frame()
-    wanted = target.params if isinstance(target, Function) else tuple(free_vars(target))
+    variables = target.params if isinstance(target, Function) else tuple(free_vars(target))
     if args and not isinstance(target, Function):
         raise AotcError("interp", "pass the values of an expression's free variables by name, as params")
-    values = bind_arguments(wanted, args, params or {})
+    values = bind_arguments(variables, args, params or {})
     if isinstance(target, Function):
         loose = free_vars(target)
         if loose:
             raise AotcError("interp", f"the function has a free variable %{loose[0].name}", span=loose[0].span)
         return run_recursive_task(machine.call_function_value(Closure(target, frame), values))
-    frame.update(zip(wanted, values, strict=True))
+    frame.update(zip(variables, values, strict=True))
     return run_recursive_task(machine.evaluate_node(target, frame))
 
 
@@ -283,17 +283,17 @@ class _Machine:
         """Evaluate a node unless `frame` holds its value, and return it; the frame frees it after
         its last read.
         """
-        found = frame.get(node)
-        if found is None:
-            found = frame[node] = yield self._evaluate_uncached_node(node, frame)
-            self._report_to_observer([found], frame.free_operands_not_read_again(node))
-        return found
+        value = frame.get(node)
+        if value is None:
+            value = frame[node] = yield self._evaluate_uncached_node(node, frame)
+            self._report_to_observer([value], frame.free_operands_not_read_again(node))
+        return value
 
     def _evaluate_nodes(self, nodes: Sequence[Expr], frame: _Frame) -> Task[list[Value]]:
-        found = []
+        values = []
         for node in nodes:
-            found.append((yield self.evaluate_node(node, frame)))
-        return found
+            values.append((yield self.evaluate_node(node, frame)))
+        return values
 
     def _evaluate_uncached_node(self, node: Expr, frame: _Frame) -> Task[Value]:
         value: Value
@@ -337,9 +337,9 @@ class _Machine:
     def _evaluate_match(self, node: Match, frame: _Frame) -> Task[Value]:
         data = yield self.evaluate_node(node.data, frame)
         for clause in node.clauses:
-            found: dict[Expr, Value] = {}
-            if _match_pattern_and_bind(clause.lhs, data, found):
-                frame.update(found)
+            bindings: dict[Expr, Value] = {}
+            if _match_pattern_and_bind(clause.lhs, data, bindings):
+                frame.update(bindings)
                 result: Value = yield self.evaluate_node(clause.rhs, frame)
                 return result
         raise AotcError("interp", "no clause of a match expression matches the value", span=node.span)

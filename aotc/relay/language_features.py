@@ -42,14 +42,14 @@ def detect_feature(
     a: Expr | Mapping[str, Function] | None, b: Expr | Mapping[str, Function] | None = None
 ) -> set[Feature]:
     """Return the language constructs used in an expression, in a module, or in both arguments."""
-    found: set[Feature] = set()
+    features: set[Feature] = set()
     for program in (a, b):
         if isinstance(program, Mapping):
             for function in program.values():
-                found.update(_features_used_in(function))
+                features.update(_features_used_in(function))
         elif program is not None:
-            found.update(_features_used_in(program))
-    return found
+            features.update(_features_used_in(program))
+    return features
 
 
 def _features_used_in(root: Expr) -> Iterator[Feature]:

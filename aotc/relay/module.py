@@ -134,10 +134,10 @@ class IRModule(Printed, Mapping[str, Function]):
 
     def get_constructor(self, tag: int) -> Any:
         """Return the data type constructor with a tag; raise AotcError if there is none."""
-        found = [c for data in self._types.values() for c in data.constructors if c.tag == tag]
-        if not found:
+        matches = [c for data in self._types.values() for c in data.constructors if c.tag == tag]
+        if not matches:
             raise AotcError("type", f"no constructor of an algebraic data type has the tag {tag}")
-        return found[0]
+        return matches[0]
 
     def get_global_type_var(self, name: str) -> GlobalTypeVar:
         """Return the GlobalTypeVar of a data type; raise AotcError if there is none of this name."""

@@ -194,9 +194,9 @@ _COMPARED_PROPERTIES: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = 
 
 def _pattern_without_variable_names(pattern: Pattern) -> list[Any]:
     """Return a nested list that describes a pattern without the names of its variables."""
-    made = pattern.constructor if isinstance(pattern, PatternConstructor) else None
-    own = type(pattern).__name__ if made is None else f"{made.belong_to}.{made.name_hint}"
-    return [own, *map(_pattern_without_variable_names, subpatterns(pattern))]
+    constructor = pattern.constructor if isinstance(pattern, PatternConstructor) else None
+    head = type(pattern).__name__ if constructor is None else f"{constructor.belong_to}.{constructor.name_hint}"
+    return [head, *map(_pattern_without_variable_names, subpatterns(pattern))]
 
 
 def _compared_properties(node: Expr) -> list[tuple[str, Any]]:
@@ -224,8 +224,8 @@ def _type_difference(a: Type | TypeData, b: Type | TypeData, map_free_vars: bool
         mine, theirs = ([(c.name_hint, c.checked_type) for c in data.constructors] for data in (a, b))
         alike = a.header == b.header and len(a.type_vars) == len(b.type_vars) and mine == theirs
     elif not isinstance(a, TypeData) and not isinstance(b, TypeData):
-        own, others = (type_vars(t) if map_free_vars else [] for t in (a, b))
-        alike = len(own) == len(others) and a == substitute_type_vars(b, dict(zip(others, own, strict=True)))
+        a_vars, b_vars = (type_vars(t) if map_free_vars else [] for t in (a, b))
+        alike = len(a_vars) == len(b_vars) and a == substitute_type_vars(b, dict(zip(b_vars, a_vars, strict=True)))
     return "" if alike else f"types {a} and {b}"
 
 
@@ -234,8 +234,8 @@ def structural_difference(a: Any, b: Any, map_free_vars: bool = False, exact: bo
     structurally equal.
     """
     if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        found = (structural_difference(x, y, map_free_vars, exact) for x, y in zip(a, b, strict=True))
-        return next((text for text in found if text), "")
+        differences = (structural_difference(x, y, map_free_vars, exact) for x, y in zip(a, b, strict=True))
+        return next((text for text in differences if text), "")
     if isinstance(a, Type | TypeData) and isinstance(b, Type | TypeData):
         return _type_difference(a, b, map_free_vars)
     if isinstance(a, Expr) and isinstance(b, Expr):
@@ -252,8 +252,10 @@ def structural_difference(a: Any, b: Any, map_free_vars: bool = False, exact: bo
         return f"type {min(map(str, names))} is in one module only"
     if text := next((t for n in kinds[0] if (t := _type_difference(kinds[0][n], kinds[1][n], False))), ""):
         return text
-    found = (_Comparison(map_free_vars, exact).first_difference(a[name], b[name], f"@{name}") for name in sorted(a))
-    return next((text for text in found if text), "")
+    differences = (
+        _Comparison(map_free_vars, exact).first_difference(a[name], b[name], f"@{name}") for name in sorted(a)
+    )
+    return next((text for text in differences if text), "")
 
 
 def structural_equal(a: Any, b: Any, map_free_vars: bool = False, exact: bool = False) -> bool:
@@ -338,8 +340,8 @@ def _erase_type_var_names(ty: Type, names: Mapping[TypeVar, Type]) -> Type:
     """
     if isinstance(ty, FuncType) and ty.type_params:
         return TypeVar(str(ty.type_param_kinds))
-    made: Type = replace_component_types(ty, tuple(_erase_type_var_names(t, names) for t in component_types(ty)))
-    return names.get(made, made) if isinstance(made, TypeVar) else made
+    new_type: Type = replace_component_types(ty, tuple(_erase_type_var_names(t, names) for t in component_types(ty)))
+    return names.get(new_type, new_type) if isinstance(new_type, TypeVar) else new_type
 
 
 def _hashed_node_properties(node: Expr, names: Mapping[TypeVar, Type]) -> tuple[object, ...]:

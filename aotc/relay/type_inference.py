@@ -162,11 +162,11 @@ class _ExpressionInference:
         """Assign a type solved from a use to an unannotated variable, or to the fields of a tuple."""
         stack: list[tuple[Expr, InferredType]] = [(node, ty)]
         while stack:
-            target, found = stack.pop()
+            target, target_type = stack.pop()
             if isinstance(target, Var) and target.annotation is None:
-                self._record_type_if_new(target, found)
-            elif isinstance(target, Tuple) and isinstance(found, TupleType):
-                stack.extend(zip(target.fields, found.fields, strict=False))
+                self._record_type_if_new(target, target_type)
+            elif isinstance(target, Tuple) and isinstance(target_type, TupleType):
+                stack.extend(zip(target.fields, target_type.fields, strict=False))
 
     def require_inferred_types(self, nodes: Sequence[Expr]) -> list[Type]:
         """Return the inferred types of nodes; raise _Unsettled if one has failed or is unknown."""
@@ -216,12 +216,14 @@ class _ExpressionInference:
             self._report_type_error(node, text, f"its type is {callee}")
         if callee.type_params:
             callee = instantiate_function_type(callee, self.require_inferred_types(node.args))
-        for arg, wanted in zip(node.args, callee.arg_types, strict=True):
-            self._assign_type_from_use(arg, wanted)
-        for k, (have, wanted) in enumerate(zip(self.require_inferred_types(node.args), callee.arg_types, strict=True)):
-            if merge_types(have, wanted) is None:
+        for arg, param_type in zip(node.args, callee.arg_types, strict=True):
+            self._assign_type_from_use(arg, param_type)
+        for k, (have, param_type) in enumerate(
+            zip(self.require_inferred_types(node.args), callee.arg_types, strict=True)
+        ):
+            if merge_types(have, param_type) is None:
                 self._report_type_error(
-                    node, f"argument {k} is {have}, the function takes {wanted}", conversion_hint(have, wanted)
+                    node, f"argument {k} is {have}, the function takes {param_type}", conversion_hint(have, param_type)
                 )
         return callee.ret_type
 
@@ -319,7 +321,7 @@ def _assign_pattern_variable_types(
     """
     if ty is None or isinstance(ty, _FailedType | IncompleteType):
         return
-    wanted: Any = None
+    expected_types: Any = None
     match pattern, ty:
         case PatternWildcard(), _:
             return
@@ -327,27 +329,31 @@ def _assign_pattern_variable_types(
             if var.annotation is None:
                 inference._record_type_if_new(var, ty)
                 return
-            wanted = (var.annotation,)
+            expected_types = (var.annotation,)
         case PatternConstructor(constructor=c), TypeCall() if c.data and c.belong_to == ty.func:
-            own = substitute_type_vars(c.checked_type, dict(zip(c.data.type_vars, ty.args, strict=False)))
-            wanted = own.arg_types
+            constructor_type = substitute_type_vars(c.checked_type, dict(zip(c.data.type_vars, ty.args, strict=False)))
+            expected_types = constructor_type.arg_types
         case PatternTuple(), TupleType():
-            wanted = ty.fields
+            expected_types = ty.fields
     binds = isinstance(pattern, PatternVar)
-    fits = merge_types(wanted[0], ty) if binds else wanted is not None and len(wanted) == len(subpatterns(pattern))
+    fits = (
+        merge_types(expected_types[0], ty)
+        if binds
+        else expected_types is not None and len(expected_types) == len(subpatterns(pattern))
+    )
     if not fits:
         text = f"a pattern does not match values of type {ty}"
         inference.problems.append(Diagnostic("type", text, match_node.span, hint=correct_pattern_hint(pattern, ty)))
         inference._record_type_if_new(match_node, _FAILED_TYPE)
         return
-    for part, part_type in zip(subpatterns(pattern), wanted or (), strict=False):
+    for part, part_type in zip(subpatterns(pattern), expected_types or (), strict=False):
         _assign_pattern_variable_types(inference, part, part_type, match_node)
 
 
 def _infer_match(inference: _ExpressionInference, node: Match) -> InferredType:
-    if _FAILED_TYPE in (found := [inference.inferred_type(c.rhs) for c in node.clauses]):
+    if _FAILED_TYPE in (clause_types := [inference.inferred_type(c.rhs) for c in node.clauses]):
         return _FAILED_TYPE
-    known = [ty for ty in found if ty is not None and not isinstance(ty, _FailedType)]
+    known = [ty for ty in clause_types if ty is not None and not isinstance(ty, _FailedType)]
     for ty in known[1:]:
         known[0] = join_types(known[0], ty) or inference._report_type_error(
             node, f"clauses have types {known[0]} and {ty}", conversion_hint(ty, known[0])
@@ -372,10 +378,10 @@ def _infer_referenced_value(inference: _ExpressionInference, node: RefRead | Ref
 
 
 def _infer_reference_write(inference: _ExpressionInference, node: RefWrite) -> Type:
-    wanted, (have,) = _infer_referenced_value(inference, node), inference.require_inferred_types([node.value])
-    if merge_types(wanted, have) is None:
-        text = f"a value of type {have} is written to a reference of type {wanted}"
-        inference._report_type_error(node, text, conversion_hint(have, wanted))
+    ref_type, (have,) = _infer_referenced_value(inference, node), inference.require_inferred_types([node.value])
+    if merge_types(ref_type, have) is None:
+        text = f"a value of type {have} is written to a reference of type {ref_type}"
+        inference._report_type_error(node, text, conversion_hint(have, ref_type))
     return TupleType(())
 
 
@@ -482,10 +488,10 @@ def _raise_type_errors(problems: Iterable[Diagnostic], inferences: Iterable[_Exp
     remain unknown.
     """
     parts = list(inferences)
-    found = [*problems, *(d for i in parts for d in i.problems)]
-    found = found or [d for i in parts for d in i.diagnose_unknown_types()]
-    if found:
-        raise AotcError.collect(dict.fromkeys(found))
+    diagnostics = [*problems, *(d for i in parts for d in i.problems)]
+    diagnostics = diagnostics or [d for i in parts for d in i.diagnose_unknown_types()]
+    if diagnostics:
+        raise AotcError.collect(dict.fromkeys(diagnostics))
 
 
 def infer_module(module: IRModule) -> IRModule:

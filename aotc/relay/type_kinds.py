@@ -34,10 +34,10 @@ def check_kind(t: Type | TypeData, mod: IRModule | None = None) -> TypeKind:
     if isinstance(t, TypeVar | GlobalTypeVar | IncompleteType):
         return t.kind
     for part in component_types(t):
-        wanted = TypeKind.Constraint if isinstance(part, TypeRelation) else TypeKind.Type
-        if (kind := check_kind(part, mod)) is not wanted:
-            text = f"a part of a {type(t).__name__} is of kind {kind.name}, not {wanted.name}"
-            raise AotcError("type", text, hint=f"replace {part} by a type of kind {wanted.name}")
+        expected_kind = TypeKind.Constraint if isinstance(part, TypeRelation) else TypeKind.Type
+        if (kind := check_kind(part, mod)) is not expected_kind:
+            text = f"a part of a {type(t).__name__} is of kind {kind.name}, not {expected_kind.name}"
+            raise AotcError("type", text, hint=f"replace {part} by a type of kind {expected_kind.name}")
     if isinstance(t, TypeCall):
         if t.func.kind is not TypeKind.AdtHandle:
             hint = "make its GlobalTypeVar of kind AdtHandle"
@@ -60,7 +60,7 @@ def diagnose_type_argument_counts(module: IRModule) -> Iterator[Diagnostic]:
     """
     known = module.type_definitions
     declared = [(t, c.span) for data in known.values() for c in data.constructors for t in c.inputs]
-    declared += [found for f in module.functions.values() for found in _annotated_types_with_spans(f)] if known else []
+    declared += [entry for f in module.functions.values() for entry in _annotated_types_with_spans(f)] if known else []
     for t, span in ((t, span) for ty, span in declared for t in walk_nested_types(ty)):
         if (
             isinstance(t, TypeCall)

@@ -42,11 +42,11 @@ class TypeSolver:
     def resolve(self, t: Type) -> Type:
         """Return a type with its incomplete parts replaced by the types solved so far."""
         whole = self._solved_type(t)
-        made: Type = replace_component_types(whole, tuple(map(self.resolve, component_types(whole))))
-        if isinstance(made, FuncType) and made.type_params:
-            params = [self._renamed.get(v, v) for v in made.type_params]
-            return FuncType(made.arg_types, made.ret_type, params, made.type_constraints)
-        return made
+        new_type: Type = replace_component_types(whole, tuple(map(self.resolve, component_types(whole))))
+        if isinstance(new_type, FuncType) and new_type.type_params:
+            params = [self._renamed.get(v, v) for v in new_type.type_params]
+            return FuncType(new_type.arg_types, new_type.ret_type, params, new_type.type_constraints)
+        return new_type
 
     def unify(self, a: Type, b: Type) -> Type:
         """Make two types equal and return the resulting type."""
@@ -65,8 +65,8 @@ class TypeSolver:
         alike = type(a) is type(b) and len(component_types(a)) == len(component_types(b)) > 0
         if not alike or (isinstance(a, TypeCall) and isinstance(b, TypeCall) and a.func != b.func):
             raise AotcError("type", f"types {self.resolve(a)} and {self.resolve(b)} cannot be unified")
-        made: Type = replace_component_types(a, tuple(map(self.unify, component_types(a), component_types(b))))
-        return made
+        new_type: Type = replace_component_types(a, tuple(map(self.unify, component_types(a), component_types(b))))
+        return new_type
 
     def add_constraint(self, relation: TypeRelation) -> None:
         """Add a relation to be solved by `solve`."""
@@ -147,5 +147,5 @@ def new_solver_methods_by_name() -> Callable[[str], Callable[..., Any]]:
     """
     solver = TypeSolver()
     methods: list[Callable[..., Any]] = [solver.unify, solver.resolve, solver.add_constraint, solver.solve]
-    found = dict(zip(("Unify", "Resolve", "AddConstraint", "Solve"), methods, strict=True))
-    return lambda name: found[name]  # a function accepts attributes, as these tests need
+    method_by_name = dict(zip(("Unify", "Resolve", "AddConstraint", "Solve"), methods, strict=True))
+    return lambda name: method_by_name[name]  # a function accepts attributes, as these tests need

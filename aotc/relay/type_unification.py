@@ -88,29 +88,29 @@ def infer_type_arguments(ty: FuncType, args: Sequence[Type]) -> dict[TypeVar, Ty
     """Return a type for each type parameter: the one that the argument types imply, or else an
     incomplete type.
     """
-    found: dict[TypeVar, Type] = {v: IncompleteType() for v in ty.type_params}
-    pairs: list[tuple[Type, Type]] = [*zip(ty.arg_types, args, strict=False)] if found else []
-    for wanted, have in pairs:  # the list grows in the loop
+    type_by_param: dict[TypeVar, Type] = {v: IncompleteType() for v in ty.type_params}
+    pairs: list[tuple[Type, Type]] = [*zip(ty.arg_types, args, strict=False)] if type_by_param else []
+    for param_type, have in pairs:  # the list grows in the loop
         given = instantiate_function_type(have) if isinstance(have, FuncType) else have
-        if isinstance(wanted, TypeVar) and wanted in found:
-            found[wanted] = merge_types(found[wanted], given) or given
-        elif type(wanted) is type(given):
-            pairs.extend(zip(component_types(wanted), component_types(given), strict=False))
-    return found
+        if isinstance(param_type, TypeVar) and param_type in type_by_param:
+            type_by_param[param_type] = merge_types(type_by_param[param_type], given) or given
+        elif type(param_type) is type(given):
+            pairs.extend(zip(component_types(param_type), component_types(given), strict=False))
+    return type_by_param
 
 
 def substitute_declared_type(ty: Type | None, type_by_variable: Mapping[TypeVar, Type]) -> Type | None:
     """Return a declared type with its type variables replaced; None if it remains incomplete."""
-    made: Type | None = ty and substitute_type_vars(ty, type_by_variable)
-    return made if made is None or is_fully_inferred(made) else None
+    new_type: Type | None = ty and substitute_type_vars(ty, type_by_variable)
+    return new_type if new_type is None or is_fully_inferred(new_type) else None
 
 
 def _combine_pairs_or_none(a: Sequence[T], b: Sequence[T], combine: Callable[[T, T], T | None]) -> list[T] | None:
     """Return the results of `combine` for each pair; None if the lengths differ or a pair has no
     result.
     """
-    found = [c for c in map(combine, a, b) if c is not None]
-    return found if len(found) == len(a) == len(b) else None
+    results = [c for c in map(combine, a, b) if c is not None]
+    return results if len(results) == len(a) == len(b) else None
 
 
 def _more_precise_dim(a: Dim, b: Dim) -> Dim | None:

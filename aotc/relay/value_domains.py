@@ -113,10 +113,10 @@ def _thin_out_points(points: Iterable[float]) -> tuple[float, ...]:
     """Return the distinct points in order; of more than MAX_STORED_POINTS the ends and an even
     selection of the others.
     """
-    found = sorted(set(points))
-    if len(found) <= MAX_STORED_POINTS:
-        return tuple(found)
-    return tuple(found[round(k)] for k in np.linspace(0, len(found) - 1, MAX_STORED_POINTS))
+    distinct_points = sorted(set(points))
+    if len(distinct_points) <= MAX_STORED_POINTS:
+        return tuple(distinct_points)
+    return tuple(distinct_points[round(k)] for k in np.linspace(0, len(distinct_points) - 1, MAX_STORED_POINTS))
 
 
 def intersect_value_domains(domains: Iterable[ValueDomain]) -> ValueDomain:
@@ -126,16 +126,16 @@ def intersect_value_domains(domains: Iterable[ValueDomain]) -> ValueDomain:
     where(x < 0, x + n, x): a firm one takes precedence, of two firm ones the one without negative
     numbers.
     """
-    found = [d for d in domains if not d.is_unconstrained]
-    ordered = sorted(found, key=lambda d: (not d.firm, d.lo < 0))
+    constraints = [d for d in domains if not d.is_unconstrained]
+    ordered = sorted(constraints, key=lambda d: (not d.firm, d.lo < 0))
     lo, hi, firm, whole = -math.inf, math.inf, False, False
     for d in ordered:
         if max(lo, d.lo) <= min(hi, d.hi):
             lo, hi, firm = max(lo, d.lo), min(hi, d.hi), firm or d.firm
             whole = whole or (d.whole and d.has_finite_interval)
-    sides = _thin_out_points(p for d in found for p in d.sides if lo <= p <= hi)
-    values = _thin_out_points(p for d in found for p in d.values if lo <= p <= hi)
-    gap = next((d.gap for d in found if d.gap is not None), None)
+    sides = _thin_out_points(p for d in constraints for p in d.sides if lo <= p <= hi)
+    values = _thin_out_points(p for d in constraints for p in d.values if lo <= p <= hi)
+    gap = next((d.gap for d in constraints if d.gap is not None), None)
     return ValueDomain(lo, hi, whole, gap, sides, values, firm)
 
 
@@ -177,10 +177,10 @@ def random_array_in_domain(
     domain.
     """
     if ty.dtype.is_float and not (domain.whole and domain.has_finite_interval):
-        found = _random_floats_in_domain(rng, ty.static_shape, domain)
+        values = _random_floats_in_domain(rng, ty.static_shape, domain)
     else:
-        found = _random_integers_in_domain(rng, ty, domain)
-    return np.asarray(found).astype(ty.dtype.numpy)
+        values = _random_integers_in_domain(rng, ty, domain)
+    return np.asarray(values).astype(ty.dtype.numpy)
 
 
 def _random_floats_in_domain(rng: np.random.Generator, shape: tuple[int, ...], domain: ValueDomain) -> Array:

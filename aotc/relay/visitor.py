@@ -105,16 +105,16 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 def depth_first_post_order(roots: Iterable[T], successors: Callable[[T], Iterable[T]]) -> Iterator[T]:
     """Yield every node of a graph once, after the nodes that `successors` returns for it."""
-    seen: set[T] = set()
+    visited_nodes: set[T] = set()
     stack = [(root, False) for root in reversed([*roots])]
     while stack:
         node, expanded = stack.pop()
         if expanded:
             yield node
-        elif node not in seen:
-            seen.add(node)
+        elif node not in visited_nodes:
+            visited_nodes.add(node)
             stack.append((node, True))
-            stack.extend((child, False) for child in reversed([*successors(node)]) if child not in seen)
+            stack.extend((child, False) for child in reversed([*successors(node)]) if child not in visited_nodes)
 
 
 def post_order(root: Expr, should_enter: Callable[[Expr], bool] | None = None) -> Iterator[Expr]:

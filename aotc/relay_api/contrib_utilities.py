@@ -46,6 +46,6 @@ def assert_allclose(actual: Any, desired: Any, rtol: float = 1e-7, atol: float =
     """Raise AssertionError unless shapes are equal and |actual - desired| <= atol + rtol *
     |desired| for all elements.
     """
-    got, wanted = np.asarray(actual), np.asarray(desired)
-    assert got.shape == wanted.shape, f"shapes differ: {got.shape} and {wanted.shape}"
-    np.testing.assert_allclose(got, wanted, rtol=rtol, atol=atol, verbose=True)
+    got, desired_array = np.asarray(actual), np.asarray(desired)
+    assert got.shape == desired_array.shape, f"shapes differ: {got.shape} and {desired_array.shape}"
+    np.testing.assert_allclose(got, desired_array, rtol=rtol, atol=atol, verbose=True)

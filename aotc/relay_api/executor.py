@@ -97,9 +97,9 @@ class Executor:
             raise AotcError("free-variable", f"no value is given for {names}", span=loose[0].span, hint=hint)
         module = infer_module(whole)
         # as in Relay: graph and aot return lists, other executors tuples
-        made = list if self.kind in _STATIC_EXECUTOR_KINDS else tuple
+        sequence_type = list if self.kind in _STATIC_EXECUTOR_KINDS else tuple
         run = _PREPARE_BY_EXECUTOR_KIND[self.kind](module, self.target, self.device)
-        call = FunctionValue(module.main.params, run, sequence=made)
+        call = FunctionValue(module.main.params, run, sequence=sequence_type)
         return call if expr is None or isinstance(expr, (Function, GlobalVar)) else call()
 
     def _module_with_main_expression(self, expr: Expr | None, binds: Mapping[Var, Any]) -> IRModule:
@@ -251,9 +251,9 @@ def _closures_to_python_functions(value: Any, module: IRModule) -> Any:
 def _prepare_compiled_library(kind: str, module: IRModule, target: MachineTarget, device: Device) -> RunFunction:
     with _add_executor_hint_to_errors(kind):
         flat = flatten_tuple_inputs(module)
-        work, made = compile_static_module(flat, target, f"{MODEL_NAME_PREFIX}default")
+        work, compiled_model = compile_static_module(flat, target, f"{MODEL_NAME_PREFIX}default")
     number = device.index if device.kind == "cuda" else None
-    session = made.session(configured_executor_threads(work.context), number)
+    session = compiled_model.session(configured_executor_threads(work.context), number)
     names = [p.name for p in flat.main.params]
     result = type_of(module.main.body)
 

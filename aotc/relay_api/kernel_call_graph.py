@@ -39,11 +39,11 @@ def kernel_call_names_in_graph(program: Program) -> list[str]:
     """Return the names of the kernel calls in the graph, in order: the names of the kernels, with a
     number appended from the second call of a kernel on.
     """
-    taken = {*input_and_constant_names_in_graph(program).values()}
+    used_names = {*input_and_constant_names_in_graph(program).values()}
     names: list[str] = []
     for step in program.steps:
-        names.append(unused_name(step.kernel.name, taken))
-        taken.add(names[-1])
+        names.append(unused_name(step.kernel.name, used_names))
+        used_names.add(names[-1])
     return names
 
 

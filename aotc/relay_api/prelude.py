@@ -143,8 +143,8 @@ def import_from_std(module: IRModule, name: str) -> None:
     Raises AotcError (code "type") for an unknown file.
     """
     require_known_name("type", "part of the prelude", name, _TEXT_BY_FILE_NAME)
-    found = _parse_and_infer_types(_TEXT_BY_FILE_NAME[name])
-    for header, data in found.type_definitions.items():
+    source_module = _parse_and_infer_types(_TEXT_BY_FILE_NAME[name])
+    for header, data in source_module.type_definitions.items():
         if header not in module.type_definitions:
             module[header] = data
-    module.update({n: f for n, f in found.functions.items() if n not in module})
+    module.update({n: f for n, f in source_module.functions.items() if n not in module})

@@ -152,12 +152,12 @@ class PassReport(PassRecords):
             ("rules of", "hits", "tried", "ms", "rule"): rules,
             ("scalar loops", "of", "because of"): self._scalar_loop_rows(),
         }
-        shown = [
+        rich_tables = [
             make_borderless_table(*headers, rows=rows, figures=slice(1, -1)) for headers, rows in tables.items() if rows
         ]
         console = Console(width=width, color_system=None, legacy_windows=False)
         with console.capture() as text:
-            for k, table in enumerate(shown):
+            for k, table in enumerate(rich_tables):
                 console.print(*([] if k == 0 else [""]), table)
         return text.get()
 

@@ -139,12 +139,12 @@ def _positions_missing_in_other_graph(nodes: Sequence[DrawnNode], other_nodes: S
     keys, theirs = [n.key for n in nodes], [n.key for n in other_nodes]
     start = _common_prefix_length(keys, theirs)
     end = _common_prefix_length(keys[start:][::-1], theirs[start:][::-1])
-    left, found = Counter(theirs[start : len(theirs) - end]), set()
+    left, positions = Counter(theirs[start : len(theirs) - end]), set()
     for place, key in enumerate(keys[start : len(keys) - end], start):
         left[key] -= 1
         if left[key] < 0:
-            found.add(place)
-    return found
+            positions.add(place)
+    return positions
 
 
 def _common_prefix_length(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
@@ -166,15 +166,15 @@ def _collapse_unchanged_chains(nodes: Sequence[DrawnNode], changed: set[int]) ->
     for place, head in enumerate(heads):
         heads[place] = head if sizes[head] >= MIN_COLLAPSED_CHAIN_NODES else place
         members.setdefault(heads[place], []).append(nodes[place])
-    made, places = list[DrawnNode](), dict[int, int]()
+    new_nodes, places = list[DrawnNode](), dict[int, int]()
     for head, run in members.items():
         node, inputs = nodes[head], tuple(places[heads[k]] for k in nodes[head].inputs)
-        places[head] = len(made)
+        places[head] = len(new_nodes)
         label = node.label if len(run) == 1 else f"{len(run)} × {run[0].label} … {run[-1].label}"
         short = (" ".join(n.text.splitlines()[:2]) for n in run[:MAX_DESCRIBED_ITEMS])
         text = node.text if len(run) == 1 else "\n".join(short)
-        made.append(DrawnNode(label, text, node.key, inputs))
-    return made, {places[k] for k in changed}
+        new_nodes.append(DrawnNode(label, text, node.key, inputs))
+    return new_nodes, {places[k] for k in changed}
 
 
 # --- layout
@@ -228,8 +228,8 @@ def _column_of_each_node(nodes: Sequence[DrawnNode], layers: Sequence[int]) -> d
     lanes, free, ends, count = dict[int, int](), set[int](), dict[int, list[int]](), 0
     for place in sorted(range(len(nodes)), key=lambda k: layers[k]):
         free.update(ends.pop(layers[place], ()))
-        wanted = {lanes[k] for k in nodes[place].inputs} & free
-        lane = lanes[place] = min(wanted or free or {count})
+        input_lanes = {lanes[k] for k in nodes[place].inputs} & free
+        lane = lanes[place] = min(input_lanes or free or {count})
         count = max(count, lane + 1)
         free.discard(lane)
         ends.setdefault(max(last[place], layers[place] + 1), []).append(lane)

@@ -146,8 +146,8 @@ def draw_arena_chart(metadata: Mapping[str, Any]) -> Picture:
     for k, buffer in enumerate(memory["buffers"]):
         first, last = buffer["first_step"], buffer["last_step"]
         top, size = y(buffer["offset"] + buffer["bytes"]), format_with_unit_prefix(buffer["bytes"], "B")
-        made, used = steps[first]["kernel"], steps[last]["kernel"]
-        lives = f"lives from step {first} ({made}) to step {last} ({used})"
+        producer, used = steps[first]["kernel"], steps[last]["kernel"]
+        lives = f"lives from step {first} ({producer}) to step {last} ({used})"
         title = f"{buffer['name']}\n{size} at byte {buffer['offset']}\n{lives}"
         width, height = x(last + 1) - x(first), y(buffer["offset"]) - top
         boxes.append(Box(x(first), top, width, height, f"c{k % COLOR_COUNT}", f"{buffer['name']} {size}", title))

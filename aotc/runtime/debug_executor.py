@@ -100,8 +100,8 @@ class GraphModuleDebug(GraphModule):
         if not isinstance(module, GraphMachine):
             text = f"a {type(module).__name__} does not keep intermediates"
             raise AotcTypeError("executor", text, hint='lib["debug_create"]("default", device) makes one that does')
-        for one in device if isinstance(device, (list, tuple)) else (device,):
-            require_usable_device(one)
+        for each_device in device if isinstance(device, (list, tuple)) else (device,):
+            require_usable_device(each_device)
         super().__init__(module)
         assert isinstance(self._binding, GraphBinding)
         self._memory = self._binding

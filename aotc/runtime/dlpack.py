@@ -100,9 +100,9 @@ class DeviceArray:
         """Copy the tensor from GPU to host memory; only for tensors that a run of a model has
         created.
         """
-        made = np.empty(self.shape, self.dtype)
-        self.owner.copy_to_host(made.ctypes.data, made.nbytes)
-        return made
+        host_array = np.empty(self.shape, self.dtype)
+        self.owner.copy_to_host(host_array.ctypes.data, host_array.nbytes)
+        return host_array
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -135,11 +135,11 @@ def export_dlpack_capsule(array: Any, device: tuple[int, int]) -> Any:
     shape = (ctypes.c_int64 * len(array.shape))(*array.shape)
     steps = (ctypes.c_int64 * len(array.shape))(*_contiguous_strides(array.shape))
     free = ctypes.cast(_free, ctypes.c_void_p)
-    made = _DLManagedTensor(
+    managed_tensor = _DLManagedTensor(
         array.pointer, device, len(shape), _DLPACK_CODE_BY_KIND[match[1]], int(match[2]), 1, shape, steps, 0, None, free
     )
-    address = ctypes.addressof(made)
-    _EXPORTED_TENSORS[address] = made, shape, steps, array
+    address = ctypes.addressof(managed_tensor)
+    _EXPORTED_TENSORS[address] = managed_tensor, shape, steps, array
     return _new(address, _DLPACK_CAPSULE_NAME, ctypes.cast(_drop, ctypes.c_void_p))
 
 

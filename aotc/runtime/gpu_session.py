@@ -53,10 +53,10 @@ def open_gpu_for_library(library: Library, gpu_number: int | None) -> OpenGpu | 
 
 
 def _require_gpu_number(number: Any) -> int:
-    found = index(number) if hasattr(number, "__index__") and not isinstance(number, bool) else -1
-    if not 0 <= found < _GPU_NUMBER_LIMIT:
+    ordinal = index(number) if hasattr(number, "__index__") and not isinstance(number, bool) else -1
+    if not 0 <= ordinal < _GPU_NUMBER_LIMIT:
         raise AotcError("gpu", f"GPU {number!r} does not exist", hint="GPUs are numbered 0, 1, ...")
-    return found
+    return ordinal
 
 
 def has_gpu_code(library: Library) -> bool:
@@ -94,21 +94,21 @@ class CudaDriver:
 
     def gpu_attribute(self, attribute_number: int) -> int:
         """Return an attribute of the GPU from the CUDA driver, by its CUdevice_attribute number."""
-        found = ctypes.c_int()
-        self("cuDeviceGetAttribute", ctypes.byref(found), attribute_number, self.handle)
-        return found.value
+        c_value = ctypes.c_int()
+        self("cuDeviceGetAttribute", ctypes.byref(c_value), attribute_number, self.handle)
+        return c_value.value
 
     def gpu_owning_address(self, address: int) -> int | None:
         """Return the number of the GPU that owns the memory at an address; None if no GPU does."""
-        found = ctypes.c_int()
+        c_ordinal = ctypes.c_int()
         with suppress(AotcError):
             self(
                 "cuPointerGetAttribute",
-                ctypes.byref(found),
+                ctypes.byref(c_ordinal),
                 _POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                 ctypes.c_uint64(address),
             )
-            return found.value
+            return c_ordinal.value
         return None
 
     def allocate_tensor(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
@@ -151,17 +151,17 @@ class OpenGpu:
         program = library.handle.aotc_model_cuda_program()
         self.calls: Any = program.calls
         self.steps = int(program.num_steps)
-        found, message = ffi.new("aotc_cuda **"), ffi.new("char[]", _MAX_ERROR_MESSAGE_BYTES)
+        out_pointer, message = ffi.new("aotc_cuda **"), ffi.new("char[]", _MAX_ERROR_MESSAGE_BYTES)
         # looked up here: `__del__` may run inside cffi, where a lookup would deadlock on cffi's lock
         self._closing = [self.calls.close]
         # references of the device and its sessions: the last one to be dropped closes the GPU
         self.users = [None]
         self.pointer: Any = ffi.NULL
         self._driver = cuda_driver_path()
-        if self.calls.open(program, number, found, message, _MAX_ERROR_MESSAGE_BYTES) != 0:
-            said = bytes(ffi.string(message)).decode("utf-8", "replace")
-            raise AotcError("gpu", f"{library.path} does not run on GPU {number}: {said}")
-        self.pointer = found[0]
+        if self.calls.open(program, number, out_pointer, message, _MAX_ERROR_MESSAGE_BYTES) != 0:
+            reason = bytes(ffi.string(message)).decode("utf-8", "replace")
+            raise AotcError("gpu", f"{library.path} does not run on GPU {number}: {reason}")
+        self.pointer = out_pointer[0]
 
     def __del__(self) -> None:
         if getattr(self, "pointer", ffi.NULL) != ffi.NULL:
@@ -211,12 +211,12 @@ class DeviceSession:
         self._device = device
         self._close = device.calls.session_close
         self.pointer: Any = ffi.NULL
-        found = ffi.new("aotc_cuda_session **")
-        status = int(device.calls.session_open(device.pointer, found))
+        out_pointer = ffi.new("aotc_cuda_session **")
+        status = int(device.calls.session_open(device.pointer, out_pointer))
         if status != 0:
             text = f"GPU {device.number} does not take another run: {STATUS_MESSAGES[status]}"
             raise AotcError("gpu", text)
-        self.pointer = found[0]
+        self.pointer = out_pointer[0]
         device.users.append(None)
 
     def __del__(self) -> None:

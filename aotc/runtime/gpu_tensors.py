@@ -35,11 +35,11 @@ def cuda_stream_handle(stream: Any) -> int:
 
     Raises AotcError (code "device-array") for anything else.
     """
-    found = getattr(stream, "cuda_stream", stream)
-    if found is not None and (isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 1 << 64):
+    handle = getattr(stream, "cuda_stream", stream)
+    if handle is not None and (isinstance(handle, bool) or not isinstance(handle, int) or not 0 <= handle < 1 << 64):
         text = f"a stream is a number, or has one as its cuda_stream, not {type(stream).__name__}"
         raise AotcError("device-array", text, hint="torch.cuda.current_stream()")
-    return found or LEGACY_DEFAULT_STREAM
+    return handle or LEGACY_DEFAULT_STREAM
 
 
 class GpuRunTensors:
@@ -64,14 +64,14 @@ class GpuRunTensors:
 
         Raises AotcError listing missing, unknown and mismatched inputs.
         """
-        found, others = self._split_gpu_and_host_tensors("input", tensors_by_name, infos)
-        known = [info for info in infos if info.name not in found]
-        arrays, problems = convert_and_check_inputs(others, known)
+        buffer_by_name, host_tensors = self._split_gpu_and_host_tensors("input", tensors_by_name, infos)
+        known = [info for info in infos if info.name not in buffer_by_name]
+        arrays, problems = convert_and_check_inputs(host_tensors, known)
         raise_if_problems(self._problems + problems)
         buffers = arrays_in_c_memory_format(arrays, known)
         copy_array_pairs(pairs_of_distinct_arrays(buffers, arrays))
-        found |= {info.name: buffer for info, buffer in zip(known, buffers, strict=True)}
-        return [self._require_no_overlap_and_return_pointer("input", info, found[info.name]) for info in infos]
+        buffer_by_name |= {info.name: buffer for info, buffer in zip(known, buffers, strict=True)}
+        return [self._require_no_overlap_and_return_pointer("input", info, buffer_by_name[info.name]) for info in infos]
 
     def output_pointers(self, destination: Any, infos: Sequence[TensorInfo]) -> list[Any]:
         """Return pointers to the outputs for C.
@@ -84,19 +84,19 @@ class GpuRunTensors:
             text = f'outputs go to the "device" or into arrays by their names, not to {destination!r:.80}'
             raise AotcError("device-array", text)
         given = destination if isinstance(destination, Mapping) else {}
-        found, others = self._split_gpu_and_host_tensors("output", given, infos)
-        raise_if_problems(self._problems + tensors.diagnose_output_arrays(others, infos))
+        gpu_arrays, host_tensors = self._split_gpu_and_host_tensors("output", given, infos)
+        raise_if_problems(self._problems + tensors.diagnose_output_arrays(host_tensors, infos))
         pointers = []
         for info in infos:
-            array: Any = found.get(info.name)
+            array: Any = gpu_arrays.get(info.name)
             if there:
                 array = self._driver.allocate_tensor(tuple(info.shape), info.c_memory_dtype)
             elif array is None:
-                result = others.get(info.name, np.empty(info.shape, info.dtype.numpy))
+                result = host_tensors.get(info.name, np.empty(info.shape, info.dtype.numpy))
                 (array,) = arrays_in_c_memory_format([result], [info])
                 self._stores += pairs_of_distinct_arrays([result], [array])
-                others[info.name] = result
-            self.results.append(given.get(info.name, others.get(info.name, array)))
+                host_tensors[info.name] = result
+            self.results.append(given.get(info.name, host_tensors.get(info.name, array)))
             pointers.append(self._require_no_overlap_and_return_pointer("output", info, array))
         return pointers
 
@@ -108,16 +108,16 @@ class GpuRunTensors:
         Waits for the streams that produce the GPU tensors.
         """
         arrays = {name: view_gpu_tensor(value, self._stream) for name, value in tensors_by_name.items()}
-        found = {name: array for name, array in arrays.items() if array is not None}
-        others = {name: tensors_by_name[name] for name, array in arrays.items() if array is None}
-        self._problems += tensors.diagnose_unknown_names(role, found, infos)
+        gpu_arrays = {name: array for name, array in arrays.items() if array is not None}
+        host_tensors = {name: tensors_by_name[name] for name, array in arrays.items() if array is None}
+        self._problems += tensors.diagnose_unknown_names(role, gpu_arrays, infos)
         for info in infos:
-            if info.name in found:
-                self._problems += self._diagnose_gpu_tensor(role, info, found[info.name])
-        for array in found.values():
+            if info.name in gpu_arrays:
+                self._problems += self._diagnose_gpu_tensor(role, info, gpu_arrays[info.name])
+        for array in gpu_arrays.values():
             if array.stream not in (None, self._stream):
                 self._driver("cuStreamSynchronize", c_void_p(array.stream))
-        return found, others
+        return gpu_arrays, host_tensors
 
     def _diagnose_gpu_tensor(self, role: str, info: TensorInfo, array: DeviceArray) -> Iterator[Diagnostic]:
         yield from tensors.diagnose_dtype_and_shape(role, info, array)
@@ -132,8 +132,8 @@ class GpuRunTensors:
     def _require_no_overlap_and_return_pointer(self, role: str, info: TensorInfo, array: Any) -> Any:
         """Return a pointer to an array; AotcError if an output overlaps another output or an input."""
         here = array.pointer if isinstance(array, DeviceArray) else tensors.memory_address(array)
-        others = self._places if role == "output" else {}
-        for name, (begin, end) in others.items():
+        other_ranges = self._places if role == "output" else {}
+        for name, (begin, end) in other_ranges.items():
             if here < end and begin < here + array.nbytes:
                 text = f"output {info.name!r} and {name} share memory"
                 raise AotcError("output-overlap", text, hint="give each its own array")

@@ -68,8 +68,8 @@ def all_libraries_in_project(project: Path) -> list[Path]:
     """
     named = _library_named_in_metadata(project)
     first = [named] if named is not None and named.is_file() else []
-    others = [file for folder in _LIBRARY_FOLDERS for file in _library_files_in_folder(project / folder)]
-    return list(dict.fromkeys([*first, *others]))
+    other_files = [file for folder in _LIBRARY_FOLDERS for file in _library_files_in_folder(project / folder)]
+    return list(dict.fromkeys([*first, *other_files]))
 
 
 def _library_files_in_folder(folder: Path) -> list[Path]:
@@ -81,11 +81,11 @@ def _require_library_of_project(path: Path) -> Path:
     if named is not None and named.is_file():
         return named
     for folder in _LIBRARY_FOLDERS:
-        found = _library_files_in_folder(path / folder)
-        if len(found) == 1:
-            return found[0]
-        if found:
-            text = f"{path / folder} holds several libraries: {', '.join(p.name for p in found)}"
+        candidates = _library_files_in_folder(path / folder)
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            text = f"{path / folder} holds several libraries: {', '.join(p.name for p in candidates)}"
             raise AotcError("load", text, hint="give the file itself")
     hint = f"looked in {' and '.join(f'{f}/' for f in _LIBRARY_FOLDERS)}; `make` in an emitted project builds it"
     raise AotcError("load", f"no compiled library in {path}", hint=hint)
@@ -148,9 +148,9 @@ def _checksum_from_metadata(library: Path) -> str:
     file = library.absolute()
     for project in file.parents[:2]:
         stated = read_project_metadata(project).get("sha256")
-        found = stated.get(file.relative_to(project).as_posix()) if isinstance(stated, dict) else None
-        if isinstance(found, str):
-            return found
+        checksum = stated.get(file.relative_to(project).as_posix()) if isinstance(stated, dict) else None
+        if isinstance(checksum, str):
+            return checksum
     hint = "it is in the metadata.json of the project that `aotc compile` built; or give the SHA-256 itself"
     raise AotcError("checksum", f"the metadata has no checksum of {library}", hint=hint)
 
@@ -168,8 +168,8 @@ def _path_spelling_unique_to_file(path: Path) -> str:
     """
     stat = path.stat()
     with _SPELLINGS_LOCK:
-        seen = _SPELLINGS_BY_PATH.setdefault(path, {})
-        slashes = seen.setdefault((stat.st_dev, stat.st_ino), "/" * (1 + len(seen)))
+        spellings = _SPELLINGS_BY_PATH.setdefault(path, {})
+        slashes = spellings.setdefault((stat.st_dev, stat.st_ino), "/" * (1 + len(spellings)))
     return f"{path.parent}{slashes}{path.name}"
 
 
@@ -236,13 +236,13 @@ def _missing_features_by_instruction_set(path: Path, model: Any) -> dict[str, tu
     names = map(model.cpu_features.__getitem__, count())
     features = list(map(_decode_c_string, takewhile(lambda name: name != ffi.NULL, names)))
     lacks = int(model.cpu_missing())
-    found = {}
+    missing_by_isa = {}
     for isa in model.isas[0 : model.num_isas]:
         needs = int(isa.needs) & lacks
-        found[_decode_c_string(isa.name)] = tuple(f for bit, f in enumerate(features) if needs >> bit & 1)
-    if all(found.values()):
-        raise _missing_cpu_features_error(path, *list(found.items())[-1])
-    return found
+        missing_by_isa[_decode_c_string(isa.name)] = tuple(f for bit, f in enumerate(features) if needs >> bit & 1)
+    if all(missing_by_isa.values()):
+        raise _missing_cpu_features_error(path, *list(missing_by_isa.items())[-1])
+    return missing_by_isa
 
 
 def _missing_cpu_features_error(path: Path, isa: str, features: Sequence[str]) -> AotcError:
@@ -349,10 +349,10 @@ class Library:
             raise AotcError("threads", f"threads must be 1 to {MAX_THREADS}, got {thread_count}")
         if thread_count == 1 or not hasattr(self.handle, "aotc_model_threads_create"):
             return None
-        found = ffi.new("const aotc_threads **")
-        if self.handle.aotc_model_threads_create(thread_count, found) != 0:
+        out_pointer = ffi.new("const aotc_threads **")
+        if self.handle.aotc_model_threads_create(thread_count, out_pointer) != 0:
             raise AotcError("threads", f"the operating system cannot create {thread_count} threads")
-        return ThreadPool(self, thread_count, found[0])
+        return ThreadPool(self, thread_count, out_pointer[0])
 
 
 class ThreadPool:

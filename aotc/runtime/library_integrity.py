@@ -146,16 +146,16 @@ def _macho_file_end(raw: _BinaryHeaders, base: int) -> int:
 
 def require_file_checksum(path: Path, expected: str) -> None:
     """Raise AotcError (code "checksum") unless the SHA-256 of a file is `expected`, in hexadecimal."""
-    found = sha256_of_file(path)
-    if found != expected.lower():
-        text = f"{path} is not what was written: its SHA-256 is {found}, expected {expected}"
+    digest = sha256_of_file(path)
+    if digest != expected.lower():
+        text = f"{path} is not what was written: its SHA-256 is {digest}, expected {expected}"
         raise AotcError("checksum", text, hint="copy it again, or compile the model again")
 
 
 def sha256_of_file(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal; AotcError (code "load") if it cannot be read."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     with translate_os_errors("load", f"read {path}"), path.open("rb", buffering=0) as file:
         while piece := file.read(_READ_CHUNK_BYTES):
-            found.update(piece)
-    return found.hexdigest()
+            hasher.update(piece)
+    return hasher.hexdigest()

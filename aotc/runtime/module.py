@@ -96,10 +96,12 @@ class CompiledLibrary(Module):
         return iter([self.name])
 
     def _create_executor(self, device: Device, threads: int | None = None) -> Session:
-        wanted = require_usable_device(device, allow_cuda=True)
-        if wanted.kind == "cpu" and has_gpu_code(self._library):
-            raise AotcError("device", f"{self.path.name} runs on GPUs only, not on {wanted}", hint="use aotc.cuda(0)")
-        number = wanted.index if wanted.kind == "cuda" else None
+        usable_device = require_usable_device(device, allow_cuda=True)
+        if usable_device.kind == "cpu" and has_gpu_code(self._library):
+            raise AotcError(
+                "device", f"{self.path.name} runs on GPUs only, not on {usable_device}", hint="use aotc.cuda(0)"
+            )
+        number = usable_device.index if usable_device.kind == "cuda" else None
         session = Session(self._library, self._threads if threads is None else threads, device=number)
         session.keep_alive = self._keep_alive
         return session

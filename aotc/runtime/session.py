@@ -130,8 +130,8 @@ class Session:
         self.name = library.name
         self.version = library.version
         self.path = library.path
-        more = 0 if self.threads is None else self.threads.count - 1
-        self.workspace_bytes = library.workspace_bytes + more * library.thread_workspace_bytes
+        extra_threads = 0 if self.threads is None else self.threads.count - 1
+        self.workspace_bytes = library.workspace_bytes + extra_threads * library.thread_workspace_bytes
         self.weights_bytes = library.weights_bytes
         self.keep_alive: object = None
 
@@ -229,7 +229,7 @@ class Session:
         """
         if type(inputs) is not dict or len(inputs) != len(self._expected) or not self._direct:
             return None
-        found = []
+        buffers = []
         for name, dtype, shape in self._expected:
             array = inputs.get(name)
             if type(array) is not np.ndarray or array.shape != shape:
@@ -239,8 +239,8 @@ class Session:
             ) or array.flags.num & _ALIGNED_CONTIGUOUS_FLAGS != _ALIGNED_CONTIGUOUS_FLAGS:
                 return None
             # the array cannot be resized while this buffer exists
-            found.append(_memory(array))
-        return found
+            buffers.append(_memory(array))
+        return buffers
 
     def _output_positions_if_valid(self, output_names: Iterable[str] | None) -> Iterable[int] | None:
         """Return the positions of the outputs with the given names; None if the names need
@@ -275,9 +275,9 @@ class Session:
         """
         if isinstance(output_names, str):
             raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{output_names!r}]")
-        wanted = list(output_names or ()) or list(self._places)
-        raise_if_problems([*problems, *tensors.diagnose_unknown_names("output", wanted, self._library.outputs)])
-        return [self._places[name] for name in wanted]
+        names = list(output_names or ()) or list(self._places)
+        raise_if_problems([*problems, *tensors.diagnose_unknown_names("output", names, self._library.outputs)])
+        return [self._places[name] for name in names]
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Binding:
         """Bind arrays to inputs and outputs for repeated runs; the caller changes their contents

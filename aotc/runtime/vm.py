@@ -264,11 +264,13 @@ class _LoadedKernels:
 
     def __init__(self, saved: _SavedExecutable, module: KernelModule) -> None:
         self._saved, self._module = saved, module
-        own = {n: k for n, k in zip(saved.names, saved.kernels, strict=True) if k.info is not None}
-        library = KernelLibrary(module.path, {n: k.info for n, k in own.items() if k.info is not None}, module)
-        self._runs = {n: make_kernel_function(library, n, k.result) for n, k in own.items()}
-        others = {number: k.text for number, k in enumerate(saved.kernels) if k.text}
-        self._late = _DYNAMIC_KERNEL_COMPILER[0](others, saved.target) if others else None
+        static_kernels = {n: k for n, k in zip(saved.names, saved.kernels, strict=True) if k.info is not None}
+        library = KernelLibrary(
+            module.path, {n: k.info for n, k in static_kernels.items() if k.info is not None}, module
+        )
+        self._runs = {n: make_kernel_function(library, n, k.result) for n, k in static_kernels.items()}
+        late_texts = {number: k.text for number, k in enumerate(saved.kernels) if k.text}
+        self._late = _DYNAMIC_KERNEL_COMPILER[0](late_texts, saved.target) if late_texts else None
 
     def __call__(self, number: int, args: Sequence[Value], /) -> Value:
         run = self._runs.get(self._saved.names[number])

@@ -227,7 +227,7 @@ def instruction_definitions() -> Iterator[Instruction]:
         dot = f"tdpb{data[0].replace('i', 's')}{weights[0].replace('i', 's')}d"
         name, words = amx_kernel_name(data, weights), {"DATA": data, "WEIGHTS": weights, "DOT": dot}
         numbers = ("int32",) * len(SIZE_ARGUMENT_NAMES)
-        for own, takes, meaning, made in (
+        for kernel_name, arg_types, meaning, kernel_text in (
             (
                 name,
                 (weights, *numbers),
@@ -241,8 +241,8 @@ def instruction_definitions() -> Iterator[Instruction]:
                 _INT4_KERNEL_C,
             ),
         ):
-            kinds = (f"{data}x*", f"{takes[0]}x*", *takes[1:])
+            kinds = (f"{data}x*", f"{arg_types[0]}x*", *arg_types[1:])
             operands = ", ".join(f"{{{k}}}" for k in range(1, len(kinds) + 1))
             yield define_memory_micro_kernel(
-                own, kinds, "int32", _accumulators_per_call, meaning, operands, made, **words
+                kernel_name, kinds, "int32", _accumulators_per_call, meaning, operands, kernel_text, **words
             )

@@ -47,15 +47,15 @@ def _interleave_rows_reference(*runs: Any) -> Any:
 def _dot_2_positions_4_outputs_in_numpy(pairs: Any, weights: Any) -> Any:
     data = pairs.astype(np.int64).reshape(-1, 2, POSITIONS_PER_TILE, 2)
     # a byte of weights: group, output, which of a pair, which pair
-    found = weights.astype(np.int64).reshape(-1, OUTPUTS_PER_BLOCK, 2, 2)
-    return np.einsum("grpj,gojr->op", data, found).reshape(-1).astype(np.int32)
+    weight_groups = weights.astype(np.int64).reshape(-1, OUTPUTS_PER_BLOCK, 2, 2)
+    return np.einsum("grpj,gojr->op", data, weight_groups).reshape(-1).astype(np.int32)
 
 
 def _dot_1_position_4_outputs_in_numpy(data: Any, weights: Any) -> Any:
     whole = np.zeros(weights.size // OUTPUTS_PER_BLOCK, np.int64)
     whole[: data.size] = data
-    found = weights.astype(np.int64).reshape(-1, OUTPUTS_PER_BLOCK, BYTES_PER_DOT)
-    return np.einsum("gk,gok->o", whole.reshape(-1, BYTES_PER_DOT), found).astype(np.int32)
+    weight_groups = weights.astype(np.int64).reshape(-1, OUTPUTS_PER_BLOCK, BYTES_PER_DOT)
+    return np.einsum("gk,gok->o", whole.reshape(-1, BYTES_PER_DOT), weight_groups).astype(np.int32)
 
 
 #: Where the assembly below can be used.

@@ -31,15 +31,15 @@ def _copy_bytes_numpy_reference(data: Any) -> Any:
 
 def _matvec_numpy_reference(data: Any, weights: Any) -> Any:
     row = np.atleast_1d(data).astype(np.int64)
-    found = np.atleast_1d(weights).astype(np.int64).reshape(-1, row.size) @ row
-    return _unwrap_single_element(found.astype(np.int32))
+    sums = np.atleast_1d(weights).astype(np.int64).reshape(-1, row.size) @ row
+    return _unwrap_single_element(sums.astype(np.int32))
 
 
 def _depthwise_numpy_reference(data: Any, weights: Any, tap_count: Any, tap_stride: Any) -> Any:
     rows = np.atleast_1d(data).astype(np.int64).reshape(int(tap_count), -1)
     places = np.arange(int(tap_count))[:, None] * int(tap_stride) + np.arange(rows.shape[1])
-    found = (rows * np.atleast_1d(weights).astype(np.int64)[places]).sum(0)
-    return _unwrap_single_element(found.astype(np.int32))
+    sums = (rows * np.atleast_1d(weights).astype(np.int64)[places]).sum(0)
+    return _unwrap_single_element(sums.astype(np.int32))
 
 
 def _requantize_numpy_reference(rounds_twice: bool) -> Any:

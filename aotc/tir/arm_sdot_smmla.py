@@ -116,16 +116,16 @@ def _join_halves_numpy_reference(half: int, a: Any, b: Any) -> Any:
 def instruction_definitions() -> Iterator[Instruction]:
     """Yield the instructions for all operand types that have one."""
     for ((data, weights), kind), k in product(_DOT_LANE_PREFIX_OF_DTYPES.items(), range(WORDS_PER_VECTOR)):
-        name, takes = dot_by_lane_instruction_name(data, weights, k), ("int32x4", "int32x4", f"{weights}x16")
+        name, arg_types = dot_by_lane_instruction_name(data, weights, k), ("int32x4", "int32x4", f"{weights}x16")
         words = {"DATA": data, "WEIGHTS": weights, "KIND": kind, "LANE": k}
         yield define_c_vector_instruction(
-            name, takes, "", partial(_dot_by_lane_numpy_reference, k, data), _DOT_LANE_C, **words
+            name, arg_types, "", partial(_dot_by_lane_numpy_reference, k, data), _DOT_LANE_C, **words
         )
     for (data, weights), kind in _MATMUL_PREFIX_OF_DTYPES.items():
-        takes = ("int32x4", f"{data}x16", f"{weights}x16")
+        arg_types = ("int32x4", f"{data}x16", f"{weights}x16")
         words = {"DATA": data, "WEIGHTS": weights, "KIND": kind}
         yield define_c_vector_instruction(
-            matmul_instruction_name(data, weights), takes, "", _matmul_2x8_numpy_reference, _MATMUL_2X8_C, **words
+            matmul_instruction_name(data, weights), arg_types, "", _matmul_2x8_numpy_reference, _MATMUL_2X8_C, **words
         )
     for data in INT8_DTYPES:
         two = (f"{data}x16",) * 2

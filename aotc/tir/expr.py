@@ -84,11 +84,11 @@ def _cache_node_hash(cls: type[T]) -> type[T]:
 
     def cached_hash(self: Any) -> int:
         try:
-            found: int = self._hash
+            hash_value: int = self._hash
         except AttributeError:
-            found = computed(self)
-            object.__setattr__(self, "_hash", found)
-        return found
+            hash_value = computed(self)
+            object.__setattr__(self, "_hash", hash_value)
+        return hash_value
 
     cls.__hash__ = cached_hash  # type: ignore[method-assign]
     return cls
@@ -400,10 +400,10 @@ def cast(a: Expr, dtype: str) -> Expr:
 
 def bitcast(a: Expr, dtype: str) -> Expr:
     """Return the bits of `a` reinterpreted as `dtype`; raise TypeError if the widths differ."""
-    made = DType(dtype)
-    if made.bits != a.dtype.bits:
+    new_dtype = DType(dtype)
+    if new_dtype.bits != a.dtype.bits:
         raise TypeError(f"bitcast of {a.dtype} to {dtype}")
-    return a if a.dtype == made else Bitcast(made, a)
+    return a if a.dtype == new_dtype else Bitcast(new_dtype, a)
 
 
 def select(cond: Expr, a: Operand, b: Operand) -> Expr:
@@ -473,8 +473,8 @@ def operands(expr: Expr) -> tuple[Expr, ...]:
 
 def with_operands(expr: Expr, fresh: tuple[Expr, ...]) -> Expr:
     """Return `expr` with its operands replaced and folded; return `expr` itself if nothing changed."""
-    found, made = _OPERANDS_AND_BUILDER_OF_KIND[type(expr)]
-    return expr if all(map(operator.is_, found(expr), fresh)) else made(expr, *fresh)
+    get_operands, build = _OPERANDS_AND_BUILDER_OF_KIND[type(expr)]
+    return expr if all(map(operator.is_, get_operands(expr), fresh)) else build(expr, *fresh)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
@@ -494,12 +494,12 @@ def walk_once(expr: Expr) -> Iterator[Expr]:
     Expressions with shared subexpressions may represent trees of exponential size: use this walk to
     ask which nodes occur, and `walk` only to count occurrences.
     """
-    stack, seen = [expr], set[int]()
+    stack, visited_ids = [expr], set[int]()
     while stack:
         node = stack.pop()
-        if id(node) in seen:
+        if id(node) in visited_ids:
             continue
-        seen.add(id(node))
+        visited_ids.add(id(node))
         yield node
         if not isinstance(node, (Var, Const)):
             stack.extend(reversed(operands(node)))

@@ -40,6 +40,6 @@ def require_exact_math_flags(cflags: Iterable[str]) -> None:
     """Raise AotcError (code "cflags") for compiler flags that change results or outputs."""
     given = tuple(dict.fromkeys(cflags))
     for pattern, why, hint in _REFUSED_FLAG_PATTERNS:
-        if found := list(filter(pattern.fullmatch, given)):
-            text = f"C is not compiled with {' '.join(found)}: {why}"
+        if matches := list(filter(pattern.fullmatch, given)):
+            text = f"C is not compiled with {' '.join(matches)}: {why}"
             raise AotcError("cflags", text, hint=hint)

@@ -48,14 +48,14 @@ def select_float_abi(target: Target, requested_abi: str | None, cflags: Sequence
     stated = float_abi_from_cflags(cflags)
     if requested_abi is None:
         return with_float_abi(target, stated) if stated and float_abi(target) else target
-    made = with_float_abi(target, requested_abi)
+    new_target = with_float_abi(target, requested_abi)
     if stated and stated != requested_abi:
         text = (
             f"the float ABI {requested_abi} is asked for, and the flags of "
             f"the C compiler say {_FLOAT_ABI_OPTION}{stated}"
         )
         raise AotcError("float-abi", text, hint="leave one of them out, or give both the same value")
-    return made
+    return new_target
 
 
 def with_float_abi(target: Target, abi: str) -> Target:
@@ -87,7 +87,7 @@ def with_float_abi(target: Target, abi: str) -> Target:
         if not f.startswith((_FLOAT_ABI_OPTION, "-mfpu=") if abi == "soft" else _FLOAT_ABI_OPTION)
     )
     flags += (_FLOAT_ABI_OPTION + abi,)
-    made = replace(target, cflags=flags, base_cflags=flags, fma=target.fma and abi != "soft")
+    new_target = replace(target, cflags=flags, base_cflags=flags, fma=target.fma and abi != "soft")
     # vectors of integers share their registers with floats
-    lacks_vectors = abi == "soft" and made.dots is not None and made.dots.along
-    return replace(made, dots=None, activations="") if lacks_vectors else made
+    lacks_vectors = abi == "soft" and new_target.dots is not None and new_target.dots.along
+    return replace(new_target, dots=None, activations="") if lacks_vectors else new_target

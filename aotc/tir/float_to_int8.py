@@ -116,8 +116,8 @@ def _quantize_text_substitutions(dtype: str, lanes: int) -> dict[str, str]:
 def instruction_definitions() -> Iterator[Instruction]:
     """Yield the instructions for int8, uint8 and all vector lengths."""
     for dtype, lanes in product(_PACK_BUILTIN_AND_MINIMUM, INT32_VECTOR_LENGTHS):
-        takes, gives = (f"float32x{lanes}",) * (BYTES_PER_DOT + 1), f"{dtype}x{BYTES_PER_DOT * lanes}"
+        arg_types, gives = (f"float32x{lanes}",) * (BYTES_PER_DOT + 1), f"{dtype}x{BYTES_PER_DOT * lanes}"
         name, meaning = quantize_instruction_name(dtype, lanes), _numpy_quantize_of_vectors(dtype)
         yield define_c_vector_instruction(
-            name, takes, gives, meaning, _QUANTIZE_C, **_quantize_text_substitutions(dtype, lanes)
+            name, arg_types, gives, meaning, _QUANTIZE_C, **_quantize_text_substitutions(dtype, lanes)
         )

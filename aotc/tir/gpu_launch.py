@@ -76,8 +76,8 @@ def block_and_thread_loops(kernel: Kernel) -> tuple[For, For]:
 
 def buffers_of_last_block_counters(kernel: Kernel) -> frozenset[Buffer]:
     """Return the buffers of last-block counters, which are zero before and after every launch."""
-    found = (last_block_counter_increment(stmt) for stmt in walk_stmts(kernel.body))
-    first = (call.args[0] for call in found if call is not None)
+    increments = (last_block_counter_increment(stmt) for stmt in walk_stmts(kernel.body))
+    first = (call.args[0] for call in increments if call is not None)
     return frozenset(load.buffer for load in first if isinstance(load, Load))
 
 

@@ -71,8 +71,8 @@ class Instruction:
         has the function.
         """
         kinds = ("", "one" if lanes == 1 else "many")
-        found = (t for t in self.texts if dialect in (t.dialects or (dialect,)) and t.lanes in kinds)
-        return next(found, None)
+        matches = (t for t in self.texts if dialect in (t.dialects or (dialect,)) and t.lanes in kinds)
+        return next(matches, None)
 
     def result_dtype_and_lanes(self, operand_dtype: DType, lanes: int) -> tuple[DType, int]:
         """Return the dtype and lanes of the result for a first operand of this dtype and lanes."""
@@ -82,16 +82,16 @@ class Instruction:
         """Return the problem with operands of these types and lanes, or with a block's rows; "" if
         valid.
         """
-        found = tuple(operand_types)
+        actual_types = tuple(operand_types)
         if is_memory_block != self.block:
             return f"{self.name} works on {'blocks of memory' if self.block else 'values'}"
-        if len(found) != len(self.takes):
-            return f"{self.name} with {len(found)} operands"
-        rows = list(zip(self.takes, found, strict=True))
-        if len({actual for wanted, actual in rows if wanted in OPERAND_KIND_DTYPES}) > 1:
+        if len(actual_types) != len(self.takes):
+            return f"{self.name} with {len(actual_types)} operands"
+        rows = list(zip(self.takes, actual_types, strict=True))
+        if len({actual for kind, actual in rows if kind in OPERAND_KIND_DTYPES}) > 1:
             return f"{self.name} of operands of different types"
         wrong = (row for row in rows if not _matches_operand_kind(*row))
-        return next((f"{self.name} of {dtype}x{lanes}, not of {wanted}" for wanted, (dtype, lanes) in wrong), "")
+        return next((f"{self.name} of {dtype}x{lanes}, not of {kind}" for kind, (dtype, lanes) in wrong), "")
 
 
 #: The types that "float", "single", "integer", "word" and "number" stand for.
@@ -138,8 +138,8 @@ def define_c_vector_instruction(
     """Return an instruction that is a C function of vectors named aotc_NAME; `words` are replaced
     in its text.
     """
-    made = _function_call_text(name, len(operand_types), "gnu-c", fill_template(c_template, NAME=name, **words))
-    return Instruction(name=name, takes=tuple(operand_types), gives=result_type, meaning=reference, texts=(made,))
+    c_text = _function_call_text(name, len(operand_types), "gnu-c", fill_template(c_template, NAME=name, **words))
+    return Instruction(name=name, takes=tuple(operand_types), gives=result_type, meaning=reference, texts=(c_text,))
 
 
 def define_gpu_instruction(
@@ -156,10 +156,10 @@ def define_gpu_instruction(
     """Return an instruction that is a GPU function; a warp-level one takes the address of its
     result first.
     """
-    made = _function_call_text(
+    cuda_text = _function_call_text(
         name, len(operand_types) + warp, "cuda", fill_template(cuda_template, NAME=name, **words)
     )
-    facts: dict[str, Any] = {"meaning": reference, "texts": (made,), "least": least}
+    facts: dict[str, Any] = {"meaning": reference, "texts": (cuda_text,), "least": least}
     return Instruction(name=name, takes=tuple(operand_types), gives=result_type, warp=warp, **facts)
 
 
@@ -181,8 +181,8 @@ def define_memory_micro_kernel(
     """Return a micro-kernel: a C function aotc_NAME that takes the address of its result, then
     `operand_text`.
     """
-    made = InstructionText(
+    c_text = InstructionText(
         call=f"aotc_{name}({{0}}, {operand_text})", function=fill_template(c_template, NAME=name, **words)
     )
-    facts: dict[str, Any] = {"width": result_width, "meaning": reference, "texts": (made,), "memory": True}
+    facts: dict[str, Any] = {"width": result_width, "meaning": reference, "texts": (c_text,), "memory": True}
     return Instruction(name=name, takes=tuple(operand_types), gives=result_type, **facts)

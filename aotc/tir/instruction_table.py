@@ -89,9 +89,9 @@ def _define_warp_shuffle(name: str, cuda_intrinsic: str, source_lane: Callable[[
     """
 
     def simulate_warp_shuffle(values: Any, shift: Any) -> Any:
-        own = np.arange(THREADS_PER_WARP)
-        other = source_lane(own, shift)
-        return values[np.where(other < THREADS_PER_WARP, other, own)]
+        lanes = np.arange(THREADS_PER_WARP)
+        other = source_lane(lanes, shift)
+        return values[np.where(other < THREADS_PER_WARP, other, lanes)]
 
     text = InstructionText(call=f"{cuda_intrinsic}(0xffffffffu, {{0}}, {{1}})", dialects=("cuda",))
     return Instruction(name=name, takes=("number", "int32"), meaning=simulate_warp_shuffle, texts=(text,), warp=True)
@@ -175,12 +175,12 @@ def _define_tensor_core_instructions(dtype: DType, kind: str) -> Iterator[Instru
     else:
         for name, meaning, text in warp_matrix_fragments.ldmatrix_names_semantics_and_cuda_code(str(dtype)):
             yield define_gpu_instruction(name, (f"{dtype}x8",), "uint32x4", meaning, text, least=75, warp=True)
-    takes = ("float32x4", "uint32x4", "uint32x2")
+    arg_types = ("float32x4", "uint32x4", "uint32x2")
     meaning, text = (
         partial(warp_matrix_fragments.tensor_core_multiply_reference, dtype, dtype),
         warp_matrix_fragments.FLOAT_MMA_CUDA,
     )
-    yield define_gpu_instruction(f"mma_{dtype}", takes, "float32x4", meaning, text, least=80, warp=True, **words)
+    yield define_gpu_instruction(f"mma_{dtype}", arg_types, "float32x4", meaning, text, least=80, warp=True, **words)
 
 
 def _define_int8_instructions() -> Iterator[Instruction]:
@@ -195,9 +195,9 @@ def _define_int8_instructions() -> Iterator[Instruction]:
         amx_kernels,
     ):
         yield from table.instruction_definitions()
-    takes = ("int32x4", "int32x4", "int32x2")
+    arg_types = ("int32x4", "int32x4", "int32x2")
     for name, meaning, text in warp_matrix_fragments.int8_mma_instructions():
-        yield define_gpu_instruction(name, takes, "int32x4", meaning, text, least=80, warp=True)
+        yield define_gpu_instruction(name, arg_types, "int32x4", meaning, text, least=80, warp=True)
     for k in range(int8_dot_products.BYTES_PER_DOT):
         yield Instruction(
             name=f"quarter{k}",

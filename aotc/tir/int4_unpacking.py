@@ -72,9 +72,9 @@ __attribute__((__unused__)) $inline aotc_float32x16 aotc_NAME(aotc_float32x16 ta
 
 def widen_bytes_c_text(lanes: int) -> str:
     """Return the C lines that widen the bytes v to int16 vectors."""
-    feature, made = _WIDENING_BUILTIN_OF_LANES.get(lanes, ("", ""))
+    feature, builtin = _WIDENING_BUILTIN_OF_LANES.get(lanes, ("", ""))
     return fill_template(
-        _BUILTIN_WIDEN_C if made else _PORTABLE_WIDEN_C, FEATURE=feature, CALL=made, SIZE=lanes, HALF=lanes // 2
+        _BUILTIN_WIDEN_C if builtin else _PORTABLE_WIDEN_C, FEATURE=feature, CALL=builtin, SIZE=lanes, HALF=lanes // 2
     )
 
 
@@ -96,9 +96,9 @@ def pack_int4(values: Any, minimum: int) -> Any:
     """Pack values between `minimum` and `minimum + 15` two to a byte; an odd count is padded by
     `minimum`.
     """
-    found = (np.ravel(values).astype(np.int16) - minimum).astype(np.uint8)
-    found = np.pad(found, (0, found.size % 2))
-    return found[::2] | found[1::2] << 4
+    offsets = (np.ravel(values).astype(np.int16) - minimum).astype(np.uint8)
+    offsets = np.pad(offsets, (0, offsets.size % 2))
+    return offsets[::2] | offsets[1::2] << 4
 
 
 def unpack_int4(dtype: str, packed: Any, minimum: Any) -> Any:
@@ -110,10 +110,10 @@ def unpack_int4(dtype: str, packed: Any, minimum: Any) -> Any:
 def instruction_definitions() -> Iterator[Instruction]:
     """Yield the instructions for int8, uint8 and all vector lengths."""
     for dtype, lanes in product(INT8_DTYPES, BYTE_VECTOR_LENGTHS):
-        name, takes = int4_unpack_instruction_name(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
+        name, arg_types = int4_unpack_instruction_name(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
         words = {"WIDE": widen_bytes_c_text(lanes), "DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}
         yield define_c_vector_instruction(
-            name, takes, f"{dtype}x{lanes}", partial(unpack_int4, dtype), _UNPACK_C, **words
+            name, arg_types, f"{dtype}x{lanes}", partial(unpack_int4, dtype), _UNPACK_C, **words
         )
     table = "float32x16"
     yield define_c_vector_instruction(

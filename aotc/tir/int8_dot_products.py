@@ -157,8 +157,8 @@ def _aarch64_assembly_dot_text(mnemonic: str) -> DotText:
     text = f'__asm__("{mnemonic} %0.4s, %1.16b, %2.16b" : "+w"(sum)'
 
     def inline_assembly_text(acc: str, a: str, b: str) -> str:
-        made = f'{text} : "w"({a}), "w"({b}))'
-        return f"__extension__({{ VECTOR sum = {acc}; {made}; sum; }})"
+        assembly = f'{text} : "w"({a}), "w"({b}))'
+        return f"__extension__({{ VECTOR sum = {acc}; {assembly}; sum; }})"
 
     return inline_assembly_text
 
@@ -171,8 +171,8 @@ def _vnni_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int) ->
     if vector_bytes < 64:
         features = f"(({features} && defined(__AVX512VL__)) || defined(__AVXVNNI__))"
     for name in (f"vpdpbusd_v{vector_bytes // 4}si", f"vpdpbusd{vector_bytes * 8}"):
-        found = f"{features} && AOTC_HAS(__builtin_ia32_{name})"
-        yield found, _dot_text_from_uint8_int8_dot(data_dtype, weight_dtype, _x86_builtin_dot_text(name))
+        condition = f"{features} && AOTC_HAS(__builtin_ia32_{name})"
+        yield condition, _dot_text_from_uint8_int8_dot(data_dtype, weight_dtype, _x86_builtin_dot_text(name))
 
 
 def _aarch64_dot_variants(data_dtype: str, weight_dtype: str) -> Iterator[tuple[str, str]]:
@@ -182,10 +182,10 @@ def _aarch64_dot_variants(data_dtype: str, weight_dtype: str) -> Iterator[tuple[
             "defined(__ARM_FEATURE_MATMUL_INT8)",
             _dot_text_from_uint8_int8_dot(data_dtype, weight_dtype, _aarch64_assembly_dot_text("usdot")),
         )
-    made = _dot_text_from_same_sign_dots(
+    dot_text = _dot_text_from_same_sign_dots(
         data_dtype, weight_dtype, _aarch64_assembly_dot_text("sdot"), _aarch64_assembly_dot_text("udot")
     )
-    yield "defined(__ARM_FEATURE_DOTPROD)", made
+    yield "defined(__ARM_FEATURE_DOTPROD)", dot_text
 
 
 #: Sums of two products by the bytes of a vector: where there are some, and what compilers call them.
@@ -234,18 +234,18 @@ def _portable_dot_text(data_dtype: str, weight_dtype: str) -> str:
 
 def _define_dot_instruction(data_dtype: str, weight_dtype: str, lanes: int) -> Instruction:
     size, number = lanes * BYTES_PER_DOT, f"int32x{lanes}"
-    found = [*_vnni_dot_variants(data_dtype, weight_dtype, size)]
-    found += _aarch64_dot_variants(data_dtype, weight_dtype) if size == 16 else ()
-    found += _pmaddwd_dot_variants(data_dtype, weight_dtype, size)
-    lines = (f"if {features}\n  return {made};\n" for features, made in found)
+    variants = [*_vnni_dot_variants(data_dtype, weight_dtype, size)]
+    variants += _aarch64_dot_variants(data_dtype, weight_dtype) if size == 16 else ()
+    variants += _pmaddwd_dot_variants(data_dtype, weight_dtype, size)
+    lines = (f"if {features}\n  return {dot_text};\n" for features, dot_text in variants)
     branches = "#" + "#el".join(lines)
     branches += f"#else\n  return {_portable_dot_text(data_dtype, weight_dtype)};\n#endif\n"
     words = {"BRANCHES": branches, "DATA": data_dtype, "WEIGHTS": weight_dtype}
     words |= {"SIZE": str(size), "VECTOR": f"aotc_{number}"}
-    takes = (number, number, f"{weight_dtype}x{size}")
+    arg_types = (number, number, f"{weight_dtype}x{size}")
     return define_c_vector_instruction(
         dot_instruction_name(data_dtype, weight_dtype, lanes),
-        takes,
+        arg_types,
         "",
         partial(dot_numpy_reference, data_dtype),
         _DOT_C,
@@ -269,8 +269,12 @@ def instruction_definitions() -> Iterator[Instruction]:
         yield replace(row, texts=(*row.texts, device))
     for data, lanes in product(INT8_DTYPES, INT32_VECTOR_LENGTHS):
         number = f"int32x{lanes}"
-        made = InstructionText(call=f"((aotc_{number}){{0:14}})", dialects=("gnu-c",))
-        facts: dict[str, Any] = {"gives": number, "meaning": _bytes_to_int32_vector_numpy_reference, "texts": (made,)}
+        cast_text = InstructionText(call=f"((aotc_{number}){{0:14}})", dialects=("gnu-c",))
+        facts: dict[str, Any] = {
+            "gives": number,
+            "meaning": _bytes_to_int32_vector_numpy_reference,
+            "texts": (cast_text,),
+        }
         yield Instruction(
             name=load_words_instruction_name(data, lanes), takes=(f"{data}x{BYTES_PER_DOT * lanes}",), **facts
         )

@@ -160,11 +160,11 @@ class CompiledKernel:
         """Run all threads one after the other from barrier to barrier, until they end."""
         runs = tuple(threads)
         warps = [runs[k : k + THREADS_PER_WARP] for k in range(0, len(runs), THREADS_PER_WARP)]
-        met = len(runs)
-        while met:
-            met = sum(map(self._run_warp_to_barrier, warps))
-            if met not in (0, len(runs)):
-                text = f"{met} of {len(runs)} threads wait at a barrier, but the other threads have ended"
+        waiting_count = len(runs)
+        while waiting_count:
+            waiting_count = sum(map(self._run_warp_to_barrier, warps))
+            if waiting_count not in (0, len(runs)):
+                text = f"{waiting_count} of {len(runs)} threads wait at a barrier, but the other threads have ended"
                 raise self._barrier_divergence_error(text)
 
     def _run_warp_to_barrier(self, warp: Sequence[Iterator[Any]]) -> int:
@@ -172,10 +172,10 @@ class CompiledKernel:
         have ended.
         """
         while True:
-            found = [next(run, self) for run in warp]
-            calls = sorted((call for call in found if isinstance(call, list)), key=itemgetter(0))
+            events = [next(run, self) for run in warp]
+            calls = sorted((call for call in events if isinstance(call, list)), key=itemgetter(0))
             if not calls:
-                return sum(one is None for one in found)
+                return sum(event is None for event in events)
             meaning = calls[0][1]
             if [call[1] for call in calls] != [meaning] * THREADS_PER_WARP:
                 raise self._barrier_divergence_error(f"{len(calls)} threads of a warp come to an instruction of all")
@@ -445,8 +445,8 @@ class _PythonWriter:
         block = f"{numbers}[:, None] * {{}} + {numbers} + {{}}"
         at = block.format(stmt.source_stride, self.python_expr_text(stmt.source.index))
         to = block.format(stmt.stride, self.python_expr_text(stmt.index))
-        made = f"intrinsic_{stmt.name}(take({self.python_name(source)}, {at}, None, {source.name!r}))"
-        self.append_python_line(depth, f"put({self.python_name(target)}, {to}, {made}, {target.name!r})")
+        call_text = f"intrinsic_{stmt.name}(take({self.python_name(source)}, {at}, None, {source.name!r}))"
+        self.append_python_line(depth, f"put({self.python_name(target)}, {to}, {call_text}, {target.name!r})")
 
     def varies_in_vector_loop(self, expr: Expr) -> bool:
         """Return True if the value of an expression differs between iterations of the vectorized

@@ -127,10 +127,10 @@ class _TokenReader:
 
     def parse_type(self) -> tuple[DType, int]:
         token = self.current_token
-        found = _parse_type_name(self.expect_token("name"))
-        if found is None:
+        parsed_type = _parse_type_name(self.expect_token("name"))
+        if parsed_type is None:
             raise self.parse_error(f"no type {token.text}", token)
-        return found
+        return parsed_type
 
 
 @dataclass(slots=True)
@@ -316,11 +316,11 @@ class _KernelParser(_TokenReader):
             value, dtype = int(text), INDEX
         else:
             value, dtype = float(text), DType("float32")
-        behind = self.tokens[self.position + 2 : self.position + 3]
+        lookahead = self.tokens[self.position + 2 : self.position + 3]
         if (
             self.current_token.text != ":"
             or _parse_type_name(self.token_after_current.text) is None
-            or any(t.text == "(" for t in behind)
+            or any(t.text == "(" for t in lookahead)
         ):
             # what follows may be a conversion, `int32(x)`, behind a selection
             return Const(value, dtype)

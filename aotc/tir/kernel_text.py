@@ -148,8 +148,8 @@ class _KernelPrinter:
         """Return the text of an expression, in parentheses if its precedence is below
         `min_precedence`.
         """
-        text, own = self.expr_text_and_precedence(expr)
-        return text if own >= min_precedence else f"({text})"
+        text, precedence = self.expr_text_and_precedence(expr)
+        return text if precedence >= min_precedence else f"({text})"
 
     def expr_text_and_precedence(self, expr: Expr) -> tuple[str, int]:
         """Return the text of an expression and the precedence of its outermost operator."""

@@ -88,10 +88,10 @@ def _needs_gpu(stmt: Stmt, shared_memory_buffers: Container[Buffer]) -> bool:
     """Return True if a statement can run on a GPU only: it has blocks, threads, or operations on
     shared memory.
     """
-    together = has_gpu_loops(stmt) or any(
+    is_gpu_only = has_gpu_loops(stmt) or any(
         warp_instruction_of_stmt(s) or last_block_counter_increment(s) for s in walk_stmts(stmt)
     )
-    return together or any(b in shared_memory_buffers for b in (*read_buffers(stmt), *written_buffers(stmt)))
+    return is_gpu_only or any(b in shared_memory_buffers for b in (*read_buffers(stmt), *written_buffers(stmt)))
 
 
 @frozen
@@ -158,11 +158,11 @@ class _KernelChecker:
         """Check that last-block counters start at zero and are used for nothing else."""
         stmts = list(walk_stmts(self.kernel.body))
         arrivals = {s for s in stmts if last_block_counter_increment(s) is not None}
-        found = buffers_of_last_block_counters(self.kernel) if arrivals else frozenset()
-        self.filled |= found
-        others = {load.buffer for s in stmts if found for load in direct_loads(s) if s not in arrivals}
-        alone = len(found) == len(arrivals) and not found & (others | self.written)
-        if not (alone and found <= {*self.kernel.workspace}):
+        counters = buffers_of_last_block_counters(self.kernel) if arrivals else frozenset()
+        self.filled |= counters
+        other_buffers = {load.buffer for s in stmts if counters for load in direct_loads(s) if s not in arrivals}
+        alone = len(counters) == len(arrivals) and not counters & (other_buffers | self.written)
+        if not (alone and counters <= {*self.kernel.workspace}):
             self.report_problem("what counts blocks is not scratch for that alone")
 
     # statements
@@ -231,13 +231,17 @@ class _KernelChecker:
             return
         if loop.var in scope.visible:
             self.report_problem(f"loop variable {loop.var.name} is in use already")
-        own = {"block": self.kernel.stack_and_shared_buffers, "thread": self.kernel.stack}.get(loop.kind, ())
+        private_buffers = {"block": self.kernel.stack_and_shared_buffers, "thread": self.kernel.stack}.get(
+            loop.kind, ()
+        )
         proven = why_gpu_loop_may_race if loop.kind in GPU_LOOP_KINDS else why_loop_kind_unproven
         stages = split_at_last_block_counters(loop) if loop.kind == "block" else [loop]
         if stages is None:
             self.report_problem("blocks arrive in another form than that of aotc.tir.loops.last_block_reduction_check")
-        found = (proven(one, scope.ranges, scope.visible, {*own, *self.unread}) for one in stages or ())
-        if (problem := next(filter(None, found), None)) is not None:
+        problems = (
+            proven(stage, scope.ranges, scope.visible, {*private_buffers, *self.unread}) for stage in stages or ()
+        )
+        if (problem := next(filter(None, problems), None)) is not None:
             self.report_problem(f"loop over {loop.var.name} is not {loop.kind}: {problem}")
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.value >= loop.end.value:
             return  # never runs
@@ -254,11 +258,11 @@ class _KernelChecker:
                 f"{stmt.buffer.name} is not written by copies of 4, 8 or 16 bytes from multiples of them on"
             )
         call = warp_instruction_of_stmt(stmt)
-        taken = [e for e in (call.args if call else (stmt.value,)) if isinstance(e, Load)]
-        pieces = [(e.buffer, e.index, e.lanes) for e in taken if e.lanes > 1]
+        loads = [e for e in (call.args if call else (stmt.value,)) if isinstance(e, Load)]
+        pieces = [(e.buffer, e.index, e.lanes) for e in loads if e.lanes > 1]
         if pieces and has_gpu_loops(self.kernel.body):
-            made = (stmt.buffer, stmt.index, stmt.value.lanes)
-            for buffer, index, lanes in (made, *pieces):
+            store_access = (stmt.buffer, stmt.index, stmt.value.lanes)
+            for buffer, index, lanes in (store_access, *pieces):
                 if not is_single_instruction_vector_access(buffer, linear_form(index, scope.ranges), lanes):
                     self.report_problem(f"{buffer.name} is not accessed at multiples of {lanes} elements")
         if stmt.value.dtype != stmt.buffer.dtype:
@@ -277,8 +281,8 @@ class _KernelChecker:
             return False
         lanes = source.lanes
         whole = all(
-            is_single_instruction_vector_access(one.buffer, linear_form(one.index, scope.ranges), lanes)
-            for one in (stmt, source)
+            is_single_instruction_vector_access(access.buffer, linear_form(access.index, scope.ranges), lanes)
+            for access in (stmt, source)
         )
         return whole and lanes * source.dtype.itemsize >= 4 and source.stride == 1
 
@@ -350,10 +354,10 @@ class _KernelChecker:
         low, high = bounds(index, scope.ranges)
         if scope.around is None or (low >= 0 and high <= buffer.size - lanes):
             return
-        found = sorted(index_values_reached(scope.around, index))
-        if found and (found[0] < 0 or found[-1] > buffer.size - lanes):
+        indices = sorted(index_values_reached(scope.around, index))
+        if indices and (indices[0] < 0 or indices[-1] > buffer.size - lanes):
             self.report_problem(
-                f"{buffer.name}[{found[0]} .. {found[-1] + lanes - 1}] is outside its {buffer.size} elements"
+                f"{buffer.name}[{indices[0]} .. {indices[-1] + lanes - 1}] is outside its {buffer.size} elements"
             )
 
     def check_written_before_read(self, buffer: Buffer, scope: _Scope) -> None:

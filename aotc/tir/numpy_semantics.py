@@ -102,8 +102,8 @@ def _truncate_float_to_integer(x: Any, dtype: Any) -> Any:
         low = _truncate_float_to_integer(np.where(upper, x - 2.0**63, x), np.dtype(np.int64))
         return low.astype(np.uint64) + np.where(upper, np.uint64(1 << 63), np.uint64(0))
     bits = 64 if dtype in (np.int64, np.uint32) else 32
-    held = (x >= -(2.0 ** (bits - 1))) & (x < 2.0 ** (bits - 1))
-    whole = np.where(held, x, -(2.0 ** (bits - 1))).astype(np.int64)
+    in_range = (x >= -(2.0 ** (bits - 1))) & (x < 2.0 ** (bits - 1))
+    whole = np.where(in_range, x, -(2.0 ** (bits - 1))).astype(np.int64)
     return whole.astype(dtype)
 
 
@@ -169,8 +169,8 @@ def _shift_with_overflow_result(
             return _wrap64(shift(a, b)) if 0 <= b < width else result_of_oversized_shift(a)
         left, right = np.asarray(a), np.asarray(b)
         inside = (right >= 0) & (right < width)
-        found: Any = np.where(inside, shift(left, np.where(inside, right, 0)), result_of_oversized_shift(left))
-        return found.astype(left.dtype)[()]
+        result: Any = np.where(inside, shift(left, np.where(inside, right, 0)), result_of_oversized_shift(left))
+        return result.astype(left.dtype)[()]
 
     return _carry_subbyte_ints_in_int8(shift_or_overflow)
 
@@ -191,8 +191,8 @@ def _nan_propagating_min_or_max(is_more_extreme: Callable[[Value, Value], Value]
     def min_or_max(a: Value, b: Value) -> Value:
         if isinstance(a, int) and isinstance(b, int):
             return b if is_more_extreme(b, a) else a
-        found: Any = np.where(is_more_extreme(b, a) | (b != b), b, a)
-        return found[()]
+        result: Any = np.where(is_more_extreme(b, a) | (b != b), b, a)
+        return result[()]
 
     return min_or_max
 
@@ -227,9 +227,9 @@ def _integer_power(a: Value, b: Value) -> Value:
             return pow(base, exponent, 2**64)
         return base ** (-exponent % 2) if base in (1, -1) else 0
 
-    found = np.array([_wrap64(power_modulo_2_64(int(x), int(y))) for x, y in np.broadcast(a, b)], np.int64)
+    powers = np.array([_wrap64(power_modulo_2_64(int(x), int(y))) for x, y in np.broadcast(a, b)], np.int64)
     shape = np.broadcast_shapes(np.shape(a), np.shape(b))
-    result = found.reshape(shape).astype(np.int64 if isinstance(a, int) else a.dtype)[()]
+    result = powers.reshape(shape).astype(np.int64 if isinstance(a, int) else a.dtype)[()]
     return int(result) if isinstance(result, np.int64) else result
 
 

@@ -166,11 +166,11 @@ class KernelPass(ProgramPass):
         raise NotImplementedError
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        made = {}
+        new_kernels = {}
         for k, kernel in enumerate(module.distinct_kernels):
             report_progress(k, len(module.distinct_kernels), f"{self.name}, kernel {kernel.name}")
-            made[kernel] = self.rewrite_kernel(kernel)
-        return module.replace_kernels(made)
+            new_kernels[kernel] = self.rewrite_kernel(kernel)
+        return module.replace_kernels(new_kernels)
 
 
 class FuseMultiplyAdds(KernelPass):
@@ -248,8 +248,8 @@ def program_passes(target: Target, multithreaded: bool = True) -> list[ProgramPa
 
 
 def _run_passes_in_current_context(program: Program, *passes: ProgramPass) -> Program:
-    made: Program = Sequential[Any](passes).run(program, PassContext.current())
-    return made
+    new_program: Program = Sequential[Any](passes).run(program, PassContext.current())
+    return new_program
 
 
 def eliminate_copies_pass(program: Program) -> Program:

@@ -115,10 +115,10 @@ def linear_form(expr: Expr, ranges: _RangesOrScope) -> LinearForm:
         case Var():
             single = _is_single_value(ranges.known.get(expr))
             return LinearForm(const=int(ranges.known[expr][0])) if single else _linear_form_of_atom(expr)
-    found = ranges.forms.get(id(expr))
-    if found is None:
-        found = ranges.forms[id(expr)] = expr, _linear_form_of_operation(expr, ranges)
-    return found[1]
+    cache_entry = ranges.forms.get(id(expr))
+    if cache_entry is None:
+        cache_entry = ranges.forms[id(expr)] = expr, _linear_form_of_operation(expr, ranges)
+    return cache_entry[1]
 
 
 def _linear_form_of_operation(expr: Expr, ranges: _SimplifierScope) -> LinearForm:
@@ -229,8 +229,8 @@ def recombine_divmod_terms(form: LinearForm, ranges: _RangesOrScope) -> LinearFo
         match atom:
             case Binary(op="floormod", a=x, b=Const(value=c)) if int(c) * k in form.terms.values():
                 whole = LinearForm({atom: 1}).add_multiple(linear_form(binary("floordiv", x, c), ranges), int(c))
-                found = all(form.terms.get(t) == k * factor for t, factor in whole.terms.items())
-                if found and len(whole.terms) == 2:
+                has_all_terms = all(form.terms.get(t) == k * factor for t, factor in whole.terms.items())
+                if has_all_terms and len(whole.terms) == 2:
                     return recombine_divmod_terms(
                         form.add_multiple(whole, -k).add_multiple(linear_form(x, ranges), k), ranges
                     )
@@ -348,16 +348,16 @@ def simplify(expr: Expr, ranges: _RangesOrScope) -> Expr:
     ranges = _as_simplifier_scope(ranges)
     if isinstance(expr, Const):
         return expr
-    found = ranges.made.get(id(expr))
-    if found is None:
+    cache_entry = ranges.made.get(id(expr))
+    if cache_entry is None:
         index = expr.dtype == INDEX and expr.lanes == 1
         simple = (
             recombine_divmod_terms(linear_form(expr, ranges), {}).to_expr()
             if index
             else _simplify_operands(expr, ranges)
         )
-        found = ranges.made[id(expr)] = expr, simple
-    return found[1]
+        cache_entry = ranges.made[id(expr)] = expr, simple
+    return cache_entry[1]
 
 
 def _simplify_operands(expr: Expr, ranges: _SimplifierScope) -> Expr:
@@ -424,10 +424,10 @@ def _remove_floordiv_from_nonnegative_form(form: LinearForm, ranges: _Simplifier
     match list(form.terms.items()):
         case [(Binary(op="floordiv", a=x, b=Const(value=c)), 1 | -1 as sign)] if c > 0:
             c = int(c)
-            made = LinearForm(const=form.const * c + (c - 1 if sign < 0 else 0)).add_multiple(
+            new_form = LinearForm(const=form.const * c + (c - 1 if sign < 0 else 0)).add_multiple(
                 linear_form(x, ranges), sign
             )
-            return made if _provably_fits_int64(made, ranges) else form
+            return new_form if _provably_fits_int64(new_form, ranges) else form
     return form
 
 
@@ -443,8 +443,8 @@ def simplify_stmt(stmt: Stmt, ranges: _RangesOrScope) -> Stmt:
         case If():
             return _simplify_if(stmt, ranges)
         case _:
-            made = rebuild_stmt(stmt, lambda s: simplify_stmt(s, ranges), lambda e: simplify(e, ranges))
-            return made.stmts[0] if isinstance(made, Block) and len(made.stmts) == 1 else made
+            new_stmt = rebuild_stmt(stmt, lambda s: simplify_stmt(s, ranges), lambda e: simplify(e, ranges))
+            return new_stmt.stmts[0] if isinstance(new_stmt, Block) and len(new_stmt.stmts) == 1 else new_stmt
 
 
 def is_empty(stmt: Stmt) -> bool:

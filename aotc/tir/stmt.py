@@ -232,8 +232,8 @@ def memoized_kernel(memo_kind: str, memo_key: object, span: Span | None, make_ke
 
     The results are stored by `aotc.ir.persistent_memo`.
     """
-    made = load_or_compute_memoized_result(memo_kind, memo_key, make_kernel, _KERNEL_FORM)
-    return share_memo_key(replace(made, span=span), made)
+    kernel = load_or_compute_memoized_result(memo_kind, memo_key, make_kernel, _KERNEL_FORM)
+    return share_memo_key(replace(kernel, span=span), kernel)
 
 
 def _no_parts(_: Any) -> tuple[()]:
@@ -324,8 +324,8 @@ def is_barrier(stmt: Stmt) -> bool:
 
 def modified_vars_and_buffers(stmt: Stmt) -> set[Var | Buffer]:
     """Return the registers, loop variables and buffers that a statement modifies."""
-    found = (s for s in walk_stmts(stmt) if isinstance(s, (Store, Intrinsic, Declare, Assign, For)))
-    return {s.buffer if isinstance(s, (Store, Intrinsic)) else s.var for s in found}
+    modifiers = (s for s in walk_stmts(stmt) if isinstance(s, (Store, Intrinsic, Declare, Assign, For)))
+    return {s.buffer if isinstance(s, (Store, Intrinsic)) else s.var for s in modifiers}
 
 
 def rebuild_stmt(stmt: Stmt, map_child: Callable[[Stmt], Stmt], map_expr: Callable[[Expr], Expr] = lambda e: e) -> Stmt:
@@ -334,11 +334,11 @@ def rebuild_stmt(stmt: Stmt, map_child: Callable[[Stmt], Stmt], map_expr: Callab
 
     The source of an instruction on blocks stays a load: `map_expr` is applied to its index.
     """
-    exprs, children, made = _PARTS_AND_BUILDER_OF_KIND[type(stmt)]
+    exprs, children, build = _PARTS_AND_BUILDER_OF_KIND[type(stmt)]
     if isinstance(stmt, Intrinsic):
         source = Load(stmt.source.buffer, map_expr(stmt.source.index), stmt.transposed_block_side)
         return replace(stmt, index=map_expr(stmt.index), source=source)
-    fresh: Stmt = made(stmt, *map(map_expr, exprs(stmt)), *map(map_child, children(stmt)))
+    fresh: Stmt = build(stmt, *map(map_expr, exprs(stmt)), *map(map_child, children(stmt)))
     return fresh
 
 
@@ -351,10 +351,10 @@ def substitute_in_stmt(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     """`stmt` with variables replaced: in its expressions, and by other variables where it declares
     or assigns them.
     """
-    made = rebuild_stmt(stmt, lambda s: substitute_in_stmt(s, mapping), lambda e: substitute(e, mapping))
-    if isinstance(made, (For, Declare, Assign)) and isinstance(var := mapping.get(made.var), Var):
-        return replace(made, var=var)
-    return made
+    new_stmt = rebuild_stmt(stmt, lambda s: substitute_in_stmt(s, mapping), lambda e: substitute(e, mapping))
+    if isinstance(new_stmt, (For, Declare, Assign)) and isinstance(var := mapping.get(new_stmt.var), Var):
+        return replace(new_stmt, var=var)
+    return new_stmt
 
 
 def rename_declared_vars(stmt: Stmt) -> Stmt:
@@ -393,8 +393,8 @@ def remove_dead_registers(stmt: Stmt) -> Stmt:
     read_for: dict[Var, list[Var]] = {}
     needed: list[Var] = []
     for s in walk_stmts(stmt):
-        found = [n for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Var)]
-        (read_for.setdefault(s.var, []) if isinstance(s, (Declare, Assign)) else needed).extend(found)
+        read_vars = [n for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Var)]
+        (read_for.setdefault(s.var, []) if isinstance(s, (Declare, Assign)) else needed).extend(read_vars)
     live: set[Var] = set()
     while needed:
         var = needed.pop()

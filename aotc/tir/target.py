@@ -261,19 +261,19 @@ class Target:
 
         Raises AotcError (code "memory") where no space that may hold it has so much room left.
         """
-        found: dict[str, Space] = {}
+        space_of_role: dict[str, Space] = {}
         used = Counter(used_bytes or {})
         for role, size in needed_bytes.items():
             fitting = self.memory_spaces_for_role(role)
             space = next((s for s in fitting if not s.bytes or used[s.name] + size <= s.bytes), None)
             if space is None:
                 room = " and ".join(str(s.bytes - used[s.name]) for s in fitting)
-                what = "a run needs" if role == "arena" else f"the {role} need"
-                text = f"{what} {size} bytes of memory, {self.name} has {room}"
+                subject = "a run needs" if role == "arena" else f"the {role} need"
+                text = f"{subject} {size} bytes of memory, {self.name} has {room}"
                 raise AotcError("memory", text, hint="take a smaller model or input, or another target")
-            found[role] = space
+            space_of_role[role] = space
             used[space.name] += size
-        return found
+        return space_of_role
 
     def lanes(self, dtype: str) -> int:
         """Return the number of elements of `dtype` in one vector register; 1 on scalar targets."""
@@ -305,10 +305,10 @@ class Target:
         """Return the target of the innermost `with target:` block.
 
         Without one, return None, or raise AotcError if `allow_none` is false."""
-        found = (None, *_TARGET_STACK.get())[-1]
-        if found is None and not allow_none:
+        target = (None, *_TARGET_STACK.get())[-1]
+        if target is None and not allow_none:
             raise AotcError("target", "no target is in scope", hint="with target: sets one")
-        return found
+        return target
 
 
 @frozen
@@ -496,8 +496,8 @@ def target_for_environment(target: Target, environment: str) -> Target:
         text = f"target {target.name} has no {environment} environment"
         hint = "use the target c, or leave " + option_text("environment") + " out and name a microcontroller"
         raise AotcError("target", text, hint=hint)
-    made = _BARE_METAL_TARGET.budget, _BARE_METAL_TARGET.spaces, _BARE_METAL_TARGET.dialect
-    return replace(target, bare=True, budget=made[0], spaces=made[1], dialect=made[2], threads=None)
+    settings = _BARE_METAL_TARGET.budget, _BARE_METAL_TARGET.spaces, _BARE_METAL_TARGET.dialect
+    return replace(target, bare=True, budget=settings[0], spaces=settings[1], dialect=settings[2], threads=None)
 
 
 def portable_c99_target(target: Target) -> Target:
@@ -510,8 +510,12 @@ def portable_c99_target(target: Target) -> Target:
         text = f"code for target {target.name} is not portable: it has {_LANGUAGE_EXTENSIONS[target.dialect]}"
         hint = "compile for the target c, or leave " + option_text("portable") + " out"
         raise AotcError("target", text, hint=hint)
-    made = replace(target, budget=replace(target.budget, array_bytes=1 << 62))
-    return replace(made, dialect="bare-c", dots=None, activations="") if target.dialect == "arm-c" else made
+    portable_target = replace(target, budget=replace(target.budget, array_bytes=1 << 62))
+    return (
+        replace(portable_target, dialect="bare-c", dots=None, activations="")
+        if target.dialect == "arm-c"
+        else portable_target
+    )
 
 
 #: What kernels have beyond C99, by the dialects of targets that are not scalar.
@@ -537,8 +541,8 @@ def target_with_fixed_summation_order(target: Target) -> Target:
     """
     budget = replace(target.budget, index_nodes=C.budget.index_nodes)
     versions = tuple(map(target_with_fixed_summation_order, target.versions))
-    made = replace(target, fma=False, ordered=True)
-    return replace(made, store_cost=C.store_cost, budget=budget, versions=versions)
+    ordered_target = replace(target, fma=False, ordered=True)
+    return replace(ordered_target, store_cost=C.store_cost, budget=budget, versions=versions)
 
 
 _ALL_TARGETS: Final = (

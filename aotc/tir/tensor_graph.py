@@ -48,27 +48,27 @@ def source_tensors(tensor: te.Tensor) -> list[te.Tensor]:
     """Return the tensors that a tensor is computed from, each once."""
     match tensor:
         case te.View():
-            found: Sequence[te.Tensor] = (tensor.source,)
+            sources: Sequence[te.Tensor] = (tensor.source,)
         case te.Contraction() | te.Winograd():
-            found = (tensor.a, tensor.b)
+            sources = (tensor.a, tensor.b)
         case te.Extern():
-            found = tensor.group.inputs
+            sources = tensor.group.inputs
         case _:
-            found = [element.tensor for element in element_reads_in_definition(tensor)]
-    return list(dict.fromkeys(found))
+            sources = [element.tensor for element in element_reads_in_definition(tensor)]
+    return list(dict.fromkeys(sources))
 
 
 def tensors_in_topological_order(outputs: Sequence[te.Tensor]) -> list[te.Tensor]:
     """All tensors that the outputs need, producers before consumers, in a deterministic order."""
     order: list[te.Tensor] = []
-    seen: set[te.Tensor] = set()
+    visited_tensors: set[te.Tensor] = set()
     stack = [(output, False) for output in reversed(outputs)]
     while stack:
         tensor, done = stack.pop()
         if done:
             order.append(tensor)
-        elif tensor not in seen:
-            seen.add(tensor)
+        elif tensor not in visited_tensors:
+            visited_tensors.add(tensor)
             stack.append((tensor, True))
             stack.extend((source, False) for source in reversed(source_tensors(tensor)))
     return order

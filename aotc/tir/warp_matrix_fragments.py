@@ -39,8 +39,8 @@ def tensor_core_multiply_reference(data_dtype: DType, weight_dtype: DType, c: Ar
     total = c.reshape(8, 4, 2, 2).transpose(2, 0, 1, 3).reshape(16, 8)
     for k in range(steps):
         total = total + left[:, k, None] * right[k]
-    found: Array = total.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(32, 4)
-    return found
+    fragments: Array = total.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(32, 4)
+    return fragments
 
 
 def ldmatrix_transposed_reference(rows: Array) -> Array:
@@ -74,8 +74,8 @@ def ldmatrix_names_semantics_and_cuda_code(dtype: str) -> Iterator[tuple[str, Ca
 def round_to_tf32_reference(values: Array) -> Array:
     """Round float32 to TF32 (10 bits of fraction), ties away from zero, and return the bits."""
     bits: Array = np.asarray(values).view(np.uint32)
-    found: Array = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    return np.where(np.isnan(values), np.uint32(0x7FFFE000), found)[()]
+    rounded_bits: Array = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return np.where(np.isnan(values), np.uint32(0x7FFFE000), rounded_bits)[()]
 
 
 ROUND_TO_TF32_CUDA: Final = """\

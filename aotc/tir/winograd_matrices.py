@@ -52,10 +52,10 @@ def winograd_transform_matrices(output_tile: int) -> tuple[Matrix, Matrix, Matri
     last = len(points)
     at, g, bt = np.zeros((output_tile, last + 1)), np.zeros((last + 1, FILTER_EXTENT)), np.zeros((last + 1, last + 1))
     for k, point in enumerate(points):
-        others = tuple(p for p in points if p != point)
+        other_points = tuple(p for p in points if p != point)
         at[:, k] = [point**i for i in range(output_tile)]
-        g[k] = np.array([point**i for i in range(FILTER_EXTENT)]) / math.prod(point - p for p in others)
-        bt[k, :last] = _polynomial_from_roots(others)
+        g[k] = np.array([point**i for i in range(FILTER_EXTENT)]) / math.prod(point - p for p in other_points)
+        bt[k, :last] = _polynomial_from_roots(other_points)
     at[output_tile - 1, last] = g[last, FILTER_EXTENT - 1] = 1.0
     bt[last] = _polynomial_from_roots(points)
     return at, g, bt

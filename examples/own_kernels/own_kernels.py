@@ -107,8 +107,8 @@ def main(directory: Path) -> None:
             times.append(1e6 * (time.perf_counter() - start))
         results.append(next(iter(binding.outputs.values())).copy())
         steps = [step["kernel"] for step in model.metadata["steps"]]
-        own = sum(step.startswith("tvmgen_") for step in steps)
-        print(f"{title}: {len(steps)} calls, {own} of code written by hand, {min(times):.1f} us")
+        custom_calls = sum(step.startswith("tvmgen_") for step in steps)
+        print(f"{title}: {len(steps)} calls, {custom_calls} of code written by hand, {min(times):.1f} us")
     print(f"largest difference: {np.abs(results[0] - results[1]).max():.1e}")
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-7)
 

@@ -32,9 +32,9 @@ def hosted_runtime_files(*, pool: bool = False) -> tuple[Path, ...]:
     """Return the header and source that every emitted project contains; with `pool`, also the
     thread pool's files.
     """
-    found = include_dir() / "aotc.h", source_dir() / "aotc_rt.c"
-    more = include_dir() / "aotc_team.h", include_dir() / "aotc_pool.h", source_dir() / "aotc_pool.c"
-    return (*found, *more) if pool else found
+    base_files = include_dir() / "aotc.h", source_dir() / "aotc_rt.c"
+    pool_files = include_dir() / "aotc_team.h", include_dir() / "aotc_pool.h", source_dir() / "aotc_pool.c"
+    return (*base_files, *pool_files) if pool else base_files
 
 
 def bare_metal_runtime_files() -> tuple[Path, ...]:

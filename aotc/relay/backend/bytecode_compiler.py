@@ -156,10 +156,10 @@ class _Assembler:
 
     def _emit_operands_and_return_registers(self, nodes: Sequence[Expr]) -> Task[tuple[int, ...]]:
         """Emit code for values and return the registers that hold them."""
-        found = []
+        registers = []
         for node in nodes:
-            found.append((yield self._emit_operand_and_return_register(node)))
-        return tuple(found)
+            registers.append((yield self._emit_operand_and_return_register(node)))
+        return tuple(registers)
 
     def _emit_operand_and_return_register(self, node: Expr) -> Task[int]:
         """Emit code for a value and return the register that holds it."""

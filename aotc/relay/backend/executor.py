@@ -26,10 +26,10 @@ class NamedVariant:
     _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, name: str, options: Mapping[str, Any] | None = None) -> None:
-        what, types = type(self).__name__, self.list_registered_options(name)
+        class_name, types = type(self).__name__, self.list_registered_options(name)
         for key, value in (options or {}).items():
             if key not in types:
-                raise AotcError("executor", f'Attribute "{key}" is not available on this {what}')
+                raise AotcError("executor", f'Attribute "{key}" is not available on this {class_name}')
             if (given := _TVM_TYPE_NAMES.get(type(value), type(value).__name__)) != types[key]:
                 text = f'Attribute "{key}" should have type "{types[key]}" but instead found "{given}"'
                 raise AotcError("executor", text)

@@ -48,12 +48,12 @@ def diagnose_dynamic_shapes(ty: Type, expr: Expr, description: str) -> list[Diag
     """Return a diagnostic (code "dynamic-shape") for each tensor of a type whose shape is not
     static.
     """
-    found = list[Diagnostic]()
+    diagnostics = list[Diagnostic]()
     for tensor in tensor_types(ty):
         if not tensor.is_static:
             text = f"{description} has a shape that is not known at compile time: {tensor}"
-            found.append(Diagnostic("dynamic-shape", text, expr.span, hint=_hint_on_static_shape(tensor, expr)))
-    return found
+            diagnostics.append(Diagnostic("dynamic-shape", text, expr.span, hint=_hint_on_static_shape(tensor, expr)))
+    return diagnostics
 
 
 def _hint_on_static_shape(tensor: TensorType, expr: Expr) -> str:
@@ -76,8 +76,8 @@ def diagnose_dynamic_inputs(main: Function) -> list[Diagnostic]:
 
 def require_static_shapes(ty: Type, expr: Expr, description: str) -> None:
     """Raise AotcError (code "dynamic-shape") unless every tensor of a type has a static shape."""
-    if found := diagnose_dynamic_shapes(ty, expr, description):
-        raise AotcError.collect(found)
+    if diagnostics := diagnose_dynamic_shapes(ty, expr, description):
+        raise AotcError.collect(diagnostics)
 
 
 _INTERPRETER_ONLY_KINDS: Final = frozenset({"constructor", "match", "ref_create", "ref_read", "ref_write"})

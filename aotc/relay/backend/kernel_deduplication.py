@@ -33,12 +33,12 @@ class FunctionTable:
             return self._numbers[function]
         alike = self._by_hash.setdefault(structural_hash(function), [])
         equal = (k for k in alike if structural_equal(self.functions[k], function, exact=True))
-        found = next(equal, len(self.functions))
-        if found == len(self.functions):
+        number = next(equal, len(self.functions))
+        if number == len(self.functions):
             self.functions.append(function)
-            alike.append(found)
-        self._numbers[function] = found
-        return found
+            alike.append(number)
+        self._numbers[function] = number
+        return number
 
 
 def lower_function_to_kernel(function: Function, target: Target) -> Kernel:

@@ -62,7 +62,7 @@ class _GroupSearch:
     def find_disjoint_pattern_matches(self, accept_root: Callable[[Expr], bool]) -> dict[Expr, Group]:
         matcher = Matcher(self.uses)
         ops = patterns.possible_root_ops(self.pattern)
-        found: dict[Expr, Group] = {}
+        groups_by_root: dict[Expr, Group] = {}
         for node in reversed(self.order):
             if node in self.claimed or (ops is not None and not (isinstance(node, Call) and node.op in ops)):
                 continue
@@ -72,16 +72,16 @@ class _GroupSearch:
             )
             group = next((g for g in groups if self._is_extractable_group(g)), None)
             if group is not None and accept_root(node):
-                found[node] = group
+                groups_by_root[node] = group
                 self.claimed.update(m for m in group.members if not is_node_shareable_between_match_groups(m))
                 self.claimed.add(node)
-        return found
+        return groups_by_root
 
     def _group_nodes_of_pattern_match(self, root: Expr, node_map: NodeMap) -> Group:
-        taken = {m for p in self.parts for m in _group_members_matched_by(p, node_map)}
-        for node in list(taken):
-            taken.update(_nodes_nested_in(node))
-        members = sorted((m for m in taken if m in self.position), key=self.position.__getitem__)
+        matched_nodes = {m for p in self.parts for m in _group_members_matched_by(p, node_map)}
+        for node in list(matched_nodes):
+            matched_nodes.update(_nodes_nested_in(node))
+        members = sorted((m for m in matched_nodes if m in self.position), key=self.position.__getitem__)
         inside = set(members)
         bound = {v for m in members for v in variables_bound_by_node(m)}
         inputs = {
@@ -238,5 +238,5 @@ def partition(
     groups = find_pattern_matches(
         pattern, typed, lambda node: not is_node_shareable_between_match_groups(node) and check(node)
     )
-    found = {root: group for root, group in groups.items() if root in group.members}
-    return _PartitionMutator(found, attrs or {}).visit(typed) if found else expr
+    rooted_groups = {root: group for root, group in groups.items() if root in group.members}
+    return _PartitionMutator(rooted_groups, attrs or {}).visit(typed) if rooted_groups else expr

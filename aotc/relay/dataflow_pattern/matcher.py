@@ -109,7 +109,7 @@ class Matcher:
         """
         if not isinstance(expr, patterns.NODE_CLASS_BY_PATTERN_CLASS[type(pattern)]):
             return
-        wanted, nodes = list(patterns.direct_subpatterns(pattern)), children(expr)
+        subpatterns, nodes = list(patterns.direct_subpatterns(pattern)), children(expr)
         match pattern:
             case patterns.TupleGetItemPattern(index=index):
                 if isinstance(expr, TupleGetItem) and index not in (patterns.ANY_INDEX, expr.index):
@@ -120,9 +120,9 @@ class Matcher:
                 nodes = nodes[-1:]
             case patterns.TuplePattern(fields=None):
                 nodes = ()
-        yield from self._match_all_pairwise(wanted, nodes)
-        if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in _COMMUTATIVE and len(wanted) > 1:
-            yield from self._match_all_pairwise((wanted[0], *wanted[:0:-1]), nodes)
+        yield from self._match_all_pairwise(subpatterns, nodes)
+        if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in _COMMUTATIVE and len(subpatterns) > 1:
+            yield from self._match_all_pairwise((subpatterns[0], *subpatterns[:0:-1]), nodes)
 
     # --- regions
 
@@ -144,13 +144,13 @@ class Matcher:
         fresh = not any(p in self._bound for p in inner)
         dead = self._dead[pattern]
         inside = {child}
-        seen = {child}
+        visited_nodes = {child}
         stack = _value_operands_reversed(child)
         while stack:
             node = stack.pop()
-            if node in seen:
+            if node in visited_nodes:
                 continue
-            seen.add(node)
+            visited_nodes.add(node)
             if self._bind_first_match(pattern.parent, node) or isinstance(node, (Var, Constant)):
                 continue
             if node in dead or not self._matches_path_pattern(pattern.path, node):
@@ -172,9 +172,9 @@ class Matcher:
 
     def _matches_path_pattern(self, path: DFPattern, node: Expr) -> bool:
         before, self._on_path = self._on_path, True
-        found = self._bind_first_match(path, node)
+        is_match = self._bind_first_match(path, node)
         self._on_path = before
-        return found
+        return is_match
 
     def _is_single_entry_single_exit(self, region: set[Expr], parent: Expr, child: Expr) -> bool:
         """Return True if every chain of uses of `parent` stays in `region` until `child`, and
@@ -205,19 +205,19 @@ def _satisfies_leaf_or_property_pattern(pattern: DFPattern, expr: Expr) -> bool:
     """
     ty = expr.checked_type
     match pattern:
-        case patterns.ExprPattern(expr=wanted):
-            return wanted is expr or (type(wanted) is type(expr) and structural_equal(wanted, expr))
+        case patterns.ExprPattern(expr=constraint):
+            return constraint is expr or (type(constraint) is type(expr) and structural_equal(constraint, expr))
         case patterns.VarPattern(name=name):
             return isinstance(expr, Var) and name in ("", expr.name)
         case patterns.ConstantPattern():
             return isinstance(expr, Constant)
         case patterns.WildcardPattern():
             return True
-        case patterns.AttrPattern(attrs=wanted):
+        case patterns.AttrPattern(attrs=constraint):
             have = _matchable_attributes(expr)
             return all(
                 name in have and _lists_to_tuples(have[name]) == _lists_to_tuples(value)
-                for name, value in wanted.items()
+                for name, value in constraint.items()
             )
         case patterns.TypePattern():
             return ty == pattern.type

@@ -30,8 +30,8 @@ def converter_parameters(converter: Callable[..., Any]) -> tuple[inspect.Paramet
     """Return the parameters of a converter function, with annotations evaluated to objects and `|
     None` removed. Results are cached.
     """
-    found = inspect.signature(converter, eval_str=True).parameters.values()
-    return tuple(p.replace(annotation=_strip_optional(p.annotation)) for p in found)
+    params = inspect.signature(converter, eval_str=True).parameters.values()
+    return tuple(p.replace(annotation=_strip_optional(p.annotation)) for p in params)
 
 
 def _strip_optional(annotation: Any) -> Any:

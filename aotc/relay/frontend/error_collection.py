@@ -96,11 +96,11 @@ class Problems:
         """
         if not self.found:
             return
-        *others, last = dict.fromkeys(self.found)
+        *rest, last = dict.fromkeys(self.found)
         if self.computed and any(d.code.endswith(_CUTTABLE_CODE_SUFFIXES) for d in self.found):
             names = list(self.computed)[:_MAX_PROPOSED_CUT_TENSORS]
             hint = "compile the part in front of what is not supported: " + option_text(
                 "cut_after", names, "aotc.compile"
             )
             last = replace(last, hint=last.hint + "; or " + hint if last.hint else hint)
-        raise AotcError.collect([*others, last])
+        raise AotcError.collect([*rest, last])

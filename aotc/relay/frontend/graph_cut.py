@@ -53,7 +53,7 @@ def select_nodes_between_tensors(
     """
     producers = {name: k for k, node in enumerate(nodes) for name in node.writes if name}
     _require_known_tensors([*outputs, *stop_tensors], [*producers, *inputs])
-    kept: set[int] = set()
+    node_indices: set[int] = set()
     reached: set[str] = set()
     waiting = list(outputs)
     while waiting:
@@ -61,9 +61,9 @@ def select_nodes_between_tensors(
         if name in reached:
             continue
         reached.add(name)
-        if name in stop_tensors or name not in producers or producers[name] in kept:
+        if name in stop_tensors or name not in producers or producers[name] in node_indices:
             continue
-        kept.add(producers[name])
+        node_indices.add(producers[name])
         waiting += [read for read in nodes[producers[name]].reads if read]
     if useless := [name for name in stop_tensors if name not in reached or name in outputs]:
         text = (
@@ -74,7 +74,8 @@ def select_nodes_between_tensors(
             CUT_ERROR_CODE, text, hint="leave these out of cut_before, or name outputs after them in cut_after"
         )
     return Subgraph(
-        sorted(kept), [*(name for name in inputs if name in reached and name not in stop_tensors), *stop_tensors]
+        sorted(node_indices),
+        [*(name for name in inputs if name in reached and name not in stop_tensors), *stop_tensors],
     )
 
 
@@ -91,5 +92,5 @@ _MAX_LISTED_NAMES = 8
 
 
 def _quoted_name_list(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
-    return ", ".join(map(repr, names[:_MAX_LISTED_NAMES])) + more
+    suffix = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
+    return ", ".join(map(repr, names[:_MAX_LISTED_NAMES])) + suffix

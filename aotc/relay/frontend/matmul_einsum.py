@@ -70,11 +70,11 @@ def _flatten_batch_axes(x: Expr, batch_shape: Sequence[Dim]) -> Expr:
     and flattened.
     """
     shape = g.shape(x, "an operand of MatMul")
-    own = math.prod(shape[:-2])
-    if own == 1:
+    batch_size = math.prod(shape[:-2])
+    if batch_size == 1:
         return g.reshape(x, (1, *shape[-2:]))
     full = [d for d in batch_shape if isinstance(d, int)]
-    if own != math.prod(full):
+    if batch_size != math.prod(full):
         x = g.broadcast_to(g.reshape(x, (*(1,) * (len(full) + 2 - len(shape)), *shape)), (*full, *shape[-2:]))
     return g.reshape(x, (math.prod(full), *shape[-2:]))
 

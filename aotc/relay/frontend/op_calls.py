@@ -141,10 +141,10 @@ def call_op_unfolded(name: str, *args: Expr, **attributes: Any) -> Call:
     Raises AotcError if the operator does not exist, if its type rule rejects the arguments, or if
     the result is too large.
     """
-    found = OPERATORS_BY_NAME.get(name)
-    if found is None:
+    op = OPERATORS_BY_NAME.get(name)
+    if op is None:
         raise AotcError("graph-op", f"the graph operator {name} is not available")
-    node = typed_op_call(found, args, found.attrs(**attributes))
+    node = typed_op_call(op, args, op.attrs(**attributes))
     assert node.checked_type is not None
     for ty in tensor_types(node.checked_type):
         if ty.is_static:
@@ -178,20 +178,22 @@ def shape(x: Expr, subject: str = "the input") -> tuple[int, ...]:
     """Return the static shape of a tensor. Raises AotcError (code "graph-dynamic") if a dimension
     is dynamic.
     """
-    found = dims(x)
-    if not is_static(found):
-        raise AotcError("graph-dynamic", f"{subject} has the dynamic shape ({', '.join(map(str, found))})")
-    return require_static_shape(found)
+    dimensions = dims(x)
+    if not is_static(dimensions):
+        raise AotcError("graph-dynamic", f"{subject} has the dynamic shape ({', '.join(map(str, dimensions))})")
+    return require_static_shape(dimensions)
 
 
 def dim(x: Expr, axis: int, subject: str = "the input") -> int:
     """Return the static extent of one dimension. Raises AotcError if the tensor has no such axis
     (code "graph-axis") or if the dimension is dynamic (code "graph-dynamic").
     """
-    found = dims(x)
-    if not -len(found) <= axis < len(found):
-        raise AotcError("graph-axis", f"{subject} has shape ({', '.join(map(str, found))}): there is no axis {axis}")
-    size = found[axis]
+    dimensions = dims(x)
+    if not -len(dimensions) <= axis < len(dimensions):
+        raise AotcError(
+            "graph-axis", f"{subject} has shape ({', '.join(map(str, dimensions))}): there is no axis {axis}"
+        )
+    size = dimensions[axis]
     if not isinstance(size, int):
         raise AotcError("graph-dynamic", f"dimension {axis} of {subject} is dynamic ({size})")
     return size

@@ -243,13 +243,13 @@ def _check_param_shapes(x: Expr, scale: Expr, zero: OptionalExpr, axis: int = 1,
         g.normalize_axis(axis, g.rank(x))
     if zero is None:
         return
-    one, other = g.dims(scale), g.dims(zero)
+    scale_dims, other = g.dims(scale), g.dims(zero)
     equal = (
-        len(one) == len(other) and all(map(may_be_equal_dims, one, other))
+        len(scale_dims) == len(other) and all(map(may_be_equal_dims, scale_dims, other))
         if many
         else is_single_element_quant_param(zero)
     )
-    text = f"scales of shape {one} have zero points of shape {other}"
+    text = f"scales of shape {scale_dims} have zero points of shape {other}"
     require("graph-quant", equal, text)
 
 
@@ -297,8 +297,8 @@ def quantized_matmul(a: QuantizedTensor, b: QuantizedTensor, dtype: str = "int32
             subtract_zero_point(a.data, a.zero, g.rank(a.data) - 2),
             subtract_zero_point(b.data, b.zero, g.rank(b.data) - 1),
         )
-    one = g.constant(1.0, _FLOAT)
-    scales = (v if is_single_element_quant_param(v) else one for v in (a.scale, b.scale))
+    unit_scale = g.constant(1.0, _FLOAT)
+    scales = (v if is_single_element_quant_param(v) else unit_scale for v in (a.scale, b.scale))
     numbers = a.zero, b.zero, *scales
 
     def dense_product(x: Expr, y: Expr) -> Expr:

@@ -61,22 +61,23 @@ class NumericCheck(PassObserver):
         if outermost and module is not self._last:
             self._record_expected_results(module)
         right = not self._differences_from_expected_results(module)
-        made = yield
-        problems = self._differences_from_expected_results(made)
+        new_module = yield
+        problems = self._differences_from_expected_results(new_module)
         if right and problems:
             text = f"{info.name} changes the result: {'; '.join(problems)}"
             hint = f"dump_ir shows the program before and after it; inputs not given are random, of seed {self.seed}"
             raise AotcError("numeric-check", text, hint=hint)
         if outermost:
-            self._last = made
+            self._last = new_module
 
     def _record_expected_results(self, module: IRModule) -> None:
         """Interpret a new program and store its results as those that every pass must preserve."""
         rng = np.random.default_rng(self.seed)
-        wanted = [p for p in module.main.params if p.name not in self.inputs]
+        random_params = [p for p in module.main.params if p.name not in self.inputs]
         domains = infer_input_domains(module.main)
         self._drawn = {
-            p.name: _random_value_of_type(type_of(p), rng, domains.get(p.name, UNCONSTRAINED_DOMAIN)) for p in wanted
+            p.name: _random_value_of_type(type_of(p), rng, domains.get(p.name, UNCONSTRAINED_DOMAIN))
+            for p in random_params
         }
         self._known = {}
         self._expected = _evaluate_module_outputs(module, {**self._drawn, **self.inputs})
@@ -91,10 +92,10 @@ class NumericCheck(PassObserver):
             left = {p.name: values[p.name] for p in module.main.params if p.name in values}
             expected, actual = self._expected, _evaluate_module_outputs(module, left)
             pairs = enumerate(zip(expected, actual, strict=False))
-            found = [problem for k, pair in pairs if (problem := self._describe_tensor_difference(k, *pair))]
+            differences = [problem for k, pair in pairs if (problem := self._describe_tensor_difference(k, *pair))]
             if len(actual) != len(expected):
-                found.append(f"it gives {len(actual)} tensors instead of {len(expected)}")
-            self._known[id(module)] = (module, found)
+                differences.append(f"it gives {len(actual)} tensors instead of {len(expected)}")
+            self._known[id(module)] = (module, differences)
             while len(self._known) > MAX_CACHED_VERDICTS:
                 del self._known[next(iter(self._known))]
         return self._known[id(module)][1]

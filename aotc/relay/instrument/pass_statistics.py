@@ -191,10 +191,10 @@ class PassRecords(PassObserver):
         self.context = self.context or PassContext.current()
         self.passes.append(record)
         with self._watch_rules() as record.rules, self._time_pass_into_record(record):
-            made = yield
+            new_module = yield
         with self._exclude_with_block_from_times():
-            record.after = self.program_statistics_of_module(made)
-            text, record.drawn_after = self._text_and_diagram_data(made)
+            record.after = self.program_statistics_of_module(new_module)
+            text, record.drawn_after = self._text_and_diagram_data(new_module)
             record.text_after = None if text == record.text_before else text
 
     @contextmanager

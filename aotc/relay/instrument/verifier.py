@@ -90,11 +90,11 @@ class Verifier(PassObserver):
         if not self.running:
             self._raise_if_problems(f"the module given to {info.name} is malformed", diagnose_malformed_module(module))
         functions = dict(module.functions)
-        made = yield
+        new_module = yield
         if dict(module.functions) != functions:
             raise AotcError("verify", f"{info.name} changed the module that it was given")
-        if made is not module:  # an unchanged module has been checked
-            self._raise_if_problems(f"{info.name} made a malformed module", diagnose_malformed_module(made))
+        if new_module is not module:  # an unchanged module has been checked
+            self._raise_if_problems(f"{info.name} made a malformed module", diagnose_malformed_module(new_module))
 
     @staticmethod
     def _raise_if_problems(message: str, problems: list[Diagnostic]) -> None:

@@ -88,8 +88,8 @@ def __getattr__(name: str) -> Any:
     if name in ("nn", "image", "vision", "op"):
         return import_module(f"{__name__}.{name}")
     functions = import_module(f"{__name__}.call_builders").FUNCTIONS
-    found = functions.get(name) if "." not in name else None
-    found = found or vars(import_module(f"{__name__}.op")).get(name)
-    if found is None or name.startswith("_"):
+    value = functions.get(name) if "." not in name else None
+    value = value or vars(import_module(f"{__name__}.op")).get(name)
+    if value is None or name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
+    return value

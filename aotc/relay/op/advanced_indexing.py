@@ -127,10 +127,10 @@ def coordinate_of_flat_position(flat_position: Any, shape: Sequence[Any], axis: 
 def _unravel_index_result_element(_: Any, i: Index, indices: Any, shape: Any) -> Any:
     sizes = [gather.convert_index_to_int64(shape[(k,)]) for k in range(shape.shape[0])]
     at = gather.convert_index_to_int64(indices[i[1:]])
-    found = coordinate_of_flat_position(at, sizes, 0)
+    coordinate = coordinate_of_flat_position(at, sizes, 0)
     for k in range(1, len(sizes)):
-        found = choose(i[0] >= k, coordinate_of_flat_position(at, sizes, k), found)
-    return found.astype(indices.dtype)
+        coordinate = choose(i[0] >= k, coordinate_of_flat_position(at, sizes, k), coordinate)
+    return coordinate.astype(indices.dtype)
 
 
 def _unravel_index_test_samples() -> Samples:

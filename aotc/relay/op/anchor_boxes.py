@@ -105,9 +105,9 @@ def _multibox_prior_reference(attrs: Any, data: Array) -> Array:
     h = sizes / roots / 2
     y, x = (c[..., None] for c in centers)
     corners = [x - w, y - h, x + w, y + h]
-    found = np.stack(corners, -1)
-    found = found.reshape(1, -1, 4).astype(np.float32)
-    return np.clip(found, 0, 1) if attrs.clip else found
+    boxes = np.stack(corners, -1)
+    boxes = boxes.reshape(1, -1, 4).astype(np.float32)
+    return np.clip(boxes, 0, 1) if attrs.clip else boxes
 
 
 def _expand_multibox_prior(attrs: Any, data: Expr) -> Expr:
@@ -164,8 +164,8 @@ def _infer_multibox_transform_loc_type(attrs: Any, types: Types) -> Type:
     text = f"there is no class in {classes}"
     require("boxes.classes", some, text)
     (known,) = require_static_shape((extent,))
-    found = (*offsets.shape, *anchors.shape)
-    same = all(map(may_be_equal_dims, found, (batch, known * 4, 1, known, 4)))
+    actual_dims = (*offsets.shape, *anchors.shape)
+    same = all(map(may_be_equal_dims, actual_dims, (batch, known * 4, 1, known, 4)))
     fits = same and len(attrs.variances) == 4
     both = f"{offsets} and {anchors}"
     text = f"{both} have no box for each of {classes}"
@@ -191,15 +191,15 @@ def _multibox_transform_loc_reference(attrs: Any, classes: Array, offsets: Array
     box = np.clip(box, 0, 1) if attrs.clip else box
     fields = [(kind - first)[..., None], score[..., None]]
     rows = np.concatenate([*fields, box], -1).astype(dtype)
-    count, found = move_valid_array_rows_to_front((kind > 0) | attrs.keep_background, rows)
-    return found, count
+    count, valid_rows = move_valid_array_rows_to_front((kind > 0) | attrs.keep_background, rows)
+    return valid_rows, count
 
 
 def _expand_multibox_transform_loc(attrs: Any, classes: Expr, offsets: Expr, anchors: Expr) -> Expr:
     batch, kinds, extent = static_shape_of(classes)
     first = int(not attrs.keep_background)
-    kept = tensor_type_of(classes).dtype
-    dtype = kept.numpy
+    class_dtype = tensor_type_of(classes).dtype
+    dtype = class_dtype.numpy
     some = gather.take(classes, to_constant_of_dtype(np.arange(first, kinds)), axis=1)
     score = binary_elementwise.maximum(reduce.max(some, axis=1), to_constant_of_dtype(-1, dtype))
     place = cast_clip_prelu.cast(reduce.argmax(some, axis=1), BOX_INDEX_DTYPE)
@@ -218,9 +218,9 @@ def _expand_multibox_transform_loc(attrs: Any, classes: Expr, offsets: Expr, anc
     low, high = take_two_columns(anchors, 0), take_two_columns(anchors, 2)
     size, two = binary_elementwise.subtract(high, low), to_constant_of_dtype(2, dtype)
     times = binary_elementwise.multiply
-    moved = times(times(take_two_columns(moves, 0), spread[0]), size)
+    displacement = times(times(take_two_columns(moves, 0), spread[0]), size)
     middle = binary_elementwise.divide(binary_elementwise.add(low, high), two)
-    center = binary_elementwise.add(moved, middle)
+    center = binary_elementwise.add(displacement, middle)
     wide = times(take_two_columns(moves, 2), spread[1])
     grown = times(elementwise_unary.exp(wide), size)
     half = binary_elementwise.divide(grown, two)
@@ -229,7 +229,7 @@ def _expand_multibox_transform_loc(attrs: Any, classes: Expr, offsets: Expr, anc
     box: Expr = concat_split.concatenate([begin, end], -1)
     box = cast_clip_prelu.clip(box, 0.0, 1.0) if attrs.clip else box
     names = binary_elementwise.subtract(kind, to_constant_of_dtype(first))
-    pair = (cast_clip_prelu.cast(names, str(kept)), score)
+    pair = (cast_clip_prelu.cast(names, str(class_dtype)), score)
     fields = [shape.reshape(x, (batch, extent, 1)) for x in pair]
     valid = binary_elementwise.greater(kind, to_constant_of_dtype(first - 1))
     every = concat_split.concatenate([*fields, box], -1)
@@ -299,8 +299,8 @@ def _infer_proposal_type(attrs: Any, types: Types) -> Type:
     positive = min(*attrs.scales, *attrs.ratios, attrs.feature_stride, attrs.rpn_post_nms_top_n, 1) > 0
     require("boxes.anchors", each > 0 and positive, "expected: positive scales, ratios, strides and numbers of boxes")
     batch, channels, *space = scores.shape
-    found = (channels, *moves.shape, *images.shape)
-    same = all(map(may_be_equal_dims, found, (2 * each, batch, 4 * each, *space, batch, 3)))
+    actual_dims = (channels, *moves.shape, *images.shape)
+    same = all(map(may_be_equal_dims, actual_dims, (2 * each, batch, 4 * each, *space, batch, 3)))
     text = f"{scores}, {moves} and {images} do not fit {each} anchors"
     require("boxes.offsets", same and 0 not in space, text)
     return TensorType((product_of_dims((batch, attrs.rpn_post_nms_top_n)), 5), scores.dtype)
@@ -314,8 +314,8 @@ def _anchor_corners_by_pixel(attrs: Any, height: int, width: int) -> Array:
         half = (np.array([w, np.floor(w * ratio + 0.5)]) * scale - 1) / 2
         rows.append([(side - 1) / 2 - half, (side - 1) / 2 + half])
     x, y = np.meshgrid(np.arange(width), np.arange(height))
-    moved = np.stack([x, y, x, y], -1)[:, :, None] * side
-    return np.asarray(np.array(rows).reshape(-1, 4) + moved)
+    shifts = np.stack([x, y, x, y], -1)[:, :, None] * side
+    return np.asarray(np.array(rows).reshape(-1, 4) + shifts)
 
 
 def _decode_proposal_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: Expr) -> Expr:
@@ -340,7 +340,7 @@ def _decode_proposal_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: 
         binary_elementwise.multiply,
         binary_elementwise.divide,
     )
-    one, two, nothing = map(constant_of_dtype, (1, 2, 0))
+    unit, two, nothing = map(constant_of_dtype, (1, 2, 0))
     anchors = _anchor_corners_by_pixel(attrs, *space)
     low, high = constant_of_dtype(anchors[..., :2]), constant_of_dtype(anchors[..., 2:])
     delta = split_channel_axis_and_transpose(offsets, (each, 4), (0, 3, 4, 1, 2))
@@ -350,22 +350,24 @@ def _decode_proposal_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: 
         size = constant_of_dtype(anchors[..., 2:] - anchors[..., :2] + 1)
         middle = constant_of_dtype((anchors[..., 2:] + anchors[..., :2]) / 2)
         center = add(times(first, size), middle)
-        half = divide(subtract(times(elementwise_unary.exp(second), size), one), two)
+        half = divide(subtract(times(elementwise_unary.exp(second), size), unit), two)
         begin, end = subtract(center, half), add(center, half)
     image = shape.reshape(image_info, (batch, 1, 1, 1, 3), allowzero=True)
     extents, scale = take_columns(image, 1, 0), take_columns(image, 2)
-    last = subtract(extents, one)
+    last = subtract(extents, unit)
     begin, end = (binary_elementwise.maximum(binary_elementwise.minimum(x, last), nothing) for x in (begin, end))
     least = times(scale, constant_of_dtype(attrs.rpn_min_size))
-    narrow = binary_elementwise.less(add(subtract(end, begin), one), least)
+    narrow = binary_elementwise.less(add(subtract(end, begin), unit), least)
     small = reduce.any(narrow, axis=-1, keepdims=True)
     grown = binary_elementwise.where(small, divide(least, two), nothing)
     y, x = np.indices(space)
     pixels = constant_of_dtype(np.stack([x, y], -1)[:, :, None] + 1)
     beyond = binary_elementwise.less(divide(extents, constant_of_dtype(attrs.feature_stride)), pixels)
     outside = reduce.any(beyond, axis=-1, keepdims=True)
-    found = take_columns(split_channel_axis_and_transpose(scores, (2, each), (0, 3, 4, 2, 1)), 1)
-    score = binary_elementwise.where(binary_elementwise.logical_or(small, outside), constant_of_dtype(-1), found)
+    object_scores = take_columns(split_channel_axis_and_transpose(scores, (2, each), (0, 3, 4, 2, 1)), 1)
+    score = binary_elementwise.where(
+        binary_elementwise.logical_or(small, outside), constant_of_dtype(-1), object_scores
+    )
     rows = concat_split.concatenate([score, subtract(begin, grown), add(end, grown)], -1)
     return shape.reshape(rows, (batch, each * product_of_dims(space), 5), allowzero=True)
 
@@ -373,27 +375,27 @@ def _decode_proposal_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: 
 def _expand_proposal(attrs: Any, scores: Expr, offsets: Expr, image_info: Expr) -> Expr:
     rows, dtype = _decode_proposal_boxes(attrs, scores, offsets, image_info), tensor_type_of(scores).dtype.numpy
     batch, extent, _ = static_shape_of(rows)
-    most, wanted = attrs.rpn_pre_nms_top_n, attrs.rpn_post_nms_top_n
-    kept = min(most, extent) if most > 0 else extent
+    most, output_count = attrs.rpn_pre_nms_top_n, attrs.rpn_post_nms_top_n
+    candidate_count = min(most, extent) if most > 0 else extent
     order = sorting.topk(
-        gather.take(rows, to_constant_of_dtype(0), axis=2), kept, ret_type="indices", dtype=BOX_INDEX_DTYPE
+        gather.take(rows, to_constant_of_dtype(0), axis=2), candidate_count, ret_type="indices", dtype=BOX_INDEX_DTYPE
     )
     ordered = gather.take(rows, order, batch_dims=1, axis=1)
     best = gather.take(ordered, to_constant_of_dtype([1, 2, 3, 4]), axis=2)
     # ranks replace the scores, as boxes with scores below 0 suppress no others; ends are exclusive
-    ranks = np.broadcast_to(np.arange(kept, 0, -1)[:, None], (batch, kept, 1))
-    behind = binary_elementwise.add(best, to_constant_of_dtype([0, 0, 1, 1], dtype))
-    boxes: Expr = concat_split.concatenate([to_constant_of_dtype(ranks, dtype), behind], -1)
+    ranks = np.broadcast_to(np.arange(candidate_count, 0, -1)[:, None], (batch, candidate_count, 1))
+    exclusive_boxes = binary_elementwise.add(best, to_constant_of_dtype([0, 0, 1, 1], dtype))
+    boxes: Expr = concat_split.concatenate([to_constant_of_dtype(ranks, dtype), exclusive_boxes], -1)
     above = float(np.nextafter(dtype.type(attrs.threshold), dtype.type(np.inf)))
-    places = np.broadcast_to(np.arange(kept, dtype=BOX_INDEX_DTYPE), (batch, kept))
-    counts = to_constant_of_dtype(np.full(batch, kept))
+    places = np.broadcast_to(np.arange(candidate_count, dtype=BOX_INDEX_DTYPE), (batch, candidate_count))
+    counts = to_constant_of_dtype(np.full(batch, candidate_count))
     suppress = non_max_suppression.non_max_suppression
-    found = suppress(boxes, counts, to_constant_of_dtype(places), -1, above, True, **RANKED_BOX_COLUMNS)
-    again = binary_elementwise.mod(to_constant_of_dtype(np.arange(wanted)[None]), TupleGetItem(found, 1))
-    chosen = gather.take(TupleGetItem(found, 0), again, batch_dims=1, axis=1)
+    nms_result = suppress(boxes, counts, to_constant_of_dtype(places), -1, above, True, **RANKED_BOX_COLUMNS)
+    again = binary_elementwise.mod(to_constant_of_dtype(np.arange(output_count)[None]), TupleGetItem(nms_result, 1))
+    chosen = gather.take(TupleGetItem(nms_result, 0), again, batch_dims=1, axis=1)
     boxes = gather.take(best, chosen, batch_dims=1, axis=1)
-    images_ = to_constant_of_dtype(np.broadcast_to(np.arange(batch)[:, None, None], (batch, wanted, 1)), dtype)
-    return shape.reshape(concat_split.concatenate([images_, boxes], -1), (batch * wanted, 5), allowzero=True)
+    images_ = to_constant_of_dtype(np.broadcast_to(np.arange(batch)[:, None, None], (batch, output_count, 1)), dtype)
+    return shape.reshape(concat_split.concatenate([images_, boxes], -1), (batch * output_count, 5), allowzero=True)
 
 
 def _proposal_test_samples() -> Samples:

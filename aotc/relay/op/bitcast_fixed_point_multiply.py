@@ -98,8 +98,8 @@ _FRACTION_BITS: Final = 31
 def _require_int32_tensors(*types: Type) -> TensorType:
     """Return the first type; raise AotcError (code "dtype") unless all types are int32 tensors."""
     for ty in types:
-        own = require_tensor_type(ty)
-        require_dtype(own.dtype, own.dtype == "int32")
+        tensor_type = require_tensor_type(ty)
+        require_dtype(tensor_type.dtype, tensor_type.dtype == "int32")
     return require_tensor_type(types[0])
 
 
@@ -174,10 +174,10 @@ class FixedPointMultiplyPerAxisAttrs(Attrs):
 
 def _infer_fixed_point_per_axis_type(a: FixedPointMultiplyPerAxisAttrs, types: Types) -> Type:
     data = _require_int32_tensors(*types)
-    wanted = tuple(data.shape[k] for k in normalize_axes(a.axes, data.rank))
-    for own in map(require_tensor_type, types[1:]):
-        fits = own.rank == len(wanted) and all(map(may_be_equal_dims, own.shape, wanted))
-        text = f"{own} does not have the axes {a.axes} of {data}: {shape_text(wanted)}"
+    axis_extents = tuple(data.shape[k] for k in normalize_axes(a.axes, data.rank))
+    for factor_type in map(require_tensor_type, types[1:]):
+        fits = factor_type.rank == len(axis_extents) and all(map(may_be_equal_dims, factor_type.shape, axis_extents))
+        text = f"{factor_type} does not have the axes {a.axes} of {data}: {shape_text(axis_extents)}"
         require("fixed-point", fits, text)
     return data
 

@@ -140,16 +140,16 @@ class _AttributeParameter:
         value = arguments[self.name]
         if value is None and self.default is not REQUIRED:
             return self.default
-        made = value
+        result = value
         try:
-            for takes in self.steps:
-                made = takes(made, arguments)
+            for converter in self.steps:
+                result = converter(result, arguments)
         except AotcError:
             raise
         except (TypeError, ValueError) as error:
             text = f"{self.op}: {self.name} takes {self.type}, not {value!r}"
             raise AotcTypeError("attribute", text, hint=f"for example {self.name}={self.example}") from error
-        return made
+        return result
 
 
 def _attribute_parameter(op: Op, field: dataclasses.Field[Any]) -> _AttributeParameter:
@@ -157,17 +157,17 @@ def _attribute_parameter(op: Op, field: dataclasses.Field[Any]) -> _AttributePar
     annotation = str(field.type)
     plain = annotation.removesuffix(" | None")
     accepted, kind, example = _CONVERTERS_BY_ATTRIBUTE_TYPE[plain]
-    own = REQUIRED if field.default is dataclasses.MISSING else field.default
-    given = own if special.given is ... else special.given
+    field_default = REQUIRED if field.default is dataclasses.MISSING else field.default
+    given = field_default if special.given is ... else special.given
     steps: list[Takes | None] = [kind, special.takes]
     if special.takes is not None and special.type:
         # its converter accepts other values than the attribute's type
         steps = [special.takes]
-    elif special.given is None and own is REQUIRED:
+    elif special.given is None and field_default is REQUIRED:
         # its converter computes a value from None
         steps.reverse()
     optional = annotation != plain or given is None
-    default = None if annotation != plain else own
+    default = None if annotation != plain else field_default
     return _AttributeParameter(
         op=op.name,
         name=field.name,
@@ -187,12 +187,12 @@ def _attribute_parameters_by_name(op: Op) -> Mapping[str, _AttributeParameter]:
 
 
 def _builder_parameters(op: Op) -> Iterator[Parameter]:
-    found = {a.name: (a.type, a.given) for a in op.args} | {
+    declarations = {a.name: (a.type, a.given) for a in op.args} | {
         f.name: (f.type, f.given) for f in _attribute_parameters_by_name(op).values()
     }
     optional = by_name = False
-    for name in op.order.split() if op.order else found:
-        annotation, given = found[name]
+    for name in op.order.split() if op.order else declarations:
+        annotation, given = declarations[name]
         # a required parameter after an optional one is keyword-only
         by_name = by_name or (optional and given is REQUIRED)
         optional = optional or given is not REQUIRED

@@ -41,7 +41,7 @@ def _static_or_dynamic_builder(static_op: OpDef, dynamic_op: OpDef) -> Callable[
 
     The function raises AotcError for parameters that the dynamic operator does not have.
     """
-    shapes, signature, wanted = (
+    shapes, signature, dynamic_params = (
         _dtypes_of_shape_parameters(static_op, dynamic_op),
         builder_signature_of(static_op),
         builder_signature_of(dynamic_op).parameters,
@@ -56,7 +56,7 @@ def _static_or_dynamic_builder(static_op: OpDef, dynamic_op: OpDef) -> Callable[
             return static_op(*args, **kwargs)
         given = {name: value for name, value in given.items() if value is not None or name not in shapes}
         for name in given:
-            if name not in wanted:
+            if name not in dynamic_params:
                 last = static_op.name.rpartition(".")[2]
                 raise AotcError(
                     "dynamic-shape", f"{last}: `{name}` cannot be combined with a shape that is an expression"
@@ -114,13 +114,13 @@ def op_builders_as_module_attributes(module_name: str) -> tuple[Callable[[str], 
     The module's attributes are the builder functions of the operators called nn.NAME.
     """
     prefix = module_name.rpartition(".")[2] + "."
-    found = {name.removeprefix(prefix): f for name, f in FUNCTIONS.items() if name.startswith(prefix)}
+    builders = {name.removeprefix(prefix): f for name, f in FUNCTIONS.items() if name.startswith(prefix)}
 
     def builder_function_or_raise(name: str) -> Any:
         if name == "__all__":
-            return sorted(found)
-        if name not in found:
+            return sorted(builders)
+        if name not in builders:
             raise AttributeError(f"module {module_name!r} has no attribute {name!r}")
-        return found[name]
+        return builders[name]
 
-    return builder_function_or_raise, lambda: sorted(found)
+    return builder_function_or_raise, lambda: sorted(builders)

@@ -254,7 +254,9 @@ def _expand_meshgrid(a: MeshgridAttrs, data: Expr) -> Expr:
     _, shape, axes = _meshgrid_shape_and_axes(a, (data.checked_type,))
     wide = require_static_shape(shape)
     parts = ((tuple_item(data, k), replace_item((1,) * len(wide), axis, wide[axis])) for k, axis in enumerate(axes))
-    return Tuple([views.broadcast_to(views.reshape(x, own, allowzero=0 in own), wide) for x, own in parts])
+    return Tuple(
+        [views.broadcast_to(views.reshape(x, axis_shape, allowzero=0 in axis_shape), wide) for x, axis_shape in parts]
+    )
 
 
 meshgrid = OpDef(

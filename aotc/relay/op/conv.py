@@ -133,16 +133,16 @@ class _ConvLayout:
         for a spatial axis.
         """
         require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
-        found = list(layout_to_canonical_order(packed_shape[: self.n + 2], self.kernel))
-        if self.block and isinstance(found[0], int):
-            found[0] = found[0] * self.block if a.channels is None else a.channels
+        extents = list(layout_to_canonical_order(packed_shape[: self.n + 2], self.kernel))
+        if self.block and isinstance(extents[0], int):
+            extents[0] = extents[0] * self.block if a.channels is None else a.channels
         if self.group:
             given: Dim | None = input_channels
             if self.along > 1:
                 taps = a.kernel_size
                 given = None if taps is None else repeat_for_each_axis(taps, self.n)[self.along - 2]
-            found[self.along] = self._checked_extent_of_packed_axis(given, found[self.along], a.groups)
-        return tuple(found)
+            extents[self.along] = self._checked_extent_of_packed_axis(given, extents[self.along], a.groups)
+        return tuple(extents)
 
     def _checked_extent_of_packed_axis(self, extent: Dim | None, packed_group_count: Dim, conv_groups: int) -> Dim:
         """Return the extent of the axis in groups; raise AotcError unless it has as many groups as
@@ -193,8 +193,12 @@ def _check_packed_kernel_blocks(
     if not isinstance(output_channels, int):
         return
     blocks = a.groups * _kernel_blocks_per_group(layout, a, output_channels)
-    held = kernel_shape[layout.kernel[0]]
-    require("conv.block", held == blocks, f"{output_channels} channels need {blocks} blocks, but the kernel has {held}")
+    block_count = kernel_shape[layout.kernel[0]]
+    require(
+        "conv.block",
+        block_count == blocks,
+        f"{output_channels} channels need {blocks} blocks, but the kernel has {block_count}",
+    )
     whole = a.groups == 1 or not layout.group or output_channels // a.groups % layout.block == 0
     require("conv.block", whole, lambda: f"groups of {output_channels} channels are not whole blocks of {layout.block}")
 
@@ -256,14 +260,14 @@ def check_conv_channel_counts(
     """
     require("conv.groups", attrs.groups > 0, f"groups must be positive, got {attrs.groups}")
     if isinstance(channels, int):
-        wanted = channels if transposed else channels // attrs.groups
+        required_count = channels if transposed else channels // attrs.groups
         text = f"{channels} input channels cannot be divided among {attrs.groups} groups"
         require("conv.in-channels", channels % attrs.groups == 0, text)
         text = (
             f"{channels} input channels: with groups={attrs.groups} the weight "
-            f"must take {wanted} channels, not {weight_channels}"
+            f"must take {required_count} channels, not {weight_channels}"
         )
-        require("conv.in-channels", window_attributes.may_be_equal_dims(weight_channels, wanted), text)
+        require("conv.in-channels", window_attributes.may_be_equal_dims(weight_channels, required_count), text)
     if isinstance(output_channels, int):
         text = f"{output_channels} output channels cannot be divided among {attrs.groups} groups"
         require("conv.out-channels", output_channels % attrs.groups == 0, text)
@@ -365,8 +369,8 @@ def _slices_read_and_written_by_tap(
 def _compute_conv(spatial_rank: int, a: ConvAttrs, data: Tensor, weight: Tensor) -> Tensor:
     form = _parse_conv_layout(spatial_rank, a)
     batch, inputs, *space = layout_to_canonical_order(data.shape, form.data)
-    found = form.unpacked_kernel_shape(weight.shape, a, inputs)
-    outer, inner, *kernel = (int(d) for d in found if isinstance(d, int))
+    kernel_shape = form.unpacked_kernel_shape(weight.shape, a, inputs)
+    outer, inner, *kernel = (int(d) for d in kernel_shape if isinstance(d, int))
     strides, dilation, pads = strides_dilations_and_pads(spatial_rank, a)
     extents = window_attributes.window_counts_of_axes(spatial_rank, a, space, kernel)
     per_group = outer // a.groups
@@ -523,15 +527,15 @@ def conv_operators_of_ranks_1_to_3(
         "scratch": count_scratch_elements,
         "axes": _batch_only_axis_map,
     } | facets
-    for n, made in enumerate(attrs_classes, 1):
+    for n, attrs_class in enumerate(attrs_classes, 1):
         bound: dict[str, Any] = {facet: partial(function, n) for facet, function in counted.items()}
         op = OpDef(
             name=name.format(n=n),
-            attrs=made,
+            attrs=attrs_class,
             args=declare_arguments("data", "weight"),
             order=parameter_order,
             pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-            samples=random_samples_from_rows(made, samples[n]),
+            samples=random_samples_from_rows(attrs_class, samples[n]),
             **bound,
         )
         yield add_blocked_layout_support(op, supports_kernel_layout)

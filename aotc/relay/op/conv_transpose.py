@@ -76,12 +76,12 @@ class ConvTransposeAttrs(Attrs):
 
 
 def _conv_transpose_attrs_class(spatial_rank: int) -> type[ConvTransposeAttrs]:
-    more: Any = {
+    extra_fields: Any = {
         "output_padding": per_axis_attribute_field(spatial_rank, 0),
         "kernel_layout": TRANSPOSED_KERNEL_LAYOUT_BY_RANK[spatial_rank],
     }
     return window_attributes.attrs_class_for_rank(
-        spatial_rank, ConvTransposeAttrs, f"Conv{spatial_rank}DTransposeAttrs", **more
+        spatial_rank, ConvTransposeAttrs, f"Conv{spatial_rank}DTransposeAttrs", **extra_fields
     )
 
 
@@ -109,8 +109,8 @@ def _transposed_output_extent(
 
 def _infer_conv_transpose_type(spatial_rank: int, a: ConvTransposeAttrs, types: Types) -> Type:
     data, weight = (
-        require_tensor_of_rank("conv.rank", ty, spatial_rank + 2, what)
-        for ty, what in zip(types, ("data", "weight"), strict=True)
+        require_tensor_of_rank("conv.rank", ty, spatial_rank + 2, label)
+        for ty, label in zip(types, ("data", "weight"), strict=True)
     )
     source, form, result = _axis_positions_of_tensors(spatial_rank, a)
     batch, channels, *space = layout_to_canonical_order(data.shape, source)
@@ -119,11 +119,13 @@ def _infer_conv_transpose_type(spatial_rank: int, a: ConvTransposeAttrs, types: 
     total = outer * a.groups if isinstance(outer, int) else a.channels or outer
     conv.check_conv_channel_counts(a, channels, inner, total, transposed=True)
     strides, dilation, pads = strides_dilations_and_pads(spatial_rank, a)
-    more = repeat_for_each_axis(a.output_padding, spatial_rank)
+    output_padding = repeat_for_each_axis(a.output_padding, spatial_rank)
     text = f"strides and dilation must be positive, got {strides} and {dilation}"
     require("conv.steps", min(*strides, *dilation) > 0, text)
-    require("conv.steps", min(more) >= 0, f"output_padding must not be negative, got {more}")
-    extents = [_transposed_output_extent(*w) for w in zip(space, sizes, strides, dilation, pads, more, strict=True)]
+    require("conv.steps", min(output_padding) >= 0, f"output_padding must not be negative, got {output_padding}")
+    extents = [
+        _transposed_output_extent(*w) for w in zip(space, sizes, strides, dilation, pads, output_padding, strict=True)
+    ]
     fits = all(not isinstance(e, int) or e > 0 for e in extents)
     require("conv.empty", fits, lambda: f"the result would be empty: {extents}")
     return TensorType(
@@ -145,14 +147,16 @@ def _conv_transpose_reference(spatial_rank: int, a: ConvTransposeAttrs, data: Ar
     source, form, result = _axis_positions_of_tensors(spatial_rank, a)
     x = window_attributes.transpose_to_canonical(widen_narrow_float_array(data), source)
     w = window_attributes.transpose_to_canonical(widen_narrow_float_array(weight), form)
-    made = require_tensor_type(_infer_conv_transpose_type(spatial_rank, a, tensor_types_of_values((data, weight))))
-    batch, channels, *extents = layout_to_canonical_order(made.static_shape, result)
+    result_type = require_tensor_type(
+        _infer_conv_transpose_type(spatial_rank, a, tensor_types_of_values((data, weight)))
+    )
+    batch, channels, *extents = layout_to_canonical_order(result_type.static_shape, result)
     kernels = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:]).swapaxes(1, 2)
     images = x.reshape(batch, a.groups, w.shape[0] // a.groups, *x.shape[2:])
-    acc = accumulator_dtype(DType.from_numpy(x), made.dtype)
+    acc = accumulator_dtype(DType.from_numpy(x), result_type.dtype)
     total = conv.convolve_tap_by_tap(spatial_rank, a, images, kernels, extents, acc, transposed=True)
     return window_attributes.transpose_to_layout(
-        cast_array(total.reshape(batch, channels, *extents), made.dtype), result
+        cast_array(total.reshape(batch, channels, *extents), result_type.dtype), result
     )
 
 
@@ -172,13 +176,13 @@ def _data_index_and_tap_of_product(
     common = gcd(stride, dilation)
     step, phase = stride // common, output_index % stride
     first = phase // common * pow(dilation // common, -1, step) % step if step > 1 else phase * 0
-    moved = (phase - first * dilation) // stride - product_index * (dilation // common)
-    return output_index // stride + moved, first + product_index * step + phase % common * taps
+    data_offset = (phase - first * dilation) // stride - product_index * (dilation // common)
+    return output_index // stride + data_offset, first + product_index * step + phase % common * taps
 
 
 def _compute_conv_transpose(spatial_rank: int, a: ConvTransposeAttrs, data: Tensor, weight: Tensor) -> Tensor:
     source, form, result = _axis_positions_of_tensors(spatial_rank, a)
-    made = require_tensor_type(
+    result_shape = require_tensor_type(
         _infer_conv_transpose_type(spatial_rank, a, tensor_types_of_values((data, weight)))
     ).static_shape
     inner, outer, *kernel = layout_to_canonical_order(weight.shape, form)
@@ -204,7 +208,7 @@ def _compute_conv_transpose(spatial_rank: int, a: ConvTransposeAttrs, data: Tens
         )
 
     return contract_to_dtype(
-        made,
+        result_shape,
         canonical_to_layout_order((inputs, *counts), order),
         data,
         lambda *v: data_and_kernel_indices(v)[0],
@@ -290,8 +294,8 @@ class _PhaseDecomposition:
         for k, (phases, pad) in enumerate(
             zip(phases_by_axis, strides_dilations_and_pads(self.n, self.a)[2], strict=True)
         ):
-            wanted = -(-(pad[0] + self.out[k]) // len(phases))
-            counts.append(max([wanted, *(self.space[k] - p.shift for p in phases if p is not None)]))
+            required_count = -(-(pad[0] + self.out[k]) // len(phases))
+            counts.append(max([required_count, *(self.space[k] - p.shift for p in phases if p is not None)]))
         return tuple(counts)
 
     def phase_kernel(self, phases: Sequence[_Phase]) -> Expr:
@@ -342,11 +346,11 @@ class _PhaseDecomposition:
         else:
             dtype = self.a.out_dtype or tensor_type_of(self.data).dtype
             none = splat_constant(0, (batch, self.channels, *blocks), dtype)
-            found = [
+            phase_results = [
                 self.convolve_phase(self.phase_kernel(c), c, self.channels, blocks) if len(c) == self.n else none
                 for c in full
             ]
-            parts = concat_split.stack(found, axis=2)
+            parts = concat_split.stack(phase_results, axis=2)
         return shapes.reshape(parts, (batch, self.channels, *(len(p) for p in axes), *blocks))
 
     def interleave_phases_and_crop(self) -> Expr:
@@ -378,12 +382,12 @@ def expand_conv_transpose(
     """
     source, form, result = _axis_positions_of_tensors(spatial_rank, a)
     space = layout_to_canonical_order(static_shape_of(data), source)[2:]
-    made = require_tensor_type(
+    result_type = require_tensor_type(
         _infer_conv_transpose_type(spatial_rank, a, [tensor_type_of(data), tensor_type_of(weight)])
     )
     if 0 in (*static_shape_of(data), *static_shape_of(weight)):  # all sums are empty
-        return splat_constant(0, made.static_shape, made.dtype)
-    out = layout_to_canonical_order(made.static_shape, result)
+        return splat_constant(0, result_type.static_shape, result_type.dtype)
+    out = layout_to_canonical_order(result_type.static_shape, result)
     weave = _PhaseDecomposition(
         spatial_rank,
         a,

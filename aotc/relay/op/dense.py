@@ -255,8 +255,8 @@ def _compute_dense_pack(a: DensePackAttrs, data: Tensor, weight: Tensor) -> Tens
 
     def packed_weight_index_of_product(*v: Scalar) -> Sequence[Scalar | int]:
         *_, unit, k = v
-        first, *others = (k // group, k % group) if group else (k,)
-        return (unit // block, first, unit % block, *others)
+        first, *group_indices = (k // group, k % group) if group else (k,)
+        return (unit // block, first, unit % block, *group_indices)
 
     return contract_to_dtype(
         (*data.shape[:-1], _units_of_packed_weight(a, weight.shape, block)),

@@ -107,23 +107,23 @@ def _expand_two_factor_transform(x: Expr, first_factor: int, bins: int, inverse:
     i, p, q = np.arange(first_factor), np.arange(first_factor), np.arange(second)
     j = np.arange(-(-bins // first_factor))
     # (rows, p, part, q): a vector over q for each element of a short transform
-    apart = shape.reshape(x, (rows, first_factor, second, parts), allowzero=True)
+    grid = shape.reshape(x, (rows, first_factor, second, parts), allowzero=True)
     if parts == 2:
-        apart = shape.transpose(apart, (0, 1, 3, 2))
-    columns = shape.reshape(apart, (rows, first_factor * parts, second), allowzero=True)
+        grid = shape.transpose(grid, (0, 1, 3, 2))
+    columns = shape.reshape(grid, (rows, first_factor * parts, second), allowzero=True)
     short = _complex_matrix_as_real_array(powers_of_root_of_unity(first_factor, i[:, None] * p))[
         :, :, :, :parts
     ].reshape(1, 2 * first_factor, first_factor * parts)
-    made = dense.batch_matmul(constant_of_signal_dtype(short), columns, transpose_b=False)
-    made = shape.reshape(made, (rows, first_factor, 2, second), allowzero=True)
+    partial_dfts = dense.batch_matmul(constant_of_signal_dtype(short), columns, transpose_b=False)
+    partial_dfts = shape.reshape(partial_dfts, (rows, first_factor, 2, second), allowzero=True)
     # complex multiplication by the twiddle factor w(N, q * i) in real arithmetic: each of the real and
     # imaginary parts times the factor's real part, plus the other part times plus or minus its imaginary part
     twiddles = scale * powers_of_root_of_unity(length, i[:, None] * q)
     real = np.stack([twiddles.real, twiddles.real], 1)
     imaginary = np.stack([-twiddles.imag, twiddles.imag], 1)
-    swapped = slices.reverse(made, axis=2)
+    swapped = slices.reverse(partial_dfts, axis=2)
     rotated = binary_elementwise.add(
-        binary_elementwise.multiply(made, constant_of_signal_dtype(real)),
+        binary_elementwise.multiply(partial_dfts, constant_of_signal_dtype(real)),
         binary_elementwise.multiply(swapped, constant_of_signal_dtype(imaginary)),
     )
     lines = shape.reshape(rotated, (rows * first_factor, 2 * second), allowzero=True)
@@ -133,12 +133,12 @@ def _expand_two_factor_transform(x: Expr, first_factor: int, bins: int, inverse:
         .transpose(3, 2, 0, 1)
         .reshape(2 * second, 2 * len(j))
     )
-    found = dense.matmul(lines, constant_of_signal_dtype(long))
-    found = shape.reshape(found, (rows, first_factor, len(j), 2), allowzero=True)
-    found = shape.reshape(shape.transpose(found, (0, 2, 1, 3)), (rows, len(j) * first_factor, 2), allowzero=True)
+    spectrum = dense.matmul(lines, constant_of_signal_dtype(long))
+    spectrum = shape.reshape(spectrum, (rows, first_factor, len(j), 2), allowzero=True)
+    spectrum = shape.reshape(shape.transpose(spectrum, (0, 2, 1, 3)), (rows, len(j) * first_factor, 2), allowzero=True)
     if len(j) * first_factor == bins:
-        return found
-    return slices.strided_slice(found, [0], [bins], [1], axes=[1])
+        return spectrum
+    return slices.strided_slice(spectrum, [0], [bins], [1], axes=[1])
 
 
 def _complex_matrix_as_real_array(matrix: Array) -> Array:

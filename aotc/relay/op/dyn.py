@@ -131,19 +131,21 @@ class _DynamicVariant:
 
         to_attribute_value    (argument, name, type) -> attribute value
         """
-        found = {name: to_attribute_value(arguments[k], name, kind) for k, (name, kind) in self.values.items()}
-        own = [x for k, x in enumerate(arguments) if k not in self.values]
-        return self.static.attrs(**self.fixed, **found, **dict(attrs.items())), own
+        attribute_values = {
+            name: to_attribute_value(arguments[k], name, kind) for k, (name, kind) in self.values.items()
+        }
+        static_args = [x for k, x in enumerate(arguments) if k not in self.values]
+        return self.static.attrs(**self.fixed, **attribute_values, **dict(attrs.items())), static_args
 
     def infer_dynamic_type(self, attrs: Any, types: Types) -> Type:
         """Return the result type for shape arguments of the given length but unknown values."""
-        attributes, own = self.to_static_attrs_and_args(attrs, types, _placeholder_attribute_value)
+        attributes, static_types = self.to_static_attrs_and_args(attrs, types, _placeholder_attribute_value)
         # extents of 1 are valid for all attribute values
         if not self.keeps and self.args[0].name == "data":
-            data = require_tensor_type(own[0], "data")
-            own[0] = TensorType((1,) * data.rank, data.dtype)
-        result = self.static.infer(attributes, own)
-        axis_map = self.static.axes(attributes, own) if self.keeps and self.static.axes is not None else None
+            data = require_tensor_type(static_types[0], "data")
+            static_types[0] = TensorType((1,) * data.rank, data.dtype)
+        result = self.static.infer(attributes, static_types)
+        axis_map = self.static.axes(attributes, static_types) if self.keeps and self.static.axes is not None else None
         walked = axis_map.inputs[0] if axis_map is not None else repeat(None)
         opened = [
             TensorType((SymDim() if axis is None else d for axis, d in zip(walked, t.shape, strict=False)), t.dtype)
@@ -152,19 +154,19 @@ class _DynamicVariant:
         return TupleType(opened) if isinstance(result, TupleType) else opened[0]
 
     def evaluate_dynamic_reference(self, attrs: Any, *arguments: Array) -> Any:
-        attributes, own = self.to_static_attrs_and_args(attrs, arguments, _array_to_attribute)
-        found = self.static.infer(attributes, tensor_types_of_values(own))
+        attributes, static_args = self.to_static_attrs_and_args(attrs, arguments, _array_to_attribute)
+        static_type = self.static.infer(attributes, tensor_types_of_values(static_args))
         _check_inferred_rank(
-            self.dynamic_operator_name, self.infer_dynamic_type(attrs, tensor_types_of_values(arguments)), found
+            self.dynamic_operator_name, self.infer_dynamic_type(attrs, tensor_types_of_values(arguments)), static_type
         )
-        return self.static.reference(attributes, *own)
+        return self.static.reference(attributes, *static_args)
 
     def to_static_call_or_none(self, attrs: Any, arguments: Sequence[Expr]) -> Call | None:
         known = [compile_time_elements(x) if k in self.values else x for k, x in enumerate(arguments)]
         if any(x is None for x in known):
             return None
-        attributes, own = self.to_static_attrs_and_args(attrs, known, _array_to_attribute)
-        result = node(self.static, own, attributes)
+        attributes, static_args = self.to_static_attrs_and_args(attrs, known, _array_to_attribute)
+        result = node(self.static, static_args, attributes)
         if result.checked_type is not None:
             types = [x.checked_type for x in arguments]
             _check_inferred_rank(
@@ -198,14 +200,14 @@ def _dynamic_variant_of(
     keeps_mapped_extents    see `_DynamicVariant`
     """
     order = [p for p in builder_signature_of(static_op).parameters if p not in fixed_attributes]
-    own = {a.name: a for a in static_op.args}
+    static_args = {a.name: a for a in static_op.args}
     args = tuple(
-        own.get(p) or _argument_replacing_attribute(p, argument_defaults)
+        static_args.get(p) or _argument_replacing_attribute(p, argument_defaults)
         for p in order
-        if p in own or p in attributes_as_arguments.split()
+        if p in static_args or p in attributes_as_arguments.split()
     )
     kinds = {f.name: str(f.type) for f in dataclasses.fields(static_op.attrs)}
-    places = {k: (a.name, kinds[a.name]) for k, a in enumerate(args) if a.name not in own}
+    places = {k: (a.name, kinds[a.name]) for k, a in enumerate(args) if a.name not in static_args}
     attributes = _attrs_class_without(static_op, [*attributes_as_arguments.split(), *fixed_attributes])
     twin = _DynamicVariant(static_op, args, places, fixed_attributes, keeps_mapped_extents)
     return OpDef(

@@ -57,8 +57,8 @@ def _needs_intermediate_rounding(input_axes: Sequence[Sequence[str]], output_axe
     if len(input_axes) != 2:
         return len(input_axes) > 2
     return any(
-        len(set(own)) < len(own) or not {*own} <= {*output_axes, *other}
-        for own, other in (input_axes, input_axes[::-1])
+        len(set(operand_axes)) < len(operand_axes) or not {*operand_axes} <= {*output_axes, *other}
+        for operand_axes, other in (input_axes, input_axes[::-1])
     )
 
 
@@ -118,14 +118,14 @@ def _parse_equation_axes(equation: str, ranks: Sequence[int]) -> tuple[list[list
     if not arrow:
         once = sorted(c for c in set(letters) if letters.count(c) == 1)
         return inputs, [*ellipsis, *once]
-    head, found, tail = right.partition("...")
-    return inputs, [*head, *(ellipsis if found else []), *tail]
+    head, marker, tail = right.partition("...")
+    return inputs, [*head, *(ellipsis if marker else []), *tail]
 
 
 def _operand_axis_names(subscript: str, rank: int, equation: str) -> list[str]:
-    head, found, tail = subscript.partition("...")
+    head, marker, tail = subscript.partition("...")
     missing = rank - len(head) - len(tail)
-    if missing < 0 or (missing and not found):
+    if missing < 0 or (missing and not marker):
         raise AotcError("einsum", f"{subscript!r} of equation {equation!r} does not match an operand of rank {rank}")
     return [*head, *(str(k) for k in reversed(range(missing))), *tail]
 
@@ -161,8 +161,8 @@ def _sum_to_diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
 
 def _sum_unneeded_axes(x: Expr, axes: list[str], needed: set[str]) -> tuple[Expr, list[str]]:
     """Return `x` summed over the axes that are not needed, and the names of the remaining axes."""
-    gone = tuple(k for k, a in enumerate(axes) if a not in needed)
-    return reduce.sum(x, axis=gone) if gone else x, [a for a in axes if a in needed]
+    summed_axes = tuple(k for k, a in enumerate(axes) if a not in needed)
+    return reduce.sum(x, axis=summed_axes) if summed_axes else x, [a for a in axes if a in needed]
 
 
 def _multiply_and_sum_shared_axes(
@@ -176,12 +176,12 @@ def _multiply_and_sum_shared_axes(
     shared = [a for a in x_axes if a in y_axes]
     batch = [a for a in shared if a in needed]
     inner = [a for a in shared if a not in needed]
-    others = [a for a in x_axes if a not in shared]
+    rows = [a for a in x_axes if a not in shared]
     columns = [a for a in y_axes if a not in shared]
-    a = _reshape_to_matrix_batch(x, x_axes, (batch, others, inner), sizes)
+    a = _reshape_to_matrix_batch(x, x_axes, (batch, rows, inner), sizes)
     b = _reshape_to_matrix_batch(y, y_axes, (batch, inner, columns), sizes)
     product = dense.batch_matmul(a, b, transpose_b=False)
-    axes = [*batch, *others, *columns]
+    axes = [*batch, *rows, *columns]
     return _reshape_unless_equal(product, [sizes[a] for a in axes]), axes
 
 
@@ -237,7 +237,7 @@ _SAMPLE_EQUATIONS = (
 
 def _einsum_test_samples() -> Samples:
     for equation, shapes, dtype in _SAMPLE_EQUATIONS:
-        data = tuple(random_array(own, dtype, seed) for seed, own in enumerate(shapes))
+        data = tuple(random_array(operand_shape, dtype, seed) for seed, operand_shape in enumerate(shapes))
         yield Sample(args=(data,), attrs=EinsumAttrs(equation=equation), accuracy=sample_accuracy(dtype))
 
 

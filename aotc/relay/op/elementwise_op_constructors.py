@@ -107,8 +107,8 @@ def replace_item(items: Sequence[T], position: int, item: T) -> tuple[T, ...]:
 
 def element_of_broadcast_tensor(x: Tensor, indices: Sequence[Any]) -> Scalar:
     """Return the element of `x` at `indices` of the shape that `x` is broadcast to."""
-    own = indices[len(indices) - x.rank :]
-    return x[tuple(0 if extent == 1 else i for extent, i in zip(x.shape, own, strict=True))]
+    tail_indices = indices[len(indices) - x.rank :]
+    return x[tuple(0 if extent == 1 else i for extent, i in zip(x.shape, tail_indices, strict=True))]
 
 
 def element_function_of_scalar_function(fn: ScalarFn) -> ScalarFn:

@@ -166,9 +166,9 @@ def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
 def _take_element(a: TakeAttrs, i: Index, data: Tensor, indices: Tensor) -> Scalar:
     data = data if a.axis is not None else te.view(data, (data.size,))
     axis, batch = _take_axis_and_batch_dims(a, data.rank, indices.rank)
-    extent, behind = data.shape[axis], axis + indices.rank - batch
-    place = (*i[:batch], *i[axis:behind])
-    where = (*i[:axis], _clip_or_wrap_index(a, indices[place], extent), *i[behind:])
+    extent, next_axis = data.shape[axis], axis + indices.rank - batch
+    place = (*i[:batch], *i[axis:next_axis])
+    where = (*i[:axis], _clip_or_wrap_index(a, indices[place], extent), *i[next_axis:])
     return data[where]
 
 

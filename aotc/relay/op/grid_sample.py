@@ -170,7 +170,9 @@ def _interpolate_at_position(
     """Return the interpolated value at a position, for scalars or arrays."""
     space = data.shape[2:]
     taps = [_taps_and_weights_along_axis(a, x, extent) for x, extent in zip(coordinates, space, strict=True)]
-    return reduce(add, (_weighted_tap_value(a, data, (image, channel), seen) for seen in itertools.product(*taps)))
+    return reduce(
+        add, (_weighted_tap_value(a, data, (image, channel), combination) for combination in itertools.product(*taps))
+    )
 
 
 def _weighted_tap_value(

@@ -55,29 +55,29 @@ def infer_input_domains(function: Function) -> dict[str, ValueDomain]:
     """Return the domains of a function's parameters by name, without parameters whose domain is
     unknown.
     """
-    wanted = _required_domains_by_expr(function.body)
-    found: dict[str, ValueDomain] = {}
+    requirements = _required_domains_by_expr(function.body)
+    domains: dict[str, ValueDomain] = {}
     for param in function.params:
-        domain = intersect_value_domains(wanted.get(param, ()))
+        domain = intersect_value_domains(requirements.get(param, ()))
         if domain.is_unconstrained and is_integer_or_float_tensor(param, integer=True):
             domain = next(
                 (known for word, known in DOMAINS_BY_NAME_SUBSTRING.items() if word in param.name.lower()),
                 UNCONSTRAINED_DOMAIN,
             )
         if not domain.is_unconstrained:
-            found[param.name] = domain
-    return found
+            domains[param.name] = domain
+    return domains
 
 
 def _required_domains_by_expr(body: Expr) -> dict[Expr, list[ValueDomain]]:
     """Return the domains that the uses of each expression require of it."""
-    wanted: dict[Expr, list[ValueDomain]] = {}
+    requirements: dict[Expr, list[ValueDomain]] = {}
     for node in reversed([*post_order(body)]):
-        domain = intersect_value_domains(wanted.get(node, ()))
-        for argument, asked in _operands_with_required_domains(node, domain):
-            if not asked.is_unconstrained:
-                wanted.setdefault(argument, []).append(asked)
-    return wanted
+        domain = intersect_value_domains(requirements.get(node, ()))
+        for argument, requirement in _operands_with_required_domains(node, domain):
+            if not requirement.is_unconstrained:
+                requirements.setdefault(argument, []).append(requirement)
+    return requirements
 
 
 def _operands_with_required_domains(node: Expr, result_domain: ValueDomain) -> Iterator[tuple[Expr, ValueDomain]]:
@@ -91,8 +91,8 @@ def _operands_with_required_domains(node: Expr, result_domain: ValueDomain) -> I
             yield whole, result_domain
         case Call(op=Op() as op, args=args):
             rule = DOMAIN_RULES_BY_OP_NAME.get(op.name, _data_movement_operand_domains if op.is_data_movement else None)
-            for argument, asked in zip(args, rule(node, result_domain) if rule is not None else (), strict=False):
-                yield from _argument_or_fields_with_domains(argument, asked)
+            for argument, requirement in zip(args, rule(node, result_domain) if rule is not None else (), strict=False):
+                yield from _argument_or_fields_with_domains(argument, requirement)
 
 
 def _argument_or_fields_with_domains(

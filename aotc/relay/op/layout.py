@@ -83,13 +83,13 @@ class Layout:
         block padding.
         """
         require("layout.rank", len(shape) == len(self.axes), f"the layout has {len(self.axes)} axes, not {len(shape)}")
-        found: dict[str, Dim] = {}
+        extents: dict[str, Dim] = {}
         for (letter, size), d in zip(self.axes, shape, strict=True):
             require("layout.block", size in (0, d), f"a block of {size} has extent {d}")
             if not size:
                 count = self.elements_per_block(letter)
-                found[letter] = map_extent(d, count.__mul__, keep_symbolic=count == 1)
-        return found
+                extents[letter] = map_extent(d, count.__mul__, keep_symbolic=count == 1)
+        return extents
 
     def shape_of_extents(self, primal_extents: dict[str, Dim]) -> tuple[Dim, ...]:
         """Return the shape in this layout of a tensor with the given primal extents, rounded up to
@@ -308,32 +308,34 @@ class _BlockedLayoutSupport:
         return _unblocked_form_or_none(attrs, lambda kernel: not kernel or self.is_own(kernel))
 
     def infer(self, attrs: Any, types: Types) -> Any:
-        found = self.unblocked_form_or_none(attrs)
-        if found is None:
+        plain_form = self.unblocked_form_or_none(attrs)
+        if plain_form is None:
             return self.op.infer(attrs, types)
-        return found.result.convert_unless_equal(
+        return plain_form.result.convert_unless_equal(
             _layout_transform_type,
-            self.op.infer(found.attrs, found.convert_arguments_to_unblocked(_layout_transform_type, types)),
+            self.op.infer(plain_form.attrs, plain_form.convert_arguments_to_unblocked(_layout_transform_type, types)),
         )
 
     def refine(self, attrs: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
-        found = self.unblocked_form_or_none(attrs)
-        if found is None or not isinstance(types[0], TensorType):
-            return self.op.refine(attrs, types) if found is None else types
+        plain_form = self.unblocked_form_or_none(attrs)
+        if plain_form is None or not isinstance(types[0], TensorType):
+            return self.op.refine(attrs, types) if plain_form is None else types
         known = [ty if isinstance(ty, TensorType) else None for ty in types]
-        refined = self.op.refine(found.attrs, found.convert_arguments_to_unblocked(_layout_transform_type, known))
+        refined = self.op.refine(
+            plain_form.attrs, plain_form.convert_arguments_to_unblocked(_layout_transform_type, known)
+        )
         return [
             change.inverse_conversion.convert_unless_equal(_layout_transform_type, ty)
-            for change, ty in zip(found.args, refined, strict=False)
+            for change, ty in zip(plain_form.args, refined, strict=False)
         ]
 
     def _run_op_facet_on_unblocked_layouts(self, attrs: Any, args: Sequence[Any], facet: str) -> Any:
-        found, run = self.unblocked_form_or_none(attrs), getattr(self.op, facet)
-        if found is None:
+        plain_form, run = self.unblocked_form_or_none(attrs), getattr(self.op, facet)
+        if plain_form is None:
             return run(attrs, *args)
         move = getattr(layout_transform, facet)
-        return found.result.convert_unless_equal(
-            move, run(found.attrs, *found.convert_arguments_to_unblocked(move, args))
+        return plain_form.result.convert_unless_equal(
+            move, run(plain_form.attrs, *plain_form.convert_arguments_to_unblocked(move, args))
         )
 
     def reference(self, attrs: Any, *args: Any) -> Any:
@@ -343,13 +345,15 @@ class _BlockedLayoutSupport:
         return self._run_op_facet_on_unblocked_layouts(attrs, args, "compute")
 
     def unblocked(self, attrs: Any, *args: Expr) -> Any:
-        found = self.unblocked_form_or_none(attrs)
-        if found is None:
+        plain_form = self.unblocked_form_or_none(attrs)
+        if plain_form is None:
             return None
-        moved = typed_op_call(
-            get_op(self.op.name), found.convert_arguments_to_unblocked(_layout_transform_call, args), found.attrs
+        plain_call = typed_op_call(
+            get_op(self.op.name),
+            plain_form.convert_arguments_to_unblocked(_layout_transform_call, args),
+            plain_form.attrs,
         )
-        return found.result.convert_unless_equal(_layout_transform_call, moved)
+        return plain_form.result.convert_unless_equal(_layout_transform_call, plain_call)
 
     def expand(self, attrs: Any, *args: Expr) -> Any:
         return self.unblocked(attrs, *args) or self.op.expand(attrs, *args)
@@ -358,11 +362,11 @@ class _BlockedLayoutSupport:
         return self.op.axes(attrs, types) if self.unblocked_form_or_none(attrs) is None else None
 
     def scratch(self, attrs: Any, types: Types) -> Any:
-        found = self.unblocked_form_or_none(attrs)
-        if found is None:
+        plain_form = self.unblocked_form_or_none(attrs)
+        if plain_form is None:
             return self.op.scratch(attrs, types)
-        plain = found.convert_arguments_to_unblocked(_layout_transform_type, types)
-        return int(self.op.scratch(found.attrs, plain)) + sum(require_tensor_type(t).numel for t in plain)
+        plain = plain_form.convert_arguments_to_unblocked(_layout_transform_type, types)
+        return int(self.op.scratch(plain_form.attrs, plain)) + sum(require_tensor_type(t).numel for t in plain)
 
 
 def add_blocked_layout_support(op: OpDef, is_supported_kernel_layout: Callable[[str], bool] = str.isupper) -> OpDef:
@@ -371,10 +375,10 @@ def add_blocked_layout_support(op: OpDef, is_supported_kernel_layout: Callable[[
 
     is_supported_kernel_layout    predicate of kernel layouts in which `op` computes directly
     """
-    made = _BlockedLayoutSupport(op, is_supported_kernel_layout)
+    support = _BlockedLayoutSupport(op, is_supported_kernel_layout)
     facets = ("infer", "refine", "reference", "compute", "expand", "axes", "scratch")
-    changes: dict[str, Any] = {name: getattr(made, name) for name in facets if getattr(op, name) is not None}
-    return replace(op, **changes, unblocked=made.unblocked)
+    changes: dict[str, Any] = {name: getattr(support, name) for name in facets if getattr(op, name) is not None}
+    return replace(op, **changes, unblocked=support.unblocked)
 
 
 def _layout_transform_call(attrs: LayoutTransformAttrs, x: Expr) -> Expr:

@@ -157,8 +157,8 @@ def _infer_dilation2d_type(attrs: Any, types: Types) -> Type:
     require("dilation2d.rank", ranks, lambda: f"data must have rank 4 and the weight 3, got {data} and {weight}")
     where, inner = _dilation2d_axis_positions(attrs)
     batch, channels, *space = layout_to_canonical_order(data.shape, where)
-    own, *taps = layout_to_canonical_order(weight.shape, inner)
-    fits = is_static(taps) and may_be_equal_dims(channels, own)
+    weight_channels, *taps = layout_to_canonical_order(weight.shape, inner)
+    fits = is_static(taps) and may_be_equal_dims(channels, weight_channels)
     require("dilation2d.weight", fits, lambda: f"the weight {weight} does not fit {data}")
     require("resize.empty", 0 not in data.shape, lambda: f"nothing to sample in {data}")
     steps = (attrs.strides, attrs.dilations, pad_pairs_of_axes(attrs.padding, 2))
@@ -173,8 +173,8 @@ def _dilation2d_tap_value(attrs: Any, loop_indices: Index, data: Any, weight: An
     pads = pad_pairs_of_axes(attrs.padding, 2)
     rows = zip(out, loop_indices[4:], attrs.strides, attrs.dilations, pads, strict=True)
     at = [o * s + k * d - before for o, k, s, d, (before, _) in rows]
-    seen = _pixel_or_outside_value(data, where, (image, channel, *at), -np.inf)
-    return seen + weight[canonical_to_layout_order((channel, *loop_indices[4:]), inner)]
+    pixel = _pixel_or_outside_value(data, where, (image, channel, *at), -np.inf)
+    return pixel + weight[canonical_to_layout_order((channel, *loop_indices[4:]), inner)]
 
 
 def _dilation2d_window_size(attrs: Any, _: Any, weight: Any) -> tuple[int, ...]:
@@ -251,20 +251,20 @@ def _infer_deformable_conv2d_type(attrs: Any, types: Types) -> Type:
     channels = layout_to_canonical_order(data.shape, where)[1]
     dims = (*layout_to_canonical_order(weight.shape, kernel), channels)
     require("dynamic-shape", is_static(dims), lambda: f"unknown taps or channels: {data}, {weight}")
-    out, inner, *taps, own = require_static_shape(dims)
+    out, inner, *taps, channel_count = require_static_shape(dims)
     some = min(attrs.groups, attrs.deformable_groups) > 0
-    divided = some and own % attrs.deformable_groups == 0 == out % attrs.groups
-    fits = divided and inner * attrs.groups == own
+    divided = some and channel_count % attrs.deformable_groups == 0 == out % attrs.groups
+    fits = divided and inner * attrs.groups == channel_count
     require("deformable.groups", fits, lambda: f"{weight} in {attrs.groups} groups does not fit {data}")
     require("resize.empty", 0 not in data.shape, lambda: f"nothing to sample in {data}")
-    wanted = _infer_offset_shape(attrs, data.shape, taps)
-    same = all(map(may_be_equal_dims, layout_to_canonical_order(offset.shape, where), wanted))
+    offset_shape = _infer_offset_shape(attrs, data.shape, taps)
+    same = all(map(may_be_equal_dims, layout_to_canonical_order(offset.shape, where), offset_shape))
     require(
         "deformable.offset",
         same,
-        lambda: f"offset must be {shape_text(canonical_to_layout_order(wanted, where))}, got {offset}",
+        lambda: f"offset must be {shape_text(canonical_to_layout_order(offset_shape, where))}, got {offset}",
     )
-    shape = (wanted[0], out, *wanted[2:])
+    shape = (offset_shape[0], out, *offset_shape[2:])
     return TensorType(canonical_to_layout_order(shape, where), attrs.out_dtype or data.dtype)
 
 
@@ -279,8 +279,8 @@ def _infer_missing_offset_and_weight(attrs: Any, types: Sequence[Any]) -> Sequen
     if isinstance(channels, int) and weight is None:
         shape = (out, channels // max(attrs.groups, 1), *size)
         weight = TensorType(canonical_to_layout_order(shape, kernel), data.dtype)
-    wanted = canonical_to_layout_order(_infer_offset_shape(attrs, data.shape, size), where)
-    return [data, TensorType(wanted, data.dtype) if offset is None else offset, weight]
+    offset_shape = canonical_to_layout_order(_infer_offset_shape(attrs, data.shape, size), where)
+    return [data, TensorType(offset_shape, data.dtype) if offset is None else offset, weight]
 
 
 def _deformable_im2col_shape_and_element(
@@ -301,19 +301,19 @@ def _deformable_im2col_shape_and_element(
         first = ((channel // each * kernel_size[0] + taps[0]) * kernel_size[1] + taps[1]) * 2
         inside, sides = [], []
         for k, extent in enumerate(shape[2:]):
-            moved = offset[canonical_to_layout_order((image, first + k, *out), where)]
+            displacement = offset[canonical_to_layout_order((image, first + k, *out), where)]
             before = pad_pairs_of_axes(attrs.padding, 2)[k][0]
             place = out[k] * attrs.strides[k] + taps[k] * attrs.dilation[k] - before
-            x = place.astype("float32") + moved.astype("float32")
+            x = place.astype("float32") + displacement.astype("float32")
             inside.append((x >= 0.0) & (x < float(extent)))
-            low, (behind, weight) = linear_interpolation_taps(x, extent)
+            low, (high, weight) = linear_interpolation_taps(x, extent)
             # the last pixel has no next neighbor
             weight = choose(floor(x) < float(extent - 1), weight, 0.0)
-            sides.append([low, (behind, weight)])
-        seen = interpolate_bilinearly(
+            sides.append([low, (high, weight)])
+        value = interpolate_bilinearly(
             sides, lambda y, x: data[canonical_to_layout_order((image, channel, y, x), where)]
         )
-        return choose(inside[0] & inside[1], seen, 0.0)
+        return choose(inside[0] & inside[1], value, 0.0)
 
     space = [n * k for n, k in zip(spots[2:], kernel_size, strict=True)]
     return canonical_to_layout_order((*shape[:2], *space), where), im2col_element
@@ -337,16 +337,16 @@ def _im2col_conv_kernel_and_attrs(attrs: Any, data: Any, weight: Any) -> tuple[t
 def _deformable_conv2d_reference(attrs: Any, data: Array, offset: Array, weight: Array) -> Array:
     sizes, plain = _im2col_conv_kernel_and_attrs(attrs, data, weight)
     shape, element = _deformable_im2col_shape_and_element(attrs, sizes, widen_narrow_float_array(data), offset)
-    seen = element(*np.indices(shape, sparse=True))
-    return np.asarray(conv.conv2d.reference(plain, seen, widen_narrow_float_array(weight)))
+    columns = element(*np.indices(shape, sparse=True))
+    return np.asarray(conv.conv2d.reference(plain, columns, widen_narrow_float_array(weight)))
 
 
 def _compute_deformable_conv2d(attrs: Any, data: Tensor, offset: Tensor, weight: Tensor) -> Any:
     sizes, plain = _im2col_conv_kernel_and_attrs(attrs, data, weight)
     shape, element = _deformable_im2col_shape_and_element(attrs, sizes, widen_narrow_float_tensor(data), offset)
-    seen = te.compute(shape, element, "deformed", materialize=True)
+    columns = te.compute(shape, element, "deformed", materialize=True)
     convolve: Any = conv.conv2d.compute
-    return convolve(plain, seen, widen_narrow_float_tensor(weight))
+    return convolve(plain, columns, widen_narrow_float_tensor(weight))
 
 
 def _deformable_conv2d_test_samples() -> Samples:
@@ -423,11 +423,11 @@ def _correlation_term_of_tap(attrs: Any, loop_indices: Index, data: Any, other: 
     image, q, *out, row, column, channel = loop_indices
     side, plain = 2 * _displacement_steps_per_direction(attrs) + 1, range(4)
     rows = zip(out, (row, column), pad_pairs_of_axes(attrs.padding, 2), strict=True)
-    own = [o * attrs.stride1 + k + attrs.max_displacement - before for o, k, (before, _) in rows]
-    steps = zip(own, (q // side, q % side), strict=True)
-    moved = [p + (m - _displacement_steps_per_direction(attrs)) * attrs.stride2 for p, m in steps]
-    first = _pixel_or_outside_value(data, plain, (image, channel, *own), 0.0)
-    second = _pixel_or_outside_value(other, plain, (image, channel, *moved), 0.0)
+    positions = [o * attrs.stride1 + k + attrs.max_displacement - before for o, k, (before, _) in rows]
+    steps = zip(positions, (q // side, q % side), strict=True)
+    other_positions = [p + (m - _displacement_steps_per_direction(attrs)) * attrs.stride2 for p, m in steps]
+    first = _pixel_or_outside_value(data, plain, (image, channel, *positions), 0.0)
+    second = _pixel_or_outside_value(other, plain, (image, channel, *other_positions), 0.0)
     return first * second if attrs.is_multiply else _abs(first - second)
 
 

@@ -82,19 +82,19 @@ def move_valid_rows_to_front(valid: Expr, rows: Expr, fill: float = -1) -> tuple
     order = sorting.argsort(flags, axis=1, is_ascend=False, dtype=BOX_INDEX_DTYPE)
     count = reduce.sum(flags, axis=1)
     places = np.arange(extent, dtype=BOX_INDEX_DTYPE)
-    seen = binary_elementwise.greater(shape.reshape(count, (batch, 1)), to_constant_of_dtype(places))
-    seen = shape.reshape(seen, (batch, extent, *(1,) * (ty.rank - 2)))
-    moved = gather.take(rows, order, batch_dims=1, axis=1)
-    return count, binary_elementwise.where(seen, moved, to_constant_of_dtype(fill, ty.dtype.numpy))
+    mask = binary_elementwise.greater(shape.reshape(count, (batch, 1)), to_constant_of_dtype(places))
+    mask = shape.reshape(mask, (batch, extent, *(1,) * (ty.rank - 2)))
+    ordered_rows = gather.take(rows, order, batch_dims=1, axis=1)
+    return count, binary_elementwise.where(mask, ordered_rows, to_constant_of_dtype(fill, ty.dtype.numpy))
 
 
 def move_valid_array_rows_to_front(valid: Array, rows: Array, fill: float = -1) -> tuple[Array, Array]:
     """Compute the result of `move_valid_rows_to_front` on numpy arrays."""
     count = valid.sum(1).astype(BOX_INDEX_DTYPE)
-    found = np.full_like(rows, fill)
-    for own, seen, out in zip(rows, valid, found, strict=True):
-        out[: seen.sum()] = own[seen]
-    return count, found
+    result = np.full_like(rows, fill)
+    for image_rows, mask, out in zip(rows, valid, result, strict=True):
+        out[: mask.sum()] = image_rows[mask]
+    return count, result
 
 
 # --- vision.get_valid_counts
@@ -156,8 +156,8 @@ def _expand_get_valid_counts(attrs: Any, data: Expr) -> Expr:
     valid: Expr = binary_elementwise.greater(score, least)
     if attrs.id_index >= 0:
         ids, none = _column_of_rows(data, attrs.id_index), to_constant_of_dtype(0, dtype)
-        own = binary_elementwise.greater_equal(ids, none)
-        valid = binary_elementwise.logical_and(valid, own)
+        is_class = binary_elementwise.greater_equal(ids, none)
+        valid = binary_elementwise.logical_and(valid, is_class)
     count, rows = move_valid_rows_to_front(valid, data)
     each = np.arange(extent, dtype=BOX_INDEX_DTYPE)
     places = np.broadcast_to(each, (batch, extent))
@@ -247,40 +247,40 @@ def _unsuppressed_row_indices(attrs: Any, data: Array, count: int, max_boxes: in
         return [*range(count), *(-1,) * (len(data) - count)]
     scores, threshold = data[:, attrs.score_index], data.dtype.type(attrs.iou_threshold)
     order = sorting.stable_argsort(scores[:count], 0, False)
-    kept = [-1] * len(data)
+    row_indices = [-1] * len(data)
     best: list[Array] = []
     for j, row in enumerate(order[: attrs.top_k] if attrs.top_k > 0 else order):
-        own, removed = data[row], len(best) == max_boxes
+        candidate, removed = data[row], len(best) == max_boxes
         for other in best if scores[row] > 0 else ():
-            plain, ids = attrs.id_index < 0, (own[attrs.id_index], other[attrs.id_index])
+            plain, ids = attrs.id_index < 0, (candidate[attrs.id_index], other[attrs.id_index])
             alike = attrs.force_suppress or plain or ids[0] == ids[1]
             known = plain or ids[1] >= 0
-            first, second = (box[attrs.coord_start :] for box in (own, other))
+            first, second = (box[attrs.coord_start :] for box in (candidate, other))
             shared, both = _intersection_and_union_area(first, second, np.minimum, np.maximum)
             much = both > 0 and shared / both >= threshold
             removed |= bool(alike and known and much)
         if not removed:
-            kept[j] = int(row)
-            best += [own] * bool(scores[row] > 0)
-    return kept
+            row_indices[j] = int(row)
+            best += [candidate] * bool(scores[row] > 0)
+    return row_indices
 
 
 def _non_max_suppression_reference(attrs: Any, data: Array, counts: Array, indices: Array, max_boxes: Array) -> Any:
     rows = zip(data, counts, strict=True)
     each = [_unsuppressed_row_indices(attrs, x, int(n), int(max_boxes)) for x, n in rows]
-    kept = np.array(each, BOX_INDEX_DTYPE)
-    kept = kept.reshape(data.shape[:2])
+    row_indices = np.array(each, BOX_INDEX_DTYPE)
+    row_indices = row_indices.reshape(data.shape[:2])
     if attrs.return_indices:
         names = indices.astype(BOX_INDEX_DTYPE)
-        found = np.take_along_axis(names, np.maximum(kept, 0), 1)
-        found = np.where(kept >= 0, found, -1).astype(BOX_INDEX_DTYPE)
-        number, ahead = move_valid_array_rows_to_front(found >= 0, found)
+        selection = np.take_along_axis(names, np.maximum(row_indices, 0), 1)
+        selection = np.where(row_indices >= 0, selection, -1).astype(BOX_INDEX_DTYPE)
+        number, ahead = move_valid_array_rows_to_front(selection >= 0, selection)
         return ahead, number[:, None]
-    found = np.take_along_axis(data, np.maximum(kept, 0)[..., None], 1)
-    found = np.where(kept[..., None] >= 0, found, data.dtype.type(-1))
+    selection = np.take_along_axis(data, np.maximum(row_indices, 0)[..., None], 1)
+    selection = np.where(row_indices[..., None] >= 0, selection, data.dtype.type(-1))
     if not attrs.invalid_to_bottom:
-        return found
-    return move_valid_array_rows_to_front(found[..., 0] >= 0, found)[1]
+        return selection
+    return move_valid_array_rows_to_front(selection[..., 0] >= 0, selection)[1]
 
 
 def _compute_unsuppressed_row_indices(
@@ -290,9 +290,9 @@ def _compute_unsuppressed_row_indices(
     batch, extent, width = data.shape
 
     def score_or_minus_infinity(i: Scalar, j: Scalar) -> Scalar:
-        seen = j < counts[(i,)].astype("int64")
+        in_range = j < counts[(i,)].astype("int64")
         score = data[i, j, attrs.score_index]
-        return select(seen, score, float("-inf"))
+        return select(in_range, score, float("-inf"))
 
     scores = te.compute((batch, extent), score_or_minus_infinity, "score")
     result = TensorType((batch, extent), BOX_INDEX_DTYPE)
@@ -302,7 +302,7 @@ def _compute_unsuppressed_row_indices(
         i, j, k, count = (Var(name) for name in ("i", "j", "k", "count"))
         row, other = (Var(name, result.dtype) for name in ("row", "other"))
         keep = Var("keep", BOOL)
-        kept, start = outputs[0], i * extent
+        index_buffer, start = outputs[0], i * extent
 
         def load_box_column(row_index: Scalar, column: int) -> Scalar:
             row_ = start + maximum(row_index, 0).astype("int64")
@@ -311,8 +311,8 @@ def _compute_unsuppressed_row_indices(
         number = minimum(Load(inputs[1], i).astype("int64"), extent)
         limit = minimum(number, attrs.top_k) if attrs.top_k > 0 else number
         places = range(attrs.coord_start, attrs.coord_start + 4)
-        own, others = ([load_box_column(p, c) for c in places] for p in (row, other))
-        shared, both = _intersection_and_union_area(own, others, minimum, maximum)
+        corners, other_corners = ([load_box_column(p, c) for c in places] for p in (row, other))
+        shared, both = _intersection_and_union_area(corners, other_corners, minimum, maximum)
         alike = (other >= 0) & (load_box_column(other, attrs.score_index) > 0.0)
         if attrs.id_index >= 0:
             ids = load_box_column(row, attrs.id_index), load_box_column(other, attrs.id_index)
@@ -320,16 +320,16 @@ def _compute_unsuppressed_row_indices(
             alike = alike if attrs.force_suppress else alike & ids[0].equal(ids[1])
         overlaps = (both > 0.0) & (shared / both >= attrs.iou_threshold)
         drop = If(alike & overlaps, Assign(keep, const(False, BOOL)))
-        earlier = Declare(other, Load(kept, start + k))
+        earlier = Declare(other, Load(index_buffer, start + k))
         compare = For(k, j, Block((earlier, drop)))
         better = keep & (load_box_column(row, attrs.score_index) > 0.0)
         grow = If(better, Assign(count, count + 1))
         full = count.equal(Load(inputs[3], const(0)).astype("int64"))
         begin = Declare(row, Load(inputs[2], start + j))
-        store = Store(kept, start + j, select(keep, row, -1))
-        seen = Declare(keep, (j < limit) & ~full)
+        store = Store(index_buffer, start + j, select(keep, row, -1))
+        declare_keep = Declare(keep, (j < limit) & ~full)
         tested = If(better, compare)
-        body = Block((begin, seen, tested, grow, store))
+        body = Block((begin, declare_keep, tested, grow, store))
         none = Declare(count, const(0))
         image = Block((none, For(j, extent, body)))
         return For(i, batch, image, kind="independent")
@@ -343,9 +343,9 @@ def _compute_non_max_suppression(
 ) -> Any:
     batch, extent, width = data.shape
     if attrs.iou_threshold > 0:
-        kept = _compute_unsuppressed_row_indices(attrs, data, counts, max_boxes)
+        selected_rows = _compute_unsuppressed_row_indices(attrs, data, counts, max_boxes)
     else:
-        kept = te.compute(
+        selected_rows = te.compute(
             (batch, extent),
             lambda i, j: select(j < counts[(i,)].astype("int64"), j.astype(BOX_INDEX_DTYPE), -1),
             "kept",
@@ -354,7 +354,7 @@ def _compute_non_max_suppression(
     def build_copy_unsuppressed_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
         i, j, k, at, row = (Var(name) for name in ("i", "j", "k", "at", "row"))
         place = i * extent
-        moved = attrs.return_indices or attrs.invalid_to_bottom
+        is_compact = attrs.return_indices or attrs.invalid_to_bottom
         width_ = 1 if attrs.return_indices else width
         out = outputs[0]
         source = (place + maximum(row, 0)) * width_
@@ -362,7 +362,7 @@ def _compute_non_max_suppression(
         target = (place + slot) * width_ + k
         value = Load(inputs[1], source + k).astype(out.dtype)
         valid = row >= 0
-        if moved:
+        if is_compact:
             first = Load(inputs[1], source)
             valid = valid & (first >= 0)
         nothing = Store(out, target, const(-1, out.dtype))
@@ -370,7 +370,7 @@ def _compute_non_max_suppression(
         step = Assign(at, at + 1)
         write: Stmt = Block((copy, step))
         clear: Stmt = Block((For(k, width_, nothing), step))
-        chosen = If(valid, write) if moved else If(valid, write, clear)
+        chosen = If(valid, write) if is_compact else If(valid, write, clear)
         name = Load(inputs[0], place + j).astype("int64")
         each = Block((Declare(row, name), chosen))
         begin = Declare(at, const(0))
@@ -379,13 +379,15 @@ def _compute_non_max_suppression(
         return For(i, batch, image, kind="independent")
 
     if not attrs.return_indices:
-        return te.extern("boxes", [(data.shape, data.dtype)], [kept, data], build_copy_unsuppressed_loops)[0]
-    (found,) = te.extern("boxes", [(indices.shape, BOX_INDEX_DTYPE)], [kept, indices], build_copy_unsuppressed_loops)
+        return te.extern("boxes", [(data.shape, data.dtype)], [selected_rows, data], build_copy_unsuppressed_loops)[0]
+    (index_tensor,) = te.extern(
+        "boxes", [(indices.shape, BOX_INDEX_DTYPE)], [selected_rows, indices], build_copy_unsuppressed_loops
+    )
 
     def is_row_valid_as_integer(i: Scalar, _: Scalar, j: Scalar) -> Scalar:
-        return (found[i, j] >= 0).astype(BOX_INDEX_DTYPE)
+        return (index_tensor[i, j] >= 0).astype(BOX_INDEX_DTYPE)
 
-    return found, te.reduce("sum", (batch, 1), (extent,), is_row_valid_as_integer, "number")
+    return index_tensor, te.reduce("sum", (batch, 1), (extent,), is_row_valid_as_integer, "number")
 
 
 def _non_max_suppression_test_samples() -> Samples:
@@ -463,9 +465,9 @@ def _infer_all_class_nms_type(attrs: Any, types: Types) -> Type:
     places = TensorType((product_of_dims(scores.shape), 3), "int64")
     if attrs.output_format == "onnx":
         return TupleType((places, TensorType((1,), "int64")))
-    found = TensorType((batch, product_of_dims((classes, extent))), scores.dtype)
-    places = TensorType((*found.shape, 2), "int64")
-    return TupleType((places, found, TensorType((batch,), "int64")))
+    score_type = TensorType((batch, product_of_dims((classes, extent))), scores.dtype)
+    places = TensorType((*score_type.shape, 2), "int64")
+    return TupleType((places, score_type, TensorType((batch,), "int64")))
 
 
 def _all_class_nms_reference(attrs: Any, boxes: Array, scores: Array) -> tuple[Array, ...]:
@@ -476,14 +478,14 @@ def _all_class_nms_reference(attrs: Any, boxes: Array, scores: Array) -> tuple[A
     for image, kind in np.ndindex(batch, classes):
         plain_scores = scores[image, kind]
         valid = plain_scores > boxes.dtype.type(attrs.score_threshold)
-        own = np.where(valid, plain_scores, -np.inf)
-        order = sorting.stable_argsort(own, 0, False)
+        masked_scores = np.where(valid, plain_scores, -np.inf)
+        order = sorting.stable_argsort(masked_scores, 0, False)
         rank = np.arange(extent, 0, -1, dtype=boxes.dtype)
         rows = np.column_stack([rank, boxes[image][order]])
         plain = NonMaxSuppressionAttrs(iou_threshold=attrs.iou_threshold, **RANKED_BOX_COLUMNS)
-        count = int((own > -np.inf).sum()) if attrs.iou_threshold > 0 else 0
-        kept = [int(order[k]) for k in _unsuppressed_row_indices(plain, rows, count, most) if k >= 0]
-        fields[0 if onnx else image] += [(image, kind, k) for k in kept]
+        count = int((masked_scores > -np.inf).sum()) if attrs.iou_threshold > 0 else 0
+        box_indices = [int(order[k]) for k in _unsuppressed_row_indices(plain, rows, count, most) if k >= 0]
+        fields[0 if onnx else image] += [(image, kind, k) for k in box_indices]
     table = np.zeros((len(fields), scores.size // len(fields), 3), np.int64)
     values = np.zeros(table.shape[:2], scores.dtype)
     for image, rows_ in enumerate(fields):
@@ -503,8 +505,8 @@ def _expand_all_class_nms(attrs: Any, boxes: Expr, scores: Expr) -> Expr:
     count = reduce.sum(cast_clip_prelu.cast(valid, BOX_INDEX_DTYPE), axis=1)
     if not attrs.iou_threshold > 0:
         count = binary_elementwise.multiply(count, to_constant_of_dtype(0))
-    own = shape.reshape(boxes, (batch, 1, extent, 4))
-    wide = shape.broadcast_to(own, (batch, classes, extent, 4))
+    operand = shape.reshape(boxes, (batch, 1, extent, 4))
+    wide = shape.broadcast_to(operand, (batch, classes, extent, 4))
     each = shape.reshape(wide, (sets, extent, 4))
     ordered = gather.take(each, order, batch_dims=1, axis=1)
     # ranks replace the scores, since scores below 0 are valid here
@@ -513,11 +515,11 @@ def _expand_all_class_nms(attrs: Any, boxes: Expr, scores: Expr) -> Expr:
     rows = concat_split.concatenate([to_constant_of_dtype(ranks, dtype), ordered], -1)
     most = attrs.max_output_boxes_per_class
     most = most if most > 0 else -1
-    found = TupleGetItem(
+    row_indices = TupleGetItem(
         non_max_suppression(rows, count, order, most, attrs.iou_threshold, True, **RANKED_BOX_COLUMNS), 0
     )
     groups = 1 if attrs.output_format == "onnx" else batch
-    picked = shape.reshape(found, (groups, sets * extent // groups))
+    picked = shape.reshape(row_indices, (groups, sets * extent // groups))
     chosen = binary_elementwise.greater_equal(picked, to_constant_of_dtype(0))
     places = np.moveaxis(np.indices((batch, classes, extent))[:2], 0, -1)
     named = to_constant_of_dtype(places.reshape(groups, -1, 2), "int64")
@@ -526,8 +528,8 @@ def _expand_all_class_nms(attrs: Any, boxes: Expr, scores: Expr) -> Expr:
     number = cast_clip_prelu.cast(number, "int64")
     if attrs.output_format == "onnx":
         return Tuple((shape.reshape(table, (-1, 3)), number))
-    own = gather.take(flat, found, batch_dims=1, axis=1)
-    values = shape.reshape(own, (groups, -1))
+    operand = gather.take(flat, row_indices, batch_dims=1, axis=1)
+    values = shape.reshape(operand, (groups, -1))
     columns = gather.take(table, to_constant_of_dtype([1, 2]), axis=2)
     return Tuple((columns, move_valid_rows_to_front(chosen, values, 0)[1], number))
 

@@ -137,13 +137,13 @@ def _compute_batch_norm(a: BatchNormAttrs, *args: Tensor) -> tuple[Tensor, ...]:
     factors = te.compute(mean.shape, batch_norm_factor_of_channel, "factor", materialize=True)
 
     def batch_norm_shift_of_channel(c: Scalar) -> Scalar:
-        moved = -(mean[c] * factors[c])
-        return moved + beta[c] if a.center else moved
+        shift = -(mean[c] * factors[c])
+        return shift + beta[c] if a.center else shift
 
     shifts = te.compute(mean.shape, batch_norm_shift_of_channel, "shift", materialize=True)
     result = te.compute(data.shape, lambda *v: data[v] * factors[v[axis]] + shifts[v[axis]], "batch_norm")
-    kept = tuple(_copy_tensor(s, "moving") for s in args[3:])
-    return cast_tensor(result, args[0].dtype), *kept
+    moving_stats = tuple(_copy_tensor(s, "moving") for s in args[3:])
+    return cast_tensor(result, args[0].dtype), *moving_stats
 
 
 def _batch_norm_reference(
@@ -408,8 +408,8 @@ def _infer_dropout_type(a: DropoutAttrs, types: Types) -> Type:
 
 
 def _compute_dropout(a: DropoutAttrs, data: Tensor) -> tuple[Tensor, ...]:
-    kept = te.compute(data.shape, lambda *_: const(1, data.dtype), "mask")
-    return _copy_tensor(data, "dropout"), kept
+    mask = te.compute(data.shape, lambda *_: const(1, data.dtype), "mask")
+    return _copy_tensor(data, "dropout"), mask
 
 
 batch_norm = OpDef(

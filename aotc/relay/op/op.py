@@ -132,14 +132,14 @@ def register(op_name: str, describe: str = "") -> None:
         hint = "give its calls to another compiler, or replace them by a pass"
         raise AotcError("no-compute", f"{op_name} has a type rule but no implementation", hint=hint)
 
-    made = CustomOp(
+    new_op = CustomOp(
         name=op_name,
         attrs=NoAttrs,
         doc=describe,
         infer=raise_missing_type_relation,
         reference=raise_missing_implementation,
     )
-    install_op_table({**installed_ops(), op_name: made})
+    install_op_table({**installed_ops(), op_name: new_op})
 
 
 def register_pattern(op_name: str, pattern: OpPattern, level: int = 10) -> None:

@@ -159,10 +159,10 @@ def add_axis_map_rows_of_omitted_arguments(axis_map_function: Axes) -> Axes:
     """
 
     def axis_map_with_row_per_argument(attrs: Any, types: Types) -> AxisMap | None:
-        found = axis_map_function(attrs, types)
-        rows = () if found is None else found.inputs
+        axis_map = axis_map_function(attrs, types)
+        rows = () if axis_map is None else axis_map.inputs
         missing = (None,) * len(rows[0]) if rows else ()
-        return found and AxisMap((*rows, *[missing] * len(types))[: len(types)])
+        return axis_map and AxisMap((*rows, *[missing] * len(types))[: len(types)])
 
     return axis_map_with_row_per_argument
 
@@ -195,8 +195,8 @@ def reference_from_element_function(infer: Infer, element: Callable[..., Any]) -
         assert isinstance(result, TensorType)
         if not result.numel:
             return np.zeros(result.static_shape, result.dtype.numpy)
-        found = element(attributes, tuple(np.indices(result.static_shape, sparse=True)), *args)
-        return np.broadcast_to(found, result.static_shape).astype(result.dtype.numpy)
+        values = element(attributes, tuple(np.indices(result.static_shape, sparse=True)), *args)
+        return np.broadcast_to(values, result.static_shape).astype(result.dtype.numpy)
 
     return evaluate_element_on_arrays
 

@@ -70,19 +70,19 @@ def _linear_sum_operand_domains(
     nonnegative.
     """
     integer = is_integer_or_float_tensor(call, integer=True)
-    for place, (own, other) in enumerate(((left_factor, right_factor), (right_factor, left_factor))):
+    for place, (factor, other) in enumerate(((left_factor, right_factor), (right_factor, left_factor))):
         ends = constant_min_and_max(call.args[1 - place])
         if ends is not None:
             least, most = sorted(other * end for end in ends)
             if least == most:
-                asked = value_domain_before_affine_map(result_domain, own, least, is_integer=integer)
+                operand_domain = value_domain_before_affine_map(result_domain, factor, least, is_integer=integer)
             else:
                 # for every element of the constant
-                asked = value_domain_before_affine_map(
-                    ValueDomain(result_domain.lo - least, result_domain.hi - most, firm=result_domain.firm), own, 0.0
+                operand_domain = value_domain_before_affine_map(
+                    ValueDomain(result_domain.lo - least, result_domain.hi - most, firm=result_domain.firm), factor, 0.0
                 )
-                asked = asked if asked.lo <= asked.hi else UNCONSTRAINED_DOMAIN
-            return [asked, UNCONSTRAINED_DOMAIN] if place == 0 else [UNCONSTRAINED_DOMAIN, asked]
+                operand_domain = operand_domain if operand_domain.lo <= operand_domain.hi else UNCONSTRAINED_DOMAIN
+            return [operand_domain, UNCONSTRAINED_DOMAIN] if place == 0 else [UNCONSTRAINED_DOMAIN, operand_domain]
     if result_domain.lo >= 0 and left_factor == right_factor:
         half = ValueDomain(lo=result_domain.lo / 2)
         return [half, half]
@@ -93,13 +93,13 @@ def _multiply_operand_domains(call: Call, result_domain: ValueDomain) -> Operand
     for place in (0, 1):
         ends = constant_min_and_max(call.args[1 - place])
         if ends is not None:
-            asked = intersect_value_domains(
+            operand_domain = intersect_value_domains(
                 [_attention_mask_domain(call.args[place], ends), _domain_before_scaling(call, result_domain, ends)]
             )
-            return [asked, UNCONSTRAINED_DOMAIN] if place == 0 else [UNCONSTRAINED_DOMAIN, asked]
+            return [operand_domain, UNCONSTRAINED_DOMAIN] if place == 0 else [UNCONSTRAINED_DOMAIN, operand_domain]
     if result_domain.lo >= 0 and call.args[0] is not call.args[1]:
-        asked = ValueDomain(lo=min(result_domain.lo, 1.0))
-        return [asked, asked]
+        operand_domain = ValueDomain(lo=min(result_domain.lo, 1.0))
+        return [operand_domain, operand_domain]
     return [UNCONSTRAINED_DOMAIN, UNCONSTRAINED_DOMAIN]
 
 
@@ -112,9 +112,9 @@ def _attention_mask_domain(factor: Expr, penalty_range: tuple[float, float]) -> 
     if penalty_range[0] < 0:
         return ZERO_ONE_DOMAIN
     match factor:
-        case Call(op=Op(name="subtract"), args=[_, one]) if constant_min_and_max(one) == (1.0, 1.0):
+        case Call(op=Op(name="subtract"), args=[_, constant]) if constant_min_and_max(constant) == (1.0, 1.0):
             return ValueDomain(-1, 0, whole=True)
-        case Call(op=Op(name="add"), args=[_, one]) if constant_min_and_max(one) == (-1.0, -1.0):
+        case Call(op=Op(name="add"), args=[_, constant]) if constant_min_and_max(constant) == (-1.0, -1.0):
             return ValueDomain(-1, 0, whole=True)
     return UNCONSTRAINED_DOMAIN
 
@@ -203,8 +203,8 @@ def _minimum_maximum_operand_domains(call: Call, result_domain: ValueDomain) -> 
             lo = result_domain.lo if lowers or result_domain.lo > ends[0] else -math.inf
             hi = result_domain.hi if not lowers or result_domain.hi < ends[1] else math.inf
             sides = (ends[0],) if ends[0] == ends[1] and math.isfinite(ends[0]) else ()
-            asked = ValueDomain(lo, hi, sides=sides)
-            return [asked, UNCONSTRAINED_DOMAIN] if place == 0 else [UNCONSTRAINED_DOMAIN, asked]
+            operand_domain = ValueDomain(lo, hi, sides=sides)
+            return [operand_domain, UNCONSTRAINED_DOMAIN] if place == 0 else [UNCONSTRAINED_DOMAIN, operand_domain]
     both = ValueDomain(result_domain.lo, result_domain.hi)
     return [both, both]
 
@@ -226,16 +226,16 @@ def _comparison_domain_rule(step_down: bool, is_equality: bool) -> DomainRule:
             if is_integer_or_float_tensor(call.args[place], integer=True):
                 # x < c changes below c, c < x above it
                 down = step_down if place == 0 else not step_down and not is_equality
-                asked = ValueDomain(
+                operand_domain = ValueDomain(
                     sides=_thin_out_boundary_points([q for p in points for q in ((p - 1, p) if down else (p, p + 1))])
                 )
             else:
-                asked = (
+                operand_domain = (
                     ValueDomain(values=_thin_out_boundary_points(points))
                     if is_equality
                     else ValueDomain(sides=_thin_out_boundary_points(points))
                 )
-            return [asked, UNCONSTRAINED_DOMAIN] if place == 0 else [UNCONSTRAINED_DOMAIN, asked]
+            return [operand_domain, UNCONSTRAINED_DOMAIN] if place == 0 else [UNCONSTRAINED_DOMAIN, operand_domain]
         return [UNCONSTRAINED_DOMAIN]
 
     return comparison_operand_domains

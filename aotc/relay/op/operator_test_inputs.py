@@ -116,7 +116,7 @@ def random_argument(shape: Sequence[Any], dtype: str = "float32") -> Array | tup
     if shape and isinstance(shape[0], str):
         return random_array(shape[1:], shape[0])
     if shape and isinstance(shape[0], tuple):
-        return tuple(random_array(own, dtype, seed) for seed, own in enumerate(shape))
+        return tuple(random_array(element_shape, dtype, seed) for seed, element_shape in enumerate(shape))
     return random_array(shape, dtype)
 
 

@@ -78,9 +78,9 @@ def pack_quantized_weights(integers: Array, scale: Array, zero: Array, tile_unit
     for field in range(fields):
         part = (integers[:, field::fields].astype(np.int64) - low).astype(np.uint32)
         words[:units, : part.shape[1]] |= part << np.uint32(field * bits)
-    moved = (zero.astype(np.float64) - low + (1 << bits)).astype(np.float32)
-    same = (moved == moved.flat[0]).all()
-    numbers = moved[:1, :1, None] if same else _rows_to_tiles(moved, tile_units)
+    biased_zero = (zero.astype(np.float64) - low + (1 << bits)).astype(np.float32)
+    same = (biased_zero == biased_zero.flat[0]).all()
+    numbers = biased_zero[:1, :1, None] if same else _rows_to_tiles(biased_zero, tile_units)
     return PackedWeights(
         _rows_to_tiles(words, tile_units), _rows_to_tiles(scale, tile_units), np.ascontiguousarray(numbers), bits
     )
@@ -110,35 +110,35 @@ def _infer_dense_bits_type(a: DenseBitsAttrs, types: Types) -> Type:
     require("dense.bits", a.bits in (2, 4, 8) and a.block_size > 0, "bits must be 2, 4 or 8, and block_size positive")
     require("dense.bits", data.rank > 0 and data.is_static, lambda: f"{data} has no rows of a known length")
     tile = weight.static_shape[2]
-    made = _packed_product_sizes(a, data.static_shape, tile)
-    whole = a.block_size % made.integers_per_word == 0 or made.scales_per_column == 1
+    product = _packed_product_sizes(a, data.static_shape, tile)
+    whole = a.block_size % product.integers_per_word == 0 or product.scales_per_column == 1
     require("dense.bits", whole, f"blocks of {a.block_size} integers of {a.bits} bits do not fill whole 32-bit words")
     tiles = -(-a.units // max(tile, 1))
-    shapes = (tiles, made.words_per_column, tile), (tiles, made.scales_per_column, tile)
+    shapes = (tiles, product.words_per_column, tile), (tiles, product.scales_per_column, tile)
     fits = (weight.shape, scale.shape) == shapes and zero.shape in (shapes[1], (1, 1, 1))
     require("dense.bits", fits, lambda: f"{weight}, {scale} and {zero} do not fit {a.units} units of {data}")
     return TensorType((*data.shape[:-1], a.units), data.dtype)
 
 
 def _dense_bits_reference(a: DenseBitsAttrs, data: Array, weight: Array, scale: Array, zero: Array) -> Array:
-    made = _packed_product_sizes(a, data.shape, weight.shape[2])
+    product = _packed_product_sizes(a, data.shape, weight.shape[2])
     shifts = np.arange(0, UINT32.bits, a.bits, dtype=np.uint32)
     words = _tiles_to_rows(weight, a.units)
-    integers = (words[..., None] >> shifts & np.uint32((1 << a.bits) - 1)).reshape(a.units, -1)[:, : made.depth]
+    integers = (words[..., None] >> shifts & np.uint32((1 << a.bits) - 1)).reshape(a.units, -1)[:, : product.depth]
     zeros = np.broadcast_to(zero, scale.shape)
-    scales, zeros = (np.repeat(_tiles_to_rows(v, a.units), a.block_size, 1)[:, : made.depth] for v in (scale, zeros))
+    scales, zeros = (np.repeat(_tiles_to_rows(v, a.units), a.block_size, 1)[:, : product.depth] for v in (scale, zeros))
     real = (integers.astype(np.float32) - (zeros - np.float32(1 << a.bits))) * scales
     return np.asarray(data @ real.T)
 
 
 def _compute_dense_bits(a: DenseBitsAttrs, data: Tensor, *parts: Tensor) -> Tensor:
-    made = _packed_product_sizes(a, data.shape, parts[0].shape[2])
+    product = _packed_product_sizes(a, data.shape, parts[0].shape[2])
     shape = (*data.shape[:-1], a.units)
-    if made.rows == 0:
+    if product.rows == 0:
         return te.compute(shape, lambda *_: const(0.0, "float32"), "dense")
     kinds = [(shape, data.dtype)]
     return te.extern_for_target(
-        "dense", kinds, (data, *parts), lambda target: build_packed_product(made, target), macs=made.macs
+        "dense", kinds, (data, *parts), lambda target: build_packed_product(product, target), macs=product.macs
     )[0]
 
 
@@ -154,12 +154,14 @@ def _dense_bits_test_samples() -> Iterator[Sample]:
         blocks = -(-depth // block)
         zero = rng.integers(0, 1 << bits, (units, blocks)) if units % 2 else np.full((units, blocks), 3)
         scale = rng.uniform(0.1, 1, (units, blocks)).astype(np.float32)
-        found = pack_quantized_weights(integers, scale, zero, tile)
-        assert found is not None
+        packed_weights = pack_quantized_weights(integers, scale, zero, tile)
+        assert packed_weights is not None
         for first in (False, True):
             attrs = DenseBitsAttrs(units=units, bits=bits, block_size=block, scale_first=first)
             yield Sample(
-                args=(random_array((rows, depth)), *found.operator_arguments), attrs=attrs, accuracy=Accuracy.LOOSE
+                args=(random_array((rows, depth)), *packed_weights.operator_arguments),
+                attrs=attrs,
+                accuracy=Accuracy.LOOSE,
             )
 
 

@@ -124,10 +124,14 @@ def pool_operator(
         "precision": None if is_average else PrecisionTreatment.FOLLOW,
         "quantized": QuantizationTreatment.RESCALE if is_average else QuantizationTreatment.PASS,
     }
-    what = "mean" if is_average else "greatest value"
+    pooled_value = "mean" if is_average else "greatest value"
     return add_blocked_layout_support(
         OpDef(
-            name=f"nn.{name}", doc=doc.format(what), infer=infer_pool_type, reference=pool_reference, **shared | facets
+            name=f"nn.{name}",
+            doc=doc.format(pooled_value),
+            infer=infer_pool_type,
+            reference=pool_reference,
+            **shared | facets,
         )
     )
 
@@ -188,8 +192,8 @@ class _Window:
         alike = {self.size, high - low} if self.dilation == 1 else {self.size}
         if self.count == 1 or (len(ends) == 1 and ends <= alike):
             return ends.pop()
-        found: Operand = self.counted_tap_count(output, include_pad)
-        return found
+        tap_count: Operand = self.counted_tap_count(output, include_pad)
+        return tap_count
 
 
 def pool_windows_by_axis(spatial_rank: int, a: MaxPoolAttrs, space: Sequence[int]) -> list[_Window]:
@@ -270,11 +274,11 @@ def _compute_max_pool(spatial_rank: int, a: MaxPoolAttrs, data: Tensor) -> Tenso
     least = MIN_TAPS_FOR_SEPARABLE_LONG_ROWS if space[-1] >= MIN_LONG_ROW_COLUMNS else MIN_TAPS_FOR_SEPARABLE_POOL
     if len(wide) < 2 or prod(wide) < least or source != result:
         return reduce_pool_windows(spatial_rank, a, data, windows)
-    for axis, own in enumerate(windows):  # rows first: whole rows are compared elementwise
+    for axis, window in enumerate(windows):  # rows first: whole rows are compared elementwise
         single = (
             _Window(extent, 1, 1, 1, (0, 0), extent) for extent in layout_to_canonical_order(data.shape, source)[2:]
         )
-        data = reduce_pool_windows(spatial_rank, a, data, [own if k == axis else w for k, w in enumerate(single)])
+        data = reduce_pool_windows(spatial_rank, a, data, [window if k == axis else w for k, w in enumerate(single)])
     return data
 
 
@@ -284,12 +288,12 @@ def _compute_avg_pool(spatial_rank: int, attrs: Any, data: Tensor) -> Tensor:
     total = reduce_pool_windows(spatial_rank, attrs, data, windows, is_average=True)
 
     def body(*v: Scalar) -> Scalar:
-        seen = [
+        tap_counts = [
             w.counted_tap_count_constant_if_uniform(v[p], attrs.count_include_pad)
             for w, p in zip(windows, result[2:], strict=True)
         ]
-        count: Any = prod(s for s in seen if isinstance(s, int))
-        for s in seen:
+        count: Any = prod(s for s in tap_counts if isinstance(s, int))
+        for s in tap_counts:
             count = count if isinstance(s, int) else s * count
         return average_of_total(total[v], count).astype(data.dtype)
 
@@ -505,8 +509,8 @@ def _adaptive_pool_values_of_array(
     count = np.ones((), np.int64)
     for axis, part in enumerate(_adaptive_windows_by_axis(spatial_rank, a, x.shape[2:]), start=2):
         spans = [part.position_range_of_adaptive_window(i) for i in range(part.count)]
-        seen = [np.take(x, range(*span), axis) for span in spans]
-        x = np.stack([s.sum(axis) if is_average else s.max(axis, initial=dtype.smallest_value) for s in seen], axis)
+        slices = [np.take(x, range(*span), axis) for span in spans]
+        x = np.stack([s.sum(axis) if is_average else s.max(axis, initial=dtype.smallest_value) for s in slices], axis)
         count = np.multiply.outer(count, [hi - lo for lo, hi in spans])
     return divide_counting_zero_as_one(x, count) if is_average else x
 

@@ -103,14 +103,18 @@ def _check_recurrent_weight(ty: Type, name: str, rows: Dim, gates: int, hidden: 
     """
     weight = require_tensor_type(ty, name)
     shape = weight.shape
-    wanted: tuple[Dim, ...] = (rows, gates * hidden)
+    expected_shape: tuple[Dim, ...] = (rows, gates * hidden)
     block = shape[3] if weight.rank == 4 else 0
     if isinstance(block, int) and block > 0 and _is_packed_in_column_blocks(weight, gates, hidden):
-        wanted = (-(-gates * hidden // block), rows, 1, block)
+        expected_shape = (-(-gates * hidden // block), rows, 1, block)
     elif isinstance(block, int) and block > 0 and hidden % block == 0:
-        wanted = (hidden // block, rows, gates, block)
-    fits = len(shape) == len(wanted) and all(map(may_be_equal_dims, shape, wanted))
-    require("recurrent.weight", fits, lambda: f"{name} must have shape {shape_text(wanted)}, got {shape_text(shape)}")
+        expected_shape = (hidden // block, rows, gates, block)
+    fits = len(shape) == len(expected_shape) and all(map(may_be_equal_dims, shape, expected_shape))
+    require(
+        "recurrent.weight",
+        fits,
+        lambda: f"{name} must have shape {shape_text(expected_shape)}, got {shape_text(shape)}",
+    )
     require("dtype", weight.dtype == dtype, lambda: f"{name} must be {dtype}, got {weight.dtype}")
 
 
@@ -140,8 +144,8 @@ def _infer_recurrent_type(kind: _RecurrentKind, a: RecurrentAttrs, types: Types)
     _check_recurrent_weight(types[2], "the recurrent weight", hidden, kind.gates, hidden, data.dtype)
     state = TensorType((batch, hidden), data.dtype)
     vector = TensorType((hidden,), data.dtype)
-    wanted = [TensorType((kind.gates * hidden,), data.dtype), *[state] * kind.states, *[vector] * kind.extras]
-    for number, (ty, want) in enumerate(zip(types[3:], wanted, strict=True), 3):
+    expected_types = [TensorType((kind.gates * hidden,), data.dtype), *[state] * kind.states, *[vector] * kind.extras]
+    for number, (ty, want) in enumerate(zip(types[3:], expected_types, strict=True), 3):
         given = require_tensor_type(ty)
         same = (given.dtype, given.rank) == (want.dtype, want.rank) and all(
             map(may_be_equal_dims, given.shape, want.shape)
@@ -223,13 +227,13 @@ def _recurrent_test_samples(kind: _RecurrentKind, attrs_class: type[RecurrentAtt
         columns = kind.gates * hidden
         shapes = [(inputs, columns), (hidden, columns), (columns,), *[(batch, hidden)] * kind.states]
         shapes += [(hidden,)] * kind.extras
-        w, r, *others = (random_array(s, dtype, seed=k) / 2 for k, s in enumerate(shapes, 1))
+        w, r, *extra_args = (random_array(s, dtype, seed=k) / 2 for k, s in enumerate(shapes, 1))
         if block:
             parts = 1 if by_columns else kind.gates
             padded = (np.pad(m, ((0, 0), (0, -columns % block if by_columns else 0))) for m in (w, r))
             split = (m.reshape(len(m), parts, -1, block) for m in padded)
             w, r = (np.ascontiguousarray(np.moveaxis(m, 2, 0)) for m in split)
-        args = (random_array((steps, batch, inputs), dtype), w, r, *others)
+        args = (random_array((steps, batch, inputs), dtype), w, r, *extra_args)
         return Sample(args=args, attrs=attrs_class(**rest), accuracy=Accuracy.LOOSE)
 
     yield recurrent_sample(1, 1, 3, 4)

@@ -339,12 +339,12 @@ def _compute_arg_reduce(combiner: str, a: ArgReduceAttrs, data: Tensor) -> Tenso
     absent = -1 if a.select_last_index else DType("int32").max
 
     def position_if_extremum(index: tuple[Scalar, ...]) -> Scalar:
-        value, wanted = x[index], best[space.result_index_of(index)]
-        found = value.equal(wanted)
+        value, extremum = x[index], best[space.result_index_of(index)]
+        is_match = value.equal(extremum)
         if x.dtype.is_float:
-            found = found | (call("isnan", value) & call("isnan", wanted))
+            is_match = is_match | (call("isnan", value) & call("isnan", extremum))
         flat = te.flat_index(space.reduced_extents, [index[k] for k in space.axes])
-        return select(found, flat.astype("int32"), const(absent, "int32"))
+        return select(is_match, flat.astype("int32"), const(absent, "int32"))
 
     return space.reduce_terms("max" if a.select_last_index else "min", position_if_extremum)
 
@@ -383,8 +383,8 @@ argmin = _arg_reduce_op("argmin", "min", np.argmin)
 
 def _infer_variance_type(a: VarianceAttrs, types: Types) -> Type:
     data, mean = require_tensor_type(types[0], "data"), require_tensor_type(types[1], "mean")
-    kept = TensorType(_reduction_of_shape(a.replace(keepdims=True), data.shape).result_shape, data.dtype)
-    require("variance.mean", mean == kept, lambda: f"the mean must be {kept}, got {mean}")
+    mean_type = TensorType(_reduction_of_shape(a.replace(keepdims=True), data.shape).result_shape, data.dtype)
+    require("variance.mean", mean == mean_type, lambda: f"the mean must be {mean_type}, got {mean}")
     return _infer_reduction_type(FLOAT_KIND, a, types)
 
 
@@ -398,10 +398,10 @@ def _numpy_variance(a: VarianceAttrs, data: Array, mean: Array) -> Array:
 
 def _compute_variance(a: VarianceAttrs, data: Tensor, mean: Tensor) -> Tensor:
     x, mean = widen_narrow_float_tensor(data), widen_narrow_float_tensor(mean)
-    space, kept = (_reduction_of_shape(b, x.shape) for b in (a, a.replace(keepdims=True)))
+    space, mean_space = (_reduction_of_shape(b, x.shape) for b in (a, a.replace(keepdims=True)))
 
     def squared_difference_from_mean(index: tuple[Scalar, ...]) -> Scalar:
-        difference = x[index] - mean[kept.result_index_of(index)]
+        difference = x[index] - mean[mean_space.result_index_of(index)]
         return difference * difference
 
     total = space.reduce_terms("sum", squared_difference_from_mean)
@@ -459,8 +459,8 @@ def mean_variance(
     unbiased: bool = False,
 ) -> Tuple:
     """Mean and variance over axes, as a tuple."""
-    found = variance(data, axis, keepdims, exclude, unbiased)
-    return Tuple((mean(data, axis, keepdims, exclude), found))
+    variance_expr = variance(data, axis, keepdims, exclude, unbiased)
+    return Tuple((mean(data, axis, keepdims, exclude), variance_expr))
 
 
 def mean_std(

@@ -62,9 +62,9 @@ def _op_with_derived_shape(
     """
 
     def infer_type_of_derived_shape(attrs: Any, types: Types) -> TensorType:
-        data, *others = map(require_tensor_type, types)
+        data, *like_types = map(require_tensor_type, types)
         require_dtype(data.dtype, accepts(data.dtype))
-        return TensorType(result_shape(attrs, data.shape, *(t.shape for t in others)), data.dtype)
+        return TensorType(result_shape(attrs, data.shape, *(t.shape for t in like_types)), data.dtype)
 
     def expand_to_derived_shape(attrs: Any, data: Expr, *others: Expr) -> Expr:
         return expand_to_shape(data, require_static_shape(result_shape(attrs, *map(static_shape_of, (data, *others)))))
@@ -107,14 +107,14 @@ def _checked_axis_range(begin: int, end: int | None, rank: int) -> range:
 
 
 def _infer_reshape_like_shape(a: ReshapeLikeAttrs, data: Shape, like: Shape) -> Shape:
-    own = _checked_axis_range(a.lhs_begin, a.lhs_end, len(data))
+    data_axes = _checked_axis_range(a.lhs_begin, a.lhs_end, len(data))
     other = _checked_axis_range(a.rhs_begin, a.rhs_end, len(like))
-    replaced, new = data[own.start : own.stop], like[other.start : other.stop]
+    replaced, new = data[data_axes.start : data_axes.stop], like[other.start : other.stop]
     fits = not (is_static(replaced) and is_static(new)) or prod(require_static_shape(replaced)) == prod(
         require_static_shape(new)
     )
     require("reshape.size", fits, lambda: f"{shape_text(replaced)} cannot become {shape_text(new)}")
-    return (*data[: own.start], *new, *data[own.stop :])
+    return (*data[: data_axes.start], *new, *data[data_axes.stop :])
 
 
 reshape_like = _op_with_derived_shape(
@@ -141,8 +141,8 @@ def _check_broadcasts_to(source: Shape, target: Shape) -> Shape:
     """Return the larger shape; raise AotcError (code "broadcast") unless the smaller shape
     broadcasts to it.
     """
-    found = broadcast_two_shapes(source, target)
-    same = len(found) == len(target) and all(map(may_be_equal_dims, found, target))
+    broadcast_shape = broadcast_two_shapes(source, target)
+    same = len(broadcast_shape) == len(target) and all(map(may_be_equal_dims, broadcast_shape, target))
     require("broadcast", same, lambda: f"{shape_text(source)} does not broadcast to {shape_text(target)}")
     return target
 

@@ -181,12 +181,12 @@ def _nearest_source_index_function(axis: AxisMapping, rounding: str) -> Any:
         return lambda o: o
     if axis.count <= MAX_ENUMERATED_OUTPUTS:
         at = np.arange(axis.count, dtype=np.int64)
-        found = axis.nearest_source_index(at, rounding).clip(0, axis.extent - 1)
+        source_indices = axis.nearest_source_index(at, rounding).clip(0, axis.extent - 1)
         factor = axis.count // axis.extent
-        if factor and (found == at // factor).all():
+        if factor and (source_indices == at // factor).all():
             return lambda o: o // factor
-        first, step = int(found[0]), int(found[1] - found[0]) if axis.count > 1 else 0
-        if (found == first + at * step).all():
+        first, step = int(source_indices[0]), int(source_indices[1] - source_indices[0]) if axis.count > 1 else 0
+        if (source_indices == first + at * step).all():
             return lambda o: o * step + first
     table = _table_per_output_index(
         axis, lambda o: _clamp_index(axis.nearest_source_index(o, rounding), axis.extent), "index"
@@ -232,11 +232,11 @@ def _resample_axis_by_filter_taps(x: Tensor, dimension: int, a: ResizeAttrs, axi
         items = resize_sampling.tap_weights_at_fraction(a, _source_coordinate_fraction(axis, output_index, x.dtype))
         if not a.cubic_exclude:
             return items
-        kept = [
+        masked_weights = [
             _weight_or_zero_outside_data(axis, _source_index_of_tap(axis, output_index, start + k), w)
             for k, w in enumerate(items)
         ]
-        return [w / reduce(add, kept) for w in kept]
+        return [w / reduce(add, masked_weights) for w in masked_weights]
 
     def weighted_sum_of_taps(*v: Scalar) -> Scalar:
         o = v[dimension]

@@ -299,9 +299,9 @@ class _RegionCellReduction:
 
         taps = (np.arange(np.min(b, initial=0), np.max(e, initial=0)) for b, e in bounds)
         for tap in itertools.product(*taps):
-            seen = [(b <= t) & (t < e) for t, (b, e) in zip(tap, bounds, strict=True)]
+            masks = [(b <= t) & (t < e) for t, (b, e) in zip(tap, bounds, strict=True)]
             value = self.term(attrs, roi, at, tap, space, pixel_of_array, lambda v: v)
-            total = np.where(seen[0] & seen[1], combine(total, value), total)
+            total = np.where(masks[0] & masks[1], combine(total, value), total)
         return cast_array(transpose_to_layout(self.finish(attrs, total, bounds), where), data.dtype)
 
     def reduce_cells_of_tensors(self, attrs: Any, data: Tensor, rois: Tensor) -> Tensor:
@@ -345,8 +345,8 @@ def _roi_op_test_samples(attrs_class: Any, sample_attributes: Sequence[dict[str,
     for given in sample_attributes:
         for layout, scale in (("NCHW", 1.0), ("NHWC", 0.7)):
             data = random_array(canonical_to_layout_order((2, 3, 6, 7), canonical_axis_positions(layout, "NCHW")))
-            own = {"layout": layout, "spatial_scale": scale, **given}
-            a = attrs_class(pooled_size=(2, 3), **own)
+            attr_values = {"layout": layout, "spatial_scale": scale, **given}
+            a = attrs_class(pooled_size=(2, 3), **attr_values)
             yield Sample(args=(data, np.array(rows, np.float32)), attrs=a)
 
 
@@ -368,8 +368,8 @@ def _roi_op(
 def _roi_pool_pixel_range(attrs: Any, roi: Any, axis: int, cell: Any, extent: int) -> list[Any]:
     start, end = (_rint(roi[n] * attrs.spatial_scale).astype("int64") for n in (2 - axis, 4 - axis))
     size, count = greater(end - start + 1, 1), attrs.pooled_size[axis]
-    behind = ((cell + 1) * size + (count - 1)) // count
-    return [lesser(greater(start + p, 0), extent) for p in (cell * size // count, behind)]
+    cell_end = ((cell + 1) * size + (count - 1)) // count
+    return [lesser(greater(start + p, 0), extent) for p in (cell * size // count, cell_end)]
 
 
 def _zero_if_cell_is_empty(_: Any, total: Any, bounds: Any) -> Any:

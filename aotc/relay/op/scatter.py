@@ -168,9 +168,9 @@ def _compute_scatter_elements(a: ScatterElementsAttrs, data: Tensor, indices: Te
     extent = data.shape[axis]
 
     def locate_update(update_index: Sequence[Var], index_buffer: Buffer) -> tuple[Scalar, Scalar, Scalar]:
-        own = te.flat_index(indices.shape, update_index)
-        inside, at = _validity_and_normalized_index(Load(index_buffer, own), extent)
-        return inside, te.flat_index(data.shape, replace_item(list(update_index), axis, at)), own
+        flat_position = te.flat_index(indices.shape, update_index)
+        inside, at = _validity_and_normalized_index(Load(index_buffer, flat_position), extent)
+        return inside, te.flat_index(data.shape, replace_item(list(update_index), axis, at)), flat_position
 
     return _compute_scatter_loops("scatter", data, indices, updates, a.reduction, locate_update, 1)
 

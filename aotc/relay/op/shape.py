@@ -135,7 +135,7 @@ def infer_reshape_shape(a: ReshapeAttrs, shape: Shape) -> Shape:
     in order.
     """
     values, source = list(a.newshape), list(shape)
-    found: list[Dim | None] = []
+    dims: list[Dim | None] = []
 
     def take_source_dim() -> Dim:
         require("reshape.rank", len(source) > 0, f"{a.newshape} copies more dimensions than the data has")
@@ -144,23 +144,23 @@ def infer_reshape_shape(a: ReshapeAttrs, shape: Shape) -> Shape:
     while values:
         match values.pop(0):
             case 0 if not a.allowzero:
-                found.append(take_source_dim())
+                dims.append(take_source_dim())
             case -2:
-                found.extend(source)
+                dims.extend(source)
                 source.clear()
             case -3:
-                found.append(product_of_dims((take_source_dim(), take_source_dim())))
+                dims.append(product_of_dims((take_source_dim(), take_source_dim())))
             case -4:
                 require("reshape.value", len(values) >= 2, "-4 must be followed by two values")
-                found.extend(_split_dim_in_two(take_source_dim(), (values.pop(0), values.pop(0))))
+                dims.extend(_split_dim_in_two(take_source_dim(), (values.pop(0), values.pop(0))))
             case value:
                 require("reshape.value", value >= -1, f"{value} in {a.newshape} is not a valid dimension")
-                found.append(None if value == -1 else value)
+                dims.append(None if value == -1 else value)
                 del source[:1]
-    require("reshape.one-unknown", found.count(None) <= 1, f"more than one -1 in {a.newshape}")
-    known = [d for d in found if d is not None]
-    if None in found:
-        return tuple(exact_quotient_of_dims(shape, known) if d is None else d for d in found)
+    require("reshape.one-unknown", dims.count(None) <= 1, f"more than one -1 in {a.newshape}")
+    known = [d for d in dims if d is not None]
+    if None in dims:
+        return tuple(exact_quotient_of_dims(shape, known) if d is None else d for d in dims)
     fits = not (is_static(known) and is_static(shape)) or product_of_dims(known) == product_of_dims(shape)
     hint = "the product of the extents stays; -1 stands for what is left"
     require("reshape.size", fits, lambda: f"{shape_text(shape)} cannot become {shape_text(tuple(known))}", hint)
@@ -172,12 +172,12 @@ def _reshape_axis_map(a: ReshapeAttrs, types: Types) -> AxisMap | None:
     dimensions.
     """
     rank = len(infer_reshape_shape(a, require_tensor_type(types[0]).shape))
-    kept = 0
-    while kept < len(a.newshape) and a.newshape[kept] == 0 and not a.allowzero:
-        kept += 1
-    if kept < len(a.newshape) and a.newshape[kept] == -2:
+    copied_count = 0
+    while copied_count < len(a.newshape) and a.newshape[copied_count] == 0 and not a.allowzero:
+        copied_count += 1
+    if copied_count < len(a.newshape) and a.newshape[copied_count] == -2:
         return AxisMap((tuple(range(rank)),))
-    return AxisMap((tuple(k if k < kept else None for k in range(rank)),))
+    return AxisMap((tuple(k if k < copied_count else None for k in range(rank)),))
 
 
 reshape = _shape_changing_op("reshape", ReshapeAttrs, infer_reshape_shape, _reshape_axis_map, exact_samples_from_rows(
@@ -250,8 +250,8 @@ def _axes_kept_by_squeeze(a: SqueezeAttrs, shape: Shape) -> tuple[int, ...]:
 
 def _squeeze_attrs_after_permutation(a: SqueezeAttrs, types: Types, new_axis_of: Callable[[int], int]) -> Attrs:
     shape = require_tensor_type(types[0]).shape
-    kept = _axes_kept_by_squeeze(a, shape)
-    return a.replace(axis=tuple(sorted(new_axis_of(k) for k in range(len(shape)) if k not in kept)))
+    remaining_axes = _axes_kept_by_squeeze(a, shape)
+    return a.replace(axis=tuple(sorted(new_axis_of(k) for k in range(len(shape)) if k not in remaining_axes)))
 
 
 squeeze = _shape_changing_op(
@@ -374,8 +374,8 @@ class InitAttrs(Attrs):
 def _infer_broadcast_to_type(a: InitAttrs, types: Types) -> Type:
     data = require_tensor_type(types[0])
     fits = data.rank <= len(a.shape)
-    for d, wanted in zip(reversed(data.shape), reversed(a.shape), strict=False):
-        fits = fits and broadcast_dim(d, wanted) == wanted
+    for d, target_dim in zip(reversed(data.shape), reversed(a.shape), strict=False):
+        fits = fits and broadcast_dim(d, target_dim) == target_dim
     require("broadcast", fits, lambda: f"{shape_text(data.shape)} does not broadcast to {shape_text(a.shape)}")
     return TensorType(a.shape, data.dtype)
 

@@ -357,8 +357,8 @@ def _infer_trilu_type(a: TriluAttrs, types: Types) -> Type:
 
 def _trilu_element(a: TriluAttrs, i: Index, data: Any, diagonal_offset: Any) -> Any:
     diagonal, offset = i[-1] - i[-2], convert_index_to_int64(diagonal_offset[()])
-    kept = diagonal >= offset if a.upper else diagonal <= offset
-    return choose(kept, data[i], 0)
+    in_triangle = diagonal >= offset if a.upper else diagonal <= offset
+    return choose(in_triangle, data[i], 0)
 
 
 def _trilu_test_samples() -> Samples:

@@ -87,8 +87,8 @@ def _sliding_window_element(a: SlidingWindowAttrs, i: Index, data: Any) -> Any:
 
 
 def _sliding_window_axis_map(a: SlidingWindowAttrs, types: Types) -> AxisMap:
-    kept, count = require_tensor_type(types[0]).rank - len(a.strides), 2 * len(a.strides)
-    return AxisMap(((*range(kept), *(None,) * count),))
+    lead_rank, count = require_tensor_type(types[0]).rank - len(a.strides), 2 * len(a.strides)
+    return AxisMap(((*range(lead_rank), *(None,) * count),))
 
 
 _SLIDING_WINDOW_TEST_CASES = [((2, 3, 8, 7), 1, (3, 4, 5), (1, 2, 2)), ((6,), 0, (2,), (1,)), ((2, 5), -1, (5,), (3,))]
@@ -128,8 +128,8 @@ def _infer_dft_type(_: DFTAttrs, types: Types) -> Type:
 
 
 def _dft_reference(a: DFTAttrs, real: Array, imaginary: Array) -> tuple[Array, ...]:
-    found = (np.fft.ifft if a.inverse else np.fft.fft)(real + 1j * imaginary.astype(np.float64))
-    return found.real.astype(real.dtype), found.imag.astype(real.dtype)
+    spectrum = (np.fft.ifft if a.inverse else np.fft.fft)(real + 1j * imaginary.astype(np.float64))
+    return spectrum.real.astype(real.dtype), spectrum.imag.astype(real.dtype)
 
 
 def _expand_dft(a: DFTAttrs, real: Expr, imaginary: Expr) -> Expr:
@@ -138,10 +138,10 @@ def _expand_dft(a: DFTAttrs, real: Expr, imaginary: Expr) -> Expr:
     flat = (prod(lead), size, 1)
     parts = [shape.reshape(x, flat, allowzero=True) for x in (real, imaginary)]
     factor = 1 / size if a.inverse else 1.0
-    found = cast_clip_prelu.compute_narrow_floats_in_float32(
+    spectrum = cast_clip_prelu.compute_narrow_floats_in_float32(
         lambda x: expand_fourier_transform(x, size, a.inverse, factor), concat_split.concatenate(parts, axis=2)
     )
-    halves = concat_split.split(found, 2, axis=2)
+    halves = concat_split.split(spectrum, 2, axis=2)
     return Tuple(shape.reshape(TupleGetItem(halves, k), extents, allowzero=True) for k in (0, 1))
 
 
@@ -216,8 +216,8 @@ def _numpy_fft_with_stft_scaling(a: STFTAttrs) -> Callable[[Array], Array]:
 def _stft_reference(a: STFTAttrs, data: Array, window: Array) -> Array:
     frames = np.lib.stride_tricks.sliding_window_view(data, a.n_fft, axis=1)[:, :: a.hop_length]
     whole = np.pad(window, _window_zero_padding(a, len(window))).astype(widen_narrow_float_array(data).dtype)
-    found = _numpy_fft_with_stft_scaling(a)(frames * whole)[..., : _stft_bin_count(a)]
-    parts = np.stack([found.real, found.imag], -1)
+    spectrum = _numpy_fft_with_stft_scaling(a)(frames * whole)[..., : _stft_bin_count(a)]
+    parts = np.stack([spectrum.real, spectrum.imag], -1)
     return np.asarray(parts.transpose(0, 2, 1, 3), data.dtype)
 
 
@@ -228,13 +228,13 @@ def _expand_stft(a: STFTAttrs, data: Expr, window: Expr) -> Expr:
 def _expand_stft_in_dtype_of_data(a: STFTAttrs, data: Expr, window: Expr) -> Expr:
     dtype, bins = str(tensor_type_of(data).dtype), _stft_bin_count(a)
     frames = sliding_window(data, 1, (a.n_fft,), (a.hop_length,))
-    around = _window_zero_padding(a, *static_shape_of(window))
-    whole = pad.pad(cast_clip_prelu.cast(window, dtype), pad_width=(around,))
+    window_padding = _window_zero_padding(a, *static_shape_of(window))
+    whole = pad.pad(cast_clip_prelu.cast(window, dtype), pad_width=(window_padding,))
     weighted = binary_elementwise.multiply(frames, whole)
     batch, count, _ = static_shape_of(weighted)
     rows = shape.reshape(weighted, (batch * count, a.n_fft, 1), allowzero=True)
-    found = expand_fourier_transform(rows, bins, scale=a.n_fft**-0.5 if a.normalized else 1.0)
-    return shape.transpose(shape.reshape(found, (batch, count, bins, 2), allowzero=True), (0, 2, 1, 3))
+    spectrum = expand_fourier_transform(rows, bins, scale=a.n_fft**-0.5 if a.normalized else 1.0)
+    return shape.transpose(shape.reshape(spectrum, (batch, count, bins, 2), allowzero=True), (0, 2, 1, 3))
 
 
 def _window_or_default_ones(value: Any, arguments: Mapping[str, Any]) -> Any:

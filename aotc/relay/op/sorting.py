@@ -129,10 +129,12 @@ class _RowSortBuilder:
         insert = Block((While(shifting, shift), Store(order, at, i.astype(_POSITION_DTYPE))))
         # a full list accepts only an element that precedes its last one
         full = filled.equal(count)
-        wanted = select(full, self.element_sorts_before(i, Load(order, minimum(filled, count) - 1)), Const(True, BOOL))
+        is_candidate = select(
+            full, self.element_sorts_before(i, Load(order, minimum(filled, count) - 1)), Const(True, BOOL)
+        )
         start = Declare(at, select(full, filled - 1, filled))
         grow = Assign(filled, minimum(filled + 1, count))
-        body = If(wanted, Block((start, insert, grow)))
+        body = If(is_candidate, Block((start, insert, grow)))
         return Block((Declare(filled, Const(0, INDEX)), For(i, self.extent, body)))
 
     def build_serial_merge_sort(self, order: Buffer, spare: Buffer) -> Stmt:
@@ -218,17 +220,17 @@ class _RowSortBuilder:
             return self.element_sorts_before(y, x)
 
         middle = Var("middle")
-        fewer, more = Assign(high, middle), Assign(low, middle + 1)
+        fewer, raise_low = Assign(high, middle), Assign(low, middle + 1)
         halve = Declare(middle, (low + high) // 2)
-        probe = Block((halve, If(second_run_element_goes_first(middle, at - 1 - middle), fewer, more)))
+        probe = Block((halve, If(second_run_element_goes_first(middle, at - 1 - middle), fewer, raise_low)))
         probes = For(Var("probe"), length.bit_length(), If(low < high, probe))
         second = at - low
         must = select(second >= seconds, Const(False, BOOL), second_run_element_goes_first(low, second))
         choice = select(low >= firsts, Const(True, BOOL), must)
-        taken = select(choice, b + second, a + low)
+        source = select(choice, b + second, a + low)
         begin = Declare(low, maximum(at - seconds, 0))
         end = Declare(high, minimum(at, firsts))
-        store = Store(spare, row_start + p, Load(order, taken))
+        store = Store(spare, row_start + p, Load(order, source))
         return forall(p, total, Block((begin, end, probes, store)))
 
 
@@ -256,14 +258,14 @@ def compute_sorted_rows(
         o, j, i, place = Var("o"), Var("j"), Var("i"), Var("place", _POSITION_DTYPE)
         row = _RowSortBuilder(inputs[0], o * (extent * inner) + j, inner, extent, is_ascending)
         rows = [(o, outer), (j, inner)]
-        found, first = scratch[0], o * inner + j if sorts_rows_in_global_memory(gpu) else as_expr(0)
+        order, first = scratch[0], o * inner + j if sorts_rows_in_global_memory(gpu) else as_expr(0)
         if gpu:
-            levels, found = row.build_parallel_merge_sort(count, found, scratch[1], first * extent)
+            levels, order = row.build_parallel_merge_sort(count, order, scratch[1], first * extent)
         else:
             levels = [
-                row.build_insertion_selection(count, found) if insertion else row.build_serial_merge_sort(*scratch)
+                row.build_insertion_selection(count, order) if insertion else row.build_serial_merge_sort(*scratch)
             ]
-        stores: list[Stmt] = [Declare(place, Load(found, first * extent + i))]
+        stores: list[Stmt] = [Declare(place, Load(order, first * extent + i))]
         for (values, ty), out in zip(results, outputs, strict=True):
             value = row.load_element(place) if values else place.astype(ty.dtype)
             stores.append(Store(out, o * (count * inner) + i * inner + j, value))
@@ -346,10 +348,10 @@ def _is_value_flags_and_types_of_results(attrs: Any, data: Any) -> list[tuple[bo
 
 
 def _sort_reference(attrs: Any, data: Array) -> Array | tuple[Array, ...]:
-    axis, wanted = normalize_axis(attrs.axis, data.ndim), _is_value_flags_and_types_of_results(attrs, data)
-    order = stable_argsort(data, axis, attrs.is_ascend).take(range(wanted[0][1].static_shape[axis]), axis)
+    axis, result_specs = normalize_axis(attrs.axis, data.ndim), _is_value_flags_and_types_of_results(attrs, data)
+    order = stable_argsort(data, axis, attrs.is_ascend).take(range(result_specs[0][1].static_shape[axis]), axis)
     values = np.take_along_axis(data, order, axis)
-    results = tuple(values if kind else order.astype(ty.dtype.numpy) for kind, ty in wanted)
+    results = tuple(values if kind else order.astype(ty.dtype.numpy) for kind, ty in result_specs)
     return results if len(results) > 1 else results[0]
 
 
@@ -417,14 +419,14 @@ def _infer_searchsorted_type(a: SearchSortedAttrs, types: Types) -> Type:
 def _searchsorted_reference(a: SearchSortedAttrs, sequence: Array, values: Array) -> Array:
     columns = values.shape[-1:] or (1,)
     count = prod(values.shape[:-1])
-    wanted = to_numpy_computable_dtype(values).reshape(count, *columns)
+    queries = to_numpy_computable_dtype(values).reshape(count, *columns)
     extent = sequence.shape[-1] if sequence.size else 0
     shape = (-1, extent) if extent else (1, 0)
     rows = to_numpy_computable_dtype(sequence).reshape(shape)
-    rows = np.broadcast_to(rows, (len(wanted), rows.shape[-1]))
-    pairs = zip(rows, wanted, strict=True)
-    found = [np.searchsorted(row, own, "right" if a.right else "left") for row, own in pairs]
-    return np.reshape(np.array(found, DType(a.dtype).numpy), values.shape)
+    rows = np.broadcast_to(rows, (len(queries), rows.shape[-1]))
+    pairs = zip(rows, queries, strict=True)
+    positions = [np.searchsorted(row, query_row, "right" if a.right else "left") for row, query_row in pairs]
+    return np.reshape(np.array(positions, DType(a.dtype).numpy), values.shape)
 
 
 def _compute_searchsorted(a: SearchSortedAttrs, sequence: Tensor, values: Tensor) -> Tensor:
@@ -434,10 +436,10 @@ def _compute_searchsorted(a: SearchSortedAttrs, sequence: Tensor, values: Tensor
     def build_binary_search_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
         at, low, high, middle = (Var(name) for name in ("at", "low", "high", "middle"))
         row = at // columns * extent if sequence.rank > 1 else as_expr(0)
-        own, other = Load(inputs[1], at), Load(inputs[0], row + middle)
-        before = _sorts_before(other, own, True)
+        query, other = Load(inputs[1], at), Load(inputs[0], row + middle)
+        before = _sorts_before(other, query, True)
         if a.right:
-            before = ~_sorts_before(own, other, True)
+            before = ~_sorts_before(query, other, True)
         halve = Block((Declare(middle, (low + high) // 2), If(before, Assign(low, middle + 1), Assign(high, middle))))
         probes = For(Var("probe"), extent.bit_length(), If(low < high, halve))
         ends = (Declare(low, Const(0, INDEX)), Declare(high, Const(extent, INDEX)))
@@ -448,8 +450,8 @@ def _compute_searchsorted(a: SearchSortedAttrs, sequence: Tensor, values: Tensor
 
 def _searchsorted_axis_map(_: Any, types: Types) -> AxisMap:
     sequence, values = map(require_tensor_type, types)
-    own = tuple(range(values.rank))
-    return AxisMap(((*own[:-1], None) if sequence.rank > 1 else (None,) * values.rank, own))
+    value_axes = tuple(range(values.rank))
+    return AxisMap(((*value_axes[:-1], None) if sequence.rank > 1 else (None,) * values.rank, value_axes))
 
 
 def _searchsorted_test_samples() -> Samples:
@@ -458,8 +460,8 @@ def _searchsorted_test_samples() -> Samples:
         special = np.array([-np.inf, 1, np.nan, np.nan], np.float32)
         values = np.append(special, np.float32(2))
         yield exact_sample(SearchSortedAttrs(right=right), special, values)
-    for right, dtype, (shape, wanted) in product((False, True), ("float32", "int8", "float16"), shapes):
-        rows, values = (random_array(s, dtype, seed) for seed, s in enumerate((shape, wanted)))
+    for right, dtype, (shape, value_shape) in product((False, True), ("float32", "int8", "float16"), shapes):
+        rows, values = (random_array(s, dtype, seed) for seed, s in enumerate((shape, value_shape)))
         yield exact_sample(SearchSortedAttrs(right=right, dtype="int64" if right else "int32"), np.sort(rows), values)
     few = random_array((2, 40), "int8") % 6
     yield exact_sample(SearchSortedAttrs(), np.sort(few), np.arange(-1, 9, dtype=np.int8)[None].repeat(2, 0))

@@ -210,8 +210,8 @@ def _yolo_reorg_reference(a: YoloReorgAttrs, x: Array) -> Array:
 def _expand_yolo_reorg(a: YoloReorgAttrs, x: Expr) -> Expr:
     wide, move, result = _yolo_reorg_shapes_and_rearrangement(a, static_shape_of(x))
     zero = 0 in wide
-    moved = move.rearrange_expr(shapes.reshape(x, wide, allowzero=zero))
-    return shapes.reshape(moved, result, allowzero=zero)
+    reordered_data = move.rearrange_expr(shapes.reshape(x, wide, allowzero=zero))
+    return shapes.reshape(reordered_data, result, allowzero=zero)
 
 
 yolo_reorg = OpDef(

@@ -75,8 +75,8 @@ def _sparse_to_dense_reference(a: SparseToDenseAttrs, indices: Array, values: Ar
     base = np.full(a.output_shape, default, values.dtype)
     plain = scatter.ScatterNDAttrs()
     each = np.broadcast_to(values, (count,))
-    found = scatter.scatter_nd.reference(plain, base, places, each)
-    return np.asarray(found)
+    dense = scatter.scatter_nd.reference(plain, base, places, each)
+    return np.asarray(dense)
 
 
 def _expand_sparse_to_dense(a: SparseToDenseAttrs, indices: Expr, values: Expr, default: Expr) -> Expr:
@@ -144,8 +144,8 @@ def _resolve_unknown_extent(old_shape: Any, new_shape: Any) -> list[Any]:
     of elements.
     """
     extents = [gather.convert_index_to_int64(new_shape[(k,)]) for k in range(new_shape.shape[0])]
-    one = extents[0] * 0 + 1  # valid for an old shape without axes, too
-    elements = prod((gather.convert_index_to_int64(old_shape[(k,)]) for k in range(old_shape.shape[0])), start=one)
+    unit = extents[0] * 0 + 1  # valid for an old shape without axes, too
+    elements = prod((gather.convert_index_to_int64(old_shape[(k,)]) for k in range(old_shape.shape[0])), start=unit)
     left = elements // greater(prod(extents) * -1, 1)
     return [choose(n < 0, left, n) for n in extents]
 
@@ -155,10 +155,10 @@ def _resolved_shape_element(_: Any, i: Any, _indices: Any, old_shape: Any, new_s
 
 
 def _select_value_at_index(values: Sequence[Any], index: Any) -> Any:
-    found = values[0]
+    selection = values[0]
     for n, value in enumerate(values[1:], 1):
-        found = choose(index >= n, value, found)
-    return found
+        selection = choose(index >= n, value, selection)
+    return selection
 
 
 def _sparse_reshape_index_element(_: Any, i: Any, indices: Any, old_shape: Any, new_shape: Any) -> Any:
@@ -167,8 +167,8 @@ def _sparse_reshape_index_element(_: Any, i: Any, indices: Any, old_shape: Any, 
     for k in range(old_shape.shape[0]):
         at = at * gather.convert_index_to_int64(old_shape[(k,)]) + gather.convert_index_to_int64(indices[(i[0], k)])
     axes = range(len(extents))
-    found = _select_value_at_index([coordinate_of_flat_position(at, extents, k) for k in axes], i[1])
-    return found.astype(indices.dtype)
+    coordinate = _select_value_at_index([coordinate_of_flat_position(at, extents, k) for k in axes], i[1])
+    return coordinate.astype(indices.dtype)
 
 
 def _sparse_reshape_reference(_: Any, *arguments: Array) -> tuple[Array, ...]:
@@ -222,8 +222,8 @@ def _infer_sparse_fill_empty_rows_type(_: Any, types: Types) -> Type:
     fits = fits and 0 not in (rank, *dense.shape)
     text = f"the shape {dense} does not fit {indices}"
     require("sparse.shape", fits, text)
-    one = default.rank <= 1 and all(may_be_equal_dims(d, 1) for d in default.shape)
-    require("sparse.default", one, f"{default} must be a scalar")
+    is_scalar = default.rank <= 1 and all(may_be_equal_dims(d, 1) for d in default.shape)
+    require("sparse.default", is_scalar, f"{default} must be a scalar")
     require(
         "sparse.values",
         may_be_equal_dims(indices.shape[0], values.shape[0]),

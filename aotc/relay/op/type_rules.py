@@ -28,16 +28,16 @@ def require_tensor_of_rank(error_code: str, ty: Type, rank: int, operand_name: s
     """Return `ty` as a tensor type with `rank` axes; raise AotcError (`error_code`) if it has
     another rank.
     """
-    found = require_tensor_type(ty, operand_name)
-    require(error_code, found.rank == rank, lambda: f"{operand_name} must have rank {rank}, got {found}")
-    return found
+    tensor_type = require_tensor_type(ty, operand_name)
+    require(error_code, tensor_type.rank == rank, lambda: f"{operand_name} must have rank {rank}, got {tensor_type}")
+    return tensor_type
 
 
 def require_scalar_tensor_type(error_code: str, ty: Type, operand_name: str) -> TensorType:
     """Return `ty` as the type of a 0-d tensor; raise AotcError (`error_code`) if it has axes."""
-    found = require_tensor_type(ty, operand_name)
-    require(error_code, found.rank == 0, lambda: f"the {operand_name} must be a scalar, got {found}")
-    return found
+    tensor_type = require_tensor_type(ty, operand_name)
+    require(error_code, tensor_type.rank == 0, lambda: f"the {operand_name} must be a scalar, got {tensor_type}")
+    return tensor_type
 
 
 def require_known_name(error_code: str, description: str, name: str, known_names: Iterable[str]) -> None:

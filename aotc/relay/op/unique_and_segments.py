@@ -74,23 +74,23 @@ def _unique_reference(a: UniqueAttrs, data: Array) -> tuple[Array, ...]:
     counts = np.pad(np.bincount(group), spare)
     number = np.array([len(first)])
     parts = (np.pad(first, spare), inverse, number, counts)
-    found = parts if a.return_counts else parts[:3]
+    index_outputs = parts if a.return_counts else parts[:3]
     values = np.pad(data[first], spare)
-    return (values, *(p.astype(np.int32) for p in found))
+    return (values, *(p.astype(np.int32) for p in index_outputs))
 
 
 def _expand_unique(a: UniqueAttrs, data: Expr) -> Expr:
     (n,) = static_shape_of(data)
     dtype = tensor_type_of(data).dtype
-    nothing, one, end = (Constant(np.array(v, np.int32)) for v in (0, 1, n))
+    nothing, unit, end = (Constant(np.array(v, np.int32)) for v in (0, 1, n))
     zeros = tensor_creation.zeros((n,), "int32")
     order = sorting.argsort(data, dtype="int32")
     ordered = gather.take(data, order, axis=0)
-    behind = slices.strided_slice(ordered, (1,), (n,))
+    after = slices.strided_slice(ordered, (1,), (n,))
     before = slices.strided_slice(ordered, (0,), (n - 1,))
-    changes = cast_clip_prelu.cast(binary_elementwise.not_equal(behind, before), "int32")
+    changes = cast_clip_prelu.cast(binary_elementwise.not_equal(after, before), "int32")
     new = concat_split.concatenate([Constant(np.ones(1, np.int32)), changes], 0)
-    group = binary_elementwise.subtract(cumulative.cumsum(new, axis=0), one)
+    group = binary_elementwise.subtract(cumulative.cumsum(new, axis=0), unit)
     none = tensor_creation.full(end, (n,))
     ones = tensor_creation.ones((n,), "int32")
     to = scatter.scatter_elements
@@ -103,12 +103,12 @@ def _expand_unique(a: UniqueAttrs, data: Expr) -> Expr:
         first = gather.take(first, by, axis=0)
         counts = gather.take(counts, by, axis=0)
     inverse = to(zeros, order, group)
-    found = binary_elementwise.less(first, end)
-    first = binary_elementwise.where(found, first, nothing)
+    is_present = binary_elementwise.less(first, end)
+    first = binary_elementwise.where(is_present, first, nothing)
     zero = Constant(np.zeros((), dtype.numpy))
-    values = binary_elementwise.where(found, gather.take(data, first, axis=0), zero)
+    values = binary_elementwise.where(is_present, gather.take(data, first, axis=0), zero)
     last = reduce.max(group, axis=0, keepdims=True)
-    number = binary_elementwise.add(last, one)
+    number = binary_elementwise.add(last, unit)
     parts = (values, first, inverse, number, counts)
     return Tuple(parts if a.return_counts else parts[:4])
 

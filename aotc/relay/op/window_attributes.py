@@ -102,12 +102,14 @@ def attrs_class_for_rank(axis_count: int, base: type[T], name: str, **fields: An
         "layout": DATA_LAYOUT_BY_RANK[axis_count],
         "data_layout": DATA_LAYOUT_BY_RANK[axis_count],
     }
-    own = {f.name for f in dataclass_fields(base)}  # type: ignore[arg-type]
-    made = attrs_class_with_defaults(base, name, **{k: v for k, v in (known | fields).items() if k in own})
-    made.__doc__ = (base.__doc__ or "").format(
+    base_fields = {f.name for f in dataclass_fields(base)}  # type: ignore[arg-type]
+    attrs_class = attrs_class_with_defaults(
+        base, name, **{k: v for k, v in (known | fields).items() if k in base_fields}
+    )
+    attrs_class.__doc__ = (base.__doc__ or "").format(
         n=axis_count, axes=SPATIAL_AXES_TEXT_BY_RANK[axis_count], taps=KERNEL_AXES_TEXT_BY_RANK[axis_count]
     )
-    return made
+    return attrs_class
 
 
 def canonical_axis_positions(layout: str, canonical_layout: str) -> tuple[int, ...]:
@@ -123,10 +125,10 @@ def parse_blocked_layout(layout: str, block_letter: str) -> tuple[str, int]:
     """Parse a layout with an optional block of one axis: ("OIHW", 16) for "OIHW16o", ("OIHW", 0)
     for "OIHW".
     """
-    found = re.fullmatch(rf"([A-Z]+)(?:([1-9]\d*){block_letter})?", layout)
-    require("layout", found is not None, lambda: f"layout {layout!r} is not supported")
-    assert found is not None
-    return found[1], int(found[2] or 0)
+    layout_match = re.fullmatch(rf"([A-Z]+)(?:([1-9]\d*){block_letter})?", layout)
+    require("layout", layout_match is not None, lambda: f"layout {layout!r} is not supported")
+    assert layout_match is not None
+    return layout_match[1], int(layout_match[2] or 0)
 
 
 def parse_blocked_and_grouped_layout(layout: str, block_letter: str) -> tuple[str, int, int, str]:
@@ -135,11 +137,11 @@ def parse_blocked_and_grouped_layout(layout: str, block_letter: str) -> tuple[st
 
     The result is ("OHWI", 16, 4, "I") for "OHWI16o4i" and ("OIHW", 16, 0, "") for "OIHW16o".
     """
-    found = re.fullmatch(r"(.*[a-z])([1-9]\d*)([a-z])", layout)
-    plain, block = parse_blocked_layout(found[1] if found else layout, block_letter)
-    known = found is None or (found[3].upper() in plain and found[3] != block_letter)
+    layout_match = re.fullmatch(r"(.*[a-z])([1-9]\d*)([a-z])", layout)
+    plain, block = parse_blocked_layout(layout_match[1] if layout_match else layout, block_letter)
+    known = layout_match is None or (layout_match[3].upper() in plain and layout_match[3] != block_letter)
     require("layout", known, lambda: f"layout {layout!r} is not supported")
-    return (plain, block, int(found[2]), found[3].upper()) if found else (plain, block, 0, "")
+    return (plain, block, int(layout_match[2]), layout_match[3].upper()) if layout_match else (plain, block, 0, "")
 
 
 def layout_to_canonical_order(values: Sequence[T], axis_positions: Sequence[int]) -> tuple[T, ...]:
@@ -149,8 +151,8 @@ def layout_to_canonical_order(values: Sequence[T], axis_positions: Sequence[int]
 
 def canonical_to_layout_order(values: Sequence[T], axis_positions: Sequence[int]) -> tuple[T, ...]:
     """Return values that are in canonical order in the order of a layout."""
-    found = dict(zip(axis_positions, values, strict=True))
-    return tuple(found[p] for p in range(len(values)))
+    value_by_position = dict(zip(axis_positions, values, strict=True))
+    return tuple(value_by_position[p] for p in range(len(values)))
 
 
 def transpose_to_canonical(x: Array, axis_positions: Sequence[int]) -> Array:
@@ -193,8 +195,8 @@ def axis_map_row_of_leading_axes(
     """Return an axis-map row that maps the first `leading_axis_count` canonical axes of the data;
     None for the other result axes.
     """
-    found = dict(zip(result_positions[:leading_axis_count], data_positions[:leading_axis_count], strict=True))
-    return tuple(found.get(k) for k in range(len(result_positions)))
+    data_axis_of = dict(zip(result_positions[:leading_axis_count], data_positions[:leading_axis_count], strict=True))
+    return tuple(data_axis_of.get(k) for k in range(len(result_positions)))
 
 
 def may_be_equal_dims(a: Dim, b: Dim) -> bool:

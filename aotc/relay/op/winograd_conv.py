@@ -137,8 +137,8 @@ def _infer_winograd_conv_type(a: Conv2DWinogradAttrs, types: Types) -> Type:
     data, weight = require_tensor_of_rank("conv.data-rank", types[0], 4), require_tensor_type(types[1], "weight")
     alpha = _checked_transformed_tile_size(a.tile_size, data, weight)
     fits = weight.rank == 5 and weight.shape[:2] == (alpha, alpha) and weight.shape[3] == data.shape[1]
-    wanted = f"({alpha}, {alpha}, O / block, {data.shape[1]}, block)"
-    require("winograd.weight", fits, lambda: f"weight must have shape {wanted}, got {shape_text(weight.shape)}")
+    expected_shape = f"({alpha}, {alpha}, O / block, {data.shape[1]}, block)"
+    require("winograd.weight", fits, lambda: f"weight must have shape {expected_shape}, got {shape_text(weight.shape)}")
     blocks, block = weight.shape[2], weight.shape[4]
     whole = isinstance(block, int) and block > 0 and blocks == -(-a.channels // block)
     require("conv.block", whole, f"{a.channels} channels do not fill {blocks} blocks of {block}")

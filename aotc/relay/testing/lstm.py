@@ -23,9 +23,11 @@ def _lstm_cell_function(batch_size: int, num_hidden: int, dtype: str) -> Functio
     sums = add(bias_add(dense(data, i2h_weight), i2h_bias), bias_add(dense(hidden, h2h_weight), h2h_bias))
     gates = split(sums, indices_or_sections=4, axis=1)
     into, forget, out = (sigmoid(gates[k]) for k in (0, 1, 3))
-    kept = Var("next_memory", state)
+    next_memory = Var("next_memory", state)
     value = add(multiply(forget, memory), multiply(into, tanh(gates[2])))
-    return Function((*params, *weights), Let(kept, value, Tuple((multiply(out, tanh(kept)), kept))))
+    return Function(
+        (*params, *weights), Let(next_memory, value, Tuple((multiply(out, tanh(next_memory)), next_memory)))
+    )
 
 
 def _lstm_weight_variables(dtype_source: Expr, num_hidden: int) -> list[Var]:

@@ -39,14 +39,14 @@ class _ResNetStructure:
 def _resnet_structure(num_layers: int, height: int) -> _ResNetStructure:
     bottleneck = num_layers >= (50 if height > 28 else 164)
     if height > 28:
-        what, stem, units = "ResNet", 64, _UNITS_PER_STAGE.get(num_layers)
+        family, stem, units = "ResNet", 64, _UNITS_PER_STAGE.get(num_layers)
         hint = f"known: {', '.join(map(str, _UNITS_PER_STAGE))}"
     else:
         count, rest = divmod(num_layers - 2, 9 if bottleneck else 6)
-        what, stem, units = "ResNet for small images", 16, (count,) * 3 if count > 0 and rest == 0 else None
+        family, stem, units = "ResNet for small images", 16, (count,) * 3 if count > 0 and rest == 0 else None
         hint = "6 n + 2, or 9 n + 2 from 164"
     if units is None:
-        raise AotcError("resnet", f"no {what} with {num_layers} layers is known", hint=hint)
+        raise AotcError("resnet", f"no {family} with {num_layers} layers is known", hint=hint)
     first = 4 * stem if bottleneck else stem
     return _ResNetStructure(units, (stem, *(first << stage for stage in range(len(units)))), bottleneck)
 

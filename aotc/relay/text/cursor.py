@@ -117,10 +117,10 @@ class Cursor:
 
     def skip_token_if(self, text: str, kind: str = "punct") -> bool:
         """Skip the current token if it has this text and kind; return True if it did."""
-        found = self.is_at_token(text, kind)
-        if found:
+        is_match = self.is_at_token(text, kind)
+        if is_match:
             self.position += 1
-        return found
+        return is_match
 
     def take_expected_token(self, text: str, kind: str = "punct") -> Token:
         """Read a token with this text and kind and return it; raise AotcError if the current token

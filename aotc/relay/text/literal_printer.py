@@ -189,8 +189,8 @@ def constants_from_metadata_json(text: str, span: Span) -> list[np.ndarray[Any, 
         nodes = graph["nodes"]
         table = nodes[graph["root"]]
         lists = dict(zip(table["keys"], table["data"], strict=True))
-        wanted = nodes[lists[METADATA_CONSTANT_KEY]]["data"] if METADATA_CONSTANT_KEY in lists else []
-        return [_decode_metadata_constant(nodes[index]["attrs"], graph["b64ndarrays"]) for index in wanted]
+        indices = nodes[lists[METADATA_CONSTANT_KEY]]["data"] if METADATA_CONSTANT_KEY in lists else []
+        return [_decode_metadata_constant(nodes[index]["attrs"], graph["b64ndarrays"]) for index in indices]
     except AotcError as error:
         raise error.with_default_span(span) from error
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:

@@ -73,24 +73,24 @@ class SymbolTable:
 
         A second binding of the name in one block replaces the first.
         """
-        found, depth = self._bound.setdefault(name, []), len(self._blocks)
-        if found and found[-1][0] == depth:
-            found.pop()
-        found.append((depth, var))
+        bindings, depth = self._bound.setdefault(name, []), len(self._blocks)
+        if bindings and bindings[-1][0] == depth:
+            bindings.pop()
+        bindings.append((depth, var))
         self._blocks[-1].variables.add(name)
         return var
 
     def bind_free_variable(self, name: str, var: Var) -> None:
         """Bind `name` to a free variable for the rest of the text; bindings of blocks shadow it."""
         self._free[name] = var
-        found = self._bound.setdefault(name, [])
-        found[:] = [(0, var), *(entry for entry in found if entry[0])]
+        bindings = self._bound.setdefault(name, [])
+        bindings[:] = [(0, var), *(entry for entry in bindings if entry[0])]
 
     def lookup_variable(self, token: Token) -> Var:
         """Return the variable bound to the name in `token`; raise AotcError if there is none."""
-        found = self._bound.get(token.text)
-        if found:
-            return found[-1][1]
+        bindings = self._bound.get(token.text)
+        if bindings:
+            return bindings[-1][1]
         hint = did_you_mean_hint(token.text, [name for name, variables in self._bound.items() if variables])
         hint = hint or f"make it a parameter, or bind it: let %{token.text} = ...;"
         self._cursor.raise_syntax_error(f"variable %{token.text} is not defined", token, code="undefined", hint=hint)
@@ -123,9 +123,9 @@ class SymbolTable:
         """
         if not self._crossing:
             return root
-        lost = escaping_vars(root).union(free_vars(root)).difference(self._free.values())
+        unbound_vars = escaping_vars(root).union(free_vars(root)).difference(self._free.values())
         for token in self._crossing:
-            for var in (v for v in free_vars(self._temps[token.text][1]) if v in lost):
+            for var in (v for v in free_vars(self._temps[token.text][1]) if v in unbound_vars):
                 text = f"%{token.text} depends on %{var.name}, which is not defined here"
                 self._cursor.raise_syntax_error(
                     text, token, code="undefined", hint=f"use %{token.text} inside, where %{var.name} is bound"

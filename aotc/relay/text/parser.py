@@ -94,9 +94,9 @@ def parse(
         parser.types[data.header.name] = data.header
         parser.constructors.update((c.name_hint, c) for c in data.constructors)
     _parse_version_line(parser, required=True)
-    made = _parse_module(parser)
-    types = {**given.type_definitions, **made.type_definitions}
-    return IRModule({**given.functions, **made.functions}, {**given.attrs, **made.attrs}, types)
+    module = _parse_module(parser)
+    types = {**given.type_definitions, **module.type_definitions}
+    return IRModule({**given.functions, **module.functions}, {**given.attrs, **module.attrs}, types)
 
 
 def parse_expr(text: str, source_name: str = "from_string") -> Expr:
@@ -496,8 +496,8 @@ class _Parser(Cursor):
         ty = callee.checked_type
         result = ty.ret_type if isinstance(ty, FuncType) and not ty.type_params else None
         given = {name: v for name, v in attrs.items() if name != "attrs_type_key"}
-        made = None if key is None else make_node(str(key), **given)
-        return Call(callee, args, made, span=self.span_of_token(start), checked_type=result)
+        attrs_node = None if key is None else make_node(str(key), **given)
+        return Call(callee, args, attrs_node, span=self.span_of_token(start), checked_type=result)
 
 
 def _parse_mutable_reference_operation(parser: _Parser, token: Token) -> Task[Expr]:

@@ -122,11 +122,11 @@ class _JsonGraph:
         form = _CONSTRUCTORS_BY_TYPE_KEY.get(key) or _CONSTRUCTORS_BY_TYPE_KEY.get(key.rpartition(".")[2])
         if form is None:
             raise AotcError("text", f"a node of type {key!r} cannot be read: the type is not supported")
-        made, fields = form
+        constructor, fields = form
         values = []
         for field in fields.split():
             values.append((yield self._decode_json_field_value(field, attrs)))
-        return made(*values)
+        return constructor(*values)
 
     def _decode_json_field_value(self, field: str, attrs: Mapping[str, str]) -> Task[Any]:
         name = field.lstrip("=$#")
@@ -138,8 +138,8 @@ class _JsonGraph:
         if field[0] == "#":
             return ParameterFileReader(base64.b64decode(self.arrays[int(text)])).read_array()
         if field[0] == "$":
-            own = self.nodes[int(text)] if text.isdigit() and int(text) < len(self.nodes) else {}
-            return own["repr_str"] if own.get("type_key") == "runtime.String" else text
+            string_node = self.nodes[int(text)] if text.isdigit() and int(text) < len(self.nodes) else {}
+            return string_node["repr_str"] if string_node.get("type_key") == "runtime.String" else text
         return (yield self.object_of_node(int(text)))
 
 

@@ -170,10 +170,10 @@ class Concatenation:
         Operators and shapes of the branches must have been compared before.
         """
         axis = self._concatenation_axis_of_result(group.anchors[0])
-        others = [k for k in range(len(step.nodes[0].args)) if k != step.position]
+        other_positions = [k for k in range(len(step.nodes[0].args)) if k != step.position]
         if any(_operand_axis_maps(node)[step.position][axis] not in (axis, None) for node in step.nodes):
             return False
-        return all(self._operand_concat_axis(step, axis, k) != -1 for k in others)
+        return all(self._operand_concat_axis(step, axis, k) != -1 for k in other_positions)
 
     def merge_step(
         self, step: ElementwiseStep, group: ParallelGroup, value: Expr, operands: Sequence[Sequence[Expr]]
@@ -230,7 +230,7 @@ class _Search:
         self.users = users(function)
 
     def find_groups(self) -> list[ParallelGroup]:
-        found: dict[Hashable, list[Call]] = {}
+        calls_by_key: dict[Hashable, list[Call]] = {}
         self.region = dict.fromkeys(post_order(self.function.body, is_not_a_scope))
         for node in self.region:
             call = as_op_call(node, self.how.name)
@@ -238,8 +238,12 @@ class _Search:
                 continue
             key = self.how.key_equal_for_mergeable_calls(call) if tensor_type_of(call).is_static else None
             if key is not None:
-                found.setdefault((call.args[0], key), []).append(call)
-        return [self._extend_group(ParallelGroup(tuple(calls))) for calls in found.values() if len(calls) >= self.least]
+                calls_by_key.setdefault((call.args[0], key), []).append(call)
+        return [
+            self._extend_group(ParallelGroup(tuple(calls)))
+            for calls in calls_by_key.values()
+            if len(calls) >= self.least
+        ]
 
     def _are_args_not_downstream_of_data(self, args: Sequence[Expr], data: Expr) -> bool:
         return all(self.levels[a] <= self.levels[data] for a in args)
@@ -277,10 +281,10 @@ class _Search:
     def _has_independent_static_operands(self, step: ElementwiseStep, group: ParallelGroup) -> bool:
         data = group.anchors[0].args[0]
         for node, end in zip(step.nodes, group.last_call_of_each_branch, strict=True):
-            others = all_except_position(node.args, step.position)
-            static = all(tensor_type_of(o).is_static for o in others)
+            other_operands = all_except_position(node.args, step.position)
+            static = all(tensor_type_of(o).is_static for o in other_operands)
             same = tensor_type_of(node).shape == tensor_type_of(end).shape
-            if not (same and static and self._are_args_not_downstream_of_data(others, data)):
+            if not (same and static and self._are_args_not_downstream_of_data(other_operands, data)):
                 return False
         return True
 

@@ -80,15 +80,15 @@ class CanonicalizeCast(FunctionPass):
     opt_level = 3
 
     def rewrite_function_body(self, function: Function) -> Function:
-        taken: set[Expr] = set()  # casts that an earlier operator uses
+        used_casts: set[Expr] = set()  # casts that an earlier operator uses
 
         def copy_shared_casts(_: Expr, new: Expr) -> Expr:
             call = as_op_call(new)
             if call is None or require_op_of_call(call).pattern > OpPattern.BROADCAST:
                 return new
             casts = {arg for arg in call.args if _is_widening_cast(arg)}
-            copies = {arg: with_children(arg, children(arg)) for arg in casts & taken}
-            taken.update(casts)
+            copies = {arg: with_children(arg, children(arg)) for arg in casts & used_casts}
+            used_casts.update(casts)
             return map_children(call, lambda child: copies.get(child, child))
 
         return rewrite_nodes(function, copy_shared_casts)

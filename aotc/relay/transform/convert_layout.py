@@ -124,8 +124,8 @@ def _validate_desired_layouts(name: str, layouts: Sequence[str]) -> tuple[str, .
         layouts = layouts[:1]
     count = 2 if kernel_axes else 1
     if len(layouts) != count:
-        wanted = "a data and a kernel layout" if kernel_axes else "one data layout"
-        raise _desired_layout_error(name, f"expected {wanted}, got {list(layouts)}")
+        expected_text = "a data and a kernel layout" if kernel_axes else "one data layout"
+        raise _desired_layout_error(name, f"expected {expected_text}, got {list(layouts)}")
     data, *kernel = layouts
     if sorted(remove_blocks_from_layout(data)) != sorted(axes) or (
         data != remove_blocks_from_layout(data) and not _require_parsable_layout(name, data)
@@ -223,8 +223,8 @@ class LayoutConverter:
     def _convert_tuple_field(self, node: TupleGetItem) -> ReorderedValue:
         whole = self.values[node.tuple_value]
         if isinstance(whole, ReorderedTuple):
-            found = whole.fields[node.index]
-            return ReorderedTensor(node, found.order) if whole.expr is node.tuple_value else found
+            tuple_field = whole.fields[node.index]
+            return ReorderedTensor(node, tuple_field.order) if whole.expr is node.tuple_value else tuple_field
         return ReorderedTensor(map_children(node, self.value_in_original_order))
 
     # --- calls
@@ -290,11 +290,11 @@ class LayoutConverter:
 
     def _arguments_reordered_by_plan(self, arguments: Sequence[ReorderedValue], plan: LayoutPlan) -> list[Expr]:
         orders = iter(plan.inputs)
-        found: list[Expr] = []
+        new_args: list[Expr] = []
         for value in arguments:
             exprs = [self._to_axis_order(f, next(orders)) for f in _reordered_tensors(value)]
-            found += exprs if isinstance(value, ReorderedTensor) else [value.tuple_with_fields_replaced(exprs)]
-        return found
+            new_args += exprs if isinstance(value, ReorderedTensor) else [value.tuple_with_fields_replaced(exprs)]
+        return new_args
 
     # --- transforms
 

@@ -71,8 +71,8 @@ class AxisOrder:
         """Return the axis order of a tensor from which these axes (numbered as in the original) are
         removed.
         """
-        gone = {self.old[k] for k in axes}
-        return AxisOrder(*("".join(c for c in layout if c not in gone) for layout in (self.old, self.new)))
+        removed_letters = {self.old[k] for k in axes}
+        return AxisOrder(*("".join(c for c in layout if c not in removed_letters) for layout in (self.old, self.new)))
 
 
 ORIGINAL_ORDER: Final = AxisOrder()
@@ -141,8 +141,8 @@ def plan_with_attrs(call: Call, new_attrs: Attrs) -> LayoutPlan:
     data, *kernel = map(AxisOrder, before, after)
     # operands before the kernel have the layout of the data
     count = next((k for k, arg in enumerate(require_op_of_call(call).args) if arg.name in ("kernel", "weight")), 1)
-    others = [ORIGINAL_ORDER] * (len(call.args) - count - len(kernel))
-    return LayoutPlan((*[data] * count, *kernel, *others), (AxisOrder(*out),), new_attrs)
+    rest_orders = [ORIGINAL_ORDER] * (len(call.args) - count - len(kernel))
+    return LayoutPlan((*[data] * count, *kernel, *rest_orders), (AxisOrder(*out),), new_attrs)
 
 
 def plan_following_data_order(call: Call, order: AxisOrder) -> LayoutPlan:
@@ -198,9 +198,9 @@ def _plan_keeping_data_axis_order(call: Call, order: AxisOrder) -> LayoutPlan | 
     """Return the layout plan of an operator whose data and result have one fixed layout; None if
     the rank differs.
     """
-    data, *others = tensor_ranks(*map(type_of, call.args))
+    data, *other_ranks = tensor_ranks(*map(type_of, call.args))
     if data == len(order.old):
-        return LayoutPlan((order, *(ORIGINAL_ORDER for _ in others)), (order,), call.attrs)
+        return LayoutPlan((order, *(ORIGINAL_ORDER for _ in other_ranks)), (order,), call.attrs)
     return None
 
 
@@ -220,7 +220,7 @@ def _plan_elementwise(call: Call, orders: Sequence[AxisOrder]) -> LayoutPlan | N
     Operands of lower rank are expanded, with blocks of 1 along the new axes. None if there is no
     such plan.
     """
-    types, (rank, *others) = [tensor_type_of(x) for x in call.args], tensor_ranks(type_of(call))
+    types, (rank, *other_ranks) = [tensor_type_of(x) for x in call.args], tensor_ranks(type_of(call))
     order = first_reordered_or_known_axis_order([o for o, ty in zip(orders, types, strict=True) if ty.rank == rank])
     if not order.is_known_axis_order or len(Layout.parse_layout(order.old).axes) != rank:
         return None
@@ -228,10 +228,10 @@ def _plan_elementwise(call: Call, orders: Sequence[AxisOrder]) -> LayoutPlan | N
         return None
     laid = [ty.rank == rank or _needs_broadcast_axes_made_explicit(ty, order, rank) for ty in types]
     inputs = (
-        _axis_order_with_unit_blocks_for_operand(ty, order) if own else ORIGINAL_ORDER
-        for ty, own in zip(types, laid, strict=True)
+        _axis_order_with_unit_blocks_for_operand(ty, order) if has_order else ORIGINAL_ORDER
+        for ty, has_order in zip(types, laid, strict=True)
     )
-    return LayoutPlan(tuple(inputs), (order,) * (1 + len(others)), call.attrs)
+    return LayoutPlan(tuple(inputs), (order,) * (1 + len(other_ranks)), call.attrs)
 
 
 def _needs_broadcast_axes_made_explicit(ty: TensorType, order: AxisOrder, rank: int) -> bool:
@@ -270,14 +270,14 @@ def _plan_by_axis_map(call: Call, order: AxisOrder, ranks: Sequence[int]) -> Lay
         return None
     inputs = tuple(order if r == ranks[0] else ORIGINAL_ORDER for r in ranks)
     row = axes.inputs[0]
-    kept = [k for k in row if k is not None]
+    mapped_axes = [k for k in row if k is not None]
     if len(row) != ranks[0]:
-        found = order.without_axes([k for k in range(ranks[0]) if k not in kept])
+        result_order = order.without_axes([k for k in range(ranks[0]) if k not in mapped_axes])
     else:
-        found = order if all(k == axis for k, axis in enumerate(row) if axis is not None) else ORIGINAL_ORDER
-    if found.is_known_axis_order and len(found.old) != results[0]:  # the operator adds axes
+        result_order = order if all(k == axis for k, axis in enumerate(row) if axis is not None) else ORIGINAL_ORDER
+    if result_order.is_known_axis_order and len(result_order.old) != results[0]:  # the operator adds axes
         return None
-    return LayoutPlan(inputs, tuple(found if r == results[0] else ORIGINAL_ORDER for r in results), attrs)
+    return LayoutPlan(inputs, tuple(result_order if r == results[0] else ORIGINAL_ORDER for r in results), attrs)
 
 
 def _renumber_axis_attrs(call: Call, order: AxisOrder, axes: AxisMap) -> Attrs | None:
@@ -312,7 +312,9 @@ class _Blocks:
     def from_order(cls, order: AxisOrder) -> _Blocks:
         """Return the blocked axes for an axis order whose original layout has no blocks."""
         layout = Layout.parse_layout(order.new)
-        places = (tuple(j for j, (found, _) in enumerate(layout.axes) if found == letter) for letter in order.old)
+        places = (
+            tuple(j for j, (axis_letter, _) in enumerate(layout.axes) if axis_letter == letter) for letter in order.old
+        )
         return cls(order, tuple(places), tuple(layout.elements_per_block(letter) for letter in order.old))
 
     def plan_blocked_call(self, call: Call, ranks: Sequence[int]) -> LayoutPlan | None:
@@ -341,10 +343,10 @@ class _Blocks:
     def _blocked_reduce_attrs_and_order(self, attrs: ReduceAttrs) -> tuple[Attrs, AxisOrder]:
         named = normalize_axes(attrs.axis, len(self.places))
         rank = len(self.places)
-        others = attrs.exclude and attrs.axis is not None
-        gone = {k for k in range(rank) if (k in named) != others}
+        is_complement = attrs.exclude and attrs.axis is not None
+        reduced_axes = {k for k in range(rank) if (k in named) != is_complement}
         axis = None if attrs.axis is None else tuple(sorted(j for k in named for j in self.places[k]))
-        letters = {self.order.old[k] for k in gone}
+        letters = {self.order.old[k] for k in reduced_axes}
         if attrs.keepdims:
             return attrs.replace(axis=axis), AxisOrder(self.order.old, _with_unit_blocks(self.order.new, letters))
         pattern = "|".join(rf"\d+{letter.lower()}|{letter}" for letter in sorted(letters)) or "$"
@@ -401,8 +403,8 @@ def is_equivalent_up_to_axis_order(old: Call, new: Call, plan: LayoutPlan) -> bo
     """
     if any(o.has_blocked_axes for o in (*plan.inputs, *plan.outputs)):
         grouped = getattr(old.attrs, "groups", 1) > 1
-        types, others = (flatten_tuple_types(map(type_of, (c, *(c.args if grouped else ())))) for c in (old, new))
-        return all(map(_has_same_extents_in_new_axis_order, types, others, (*plan.outputs, *plan.inputs)))
+        types, new_types = (flatten_tuple_types(map(type_of, (c, *(c.args if grouped else ())))) for c in (old, new))
+        return all(map(_has_same_extents_in_new_axis_order, types, new_types, (*plan.outputs, *plan.inputs)))
     if new is old:
         return True
     before, after = axis_map_of_call(old), axis_map_of_call(new)

@@ -72,8 +72,8 @@ def _replace_op_call_by_definition(for_gpu: bool, _: Expr, new: Expr) -> Expr:
     if not isinstance(new, Call) or not isinstance(new.op, OpDef):
         return new
     with span_scope(new.span):
-        own = for_gpu and new.op.compute and not any(isinstance(a, Constant) for a in new.args)
-        if new.op.expand is None or own:
+        use_compute = for_gpu and new.op.compute and not any(isinstance(a, Constant) for a in new.args)
+        if new.op.expand is None or use_compute:
             return (new.op.unblocked and new.op.unblocked(new.attrs, *new.args)) or new
         try:
             return new.op.expand(new.attrs, *new.args)
@@ -130,8 +130,8 @@ def _batch_norm_as_scale_and_shift(batch_norm: Call) -> Expr:
     a: Any = batch_norm.attrs
     ty = tensor_type_of(data)
     axis = a.axis % ty.rank
-    one, epsilon = (Constant(np.array(v, ty.dtype.numpy)) for v in (1.0, a.epsilon))
-    scale: Expr = divide(one, sqrt(add(var, epsilon)))
+    unit, epsilon = (Constant(np.array(v, ty.dtype.numpy)) for v in (1.0, a.epsilon))
+    scale: Expr = divide(unit, sqrt(add(var, epsilon)))
     if a.scale:
         scale = multiply(scale, gamma)
     shift: Expr = multiply(negative(mean), scale)

@@ -121,11 +121,11 @@ class _Groups:
         if a == b:
             return
         pair = 1 << a | 1 << b
-        others = {self.find_root(g) for g in self.direct[a] | self.direct[b]} - {a, b}
-        if any(self.needs[g] & pair for g in others):
+        neighbors = {self.find_root(g) for g in self.direct[a] | self.direct[b]} - {a, b}
+        if any(self.needs[g] & pair for g in neighbors):
             return
         self.parent[b] = a
-        self.direct[a] = others
+        self.direct[a] = neighbors
         self.users[a] = {self.find_root(u) for u in self.users[a] | self.users[b]} - {a}
         self.needs[a] = (self.needs[a] | self.needs[b]) & ~pair
         del self.direct[b], self.users[b], self.needs[b]
@@ -218,8 +218,8 @@ class AnnotateTarget(FunctionPass):
         before = compiler_of_marked_nodes(root)
         labels = dict(before)
         for node in post_order(root, is_not_a_scope):
-            taken = node in labels or is_compiler_mark(node) or (node is root and isinstance(node, Tuple))
-            target = None if taken else self._choose_compiler(node, labels)
+            is_excluded = node in labels or is_compiler_mark(node) or (node is root and isinstance(node, Tuple))
+            target = None if is_excluded else self._choose_compiler(node, labels)
             if target is not None:
                 labels[node] = target
         if len(labels) == len(before):
@@ -232,8 +232,8 @@ class AnnotateTarget(FunctionPass):
                 targets = [self.targets] if isinstance(self.targets, str) else self.targets
                 return next((t for t in targets if is_supported_by_compiler(node, t)), None)
             case Tuple() | TupleGetItem() if self.include_non_call_ops:
-                found = {labels.get(strip_compiler_marks(c)) for c in children(node)}
-                return found.pop() if len(found) == 1 else None
+                child_labels = {labels.get(strip_compiler_marks(c)) for c in children(node)}
+                return child_labels.pop() if len(child_labels) == 1 else None
             case _:
                 return None
 
@@ -289,8 +289,8 @@ class _Region:
         """True if the region's function returns its only output directly; several outputs, and
         nested tuples, are flattened.
         """
-        first, *others = map(type_of, self.outputs)
-        return not others and not any(isinstance(f, TupleType) for f in getattr(first, "fields", ()))
+        first, *rest_types = map(type_of, self.outputs)
+        return not rest_types and not any(isinstance(f, TupleType) for f in getattr(first, "fields", ()))
 
 
 def _find_regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
@@ -304,28 +304,28 @@ def _find_regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
     groups = group_nodes_convexly(root, labels)
     computing = {group for node, group in groups.items() if isinstance(node, Call)}
     by_group: dict[int, _Region] = {}
-    found: dict[Expr, _Region] = {}
+    region_by_node: dict[Expr, _Region] = {}
     nodes = [n for n in post_order(root, is_not_a_scope) if not is_compiler_mark(n)]
     for node in nodes:
         if groups.get(node) in computing:
-            found[node] = by_group.setdefault(groups[node], _Region(labels[node]))
-            found[node].members.append(node)
+            region_by_node[node] = by_group.setdefault(groups[node], _Region(labels[node]))
+            region_by_node[node].members.append(node)
     for node in nodes:
-        own = found.get(node)
+        node_region = region_by_node.get(node)
         for used in map(strip_compiler_marks, children(node) if is_not_a_scope(node) else ()):
-            region = found.get(used)
-            if region is not None and region is not own:
+            region = region_by_node.get(used)
+            if region is not None and region is not node_region:
                 region.outputs[used] = None
             bound = isinstance(used, (Op, Function)) or (bind_constants and _is_constant_or_tuple_of_them(used))
-            if own is not None and region is not own and not bound:
-                own.inputs[used] = None
-    if strip_compiler_marks(root) in found:
-        found[strip_compiler_marks(root)].outputs[strip_compiler_marks(root)] = None
+            if node_region is not None and region is not node_region and not bound:
+                node_region.inputs[used] = None
+    if strip_compiler_marks(root) in region_by_node:
+        region_by_node[strip_compiler_marks(root)].outputs[strip_compiler_marks(root)] = None
     ends = [strip_compiler_marks(n) for n in post_order(root, is_not_a_scope) if is_call(n, compiler_end)]
     for region in by_group.values():
         marked_first = dict.fromkeys(n for n in ends if n in region.outputs)
         region.outputs = marked_first | region.outputs
-    return found
+    return region_by_node
 
 
 def _is_constant_or_tuple_of_them(expr: Expr) -> bool:
@@ -382,8 +382,8 @@ class _Partition:
         return [u for u in map(strip_compiler_marks, children(node)) if not is_node_shareable_between_match_groups(u)]
 
     def _outline_region(self, region: _Region) -> None:
-        wanted = f"{self.prefix.format(re.sub(r'[^0-9A-Za-z_]', '_', region.compiler))}_{len(self.made)}"
-        symbol = unused_name(wanted, self.taken)
+        base_name = f"{self.prefix.format(re.sub(r'[^0-9A-Za-z_]', '_', region.compiler))}_{len(self.made)}"
+        symbol = unused_name(base_name, self.taken)
         self.taken.add(symbol)
         self.made[symbol] = function = _function_of_external_region(region, symbol)
         span = merge_spans(m.span for m in region.members)

@@ -149,11 +149,11 @@ def _is_float_tensor(expr: Expr) -> bool:
 
 def _quantize_constant(value: Array, ty: TensorAffineType) -> Constant:
     """Return a constant quantized to the given type."""
-    found = constant_value_or_none(
+    integers = constant_value_or_none(
         call_qnn_op("quantize", Constant(value.astype(np.float32)), *scale_and_zero_point(ty), out_dtype=ty.dtype)
     )
-    assert found is not None
-    return Constant(found)
+    assert integers is not None
+    return Constant(integers)
 
 
 def _require_integers_of_type(region: IntegerRegion, node: Call, arg: Expr, ty: TensorAffineType) -> Expr:
@@ -162,10 +162,10 @@ def _require_integers_of_type(region: IntegerRegion, node: Call, arg: Expr, ty: 
     """
     value = constant_value_or_none(arg)
     if value is None:
-        found = region.exact_integers(arg)
-        if found.type != ty:
+        operand = region.exact_integers(arg)
+        if operand.type != ty:
             raise IntegerRuleRefused("its operands have different scales or zero points", node)
-        return found.expr
+        return operand.expr
     stored = _quantize_constant(value, ty)
     back = constant_value_or_none(call_qnn_op("dequantize", stored, *scale_and_zero_point(ty)))
     if back is None or not np.array_equal(back, value):
@@ -180,10 +180,10 @@ def _scale_axis_after_move(node: Call, ty: TensorAffineType) -> int:
     if ty.is_per_tensor:
         return ty.axis
     mapped = axis_map_of_call(node)
-    found = [k for k, axis in enumerate(mapped.inputs[0] if mapped else ()) if axis == ty.axis]
-    if len(found) != 1:
+    result_axes = [k for k, axis in enumerate(mapped.inputs[0] if mapped else ()) if axis == ty.axis]
+    if len(result_axes) != 1:
         raise IntegerRuleRefused("elements with scales of their own do not stay apart", node)
-    return found[0]
+    return result_axes[0]
 
 
 def _move_or_select_exact_integers(region: IntegerRegion, node: Call) -> QuantizedExpr:
@@ -198,12 +198,12 @@ def _move_or_select_exact_integers(region: IntegerRegion, node: Call) -> Quantiz
     if not x.affine_type.is_per_tensor and len(real) > 1:
         raise IntegerRuleRefused("its operands have scales by channel", node)
     args = [_require_integers_of_type(region, node, a, x.affine_type) if a in real else a for a in node.args]
-    moved = typed_op_call(require_op_of_call(node), args, node.attrs)
+    new_call = typed_op_call(require_op_of_call(node), args, node.attrs)
     if str(require_op_of_call(node)) == "split":
-        count = len(type_of(moved).fields)  # type: ignore[union-attr]
+        count = len(type_of(new_call).fields)  # type: ignore[union-attr]
         axis = _scale_axis_after_split(node, x.affine_type)
-        return QuantizedExpr(moved, TupleAffineType((x.with_expr(x.expr, axis=axis).affine_type,) * count), x.bound)
-    return x.with_expr(moved, axis=_scale_axis_after_move(node, x.affine_type))
+        return QuantizedExpr(new_call, TupleAffineType((x.with_expr(x.expr, axis=axis).affine_type,) * count), x.bound)
+    return x.with_expr(new_call, axis=_scale_axis_after_move(node, x.affine_type))
 
 
 def _scale_axis_after_split(node: Call, ty: TensorAffineType) -> int:
@@ -232,12 +232,12 @@ def _quantize_operand(region: IntegerRegion, arg: Expr, target_type: TensorAffin
 
 
 def _concatenate_exact_integers(region: IntegerRegion, node: Call) -> QuantizedExpr:
-    found = region.exact_integers(node.args[0])
-    assert isinstance(found.type, TupleAffineType)
-    first = found.type.types[0]
-    if not first.is_per_tensor or any(t != first for t in found.type.types):
+    operands = region.exact_integers(node.args[0])
+    assert isinstance(operands.type, TupleAffineType)
+    first = operands.type.types[0]
+    if not first.is_per_tensor or any(t != first for t in operands.type.types):
         raise IntegerRuleRefused("its operands have different scales or zero points", node)
-    return QuantizedExpr(typed_op_call(require_op_of_call(node), (found.expr,), node.attrs), first, found.bound)
+    return QuantizedExpr(typed_op_call(require_op_of_call(node), (operands.expr,), node.attrs), first, operands.bound)
 
 
 def _concatenate_quantized_operands(region: IntegerRegion, node: Call, target_type: TensorAffineType) -> Expr:
@@ -264,10 +264,10 @@ def _byte_operand_or_none(region: IntegerRegion, part: Expr, target_type: Tensor
     None otherwise.
     """
     try:
-        found = region.exact_integers(part)
+        operand = region.exact_integers(part)
     except IntegerRuleRefused:
         return None
-    return found if found.is_per_tensor_byte and found.affine_type.dtype == target_type.dtype else None
+    return operand if operand.is_per_tensor_byte and operand.affine_type.dtype == target_type.dtype else None
 
 
 # --- means
@@ -323,8 +323,8 @@ def _quantized_global_mean(region: IntegerRegion, node: Call, target_type: Tenso
         target_type.scale_values * np.float32(count), target_type.zero_point_value, target_type.dtype
     )
     whole = make_affine_type(x.affine_type.scale_values, x.affine_type.zero_point_value * count, "int32")
-    more: dict[str, Any] = {"rounding": region.rounding, "out_dtype": target_type.dtype}
-    return call_qnn_op("requantize", sums, *scale_and_zero_point(whole), *scale_and_zero_point(onto), **more)
+    attr_values: dict[str, Any] = {"rounding": region.rounding, "out_dtype": target_type.dtype}
+    return call_qnn_op("requantize", sums, *scale_and_zero_point(whole), *scale_and_zero_point(onto), **attr_values)
 
 
 # --- the table
@@ -372,8 +372,8 @@ def _qnn_operator_rule(name: str, quantized_rule: Any, qnn_name: str) -> AbsorbR
 
 def _build_rules() -> dict[str, AbsorbRule]:
     rules: dict[str, AbsorbRule] = {}
-    for n, more in ((n, m) for n in (1, 2, 3) for m in ("", "_transpose")):
-        short = f"conv{n}d{more}"
+    for n, suffix in ((n, m) for n in (1, 2, 3) for m in ("", "_transpose")):
+        short = f"conv{n}d{suffix}"
         rules[f"nn.{short}"] = _contraction_rule(short, partial(integer_convolution, short))
     rules |= {name: _contraction_rule(name, integer_dense) for name in ("nn.dense", "nn.matmul")}
     rules["nn.batch_matmul"] = _contraction_rule("nn.batch_matmul", integer_batch_matmul)

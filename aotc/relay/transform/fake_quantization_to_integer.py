@@ -67,13 +67,13 @@ class _Unsigned(GraphMutator):
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if is_call(old, _QUANTIZE) and self._is_convertible_to_uint8(old):
-            made = typed_op_call(
+            new_quantize = typed_op_call(
                 require_op_of_call(new),
                 (*new.args[:2], _zero_point_plus_128(new)),
                 new.attrs.replace(out_dtype="uint8"),
             )
-            self.made[made] = made.args[2]
-            return made
+            self.made[new_quantize] = new_quantize.args[2]
+            return new_quantize
         if is_call(new, _DEQUANTIZE) and new.args[0] in self.made:
             return typed_op_call(require_op_of_call(new), (*new.args[:2], self.made[new.args[0]]), new.attrs)
         return new
@@ -161,13 +161,13 @@ class _Absorb(GraphMutator):
         start = time.perf_counter()
         try:
             with span_scope(node.span):
-                made = compute()
+                replacement = compute()
         except IntegerRuleRefused as refused:
             self._record_refusal(refused, time.perf_counter() - start)
             return None
         root = node.args[0] if is_call(node, _QUANTIZE) else node
-        record_rule_outcome(self._integer_rule_name_for_report(root), made, time.perf_counter() - start)
-        return made
+        record_rule_outcome(self._integer_rule_name_for_report(root), replacement, time.perf_counter() - start)
+        return replacement
 
     def _integer_rule_name_for_report(self, node: Expr) -> str:
         """Return the name of the integer rewrite rule for a node, for the rewrite report."""
@@ -225,10 +225,10 @@ def find_operators_left_in_float(module: IRModule, conversion: FakeQuantizationT
     for function in with_inferred_types(module).functions.values():
         absorb = _Absorb(conversion)
         result = absorb.visit_function(conversion.convert_int8_to_uint8_if_requested(function))
-        found = (as_op_call(node) for node in post_order(result))
+        calls = (as_op_call(node) for node in post_order(result))
         rows += [
             LeftReal(node, reason)
-            for node in found
+            for node in calls
             if node and (reason := _reason_call_was_left_in_float(node, absorb))
         ]
     return rows
@@ -240,5 +240,5 @@ def _reason_call_was_left_in_float(node: Call, absorb: _Absorb) -> str:
     """
     if require_op_of_call(node).name.startswith("qnn."):
         return ""
-    beside = any(is_call(a, _DEQUANTIZE) for a in node.args)
-    return absorb.left.get(node, _PARTLY_QUANTIZED_REASON if beside else "")
+    reads_quantized = any(is_call(a, _DEQUANTIZE) for a in node.args)
+    return absorb.left.get(node, _PARTLY_QUANTIZED_REASON if reads_quantized else "")

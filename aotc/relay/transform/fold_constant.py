@@ -126,10 +126,10 @@ def _replace_by_static_op(node: Expr) -> Expr:
     if not isinstance(node, Call) or not isinstance(node.op, OpDef) or node.op.static is None:
         return node
     try:
-        found = node.op.static(node.attrs, node.args)
+        replacement = node.op.static(node.attrs, node.args)
     except AotcError as error:
         raise error.with_default_span(node.span) from error
-    return node if found is None else found
+    return node if replacement is None else replacement
 
 
 def _infer_type_again(node: Expr) -> Expr:

@@ -46,8 +46,8 @@ def _padding_plus_pad_widths(pad_attrs: Any, layout: str, padding: tuple[int, ..
     inside = [pad_attrs.pad_width[layout.index(letter)] for letter in DATA_LAYOUT_BY_RANK[n][2:]]
     if any(pair != (0, 0) for pair in outside) or any(w < 0 for pair in inside for w in pair):
         return None
-    own = pad_pairs_of_axes(padding, n)
-    return tuple(a[k] + b[k] for k in (0, 1) for a, b in zip(inside, own, strict=True))
+    pad_pairs = pad_pairs_of_axes(padding, n)
+    return tuple(a[k] + b[k] for k in (0, 1) for a, b in zip(inside, pad_pairs, strict=True))
 
 
 _CONVOLUTIONS: Final = (conv1d, conv2d, conv3d, *QUANTIZED_CONVS_BY_RANK.values())
@@ -176,14 +176,14 @@ def _fold_atrous_convolution(batch_to_space: Call) -> RewriteOutcome:
     )
     if reason:
         return WhyNot(reason)
-    more = n - len(before.block_shape)
-    blocks = (*before.block_shape, *(1,) * more)
-    none = ((0, 0),) * more
+    unblocked_count = n - len(before.block_shape)
+    blocks = (*before.block_shape, *(1,) * unblocked_count)
+    none = ((0, 0),) * unblocked_count
     paddings, crops = (*before.paddings, *none), (*after.crops, *none)
-    own = pad_pairs_of_axes(a.padding, n)
+    pad_pairs = pad_pairs_of_axes(a.padding, n)
     pads = [
         tuple(pad[k] + block * inner[k] - crop[k] for k in (0, 1))
-        for block, pad, inner, crop in zip(blocks, paddings, own, crops, strict=True)
+        for block, pad, inner, crop in zip(blocks, paddings, pad_pairs, crops, strict=True)
     ]
     if min(p for pair in pads for p in pair) < 0:
         return WhyNot("the crops leave out more than the padding adds")

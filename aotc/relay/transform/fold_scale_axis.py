@@ -86,9 +86,9 @@ def match_scaled_operand(expr: Expr) -> tuple[Expr, Scale] | None:
     enlarge x; else None.
     """
     node = as_op_call(expr, "multiply")
-    found = None if node is None else _match_constant_product(node)
-    scale = None if found is None else _scale_from_factor(found[1], tensor_type_of(found[0]))
-    return None if found is None or scale is None else (found[0], scale)
+    product = None if node is None else _match_constant_product(node)
+    scale = None if product is None else _scale_from_factor(product[1], tensor_type_of(product[0]))
+    return None if product is None or scale is None else (product[0], scale)
 
 
 def _constant_or_reshaped_value(expr: Expr) -> np.ndarray[Any, Any] | None:
@@ -156,7 +156,7 @@ class _ChannelAxes:
 def _axes_of_layout_letter(layout: str, letter: str) -> tuple[int, ...]:
     """Return the axes of a letter in a layout: its primal axis, then the axes of its blocks."""
     axes = Layout.parse_layout(layout).axes
-    letters = sorted({found for found, _ in axes})
+    letters = sorted({axis_letter for axis_letter, _ in axes})
     return tuple(k for k in Layout.parse_layout(layout).permutation_grouping_blocks(letters) if axes[k][0] == letter)
 
 
@@ -178,13 +178,13 @@ def _channel_axes(node: Call, only_constants: bool) -> _ChannelAxes | None:
     if isinstance(a, DenseAttrs):
         return _ChannelAxes((tensor_type_of(node.args[0]).rank - 1,), (tensor_type_of(node).rank - 1,), (1,), (0,))
     out = a.out_layout or a.data_layout
-    found = _ChannelAxes(
+    channel_axes = _ChannelAxes(
         *(_axes_of_layout_letter(x, "C") for x in (a.data_layout, out)),
         *(_axes_of_layout_letter(a.kernel_layout, x) for x in ("I", "O")),
     )
-    in_blocks = len(found.data) > 1 and a.groups in (1, a.channels)
+    in_blocks = len(channel_axes.data) > 1 and a.groups in (1, a.channels)
     plain = (a.kernel_layout + a.data_layout + out).isupper()
-    return found if plain or in_blocks else None
+    return channel_axes if plain or in_blocks else None
 
 
 def _has_as_many_elements_as_scale(expr: Expr, axes: Items[int], scale: Scale) -> bool:
@@ -285,11 +285,11 @@ class _Backward(_Fold):
         return result
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
-        found = match_scaled_operand(new)
-        if found is None:
+        scaled_operand = match_scaled_operand(new)
+        if scaled_operand is None:
             return new
         self.origin = new.span
-        return self.absorb_scale(found[0], found[1], _MAX_OPERATORS_TO_WEIGHTS) or new
+        return self.absorb_scale(scaled_operand[0], scaled_operand[1], _MAX_OPERATORS_TO_WEIGHTS) or new
 
     def absorb_scale(self, expr: Expr, scale: Scale, max_depth: int) -> Expr | None:
         """Return `expr` times a scale that is folded into weights, without a new multiplication at
@@ -313,10 +313,10 @@ class _Backward(_Fold):
         if is_call(node, *_SIGN_DEPENDENT_OPERATORS) and not scale.is_every_scale_factor_positive:
             return None
         if is_call(node, "multiply"):  # the constant factor stays where it is
-            found = _match_constant_product(node)
-            if found is None:
+            product = _match_constant_product(node)
+            if product is None:
                 return None
-            data = found[0]
+            data = product[0]
         if is_call(node, "nn.bias_add"):
             axis = node.attrs["axis"] % tensor_type_of(data).rank
             if (self.only_constants and not isinstance(args[1], Constant)) or scale.axes not in ((), (axis,)):
@@ -362,9 +362,9 @@ class _Forward(_Fold):
         self.dropped: set[Expr] = set()
         self.scales: dict[Expr, list[Scale]] = defaultdict(list)
         for node in post_order(function, self.should_rewrite_children):
-            found = match_scaled_operand(node)
-            if found is not None:
-                self._plan_scale_removal(node, found[1])
+            scaled_operand = match_scaled_operand(node)
+            if scaled_operand is not None:
+                self._plan_scale_removal(node, scaled_operand[1])
 
     def _plan_scale_removal(self, node: Expr, scale: Scale) -> None:
         """Record the changes that removing multiplication `node` requires, if every user downstream
@@ -398,8 +398,8 @@ class _Forward(_Fold):
         if is_call(node, *_SIGN_DEPENDENT_OPERATORS):
             return scale.is_every_scale_factor_positive
         if is_call(node, "multiply"):
-            found = _match_constant_product(node)
-            return found is not None and found[0] is source
+            product = _match_constant_product(node)
+            return product is not None and product[0] is source
         if is_call(node, *_SUMS):
             other = node.args[1] if node.args[0] is source else node.args[0]
             return node.checked_type == source.checked_type and self._is_addend_divisible_by_scale(other, scale, source)
@@ -431,7 +431,7 @@ class _Forward(_Fold):
             # an operand of the full type is scaled by its own rewriting
             whole = [not isinstance(x, Constant) and x.checked_type == old.checked_type for x in old.args]
             pairs = zip(whole, node.args, strict=True)
-            return rebuild_call(node, [new if kept else divide(new, divisor) for kept, new in pairs])
+            return rebuild_call(node, [new if is_scaled else divide(new, divisor) for is_scaled, new in pairs])
         data, weight = node.args
         factor = weight_factor_for_input_scale(node, scale, self.only_constants)
         assert factor is not None

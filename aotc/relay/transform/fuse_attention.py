@@ -57,12 +57,12 @@ class FuseAttention(FunctionPass):
             last = as_op_call(node, _PRODUCT)
             if last is not None:
                 start = time.perf_counter()
-                found = finder.attention_operators(last)
+                outcome = finder.attention_operators(last)
                 pass_base.record_rule_outcome(
-                    RULE, last if isinstance(found, list) else found, time.perf_counter() - start
+                    RULE, last if isinstance(outcome, list) else outcome, time.perf_counter() - start
                 )
-                if isinstance(found, list):
-                    regions[found[0]] = found
+                if isinstance(outcome, list):
+                    regions[outcome[0]] = outcome
         return _Fuse(regions).visit_function(function) if regions else function
 
 
@@ -106,17 +106,17 @@ class _Finder:
         """Return the reshapes and transposes that follow attention, last one first; the kernel
         stores their result directly.
         """
-        found: list[Call] = []
+        chain: list[Call] = []
         node = second_product
-        while len(self.users[node]) == 1 and len(found) < MAX_CHAIN_OPERATORS:
+        while len(self.users[node]) == 1 and len(chain) < MAX_CHAIN_OPERATORS:
             user = as_op_call(self.users[node][0], "reshape", "transpose")
             if user is None:
                 break
-            found.append(user)
+            chain.append(user)
             node = user
-        while found and require_op_of_call(found[-1]).name == "reshape":
-            found.pop()
-        return found[::-1]
+        while chain and require_op_of_call(chain[-1]).name == "reshape":
+            chain.pop()
+        return chain[::-1]
 
     def _chain_to_first_product(self, second_product: Call) -> list[Call] | None:
         """Return the calls from attention's second matrix product back to the first, or None.

@@ -258,8 +258,8 @@ def _is_within_argument_limit(path: Sequence[_Node], parent: _Group, max_args: i
     """
     if not max_args or not path:
         return True
-    found = _kernel_argument_count({parent, *(node.root_group for node in path)}, parent)
-    return found <= max_args or found <= _kernel_argument_count({parent}, parent)
+    arg_count = _kernel_argument_count({parent, *(node.root_group for node in path)}, parent)
+    return arg_count <= max_args or arg_count <= _kernel_argument_count({parent}, parent)
 
 
 def _kernel_argument_count(groups: Set[_Group], result_group: _Group) -> int:
@@ -267,8 +267,8 @@ def _kernel_argument_count(groups: Set[_Group], result_group: _Group) -> int:
     for each result.
     """
     inside = {ref for group in groups for ref in group.members}
-    outside = {taken for ref in inside for taken in _expressions_read_by(ref)} - inside
-    return sum(_tensor_count(type_of(one)) for one in outside) + 2 * _tensor_count(type_of(result_group.root_ref))
+    outside = {operand for ref in inside for operand in _expressions_read_by(ref)} - inside
+    return sum(_tensor_count(type_of(expr)) for expr in outside) + 2 * _tensor_count(type_of(result_group.root_ref))
 
 
 def _expressions_read_by(node: Expr) -> Sequence[Expr]:
@@ -322,14 +322,14 @@ def _path_nodes_within_pattern_limits(source: _Node, sink: _Node, limits: _Patte
     """Return `source` and the nodes on all paths to `sink` (excluded); an empty list if one of them
     exceeds the limits.
     """
-    seen = {source}
+    visited_nodes = {source}
     path = [source]
     stack = [user for user, _ in source.outputs]
     while stack:
         node = stack.pop()
-        if node in seen:
+        if node in visited_nodes:
             continue
-        seen.add(node)
+        visited_nodes.add(node)
         if node.root_group.pattern > limits[node is sink]:
             return []
         if node is not sink:

@@ -78,40 +78,40 @@ class FuseOutputs(FunctionPass):
     def rewrite_function_body(self, function: Function) -> Function:
         group_of, read_by = _group_kernel_calls(function, self.most_args, self.gpu), users(function)
         joined = {node: group for node, group in group_of.items() if len(group) > 1}
-        made: dict[Expr, Expr] = {}
+        new_nodes: dict[Expr, Expr] = {}
         for node in post_order(function, is_not_primitive_function):
             group = joined.get(node)
             if group is None:
-                made[node] = map_children(node, made.__getitem__) if is_not_primitive_function(node) else node
+                new_nodes[node] = map_children(node, new_nodes.__getitem__) if is_not_primitive_function(node) else node
             elif node is group[0]:
                 results = [call for call in group if not set(read_by[call]) <= {*group}]
-                whole = _merge_into_one_call(group, results, made)
+                whole = _merge_into_one_call(group, results, new_nodes)
                 several = len(results) > 1
-                made.update({call: TupleGetItem(whole, k) if several else whole for k, call in enumerate(results)})
-        return require_function(made[function]) if joined else function
+                new_nodes.update({call: TupleGetItem(whole, k) if several else whole for k, call in enumerate(results)})
+        return require_function(new_nodes[function]) if joined else function
 
 
 def _group_kernel_calls(function: Function, max_args: int, gpu: Gpu) -> dict[Expr, _CallGroup]:
     """Return for each kernel call of a function the group of calls that will become one kernel."""
-    found: dict[Expr, _CallGroup] = {}
+    group_by_call: dict[Expr, _CallGroup] = {}
     number = {node: k for k, node in enumerate(post_order(function.body, is_not_a_scope))}
     known: set[Expr] = {*function.params, *(node for node in number if isinstance(node, Constant))}
     for node in number:
         if not isinstance(node, Call) or not isinstance(node.op, Function) or not node.op.is_primitive:
             continue
         hosts = [
-            found[arg]
+            group_by_call[arg]
             for arg in node.args
-            if arg in found and _can_join_kernel_group_of_argument(node, arg, found[arg], gpu)
+            if arg in group_by_call and _can_join_kernel_group_of_argument(node, arg, group_by_call[arg], gpu)
         ]
         group = max(hosts, key=lambda group: number[group[0]], default=[])
         first = number[group[0]] if group else 0
-        early = (a in known or number.get(a, first) < first or found.get(a) is group for a in node.args)
+        early = (a in known or number.get(a, first) < first or group_by_call.get(a) is group for a in node.args)
         fits = len(group) < _MAX_KERNEL_RESULTS and _kernel_argument_count([*group, node]) <= max_args
         group = group if group and fits and all(early) else []
         group.append(node)
-        found[node] = group
-    return found
+        group_by_call[node] = group
+    return group_by_call
 
 
 def _kernel_argument_count(group: Sequence[Call]) -> int:
@@ -132,9 +132,13 @@ def _can_join_kernel_group_of_argument(node: Call, arg: Expr, group: _CallGroup,
     same = isinstance(ty, TensorType) and isinstance(other, TensorType) and ty.shape == other.shape
     last = require_function(arg.op).body
     ends = isinstance(last, Call) and isinstance(last.op, Op) and last.op.pattern in _FINAL_PATTERNS
-    more = _non_elementwise_nodes(node)
-    rows = len(more) == 1 and _is_block_per_row_norm(more[0], gpu) and not any(map(_non_elementwise_nodes, group))
-    return ends and same and (rows or not more)
+    non_elementwise = _non_elementwise_nodes(node)
+    rows = (
+        len(non_elementwise) == 1
+        and _is_block_per_row_norm(non_elementwise[0], gpu)
+        and not any(map(_non_elementwise_nodes, group))
+    )
+    return ends and same and (rows or not non_elementwise)
 
 
 def _non_elementwise_nodes(call: Call) -> list[Expr]:

@@ -79,10 +79,10 @@ class RemoveUnusedFunctions(Pass[IRModule]):
     opt_level = 1
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        kept = reachable_functions(module.functions, self.entry_functions)
-        if len(kept) == len(module):
+        live_names = reachable_functions(module.functions, self.entry_functions)
+        if len(live_names) == len(module):
             return module
-        return module.without_functions(module.functions.keys() - kept)
+        return module.without_functions(module.functions.keys() - live_names)
 
 
 # --- inlining
@@ -101,8 +101,8 @@ def inline_function_body(function: Function, args: Sequence[Expr]) -> Expr:
     inlining would create more nodes than one compilation may have.
     """
     new: dict[Expr, Expr] = dict(zip(function.params, args, strict=True))
-    wanted, given = ([a.checked_type or IncompleteType() for a in exprs] for exprs in (function.params, args))
-    types = infer_type_arguments(FuncType(wanted, TupleType(()), function.type_params), given)
+    param_types, given = ([a.checked_type or IncompleteType() for a in exprs] for exprs in (function.params, args))
+    types = infer_type_arguments(FuncType(param_types, TupleType(()), function.type_params), given)
     new.update(
         (v, Var(v.name, substitute_declared_type(v.annotation, types), v.span))
         for v in variables_bound_below(function.body)
@@ -113,12 +113,12 @@ def inline_function_body(function: Function, args: Sequence[Expr]) -> Expr:
         "compile.max_nodes", len(nodes), "the module, calls replaced by what they call,"
     )
     for node in nodes:
-        made = new[node] if node in new else map_children(node, memo.__getitem__)
-        if made is node and has_effect(node):
-            made = with_children(node, children(node))
-        if types and isinstance(made, Function):
-            made = replace(made, ret_type=substitute_declared_type(made.ret_type, types))
-        memo[node] = made
+        new_node = new[node] if node in new else map_children(node, memo.__getitem__)
+        if new_node is node and has_effect(node):
+            new_node = with_children(node, children(node))
+        if types and isinstance(new_node, Function):
+            new_node = replace(new_node, ret_type=substitute_declared_type(new_node.ret_type, types))
+        memo[node] = new_node
     return memo[function.body]
 
 
@@ -199,8 +199,8 @@ class Inline(Pass[IRModule]):
                     if self.everything:  # inlining may create new calls of literals
                         functions[name] = apply_to_fixpoint(_inline_calls_of_function_literals, functions[name])
         result = start.with_functions(functions)
-        if not self.everything and (gone := _functions_no_longer_used(inlined, module, result)):
-            result = result.without_functions(gone)
+        if not self.everything and (dead_names := _functions_no_longer_used(inlined, module, result)):
+            result = result.without_functions(dead_names)
         ready = all(f.ret_type is not None for f in module.functions.values())
         return infer_module(result) if result is not module and ready else result
 
@@ -208,8 +208,8 @@ class Inline(Pass[IRModule]):
 def _functions_no_longer_used(inlined: Collection[str], before: IRModule, after: IRModule) -> set[str]:
     """Return the inlined functions that were used before and no longer are."""
     used = {n for f in before.functions.values() for n in global_uses(f)}
-    kept = {n for name, f in after.functions.items() if name not in inlined for n in global_uses(f)}
-    return {*inlined} & used - reachable_functions(after.functions, kept)
+    roots = {n for name, f in after.functions.items() if name not in inlined for n in global_uses(f)}
+    return {*inlined} & used - reachable_functions(after.functions, roots)
 
 
 # --- eta expansion
@@ -247,7 +247,7 @@ class EtaExpand(FunctionPass):
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         kinds = [(GlobalVar, self.expand_global_var), (Constructor, self.expand_constructor)]
-        names = tuple(kind for kind, wanted in kinds if wanted)
+        names = tuple(kind for kind, is_enabled in kinds if is_enabled)
         memo: dict[Expr, Expr] = {}
         for node in post_order(function):
             old = children(node)
@@ -286,12 +286,12 @@ class _Lifter(Mutator):
             return substitute_variables(new, mapping) if mapping else new
         name = unused_name(f"{self.name}_lifted", self.taken)
         self.taken.add(name)
-        own = self.let_of.get(old)  # a recursive function refers to its own variable
-        captured = [v for v in free_vars(new) if v is not own]
+        let_var = self.let_of.get(old)  # a recursive function refers to its own variable
+        captured = [v for v in free_vars(new) if v is not let_var]
         inside = {v: Var(v.name, v.checked_type, v.span) for v in captured}
         mapping.update(inside)
-        if own is not None:
-            mapping[own] = _lifted_function_as_value(name, list(inside.values()), new)
+        if let_var is not None:
+            mapping[let_var] = _lifted_function_as_value(name, list(inside.values()), new)
         function = new.with_body(substitute_variables(new.body, mapping))
         if captured:
             function = Function(inside.values(), function, new.checked_type, None, {"Closure": 1}, new.span)
@@ -303,9 +303,9 @@ class _Lifter(Mutator):
 
         This happens if one let is part of several function literals.
         """
-        own = bound_vars(function.body)
-        again: dict[Var, Expr] = {v: Var(v.name, v.annotation, v.span) for v in own if v in self.bound}
-        self.bound.update(own)
+        body_vars = bound_vars(function.body)
+        again: dict[Var, Expr] = {v: Var(v.name, v.annotation, v.span) for v in body_vars if v in self.bound}
+        self.bound.update(body_vars)
         return again
 
 

@@ -79,8 +79,8 @@ def _max_weight_magnitude_sum(w: QuantizedExpr, axis: int) -> float:
     zero = ty.zero_point.data.reshape(-1)
     along = zero.reshape((-1,) + (1,) * (value.ndim - axis - 1))
     wide = np.abs(value.astype(np.int64) - along)
-    others = tuple(k for k in range(value.ndim) if k != axis)
-    return float(wide.sum(others).max(initial=0))
+    sum_axes = tuple(k for k in range(value.ndim) if k != axis)
+    return float(wide.sum(sum_axes).max(initial=0))
 
 
 def integer_contraction(
@@ -180,8 +180,8 @@ def _addend_as_int32(region: IntegerRegion, node: Call, bias: Expr, sums: Quanti
     scale = broadcast_along_axis(sums.affine_type.scale_values, axis, rank)
     value = constant_value_or_none(bias)
     if value is None:
-        found = region.exact_integers(bias)
-        data, ty = constant_value_or_none(found.expr), found.affine_type
+        addend = region.exact_integers(bias)
+        data, ty = constant_value_or_none(addend.expr), addend.affine_type
         if data is None:
             raise IntegerRuleRefused("what is added to its sums is no constant", node)
         factor = broadcast_along_axis(ty.scale_values, ty.axis, data.ndim)

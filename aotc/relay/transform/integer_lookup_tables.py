@@ -47,22 +47,22 @@ def _elementwise_nodes_above_leaves(root: Call, leaves: set[Expr]) -> list[Call]
     """Return the nodes between `root` and the leaves; raise IntegerRuleRefused unless they are an
     elementwise function of the leaves.
     """
-    found: dict[Call, None] = {}
+    nodes: dict[Call, None] = {}
     stack: list[Expr] = [root]
     while stack:
         node = stack.pop()
         inner = as_op_call(node)
-        if inner in found or node in leaves or isinstance(node, Constant):
+        if inner in nodes or node in leaves or isinstance(node, Constant):
             continue
         if (
             inner is None
             or require_op_of_call(inner).pattern > OpPattern.BROADCAST
-            or len(found) >= _MAX_TABLED_OPERATORS
+            or len(nodes) >= _MAX_TABLED_OPERATORS
         ):
             raise IntegerRuleRefused("it is no function of one byte", root)
-        found[inner] = None
+        nodes[inner] = None
         stack += inner.args
-    order = list(found)
+    order = list(nodes)
     shape = tensor_type_of(root).shape
     for node in order:
         wide = [a for a in node.args if not isinstance(a, Constant)]
@@ -109,15 +109,15 @@ def _dequantized_leaves_and_source(region: IntegerRegion, root: Call) -> tuple[s
     with one scale.
     """
     leaves: dict[Expr, QuantizedExpr] = {}
-    seen: set[Expr] = set()
+    visited_nodes: set[Expr] = set()
     stack: list[Expr] = [root]
     while stack:
         node = stack.pop()
-        if node in seen:
+        if node in visited_nodes:
             continue
-        seen.add(node)
+        visited_nodes.add(node)
         inner = as_op_call(node)
-        if inner is None or len(seen) > _MAX_TABLED_OPERATORS:
+        if inner is None or len(visited_nodes) > _MAX_TABLED_OPERATORS:
             if isinstance(node, Constant):
                 continue
             raise IntegerRuleRefused("it is no function of one byte", root)
@@ -125,12 +125,12 @@ def _dequantized_leaves_and_source(region: IntegerRegion, root: Call) -> tuple[s
             leaves[inner] = region.exact_integers(inner)
             continue
         stack += inner.args
-    found = list(leaves.values())
-    if not found or any(f.expr is not found[0].expr or f.type != found[0].type for f in found):
+    sources = list(leaves.values())
+    if not sources or any(f.expr is not sources[0].expr or f.type != sources[0].type for f in sources):
         raise IntegerRuleRefused("it is computed from several tensors", root)
-    if not found[0].is_per_tensor_byte:
+    if not sources[0].is_per_tensor_byte:
         raise IntegerRuleRefused("its operand is no tensor of 8 bits with one scale", root)
-    return set(leaves), found[0]
+    return set(leaves), sources[0]
 
 
 def call_as_table_lookup(region: IntegerRegion, node: Call, target_type: TensorAffineType) -> Expr:
@@ -152,11 +152,11 @@ def call_as_table_lookup(region: IntegerRegion, node: Call, target_type: TensorA
 
 
 def _quantize_constant(values: Expr, target_type: TensorAffineType) -> Constant:
-    found = constant_value_or_none(
+    integers = constant_value_or_none(
         call_qnn_op("quantize", values, *scale_and_zero_point(target_type), out_dtype=target_type.dtype)
     )
-    assert found is not None
-    return Constant(found)
+    assert integers is not None
+    return Constant(integers)
 
 
 def byte_function_table(
@@ -189,16 +189,16 @@ def rescale_integers(region: IntegerRegion, x: QuantizedExpr, target_type: Tenso
         raise IntegerRuleRefused("its result has scales by channel", x.expr)
 
     def call_requantize(data: Expr) -> Call:
-        more: Any = {"rounding": region.rounding, "axis": x.affine_type.axis, "out_dtype": target_type.dtype}
+        attr_values: Any = {"rounding": region.rounding, "axis": x.affine_type.axis, "out_dtype": target_type.dtype}
         return call_qnn_op(
-            "requantize", data, *scale_and_zero_point(x.affine_type), *scale_and_zero_point(target_type), **more
+            "requantize", data, *scale_and_zero_point(x.affine_type), *scale_and_zero_point(target_type), **attr_values
         )
 
     if not x.is_per_tensor_byte or target_type.dtype not in BYTE_DTYPES or region.rounding != "FLOAT_EVEN":
         return call_requantize(x.expr)
     table = byte_function_table(x, target_type)
-    made = constant_value_or_none(call_requantize(all_byte_values(x.affine_type.dtype)))
-    if made is not None and np.array_equal(made, table):
+    requantize_table = constant_value_or_none(call_requantize(all_byte_values(x.affine_type.dtype)))
+    if requantize_table is not None and np.array_equal(requantize_table, table):
         return call_requantize(x.expr)
     return map_by_requantize_or_table(
         x.expr, lambda _: table, x.affine_type.zero_point_value, target_type.zero_point_value

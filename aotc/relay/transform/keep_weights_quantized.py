@@ -63,10 +63,10 @@ class PackWeights(FunctionPass):
         plain = x.dtype == "float32" and x.is_static and a.out_dtype in ("", "float32")
         if not plain or (isinstance(a, MatmulAttrs) and a.transpose_a):
             return node
-        found = _match_dequantized_matrix(node.args[1])
-        if found is None:
+        matrix = _match_dequantized_matrix(node.args[1])
+        if matrix is None:
             return node
-        packed = _dense_bits_arguments_and_attrs(found.transposed() if swapped else found, self.target)
+        packed = _dense_bits_arguments_and_attrs(matrix.transposed() if swapped else matrix, self.target)
         return node if packed is None else contrib_dense_bits(node.args[0], *packed[0], **packed[1])
 
 
@@ -86,12 +86,12 @@ def _match_dequantized_matrix(expr: Expr) -> _DequantizedMatrix | None:
     """Return a weight matrix that is made of dequantized constants and perhaps transposed; None for
     other expressions.
     """
-    moved = as_op_call(expr, "transpose")
-    if moved is not None:
-        found = _match_dequantized_matrix(moved.args[0])
-        assert isinstance(moved.attrs, TransposeAttrs)
-        swaps = transpose_permutation(moved.attrs, tensor_type_of(moved).rank) == (1, 0)
-        return found.transposed() if found is not None and swaps else found
+    transpose_call = as_op_call(expr, "transpose")
+    if transpose_call is not None:
+        matrix = _match_dequantized_matrix(transpose_call.args[0])
+        assert isinstance(transpose_call.attrs, TransposeAttrs)
+        swaps = transpose_permutation(transpose_call.attrs, tensor_type_of(transpose_call).rank) == (1, 0)
+        return matrix.transposed() if matrix is not None and swaps else matrix
     plain = as_op_call(expr, "qnn.dequantize")
     if plain is not None:
         axis = plain.attrs.axis  # type: ignore[attr-defined]
@@ -154,10 +154,10 @@ def _evaluate_constant(expr: Expr) -> Array | None:
     known = [Constant(part) for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    made = evaluate_constant_call(
+    result = evaluate_constant_call(
         Call(expr.op, known, expr.attrs, None, expr.span, expr.checked_type), _MAX_EVALUATED_BYTES
     )
-    return made.data if isinstance(made, Constant) else None
+    return result.data if isinstance(result, Constant) else None
 
 
 def _dense_bits_arguments_and_attrs(
@@ -174,11 +174,11 @@ def _dense_bits_arguments_and_attrs(
         edges |= (values[:, 1:] != values[:, :-1]).any(0)
     block = math.gcd(*(int(k) + 1 for k in np.flatnonzero(edges))) or depth
     starts = slice(None, None, block)
-    made = pack_quantized_weights(
+    packed_weights = pack_quantized_weights(
         matrix.integers, matrix.scale[:, starts], matrix.zero[:, starts], packed_weight_columns_per_tile(units, target)
     )
-    if made is None or (block < depth and block % (UINT32.bits // made.bits)):
+    if packed_weights is None or (block < depth and block % (UINT32.bits // packed_weights.bits)):
         return None
     exact = PassContext.current().get_config("compile.accuracy", "fast") != "fast"
-    attrs = {"units": units, "bits": made.bits, "block_size": block, "scale_first": exact}
-    return [Constant(part) for part in made.operator_arguments], attrs
+    attrs = {"units": units, "bits": packed_weights.bits, "block_size": block, "scale_first": exact}
+    return [Constant(part) for part in packed_weights.operator_arguments], attrs

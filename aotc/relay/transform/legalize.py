@@ -24,17 +24,17 @@ def check_replacement_type(replacement: Any, call: Call, registration_key: str) 
     Raise AotcError (code "callback") if it is not an expression or does not have the call's type.
     `registration_key` names the kind of registration.
     """
-    what = f"{registration_key} of {call.op}"
+    subject = f"{registration_key} of {call.op}"
     if not isinstance(replacement, Node):
         raise AotcError(
-            "callback", f"{what} must return an expression, not {type(replacement).__name__}", span=call.span
+            "callback", f"{subject} must return an expression, not {type(replacement).__name__}", span=call.span
         )
     expr = cast("Expr", replacement)
-    found = expr if expr.checked_type is not None else infer_expr(expr)
-    if merge_types(type_of(found), type_of(call)) is None:
-        text = f"{what} gave {type_of(found)} for {type_of(call)}"
+    typed_expr = expr if expr.checked_type is not None else infer_expr(expr)
+    if merge_types(type_of(typed_expr), type_of(call)) is None:
+        text = f"{subject} gave {type_of(typed_expr)} for {type_of(call)}"
         raise AotcError("callback", text, span=call.span, hint="return None to leave the call as it is")
-    return found
+    return typed_expr
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,7 +61,7 @@ class Legalize(FunctionPass):
             if call is None or legalize is None:
                 return new
             with span_scope(call.span):
-                made = legalize(call.attrs, list(call.args), [*map(type_of, call.args), type_of(call)])
-                return call if made is None else check_replacement_type(made, call, key)
+                replacement = legalize(call.attrs, list(call.args), [*map(type_of, call.args), type_of(call)])
+                return call if replacement is None else check_replacement_type(replacement, call, key)
 
         return rewrite_nodes(function, legalize_call) if is_any_op_attr_registered(key) else function

@@ -224,10 +224,10 @@ def _split_kernel_after_node(kernel: _KernelCall, node: Expr) -> _Tail:
 
 def _replace_node(body: Expr, node: Expr, replacement: Expr) -> Expr:
     """Return `body` with a node replaced by another expression."""
-    made: dict[Expr, Expr] = {node: replacement}
+    new_nodes: dict[Expr, Expr] = {node: replacement}
     for n in _nodes_evaluated_after(body, node):
-        made[n] = map_children(n, made.__getitem__)
-    return made[body]
+        new_nodes[n] = map_children(n, new_nodes.__getitem__)
+    return new_nodes[body]
 
 
 def _nodes_evaluated_after(body: Expr, node: Expr) -> Iterator[Expr]:
@@ -323,10 +323,10 @@ def _call_element_reads(node: Call, params: Container[Expr]) -> int | None:
         if isinstance(arg, Tuple):
             return tuple(map(make_te_placeholders, arg.fields))
         types = tensor_types(type_of(arg))
-        made = [te.placeholder(ty.static_shape, ty.dtype, "p") for ty in types]
+        placeholders = [te.placeholder(ty.static_shape, ty.dtype, "p") for ty in types]
         if arg in params:
-            marked.update(made)
-        return nest_values_like_type(type_of(arg), iter(made))
+            marked.update(placeholders)
+        return nest_values_like_type(type_of(arg), iter(placeholders))
 
     if not all(ty.is_static for arg in node.args for ty in tensor_types(type_of(arg))):
         return None

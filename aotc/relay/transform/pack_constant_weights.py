@@ -108,10 +108,10 @@ def pack_weight_by_groups(weight: Constant, source: str, target: str, groups: in
     _, block, *_ = parse_blocked_and_grouped_layout(target, "o")
     if groups == 1 or block == 0 or shape[channels] // groups % block == 0:
         return layout_transform(weight, source, target)
-    apart = (*shape[:channels], groups, shape[channels] // groups, *shape[channels + 1 :])
-    by_group = layout_transform(Constant(weight.data.reshape(apart)), source.replace("O", "GO"), f"G{target}")
-    _, blocks, *others = tensor_type_of(by_group).static_shape
-    return reshape(_evaluate_packed_weight_if_large(by_group), newshape=(groups * blocks, *others))
+    grouped_shape = (*shape[:channels], groups, shape[channels] // groups, *shape[channels + 1 :])
+    by_group = layout_transform(Constant(weight.data.reshape(grouped_shape)), source.replace("O", "GO"), f"G{target}")
+    _, blocks, *rest_shape = tensor_type_of(by_group).static_shape
+    return reshape(_evaluate_packed_weight_if_large(by_group), newshape=(groups * blocks, *rest_shape))
 
 
 def pack_convolution_weight(
@@ -144,8 +144,8 @@ def is_byte_contraction(node: Expr) -> bool:
     """Return True if a node is a sum of products of 8-bit operands with an int32 result."""
     if not isinstance(node, Call) or not isinstance(node.attrs, _CONTRACTION_ATTRS):
         return False
-    taken = [tensor_type_of(x).dtype for x in node.args[:2]]
-    return tensor_type_of(node).dtype == "int32" and set(taken) <= set(INT8_DTYPES)
+    dtypes = [tensor_type_of(x).dtype for x in node.args[:2]]
+    return tensor_type_of(node).dtype == "int32" and set(dtypes) <= set(INT8_DTYPES)
 
 
 def _dot_product_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, target: Target) -> str:
@@ -417,15 +417,15 @@ def _choose_options_greedily(
     chosen: dict[Constant, _WinogradOption] = {}
     while True:
         steps = [_difference_from_option_chosen_before(option, chosen.get(option.weight)) for option in options]
-        taken = max(
+        best_step = max(
             (s for s in steps if s.added <= byte_budget and s.saved_cycles_per_added_byte >= min_cycles_per_byte),
             key=lambda s: s.saved_cycles_per_added_byte,
             default=None,
         )
-        if taken is None or taken.saved <= 0:
+        if best_step is None or best_step.saved <= 0:
             return chosen
-        chosen[taken.weight] = next(o for o, s in zip(options, steps, strict=True) if s is taken)
-        byte_budget -= taken.added
+        chosen[best_step.weight] = next(o for o, s in zip(options, steps, strict=True) if s is best_step)
+        byte_budget -= best_step.added
 
 
 def _difference_from_option_chosen_before(

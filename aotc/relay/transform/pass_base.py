@@ -179,8 +179,8 @@ def uniform_value_of_constant(expr: Expr) -> Any:
 
 def is_constant_filled_with(expr: Expr, value: float) -> bool:
     """Return True if `expr` is a constant with all elements equal to `value`; -0.0 and 0.0 differ."""
-    found = uniform_value_of_constant(expr)
-    return found is not None and (found, np.signbit(found)) == (value, np.signbit(value))
+    element = uniform_value_of_constant(expr)
+    return element is not None and (element, np.signbit(element)) == (value, np.signbit(value))
 
 
 def is_constant_with_finite_elements(expr: Expr) -> bool:
@@ -315,20 +315,20 @@ class Rewriter:
         if call is None:
             return None
         tried = (self._try_rule(rule, call) for rule in self.by_op.get(require_op_of_call(call).name, ()))
-        return next((made for made in tried if made is not None), None)
+        return next((replacement for replacement in tried if replacement is not None), None)
 
     def _try_rule(self, rule: Rule, node: Call) -> Expr | None:
         """Return the replacement of a call by one rule, or None; update the rule's statistics."""
         start = time.perf_counter()
         with span_scope(node.span):
             outcome = rule.rewrite(node)
-        made = (
+        replacement = (
             None if outcome is None or isinstance(outcome, WhyNot) else _check_type_and_merge_span(rule, node, outcome)
         )
         seconds = time.perf_counter() - start
         self.stats.setdefault(rule.name, RuleStats()).add_outcome(outcome, seconds)
         record_rule_outcome(rule.name, outcome, seconds)
-        return made
+        return replacement
 
 
 def _check_type_and_merge_span(rule: Rule, old: Call, new: Expr) -> Expr:
@@ -351,12 +351,12 @@ def _nodes_within_four_levels(root: Expr, excluded: frozenset[Expr] = frozenset(
     """Return the nodes in the first four levels below and including `root`, without descending into
     the nodes `excluded`.
     """
-    found: list[Expr] = []
+    nodes: list[Expr] = []
     layer: list[Expr] = [root]
     for _ in range(4):
-        found += layer
+        nodes += layer
         layer = [c for n in layer for c in children(n) if c not in excluded and isinstance(c, (Call, TupleGetItem))]
-    return found
+    return nodes
 
 
 class RulePass(FunctionPass):

@@ -78,8 +78,8 @@ class _ChainCall:
 
 
 def _data_layout(node: Call) -> str:
-    found: Any = node.attrs
-    return str(found.data_layout if as_op_call(node, "nn.conv2d") else found.layout)
+    attrs: Any = node.attrs
+    return str(attrs.data_layout if as_op_call(node, "nn.conv2d") else attrs.layout)
 
 
 def _is_conv_or_max_pool(node: Call) -> bool:
@@ -126,11 +126,11 @@ def _as_chain_call(node: Expr, source: Expr, axis: int) -> _ChainCall | None:
     if not local or named & {"axis", "shape"}:
         return None
     rank, places = len(tensor_type_of(source).shape), [k for k, a in enumerate(node.args) if a is source]
-    others = [tensor_type_of(a).shape for a in node.args if a is not source]
+    other_shapes = [tensor_type_of(a).shape for a in node.args if a is not source]
     # from the end, where broadcasting begins to count
-    apart = all(len(shape) < rank - axis or shape[axis - rank] == 1 for shape in others)
+    broadcasts_rows = all(len(shape) < rank - axis or shape[axis - rank] == 1 for shape in other_shapes)
     same = tensor_type_of(node).shape == tensor_type_of(source).shape
-    return _ChainCall(node, places[0], _RowWindow()) if len(places) == 1 and apart and same else None
+    return _ChainCall(node, places[0], _RowWindow()) if len(places) == 1 and broadcasts_rows and same else None
 
 
 def _longest_row_local_chain(begin: Expr, users_of: dict[Expr, list[Expr]], axis: int) -> list[_ChainCall]:
@@ -140,12 +140,12 @@ def _longest_row_local_chain(begin: Expr, users_of: dict[Expr, list[Expr]], axis
     The chain begins with the only user of `begin`; each call has one user and is local along
     `axis`.
     """
-    found: list[_ChainCall] = []
+    chain: list[_ChainCall] = []
     end = begin
     while len(users_of.get(end, ())) == 1 and (link := _as_chain_call(users_of[end][0], end, axis)) is not None:
-        found.append(link)
+        chain.append(link)
         end = link.node
-    return found
+    return chain
 
 
 def _split_rows(rows: int, count: int) -> list[Rows]:
@@ -156,11 +156,11 @@ def _rows_needed_by_each_call(chain: Sequence[_ChainCall], rows: Rows, axis: int
     """Return for each call the rows of its data that some rows of the last result need, and the
     padding around them.
     """
-    found: list[tuple[Rows, tuple[int, int]]] = []
+    rows_and_padding: list[tuple[Rows, tuple[int, int]]] = []
     for link in reversed(chain):
-        found.append(link.window.input_rows_and_padding(rows, _axis_extent(link.data_argument, axis)))
-        rows = found[-1][0]
-    return found[::-1]
+        rows_and_padding.append(link.window.input_rows_and_padding(rows, _axis_extent(link.data_argument, axis)))
+        rows = rows_and_padding[-1][0]
+    return rows_and_padding[::-1]
 
 
 def _compute_in_row_bands(chain: Sequence[_ChainCall], band_count: int, axis: int) -> Expr:
@@ -169,7 +169,7 @@ def _compute_in_row_bands(chain: Sequence[_ChainCall], band_count: int, axis: in
     """
     begin, end = chain[0].data_argument, chain[-1].node
     shape = tensor_type_of(begin).static_shape
-    made: list[Expr] = []
+    bands: list[Expr] = []
     for rows in _split_rows(_axis_extent(end, axis), band_count):
         traced = _rows_needed_by_each_call(chain, rows, axis)
         (first, last), _ = traced[0]
@@ -179,9 +179,9 @@ def _compute_in_row_bands(chain: Sequence[_ChainCall], band_count: int, axis: in
             value: Expr = strided_slice(begin, begin=starts, end=ends)
         for link, (_, padding) in zip(chain, traced, strict=True):
             value = link.apply_to_rows(value, padding)
-        made.append(value)
+        bands.append(value)
     with span_scope(end.span):
-        return concatenate(Tuple(made), axis=axis)
+        return concatenate(Tuple(bands), axis=axis)
 
 
 def _is_chain_result_stored_in_memory(link: _ChainCall, following: _ChainCall | None) -> bool:
@@ -198,11 +198,11 @@ def _chain_length_of_least_peak_memory(chain: Sequence[_ChainCall], band_count: 
     """
     after = [*chain[1:], None]
     following = zip(chain, after, strict=True)
-    kept = [k for k, pair in enumerate(following, 1) if _is_chain_result_stored_in_memory(*pair)]
-    whole = {k: tensor_type_of(chain[k - 1].node).nbytes for k in kept}
-    pairs = {b: whole[a] + whole[b] for a, b in pairwise(kept)}
+    stored_lengths = [k for k, pair in enumerate(following, 1) if _is_chain_result_stored_in_memory(*pair)]
+    whole = {k: tensor_type_of(chain[k - 1].node).nbytes for k in stored_lengths}
+    pairs = {b: whole[a] + whole[b] for a, b in pairwise(stored_lengths)}
     best, least = 0, max(pairs.values(), default=0)
-    for k in kept:
+    for k in stored_lengths:
         rows = _axis_extent(chain[k - 1].node, axis)
         # the largest part of each inner tensor
         parts = (
@@ -214,7 +214,7 @@ def _chain_length_of_least_peak_memory(chain: Sequence[_ChainCall], band_count: 
             break
         inner = [
             max((part[j][0][1] - part[j][0][0]) * whole[j] // _axis_extent(chain[j - 1].node, axis) for part in parts)
-            for j in kept
+            for j in stored_lengths
             if j < k
         ]
         most = whole[k] + max([*map(sum, pairwise([*inner, whole[k] // band_count])), 0])

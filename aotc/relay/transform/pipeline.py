@@ -113,13 +113,13 @@ def require_lowering_passes(context: PassContext) -> None:
     """Raise AotcError (code "build") if the context disables a pass without which there are no
     kernels or no memory plan.
     """
-    for needed, made in (
+    for needed, product in (
         (passes.ExpandOps(), "the kernels"),
         (passes.FuseOps(), "the kernels"),
         (PlanMemory(), "the memory plan"),
     ):
         if not context.pass_enabled(needed.info):
-            text = f"the pass context disables {needed.info.name}, which makes {made}"
+            text = f"the pass context disables {needed.info.name}, which makes {product}"
             raise AotcError("build", text, hint="take it out of disabled_pass; opt_level is at least 0")
 
 

@@ -75,14 +75,14 @@ class QuantizedEdges(Pass[IRModule]):
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         start = with_inferred_types(module)
-        wanted = _parse_requested_dtypes(ctx.get_config("compile.io_dtype", None))
-        if {*wanted.values()} - {FLOAT}:
+        io_dtypes = _parse_requested_dtypes(ctx.get_config("compile.io_dtype", None))
+        if {*io_dtypes.values()} - {FLOAT}:
             # same conversion as for float inputs: operators that round around their zero point then
             # give equal integers
             start = infer_module(start.with_functions({"main": convert_int8_to_uint8(start.main)}))
-        edges = _Edges(start, wanted)
+        edges = _Edges(start, io_dtypes)
         if tuples := edges.tuple_inputs_and_outputs():
-            if not wanted:
+            if not io_dtypes:
                 return module
             text = f"{describe_node_for_message(tuples[0])} is no tensor"
             raise AotcError(IO_DTYPE_ERROR_CODE, f"{text}, and has no data type")
@@ -108,11 +108,11 @@ def _parse_requested_dtypes(config: object) -> Mapping[str, str]:
     invalid request.
     """
     known = *BYTES, FLOAT
-    found: Any = {"": config} if isinstance(config, str) else config or {}
-    named = isinstance(found, Mapping)
-    if named and all(dtype in known for dtype in found.values()):
-        return {**found}
-    wrong = [dtype for dtype in found.values() if dtype not in known] if named else [config]
+    dtypes: Any = {"": config} if isinstance(config, str) else config or {}
+    named = isinstance(dtypes, Mapping)
+    if named and all(dtype in known for dtype in dtypes.values()):
+        return {**dtypes}
+    wrong = [dtype for dtype in dtypes.values() if dtype not in known] if named else [config]
     text = f"{wrong[0]!r} is no data type of inputs and outputs"
     hint = f"known: {', '.join(known)}; " + option_text("io_dtype", {"NAME": known[0]}) + " names one input or output"
     raise AotcError(IO_DTYPE_ERROR_CODE, text, hint=hint)
@@ -227,9 +227,9 @@ class _Edges:
         known = [p.name for p in self._main.params]
         known += [*self.names, ""]
         for name in self.wanted.keys() - {*known}:
-            others = f"there are {', '.join(known[:-1])}"
+            known_text = f"there are {', '.join(known[:-1])}"
             text = f"there is no input or output {name!r}"
-            self._add_problem(text, did_you_mean_hint(name, known) or others)
+            self._add_problem(text, did_you_mean_hint(name, known) or known_text)
 
     def _add_problem(self, text: str, hint: str) -> None:
         self.problems.append(Diagnostic(IO_DTYPE_ERROR_CODE, text, hint=hint))
@@ -262,35 +262,35 @@ class _Edges:
         """Process one input of the model: replace the parameter if its data type changes, and
         record its quantization.
         """
-        own = _dtype(param)
-        found = self._input_quantization(param, own)
-        dtype = self._choose_edge_dtype("input", param.name, own, found)
-        if dtype != own and isinstance(found, Quantization):
+        current_dtype = _dtype(param)
+        quantization = self._input_quantization(param, current_dtype)
+        dtype = self._choose_edge_dtype("input", param.name, current_dtype, quantization)
+        if dtype != current_dtype and isinstance(quantization, Quantization):
             ty = TensorType(tensor_type_of(param).shape, dtype)
             new = Var(param.name, ty, param.span)
-            self._replaced[param] = new if own.is_float else convert_signedness(new, dtype, own)
-            if own.is_float:
+            self._replaced[param] = new if current_dtype.is_float else convert_signedness(new, dtype, current_dtype)
+            if current_dtype.is_float:
                 self._dropped |= {reader: dtype for reader, _ in self._readers_behind_element_moves(param)}
             param = new
         self._params.append(param)
-        self.inputs.append(_quantization_for_dtype(found, dtype))
+        self.inputs.append(_quantization_for_dtype(quantization, dtype))
 
     def convert_output_to_requested_dtype(self, index: int, name: str) -> None:
         """Process one output of the model: replace the result if its data type changes, and record
         its quantization.
         """
         node = self._results[index]
-        own = _dtype(node)
-        found = self._output_quantization(node, own)
-        dtype = self._choose_edge_dtype("output", name, own, found)
-        if dtype != own and isinstance(found, Quantization):
+        current_dtype = _dtype(node)
+        quantization = self._output_quantization(node, current_dtype)
+        dtype = self._choose_edge_dtype("output", name, current_dtype, quantization)
+        if dtype != current_dtype and isinstance(quantization, Quantization):
             source, moves = _source_and_element_moves(node)
             inner = _integers_before_dequantize(source)
             for move in reversed(moves):
                 assert isinstance(move, Call)
                 inner = typed_op_call(require_op_of_call(move), (inner,), move.attrs, move.span)
-            self._results[index] = convert_signedness(inner, found.dtype, dtype)
-        self.outputs.append(_quantization_for_dtype(found, dtype))
+            self._results[index] = convert_signedness(inner, quantization.dtype, dtype)
+        self.outputs.append(_quantization_for_dtype(quantization, dtype))
 
     def _input_quantization(self, param: Var, current_dtype: DType) -> QuantizationOrRefusal:
         """Return the quantization that the integers of an input have or would have, or the reason
@@ -298,30 +298,30 @@ class _Edges:
         """
         name = "qnn.quantize" if current_dtype.is_float else "qnn.dequantize"
         ends = self._readers_behind_element_moves(param)
-        others = [r for r, x in ends if not is_call(r, name) or children(r)[1] is not x]
-        what = describe_node_for_message(others[0]) if others else ""
+        other_readers = [r for r, x in ends if not is_call(r, name) or children(r)[1] is not x]
+        reader_text = describe_node_for_message(other_readers[0]) if other_readers else ""
         if param in self._results:
-            what = what or "an output"
-        if what or not ends:
-            return WhyNot(f"it feeds {what or 'nothing'}, not {name} alone")
+            reader_text = reader_text or "an output"
+        if reader_text or not ends:
+            return WhyNot(f"it feeds {reader_text or 'nothing'}, not {name} alone")
         meanings = (_quantization_of_call(r, r if current_dtype.is_float else x, x is not param) for r, x in ends)
-        found = {_quantization_for_dtype(m, "uint8") or m for m in meanings}
-        if len(found) > 1:
+        quantizations = {_quantization_for_dtype(m, "uint8") or m for m in meanings}
+        if len(quantizations) > 1:
             return WhyNot("it is quantized in several ways")
-        return found.pop()
+        return quantizations.pop()
 
     def _readers_behind_element_moves(self, param: Var) -> list[tuple[Expr, Expr]]:
         """Return the readers of an input that do more than move elements, each with the moved input
         that it reads.
         """
-        found, sources = list[tuple[Expr, Expr]](), list[Expr]([param])
+        readers, sources = list[tuple[Expr, Expr]](), list[Expr]([param])
         for source in sources:
             for reader in self._readers.get(source, ()):
                 if _is_element_move(reader) and reader in self._readers and reader not in self._before:
                     sources.append(reader)
                 else:
-                    found.append((reader, source))
-        return found
+                    readers.append((reader, source))
+        return readers
 
     def _output_quantization(self, node: Expr, current_dtype: DType) -> QuantizationOrRefusal:
         """Return the quantization that the integers of an output have or would have, or the reason
@@ -333,8 +333,8 @@ class _Edges:
         source, moves = _source_and_element_moves(node)
         if is_call(source, *names):
             return _quantization_of_call(source, _integers_before_dequantize(source), bool(moves))
-        wanted = " or ".join(names)
-        return WhyNot(f"it comes from {describe_node_for_message(source)}, not from {wanted}")
+        names_text = " or ".join(names)
+        return WhyNot(f"it comes from {describe_node_for_message(source)}, not from {names_text}")
 
     def main_with_converted_edges(self) -> Function:
         """Return @main with the changed inputs and outputs; the same object if nothing changed."""

@@ -230,10 +230,10 @@ class IntegerRegion:
         """Return the integer rule for a float operator call; raise IntegerRuleRefused if there is
         none.
         """
-        found = self.find_rule(node)
-        if found is None:
+        rule = self.find_rule(node)
+        if rule is None:
             raise IntegerRuleRefused(f"there is no rule for {node.op}", node)
-        return found
+        return rule
 
     def exact_integers(self, expr: Expr) -> QuantizedExpr:
         """Return integers that represent the value of `expr` exactly; raise IntegerRuleRefused if
@@ -242,10 +242,10 @@ class IntegerRegion:
         if expr not in self._known:
             for node in depth_first_post_order([expr], self._operands_without_known_integers):
                 self._cache_exact_integers(node)
-        found = self._known[expr]
-        if isinstance(found, IntegerRuleRefused):
-            raise found
-        return found
+        outcome = self._known[expr]
+        if isinstance(outcome, IntegerRuleRefused):
+            raise outcome
+        return outcome
 
     def _operands_without_known_integers(self, node: Expr) -> list[Expr]:
         """Return the operands whose integer form must be computed before that of `node`, to avoid
@@ -267,10 +267,10 @@ class IntegerRegion:
         result exactly.
         """
         ty = quantized.affine_type
-        made = call_qnn_op("dequantize", quantized.expr, *scale_and_zero_point(ty), axis=ty.axis)
-        self._known[made] = quantized
-        self.inside.add(made)
-        return made
+        call = call_qnn_op("dequantize", quantized.expr, *scale_and_zero_point(ty), axis=ty.axis)
+        self._known[call] = quantized
+        self.inside.add(call)
+        return call
 
     def _compute_exact_integers(self, expr: Expr) -> QuantizedExpr:
         match expr:
@@ -280,9 +280,11 @@ class IntegerRegion:
                     Tuple([p.expr for p in parts]), TupleAffineType(tuple(p.affine_type for p in parts))
                 )
             case TupleGetItem(tuple_value=whole, index=index):
-                found = self.exact_integers(whole)
-                assert isinstance(found.type, TupleAffineType)
-                return QuantizedExpr(tuple_item(found.expr, index), found.type.types[index], found.bound)
+                quantized_tuple = self.exact_integers(whole)
+                assert isinstance(quantized_tuple.type, TupleAffineType)
+                return QuantizedExpr(
+                    tuple_item(quantized_tuple.expr, index), quantized_tuple.type.types[index], quantized_tuple.bound
+                )
             case Call() if str(expr.op) == "qnn.dequantize":
                 return QuantizedExpr(
                     expr.args[0], affine_type_of_qnn_call(expr, str(tensor_type_of(expr.args[0]).dtype))

@@ -57,13 +57,13 @@ class SelectLayout(FunctionPass):
     target: Target = C
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        wanted = ctx.get_config("relay.SelectLayout.channels_last", None)
+        channels_last = ctx.get_config("relay.SelectLayout.channels_last", None)
         by_bytes = self.target.bare and _uses_contiguous_dot_products(self.target)
-        chooses = wanted or by_bytes or not self.target.is_scalar
-        if wanted is False or not chooses or not any(map(_is_static_conv2d, post_order(function))):
+        chooses = channels_last or by_bytes or not self.target.is_scalar
+        if channels_last is False or not chooses or not any(map(_is_static_conv2d, post_order(function))):
             return function
         converted = Rewriter(_RULES).rewrite_to_fixpoint(convert_to_layouts(function, _DESIRED_LAYOUTS, quiet=True))
-        if wanted:
+        if channels_last:
             return converted
         if by_bytes:
             return (
@@ -93,14 +93,16 @@ def _rewrite_conv_to_read_nchw(node: Call) -> Expr | None:
     """Rewrite rule: a convolution of few channels reads NCHW data directly and writes NHWC, without
     a transform.
     """
-    moved = as_op_call(node.args[0], "layout_transform")
+    transform_call = as_op_call(node.args[0], "layout_transform")
     a: Any = node.attrs
-    if moved is None or moved.attrs != LayoutTransformAttrs(src_layout="NCHW", dst_layout="NHWC"):
+    if transform_call is None or transform_call.attrs != LayoutTransformAttrs(src_layout="NCHW", dst_layout="NHWC"):
         return None
-    channels = tensor_type_of(moved).shape[3]
+    channels = tensor_type_of(transform_call).shape[3]
     if a.data_layout != "NHWC" or not isinstance(channels, int) or channels > _MAX_NCHW_INPUT_CHANNELS:
         return None
-    return rebuild_call(node, (moved.args[0], node.args[1]), data_layout="NCHW", out_layout=a.out_layout or "NHWC")
+    return rebuild_call(
+        node, (transform_call.args[0], node.args[1]), data_layout="NCHW", out_layout=a.out_layout or "NHWC"
+    )
 
 
 _RULES: Final = (Rule("conv2d(layout_transform(x)) => conv2d(x)", ("nn.conv2d",), _rewrite_conv_to_read_nchw),)
@@ -129,9 +131,9 @@ def _bytes_of_conv_or_layout_transform(node: Expr) -> int:
     """Return the bytes of data, copy and result of an 8-bit convolution or a layout transform; 0
     for other nodes.
     """
-    moved = as_op_call(node, "layout_transform")
-    if moved is not None and all(tensor_type_of(e).is_static for e in (moved, *moved.args)):
-        return 2 * tensor_type_of(moved).nbytes
+    transform_call = as_op_call(node, "layout_transform")
+    if transform_call is not None and all(tensor_type_of(e).is_static for e in (transform_call, *transform_call.args)):
+        return 2 * tensor_type_of(transform_call).nbytes
     if not isinstance(node, Call) or not _is_static_conv2d(node) or not isinstance(node.attrs, Conv2DAttrs):
         return 0
     data, weight = (tensor_type_of(arg) for arg in node.args)
@@ -201,8 +203,8 @@ class _Estimate:
 def _min_tiling_cycles(contraction: te.Contraction, target: Target) -> float:
     """Return the estimated cycles of the best tiling of a convolution."""
     a, b = (Buffer("x", x.dtype, x.size) for x in (contraction.a, contraction.b))
-    found = cpu_tiling_candidates(contraction, a, b, lambda indices, value: Block(()), target)
-    return min((candidate.cost for candidate in found), default=float(contraction.macs))
+    candidates = cpu_tiling_candidates(contraction, a, b, lambda indices, value: Block(()), target)
+    return min((candidate.cost for candidate in candidates), default=float(contraction.macs))
 
 
 def _data_movement_cycles(node: Call, target: Target) -> float:

@@ -98,9 +98,9 @@ class SelectSignedness(FunctionPass):
     target: Target = C
 
     def rewrite_function_body(self, function: Function) -> Function:
-        wanted = self.target.activations
+        activation_dtype = self.target.activations
         sums = any(_is_qnn_contraction(n) for n in post_order(function))
-        return _Select(wanted).visit_function(function) if wanted and sums else function
+        return _Select(activation_dtype).visit_function(function) if activation_dtype and sums else function
 
 
 def _is_qnn_contraction(node: Expr) -> bool:
@@ -162,9 +162,9 @@ class _Select(GraphMutator):
         """Convert a value computed in the wanted signedness back to the node's own type, and
         remember both.
         """
-        seen = flip_sign_bit(converted)
-        self.other[seen] = converted
-        return seen
+        original_value = flip_sign_bit(converted)
+        self.other[original_value] = converted
+        return original_value
 
     def _convert_tuple_field(self, new: Expr) -> Expr:
         """Return a tuple field in its own type, converted from a tuple that is available in the
@@ -193,25 +193,25 @@ class _Select(GraphMutator):
             return None
         names = [a.name for a in op.args]
         point = {name: k for k, name in enumerate(names) if name.endswith("zero_point")}
-        own = _RESULT_ZERO_POINT in point and self.is_byte_tensor_of_unwanted_signedness(node)
+        converts_result = _RESULT_ZERO_POINT in point and self.is_byte_tensor_of_unwanted_signedness(node)
         free = "out_dtype" in dict(node.attrs.items()) and not op.is_contraction
         data = [
             k
             for k, name in enumerate(names)
             if name in _ZERO_POINT_NAMES and self.is_byte_tensor_of_unwanted_signedness(args[k])
         ]
-        seen = [k for k in data if args[k] in self.other]
-        if not seen and not (own and free) and not (data and op.is_contraction):
+        converted_positions = [k for k in data if args[k] in self.other]
+        if not converted_positions and not (converts_result and free) and not (data and op.is_contraction):
             return None
-        for k in seen if free else data:
+        for k in converted_positions if free else data:
             args[k] = self.convert_to_wanted_signedness(args[k])
             at = next(point[n] for n in _ZERO_POINT_NAMES[names[k]] if n in point)
             args[at] = self._shift_zero_point_by_128(args[at])
-        more: dict[str, Any] = {}
-        if own:
+        new_attrs: dict[str, Any] = {}
+        if converts_result:
             args[point[_RESULT_ZERO_POINT]] = self._shift_zero_point_by_128(args[point[_RESULT_ZERO_POINT]])
-            more = {"out_dtype": self.wanted} if free else {}
-        return typed_op_call(op, args, node.attrs.replace(**more))
+            new_attrs = {"out_dtype": self.wanted} if free else {}
+        return typed_op_call(op, args, node.attrs.replace(**new_attrs))
 
     def _rewrite_concatenation(self, node: Call) -> Expr | None:
         """Return a concatenation or stack of 8-bit tensors in the wanted signedness; None if
@@ -254,11 +254,11 @@ class _Select(GraphMutator):
         if not (clip or passes):
             return None
         args = [self.convert_to_wanted_signedness(a) if a in real else a for a in node.args]
-        more: dict[str, Any] = {}
+        new_attrs: dict[str, Any] = {}
         if clip:
             shift = _SIGN_BIT if self.wanted == "uint8" else -_SIGN_BIT
-            more = {name: node.attrs[name] + shift for name in ("a_min", "a_max")}
-        result = typed_op_call(op, args, node.attrs.replace(**more))
+            new_attrs = {name: node.attrs[name] + shift for name in ("a_min", "a_max")}
+        result = typed_op_call(op, args, node.attrs.replace(**new_attrs))
         if isinstance(result.checked_type, TensorType):
             return result
         self.other[node] = result
@@ -270,12 +270,14 @@ class _Select(GraphMutator):
         """
         table, places = node.args
         assert isinstance(table, Constant)
-        own = self.is_byte_tensor_of_unwanted_signedness(node)
-        more = as_op_call(places, "cast")
-        source = places if more is None else more.args[0]
-        seen = table.data.size == 256 and source in self.other and tensor_type_of(places).dtype == "uint8"
-        if not (own or seen) or table.data.shape != (256,):
+        converts_result = self.is_byte_tensor_of_unwanted_signedness(node)
+        index_cast = as_op_call(places, "cast")
+        source = places if index_cast is None else index_cast.args[0]
+        converts_index = table.data.size == 256 and source in self.other and tensor_type_of(places).dtype == "uint8"
+        if not (converts_result or converts_index) or table.data.shape != (256,):
             return None
-        if seen and self.wanted == "uint8":
+        if converts_index and self.wanted == "uint8":
             table, places = Constant(np.roll(table.data, _SIGN_BIT)), self.other[source]
-        return typed_op_call(require_op_of_call(node), (flip_sign_bit(table) if own else table, places), node.attrs)
+        return typed_op_call(
+            require_op_of_call(node), (flip_sign_bit(table) if converts_result else table, places), node.attrs
+        )

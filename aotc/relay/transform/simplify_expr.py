@@ -105,13 +105,13 @@ def _is_nonnegative(x: Expr) -> bool:
     """Return True if no element is negative or -0.0, proven through sums, means and products of
     squares, abs and exp.
     """
-    todo, seen = [x], 0
+    todo, node_count = [x], 0
     while todo:
-        node, seen = todo.pop(), seen + 1
+        node, node_count = todo.pop(), node_count + 1
         value = uniform_value_of_constant(node)
         if value is not None and math.copysign(1.0, float(value)) > 0:
             continue
-        if not isinstance(node, Call) or seen > _MAX_INSPECTED_NODES:
+        if not isinstance(node, Call) or node_count > _MAX_INSPECTED_NODES:
             return False
         square = str(node.op) == "multiply" and node.args[0] is node.args[1]
         if square or str(node.op) in ("abs", "exp", "sigmoid"):
@@ -225,10 +225,10 @@ def _replace_full_operand_by_scalar(node: Call) -> RewriteOutcome:
     shape.
     """
     for k, operand in enumerate(node.args):
-        made = as_op_call(operand, "full", *_FILL_VALUES)
-        if made is None or len(node.args) != 2:
+        fill_call = as_op_call(operand, "full", *_FILL_VALUES)
+        if fill_call is None or len(node.args) != 2:
             continue
-        value = uniform_value_of_constant(made.args[0]) if made.args else _FILL_VALUES[str(made.op)]
+        value = uniform_value_of_constant(fill_call.args[0]) if fill_call.args else _FILL_VALUES[str(fill_call.op)]
         if value is not None:
             scalar = Constant(np.asarray(value).astype(tensor_type_of(operand).dtype.numpy))
             new = rebuild_call(node, (scalar, node.args[1]) if k == 0 else (node.args[0], scalar))
@@ -270,12 +270,12 @@ def _merge_casts(node: Call) -> RewriteOutcome:
     if not (is_lossless_cast(first, middle) or clipped):
         return WhyNot("the inner cast loses values")
     same_kind = (first.is_integer and middle.is_integer) or (first.is_float and middle.is_float)
-    kept = (
+    is_lossless = (
         is_lossless_cast(middle, last) and last.is_integer
         if clipped and first.is_float
         else is_lossless_cast(first, last)
     )
-    if not (kept or last.is_bool or same_kind):
+    if not (is_lossless or last.is_bool or same_kind):
         return WhyNot("values out of range are converted differently")
     return x if first == last else make_cast(x, last)
 
@@ -375,8 +375,8 @@ def _simplify_transpose(node: Call) -> RewriteOutcome:
         before = _transpose_axes(inner)
         return transpose(inner.args[0], tuple(before[k] for k in axes))
     shape = tensor_type_of(source).shape
-    moved = [k for k in axes if shape[k] != 1]
-    if moved != sorted(moved):
+    wide_axes = [k for k in axes if shape[k] != 1]
+    if wide_axes != sorted(wide_axes):
         return None
     return reshape_to_type(source, tensor_type_of(node)) if tensor_type_of(node).is_static else _DYNAMIC_SHAPE_REFUSAL
 
@@ -475,10 +475,10 @@ class SimplifyExpr(RulePass):
 def reciprocal_if_precise(constant: Constant) -> Constant | None:
     """Return 1 / constant in its data type; None if a reciprocal overflows or loses precision."""
     dtype: Any = constant.data.dtype
-    one = constant.stored_elements
+    elements = constant.stored_elements
     with np.errstate(all="ignore"):
-        values = np.asarray(1.0 / one.astype(np.float64)).astype(dtype)
-        exact = values.astype(np.float64) * one.astype(np.float64)
+        values = np.asarray(1.0 / elements.astype(np.float64)).astype(dtype)
+        exact = values.astype(np.float64) * elements.astype(np.float64)
     # a subnormal reciprocal may have too few digits, and the quotient would be off by more than
     # rounding
     close = np.abs(exact - 1.0) <= 2.0 ** (1 - DType.from_numpy(values).digits)

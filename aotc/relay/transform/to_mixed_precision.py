@@ -139,8 +139,10 @@ class _Reduce(GraphMutator):
             case TupleGetItem():
                 return tuple_item(new.tuple_value, new.index, new.span)
             case _:  # nodes that bind or join values keep the original types
-                kept = (self._convert_to_original_type(n, o) for n, o in zip(children(new), children(old), strict=True))
-                return with_children(new, tuple(kept))
+                new_children = (
+                    self._convert_to_original_type(n, o) for n, o in zip(children(new), children(old), strict=True)
+                )
+                return with_children(new, tuple(new_children))
 
     def _convert_to_original_type(self, new: Expr, old: Expr) -> Expr:
         return new if old.checked_type is None else self.convert_to_type(new, old.checked_type)
@@ -170,8 +172,8 @@ class _Reduce(GraphMutator):
         if not self._is_call_to_run_in_reduced_precision(op, old, new):
             args = tuple(map(self._convert_to_original_type, new.args, old.args))
             return old if args == old.args else node_of(op, args, new.attrs, new.span)
-        wanted = [self._type_in_reduced_precision(type_of(o)) for o in old.args]
-        args = tuple(map(self.convert_to_type, new.args, wanted))
+        arg_types = [self._type_in_reduced_precision(type_of(o)) for o in old.args]
+        args = tuple(map(self.convert_to_type, new.args, arg_types))
         result = node_of(op, args, self._attrs_in_reduced_precision(new.attrs), new.span)
         if is_call(result, "cast") and type_of(args[0]) == result.checked_type:
             return args[0]

@@ -42,15 +42,15 @@ class _Alterer(LayoutConverter):
         if alter is None:
             return super().convert_call(node)
         args = [self.value_in_original_order(a) for a in node.args]
-        made, given = _call_layout_function(alter, node, args)
-        if made is None:
+        replacement, given = _call_layout_function(alter, node, args)
+        if replacement is None:
             return super().convert_call(node)
-        plan = _plan_from_replacement(node, made, given)
+        plan = _plan_from_replacement(node, replacement, given)
         if plan is not None:
             values = [self.values[a] for a in node.args]
             planned = self.apply_layout_plan_to_call(node, values, plan)
             return planned or super().convert_call(node)
-        return ReorderedTensor(check_replacement_type(made, node, ALTER_OP_LAYOUT))
+        return ReorderedTensor(check_replacement_type(replacement, node, ALTER_OP_LAYOUT))
 
 
 def _call_layout_function(alter: Callable[..., Any], node: Call, args: list[Expr]) -> tuple[Any, list[Expr]]:

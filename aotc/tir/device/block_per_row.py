@@ -108,9 +108,9 @@ class CooperativeRow:
         no loop that threads can share.
         """
         leaves = _thread_shared_loops_and_stmts(nest.body)
-        kept = {*scratch} - (common := _scratch_shared_between_threads(leaves, scratch))
+        private_scratch = {*scratch} - (common := _scratch_shared_between_threads(leaves, scratch))
         # statements that one thread executes
-        alone = [s for s in leaves if not is_thread_parallel_loop(s) and not written_buffers(s) <= kept]
+        alone = [s for s in leaves if not is_thread_parallel_loop(s) and not written_buffers(s) <= private_scratch]
         if not any(map(is_thread_parallel_loop, leaves)) or any(
             True for s in alone for _ in assigns_to_outer_registers(s)
         ):
@@ -134,15 +134,15 @@ def _thread_shared_loops_and_stmts(body: Stmt) -> list[Stmt]:
     """Return the loops whose iterations the threads of a block share, and the statements between
     them, in program order.
     """
-    found: list[Stmt] = []
+    leaves: list[Stmt] = []
     pending = [*reversed(block_stmts_or_self(body))]
     while pending:
         stmt = pending.pop()
         if _is_loop_around_thread_shared_loops(stmt):
             pending += reversed(block_stmts_or_self(stmt.body))
         else:
-            found.append(stmt)
-    return found
+            leaves.append(stmt)
+    return leaves
 
 
 def _scratch_shared_between_threads(stmts: Sequence[Stmt], scratch: Sequence[Buffer]) -> frozenset[Buffer]:
@@ -151,11 +151,13 @@ def _scratch_shared_between_threads(stmts: Sequence[Stmt], scratch: Sequence[Buf
     """
     uses = [(is_thread_parallel_loop(s), written_buffers(s), written_buffers(s) | read_buffers(s)) for s in stmts]
     several = {b for b in scratch if sum(b in used for _, _, used in uses) > 1}
-    found, size = {b for b in several if b.size > _MAX_REPLICATED_SCRATCH_ELEMENTS}, -1
-    while size != len(found):
-        size = len(found)
-        found |= {b for out, w, _ in uses if out or w & found or not w <= {*scratch} for b in w & several}
-    return frozenset(found)
+    shared_scratch, size = {b for b in several if b.size > _MAX_REPLICATED_SCRATCH_ELEMENTS}, -1
+    while size != len(shared_scratch):
+        size = len(shared_scratch)
+        shared_scratch |= {
+            b for out, w, _ in uses if out or w & shared_scratch or not w <= {*scratch} for b in w & several
+        }
+    return frozenset(shared_scratch)
 
 
 def _are_accesses_contiguous_along_outer_var(outer_var: Var, stmts: Sequence[Stmt]) -> bool:
@@ -168,8 +170,8 @@ def _are_accesses_contiguous_along_outer_var(outer_var: Var, stmts: Sequence[Stm
         for buffer, index, _ in (place for s in walk_stmts(leaf) for place in direct_accesses(s)):
             form = linear_form(index, {})
             near = min((abs(c) for a, c in form.terms.items() if a in inner), default=0)
-            beside = abs(form.coefficient(outer_var) or 0) == 1
-            votes += (near != 1 and beside) - (near == 1) if buffer.scope == "param" else 0
+            outer_contiguous = abs(form.coefficient(outer_var) or 0) == 1
+            votes += (near != 1 and outer_contiguous) - (near == 1) if buffer.scope == "param" else 0
     return votes > 0
 
 
@@ -307,15 +309,15 @@ class RowMapping:
         places: dict[Buffer, tuple[Buffer, Expr]] = {}
         for b in sorted(filter(self.row.common.__contains__, self.row.own), key=self.scratch_elements_per_row):
             first = row * self.scratch_elements_per_row(b) if self.rows > 1 else as_expr(0)
-            made, taken = (
+            array, array_bytes = (
                 self.shared_array_for_scratch(b),
                 aligned_shared_memory_bytes([self.shared_array_for_scratch(b)]),
             )
-            if taken > room:
-                first = block * made.size + first
-                made, taken = replace(made, size=made.size * blocks, scope="workspace"), 0
-            room -= taken
-            places[b] = made, first
+            if array_bytes > room:
+                first = block * array.size + first
+                array, array_bytes = replace(array, size=array.size * blocks, scope="workspace"), 0
+            room -= array_bytes
+            places[b] = array, first
         rest = [b for b in self.row.own if b not in places]
         inner = self.scratch_of_thread_group_rows(rest) if nested and self.rows == 1 else []
         stack, large = split_scratch_by_stack_room((b for b in rest if b not in inner), stack_bytes)
@@ -327,9 +329,11 @@ class RowMapping:
         if sum(b.nbytes for b in copied) > gpu.scratch_bytes:
             return None
         extent = constant_trip_count(self.row.nest.loops[-1]) if self.row.nest.loops else 1
-        own = {*inner, *(places[b][0] for b in (*stack, *large))}
+        thread_arrays = {*inner, *(places[b][0] for b in (*stack, *large))}
         left = replace(gpu, shared_bytes=room, scratch_bytes=0)
-        writer = _RowThreadWriter(lane, self.each, own, [number < extent] if extent % self.rows else [], inner, left)
+        writer = _RowThreadWriter(
+            lane, self.each, thread_arrays, [number < extent] if extent % self.rows else [], inner, left
+        )
         body = Block(
             writer.insert_barriers_between(
                 block_stmts_or_self(replace_buffers_with_offsets(self.row.nest.body, places))
@@ -345,12 +349,12 @@ class RowMapping:
         of threads of the block share.
         """
         leaves = [s for s in _thread_shared_loops_and_stmts(self.row.nest.body) if is_thread_parallel_loop(s)]
-        found = [
+        group_loops = [
             s
             for s in leaves
             if _needs_thread_group_per_iteration(parallel_nests_by_depth(KernelPart((), (s,)))[0], self.each)
         ]
-        return [b for b in scratch if any(b in written_buffers(s) for s in found)]
+        return [b for b in scratch if any(b in written_buffers(s) for s in group_loops)]
 
     def block_body_over_rows(self, block: Expr, row_in_block: Var, row_number_var: Var, row_body: Block) -> Block:
         """Return the loop body of a thread block that processes `rows` consecutive iterations of
@@ -403,13 +407,13 @@ class _RowThreadWriter:
         """Return the statements of one thread, with barriers where a statement reads or overwrites
         memory that another thread of the block accessed.
         """
-        made: list[Stmt] = []
+        new_stmts: list[Stmt] = []
         for stmt in stmts:
             w, r = written_buffers(stmt) - self.own, read_buffers(stmt) - self.own
             if w & (self.stored | self.loaded) or r & self.stored:
-                made.append(self.emit_barrier())
+                new_stmts.append(self.emit_barrier())
             if _is_loop_around_thread_shared_loops(stmt):
-                made.append(
+                new_stmts.append(
                     replace(
                         stmt,
                         body=Block(
@@ -419,15 +423,15 @@ class _RowThreadWriter:
                 )
                 continue
             if not (r | written_buffers(stmt)).isdisjoint(self.inside) and (
-                found := self.loop_over_thread_groups(stmt)
+                group_loop := self.loop_over_thread_groups(stmt)
             ):
-                made.append(found)
+                new_stmts.append(group_loop)
                 self.emit_barrier()  # there is a barrier at its end
                 continue
-            made.append(self.stmt_for_one_thread(stmt, is_read_by_other_threads=bool(w)))
+            new_stmts.append(self.stmt_for_one_thread(stmt, is_read_by_other_threads=bool(w)))
             self.stored |= w
             self.loaded |= r
-        return made
+        return new_stmts
 
     def emit_barrier(self) -> Stmt:
         """Return a barrier (Sync), and clear the record of accesses since the last barrier."""
@@ -488,10 +492,10 @@ class _RowThreadWriter:
         else:
             body = nest.body_of_iteration(number)
         limits = [*self.ok, *([self.lane < nest.iteration_count] if nest.iteration_count < self.threads else [])]
-        made: Stmt = Block((Declare(number, self.lane), body))
+        new_stmt: Stmt = Block((Declare(number, self.lane), body))
         if nest.iteration_count > self.threads:
-            made = For(number, nest.iteration_count, body, begin=self.lane, step=self.threads, kind=kind)
-        return If(all_of(*limits), made) if limits else made
+            new_stmt = For(number, nest.iteration_count, body, begin=self.lane, step=self.threads, kind=kind)
+        return If(all_of(*limits), new_stmt) if limits else new_stmt
 
 
 def fastest_row_mapping(part: KernelPart, gpu: Gpu) -> RowMapping | None:
@@ -548,27 +552,27 @@ def wrap_short_stmts_for_one_block(kernel: Kernel, gpu: Gpu) -> Kernel:
     groups: list[list[Stmt]] = []
     room = 0
     for stmt in block_stmts_or_self(kernel.body):
-        own = MAX_STATEMENTS_OF_ONE_THREAD * isinstance(stmt, For) - _estimated_statements_per_thread(
+        slack = MAX_STATEMENTS_OF_ONE_THREAD * isinstance(stmt, For) - _estimated_statements_per_thread(
             stmt, gpu.threads, {}
         )
-        room += own
+        room += slack
         if not groups or room < 0:
             groups.append([])
-            room = own
+            room = slack
         groups[-1].append(stmt)
     body: list[Stmt] = []
     fresh: dict[Buffer, Buffer] = {}
     for group in groups:
         row = forall(Var("one"), 1, Block(group))
-        others = Block(s for other in groups if other is not group for s in other)
+        other_stmts = Block(s for other in groups if other is not group for s in other)
         declared = {s.var for s in group if isinstance(s, Declare)}
         alone = declared.isdisjoint(
-            {*all_exprs_in_stmt(others)} | modified_vars_and_buffers(others)
+            {*all_exprs_in_stmt(other_stmts)} | modified_vars_and_buffers(other_stmts)
         ) and is_thread_parallel_loop(row)
         if alone and sum(isinstance(s, For) for s in group) > 1:
-            used = written_buffers(row) - written_buffers(others) - read_buffers(others)
+            used = written_buffers(row) - written_buffers(other_stmts) - read_buffers(other_stmts)
             fresh |= {b: replace(b, private=True) for b in kernel.workspace if b in used}
             group = [row]
         body += group
-    made = replace_buffers_with_offsets(Block(body), {b: (c, as_expr(0)) for b, c in fresh.items()})
-    return replace(kernel, body=made, workspace=tuple(fresh.get(b, b) for b in kernel.workspace))
+    new_body = replace_buffers_with_offsets(Block(body), {b: (c, as_expr(0)) for b, c in fresh.items()})
+    return replace(kernel, body=new_body, workspace=tuple(fresh.get(b, b) for b in kernel.workspace))

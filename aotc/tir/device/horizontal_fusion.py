@@ -87,9 +87,11 @@ class _FusedSchedule:
         depends on, or append it.
         """
         touched = [(*span, k >= len(step.inputs)) for k, span in enumerate(storage_spans_of_arguments(step))]
-        first = 1 + max((at for one in touched for at in self._indices_of_steps_needed_before_access(*one)), default=-1)
-        at, made = self._position_and_fused_step(step, first)
-        self.steps[at:] = [made, *self.steps[at + 1 :]]
+        first = 1 + max(
+            (at for access in touched for at in self._indices_of_steps_needed_before_access(*access)), default=-1
+        )
+        at, fused_step = self._position_and_fused_step(step, first)
+        self.steps[at:] = [fused_step, *self.steps[at + 1 :]]
         self.sizes[at:] = [sum(self.sizes[at : at + 1]) + 1, *self.sizes[at + 1 :]]
         for storage, begin, end, writes in touched:
             self.uses.setdefault(storage, []).append((begin, end, at, writes))
@@ -98,14 +100,14 @@ class _FusedSchedule:
         """Return the position for a launch, at least `first_position`, and the fused launch to put
         there; the end of the list if not fused.
         """
-        if first_position and (made := self.behind(self.steps[first_position - 1], step)) is not None:
-            return first_position - 1, made
+        if first_position and (fused_step := self.behind(self.steps[first_position - 1], step)) is not None:
+            return first_position - 1, fused_step
         for at in range(len(self.steps) - 1, max(first_position, len(self.steps) - _MAX_STEPS_BETWEEN_FUSED) - 1, -1):
             if (
                 self.sizes[at] < _MAX_LAUNCHES_FUSED
-                and (made := self._fuse_independent_steps(self.steps[at], step)) is not None
+                and (fused_step := self._fuse_independent_steps(self.steps[at], step)) is not None
             ):
-                return at, made
+                return at, fused_step
         return len(self.steps), step
 
     def _indices_of_steps_needed_before_access(
@@ -114,8 +116,8 @@ class _FusedSchedule:
         """Yield the indices of the steps that must be complete before elements `first_element` to
         `end_element` of a storage are accessed.
         """
-        found = self.uses.get(storage, ())
-        return (at for b, e, at, wrote in found if (wrote or is_write) and b < end_element and first_element < e)
+        accesses = self.uses.get(storage, ())
+        return (at for b, e, at, wrote in accesses if (wrote or is_write) and b < end_element and first_element < e)
 
     def _fuse_independent_steps(self, a: Step, b: Step) -> Step | None:
         """Return one launch that executes two independent launches; None if that gains nothing or
@@ -127,13 +129,16 @@ class _FusedSchedule:
         idle = first.grid < self.gpu.processors * max(1, self.gpu.resident // first.block)
         if not idle or (len(a.args) + len(b.args)) * KERNEL_ARGUMENT_BYTES > self.gpu.argument_bytes:
             return None
-        places, own = storage_spans_of_arguments(a)[: len(a.inputs)], storage_spans_of_arguments(b)[: len(b.inputs)]
-        common = tuple(places.index(place) if place in places else None for place in own)
+        places, b_places = (
+            storage_spans_of_arguments(a)[: len(a.inputs)],
+            storage_spans_of_arguments(b)[: len(b.inputs)],
+        )
+        common = tuple(places.index(place) if place in places else None for place in b_places)
         key = a.kernel, b.kernel, common
         if key not in self.known:
-            made = fuse_independent_kernels(*key)
-            fits = aligned_shared_memory_bytes(made.shared) <= self.gpu.shared_bytes
-            self.known[key] = made if fits and is_proven_race_free(made) else None
+            fused_kernel = fuse_independent_kernels(*key)
+            fits = aligned_shared_memory_bytes(fused_kernel.shared) <= self.gpu.shared_bytes
+            self.known[key] = fused_kernel if fits and is_proven_race_free(fused_kernel) else None
         kernel = self.known[key]
         if kernel is None:
             return None
@@ -160,24 +165,26 @@ def fuse_independent_kernels(a: Kernel, b: Kernel, shared_input_indices: _Shared
     first, second = launch_of(a), launch_of(b)
     assert first is not None and second is not None
     grid, block, thread = first.grid + second.grid, Var("block"), Var("thread")
-    moved = {buffer: replace(buffer) for buffer in (*b.params, *b.stack)}
-    moved |= {own: a.inputs[k] for own, k in zip(b.inputs, shared_input_indices, strict=True) if k is not None}
+    b_buffers = {buffer: replace(buffer) for buffer in (*b.params, *b.stack)}
+    b_buffers |= {local: a.inputs[k] for local, k in zip(b.inputs, shared_input_indices, strict=True) if k is not None}
     shared = {buffer: replace(buffer) for buffer in a.shared}  # a block runs one of the kernels
     for buffer in b.shared:
-        fitting = (one for one in a.shared if one.dtype == buffer.dtype and shared[one] not in moved.values())
+        fitting = (
+            entry for entry in a.shared if entry.dtype == buffer.dtype and shared[entry] not in b_buffers.values()
+        )
         like = next(fitting, None)
-        moved[buffer] = replace(buffer) if like is None else shared[like]
+        b_buffers[buffer] = replace(buffer) if like is None else shared[like]
         if like is not None:
             size = max(like.size, buffer.size)
-            shared[like] = moved[buffer] = replace(like, size=size, align=max(like.align, buffer.align))
-    own = Var("own")
-    count = Declare(own, maximum(block - first.grid, 0))
+            shared[like] = b_buffers[buffer] = replace(like, size=size, align=max(like.align, buffer.align))
+    local = Var("own")
+    count = Declare(local, maximum(block - first.grid, 0))
     begin = as_expr(0)
-    of_a, of_b = ({x: (y, begin) for x, y in one.items()} for one in (shared, moved))
-    others = Block((count, inline_kernel_thread_body(b, own, thread, of_b)))
-    body = If(block < first.grid, inline_kernel_thread_body(a, block, thread, of_a), others)
+    of_a, of_b = ({x: (y, begin) for x, y in entry.items()} for entry in (shared, b_buffers))
+    else_body = Block((count, inline_kernel_thread_body(b, local, thread, of_b)))
+    body = If(block < first.grid, inline_kernel_thread_body(a, block, thread, of_a), else_body)
     over = For(block, grid, For(thread, first.block, body, kind="thread"), kind="block")
-    inputs, outputs, workspace = (tuple(moved[x] for x in some) for some in (b.inputs, b.outputs, b.workspace))
+    inputs, outputs, workspace = (tuple(b_buffers[x] for x in some) for some in (b.inputs, b.outputs, b.workspace))
     alone = tuple(buffer for buffer in inputs if buffer not in a.inputs)
     pairs = [(a.outputs[o], a.inputs[i]) for o, i in a.inplace if i not in shared_input_indices]
     pairs += [(outputs[o], inputs[i]) for o, i in b.inplace if shared_input_indices[i] is None]
@@ -188,8 +195,8 @@ def fuse_independent_kernels(a: Kernel, b: Kernel, shared_input_indices: _Shared
         outputs=all_outputs,
         body=over,
         workspace=(*a.workspace, *workspace),
-        stack=(*a.stack, *(moved[x] for x in b.stack)),
-        shared=tuple(dict.fromkeys((*shared.values(), *(moved[x] for x in b.shared)))),
+        stack=(*a.stack, *(b_buffers[x] for x in b.stack)),
+        shared=tuple(dict.fromkeys((*shared.values(), *(b_buffers[x] for x in b.shared)))),
         inplace=tuple((all_outputs.index(o), all_inputs.index(i)) for o, i in pairs),
         macs=a.macs + b.macs,
         approximate=a.approximate or b.approximate,

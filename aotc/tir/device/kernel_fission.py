@@ -168,8 +168,8 @@ def _interchange_serial_with_parallel_loop(stmt: Stmt) -> Stmt:
     inside = [_interchange_serial_with_parallel_loop(s) for s in block_stmts_or_self(stmt.body)]
     if len(inside) != 1 or not isinstance(inside[0], For) or not is_thread_parallel_loop(inside[0]):
         return stmt
-    made = replace(inside[0], body=replace(stmt, body=inside[0].body))
-    return made if why_loop_kind_unproven(made, {}, ()) is None else stmt
+    new_loop = replace(inside[0], body=replace(stmt, body=inside[0].body))
+    return new_loop if why_loop_kind_unproven(new_loop, {}, ()) is None else stmt
 
 
 def executed_statement_count(stmt: Stmt) -> int:
@@ -203,11 +203,11 @@ def split_kernel_into_parts(kernel: Kernel) -> list[KernelPart]:
     """Split a kernel into parts that can be launched separately, in order; a single part for one
     thread if that is impossible.
     """
-    made = _split_and_pass_registers_in_memory(kernel)
+    parts = _split_and_pass_registers_in_memory(kernel)
     return (
         [kernel_as_single_part(kernel)]
-        if made is None
-        else _pass_scratch_between_parts(kernel, made) or [kernel_as_single_part(kernel)]
+        if parts is None
+        else _pass_scratch_between_parts(kernel, parts) or [kernel_as_single_part(kernel)]
     )
 
 
@@ -237,8 +237,10 @@ def _accessed_interval(uses: ThreadSharedAccesses, buffer: Buffer) -> Interval:
     """Return the interval of elements of a buffer that a part may access; an infinite interval if
     that is unknown.
     """
-    found = [uses.reads.get(buffer), uses.writes.get(buffer)]
-    return (-math.inf, math.inf) if [] in found else accessed_interval([a for some in found if some for a in some])
+    accesses = [uses.reads.get(buffer), uses.writes.get(buffer)]
+    return (
+        (-math.inf, math.inf) if [] in accesses else accessed_interval([a for some in accesses if some for a in some])
+    )
 
 
 def _do_intervals_of_buffers_overlap(
@@ -281,13 +283,15 @@ def _split_and_pass_registers_in_memory(kernel: Kernel) -> list[KernelPart] | No
     declares = [tuple(s.var for s in group if isinstance(s, Declare)) for group in groups]
     changes = [modified_vars_and_buffers(Block(group)) for group in groups]
     reads = [_vars_and_buffers_read(group) for group in groups]
-    kept: dict[Var, Buffer] = {}
-    for k, own in enumerate(declares):
-        others = [n for n in range(len(groups)) if n != k]
-        if any(not changes[n].isdisjoint(own) for n in others):
+    register_buffers: dict[Var, Buffer] = {}
+    for k, group_vars in enumerate(declares):
+        other_groups = [n for n in range(len(groups)) if n != k]
+        if any(not changes[n].isdisjoint(group_vars) for n in other_groups):
             return None
-        kept |= {var: Buffer(var.name, var.dtype, 1) for var in own if any(var in reads[n] for n in others)}
-    return [_make_kernel_part(group, again, kept) for group in groups]
+        register_buffers |= {
+            var: Buffer(var.name, var.dtype, 1) for var in group_vars if any(var in reads[n] for n in other_groups)
+        }
+    return [_make_kernel_part(group, again, register_buffers) for group in groups]
 
 
 def _make_kernel_part(
@@ -299,15 +303,17 @@ def _make_kernel_part(
     recomputed_registers    declarations of registers that each part can recompute
     register_buffers        buffers in which registers are passed from part to part
     """
-    own = {s.var for s in stmts if isinstance(s, Declare)}
+    declared_vars = {s.var for s in stmts if isinstance(s, Declare)}
     needs = _vars_and_buffers_read(stmts)
     for declare in reversed(tuple(recomputed_registers.values())):
         needs |= _vars_and_buffers_read([declare]) if declare.var in needs else set()
     loaded = [
-        Declare(var, Load(b, _INDEX_ZERO)) for var, b in register_buffers.items() if var in needs and var not in own
+        Declare(var, Load(b, _INDEX_ZERO))
+        for var, b in register_buffers.items()
+        if var in needs and var not in declared_vars
     ]
     before = (*loaded, *(declare for var, declare in recomputed_registers.items() if var in needs))
-    left = (Store(b, _INDEX_ZERO, var) for var, b in register_buffers.items() if var in own)
+    left = (Store(b, _INDEX_ZERO, var) for var, b in register_buffers.items() if var in declared_vars)
     return KernelPart(before, (*stmts, *left))
 
 
@@ -329,24 +335,24 @@ def _pass_scratch_between_parts(kernel: Kernel, parts: Sequence[KernelPart]) -> 
         if buffer.private and all(_is_written_before_read(buffer, part.stmts, {}) for part, _, _ in touching):
             continue
         passed[buffer] = replace(buffer, scope="param", private=False)
-    made: list[KernelPart] = []
+    new_parts: list[KernelPart] = []
     for part, w, r in uses:
         local = (b for b in (*kernel.workspace, *kernel.stack) if b in w | r and b not in passed)
-        own = tuple(b for b in local if b.private or b.scope == "stack")
-        if w.issubset(own):
+        local_scratch = tuple(b for b in local if b.private or b.scope == "stack")
+        if w.issubset(local_scratch):
             continue  # no other part reads its results
         places = {b: (to, _INDEX_ZERO) for b, to in passed.items()}
         before, stmts = (
             tuple(replace_buffers_with_offsets(s, places) for s in some) for some in (part.before, part.stmts)
         )
-        made.append(KernelPart(before, stmts, own))
+        new_parts.append(KernelPart(before, stmts, local_scratch))
         if (
             places
-            and made[-1].parallel_loop_or_none is not None
-            and why_loop_kind_unproven(made[-1].parallel_loop_or_none, {}, ()) is not None
+            and new_parts[-1].parallel_loop_or_none is not None
+            and why_loop_kind_unproven(new_parts[-1].parallel_loop_or_none, {}, ()) is not None
         ):
             return None
-    return made
+    return new_parts
 
 
 def _is_written_before_read(
@@ -382,8 +388,8 @@ def replace_buffers_with_offsets(stmt: Stmt, buffer_offsets: Mapping[Buffer, tup
         return replace(load, buffer=buffer, index=first + load.index)
 
     def redirect_loads_in_expr(expr: Expr) -> Expr:
-        made = with_operands(expr, tuple(map(redirect_loads_in_expr, operands(expr))))
-        return redirect_load(made) if isinstance(made, Load) and made.buffer in buffer_offsets else made
+        new_expr = with_operands(expr, tuple(map(redirect_loads_in_expr, operands(expr))))
+        return redirect_load(new_expr) if isinstance(new_expr, Load) and new_expr.buffer in buffer_offsets else new_expr
 
     fresh = rebuild_stmt(stmt, lambda s: replace_buffers_with_offsets(s, buffer_offsets), redirect_loads_in_expr)
     if isinstance(fresh, Intrinsic):

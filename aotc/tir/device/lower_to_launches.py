@@ -69,8 +69,8 @@ def lower_program_to_gpu_launches(program: Program, target: Target) -> Program:
         return program
     mapped, fusion = cache(lower_kernel_to_gpu_kernels), VerticalFusion(gpu)
     for step in program.steps:
-        found = _steps_replacing_kernel_call(step, mapped(step.kernel, target))
-        sources |= dict.fromkeys(found, step if len(found) == 1 else None)
+        new_steps = _steps_replacing_kernel_call(step, mapped(step.kernel, target))
+        sources |= dict.fromkeys(new_steps, step if len(new_steps) == 1 else None)
 
     def fuse_dependent_steps(a: Step, b: Step) -> Step | None:
         source = sources[b]
@@ -78,8 +78,8 @@ def lower_program_to_gpu_launches(program: Program, target: Target) -> Program:
         def lower_step_with_launch_size(block_groups: int, threads_per_block: int) -> Step | None:
             assert source is not None
             few = replace(gpu, threads=threads_per_block, processors=block_groups, resident=4 * threads_per_block)
-            found = _steps_replacing_kernel_call(source, mapped(source.kernel, replace(target, gpu=few)))
-            return found[0] if len(found) == 1 else None
+            gpu_steps = _steps_replacing_kernel_call(source, mapped(source.kernel, replace(target, gpu=few)))
+            return gpu_steps[0] if len(gpu_steps) == 1 else None
 
         return None if source is None else fusion.fuse_consecutive_steps(a, b, lower_step_with_launch_size)
 
@@ -90,15 +90,15 @@ def _steps_replacing_kernel_call(step: Step, kernels: Sequence[Kernel]) -> list[
     """Return the calls of the GPU kernels that together replace one kernel call of the program."""
     views = dict(zip(step.kernel.params, step.args, strict=True))
     shapes = dict(zip(step.kernel.outputs, step.output_shapes, strict=True))
-    found: list[Step] = []
+    new_steps: list[Step] = []
     for kernel in kernels:
         for buffer in (b for b in kernel.params if b not in views):
             views[buffer] = new_temporary_view(kernel, buffer)
-        own = tuple(shapes.get(b, (b.size,)) for b in kernel.outputs)
+        output_shapes = tuple(shapes.get(b, (b.size,)) for b in kernel.outputs)
         origin = step.origin if kernel.outputs == step.kernel.outputs and kernel is kernels[-1] else None
         args = tuple(views[b] for b in kernel.params)
-        found.append(Step(kernel, args, step.span, own, origin))
-    return found
+        new_steps.append(Step(kernel, args, step.span, output_shapes, origin))
+    return new_steps
 
 
 def lower_kernel_to_gpu_kernels(kernel: Kernel, target: Target) -> tuple[Kernel, ...]:
@@ -122,12 +122,12 @@ def lower_kernel_to_gpu_kernels(kernel: Kernel, target: Target) -> tuple[Kernel,
         singles = (part for run in fewer for part in run if part.is_loop_for_single_thread_block)
         if len(fewer) < len(runs) and all(map(other.kernel_with_block_per_row, singles)):
             mapper, runs = other, fewer
-    made = [one for run in runs for one in mapper.kernels_for_independent_parts(run)]
-    heaviest = max(made, key=lambda one: executed_statement_count(one.body), default=None)
-    names = [kernel.name] if len(made) == 1 else [f"{kernel.name}_{k}" for k in range(len(made))]
+    gpu_kernels = [gpu_kernel for run in runs for gpu_kernel in mapper.kernels_for_independent_parts(run)]
+    heaviest = max(gpu_kernels, key=lambda gpu_kernel: executed_statement_count(gpu_kernel.body), default=None)
+    names = [kernel.name] if len(gpu_kernels) == 1 else [f"{kernel.name}_{k}" for k in range(len(gpu_kernels))]
     return tuple(
-        replace(one, name=name, macs=kernel.macs if one is heaviest else 0)
-        for one, name in zip(made, names, strict=True)
+        replace(gpu_kernel, name=name, macs=kernel.macs if gpu_kernel is heaviest else 0)
+        for gpu_kernel, name in zip(gpu_kernels, names, strict=True)
     )
 
 
@@ -161,15 +161,15 @@ class _PartsToLaunchesMapper:
         Explicit launches, and parts whose rows are shared by the threads of a block, are not
         merged.
         """
-        found = [self.kernel_of_explicit_launch(part) for part in parts if part.has_explicit_gpu_loops]
+        separate_kernels = [self.kernel_of_explicit_launch(part) for part in parts if part.has_explicit_gpu_loops]
         parts = [part for part in parts if not part.has_explicit_gpu_loops]
         rows = {part: self.kernel_with_block_per_row(part) for part in parts}
-        found += [kernel for kernel in rows.values() if kernel is not None]
+        separate_kernels += [kernel for kernel in rows.values() if kernel is not None]
         chosen = [(part, self.best_proven_race_free_nest(part)) for part in parts if rows[part] is None]
-        made = [self.build_fused_kernel(chosen)] if chosen else []
-        if len(chosen) > 1 and not is_proven_race_free(made[0]):
-            made = [self.build_fused_kernel([one]) for one in chosen]
-        return [*found, *made]
+        fused_kernels = [self.build_fused_kernel(chosen)] if chosen else []
+        if len(chosen) > 1 and not is_proven_race_free(fused_kernels[0]):
+            fused_kernels = [self.build_fused_kernel([choice]) for choice in chosen]
+        return [*separate_kernels, *fused_kernels]
 
     def kernel_of_explicit_launch(self, part: KernelPart) -> Kernel:
         """Return the GPU kernel of a part that has explicit loops over blocks and threads already."""
@@ -189,8 +189,8 @@ class _PartsToLaunchesMapper:
         if rows is None or share is None:
             return None
         threads = For(thread, rows.threads_per_block, share.body, kind="thread")
-        made = self.make_gpu_kernel([share], For(block, share.blocks, threads, kind="block"))
-        return made if is_proven_race_free(made) else None
+        row_kernel = self.make_gpu_kernel([share], For(block, share.blocks, threads, kind="block"))
+        return row_kernel if is_proven_race_free(row_kernel) else None
 
     def best_proven_race_free_nest(self, part: KernelPart) -> ParallelNest | None:
         """Return the best mapping of a part's loop iterations to GPU threads that is proven
@@ -244,7 +244,7 @@ class _PartsToLaunchesMapper:
         inputs = tuple(b for b in dict.fromkeys(order) if b in r and b not in w)
         workspace = [*kernel.workspace, *(b for share in block_works for b in share.workspace)]
         stack = dict.fromkeys(b for share in block_works for b in share.stack)
-        made = replace(
+        gpu_kernel = replace(
             kernel,
             inputs=inputs,
             outputs=outputs,
@@ -255,9 +255,12 @@ class _PartsToLaunchesMapper:
             inplace=(),
         )
         pairs = ((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
-        found = [(outputs.index(o), inputs.index(i)) for o, i in pairs if o in outputs and i in inputs]
+        inplace_pairs = [(outputs.index(o), inputs.index(i)) for o, i in pairs if o in outputs and i in inputs]
         return replace(
-            made, inplace=tuple(pair for pair in found if is_proven_race_free(merge_inplace_params(made, (pair,))))
+            gpu_kernel,
+            inplace=tuple(
+                pair for pair in inplace_pairs if is_proven_race_free(merge_inplace_params(gpu_kernel, (pair,)))
+            ),
         )
 
 

@@ -32,7 +32,9 @@ def annotate_parameter_alignment(program: Program) -> Program:
     """Return the program with each kernel parameter annotated with the alignment that all calls
     guarantee.
     """
-    program = replace(program, steps=tuple(made for step in program.steps for made in _copy_misaligned_arguments(step)))
+    program = replace(
+        program, steps=tuple(new_step for step in program.steps for new_step in _copy_misaligned_arguments(step))
+    )
     known: dict[Buffer, int] = {}
     for step in program.steps:
         for buffer, view in zip(step.kernel.params, step.args, strict=True):
@@ -62,12 +64,12 @@ def _copy_misaligned_arguments(step: Step) -> list[Step]:
     pieces: dict[Buffer, int] = {}
     for load in (e for s in walk_stmts(step.kernel.body) for e in direct_loads(s) if e.lanes > 1):
         pieces[load.buffer] = max(pieces.get(load.buffer, 0), load.lanes * load.dtype.itemsize)
-    args, made = list(step.args), list[Step]()
+    args, copies = list(step.args), list[Step]()
     for k, (buffer, view) in enumerate(zip(step.kernel.inputs, step.inputs, strict=True)):
         if _argument_alignment_bytes(buffer, view) % pieces.get(buffer, 1):
             args[k] = new_temporary_view(step.kernel, buffer)
-            made.append(make_copy_step(view, args[k]))
-    return [*made, replace(step, args=tuple(args)) if made else step]
+            copies.append(make_copy_step(view, args[k]))
+    return [*copies, replace(step, args=tuple(args)) if copies else step]
 
 
 def _set_parameter_alignments(kernel: Kernel, alignment_of_param: dict[Buffer, int]) -> Kernel:

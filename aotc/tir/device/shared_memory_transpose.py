@@ -68,7 +68,7 @@ class TransposingLoads:
         if last.var not in along or not any(linear_form(s.index, {}).coefficient(last.var) == 1 for s in stores):
             return None
         registers: dict[Var, Expr] = {}
-        found: dict[Var, dict[Load, Expr]] = {}
+        loads_by_var: dict[Var, dict[Load, Expr]] = {}
         for stmt in body.stmts:
             loads = [
                 load
@@ -83,10 +83,10 @@ class TransposingLoads:
                     continue
                 var = next((v for v in along if form.coefficient(v) == 1), None)
                 if var is not None and {loop.var for loop in loops}.issuperset(vars_and_buffers_in(place)):
-                    found.setdefault(var, {})[load] = place
+                    loads_by_var.setdefault(var, {})[load] = place
             if isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in changing:
                 registers[stmt.var] = substitute(stmt.value, registers)
-        return next((TransposingLoads(along[var], last, reads) for var, reads in found.items()), None)
+        return next((TransposingLoads(along[var], last, reads) for var, reads in loads_by_var.items()), None)
 
     def nest_with_shared_memory_tiles(
         self, outer_loops: Iterable[For], body: Block, threads_per_block: int
@@ -126,17 +126,17 @@ class TransposingLoads:
             return row * (_TILE_SIDE + 1) + column
 
         ahead = {loop: Var(loop.var.name) for loop in (self.loop, self.last)}
-        own = {loop: loop.var for loop in (self.last, self.loop)}
+        loop_vars = {loop: loop.var for loop in (self.last, self.loop)}
         fresh = {loop.var: var for loop, var in ahead.items()}
         filled = [
             Store(shared[load], index_in_padded_tile(ahead), Load(load.buffer, substitute(index, fresh)))
             for load, index in self.reads.items()
         ]
-        taken = {load: Load(tile, index_in_padded_tile(own)) for load, tile in shared.items()}
+        tile_loads = {load: Load(tile, index_in_padded_tile(loop_vars)) for load, tile in shared.items()}
         stmts = (
             loop_over_tile_elements(ahead, filled),
             Sync(),
-            loop_over_tile_elements(own, [map_exprs(body, lambda e: replace_loads(e, taken))]),
+            loop_over_tile_elements(loop_vars, [map_exprs(body, lambda e: replace_loads(e, tile_loads))]),
         )
         over = (For(var, -(-constant_trip_count(loop) // _TILE_SIDE), Block(())) for loop, var in tiles.items())
         return ParallelNest((*outer_loops, *over), Block(stmts), shared=(*shared.values(),), thread=thread)

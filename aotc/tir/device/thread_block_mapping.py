@@ -60,11 +60,11 @@ def candidate_nests_best_first(part: KernelPart, gpu: Gpu) -> list[ParallelNest]
     """Return ways to map a part's loop iterations to GPU threads, the best first; none if a single
     thread executes the part.
     """
-    found = parallel_nests_by_depth(part)
+    nests = parallel_nests_by_depth(part)
     if part.own:
-        return found
-    turned = [one for nest in found for one in (*_coalesced_nests_for_transposing_loads(nest, gpu), nest)]
-    return [made for one in turned for made in (*_coarsened_nests(one, gpu), one)]
+        return nests
+    variants = [variant for nest in nests for variant in (*_coalesced_nests_for_transposing_loads(nest, gpu), nest)]
+    return [candidate for variant in variants for candidate in (*_coarsened_nests(variant, gpu), variant)]
 
 
 def _coarsened_nests(nest: ParallelNest, gpu: Gpu) -> list[ParallelNest]:
@@ -80,8 +80,12 @@ def _coarsened_nests(nest: ParallelNest, gpu: Gpu) -> list[ParallelNest]:
         flat = _fuse_contiguous_inner_loops(nest, accepts_row_constant_loads=rows == 1)
         alone = len(flat.loops) == 1  # one thread executes the remaining iterations
         tried.insert(0, (flat, lanes if alone else math.gcd(constant_trip_count(flat.loops[-1]), lanes)))
-    found = (Coarsening.coarsen_last_loop(one.loops, one.body, size) for one, size in tried)
-    return [one for one in found if one is not None and one.iteration_count >= gpu.processors * gpu.warp]
+    coarse_nests = (Coarsening.coarsen_last_loop(candidate.loops, candidate.body, size) for candidate, size in tried)
+    return [
+        candidate
+        for candidate in coarse_nests
+        if candidate is not None and candidate.iteration_count >= gpu.processors * gpu.warp
+    ]
 
 
 def _fuse_contiguous_inner_loops(nest: ParallelNest, accepts_row_constant_loads: bool) -> ParallelNest:
@@ -118,19 +122,21 @@ def _coalesced_nests_for_transposing_loads(nest: ParallelNest, gpu: Gpu) -> list
     A short axis becomes a serial loop of each thread, a long one goes through tiles in shared
     memory.
     """
-    found = TransposingLoads.find_transposing_loads(nest.loops, nest.body)
-    if found is None:
+    transposing_loads = TransposingLoads.find_transposing_loads(nest.loops, nest.body)
+    if transposing_loads is None:
         return []
-    if constant_trip_count(found.loop) < MIN_TILED_AXIS_EXTENT:
-        one = replace(found.loop, body=nest.body, kind="serial")
-        made = ParallelNest(tuple(loop for loop in nest.loops if loop is not found.loop), Block([one]))
-        return [made] if made.iteration_count >= gpu.processors * gpu.warp else []
-    if constant_trip_count(found.last) < MIN_TILED_AXIS_EXTENT:
+    if constant_trip_count(transposing_loads.loop) < MIN_TILED_AXIS_EXTENT:
+        serial_loop = replace(transposing_loads.loop, body=nest.body, kind="serial")
+        new_nest = ParallelNest(
+            tuple(loop for loop in nest.loops if loop is not transposing_loads.loop), Block([serial_loop])
+        )
+        return [new_nest] if new_nest.iteration_count >= gpu.processors * gpu.warp else []
+    if constant_trip_count(transposing_loads.last) < MIN_TILED_AXIS_EXTENT:
         return []
-    outer = (loop for loop in nest.loops if loop not in (found.loop, found.last))
-    made = found.nest_with_shared_memory_tiles(outer, nest.body, gpu.threads)
-    fits = aligned_shared_memory_bytes(made.shared) <= gpu.shared_bytes
-    return [made] if fits and made.iteration_count >= gpu.processors // 2 else []
+    outer = (loop for loop in nest.loops if loop not in (transposing_loads.loop, transposing_loads.last))
+    new_nest = transposing_loads.nest_with_shared_memory_tiles(outer, nest.body, gpu.threads)
+    fits = aligned_shared_memory_bytes(new_nest.shared) <= gpu.shared_bytes
+    return [new_nest] if fits and new_nest.iteration_count >= gpu.processors // 2 else []
 
 
 def parallel_nests_by_depth(part: KernelPart) -> list[ParallelNest]:
@@ -142,18 +148,18 @@ def parallel_nests_by_depth(part: KernelPart) -> list[ParallelNest]:
     loops: list[For] = []
     before: list[Stmt] = []
     rest: tuple[Stmt, ...] = part.stmts
-    found: list[ParallelNest] = []
+    nests: list[ParallelNest] = []
     while (loop := _parallel_loop_after_recomputable_stmts(rest, part.own)) is not None:
         before += rest[:-1]
         loops, rest = [*loops, loop], tuple(s for s in block_stmts_or_self(loop.body))
         body = Block((*part.before, *before, *rest))
-        ordered = tuple(sorted(loops, key=lambda one: one is _loop_with_closest_stores(loops, body)))
-        found[:0] = (
+        ordered = tuple(sorted(loops, key=lambda candidate: candidate is _loop_with_closest_stores(loops, body)))
+        nests[:0] = (
             [ParallelNest(ordered, body)]
             if ordered == (*loops,)
             else [ParallelNest(ordered, body), ParallelNest((*loops,), body)]
         )
-    return found
+    return nests
 
 
 def _parallel_loop_after_recomputable_stmts(stmts: Sequence[Stmt], scratch: Sequence[Buffer]) -> For | None:
@@ -224,28 +230,28 @@ def distribute_nest_over_threads(
                              goes to the workspace
     """
     if nest.thread is not None:
-        own = Block((Declare(nest.thread, thread), nest.body_of_iteration(block)))
-        return BlockWork(nest.iteration_count, own, (), nest.stack, nest.shared)
+        nest_body = Block((Declare(nest.thread, thread), nest.body_of_iteration(block)))
+        return BlockWork(nest.iteration_count, nest_body, (), nest.stack, nest.shared)
     stack, copied = split_scratch_by_stack_room(part.own, stack_bytes)
     blocks = -(-nest.iteration_count // threads)
     most = gpu.processors * max(1, gpu.resident // threads)
     least = max(1, gpu.scratch_bytes // max(1, threads * sum(b.nbytes for b in copied)))
-    taken = min(blocks, least if copied else _MIN_WAVES_FOR_ITERATION_LOOP * most)
-    rounds = -(-blocks // taken)
+    grid_blocks = min(blocks, least if copied else _MIN_WAVES_FOR_ITERATION_LOOP * most)
+    rounds = -(-blocks // grid_blocks)
     number = block * threads + thread
-    copies = {b: replace(b, size=b.size * taken * threads, scope="workspace") for b in copied}
+    copies = {b: replace(b, size=b.size * grid_blocks * threads, scope="workspace") for b in copied}
     places = {b: (local, as_expr(0)) for b, local in stack.items() if b is not local}
     places |= {b: (copy, number * b.size) for b, copy in copies.items()}
     body = Block([replace_buffers_with_offsets(nest.body, places)])
     n, again = Var("n"), Var("again")
-    made: Stmt = ParallelNest(nest.loops, body).body_of_iteration(n)
-    if rounds * taken * threads > nest.iteration_count:
-        made = If(all_of(n < nest.iteration_count), made)
+    thread_body: Stmt = ParallelNest(nest.loops, body).body_of_iteration(n)
+    if rounds * grid_blocks * threads > nest.iteration_count:
+        thread_body = If(all_of(n < nest.iteration_count), thread_body)
     if rounds > 1:
-        made = For(again, rounds, Block((Declare(n, again * (taken * threads) + number), made)))
+        thread_body = For(again, rounds, Block((Declare(n, again * (grid_blocks * threads) + number), thread_body)))
     else:
-        made = Block((Declare(n, number), made))
-    return BlockWork(taken, made, tuple(copies.values()), (*stack.values(), *nest.stack))
+        thread_body = Block((Declare(n, number), thread_body))
+    return BlockWork(grid_blocks, thread_body, tuple(copies.values()), (*stack.values(), *nest.stack))
 
 
 def split_scratch_by_stack_room(

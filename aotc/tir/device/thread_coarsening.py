@@ -103,18 +103,20 @@ class Coarsening:
         if lanes < 2 or not whole or loop.begin != _INDEX_ZERO or loop.step != 1:
             return None
         several = replace(loop, var=Var(loop.var.name), end=Const(whole, INDEX))
-        made = Coarsening(several, lanes, ranges_inside_loops([*loops[:-1], several], {}), assigned_registers(body))
-        made.ranges[made.lane] = (0, lanes - 1)
-        made.values[loop.var] = several.var * lanes + made.lane
-        block = Block(made.coarsen_stmt(body))
-        if not made.moved or made.single:
+        coarsening = Coarsening(
+            several, lanes, ranges_inside_loops([*loops[:-1], several], {}), assigned_registers(body)
+        )
+        coarsening.ranges[coarsening.lane] = (0, lanes - 1)
+        coarsening.values[loop.var] = several.var * lanes + coarsening.lane
+        block = Block(coarsening.coarsen_stmt(body))
+        if not coarsening.moved or coarsening.single:
             return None
         if left:
             lane = Var("lane")
-            one = substitute_in_stmt(rename_declared_vars(body), {loop.var: several.var * lanes + lane})
-            block = Block([If(several.var < whole, block, For(lane, left, one))])
+            single_body = substitute_in_stmt(rename_declared_vars(body), {loop.var: several.var * lanes + lane})
+            block = Block([If(several.var < whole, block, For(lane, left, single_body))])
             several = replace(several, end=Const(whole + 1, INDEX))
-        return ParallelNest((*loops[:-1], several), block, (*made.stack,))
+        return ParallelNest((*loops[:-1], several), block, (*coarsening.stack,))
 
     # statements
 
@@ -124,7 +126,7 @@ class Coarsening:
         """
         match stmt:
             case Block():
-                return [made for s in stmt.stmts for made in self.coarsen_stmt(s)]
+                return [new_stmt for s in stmt.stmts for new_stmt in self.coarsen_stmt(s)]
             case Declare():
                 return self.coarsen_declaration(stmt)
             case Store():
@@ -152,9 +154,9 @@ class Coarsening:
         if var not in self.changing and not self.varies_between_lanes(value):
             return [replace(stmt, value=value)]
         array = self.new_per_lane_array(var.name, var.dtype)
-        made = self.loop_over_lanes(Store(array, self.lane, value))
+        new_stmts = self.loop_over_lanes(Store(array, self.lane, value))
         self.values[var] = Load(array, self.lane)
-        return made
+        return new_stmts
 
     def coarsen_store(self, stmt: Store) -> list[Stmt]:
         """Return a store for all lanes (merged iterations), as one wide store if the elements are
@@ -206,28 +208,32 @@ class Coarsening:
         tests = [test for test in tests if not isinstance(simplify(test, self.ranges), Const)]
         forms = {load: linear_form(load.index, self.ranges) for s in body for load in direct_loads(s)}
         along = {load: form for load, form in forms.items() if form.coefficient(self.lane)}
-        found = {load: form for load, form in along.items() if form.coefficient(k) == 1}
-        step = next((int(form.coefficient(self.lane) or 0) for form in found.values()), 0)
+        window_forms = {load: form for load, form in along.items() if form.coefficient(k) == 1}
+        step = next((int(form.coefficient(self.lane) or 0) for form in window_forms.values()), 0)
         halves = [half for test in tests if (half := comparison_as_nonnegative_form(test, self.ranges)) is not None]
-        sums = (*found.values(), *halves)
+        sums = (*window_forms.values(), *halves)
         follow = all(f.coefficient(self.lane) == step * (f.coefficient(k) or 0) for f in sums)
         if step < 1 or len(halves) < len(tests) or not follow:
             return None
-        made: list[Stmt] = []
+        new_stmts: list[Stmt] = []
         windows: dict[Load, Expr] = {}
-        for load in found:
+        for load in window_forms:
             window = Buffer("window", load.dtype, (self.lanes - 1) * step + int(high), "stack", MAX_ACCESS_BYTES)
             self.stack.append(window)
-            made += self.load_window_into_array(window, load, tests, k)
+            new_stmts += self.load_window_into_array(window, load, tests, k)
             windows[load] = Load(window, self.lane * step + k)
         steady = [load for load in forms if self.is_in_bounds_and_same_for_all_lanes(load)]
         for n, lane in product(range(int(high)), range(self.lanes)):
             names: dict[Var, Expr] = {k: Const(n, INDEX), self.lane: Const(lane, INDEX)}
             if lane == 0:
-                taken = {load: bind_to_new_register(load.buffer.name, substitute(load, names), made) for load in steady}
-            once = [_replace_loads_and_vars(s, {**windows, **taken}, names) for s in body]
-            made += self.guard_stmts([self.expr_for_window_element(test, k, n + lane * step) for test in tests], once)
-        return made
+                registers = {
+                    load: bind_to_new_register(load.buffer.name, substitute(load, names), new_stmts) for load in steady
+                }
+            once = [_replace_loads_and_vars(s, {**windows, **registers}, names) for s in body]
+            new_stmts += self.guard_stmts(
+                [self.expr_for_window_element(test, k, n + lane * step) for test in tests], once
+            )
+        return new_stmts
 
     def is_in_bounds_and_same_for_all_lanes(self, load: Load) -> bool:
         """Return True if all lanes (merged iterations) load one common element, which is always
@@ -242,9 +248,9 @@ class Coarsening:
         """Return statements that load a sliding window into an array, with wide loads where
         elements are known to be in bounds.
         """
-        size, made, at = self.elements_per_wide_access(load.dtype), list[Stmt](), 0
+        size, new_stmts, at = self.elements_per_wide_access(load.dtype), list[Stmt](), 0
         while at < window.size:
-            found = [
+            tests = [
                 self.expr_for_window_element(test, window_var, n)
                 for n in range(at, min(at + size, window.size))
                 for test in conditions
@@ -254,16 +260,16 @@ class Coarsening:
                 is_single_instruction_vector_access(load.buffer, linear_form(first, self.ranges), size)
                 and at + size <= window.size
             )
-            if whole and size > 1 and all(isinstance(test, Const) and test.value for test in found):
+            if whole and size > 1 and all(isinstance(test, Const) and test.value for test in tests):
                 array = self.new_per_lane_array("piece", load.dtype)
-                made += self.wide_copy_stmts(array, _INDEX_ZERO, load.buffer, first)
-                made += [Store(window, Const(at + n, INDEX), Load(array, Const(n, INDEX))) for n in range(size)]
+                new_stmts += self.wide_copy_stmts(array, _INDEX_ZERO, load.buffer, first)
+                new_stmts += [Store(window, Const(at + n, INDEX), Load(array, Const(n, INDEX))) for n in range(size)]
                 at += size
                 continue
-            one = Store(window, Const(at, INDEX), Load(load.buffer, first))
-            made += self.guard_stmts(found[: len(conditions)], [one])
+            store = Store(window, Const(at, INDEX), Load(load.buffer, first))
+            new_stmts += self.guard_stmts(tests[: len(conditions)], [store])
             at += 1
-        return made
+        return new_stmts
 
     def guard_stmts(self, conditions: Sequence[Expr], stmts: Sequence[Stmt]) -> Sequence[Stmt]:
         """Return statements under conditions; unconditional, or nothing, if the conditions are
@@ -295,8 +301,8 @@ class Coarsening:
         """
         before: list[Stmt] = []
         if not isinstance(stmt, Store):
-            found = (load for s in walk_stmts(stmt) for load in direct_loads(s) if load.buffer not in self.stack)
-            self.single += sum(linear_form(load.index, self.ranges).coefficient(self.lane) == 1 for load in found)
+            loads = (load for s in walk_stmts(stmt) for load in direct_loads(s) if load.buffer not in self.stack)
+            self.single += sum(linear_form(load.index, self.ranges).coefficient(self.lane) == 1 for load in loads)
         else:
             stmt = Store(stmt.buffer, stmt.index, self.replace_contiguous_loads(stmt.value, (), {}, before))
         return [*before, For(self.lane, self.lanes, stmt)]
@@ -345,8 +351,8 @@ class Coarsening:
             first = self.first_lane_index_if_contiguous(expr.buffer, expr.index)
             if first is not None:
                 array = self.new_per_lane_array("piece", expr.dtype)
-                moved = self.wide_copy_stmts(array, _INDEX_ZERO, expr.buffer, first)
-                wide_loads += [If(all_of(*guards), Block(moved))] if guards else moved
+                copy_stmts = self.wide_copy_stmts(array, _INDEX_ZERO, expr.buffer, first)
+                wide_loads += [If(all_of(*guards), Block(copy_stmts))] if guards else copy_stmts
                 replacements[expr] = Load(array, self.lane)
         inner = (self.replace_contiguous_loads(e, guards, replacements, wide_loads) for e in operands(expr))
         return replacements.get(expr) or with_operands(expr, tuple(inner))

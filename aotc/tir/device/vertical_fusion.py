@@ -96,12 +96,16 @@ class VerticalFusion:
             ways = (way for way in level.block_group_sizes_and_strides() if level.count // way[0] >= least)
             pairs = (self.pair_for_block_group(a, level, second_with_launch_size, *way) for way in ways)
             right = (
-                one
-                for one in pairs
-                if one is not None and self.fits_device_and_is_proven_correct(one.build_fused_kernel())
+                candidate
+                for candidate in pairs
+                if candidate is not None and self.fits_device_and_is_proven_correct(candidate.build_fused_kernel())
             )
-            found = next(right, None)
-            self.known[key] = None if found is None else (found.size, found.stride, found.build_fused_kernel())
+            proven_pair = next(right, None)
+            self.known[key] = (
+                None
+                if proven_pair is None
+                else (proven_pair.size, proven_pair.stride, proven_pair.build_fused_kernel())
+            )
         if (way := self.known[key]) is None:
             return None
         pair = self.pair_for_block_group(a, level, second_with_launch_size, *way[:2])
@@ -121,18 +125,18 @@ class VerticalFusion:
         work per thread.
         """
         launch, groups = launch_of(a.kernel), append_point.count // group_size
-        made = None if launch is None else second_with_launch_size(groups, launch.block)
-        grid = None if made is None else launch_of(made.kernel)
-        if made is None or grid is None or launch is None:
+        second = None if launch is None else second_with_launch_size(groups, launch.block)
+        grid = None if second is None else launch_of(second.kernel)
+        if second is None or grid is None or launch is None:
             return None
         if grid.block != launch.block or grid.grid % groups:
             return None
         rounds = grid.grid // groups
         few = (
-            rounds * (_statements_per_thread_of_launch(made.kernel, grid) + _STATEMENTS_PER_LOOP_ROUND)
+            rounds * (_statements_per_thread_of_launch(second.kernel, grid) + _STATEMENTS_PER_LOOP_ROUND)
             <= _MAX_STATEMENTS_CHEAPER_THAN_LAUNCH
         )
-        return _FusedPair(a, made, append_point, group_size, group_stride, rounds) if few else None
+        return _FusedPair(a, second, append_point, group_size, group_stride, rounds) if few else None
 
     def fits_device_and_is_proven_correct(self, kernel: Kernel) -> bool:
         """Return True if a kernel fits the limits of the device and the verifier proves it correct."""
@@ -145,19 +149,21 @@ def _does_second_only_read_outputs_of_first(a: Step, b: Step) -> bool:
     """Return True if step `b` overwrites nothing that step `a` uses, and each input of `b` that
     overlaps an output of `a` is a part of that output.
     """
-    used, others = storage_spans_of_arguments(a), storage_spans_of_arguments(b)
-    written, read = used[len(a.inputs) :], others[: len(b.inputs)]
-    if any(_spans_overlap(one, other) for one in used for other in others[len(b.inputs) :]):
+    used, second_spans = storage_spans_of_arguments(a), storage_spans_of_arguments(b)
+    written, read = used[len(a.inputs) :], second_spans[: len(b.inputs)]
+    if any(_spans_overlap(span, other) for span in used for other in second_spans[len(b.inputs) :]):
         return False
-    return all(_span_contains(one, other) for one in written for other in read if _spans_overlap(one, other))
+    return all(_span_contains(span, other) for span in written for other in read if _spans_overlap(span, other))
 
 
 def _arguments_sharing_storage_with_view(step: Step, view: View) -> tuple[tuple[int, int], ...]:
     """Return the arguments of a step that share the storage of a view, as (index of the argument,
     offset of the view in it).
     """
-    found = ((k, view.offset - one.offset) for k, one in enumerate(step.args) if one.storage is view.storage)
-    return tuple(found)
+    matches = (
+        (k, view.offset - argument.offset) for k, argument in enumerate(step.args) if argument.storage is view.storage
+    )
+    return tuple(matches)
 
 
 def _spans_overlap(a: StorageSpan, b: StorageSpan) -> bool:
@@ -212,9 +218,9 @@ class _AppendPoint:
         blocks, threads = block_and_thread_loops(kernel)
         match block_stmts_or_self(threads.body):
             case (*before, arrives, If(cond=cond, then=then)) if (
-                found := last_block_counter_increment(arrives)
+                increment := last_block_counter_increment(arrives)
             ) is not None:
-                size, index = found.args[1], getattr(found.args[0], "index", None)
+                size, index = increment.args[1], getattr(increment.args[0], "index", None)
                 if not (isinstance(index, Var) and isinstance(size, Const)):
                     return None
 
@@ -236,9 +242,9 @@ class _AppendPoint:
         """Return the ways to group blocks, as (size, stride): `size` blocks whose indices are
         `stride` apart; small groups first.
         """
-        found = set(self._constants_dividing_block_index())
-        near = {(size, 1) for size in (1, *found, self.count) if self.count % size == 0}
-        far = {(self.count // n, n) for n in found if self.count % n == 0}
+        divisors = set(self._constants_dividing_block_index())
+        near = {(size, 1) for size in (1, *divisors, self.count) if self.count % size == 0}
+        far = {(self.count // n, n) for n in divisors if self.count % n == 0}
         if self.number is not self.blocks.var:
             far = set()
         return sorted(near | far)
@@ -250,7 +256,7 @@ class _AppendPoint:
         for node in all_exprs_in_stmt(self.threads.body):
             match node:
                 case Binary(op="floordiv" | "floormod", a=a, b=Const(value=n)) if 1 < n < self.count:
-                    if {one for one in walk(a) if isinstance(one, Var)} == {self.number}:
+                    if {subexpr for subexpr in walk(a) if isinstance(subexpr, Var)} == {self.number}:
                         yield int(n)
 
 
@@ -334,14 +340,14 @@ class _FusedPair:
 
     def map_second_kernel_params_to_buffers(self) -> BufferOffsets:
         """Map the parameters of the second kernel to buffers, with offsets, of the fused kernel."""
-        found: BufferOffsets = {x: (x, as_expr(0)) for x in self.b.kernel.params}
+        offsets: BufferOffsets = {x: (x, as_expr(0)) for x in self.b.kernel.params}
         given = list(zip(self.a.kernel.params, self.a.args, strict=True))
-        for own, view in zip(self.b.kernel.inputs, self.b.inputs, strict=True):
+        for param, view in zip(self.b.kernel.inputs, self.b.inputs, strict=True):
             for buffer, other in given:
                 first = view.offset - other.offset
-                if other.storage is view.storage and 0 <= first <= buffer.size - own.size:
-                    found[own] = buffer, as_expr(first)
-        return found
+                if other.storage is view.storage and 0 <= first <= buffer.size - param.size:
+                    offsets[param] = buffer, as_expr(first)
+        return offsets
 
     def reuse_first_kernel_shared_memory(self, buffer_offsets: BufferOffsets) -> list[Buffer]:
         """Assign the shared-memory arrays of the second kernel to the memory of the first kernel's
@@ -351,14 +357,14 @@ class _FusedPair:
         not fit.
         """
         room = dict.fromkeys(self.a.kernel.shared, 0)
-        more = list[Buffer]()
-        for own in sorted(self.b.kernel.shared, key=lambda x: -x.size):
-            size = -(-own.size // _SHARED_ARRAY_ALIGNMENT_ELEMENTS) * _SHARED_ARRAY_ALIGNMENT_ELEMENTS
+        extra_arrays = list[Buffer]()
+        for array in sorted(self.b.kernel.shared, key=lambda x: -x.size):
+            size = -(-array.size // _SHARED_ARRAY_ALIGNMENT_ELEMENTS) * _SHARED_ARRAY_ALIGNMENT_ELEMENTS
             fitting = (x for x, at in room.items() if at + size <= x.size)
-            fit = next((x for x in fitting if x.dtype == own.dtype), None)
+            fit = next((x for x in fitting if x.dtype == array.dtype), None)
             if fit is None:
-                more.append(own)
+                extra_arrays.append(array)
             else:
-                buffer_offsets[own] = fit, as_expr(room[fit])
+                buffer_offsets[array] = fit, as_expr(room[fit])
                 room[fit] += size
-        return more
+        return extra_arrays

@@ -32,9 +32,9 @@ def bits_to_float32(u: Expr) -> Expr:
 
 def evaluate_polynomial_by_horner(x: Expr, coefficients: str) -> Expr:
     """Return a polynomial in x by Horner's scheme; `coefficients` begin with the highest power."""
-    first, *others = (float(c) for c in coefficients.split())
+    first, *rest = (float(c) for c in coefficients.split())
     value: Expr = as_expr(first, x)
-    for c in others:
+    for c in rest:
         value = value * x + c
     return value
 

@@ -113,8 +113,8 @@ def elementary_function_definition(name: str, dtype: DType, uses_fma: bool = Fal
     formula = _FORMULAS.get((name, carrier))
     if formula is None:
         return None
-    made = function_from_formula(name, carrier, formula)
+    program = function_from_formula(name, carrier, formula)
     if not uses_fma:
-        return made
-    body = tuple(Declare(stmt.var, fuse(stmt.value)) for stmt in made.body)
-    return ElementaryFunction(name, made.params, body, fuse(made.result))
+        return program
+    body = tuple(Declare(stmt.var, fuse(stmt.value)) for stmt in program.body)
+    return ElementaryFunction(name, program.params, body, fuse(program.result))

@@ -48,14 +48,16 @@ def _log2_gamma_by_stirling(z: Expr, near: Expr) -> FloatPair:
     log, rest = fast_two_sum(log, as_expr(-1.44269502, y))  # less log2(e)
     factor = select(y > MIN_LARGE_ARGUMENT, y * 0.00390625, y - 0.5)
     w, error = exact_float32_product(factor, log)
-    w, lost = exact_sum_any_magnitude(w, select(y > MIN_LARGE_ARGUMENT, as_expr(0.0, y), 0.60440052))
+    w, w_low = exact_sum_any_magnitude(w, select(y > MIN_LARGE_ARGUMENT, as_expr(0.0, y), 0.60440052))
     s = as_expr(1.0, y) / y
     series = s * evaluate_polynomial_by_horner(
         s * s, "2.8816654e-4 -4.9371691e-4 7.8390911e-4 -2.7773681e-3 8.3333328e-2"
     )
     # the rounding error of y times the derivative
-    moved = select(near, (z - (y - 2.0)) * (z * 0.6 + 0.63), 0.0)
-    return w, lost + ((error + factor * (rest + (low - 1.925963e-8))) + (series * 1.44269504 + (moved + 2.8735342e-8)))
+    correction = select(near, (z - (y - 2.0)) * (z * 0.6 + 0.63), 0.0)
+    return w, w_low + (
+        (error + factor * (rest + (low - 1.925963e-8))) + (series * 1.44269504 + (correction + 2.8735342e-8))
+    )
 
 
 def _gamma_correction_factor(below: Expr, z: Expr, near: Expr, r: Expr) -> FloatPair:
@@ -66,12 +68,12 @@ def _gamma_correction_factor(below: Expr, z: Expr, near: Expr, r: Expr) -> Float
     s, s_low = exact_float32_product(r, r)
     p = evaluate_polynomial_by_horner(s, "2.2146916e-3 -2.610443e-2 1.9074535e-1 -8.1174201e-1 1.6449341")
     less, rest = exact_float32_product(s, p)
-    one, lost = fast_two_sum(as_expr(1.0, s), -less)
-    lost = lost - (rest + s_low * p)
-    wave, error = exact_float32_product(r, one)
+    sinc, sinc_low = fast_two_sum(as_expr(1.0, s), -less)
+    sinc_low = sinc_low - (rest + s_low * p)
+    wave, error = exact_float32_product(r, sinc)
     u, u_low = exact_sum_any_magnitude(z, as_expr(1.0, z))
     u, u_low = select(near, u, 1.0), select(near, u_low, 0.0)
-    d, d_low = select(below, wave, u), select(below, error + r * lost, u_low)
+    d, d_low = select(below, wave, u), select(below, error + r * sinc_low, u_low)
     times = select(below, select(near, as_expr(1.0, z), z), select(near, z, 1.0))
     high, rest = exact_float32_product(d, times)
     return _divide_pairs((select(below, u, 1.0), select(below, u_low, 0.0)), (high, rest + d_low * times))

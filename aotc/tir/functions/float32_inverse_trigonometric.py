@@ -76,12 +76,12 @@ def _atan_of_quotient(n: Expr, d: Expr, scale: Expr) -> FloatPair:
     """
     q, below = n / d, d * scale
     p, error = exact_float32_product(q, below)
-    lost = select(q > 1e-4, ((n * scale - p) - error) / below, 0.0)
+    q_low = select(q > 1e-4, ((n * scale - p) - error) / below, 0.0)
     s = q * q
     p = evaluate_polynomial_by_horner(s, "1.1345221e-3 -7.4253632e-3 2.2777617e-2 -4.4983257e-2 "
 "6.763649e-2 -8.8214621e-2 1.1061233e-1"
                   " -1.4280343e-1 1.9999716e-1 -3.3333328e-1")  # fmt: skip
-    return q, (q * s) * p + lost * (s * -0.5 + 1.0)
+    return q, (q * s) * p + q_low * (s * -0.5 + 1.0)
 
 
 def atan(x: Expr) -> Expr:
@@ -103,9 +103,9 @@ def atan2(y: Expr, x: Expr) -> Expr:
     n = select(infinite, select(n > MAX_FLOAT32, as_expr(1.0, x), 0.0), n)
     d = select(infinite | n.equal(0.0), 1.0, d)
     value, rest = _atan_of_quotient(n, d, select(d < 1.0, as_expr(2.0**96, x), 1.0))
-    steep, behind = a > b, float32_to_bits(x) & FLOAT32_SIGN_BIT
-    quarters = select(steep, as_expr(1.0, x), select(behind.equal(0), as_expr(0.0, x), 2.0))
-    sign = select(steep, behind ^ FLOAT32_SIGN_BIT, behind)
+    steep, x_sign = a > b, float32_to_bits(x) & FLOAT32_SIGN_BIT
+    quarters = select(steep, as_expr(1.0, x), select(x_sign.equal(0), as_expr(0.0, x), 2.0))
+    sign = select(steep, x_sign ^ FLOAT32_SIGN_BIT, x_sign)
     return call("copysign", _add_multiple_of_half_pi(quarters, value, rest, sign), y)
 
 

@@ -306,16 +306,16 @@ def _reduce_angle_by_half_pi(x: Expr) -> tuple[Expr, FloatPair]:
     below = as_expr(0, u) - (fraction >> 63)
     fraction, rest = fraction ^ below, rest ^ below
     # each group of 52 bits becomes an integer: it is the fraction of a float of magnitude 2^52
-    one, unit = TWO_POW_52_BITS, 2.0**52
-    first = (bits_to_float64((fraction >> 12) | one) - unit) * 2.0**-52
-    second = bits_to_float64(((fraction << 40) & (2**52 - 1)) | (rest >> 24) | one) - unit
-    third = bits_to_float64((rest & (2**24 - 1)) | one) - unit
+    exponent_bits, unit = TWO_POW_52_BITS, 2.0**52
+    first = (bits_to_float64((fraction >> 12) | exponent_bits) - unit) * 2.0**-52
+    second = bits_to_float64(((fraction << 40) & (2**52 - 1)) | (rest >> 24) | exponent_bits) - unit
+    third = bits_to_float64((rest & (2**24 - 1)) | exponent_bits) - unit
     f, g = fast_two_sum(first, second * 2.0**-104)
     head, tail = multiply_double_doubles((f, g + third * 2.0**-128), (1.5707963267948966, 6.123233995736766e-17))
     sign = below & FLOAT64_SIGN_BIT
-    turned = bits_to_float64(float64_to_bits(head) ^ sign), bits_to_float64(float64_to_bits(tail) ^ sign)
+    signed_angle = bits_to_float64(float64_to_bits(head) ^ sign), bits_to_float64(float64_to_bits(tail) ^ sign)
     quarter = select(small, as_expr(0, u), (high + 2**61) >> 62)
-    return quarter, select_double_double(small, (a, as_expr(0.0, x)), turned)
+    return quarter, select_double_double(small, (a, as_expr(0.0, x)), signed_angle)
 
 
 _SINE_COEFFICIENTS: Final = ("1.5897004783335875e-10 -2.5050762098044802e-08 "
@@ -344,8 +344,8 @@ def cosine_of_reduced_angle(r: FloatPair) -> FloatPair:
 
 
 def _sine_shifted_by_quarters(x: Expr, quarters: int, sign: Expr) -> Expr:
-    turned, r = _reduce_angle_by_half_pi(x)
-    q = turned + quarters
+    quadrant, r = _reduce_angle_by_half_pi(x)
+    q = quadrant + quarters
     head, _ = select_double_double((q & 1).not_equal(0), cosine_of_reduced_angle(r), sine_of_reduced_angle(r))
     value = bits_to_float64(float64_to_bits(head) ^ ((q & 2) << 62) ^ sign)
     return select(call("abs", x) <= MAX_FLOAT64, value, NAN)

@@ -142,9 +142,9 @@ def lgamma(x: Expr) -> Expr:
         select_double_double(below, add_double_doubles(negate_double_double(size), _LOG_PI_PAIR), size),
         negate_double_double(log_as_pair(*select_double_double(far, product_, rest))),
     )
-    made = value[0] + value[1]
-    one, two = x - 1.0, x - 2.0
-    near_one = _log_gamma_near_zero(one, (-0.5772156649015329, 4.942915152430645e-18),
+    result = value[0] + value[1]
+    x_minus_1, two = x - 1.0, x - 2.0
+    near_one = _log_gamma_near_zero(x_minus_1, (-0.5772156649015329, 4.942915152430645e-18),
                           "-0.07785081477671336 0.08419639294913914 -0.09094913690744505 0.10009574692025688"
                           " -0.11133427842670506 0.1255096770484116 -0.1440498967529541 0.16955717699051576"
                           " -0.20738555102868272 0.27058080842778687 -0.40068563438653143"
@@ -154,8 +154,8 @@ def lgamma(x: Expr) -> Expr:
                           " 9.945728698776387e-05 -0.00022315475883445297 0.0005096695252005156"
                           " -0.0011927539117027792 0.0028905103307411044 -0.007385551028673986"
                           " 0.020580808427784546 -0.0673523010531981 0.3224670334241132")  # fmt: skip
-    made = select(call("abs", one) < 0.0625, near_one, select(call("abs", two) < 0.0625, near_two, made))
-    made = select(a < 2.0**-60, -call("log", a), made)
+    result = select(call("abs", x_minus_1) < 0.0625, near_one, select(call("abs", two) < 0.0625, near_two, result))
+    result = select(a < 2.0**-60, -call("log", a), result)
     pole = (x <= 0.0) & call("floor", a).equal(a)
-    made = select(pole | (a > _MAX_LGAMMA_ARGUMENT) & (x > 0.0), INFINITY, made)
-    return select(x.equal(x), made, x)
+    result = select(pole | (a > _MAX_LGAMMA_ARGUMENT) & (x > 0.0), INFINITY, result)
+    return select(x.equal(x), result, x)

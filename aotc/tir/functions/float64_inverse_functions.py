@@ -65,8 +65,8 @@ def _angle_of_point(y: FloatPair, x: FloatPair) -> FloatPair:
                   " 0.1999999999999977 -0.3333333333333333")  # fmt: skip
     angles = ((0.0, 0.0), (0.4636476090008061, 2.2698777452961687e-17), (PI_PAIR[0] / 4, PI_PAIR[1] / 4))
     base = [
-        select(low, as_expr(one, v), select(middle, as_expr(two, v), three))
-        for one, two, three in zip(*angles, strict=True)
+        select(low, as_expr(low_angle, v), select(middle, as_expr(two, v), three))
+        for low_angle, two, three in zip(*angles, strict=True)
     ]
     r = add_double_doubles((base[0], base[1]), fast_two_sum(t, rest + (t * z) * p))
     return select_double_double(steep, add_double_doubles(negate_double_double(r), (PI_PAIR[0] / 2, PI_PAIR[1] / 2)), r)
@@ -90,12 +90,12 @@ def atan2(y: Expr, x: Expr) -> Expr:
     # both are scaled to a range in which sums are finite and products are exact
     ay, ax = call("abs", y), call("abs", x)
     infinite = (ay > MAX_FLOAT64) | (ax > MAX_FLOAT64)
-    one = as_expr(1.0, x)
-    py, px = (select(infinite, select(c > MAX_FLOAT64, one, 0.0), c) for c in (ay, ax))
+    unit = as_expr(1.0, x)
+    py, px = (select(infinite, select(c > MAX_FLOAT64, unit, 0.0), c) for c in (ay, ax))
     most = select(py > px, py, px)
     scale = select(most > 2.0**900, as_expr(2.0**-60, x), select(most < 2.0**-700, as_expr(2.0**300, x), 1.0))
     q = py / px
-    px = select(most.equal(0.0), one, px * scale)
+    px = select(most.equal(0.0), unit, px * scale)
     left = (float64_to_bits(x) >> 63).not_equal(0)
     value = _pi_minus_angle_if(left, _angle_of_point(_pair_with_zero_tail(py * scale), _pair_with_zero_tail(px)))
     value = select((q < _MAX_LINEAR_ARGUMENT) & (left.equal(False)), q, value)

@@ -42,9 +42,9 @@ def function_from_formula(name: str, dtype: DType, formula: Callable[..., Expr])
     result = formula(*params)
     order, uses = _postorder_and_use_counts(result)
     body: list[Declare] = []
-    made: dict[int, tuple[Expr, int]] = {}
+    value_and_depth: dict[int, tuple[Expr, int]] = {}
     for node in order:
-        inner = [made[id(o)] for o in operands(node)]
+        inner = [value_and_depth[id(o)] for o in operands(node)]
         value = with_operands(node, tuple(e for e, _ in inner))
         depth = 1 + max((d for _, d in inner), default=-1)
         leaf = isinstance(node, (Var, Const))
@@ -52,8 +52,8 @@ def function_from_formula(name: str, dtype: DType, formula: Callable[..., Expr])
             register = Var("t", value.dtype)
             body.append(Declare(register, value))
             value, depth = register, 0
-        made[id(node)] = value, 0 if leaf else depth
-    return ElementaryFunction(name, params, tuple(body), made[id(result)][0])
+        value_and_depth[id(node)] = value, 0 if leaf else depth
+    return ElementaryFunction(name, params, tuple(body), value_and_depth[id(result)][0])
 
 
 def _postorder_and_use_counts(result: Expr) -> tuple[list[Expr], Counter[int]]:
@@ -62,14 +62,14 @@ def _postorder_and_use_counts(result: Expr) -> tuple[list[Expr], Counter[int]]:
     """
     order: list[Expr] = []
     uses: Counter[int] = Counter()
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     stack: list[tuple[Expr, bool]] = [(result, False)]
     while stack:
         node, done = stack.pop()
         if done:
             order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
+        elif id(node) not in visited_ids:
+            visited_ids.add(id(node))
             stack.append((node, True))
             uses.update(map(id, operands(node)))
             stack.extend((o, False) for o in reversed(operands(node)))

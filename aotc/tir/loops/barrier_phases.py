@@ -81,21 +81,21 @@ class BarrierPhases:
         private_memory    memory of which each iteration has a copy of its own, which cannot cause races
         """
         changing = frozenset(s.var for s in walk_stmts(loop.body) if isinstance(s, Assign))
-        made = BarrierPhases(
+        phases = BarrierPhases(
             ranges, frozenset(b for b in written_buffers(loop.body) if b not in private_memory), changing
         )
         if loop.kind == "thread" and (
             any(map(warp_instruction_of_stmt, walk_stmts(loop.body))) and _has_divergent_barrier(loop, within_warp=True)
         ):
-            made.problem = _DIVERGENT_WARP_CALL_MESSAGE
+            phases.problem = _DIVERGENT_WARP_CALL_MESSAGE
         if loop.kind == "block" or not contains_barrier(loop.body):
-            made.found = [loop.body]
+            phases.found = [loop.body]
         elif _has_divergent_barrier(loop, within_warp=False):
-            made.problem = _DIVERGENT_BARRIER_MESSAGE
+            phases.problem = _DIVERGENT_BARRIER_MESSAGE
         else:
-            made.add_stmt_to_phases(loop.body, {})
-            made.end_phase()
-        return made
+            phases.add_stmt_to_phases(loop.body, {})
+            phases.end_phase()
+        return phases
 
     def end_phase(self) -> None:
         """End the current phase (the statements between two barriers), at a barrier."""
@@ -189,14 +189,14 @@ def _has_divergent_barrier(loop: For, *, within_warp: bool) -> bool:
     """Return True if threads may diverge around a barrier or, with `within_warp`, threads of one
     warp around a warp-wide instruction.
     """
-    own: set[Var] = set()
-    spread = _DivergenceAnalysis(loop.var, own, within_warp)
+    divergent_vars: set[Var] = set()
+    spread = _DivergenceAnalysis(loop.var, divergent_vars, within_warp)
     while True:
-        size = len(own)
+        size = len(divergent_vars)
         divided = spread.has_divergent_barrier_in(
             loop.body, is_divergent=within_warp and constant_trip_count(loop) % THREADS_PER_WARP != 0
         )
-        if len(own) == size:
+        if len(divergent_vars) == size:
             return divided
 
 
@@ -224,10 +224,10 @@ class _DivergenceAnalysis:
         differs = any(map(self.differs_between_threads, stmt_exprs(stmt)))
         if isinstance(stmt, (For, Declare, Assign)) and (is_divergent or differs):
             self.own.add(stmt.var)
-        met = warp_instruction_of_stmt(stmt) is not None if self.warp else is_barrier(stmt)
+        is_sync_point = warp_instruction_of_stmt(stmt) is not None if self.warp else is_barrier(stmt)
         is_divergent = is_divergent or (differs and isinstance(stmt, (For, While, If)))
-        found = [self.has_divergent_barrier_in(s, is_divergent=is_divergent) for s in stmt_children(stmt)]
-        return any(found) or (is_divergent and met)
+        child_results = [self.has_divergent_barrier_in(s, is_divergent=is_divergent) for s in stmt_children(stmt)]
+        return any(child_results) or (is_divergent and is_sync_point)
 
     def differs_between_threads(self, expr: Expr) -> bool:
         """Return True if a value may differ between threads; `t // 32` and `t < 64` do not differ

@@ -60,10 +60,10 @@ class LinearAccess(NamedTuple):
 
 def simplify_divmod_in_address(access: LinearAccess) -> LinearAccess:
     """Return an access to equal addresses with as few quotients and remainders as possible."""
-    found = LinearForm(const=access.form.const)
+    new_form = LinearForm(const=access.form.const)
     for atom, factor in access.form.terms.items():
-        found = found.add_multiple(_reduce_divmod_by_common_factor(atom, access), factor)
-    return access._replace(form=recombine_divmod_terms(found, access.ranges))
+        new_form = new_form.add_multiple(_reduce_divmod_by_common_factor(atom, access), factor)
+    return access._replace(form=recombine_divmod_terms(new_form, access.ranges))
 
 
 def _reduce_divmod_by_common_factor(atom: Expr, access: LinearAccess) -> LinearForm:
@@ -129,8 +129,8 @@ def common_fixed_terms(accesses: Sequence[LinearAccess], is_fixed: IsFixed) -> d
     """Return the terms that the addresses of all accesses contain with an equal factor, among those
     fixed in all iterations.
     """
-    first, *others = (access.form.terms for access in accesses)
-    return {a: c for a, c in first.items() if is_fixed(a) and all(o.get(a) == c for o in others)}
+    first, *other_terms = (access.form.terms for access in accesses)
+    return {a: c for a, c in first.items() if is_fixed(a) and all(o.get(a) == c for o in other_terms)}
 
 
 def _quotient_and_remainder_of_address(form: LinearForm, factor: int) -> tuple[LinearForm, LinearForm]:
@@ -163,8 +163,8 @@ def _equal_digits_imply_equal_variable(
             continue
         quotient = linear_form(binary("floordiv", *division[:2]), access.ranges)
         if all(a in known for a in quotient.terms):
-            others = [LinearForm({a: 1}) for a in known if a is not atom]
+            other_digits = [LinearForm({a: 1}) for a in known if a is not atom]
             return _equal_digits_imply_equal_variable(
-                [*others, linear_form(division[0], access.ranges)], access, var, is_fixed
+                [*other_digits, linear_form(division[0], access.ranges)], access, var, is_fixed
             )
     return False

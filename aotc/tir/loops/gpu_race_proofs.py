@@ -58,11 +58,11 @@ def why_gpu_loop_may_race(
     for phase in phases.found if constant_trip_count(loop) != 1 else ():  # a single iteration cannot race
         accesses: Accesses = {buffer: [] for buffer in written_buffers(phase) if buffer not in private_buffers}
         loop_dependence.collect_accesses(phase, ranges, accesses, expands_registers=True)
-        for buffer, found in accesses.items():
-            apart = iterations_access_distinct_elements(found, loop, outer_vars) or _DisjointAccessProof(
-                buffer, loop, outer_vars
-            ).accesses_are_disjoint(phase, ranges)
-            if not apart and not is_race_free_by_enumeration(buffer, phase, loop, ranges, outer_vars):
+        for buffer, buffer_accesses in accesses.items():
+            is_disjoint = iterations_access_distinct_elements(
+                buffer_accesses, loop, outer_vars
+            ) or _DisjointAccessProof(buffer, loop, outer_vars).accesses_are_disjoint(phase, ranges)
+            if not is_disjoint and not is_race_free_by_enumeration(buffer, phase, loop, ranges, outer_vars):
                 return f"iterations may touch the same elements of {buffer.name}"
     return phases.problem
 
@@ -163,9 +163,9 @@ class _DisjointAccessProof:
 
     def accesses_in_stmt(self, stmt: Stmt, ranges: Ranges) -> list[LinearAccess]:
         """Return all loads and stores of the buffer under proof in a statement."""
-        found: Accesses = {self.buffer: []}
-        loop_dependence.collect_accesses(stmt, ranges, found, expands_registers=True)
-        return found[self.buffer]
+        accesses: Accesses = {self.buffer: []}
+        loop_dependence.collect_accesses(stmt, ranges, accesses, expands_registers=True)
+        return accesses[self.buffer]
 
     def addresses_determine_iteration(self, stmt: Stmt, ranges: Ranges, counters: _CounterDefinitions) -> bool:
         """Return True if the addresses in a statement determine the counters (see the class), and
@@ -173,10 +173,10 @@ class _DisjointAccessProof:
 
         The accesses are then appended to `parts`.
         """
-        found = self.accesses_in_stmt(stmt, ranges)
-        if not self.are_addresses_injective_in_iteration(found, ranges, counters):
+        accesses = self.accesses_in_stmt(stmt, ranges)
+        if not self.are_addresses_injective_in_iteration(accesses, ranges, counters):
             return False
-        self.parts.append(found)
+        self.parts.append(accesses)
         return True
 
     def are_addresses_injective_in_iteration(
@@ -188,7 +188,7 @@ class _DisjointAccessProof:
         of the iteration.
         """
         known = (accesses, ranges, counters), self.add_iteration_terms_as_counters(accesses, ranges, counters)
-        return any(self.are_addresses_injective_by_counters(*one, counters) for one in known)
+        return any(self.are_addresses_injective_by_counters(*args, counters) for args in known)
 
     def add_iteration_terms_as_counters(
         self, found: Sequence[LinearAccess], ranges: Ranges, counters: _CounterDefinitions
@@ -219,22 +219,24 @@ class _DisjointAccessProof:
         are the counters not used so far.
         """
         used = {n for access in accesses for atom in access.form.terms for n in walk(atom)}
-        own = {var: value for var, value in counters.items() if var in used}
-        if not own or not all(self.are_addresses_injective_in_counter(accesses, var, ranges) for var in own):
+        used_counters = {var: value for var, value in counters.items() if var in used}
+        if not used_counters or not all(
+            self.are_addresses_injective_in_counter(accesses, var, ranges) for var in used_counters
+        ):
             return False
-        told = _combine_to_mixed_radix_number(
-            [_replace_counters_by_definitions(value, counters) for value in own.values()], ranges
+        number = _combine_to_mixed_radix_number(
+            [_replace_counters_by_definitions(value, counters) for value in used_counters.values()], ranges
         )
-        if told is not None and iterations_access_distinct_elements(
-            [told], _set_loop_bounds_to_var_range(self.loop, ranges), self.fixed
+        if number is not None and iterations_access_distinct_elements(
+            [number], _set_loop_bounds_to_var_range(self.loop, ranges), self.fixed
         ):
             return True
-        rest = {var: value for var, value in unused_counters.items() if var not in own}
-        told = _combine_to_mixed_radix_number(own.values(), ranges)
+        rest = {var: value for var, value in unused_counters.items() if var not in used_counters}
+        number = _combine_to_mixed_radix_number(used_counters.values(), ranges)
         return (
             0 < len(rest) < len(unused_counters)
-            and told is not None
-            and self.are_addresses_injective_in_iteration([told], ranges, rest)
+            and number is not None
+            and self.are_addresses_injective_in_iteration([number], ranges, rest)
         )
 
     def are_addresses_injective_in_counter(
@@ -245,10 +247,10 @@ class _DisjointAccessProof:
         if high - low == math.inf:
             return False
         least = LinearForm(const=min((access.form.const for access in accesses), default=0))
-        moved = [access._replace(form=access.form.add_multiple(least, -1)) for access in accesses]
+        offset_accesses = [access._replace(form=access.form.add_multiple(least, -1)) for access in accesses]
         values = For(counter, Const(int(high) + 1, INDEX), self.loop.body, begin=Const(int(low), INDEX))
         return iterations_access_distinct_elements(accesses, values, self.fixed) or iterations_access_distinct_elements(
-            moved, values, self.fixed
+            offset_accesses, values, self.fixed
         )
 
 
@@ -256,14 +258,14 @@ def _combine_to_mixed_radix_number(values: Iterable[Expr], ranges: Ranges) -> Li
     """Combine several values into one mixed-radix number that determines all of them; None if one
     of them is unbounded.
     """
-    told, unit = LinearForm(), 1
+    number_form, unit = LinearForm(), 1
     for form in (linear_form(value, ranges) for value in values):
         first, last = bounds_of_linear_form(form, ranges)
         if last - first == math.inf:
             return None
-        told = told.add_multiple(form, unit).add_multiple(LinearForm(const=-int(first) * unit))
+        number_form = number_form.add_multiple(form, unit).add_multiple(LinearForm(const=-int(first) * unit))
         unit *= int(last - first) + 1
-    return LinearAccess(told, 1, ranges, {})
+    return LinearAccess(number_form, 1, ranges, {})
 
 
 def _replace_counters_by_definitions(expr: Expr, counters: _CounterDefinitions) -> Expr:

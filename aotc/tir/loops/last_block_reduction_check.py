@@ -64,21 +64,21 @@ def split_at_last_block_counters(loop: For) -> list[For] | None:
     Return None if the counters are used in a form other than that of the module's example,
     optionally within one branch of `if b < 8 { ... } else { ... }`.
     """
-    found: list[For] = []
+    new_loops: list[For] = []
     while any(map(last_block_counter_increment, walk_stmts(loop.body))):
         match block_stmts_or_self(loop.body), loop.end:
             case (For(kind="thread") as threads,), Const(value=blocks):
                 group = Var("group")
-                made = _NumberedBlocks(loop.var, int(blocks), threads.var).split_gpu_block_body_at_atomic_counter(
+                split = _NumberedBlocks(loop.var, int(blocks), threads.var).split_gpu_block_body_at_atomic_counter(
                     threads.body, group
                 )
             case _:
-                made = None
-        if made is None:
+                split = None
+        if split is None:
             return None
-        found.append(_rebuild_gpu_launch_with_body(loop, threads, made.before))
-        loop = _rebuild_gpu_launch_with_body(For(group, made.groups, loop.body, kind="block"), threads, made.body)
-    return [*found, loop]
+        new_loops.append(_rebuild_gpu_launch_with_body(loop, threads, split.before))
+        loop = _rebuild_gpu_launch_with_body(For(group, split.groups, loop.body, kind="block"), threads, split.body)
+    return [*new_loops, loop]
 
 
 def _rebuild_gpu_launch_with_body(blocks: For, threads: For, body: Stmt) -> For:
@@ -149,19 +149,19 @@ class _NumberedBlocks:
         branch has another form.
         """
         match else_body.stmts:
-            case (Declare(var=own, value=Binary(op="max", a=number, b=Const(value=0))) as declare, *others):
+            case (Declare(var=local_block, value=Binary(op="max", a=number, b=Const(value=0))) as declare, *else_stmts):
                 form = linear_form(number, {}).add_multiple(linear_form(self.block, {}), -1)
             case _:
                 return None
         if form.terms or form.const != -first_else_block:
             return None
-        other = Var(own.name)
+        other = Var(local_block.name)
         a = _NumberedBlocks(self.block, first_else_block, self.thread).split_gpu_block_body_at_atomic_counter(
             branch.then, block_group_number
         )
-        b = _NumberedBlocks(own, self.count - first_else_block, self.thread).split_gpu_block_body_at_atomic_counter(
-            Block(others), other
-        )
+        b = _NumberedBlocks(
+            local_block, self.count - first_else_block, self.thread
+        ).split_gpu_block_body_at_atomic_counter(Block(else_stmts), other)
         if a is None or b is None:
             return None
         before = If(branch.cond, a.before, Block((declare, b.before)))
@@ -187,29 +187,31 @@ class _NumberedBlocks:
                 return None
         changing = assigned_registers(Block(before))
         known: dict[Var, Expr] = {}
-        turn, own = Var("turn"), dict[Var, Expr]()
-        kept: list[Stmt] = []
+        turn, replacements = Var("turn"), dict[Var, Expr]()
+        new_before: list[Stmt] = []
         for stmt in before:
             if isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in changing:
                 value = known[stmt.var] = substitute(stmt.value, known)
-                found = self.operator_of_gpu_block_number_divmod(value, size)
-                if found is not None or isinstance(value, Const):
-                    own[stmt.var] = {"floordiv": block_group_number, "floormod": turn}.get(found or "", value)
+                divmod_op = self.operator_of_gpu_block_number_divmod(value, size)
+                if divmod_op is not None or isinstance(value, Const):
+                    replacements[stmt.var] = {"floordiv": block_group_number, "floormod": turn}.get(
+                        divmod_op or "", value
+                    )
                     continue
-            kept.append(stmt)
+            new_before.append(stmt)
         index = substitute(index, known)
         whole = self.count == size and isinstance(index, Const)
         if not whole and self.operator_of_gpu_block_number_divmod(index, size) != "floordiv":
             return None
-        told = {var for var, value in own.items() if value is not turn}
+        uniform_vars = {var for var, value in replacements.items() if value is not turn}
         used = {
             n for n in (*all_exprs_in_stmt(final_work), *modified_vars_and_buffers(final_work)) if isinstance(n, Var)
         }
         declared = {s.var for s in walk_stmts(final_work) if isinstance(s, (Declare, For))}
-        if not used <= declared | told | {self.thread}:
+        if not used <= declared | uniform_vars | {self.thread}:
             return None
-        first = substitute_in_stmt(Block(kept), {**own, self.block: block_group_number * size + turn})
-        body = Block((For(turn, size, first), substitute_in_stmt(final_work, own)))
+        first = substitute_in_stmt(Block(new_before), {**replacements, self.block: block_group_number * size + turn})
+        body = Block((For(turn, size, first), substitute_in_stmt(final_work, replacements)))
         return _CounterSplit(Block(before), self.count // size, body)
 
     def operator_of_gpu_block_number_divmod(self, value: Expr, size: int) -> str | None:

@@ -309,11 +309,11 @@ class _IndexLinearizer:
 
     def linear_form_of_index(self, index: Expr) -> LinearForm:
         """Return an index as a linear form, with registers and shifted loop variables replaced."""
-        found = linear_form(self._replace_registers_by_values(index), self.ranges)
-        for var in [a for a in found.terms if isinstance(a, Var) and a in self.moved]:
-            factor = found.terms[var]
-            found = found.add_multiple(LinearForm({var: factor}), -1).add_multiple(self.moved[var], factor)
-        return found
+        form = linear_form(self._replace_registers_by_values(index), self.ranges)
+        for var in [a for a in form.terms if isinstance(a, Var) and a in self.moved]:
+            factor = form.terms[var]
+            form = form.add_multiple(LinearForm({var: factor}), -1).add_multiple(self.moved[var], factor)
+        return form
 
     def linear_access(self, index: Expr, lanes: int) -> LinearAccess:
         """Return the access to `lanes` consecutive elements from `index` on, with the address as a
@@ -374,7 +374,7 @@ def elements_possibly_read(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[in
     """
     ranges = dict(ranges)
     values: dict[Var, range] = {}
-    found: set[int] = set()
+    read_elements: set[int] = set()
     for s in walk_stmts(stmt):  # outer loops before inner loops
         if isinstance(s, For):
             low, high = ranges[s.var] = loop_var_interval(s, ranges)
@@ -384,8 +384,8 @@ def elements_possibly_read(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[in
             elements = _enumerate_elements(index, lanes, values) if other is buffer else set()
             if elements is None:
                 return None
-            found |= elements
-    return found
+            read_elements |= elements
+    return read_elements
 
 
 def _enumerate_elements(index: Expr, lanes: int, loop_var_values: Mapping[Var, range]) -> set[int] | None:
@@ -395,13 +395,13 @@ def _enumerate_elements(index: Expr, lanes: int, loop_var_values: Mapping[Var, r
     `_MAX_ENUMERATED_ELEMENTS` elements.
     """
     form = linear_form(index, {var: (numbers[0], numbers[-1]) for var, numbers in loop_var_values.items()})
-    found = set(range(form.const, form.const + lanes))
+    elements = set(range(form.const, form.const + lanes))
     for atom, factor in form.terms.items():
         numbers = loop_var_values.get(atom) if isinstance(atom, Var) else None
-        if numbers is None or len(found) * len(numbers) > _MAX_ENUMERATED_ELEMENTS:
+        if numbers is None or len(elements) * len(numbers) > _MAX_ENUMERATED_ELEMENTS:
             return None
-        found = {n + factor * value for n in found for value in numbers}
-    return found
+        elements = {n + factor * value for n in elements for value in numbers}
+    return elements
 
 
 def why_loop_kind_unproven(
@@ -424,8 +424,8 @@ def why_loop_kind_unproven(
             return f"iterations hand register {register.name} to each other"
     accesses: Accesses = {buffer: [] for buffer in written_buffers(loop.body)}
     collect_accesses(loop.body, {**ranges, loop.var: (low, high)}, accesses, expands_registers=True)
-    for buffer, found in accesses.items():
-        if buffer in unread_buffers or iterations_access_distinct_elements(found, loop, outer_vars):
+    for buffer, buffer_accesses in accesses.items():
+        if buffer in unread_buffers or iterations_access_distinct_elements(buffer_accesses, loop, outer_vars):
             continue
         if buffer.private and is_stored_before_first_load(buffer, loop.body):
             continue
@@ -496,9 +496,9 @@ def iterations_access_distinct_elements(
     """
     if _are_distinct_by_linear_forms(accesses, loop, invariant_vars):
         return True
-    found = [simplify_divmod_in_address(access) for access in accesses]
-    if _are_distinct_by_linear_forms(found, loop, invariant_vars) or mixed_radix_digits_determine_variable(
-        found, loop.var, lambda atom: is_iteration_invariant(atom, invariant_vars)
+    simple_accesses = [simplify_divmod_in_address(access) for access in accesses]
+    if _are_distinct_by_linear_forms(simple_accesses, loop, invariant_vars) or mixed_radix_digits_determine_variable(
+        simple_accesses, loop.var, lambda atom: is_iteration_invariant(atom, invariant_vars)
     ):
         return True
     return len(constant_loop_range(loop)) <= _MAX_ENUMERATED_ITERATIONS and _are_distinct_by_enumeration(
@@ -511,7 +511,7 @@ def _are_distinct_by_enumeration(accesses: Sequence[LinearAccess], loop: For, in
     elements are unknown.
     """
     common = LinearForm(common_fixed_terms(accesses, lambda atom: is_iteration_invariant(atom, invariant_vars)))
-    taken: set[int] = set()
+    used_elements: set[int] = set()
     for value in constant_loop_range(loop):
         here: set[int] = set()
         for access in accesses:
@@ -522,10 +522,10 @@ def _are_distinct_by_enumeration(accesses: Sequence[LinearAccess], loop: For, in
             if elements is None:
                 return False
             here |= elements
-        if here & taken:
+        if here & used_elements:
             return False
-        taken |= here
-    return bool(taken)
+        used_elements |= here
+    return bool(used_elements)
 
 
 def _are_distinct_by_linear_forms(accesses: Sequence[LinearAccess], loop: For, invariant_vars: Container[Var]) -> bool:

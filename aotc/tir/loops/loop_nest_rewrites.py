@@ -143,8 +143,8 @@ def _split_loop_at_condition_changes(
     """Return a loop split where conditions in it change; None if no condition changes or the budget
     does not suffice.
     """
-    found = set(_condition_change_points(loop, {**ranges, loop.var: (values[0], values[-1])}))
-    cuts = sorted(c for c in found if c in values[1:])
+    change_points = set(_condition_change_points(loop, {**ranges, loop.var: (values[0], values[-1])}))
+    cuts = sorted(c for c in change_points if c in values[1:])
     if not cuts or len(cuts) >= min(_MAX_LOOP_PIECES, budget_left.pieces):
         return None
     size = _expr_node_count(loop)
@@ -177,12 +177,12 @@ def _bodies_of_loop_pieces(loop: For, piece_bounds: Sequence[int], ranges: Range
     """
     if len(piece_bounds) <= _MIN_PIECES_TO_BISECT + 1:
         return [loop.body] * (len(piece_bounds) - 1)
-    found: list[Stmt] = []
+    bodies: list[Stmt] = []
     pending, size = [(piece_bounds, loop.body)], _expr_node_count(loop.body)
     while pending and size <= max_nodes:
         among, body = pending.pop()
         if len(among) == 2:
-            found.append(body)
+            bodies.append(body)
             continue
         middle = len(among) // 2
         size -= _expr_node_count(body)
@@ -190,7 +190,7 @@ def _bodies_of_loop_pieces(loop: For, piece_bounds: Sequence[int], ranges: Range
             narrowed = simplify_stmt(body, {**ranges, loop.var: (half[0], half[-1] - 1)})
             pending.append((half, narrowed))
             size += _expr_node_count(narrowed)
-    return None if pending else found
+    return None if pending else bodies
 
 
 def _expr_node_count(stmt: Stmt) -> int:
@@ -320,11 +320,11 @@ def hoist_invariants(stmt: Stmt) -> Stmt:
     """Hoist costly loop-invariant expressions (calls, divisions) out of innermost loops."""
     if not isinstance(stmt, For) or straight_line_stmts(stmt) is None or not constant_unit_step_range(stmt):
         return rebuild_stmt(stmt, hoist_invariants)
-    changing, found = modified_vars_and_buffers(stmt), dict[Expr, Expr]()
-    fresh = map_exprs(stmt.body, lambda e: _replace_invariants_by_registers(e, changing, found))
-    if not found:
+    changing, hoisted_vars = modified_vars_and_buffers(stmt), dict[Expr, Expr]()
+    fresh = map_exprs(stmt.body, lambda e: _replace_invariants_by_registers(e, changing, hoisted_vars))
+    if not hoisted_vars:
         return stmt
-    registers = [Declare(var, value) for value, var in found.items() if isinstance(var, Var)]
+    registers = [Declare(var, value) for value, var in hoisted_vars.items() if isinstance(var, Var)]
     return Block((*registers, replace(stmt, body=fresh)))
 
 

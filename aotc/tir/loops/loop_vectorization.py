@@ -129,18 +129,18 @@ class _LoopVectorizer:
         `ranges` are the ranges of the variables around the statement.
         """
         if isinstance(stmt, For):
-            if (found := self._pack_and_vectorize_short_loop(stmt, ranges)) is not None:
-                return found
+            if (packed_loop := self._pack_and_vectorize_short_loop(stmt, ranges)) is not None:
+                return packed_loop
             ranges = ranges_in([stmt], dict(ranges))
-        made = rebuild_stmt(stmt, lambda s: self.vectorize_loops_in_stmt(s, ranges))
-        if not isinstance(stmt, For) or stmt.kind != "independent" or stmt.step != 1 or contains_vectors(made):
-            return made
+        new_stmt = rebuild_stmt(stmt, lambda s: self.vectorize_loops_in_stmt(s, ranges))
+        if not isinstance(stmt, For) or stmt.kind != "independent" or stmt.step != 1 or contains_vectors(new_stmt):
+            return new_stmt
         if self.may_read_overwritten_alias(stmt):
-            return made
+            return new_stmt
         lanes, most = self.width // _widest_element_bytes(stmt), bounds(stmt.end - stmt.begin, ranges)[1]
         while lanes >= MIN_VECTOR_ELEMENTS and most < 2 * lanes and not isinstance(stmt.end, Const):
             lanes //= 2  # a loop that may be empty would be hard to verify
-        return self._strip_mine_and_vectorize(stmt, lanes, _are_loads_in_bounds(stmt.body, ranges)) or made
+        return self._strip_mine_and_vectorize(stmt, lanes, _are_loads_in_bounds(stmt.body, ranges)) or new_stmt
 
     def _pack_and_vectorize_short_loop(self, nest: For, ranges: Ranges) -> Stmt | None:
         """Return a loop nest with its short inner loop packed (`pack_outer_iterations_to_vector`)
@@ -148,10 +148,10 @@ class _LoopVectorizer:
         """
         shared = {buffer for pair in self.shared for buffer in pair}
         lanes = self.width // _widest_element_bytes(nest) if isinstance(nest.body, For) else 0
-        found = pack_loop_nest(nest, lanes, dict(ranges), shared) if lanes >= MIN_VECTOR_ELEMENTS else None
-        if found is None:
+        packed_nest = pack_loop_nest(nest, lanes, dict(ranges), shared) if lanes >= MIN_VECTOR_ELEMENTS else None
+        if packed_nest is None:
             return None
-        stmt, scratch = found
+        stmt, scratch = packed_nest
         self.scratch.extend(scratch)
         return self.vectorize_loops_in_stmt(stmt, ranges)
 
@@ -238,13 +238,17 @@ def unroll_short_inner_loops(stmt: Stmt, is_inside_loop: bool = False) -> Stmt:
     is_inside_loop    the statement is inside a loop
     """
     inside = is_inside_loop or isinstance(stmt, For)
-    made = rebuild_stmt(stmt, lambda s: unroll_short_inner_loops(s, inside))
-    if not isinstance(made, For) or not is_inside_loop or contains_vectors(made):
-        return made
-    small = constant_trip_count(made) * sum(1 for _ in all_exprs_in_stmt(made)) <= _MAX_UNROLLED_NODES
-    if not 0 < constant_trip_count(made) <= MIN_VECTOR_ELEMENTS or not small or straight_line_stmts(made) is None:
-        return made
-    return Block(simplify_stmt(copy, {}) for copy in unrolled_iterations(made))
+    new_stmt = rebuild_stmt(stmt, lambda s: unroll_short_inner_loops(s, inside))
+    if not isinstance(new_stmt, For) or not is_inside_loop or contains_vectors(new_stmt):
+        return new_stmt
+    small = constant_trip_count(new_stmt) * sum(1 for _ in all_exprs_in_stmt(new_stmt)) <= _MAX_UNROLLED_NODES
+    if (
+        not 0 < constant_trip_count(new_stmt) <= MIN_VECTOR_ELEMENTS
+        or not small
+        or straight_line_stmts(new_stmt) is None
+    ):
+        return new_stmt
+    return Block(simplify_stmt(copy, {}) for copy in unrolled_iterations(new_stmt))
 
 
 def _reduce_loop_end(end: Expr, decrement: int) -> Expr:
@@ -295,12 +299,12 @@ def _operation_count(expr: Expr) -> int:
     loads.
     """
     inner = () if isinstance(expr, Load) else operands(expr)
-    own = (
+    cost = (
         _COSTLY_OPERATION_COST
         if getattr(expr, "op", "") in _DIVISION_OPS
         else isinstance(expr, (Binary, Cast, Select, Unary))
     )
-    return own + sum(map(_operation_count, inner))
+    return cost + sum(map(_operation_count, inner))
 
 
 def _are_loads_in_bounds(stmt: Stmt, ranges: Ranges) -> bool:

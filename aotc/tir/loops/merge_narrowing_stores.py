@@ -46,8 +46,10 @@ def _match_quantization_call_in_store(stmt: Stmt) -> Call | None:
     None.
     """
     value = stmt.value if isinstance(stmt, Store) else None
-    found = isinstance(value, Call) and value.name in _RESULT_DTYPE_OF_QUANTIZE and value.lanes in INT32_VECTOR_LENGTHS
-    return value if found and isinstance(value, Call) else None
+    is_quantization = (
+        isinstance(value, Call) and value.name in _RESULT_DTYPE_OF_QUANTIZE and value.lanes in INT32_VECTOR_LENGTHS
+    )
+    return value if is_quantization and isinstance(value, Call) else None
 
 
 @frozen
@@ -60,10 +62,10 @@ class _QuantizedStoreMerger:
         """Return a statement in which each four adjacent vector stores of quantized bytes are
         merged into one.
         """
-        made = rebuild_stmt(stmt, self.merge_stores_in_stmt)
-        if isinstance(made, For):
-            return self.unroll_by_4_and_merge_stores(made)
-        return Block(self.merge_adjacent_stores(made.stmts)) if isinstance(made, Block) else made
+        new_stmt = rebuild_stmt(stmt, self.merge_stores_in_stmt)
+        if isinstance(new_stmt, For):
+            return self.unroll_by_4_and_merge_stores(new_stmt)
+        return Block(self.merge_adjacent_stores(new_stmt.stmts)) if isinstance(new_stmt, Block) else new_stmt
 
     def unroll_by_4_and_merge_stores(self, loop: For) -> Stmt:
         """Return a loop over vectors unrolled by four, with its stores merged; the loop itself if
@@ -94,9 +96,9 @@ class _QuantizedStoreMerger:
         rounds = [var + k * loop.step for k in range(BYTES_PER_DOT)]
         bodies = [rename_declared_vars(loop.body) for _ in rounds]
         copies = [substitute_in_stmt(b, {loop.var: v}) for b, v in zip(bodies, rounds, strict=True)]
-        made = self.merge_adjacent_stores(block_stmts_or_self(simplify_stmt(Block(copies), {})))
+        merged_stmts = self.merge_adjacent_stores(block_stmts_or_self(simplify_stmt(Block(copies), {})))
         step = BYTES_PER_DOT * loop.step
-        first = For(var, whole, Block(made), begin=loop.begin, step=step, kind=loop.kind)
+        first = For(var, whole, Block(merged_stmts), begin=loop.begin, step=step, kind=loop.kind)
         if whole >= values.stop:
             return first
         rest = replace(loop, begin=as_expr(whole))
@@ -114,13 +116,13 @@ class _QuantizedStoreMerger:
         """Return statements with each four stores of adjacent bytes merged into one, at the
         position of the last store.
         """
-        found, k = list(stmts), 0
-        while k < len(found):
-            places = self.find_4_adjacent_stores(found, k)
+        new_stmts, k = list(stmts), 0
+        while k < len(new_stmts):
+            places = self.find_4_adjacent_stores(new_stmts, k)
             if places:
-                found = _replace_4_stores_by_wide_store(found, places)
+                new_stmts = _replace_4_stores_by_wide_store(new_stmts, places)
             k += 1
-        return found
+        return new_stmts
 
     def find_4_adjacent_stores(self, stmts: Sequence[Stmt], first_store_position: int) -> list[int]:
         """Return the positions of four stores of adjacent bytes, the first of which is statement
@@ -148,10 +150,10 @@ class _QuantizedStoreMerger:
             if not isinstance(stmt, Store) or stmt.buffer is not store.buffer:
                 continue
             other = _match_quantization_call_in_store(stmt)
-            apart = linear_form(stmt.index, {}).add_multiple(at, -1)
+            distance = linear_form(stmt.index, {}).add_multiple(at, -1)
             if other is None or (other.name, other.args[1]) != (call.name, call.args[1]):
                 return []
-            if apart.terms or apart.const != len(places) * call.lanes:
+            if distance.terms or distance.const != len(places) * call.lanes:
                 return []
             places.append(k)
             if len(places) == BYTES_PER_DOT:
@@ -186,15 +188,15 @@ def _replace_4_stores_by_wide_store(stmts: Sequence[Stmt], store_positions: Sequ
 
     Their float values are declared as registers at the positions of the stores.
     """
-    found = list(stmts)
-    taken: list[Expr] = []
+    new_stmts = list(stmts)
+    registers: list[Expr] = []
     calls = [call for k in store_positions if (call := _match_quantization_call_in_store(stmts[k])) is not None]
     for k, call in zip(store_positions, calls, strict=True):
         register = Var("real", call.args[0].dtype, call.lanes)
-        found[k] = Declare(register, call.args[0])
-        taken.append(register)
+        new_stmts[k] = Declare(register, call.args[0])
+        registers.append(register)
     first, last = stmts[store_positions[0]], calls[-1]
     assert isinstance(first, Store)
     name = quantize_instruction_name(_RESULT_DTYPE_OF_QUANTIZE[last.name], last.lanes)
-    store = Store(first.buffer, first.index, Call(name, (*taken, last.args[1])))
-    return [*found[: store_positions[-1] + 1], store, *found[store_positions[-1] + 1 :]]
+    store = Store(first.buffer, first.index, Call(name, (*registers, last.args[1])))
+    return [*new_stmts[: store_positions[-1] + 1], store, *new_stmts[store_positions[-1] + 1 :]]

@@ -74,8 +74,8 @@ def _iteration_space_corners(enclosing: Sequence[EnclosingContext]) -> Iterator[
                 numbers = _loop_ends_and_condition_change_points(loop, enclosing[depth + 1 :], values)
                 stack += [(depth + 1, {**values, loop.var: (n, n)}) for n in numbers]
             case Declare(var=var, value=value):
-                found = _evaluate_index(value, values)
-                stack.append((depth + 1, values if found is None else {**values, var: (found, found)}))
+                constant = _evaluate_index(value, values)
+                stack.append((depth + 1, values if constant is None else {**values, var: (constant, constant)}))
             case condition:
                 if simplify(condition, values) == Const(True, condition.dtype):
                     stack.append((depth + 1, values))
@@ -91,7 +91,7 @@ def _loop_ends_and_condition_change_points(
     if begin is None or end is None or begin >= end:
         return set()
     last = begin + (end - 1 - begin) // loop.step * loop.step
-    found = {begin, last}
+    points = {begin, last}
     known = {**values, loop.var: (begin, last)}
     for condition in inner_conditions:
         if isinstance(condition, (For, Declare)):
@@ -101,8 +101,10 @@ def _loop_ends_and_condition_change_points(
             factor = half.terms.get(loop.var, 0) if half is not None and len(half.terms) == 1 else 0
             if half is not None and factor:
                 change = begin + (-half.const // factor - begin) // loop.step * loop.step
-                found |= {n for n in range(change - loop.step, change + 2 * loop.step, loop.step) if begin <= n <= last}
-    return found
+                points |= {
+                    n for n in range(change - loop.step, change + 2 * loop.step, loop.step) if begin <= n <= last
+                }
+    return points
 
 
 def _evaluate_index(expr: Expr, values: VarIntervals) -> int | None:

@@ -140,10 +140,10 @@ class _PackedLoopRewriter:
         """Return the loops that fill the rows: the values of one outer iteration are computed, then
         copied repeatedly.
         """
-        made: list[Stmt] = []
+        loops: list[Stmt] = []
         for value, row in self.rows.items():
             first, at = Var(self.inner.name), Var(self.inner.name)
-            own = Store(row, first, substitute(value, {self.inner: first}))
+            first_store = Store(row, first, substitute(value, {self.inner: first}))
             again = Store(row, at, Load(row, at - self.short))
-            made += [For(first, self.short, own), For(at, row.size, again, begin=self.short)]
-        return made
+            loops += [For(first, self.short, first_store), For(at, row.size, again, begin=self.short)]
+        return loops

@@ -94,27 +94,30 @@ def is_race_free_by_enumeration(
     counter = _AccessEnumerator(buffer, ranges, {s.var for s in walk_stmts(stmt) if isinstance(s, Assign)})
     try:
         touches = list(counter.enumerate_accesses(stmt, {loop.var: np.array(constant_loop_range(loop), np.int64)}))
-        first, *others = (touch.form.terms for touch in touches)
+        first, *other_terms = (touch.form.terms for touch in touches)
         common = {
             a: c
             for a, c in first.items()
-            if is_iteration_invariant(a, invariant_vars) and all(o.get(a) == c for o in others)
+            if is_iteration_invariant(a, invariant_vars) and all(o.get(a) == c for o in other_terms)
         }
-        found = [(_accessed_elements(touch, common), touch) for touch in touches]
+        accesses = [(_accessed_elements(touch, common), touch) for touch in touches]
     except _UnknownValueError:
         return False
-    low = min((int(places.min()) for places, _ in found if places.size), default=0)
-    high = max((int(places.max()) for places, _ in found if places.size), default=0)
+    low = min((int(places.min()) for places, _ in accesses if places.size), default=0)
+    high = max((int(places.max()) for places, _ in accesses if places.size), default=0)
     if high - low > _MAX_ENUMERATED_POINTS:
         return False
     least = np.full(high - low + 1, np.iinfo(np.int64).max)
     most = np.full(high - low + 1, -1)
-    for places, touch in found:
+    for places, touch in accesses:
         if touch.stores:
             np.minimum.at(least, places - low, touch.points[loop.var][:, None])
             np.maximum.at(most, places - low, touch.points[loop.var][:, None])
-    who = ((touch.points[loop.var][:, None], places - low) for places, touch in found)
-    return all(bool(((most[at] < 0) | ((least[at] == one) & (most[at] == one))).all()) for one, at in who)
+    access_points = ((touch.points[loop.var][:, None], places - low) for places, touch in accesses)
+    return all(
+        bool(((most[at] < 0) | ((least[at] == iterations) & (most[at] == iterations))).all())
+        for iterations, at in access_points
+    )
 
 
 def _accessed_elements(access: _EnumeratedAccess, common_terms: Mapping[Expr, int]) -> Int64Array:

@@ -57,8 +57,8 @@ class _RegisterPromoter:
         """
         stmts, k = list(block_stmts_or_self(stmt)), 0
         while k < len(stmts):
-            made = self.promote_one_scratch_array_of_loop(stmts, k)
-            stmts, k = (stmts, k + 1) if made is None else (made, k)
+            new_stmts = self.promote_one_scratch_array_of_loop(stmts, k)
+            stmts, k = (stmts, k + 1) if new_stmts is None else (new_stmts, k)
         return Block(rebuild_stmt(s, self.promote_in_stmt) for s in stmts)
 
     def promote_one_scratch_array_of_loop(self, stmts: Sequence[Stmt], loop_position: int) -> list[Stmt] | None:
@@ -97,22 +97,24 @@ class _RegisterPromoter:
         Statements that do not use the buffer may be between them; the first statement that does not
         fit ends the search.
         """
-        found, last = list[Stmt](), 0
+        fitting_stmts, last = list[Stmt](), 0
         for stmt in stmts:
-            made = self.unroll_until_constant_indices(stmt, buffer)
-            if made is None or not self.fits_in_registers([*promoted_stmts, *found, made], buffer):
+            unrolled_stmt = self.unroll_until_constant_indices(stmt, buffer)
+            if unrolled_stmt is None or not self.fits_in_registers(
+                [*promoted_stmts, *fitting_stmts, unrolled_stmt], buffer
+            ):
                 break
-            found.append(made)
-            last = len(found) if _accesses_buffer(stmt, buffer) else last
-        return found[:last]
+            fitting_stmts.append(unrolled_stmt)
+            last = len(fitting_stmts) if _accesses_buffer(stmt, buffer) else last
+        return fitting_stmts[:last]
 
     def fits_in_registers(self, stmts: Sequence[Stmt], buffer: Buffer) -> bool:
         """Return True if the accesses to the buffer are to at most `most` vectors that do not
         overlap.
         """
         places = sorted({p for s in stmts for p in _vectors_accessed_at_constant_indices(s, buffer)})
-        apart = all(first + lanes <= after for (first, lanes), (after, _) in pairwise(places))
-        return apart and 0 < len(places) <= self.most and all(lanes > 1 for _, lanes in places)
+        disjoint = all(first + lanes <= after for (first, lanes), (after, _) in pairwise(places))
+        return disjoint and 0 < len(places) <= self.most and all(lanes > 1 for _, lanes in places)
 
     def unroll_until_constant_indices(self, stmt: Stmt, buffer: Buffer) -> Stmt | None:
         """Return a statement with its loops unrolled until every index into the buffer is a
@@ -179,18 +181,18 @@ def _hold_buffer_in_registers(region: Block, buffer: Buffer) -> list[Stmt]:
     at the end.
     """
     registers: dict[_VectorSlot, Var] = {}
-    found: list[Stmt] = []
+    new_stmts: list[Stmt] = []
     for stmt in region.stmts:
         fresh = sorted(_vectors_accessed_at_constant_indices(stmt, buffer) - registers.keys())
-        made = {place: Var(buffer.name, buffer.dtype, place[1]) for place in fresh}
-        registers |= made
-        if made and isinstance(stmt, Store) and buffer not in read_buffers(stmt):
-            found += [Declare(var, stmt.value) for var in made.values()]
+        new_registers = {place: Var(buffer.name, buffer.dtype, place[1]) for place in fresh}
+        registers |= new_registers
+        if new_registers and isinstance(stmt, Store) and buffer not in read_buffers(stmt):
+            new_stmts += [Declare(var, stmt.value) for var in new_registers.values()]
             continue
-        held = ((var, Load(buffer, Const(k, INDEX), lanes)) for (k, lanes), var in made.items())
-        found += [*starmap(Declare, held), _replace_accesses_by_registers(stmt, buffer, registers)]
+        definitions = ((var, Load(buffer, Const(k, INDEX), lanes)) for (k, lanes), var in new_registers.items())
+        new_stmts += [*starmap(Declare, definitions), _replace_accesses_by_registers(stmt, buffer, registers)]
     stores = (Store(buffer, Const(i, INDEX), var) for (i, _), var in sorted(registers.items()))
-    return [*found, *stores]
+    return [*new_stmts, *stores]
 
 
 def _replace_accesses_by_registers(stmt: Stmt, buffer: Buffer, registers: dict[_VectorSlot, Var]) -> Stmt:

@@ -110,8 +110,8 @@ def vectorize_stmt(
     stores = sum(isinstance(s, Store) for s in walk_stmts(stmt))
     alone = stores == 1 and not any(isinstance(s, For) for s in walk_stmts(stmt))
     scalars = _ScalarDefinitions(assigned_registers(stmt), alone) if may_scalarize else None
-    made = Block(_StmtVectorizer(lane, lanes, loads_in_bounds, dict(vectors), scalars).vectorize_stmts((stmt,)))
-    return remove_dead_registers(made) if may_scalarize else made
+    vector_stmt = Block(_StmtVectorizer(lane, lanes, loads_in_bounds, dict(vectors), scalars).vectorize_stmts((stmt,)))
+    return remove_dead_registers(vector_stmt) if may_scalarize else vector_stmt
 
 
 @frozen
@@ -154,31 +154,31 @@ class _StmtVectorizer:
 
     def vectorize_stmts(self, stmts: Iterable[Stmt]) -> list[Stmt]:
         """Return the vector forms of statements; raise ScalarError if one of them has none."""
-        found: list[Stmt] = []
+        vector_stmts: list[Stmt] = []
         for stmt in stmts:
             match stmt:
                 case Block():
-                    found.extend(self.vectorize_stmts(stmt.stmts))
+                    vector_stmts.extend(self.vectorize_stmts(stmt.stmts))
                 case Declare():
-                    found.append(self._vectorize_declaration(stmt))
-                case Assign() if isinstance(own := self.vectors.get(stmt.var), Var):
-                    found.append(Assign(own, self.vectorize_expr(stmt.value)))
+                    vector_stmts.append(self._vectorize_declaration(stmt))
+                case Assign() if isinstance(register := self.vectors.get(stmt.var), Var):
+                    vector_stmts.append(Assign(register, self.vectorize_expr(stmt.value)))
                 case Store() if stmt.buffer.dtype == stmt.value.dtype:
                     step, index = self._lane_stride_and_first_index(stmt.index)
                     if step != 1:
                         raise ScalarError(f"results of {stmt.buffer.dtype} that do not lie side by side")
-                    found.append(Store(stmt.buffer, index, self.vectorize_expr(stmt.value)))
+                    vector_stmts.append(Store(stmt.buffer, index, self.vectorize_expr(stmt.value)))
                 case For(begin=begin, end=end) if not self._varies_between_lanes(
                     begin
                 ) and not self._varies_between_lanes(end):
                     body = Block(self.vectorize_stmts((stmt.body,)))
-                    found.append(For(stmt.var, end, body, begin=begin, step=stmt.step, kind=stmt.kind))
+                    vector_stmts.append(For(stmt.var, end, body, begin=begin, step=stmt.step, kind=stmt.kind))
                 case If() if not self._varies_between_lanes(stmt.cond):
                     parts = [Block(self.vectorize_stmts((s,))) for s in (stmt.then, stmt.orelse) if s is not None]
-                    found.append(If(stmt.cond, *parts))
+                    vector_stmts.append(If(stmt.cond, *parts))
                 case _:
                     raise ScalarError(_why_stmt_stays_scalar(stmt))
-        return found
+        return vector_stmts
 
     def _vectorize_declaration(self, stmt: Declare) -> Declare:
         """Return a register declaration with a vector; index registers that are equal in all lanes
@@ -192,9 +192,9 @@ class _StmtVectorizer:
         if self.scalars is not None:
             self.scalars.record_definition_if_recomputable(stmt.var, stmt.value)
         register = Var(stmt.var.name, stmt.var.dtype, self.lanes)
-        made = Declare(register, self.vectorize_expr(stmt.value))
+        declaration = Declare(register, self.vectorize_expr(stmt.value))
         self.vectors[stmt.var] = register
-        return made
+        return declaration
 
     def vectorize_expr(self, expr: Expr) -> Expr:
         """Return the vector of the values of an expression in all lanes; raise ScalarError if there
@@ -251,8 +251,8 @@ class _StmtVectorizer:
         step, first = self._lane_stride_and_first_index(index)
         if step is None or abs(step) >> 31:
             return None
-        apart = Pack(tuple(Const(k, dtype) for k in range(self.lanes)))
-        return Broadcast(cast(first, dtype), self.lanes) + (apart if step == 1 else apart * step)
+        lane_numbers = Pack(tuple(Const(k, dtype) for k in range(self.lanes)))
+        return Broadcast(cast(first, dtype), self.lanes) + (lane_numbers if step == 1 else lane_numbers * step)
 
     def _fake_quantize_in_float32(self, expr: Expr, dtype: DType) -> Expr | None:
         """Return the float32 vector of values quantized to bytes and converted back, without
@@ -287,8 +287,8 @@ class _StmtVectorizer:
 
     def _is_safe_to_load_both_select_operands(self, expr: Select) -> bool:
         """Return True if both operands of a selection may be loaded whatever its condition is."""
-        made = self._replace_registers_by_definitions(expr)
-        return not isinstance(made, Select) or _is_safe_to_load_both_operands(made)
+        expanded_expr = self._replace_registers_by_definitions(expr)
+        return not isinstance(expanded_expr, Select) or _is_safe_to_load_both_operands(expanded_expr)
 
     def _vectorize_load(self, load: Load) -> Load | Pack:
         """Return the vector form of a load: contiguous, strided, or element by element."""

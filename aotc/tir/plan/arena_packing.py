@@ -140,12 +140,12 @@ def _place_blocks_by_first_step(blocks: Sequence[LiveBlock], align: int) -> tupl
 
 def _merge_adjacent_gaps(gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return a sorted list of gaps (begin, end) between memory blocks with adjacent gaps merged."""
-    found: list[tuple[int, int]] = []
+    merged_gaps: list[tuple[int, int]] = []
     for begin, end in gaps:
-        if found and found[-1][1] == begin:
-            begin = found.pop()[0]
-        found.append((begin, end))
-    return found
+        if merged_gaps and merged_gaps[-1][1] == begin:
+            begin = merged_gaps.pop()[0]
+        merged_gaps.append((begin, end))
+    return merged_gaps
 
 
 class _ArenaPacker:

@@ -67,5 +67,5 @@ def _replace_storages_by_views(step: Step, view_of_storage: dict[Storage, View])
     """Return a kernel call with the arguments in `view_of_storage` replaced by views of other
     storages.
     """
-    found = [(view, view_of_storage.get(view.storage, View(view.storage))) for view in step.args]
-    return replace(step, args=tuple(View(at.storage, at.offset + view.offset) for view, at in found))
+    view_pairs = [(view, view_of_storage.get(view.storage, View(view.storage))) for view in step.args]
+    return replace(step, args=tuple(View(at.storage, at.offset + view.offset) for view, at in view_pairs))

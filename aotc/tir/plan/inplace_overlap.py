@@ -115,8 +115,8 @@ class _AccessTrace:
             ranges[loop.var] = loop_var_interval(loop, ranges)
         reads, writes = self._lowest_read_and_highest_write(stmt, ranges, outer_loops)
         shape = np.broadcast_shapes(start_times.shape, tuple(len(constant_loop_range(loop)) for loop in outer_loops))
-        for found, array in ((self.times, start_times), (self.writes, writes), (self.reads, reads)):
-            found.append(np.broadcast_to(array, shape).ravel())
+        for trace, array in ((self.times, start_times), (self.writes, writes), (self.reads, reads)):
+            trace.append(np.broadcast_to(array, shape).ravel())
         self.plain.append(np.full(self.times[-1].shape, isinstance(stmt, (Store, Declare))))
 
     def _lowest_read_and_highest_write(
@@ -131,12 +131,12 @@ class _AccessTrace:
         collect_accesses(stmt, ranges, written, reads=False, expands_registers=True)
         least, greatest = np.array(math.inf), np.array(-math.inf)
         for access in read[self.source]:
-            own, rest = _split_address_by_outer_loops(access.form, outer_loops)
-            low = own + bounds_of_linear_form(rest, access.ranges)[0]
+            outer_part, rest = _split_address_by_outer_loops(access.form, outer_loops)
+            low = outer_part + bounds_of_linear_form(rest, access.ranges)[0]
             least = np.minimum(least, np.maximum(low, 0))
         for access in written[self.output]:
-            own, rest = _split_address_by_outer_loops(access.form, outer_loops)
-            high = own + bounds_of_linear_form(rest, access.ranges)[1] + access.lanes - 1
+            outer_part, rest = _split_address_by_outer_loops(access.form, outer_loops)
+            high = outer_part + bounds_of_linear_form(rest, access.ranges)[1] + access.lanes - 1
             greatest = np.maximum(greatest, np.minimum(high, self.output.size - 1))
         return least, greatest
 
@@ -145,15 +145,15 @@ def _split_address_by_outer_loops(address: LinearForm, outer_loops: Sequence[For
     """Split an address into its value for each iteration of the enclosing loops, and the remaining
     linear form.
     """
-    own: Array = np.zeros(())
+    outer_part: Array = np.zeros(())
     rest = address
     for axis, loop in enumerate(outer_loops):
         factor = address.coefficient(loop.var)
         if factor:
             values = np.array(constant_loop_range(loop), np.float64)
-            own = own + factor * values.reshape(-1, *[1] * (len(outer_loops) - axis - 1))
+            outer_part = outer_part + factor * values.reshape(-1, *[1] * (len(outer_loops) - axis - 1))
             rest = rest.add_multiple(LinearForm({loop.var: factor}), -1)
-    return own, rest
+    return outer_part, rest
 
 
 def _has_few_enough_iterations_to_enumerate(loop: For, outer_loops: Sequence[For]) -> bool:

@@ -76,7 +76,7 @@ def fuse_loops_while_peak_falls(program: Program, peak_bytes: PeakBytes) -> Prog
     peak by `MIN_PEAK_SAVING_FRACTION`.
     """
     while candidates := list(_programs_with_one_more_fusion(program)):
-        peaks = [peak_bytes(one) for one in candidates]
+        peaks = [peak_bytes(candidate) for candidate in candidates]
         if min(peaks) > peak_bytes(program) * (1 - MIN_PEAK_SAVING_FRACTION):
             break
         program = candidates[peaks.index(min(peaks))]
@@ -139,8 +139,8 @@ class _BlockwiseLoop:
         """
         stmts = block_stmts_or_self(kernel.body)
         users = [k for k, stmt in enumerate(stmts) if buffer in read_buffers(stmt) | written_buffers(stmt)]
-        found = stmts[users[0]] if len(users) == 1 else None
-        for loop in _interchanged_loop_nests(found) if isinstance(found, For) else ():
+        user_stmt = stmts[users[0]] if len(users) == 1 else None
+        for loop in _interchanged_loop_nests(user_stmt) if isinstance(user_stmt, For) else ():
             values = constant_loop_range(loop)
             size = (
                 _exclusive_elements_per_iteration(loop, buffer, len(values))
@@ -173,15 +173,15 @@ def _interchanged_loop_nests(loop: For) -> Iterator[For]:
     outermost.
     """
     yield loop
-    around = [loop]
-    while around[-1].kind == "independent" and isinstance(inner := around[-1].body, For):
+    outer_loops = [loop]
+    while outer_loops[-1].kind == "independent" and isinstance(inner := outer_loops[-1].body, For):
         if inner.kind != "independent" or not isinstance(inner.begin, Const) or not isinstance(inner.end, Const):
             return
         body = inner.body
-        for outer in reversed(around):
+        for outer in reversed(outer_loops):
             body = replace(outer, body=body)
         yield replace(inner, body=body)
-        around.append(inner)
+        outer_loops.append(inner)
 
 
 def _exclusive_elements_per_iteration(loop: For, buffer: Buffer, iteration_count: int) -> int:
@@ -255,17 +255,17 @@ def _map_accesses(stmt: Stmt, map_access: _AccessMapping) -> Stmt:
     """
 
     def map_loads(expr: Expr) -> Expr:
-        made = with_operands(expr, tuple(map(map_loads, operands(expr))))
-        if isinstance(made, Load):
-            buffer, index = map_access(made.buffer, made.index)
-            return Load(buffer, index, made.lanes, made.stride)
-        return made
+        new_expr = with_operands(expr, tuple(map(map_loads, operands(expr))))
+        if isinstance(new_expr, Load):
+            buffer, index = map_access(new_expr.buffer, new_expr.index)
+            return Load(buffer, index, new_expr.lanes, new_expr.stride)
+        return new_expr
 
-    made = rebuild_stmt(stmt, lambda inner: _map_accesses(inner, map_access), map_loads)
-    if isinstance(made, Store):
-        buffer, index = map_access(made.buffer, made.index)
-        return replace(made, buffer=buffer, index=index)
-    return made
+    new_stmt = rebuild_stmt(stmt, lambda inner: _map_accesses(inner, map_access), map_loads)
+    if isinstance(new_stmt, Store):
+        buffer, index = map_access(new_stmt.buffer, new_stmt.index)
+        return replace(new_stmt, buffer=buffer, index=index)
+    return new_stmt
 
 
 def _redirect_accesses_to_block(stmt: Stmt, buffer: Buffer, block: Buffer, first_element: Expr) -> Stmt:
@@ -281,9 +281,10 @@ def _redirect_accesses_to_block(stmt: Stmt, buffer: Buffer, block: Buffer, first
 
 def _copy_kernel_with_fresh_buffers(kernel: Kernel) -> Kernel:
     """Return a copy of a kernel with fresh buffers, registers and loop variables."""
-    own = {b: replace(b) for b in (*kernel.params, *kernel.stack)}
-    body = rename_declared_vars(_map_accesses(kernel.body, lambda buffer, index: (own[buffer], index)))
+    new_buffers = {b: replace(b) for b in (*kernel.params, *kernel.stack)}
+    body = rename_declared_vars(_map_accesses(kernel.body, lambda buffer, index: (new_buffers[buffer], index)))
     inputs, outputs, workspace, stack = (
-        tuple(own[b] for b in group) for group in (kernel.inputs, kernel.outputs, kernel.workspace, kernel.stack)
+        tuple(new_buffers[b] for b in group)
+        for group in (kernel.inputs, kernel.outputs, kernel.workspace, kernel.stack)
     )
     return replace(kernel, body=body, inputs=inputs, outputs=outputs, workspace=workspace, stack=stack)

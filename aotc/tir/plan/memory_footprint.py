@@ -52,12 +52,12 @@ class StepMemoryUse:
 def memory_use_of_steps(program: Program) -> tuple[StepMemoryUse, ...]:
     """Return, for each step of a program, the tensors that are live in the arena."""
     lives, align = lifetimes_of_memory_owners(program), program.plan.align
-    found: list[StepMemoryUse] = []
+    uses: list[StepMemoryUse] = []
     for k in range(len(program.steps)):
         live = sorted((s for s, life in lives.items() if life.first <= k <= life.last), key=lambda s: -s.nbytes)
         at = sorted((program.plan.offsets[s], align_up(s.nbytes, align)) for s in live)
-        found.append(StepMemoryUse(k, tuple(live), _bytes_covered_by_sorted_intervals(at)))
-    return tuple(found)
+        uses.append(StepMemoryUse(k, tuple(live), _bytes_covered_by_sorted_intervals(at)))
+    return tuple(uses)
 
 
 def _bytes_covered_by_sorted_intervals(intervals: Iterable[tuple[int, int]]) -> int:
@@ -71,8 +71,8 @@ def _bytes_covered_by_sorted_intervals(intervals: Iterable[tuple[int, int]]) -> 
 
 def peak_memory_step(program: Program) -> tuple[StepMemoryUse, Step] | None:
     """Return the step of peak arena usage; None for a program without steps."""
-    found = max(memory_use_of_steps(program), key=lambda moment: moment.size, default=None)
-    return (found, program.steps[found.step]) if found is not None else None
+    peak_use = max(memory_use_of_steps(program), key=lambda moment: moment.size, default=None)
+    return (peak_use, program.steps[peak_use.step]) if peak_use is not None else None
 
 
 def estimated_code_bytes(kernels: Iterable[Kernel], call_count: int = 0) -> int:

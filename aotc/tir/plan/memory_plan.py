@@ -56,8 +56,8 @@ def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
         for view in step.args:
             if view.storage.kind == "temp":
                 lives.setdefault(view.storage, Lifetime(k, k)).last = k
-        kept = buffers_of_last_block_counters(step.kernel)
-        counts |= {v.storage for b, v in zip(step.kernel.params, step.args, strict=True) if b in kept}
+        counters = buffers_of_last_block_counters(step.kernel)
+        counts |= {v.storage for b, v in zip(step.kernel.params, step.args, strict=True) if b in counters}
     last = len(program.steps) - 1
     for storage, place_of in program.resident.items():
         # callers fill all inputs before a run, and read all outputs after it
@@ -117,8 +117,8 @@ def run_kernels_in_place(program: Program) -> Program:
         pairs = tuple(_pairs_sharing_memory_in_place(step, k, lives))
         if pairs:
             homes.update({step.outputs[o].storage: step.inputs[i].storage for o, i in pairs})
-            gone = {i for _, i in pairs}
-            inputs = tuple(view for i, view in enumerate(step.inputs) if i not in gone)
+            merged_inputs = {i for _, i in pairs}
+            inputs = tuple(view for i, view in enumerate(step.inputs) if i not in merged_inputs)
             args = (*inputs, *step.outputs, *step.workspace)
             step = replace(step, kernel=merged(step.kernel, pairs), args=args)
         steps.append(step)
@@ -150,18 +150,18 @@ def min_distances_of_overlapping_pairs(program: Program) -> dict[tuple[Storage, 
     The distance is the number of bytes by which the output must start before the input where both
     overlap.
     """
-    taken = lifetimes_of_memory_owners(program)
+    lifetimes = lifetimes_of_memory_owners(program)
     distances = cache(min_overlap_distance_bytes)
-    found: dict[tuple[Storage, Storage], int] = {}
+    min_distances: dict[tuple[Storage, Storage], int] = {}
     for k, step in enumerate(program.steps):
         for output, source in ((o, i) for o in range(len(step.outputs)) for i in range(len(step.inputs))):
-            if _is_output_over_dying_input(program, step, taken, k, output, source):
+            if _is_output_over_dying_input(program, step, lifetimes, k, output, source):
                 kernel = step.kernel
                 distance = distances(kernel, kernel.outputs[output], kernel.inputs[source])
                 out, early = step.outputs[output].storage, step.inputs[source].storage
                 if distance is not None and distance < early.nbytes:
-                    found[out, memory_owner(program, early)] = distance
-    return found
+                    min_distances[out, memory_owner(program, early)] = distance
+    return min_distances
 
 
 def shareable_bytes_of_pairs(program: Program, may_overlap: bool, align: int) -> dict[tuple[Storage, Storage], int]:
@@ -172,18 +172,18 @@ def shareable_bytes_of_pairs(program: Program, may_overlap: bool, align: int) ->
     align          bytes that every temporary is aligned to
     """
     distances = cache(min_overlap_distance_bytes)
-    found: dict[tuple[Storage, Storage], int] = {}
+    shareable_bytes: dict[tuple[Storage, Storage], int] = {}
     for step in program.steps:
         for output, out in enumerate(step.outputs):
             for source, early in enumerate(step.inputs):
                 size, other = out.storage.nbytes, early.storage.nbytes
                 if (output, source) in step.kernel.inplace and size == other:
-                    found[out.storage, early.storage] = align_up(size, align)
+                    shareable_bytes[out.storage, early.storage] = align_up(size, align)
                 elif may_overlap and out.storage.kind == early.storage.kind == "temp":
                     least = distances(step.kernel, step.kernel.outputs[output], step.kernel.inputs[source])
                     if least is not None and least < other:
-                        found[out.storage, early.storage] = max_overlap_bytes(size, other, least, align)
-    return found
+                        shareable_bytes[out.storage, early.storage] = max_overlap_bytes(size, other, least, align)
+    return shareable_bytes
 
 
 def _is_output_over_dying_input(
@@ -207,11 +207,11 @@ def _is_output_over_dying_input(
 
 def lifetimes_of_memory_owners(program: Program) -> dict[Storage, Lifetime]:
     """Return the temporaries that own memory and their lifetimes, extended by in-place results."""
-    found: dict[Storage, Lifetime] = {}
+    lifetimes: dict[Storage, Lifetime] = {}
     for storage, life in lifetimes_of_temporaries(program).items():
-        group = found.setdefault(memory_owner(program, storage), Lifetime(life.first, life.last))
+        group = lifetimes.setdefault(memory_owner(program, storage), Lifetime(life.first, life.last))
         group.first, group.last = min(group.first, life.first), max(group.last, life.last)
-    return found
+    return lifetimes
 
 
 def memory_owner(program: Program, storage: Storage) -> Storage:
@@ -238,24 +238,24 @@ def plan_memory(
                                   unlimited. If the first is too small, temporaries are spread over all
                                   memories; if they do not fit, the plan assumes a single memory
     """
-    taken = lifetimes_of_memory_owners(program)
+    lifetimes = lifetimes_of_memory_owners(program)
     pairs = min_distances_of_overlapping_pairs(program) if outputs_may_overlap_inputs else {}
-    number = {storage: k for k, storage in enumerate(taken)}
-    blocks = [LiveBlock(s.nbytes, life.first, life.last) for s, life in taken.items()]
+    number = {storage: k for k, storage in enumerate(lifetimes)}
+    blocks = [LiveBlock(s.nbytes, life.first, life.last) for s, life in lifetimes.items()]
     near = {(number[a], number[b]): distance for (a, b), distance in pairs.items()}
-    found = place_blocks_in_arena(blocks, align, near)
+    arrangement = place_blocks_in_arena(blocks, align, near)
     parts: tuple[ArenaPart, ...] = ()
     if memory_bytes:
-        found, parts = arrange_in_first_memory_or_spread(
-            found,
+        arrangement, parts = arrange_in_first_memory_or_spread(
+            arrangement,
             memory_bytes,
             lambda room: spread_over_memories(blocks, _access_counts_of_memory_owners(program), room, align, near),
         )
-    offset_of = dict(zip(taken, found.offsets, strict=True))
+    offset_of = dict(zip(lifetimes, arrangement.offsets, strict=True))
     offsets = MappingProxyType(
         {storage: offset_of[memory_owner(program, storage)] for storage in lifetimes_of_temporaries(program)}
     )
-    planned = replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, align, parts))
+    planned = replace(program, plan=MemoryPlan(offsets, arrangement.peak, arrangement.lower_bound, align, parts))
     return _make_kernels_serial_for_overlaps(planned) if pairs else planned
 
 
@@ -263,22 +263,22 @@ def _access_counts_of_memory_owners(program: Program) -> list[int]:
     """Return the estimated number of element accesses per run for each group of temporaries that
     share memory.
     """
-    found = dict.fromkeys(lifetimes_of_memory_owners(program), 0)
+    counts = dict.fromkeys(lifetimes_of_memory_owners(program), 0)
     for storage, times in element_accesses_per_storage(program).items():
         if storage.kind == "temp":
-            found[memory_owner(program, storage)] += times
-    return list(found.values())
+            counts[memory_owner(program, storage)] += times
+    return list(counts.values())
 
 
 def _make_kernels_serial_for_overlaps(program: Program) -> Program:
     """Return the program with each kernel marked with the outputs that overlap inputs in any of its
     calls.
     """
-    met: dict[Kernel, set[tuple[int, int]]] = {}
+    kernel_overlaps: dict[Kernel, set[tuple[int, int]]] = {}
     for step in program.steps:
-        met.setdefault(step.kernel, set()).update(intersecting_output_input_pairs(program, step))
+        kernel_overlaps.setdefault(step.kernel, set()).update(intersecting_output_input_pairs(program, step))
     return program.replace_kernels(
-        {kernel: make_loops_serial_for_overlap(kernel, tuple(pairs)) for kernel, pairs in met.items()}
+        {kernel: make_loops_serial_for_overlap(kernel, tuple(pairs)) for kernel, pairs in kernel_overlaps.items()}
     )
 
 
@@ -306,9 +306,9 @@ def check_memory_plan(program: Program) -> None:
     dying input, the kernel must be marked for it, and its accesses, which are analyzed again, must
     permit it.
     """
-    taken, plan = lifetimes_of_memory_owners(program), program.plan
+    lifetimes, plan = lifetimes_of_memory_owners(program), program.plan
     allowed = _permitted_output_input_overlaps(program)
-    items = sorted(taken, key=lambda s: taken[s].first)
+    items = sorted(lifetimes, key=lambda s: lifetimes[s].first)
     for storage in lifetimes_of_temporaries(program):
         assert plan.offsets[storage] % plan.align == 0
         assert plan.offsets[storage] + storage.nbytes <= plan.peak
@@ -316,26 +316,26 @@ def check_memory_plan(program: Program) -> None:
         assert not plan.parts or at + storage.nbytes <= plan.parts[number].bytes, f"{storage.name} is in two memories"
     for index, a in enumerate(items):
         for b in items[index + 1 :]:
-            if taken[b].first > taken[a].last:
+            if lifetimes[b].first > lifetimes[a].last:
                 break
             low, high = sorted((a, b), key=lambda s: plan.offsets[s])
-            apart = plan.offsets[low] + low.nbytes <= plan.offsets[high] or 0 in (a.nbytes, b.nbytes)
-            assert apart or (b, a) in allowed, f"{a.name} and {b.name} overlap in the arena"
+            disjoint = plan.offsets[low] + low.nbytes <= plan.offsets[high] or 0 in (a.nbytes, b.nbytes)
+            assert disjoint or (b, a) in allowed, f"{a.name} and {b.name} overlap in the arena"
 
 
 def _permitted_output_input_overlaps(program: Program) -> set[tuple[Storage, Storage]]:
     """Return the (output, dying input) pairs whose overlap is permitted by the order of accesses in
     the kernel.
     """
-    found: set[tuple[Storage, Storage]] = set()
-    at, taken = program.plan.offsets, lifetimes_of_memory_owners(program)
+    permitted_pairs: set[tuple[Storage, Storage]] = set()
+    at, lifetimes = program.plan.offsets, lifetimes_of_memory_owners(program)
     for k, step in enumerate(program.steps):
         for output, source in intersecting_output_input_pairs(program, step) if step.kernel.overlaps else ():
             kernel, (out, early) = step.kernel, (step.outputs[output].storage, step.inputs[source].storage)
             least = min_overlap_distance_bytes(kernel, kernel.outputs[output], kernel.inputs[source])
             known = (output, source) in kernel.overlaps and _is_output_over_dying_input(
-                program, step, taken, k, output, source
+                program, step, lifetimes, k, output, source
             )
             if known and least is not None and at[early] - at[out] >= least:
-                found.add((out, memory_owner(program, early)))
-    return found
+                permitted_pairs.add((out, memory_owner(program, early)))
+    return permitted_pairs

@@ -40,24 +40,24 @@ def element_accesses_per_buffer(kernel: Kernel) -> dict[Buffer, int]:
 
     All branches are counted as executed; caches are ignored.
     """
-    found = {buffer: buffer.size for buffer in kernel.params if kernel.source is not None}
+    counts = {buffer: buffer.size for buffer in kernel.params if kernel.source is not None}
     # (statement, number of executions, ranges of the enclosing loop variables)
     left: list[tuple[Stmt, int, Ranges]] = [(kernel.body, 1, {})] if kernel.source is None else []
     while left:
         stmt, times, ranges = left.pop()
-        met = [(load.buffer, load.lanes) for load in direct_loads(stmt)]
+        accesses = [(load.buffer, load.lanes) for load in direct_loads(stmt)]
         if isinstance(stmt, Store):
-            met.append((stmt.buffer, stmt.value.lanes))
+            accesses.append((stmt.buffer, stmt.value.lanes))
         elif isinstance(stmt, Intrinsic):
-            met = [(buffer, stmt.transposed_block_side**2) for buffer in (stmt.buffer, stmt.source.buffer)]
-        for buffer, lanes in met:
-            found[buffer] = found.get(buffer, 0) + times * lanes
+            accesses = [(buffer, stmt.transposed_block_side**2) for buffer in (stmt.buffer, stmt.source.buffer)]
+        for buffer, lanes in accesses:
+            counts[buffer] = counts.get(buffer, 0) + times * lanes
         if isinstance(stmt, For):
             low, high = loop_var_interval(stmt, ranges)
             times *= max(0, int(high - low) // stmt.step + 1) if math.isfinite(high - low) else _ASSUMED_TRIP_COUNT
             ranges = {**ranges, stmt.var: (low, high)}
         left += [(child, times, ranges) for child in stmt_children(stmt)]
-    return found
+    return counts
 
 
 def element_accesses_per_storage(program: Program) -> dict[Storage, int]:
@@ -65,11 +65,11 @@ def element_accesses_per_storage(program: Program) -> dict[Storage, int]:
     writes.
     """
     by_kernel = {kernel: element_accesses_per_buffer(kernel) for kernel in program.distinct_kernels}
-    found: dict[Storage, int] = {}
+    counts: dict[Storage, int] = {}
     for step in program.steps:
         for buffer, view in zip(step.kernel.params, step.args, strict=True):
-            found[view.storage] = found.get(view.storage, 0) + by_kernel[step.kernel].get(buffer, 0)
-    return found
+            counts[view.storage] = counts.get(view.storage, 0) + by_kernel[step.kernel].get(buffer, 0)
+    return counts
 
 
 @frozen
@@ -102,8 +102,8 @@ def spread_over_memories(
         indices_by_weight_per_byte(access_counts, sizes),
         sorted(range(len(blocks)), key=lambda k: (-sizes[k], k)),
     ):
-        if (found := _fill_memories_in_order(blocks, order, memory_bytes, align, overlaps or {})) is not None:
-            return found
+        if (arrangement := _fill_memories_in_order(blocks, order, memory_bytes, align, overlaps or {})) is not None:
+            return arrangement
     return None
 
 
@@ -127,11 +127,13 @@ def arrange_in_first_memory_or_spread(
         return single_memory_arrangement, (
             ArenaPart(first, 0, single_memory_arrangement.peak),
         ) if single_memory_arrangement.peak else ()
-    if (found := spread_over_sizes([*memory_bytes.values()])) is None:
+    if (placement := spread_over_sizes([*memory_bytes.values()])) is None:
         return single_memory_arrangement, ()
-    begins = accumulate(found.sizes, initial=0)
-    parts = (ArenaPart(name, begin, size) for name, begin, size in zip(memory_bytes, begins, found.sizes, strict=False))
-    return found.arrangement, tuple(part for part in parts if part.bytes)
+    begins = accumulate(placement.sizes, initial=0)
+    parts = (
+        ArenaPart(name, begin, size) for name, begin, size in zip(memory_bytes, begins, placement.sizes, strict=False)
+    )
+    return placement.arrangement, tuple(part for part in parts if part.bytes)
 
 
 def _fill_memories_in_order(
@@ -183,5 +185,5 @@ def _arrange_blocks_in_one_memory(
 ) -> Arrangement:
     """Return the arrangement in one memory of the blocks with indices `block_indices`."""
     number = {k: n for n, k in enumerate(block_indices)}
-    own = {(number[a], number[b]): d for (a, b), d in overlaps.items() if a in number and b in number}
-    return place_blocks_in_arena([blocks[k] for k in block_indices], align, own, sufficient_bytes)
+    local_overlaps = {(number[a], number[b]): d for (a, b), d in overlaps.items() if a in number and b in number}
+    return place_blocks_in_arena([blocks[k] for k in block_indices], align, local_overlaps, sufficient_bytes)

@@ -38,7 +38,7 @@ def numerics_fingerprint(program: Program) -> str:
 
     Names and addresses of tensors, aliasing marks and kinds of loops are not included.
     """
-    found = hashlib.sha256(f"{SEMANTICS_VERSION}".encode())
+    digest = hashlib.sha256(f"{SEMANTICS_VERSION}".encode())
     kernels = {kernel: k for k, kernel in enumerate(program.distinct_kernels)}
     places: dict[Storage, int] = {}
     lines = [_kernel_text_without_name(kernel) for kernel in kernels] + _texts_of_called_functions(kernels)
@@ -49,11 +49,11 @@ def numerics_fingerprint(program: Program) -> str:
         lines.append(f"call {kernels[step.kernel]} {args}")
     lines += [f"{s.kind} {s.dtype} {s.size}" for s in places]
     lines.append(f"results {[places.get(s, -1) for s in program.outputs]}")
-    found.update("\n".join(lines).encode())
+    digest.update("\n".join(lines).encode())
     for storage in places:
         if storage.data is not None:
-            found.update(np.ascontiguousarray(storage.data).view(np.uint8).data)
-    return found.hexdigest()[:16]
+            digest.update(np.ascontiguousarray(storage.data).view(np.uint8).data)
+    return digest.hexdigest()[:16]
 
 
 def _kernel_text_without_name(kernel: Kernel) -> str:
@@ -65,15 +65,15 @@ def _texts_of_called_functions(kernels: Iterable[Kernel]) -> list[str]:
     """Return the texts of the elementary functions that kernels call, directly or through other
     functions.
     """
-    found: dict[tuple[str, DType, bool], str] = {}
+    texts: dict[tuple[str, DType, bool], str] = {}
     bodies = [kernel.body for kernel in kernels]
     while bodies:
         calls = [n for n in all_exprs_in_stmt(bodies.pop()) if isinstance(n, Call)]
-        for key in {(n.name, n.args[0].dtype, n.fused) for n in calls} - found.keys():
-            found[key] = ""
-            if (made := elementary_function_definition(*key)) is not None:
-                result = Buffer("result", made.result.dtype, 1)
-                bodies.append(Block((*made.body, Store(result, as_expr(0), made.result))))
+        for key in {(n.name, n.args[0].dtype, n.fused) for n in calls} - texts.keys():
+            texts[key] = ""
+            if (definition := elementary_function_definition(*key)) is not None:
+                result = Buffer("result", definition.result.dtype, 1)
+                bodies.append(Block((*definition.body, Store(result, as_expr(0), definition.result))))
                 kernel = Kernel(name=key[0], inputs=(), outputs=(result,), body=bodies[-1])
-                found[key] = to_text(kernel)
-    return sorted(f"{key} {text}" for key, text in found.items())
+                texts[key] = to_text(kernel)
+    return sorted(f"{key} {text}" for key, text in texts.items())

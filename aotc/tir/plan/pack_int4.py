@@ -59,12 +59,12 @@ def pack_constants_as_int4(program: Program, cache_bytes: int = 0) -> Program:
         kernels.clear()
         wrong = set()
         for (kernel, k), views in uses.items():
-            found = {least.get(view.storage) for view in views}
-            if found == {None}:
+            range_starts = {least.get(view.storage) for view in views}
+            if range_starts == {None}:
                 continue
-            number, buffer = min(n for n in found if n is not None), kernel.params[k]
+            number, buffer = min(n for n in range_starts if n is not None), kernel.params[k]
             if (
-                len(found) > 1
+                len(range_starts) > 1
                 or any(v.offset % 2 for v in views)
                 or not _can_read_buffer_packed_as_int4(kernel, buffer)
             ):
@@ -74,11 +74,13 @@ def pack_constants_as_int4(program: Program, cache_bytes: int = 0) -> Program:
     if sum(s.nbytes for s in least) <= cache_bytes:
         return program
     stored = {s: _pack_storage(s, number) for s, number in least.items()}
-    made = {kernel: _read_buffers_as_int4(kernel, kernels.get(kernel, {})) for kernel in program.distinct_kernels}
+    new_kernels = {
+        kernel: _read_buffers_as_int4(kernel, kernels.get(kernel, {})) for kernel in program.distinct_kernels
+    }
     steps = []
     for step in program.steps:
         args = (View(stored[v.storage], v.offset // 2) if v.storage in stored else v for v in step.args)
-        steps.append(replace(step, kernel=made[step.kernel], args=tuple(args)))
+        steps.append(replace(step, kernel=new_kernels[step.kernel], args=tuple(args)))
     return replace(program, steps=tuple(steps))
 
 
@@ -136,11 +138,11 @@ def _read_buffers_as_int4(kernel: Kernel, range_start_of_buffer: Mapping[Buffer,
         return _unpack_int4_load(expr, fresh[expr.buffer], range_start_of_buffer[expr.buffer])
 
     def use_int4_micro_kernel(expr: Call) -> Call:
-        found = [isinstance(x, Load) and x.buffer in fresh for x in expr.args]
-        if not any(found):
+        is_packed = [isinstance(x, Load) and x.buffer in fresh for x in expr.args]
+        if not any(is_packed):
             return expr
         name, (data, weights, *rest) = int4_variant_of_kernel_name(expr.name), expr.args
-        if name not in INSTRUCTIONS or found.count(True) > 1 or not isinstance(weights, Load) or not found[1]:
+        if name not in INSTRUCTIONS or is_packed.count(True) > 1 or not isinstance(weights, Load) or not is_packed[1]:
             raise _NeedsWholeBytesError
         buffer = weights.buffer
         return Call(

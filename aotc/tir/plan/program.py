@@ -169,8 +169,8 @@ class Program:
         """Return the tensors' storage of a kind ("temp", "constant", ...) that the steps use, in
         order of first use.
         """
-        found = (view.storage for step in self.steps for view in step.args)
-        return tuple(dict.fromkeys(s for s in found if s.kind == kind))
+        storages = (view.storage for step in self.steps for view in step.args)
+        return tuple(dict.fromkeys(s for s in storages if s.kind == kind))
 
     @property
     def constants(self) -> tuple[Storage, ...]:
@@ -178,8 +178,8 @@ class Program:
 
     def replace_kernels(self, replacements: Mapping[Kernel, Kernel]) -> Program:
         """Return the program with kernels replaced by kernels with equal parameters."""
-        found = [(step, replacements[step.kernel]) for step in self.steps]
-        steps = (s if s.kernel is kernel else replace(s, kernel=kernel) for s, kernel in found)
+        pairs = [(step, replacements[step.kernel]) for step in self.steps]
+        steps = (s if s.kernel is kernel else replace(s, kernel=kernel) for s, kernel in pairs)
         return replace(self, steps=tuple(steps))
 
     @property

@@ -69,7 +69,10 @@ class MergedKernel:
         """
         columns = zip(*(row for _, row in self.members), strict=True)
         values = ([const.value for const in column] for column in columns)
-        return {number: (min(found), max(found)) for number, found in zip(self.numbers, values, strict=True)}
+        return {
+            number: (min(column_values), max(column_values))
+            for number, column_values in zip(self.numbers, values, strict=True)
+        }
 
 
 def merge_similar_kernels(kernels: Iterable[Kernel], *, may_differ_in_sizes: bool = True) -> list[MergedKernel]:
@@ -83,8 +86,8 @@ def merge_similar_kernels(kernels: Iterable[Kernel], *, may_differ_in_sizes: boo
     for kernel in kernels:
         if kernel.source is None and not kernel.shared and not (may_differ_in_sizes and kernel.team):
             groups.setdefault(_kernel_text_without_constants(kernel, may_differ_in_sizes), []).append(kernel)
-    found = (_merge_kernel_group(group, may_differ_in_sizes) for group in groups.values() if len(group) > 1)
-    return [one for one in found if one is not None]
+    candidates = (_merge_kernel_group(group, may_differ_in_sizes) for group in groups.values() if len(group) > 1)
+    return [candidate for candidate in candidates if candidate is not None]
 
 
 def _kernel_text_without_constants(kernel: Kernel, may_differ_in_sizes: bool) -> str:
@@ -107,15 +110,15 @@ def _merge_kernel_group(group: Sequence[Kernel], may_differ_in_sizes: bool) -> M
     if len(numbers) > MAX_MERGED_KERNEL_ARGUMENTS:
         return None
     places = iter(columns)
-    made = _replace_constants(group[0], lambda const: numbers.get(next(places), const), may_differ_in_sizes)
+    merged_kernel = _replace_constants(group[0], lambda const: numbers.get(next(places), const), may_differ_in_sizes)
     # parameters that may alias in one of the calls may alias in the merged kernel
     overlaps = {pair for kernel in group for pair in kernel.overlaps}
     span = merge_spans(kernel.span for kernel in group)
-    made = replace(made, overlaps=tuple(sorted(overlaps)), span=span)
-    if may_differ_in_sizes and not _is_merged_code_smaller(made, len(numbers), group):
+    merged_kernel = replace(merged_kernel, overlaps=tuple(sorted(overlaps)), span=span)
+    if may_differ_in_sizes and not _is_merged_code_smaller(merged_kernel, len(numbers), group):
         return None
     values = zip(*numbers, strict=True) if numbers else iter([()] * len(group))
-    return MergedKernel(made, tuple(numbers.values()), tuple(zip(group, values, strict=True)))
+    return MergedKernel(merged_kernel, tuple(numbers.values()), tuple(zip(group, values, strict=True)))
 
 
 def _is_merged_code_smaller(merged: Kernel, argument_count: int, group: Sequence[Kernel]) -> bool:
@@ -132,14 +135,14 @@ def _replaceable_constants(kernel: Kernel, may_differ_in_sizes: bool) -> list[Co
     """Return the constants of a kernel that may become arguments, in the order in which
     `_replace_constants` visits them.
     """
-    found: list[Const] = []
+    constants: list[Const] = []
 
     def record_constant(const: Const) -> Expr:
-        found.append(const)
+        constants.append(const)
         return const
 
     _replace_constants(kernel, record_constant, may_differ_in_sizes)
-    return found
+    return constants
 
 
 def _replace_constants(kernel: Kernel, replacement: _ReplaceConstant, may_differ_in_sizes: bool = True) -> Kernel:
@@ -186,8 +189,8 @@ def _operands_that_stay_constant(expr: Expr, may_differ_in_sizes: bool) -> Conta
     """
     literal = {k: o for k, o in enumerate(operands(expr)) if isinstance(o, Const)}
     if isinstance(expr, Call):
-        own = [k for k, o in literal.items() if may_differ_in_sizes or o.lanes == 1]
-        return own if INSTRUCTIONS[expr.name].texts else ()
+        positions = [k for k, o in literal.items() if may_differ_in_sizes or o.lanes == 1]
+        return positions if INSTRUCTIONS[expr.name].texts else ()
     if not isinstance(expr, Binary) or expr.op not in _OPS_WITH_CONSTANT_RIGHT_OPERAND or 1 not in literal:
         return ()
     return () if not may_differ_in_sizes and expr.op == "div" and abs(math.frexp(literal[1].value)[0]) != 0.5 else (1,)

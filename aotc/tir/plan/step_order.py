@@ -34,10 +34,10 @@ def reorder_steps_for_least_peak(
     shareable_bytes    for (output, dying input) pairs: bytes that both can share while the output is computed
     align              alignment of every temporary in bytes
     """
-    found = _StepOrderSearch(program, dict(shareable_bytes or {}), align).best_order_and_peak()[0]
-    if found == tuple(range(len(program.steps))):
+    order = _StepOrderSearch(program, dict(shareable_bytes or {}), align).best_order_and_peak()[0]
+    if order == tuple(range(len(program.steps))):
         return program
-    return replace(program, steps=tuple(program.steps[k] for k in found))
+    return replace(program, steps=tuple(program.steps[k] for k in order))
 
 
 def least_peak_bytes(
@@ -116,19 +116,19 @@ class _StepOrderSearch:
     def peak_bytes_of_order(self, order: Iterable[int]) -> int:
         done = live = most = 0
         for k in order:
-            taken, live = self.bytes_during_and_after_step(k, done, live)
-            done, most = done | 1 << k, max(most, taken)
+            step_bytes, live = self.bytes_during_and_after_step(k, done, live)
+            done, most = done | 1 << k, max(most, step_bytes)
         return most
 
     def best_order_and_peak(self) -> tuple[tuple[int, ...], int]:
         """Return the best order found and its peak; the original order unless another one is
         better.
         """
-        own = tuple(range(len(self.program.steps)))
-        bound = self.peak_bytes_of_order(own)
-        found = self.least_peak_order_by_dijkstra(bound) or self.greedy_least_memory_step_order()
-        peak = self.peak_bytes_of_order(found)
-        return (found, peak) if peak < bound else (own, bound)
+        original_order = tuple(range(len(self.program.steps)))
+        bound = self.peak_bytes_of_order(original_order)
+        new_order = self.least_peak_order_by_dijkstra(bound) or self.greedy_least_memory_step_order()
+        peak = self.peak_bytes_of_order(new_order)
+        return (new_order, peak) if peak < bound else (original_order, bound)
 
     def unexecuted_steps_ready_to_run(self, executed_mask: int) -> list[int]:
         return [
@@ -142,20 +142,20 @@ class _StepOrderSearch:
         every = (1 << len(self.behind)) - 1
         # (peak so far, number of remaining steps, bit mask of executed steps, live bytes)
         queue: list[tuple[int, int, int, int]] = [(0, len(self.behind), 0, 0)]
-        came: dict[int, tuple[int, int]] = {}
+        predecessors: dict[int, tuple[int, int]] = {}
         peaks = {0: 0}
         while queue:
             peak, left, done, live = heapq.heappop(queue)
             if done == every:
-                return self._step_order_from_predecessor_masks(came, done)
+                return self._step_order_from_predecessor_masks(predecessors, done)
             if peak > peaks[done]:
                 continue
             for k in self.unexecuted_steps_ready_to_run(done):
-                taken, kept = self.bytes_during_and_after_step(k, done, live)
-                now, most = done | 1 << k, max(peak, taken)
+                step_bytes, live_after = self.bytes_during_and_after_step(k, done, live)
+                now, most = done | 1 << k, max(peak, step_bytes)
                 if most < peak_bound and most < peaks.get(now, peak_bound):
-                    peaks[now], came[now] = most, (done, k)
-                    heapq.heappush(queue, (most, left - 1, now, kept))
+                    peaks[now], predecessors[now] = most, (done, k)
+                    heapq.heappush(queue, (most, left - 1, now, live_after))
             if len(peaks) > MAX_VISITED_STEP_SETS:
                 break
         return None

@@ -102,9 +102,9 @@ class Lowering:
         for stage in self.stages:
             for root in stage.roots:
                 readers = {read.stage for read in plan.reads.get(root, ())}
-                kept = any(reader not in stage.roots for reader in readers)
+                is_read_elsewhere = any(reader not in stage.roots for reader in readers)
                 whole = root in plan.operands or isinstance(root, te.Extern)
-                if root in memory or root in elsewhere or not (kept or whole):
+                if root in memory or root in elsewhere or not (is_read_elsewhere or whole):
                     continue
                 local = not whole and all(home[reader] is home[root] for reader in readers)
                 skip = home[root].depth if local else 0
@@ -135,9 +135,11 @@ class Lowering:
         for stage in group.stages:
             if 0 in stage.anchor_extents:
                 continue
-            own: dict[Var, Expr] = {var: outer for (var, _), (outer, _) in zip(stage.anchor_axes, shared, strict=False)}
+            shared_vars: dict[Var, Expr] = {
+                var: outer for (var, _), (outer, _) in zip(stage.anchor_axes, shared, strict=False)
+            }
             stmt = self._stmts_of_stage(stage, group.depth)
-            bodies.append(stmt if stage is group.stages[0] else substitute_in_stmt(stmt, own))
+            bodies.append(stmt if stage is group.stages[0] else substitute_in_stmt(stmt, shared_vars))
         return bodies
 
     def _loop_nest_of_single_stage(self, stage: ComputeStage) -> Stmt:

@@ -149,10 +149,10 @@ class DividedNest:
             )
             for limit in (first_unit, end_unit)
         )
-        made = self._restrict_leaf_to_iterations(*bounds)
+        new_stmt = self._restrict_leaf_to_iterations(*bounds)
         for k, loop in reversed(list(enumerate(self.loops, 1))):
-            made = replace(loop, body=self._replace_divided_part_of_body(loop, self.loops[k:], made))
-        return made
+            new_stmt = replace(loop, body=self._replace_divided_part_of_body(loop, self.loops[k:], new_stmt))
+        return new_stmt
 
     def _restrict_leaf_to_iterations(self, low: Expr, high: Expr) -> Stmt:
         """Return the divided loop restricted to iterations `low` to `high`; statements without a
@@ -167,8 +167,8 @@ class DividedNest:
         """Return the body of a loop around a divided part, with that part replaced by
         `replacement`.
         """
-        first, *others = (inner_loops[0],) if inner_loops else self.leaf.stmts
-        return Block(replacement if s is first else s for s in block_stmts_or_self(loop.body) if s not in others)
+        first, *rest_stmts = (inner_loops[0],) if inner_loops else self.leaf.stmts
+        return Block(replacement if s is first else s for s in block_stmts_or_self(loop.body) if s not in rest_stmts)
 
 
 def _iteration_number(loop: For) -> Expr:
@@ -204,19 +204,19 @@ def thread_share_of_nests(parts: Sequence[Sequence[DividedNest]]) -> Block:
     The units of the nests of one part are numbered consecutively and divided together; each part is
     divided by itself.
     """
-    found: list[Stmt] = []
+    stmts: list[Stmt] = []
     for nests in parts:
         low, high = Var("lo", INDEX), Var("hi", INDEX)
         total, counted = _total_unit_and_preceding_weights(nests)
-        found += [
+        stmts += [
             Declare(low, _first_unit_of_thread(total, THREAD_NUMBER)),
             Declare(high, _first_unit_of_thread(total, THREAD_NUMBER + 1)),
         ]
         for nest, weight, at in counted:
-            found.append(
+            stmts.append(
                 nest.restrict_to_units(*(_units_before_weight_limit(weight, limit - at) for limit in (low, high)))
             )
-    return Block(found)
+    return Block(stmts)
 
 
 def _total_unit_and_preceding_weights(nests: Sequence[DividedNest]) -> tuple[int, list[tuple[DividedNest, int, int]]]:

@@ -84,8 +84,11 @@ class MemoryEffects:
             inner = [self.buffers_written_and_read(s) for s in stmt_children(stmt)]
             writes = {stmt.buffer} if isinstance(stmt, (Store, Intrinsic)) else set()
             reads = {load.buffer for load in direct_loads(stmt)}
-            made = frozenset(writes.union(*(w for w, _ in inner))), frozenset(reads.union(*(r for _, r in inner)))
-            self._buffers[stmt] = made
+            buffer_sets = (
+                frozenset(writes.union(*(w for w, _ in inner))),
+                frozenset(reads.union(*(r for _, r in inner))),
+            )
+            self._buffers[stmt] = buffer_sets
         return self._buffers[stmt]
 
     def mark_private_scratch_filled_before_read(self, stmts: Sequence[Stmt]) -> None:
@@ -156,11 +159,11 @@ class MemoryEffects:
         """For each register and buffer, the statements of the kernel that use its value (a dict as
         an ordered set).
         """
-        found: dict[Var | Buffer, dict[Stmt, None]] = {}
+        users: dict[Var | Buffer, dict[Stmt, None]] = {}
         for stmt in walk_stmts(self.kernel.body):
-            for kept in (kept for e in stmt_exprs(stmt) for kept in vars_and_buffers_in(e)):
-                found.setdefault(kept, {})[stmt] = None
-        return found
+            for operand in (operand for e in stmt_exprs(stmt) for operand in vars_and_buffers_in(e)):
+                users.setdefault(operand, {})[stmt] = None
+        return users
 
     def may_later_stmts_read_private_scratch(
         self, group: Sequence[Stmt], stmts: Sequence[Stmt], ranges: Ranges
@@ -179,9 +182,13 @@ class MemoryEffects:
         Private scratch does not prevent that; stack arrays that any statement reads do, and
         intrinsics that write to shared buffers.
         """
-        kept = {b for b in self.buffers_written_and_read(loop.body)[0] if self.is_thread_local(b) and not b.private}
+        local_buffers = {
+            b for b in self.buffers_written_and_read(loop.body)[0] if self.is_thread_local(b) and not b.private
+        }
         # an iteration may read what another iteration left there
-        if any(b in self._users_of_registers_and_buffers for b in kept):
+        if any(b in self._users_of_registers_and_buffers for b in local_buffers):
             return False
-        turned = any(isinstance(s, Intrinsic) and not self.is_thread_local(s.buffer) for s in walk_stmts(loop.body))
-        return loop.kind == "independent" and not turned
+        writes_by_intrinsic = any(
+            isinstance(s, Intrinsic) and not self.is_thread_local(s.buffer) for s in walk_stmts(loop.body)
+        )
+        return loop.kind == "independent" and not writes_by_intrinsic

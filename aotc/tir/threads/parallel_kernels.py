@@ -91,23 +91,23 @@ def parallelize_kernel(
     splitter = _KernelDivider(
         uses, ThreadCostModel(kernel, constant_inputs, max(computing, moving), thread_costs, uses)
     )
-    made = memoized_kernel(kind, kernel, kernel.span, lambda: _divide_kernel_if_faster(splitter, kernel))
-    return made if made.team else kernel
+    new_kernel = memoized_kernel(kind, kernel, kernel.span, lambda: _divide_kernel_if_faster(splitter, kernel))
+    return new_kernel if new_kernel.team else kernel
 
 
 def _divide_kernel_if_faster(splitter: _KernelDivider, kernel: Kernel) -> Kernel:
     """Return a kernel divided among threads by `splitter`; the kernel itself if a single thread is
     not slower.
     """
-    made = splitter.divide_stmts_among_threads(block_stmts_or_self(kernel.body), {})
-    if made is None or not made.divided:
+    division = splitter.divide_stmts_among_threads(block_stmts_or_self(kernel.body), {})
+    if division is None or not division.divided:
         return kernel
-    if made.time >= splitter.costs.ns_of_stmt_while_other_threads_wait(
+    if division.time >= splitter.costs.ns_of_stmt_while_other_threads_wait(
         splitter.uses.accesses_to_thread_shared_buffers(kernel.body, {}), kernel.body, {}
     ):
         return kernel
     private = tuple(b for b in kernel.workspace if b in splitter.uses.private)
-    return replace(kernel, body=Block(made.stmts), team=True, private=private)
+    return replace(kernel, body=Block(division.stmts), team=True, private=private)
 
 
 @frozen
@@ -145,13 +145,13 @@ class _KernelDivider:
         ranges   ranges of the variables of outer loops, of which every thread runs all iterations
         """
         self.uses.mark_private_scratch_filled_before_read(stmts)
-        found: list[Stmt] = []
+        new_stmts: list[Stmt] = []
         pending: list[ThreadSharedAccesses] = []
         time, divided = 0.0, False
         for group in self._groups_joined_to_continued_loops(stmts, ranges):
             block = Block(group)
             use = self.uses.accesses_to_thread_shared_buffers(block, ranges)
-            made = _DividedStmts(
+            division = _DividedStmts(
                 list(group),
                 self.costs.single_thread_ns(block, ranges) + self.costs.cache_transfer_wait_ns(group, None, ranges),
                 False,
@@ -165,19 +165,19 @@ class _KernelDivider:
                 if shared is None and not self.uses.can_run_on_one_thread(group):
                     return None
                 use = use if shared is not None else replace(use, single=True)
-                made = shared or _DividedStmts(
+                division = shared or _DividedStmts(
                     [If(THREAD_NUMBER.equal(0), block)],
                     self.costs.ns_of_stmt_while_other_threads_wait(use, block, ranges),
                     False,
                 )
             if any(use.needs_barrier_with(other) for other in pending):
-                found.append(Sync())
+                new_stmts.append(Sync())
                 time += self.costs.threads.barrier_ns
                 pending = []
-            found += made.stmts
-            time, divided = time + made.time, divided or made.divided
+            new_stmts += division.stmts
+            time, divided = time + division.time, divided or division.divided
             pending.append(use)
-        return _DividedStmts(found, time, divided)
+        return _DividedStmts(new_stmts, time, divided)
 
     def _groups_split_at_shared_writing_loops(self, stmts: Sequence[Stmt]) -> Iterator[list[Stmt]]:
         """Yield each loop that writes shared memory by itself, and the statements between loops as
@@ -186,11 +186,11 @@ class _KernelDivider:
         for are_loops, run in groupby(
             stmts, lambda s: isinstance(s, For) and bool(self.uses.thread_shared_buffers_written(s))
         ):
-            found = list(run)
-            if are_loops or not any(self.uses.thread_shared_buffers_written(s) for s in found):
-                yield from ([s] for s in found)
+            run_stmts = list(run)
+            if are_loops or not any(self.uses.thread_shared_buffers_written(s) for s in run_stmts):
+                yield from ([s] for s in run_stmts)
             else:
-                yield found
+                yield run_stmts
 
     def _groups_joined_to_continued_loops(self, stmts: Sequence[Stmt], ranges: Ranges) -> Iterator[list[Stmt]]:
         """Yield the groups of `_groups_split_at_shared_writing_loops`, with groups that continue
@@ -222,10 +222,14 @@ class _KernelDivider:
         if not isinstance(next_group[0], For):
             return any(self.uses.thread_shared_buffers_written(s) for s in next_group)
         uses = [self.uses.accesses_to_thread_shared_buffers(Block(part), ranges).writes for part in (group, next_group)]
-        behind = uses[0].keys() == uses[1].keys() and all(
+        at_higher_addresses = uses[0].keys() == uses[1].keys() and all(
             is_entirely_at_higher_addresses(uses[1][b], uses[0][b]) for b in uses[0]
         )
-        return behind and leaves[-1].loop is not None and self._do_leaf_units_take_similar_times(leaves, ranges)
+        return (
+            at_higher_addresses
+            and leaves[-1].loop is not None
+            and self._do_leaf_units_take_similar_times(leaves, ranges)
+        )
 
     def _do_leaf_units_take_similar_times(self, leaves: Sequence[DividedLeaf], ranges: Ranges) -> bool:
         """Return True if the units of all leaves take similar times, within a factor of two."""
@@ -331,15 +335,15 @@ class _KernelDivider:
 
     def _fastest_thread_division_of_group(self, group: Sequence[Stmt], ranges: Ranges) -> _DividedStmts | None:
         """Return the fastest division of a group by the cost model; None if there is none."""
-        found: list[_DividedStmts] = []
-        for made in self._possible_loop_divisions_of_group(group, ranges):
-            nests = self._set_weights_to_unit_times(made, ranges)
-            turned = tuple(replace(n, inner_first=bool(n.loops) and n.leaf.loop is not None) for n in nests)
-            for some in (nests, turned) if turned[0].inner_first else (nests,):
-                apart = tuple((nest,) for nest in some)
-                for parts in ((some,), apart) if len(some) > 1 else (apart,):
+        divisions: list[_DividedStmts] = []
+        for division in self._possible_loop_divisions_of_group(group, ranges):
+            nests = self._set_weights_to_unit_times(division, ranges)
+            inner_first_nests = tuple(replace(n, inner_first=bool(n.loops) and n.leaf.loop is not None) for n in nests)
+            for some in (nests, inner_first_nests) if inner_first_nests[0].inner_first else (nests,):
+                single_parts = tuple((nest,) for nest in some)
+                for parts in ((some,), single_parts) if len(some) > 1 else (single_parts,):
                     if largest_thread_share(parts, 2) < 1:
-                        found.append(
+                        divisions.append(
                             _DividedStmts(
                                 [thread_share_of_nests(parts)],
                                 self.costs.slowest_thread_ns_of_divided_nests(parts, group, ranges),
@@ -347,9 +351,9 @@ class _KernelDivider:
                             )
                         )
         if len(group) == 1 and isinstance(group[0], For):
-            together = self._divide_body_of_loop_run_by_all_threads(group[0], ranges)
-            found += [together] if together is not None else []
-        return min(found, key=lambda made: made.time, default=None)
+            body_division = self._divide_body_of_loop_run_by_all_threads(group[0], ranges)
+            divisions += [body_division] if body_division is not None else []
+        return min(divisions, key=lambda division: division.time, default=None)
 
     def _set_weights_to_unit_times(self, nests: Sequence[DividedNest], ranges: Ranges) -> tuple[DividedNest, ...]:
         """Return loop nests with weights proportional to the estimated times of their units."""
@@ -374,12 +378,12 @@ class _KernelDivider:
         if 2 * common > sum(self.costs.single_thread_ns(s, inner) for s in body):
             return None
         before = set(self.uses.private)
-        made = self.divide_stmts_among_threads(body, inner)
-        if made is None or not made.divided:
+        division = self.divide_stmts_among_threads(body, inner)
+        if division is None or not division.divided:
             self.uses.private.intersection_update(before)
             return None
         parallel = self.uses.is_divisible_among_threads(loop)
         end = () if parallel else (Sync(),)
-        rounds = max(1, constant_trip_count(loop)) * (made.time + len(end) * self.costs.threads.barrier_ns)
+        rounds = max(1, constant_trip_count(loop)) * (division.time + len(end) * self.costs.threads.barrier_ns)
         time = rounds * (self.costs.threads.reordered if parallel else 1.0)
-        return _DividedStmts([replace(loop, body=Block([*made.stmts, *end]))], time, True)
+        return _DividedStmts([replace(loop, body=Block([*division.stmts, *end]))], time, True)

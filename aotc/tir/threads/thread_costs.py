@@ -78,8 +78,8 @@ class ThreadCostModel:
             return max(0.0, times) * self._operation_and_store_count(stmt.body, inner)
         if stmt not in self._own_operations:
             values = [n for e in stmt_exprs(stmt) for n in walk(e)]
-            own = sum(isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX) for n in values)
-            self._own_operations[stmt] = own + isinstance(stmt, Store)
+            operation_count = sum(isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX) for n in values)
+            self._own_operations[stmt] = operation_count + isinstance(stmt, Store)
         return self._own_operations[stmt] + sum(self._operation_and_store_count(s, ranges) for s in stmt_children(stmt))
 
     def slowest_thread_ns_of_divided_nests(
@@ -101,10 +101,12 @@ class ThreadCostModel:
             )
         share = self._mean_over_team_sizes(partial(largest_thread_share, parts))
         largest = max(nests, key=lambda nest: nest.work_units_divided_among_threads)
-        turned = nests[0].inner_first
-        repeated = common * (1 - share) if turned else 0.0
+        is_inner_first = nests[0].inner_first
+        repeated = common * (1 - share) if is_inner_first else 0.0
         work = self.single_thread_ns(Block(group), ranges) * share + repeated
-        order = (self.threads.reordered if turned else 1.0) * (self.threads.reordered if len(parts) > 1 else 1.0)
+        order = (self.threads.reordered if is_inner_first else 1.0) * (
+            self.threads.reordered if len(parts) > 1 else 1.0
+        )
         return (work + self.cache_transfer_wait_ns(group, largest.outermost_divided_var, ranges)) * order
 
     def cache_transfer_wait_ns(self, group: Sequence[Stmt], divided_var: Var | None, ranges: Ranges) -> float:
@@ -120,14 +122,14 @@ class ThreadCostModel:
         # thread's own share
         mine_of_others = self._mean_over_team_sizes(lambda threads: (1 - 1 / threads) / threads)
         total = 0.0
-        for buffer, found in (*use.reads.items(), *use.writes.items()):
-            span = max((_address_shift_over_var_range(access, divided_var) for access in found), default=0)
+        for buffer, accesses in (*use.reads.items(), *use.writes.items()):
+            span = max((_address_shift_over_var_range(access, divided_var) for access in accesses), default=0)
             if 2 * span < buffer.size:
                 read_part, own_part = (
                     (mine_of_others, mine_of_others) if span else (self._share_accessed_by_other_threads, mine)
                 )
                 total += self._cache_to_cache_transfer_ns(
-                    buffer, _estimated_bytes_accessed(buffer, found, ranges), read_part, own_part, use
+                    buffer, _estimated_bytes_accessed(buffer, accesses, ranges), read_part, own_part, use
                 )
         return total
 
@@ -146,9 +148,9 @@ class ThreadCostModel:
     def ns_of_stmt_while_other_threads_wait(self, accesses: ThreadSharedAccesses, stmt: Stmt, ranges: Ranges) -> float:
         """Return the nanoseconds of a statement that one thread runs while the other threads wait."""
         places = {**accesses.reads, **accesses.writes}
-        others = self._share_accessed_by_other_threads
+        other_share = self._share_accessed_by_other_threads
         moving = sum(
-            self._cache_to_cache_transfer_ns(b, _estimated_bytes_accessed(b, f, {}), others, others, accesses)
+            self._cache_to_cache_transfer_ns(b, _estimated_bytes_accessed(b, f, {}), other_share, other_share, accesses)
             for b, f in places.items()
         )
         return self.single_thread_ns(stmt, ranges) + moving

@@ -67,7 +67,7 @@ def called_math_library_functions(kernels: PrintedKernels) -> list[str]:
     inline.
     """
     text = "\n".join(k.text + "".join(k.printed.definitions.values()) for k in kernels.kernels)
-    return sorted({"".join(found) for found in _MATH_CALL_PATTERN.findall(text)}.difference(_INLINED_MATH_FUNCTIONS))
+    return sorted({"".join(groups) for groups in _MATH_CALL_PATTERN.findall(text)}.difference(_INLINED_MATH_FUNCTIONS))
 
 
 def _fpu_preprocessor_checks(target: Target, math_functions: Sequence[str]) -> list[str]:
@@ -135,20 +135,28 @@ def _merge_into_single_source(
     """
     name = template_values["name"]
     header = f"include/{name}.h"
-    own: dict[str, str] = {}
+    code_files: dict[str, str] = {}
     rest: dict[str, FileContent] = {}
     for path, text in files.items():
         if path.endswith((".c", ".h")) and "_extern_" not in path:
-            own[path] = str(text)
+            code_files[path] = str(text)
         else:
             rest[path] = text
     (shared,) = bare_metal_runtime_files()
-    parts = [own[f"src/{name}_kernel.h"], own[f"src/{name}_internal.h"], own.pop(f"src/{name}_params.c")]
-    later = [own.pop(path) for path in list(own) if path.endswith(".c") and "_kernels_" not in path]
+    parts = [
+        code_files[f"src/{name}_kernel.h"],
+        code_files[f"src/{name}_internal.h"],
+        code_files.pop(f"src/{name}_params.c"),
+    ]
+    later = [code_files.pop(path) for path in list(code_files) if path.endswith(".c") and "_kernels_" not in path]
     parts += [kernels.render_kernel_file("kernels.c", kernels.kernels, **template_values), *later]
     source = f'#include "{name}.h"\n' + "".join(_LOCAL_INCLUDE_PATTERN.sub("", part) for part in parts)
     common_header = shared.read_text("utf-8")
-    return {header: _LOCAL_INCLUDE_PATTERN.sub(lambda _: common_header, own[header]), f"src/{name}.c": source, **rest}
+    return {
+        header: _LOCAL_INCLUDE_PATTERN.sub(lambda _: common_header, code_files[header]),
+        f"src/{name}.c": source,
+        **rest,
+    }
 
 
 def _template_values_for_params_file(name: str, template_values: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,13 +185,13 @@ def _template_values_for_params_arrays(name: str, template_values: Mapping[str, 
         place = {"params_place": f"arrays in `src/{name}_params.c`"}
         return {**words, **place, "licensed": _LICENSED_HEADER_README_TEXT, "files_said": ""}
     files = " and ".join(f"`{path}`" for path in (*template_values["sources"], f"include/{name}.h"))
-    said = f"{files} are all of the code, with the parameters: copy them into your build,"
+    files_text = f"{files} are all of the code, with the parameters: copy them into your build,"
     return {
         **words,
         "params_place": f"arrays in `src/{name}.c`",
         "licensed": f"What `include/{name}.h`\nhas between the guards of `AOTC_BARE_H` is part of aotc and under the "
         "Apache License 2.0.",
-        "files_said": f"## Files\n\n{said}\nor use the build files here.\n\n",
+        "files_said": f"## Files\n\n{files_text}\nor use the build files here.\n\n",
     }
 
 
@@ -201,12 +209,12 @@ def _build_files_and_readme(name: str, template_values: dict[str, Any]) -> dict[
             else _template_values_for_params_file(name, template_values)
         ),
     }
-    apart = {
+    params_files = {
         f"src/{name}_params.S": render_template("bare_params.S", **template_values),
         "src/params_to_c.c": render_template("params_to_c.c", **template_values),
     }
     return {
-        **({} if arrays else apart),
+        **({} if arrays else params_files),
         **{
             f"{row['output']}.ld": render_template("weights.ld", **template_values | row)
             for row in template_values["pieces"]
@@ -259,9 +267,14 @@ def _memory_and_compiler_values(
 def _workspace_description_values(program: Program, workspace_values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the texts about the workspace memory of a run, for the README and comments."""
     name, upper = program.name, program.name.upper()
-    said = f"has {upper}_WORKSPACE_BYTES bytes (NULL if that is 0)"
+    size_text = f"has {upper}_WORKSPACE_BYTES bytes (NULL if that is 0)"
     if not workspace_values["several"]:
-        return {"workspace_said": said, "workspace_split": "", "workspace_made": [], "workspace_argument": "workspace"}
+        return {
+            "workspace_said": size_text,
+            "workspace_split": "",
+            "workspace_made": [],
+            "workspace_argument": "workspace",
+        }
     split = " and ".join(f"{part.bytes} in {part.memory}" for part in program.plan.parts)
     members = ", ".join(piece for piece, _ in workspace_values["given"])
     return {
@@ -282,8 +295,8 @@ def _parameters_kernels_file_and_footprint(
     kernels = print_kernels(program.distinct_kernels, program.name, DIALECTS[target.dialect], share="numbers")
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
     weights = ParameterFile(params, golden)
-    taken = estimate_memory_footprint(program, target, kernels.names, params, numbers)
-    return params, kernels, weights, taken | {"parameters": weights.byte_count}
+    footprint = estimate_memory_footprint(program, target, kernels.names, params, numbers)
+    return params, kernels, weights, footprint | {"parameters": weights.byte_count}
 
 
 def bare_metal_footprint(program: Program, target: Target) -> dict[str, Any]:
@@ -339,9 +352,9 @@ def emit_bare_metal_project(
     """
     name = program.name
     _require_bare_metal_can_run(program, target)
-    params, kernels, weights, taken = _parameters_kernels_file_and_footprint(program, target, golden)
+    params, kernels, weights, footprint = _parameters_kernels_file_and_footprint(program, target, golden)
     math = called_math_library_functions(kernels)
-    metadata = describe_compiled_program(program, target, kernels.names, params) | {"footprint": taken}
+    metadata = describe_compiled_program(program, target, kernels.names, params) | {"footprint": footprint}
     common = common_template_values(name, False) | model_template_values(program, target, numerics, params, cflags)
     common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
         "steps": schedule_call_lines(program, kernels, params)

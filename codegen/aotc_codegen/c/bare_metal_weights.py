@@ -53,26 +53,28 @@ def assign_params_to_memories(program: Program, target: Target, golden: Selftest
     """
     spaces = target.memory_spaces_for_role("parameters")
     align = max(space.align for space in spaces)
-    behind = sum(map(len, _aligned_selftest_array_bytes(golden, align))) + 2 * _UINT32_FORMAT.size
-    params = ParameterLayout(program.name, program.constants, 0, align, behind=behind)
-    taken = Counter({part.memory: part.bytes for part in program.plan.parts})
-    rooms = {s.name: s.bytes and s.bytes - taken[s.name] for s in spaces}
+    trailing_bytes = sum(map(len, _aligned_selftest_array_bytes(golden, align))) + 2 * _UINT32_FORMAT.size
+    params = ParameterLayout(program.name, program.constants, 0, align, behind=trailing_bytes)
+    used_bytes = Counter({part.memory: part.bytes for part in program.plan.parts})
+    rooms = {s.name: s.bytes and s.bytes - used_bytes[s.name] for s in spaces}
     full = [s.name for s in spaces if s.bytes and rooms[s.name] <= 0]
     rooms = {name: room for name, room in rooms.items() if name not in full}
-    found, parts = _spread_params_over_memories(program, params, rooms)
+    part_numbers, parts = _spread_params_over_memories(program, params, rooms)
     if not parts:
         # there are no parameters, or there is no space for them
         params.pieces = [
             ParameterFilePiece(
-                memory=target.choose_memory_spaces({"parameters": params.bytes + behind}, taken)["parameters"].name
+                memory=target.choose_memory_spaces({"parameters": params.bytes + trailing_bytes}, used_bytes)[
+                    "parameters"
+                ].name
             )
         ]
         return params
     names = UniqueIdentifiers(["params"], any_case=True)
     suffixes = ["", *(f"_{names.unique_identifier(p.memory)}" for p in parts[1:])]
     pieces = [ParameterFilePiece(part.begin, part.memory, suffix) for part, suffix in zip(parts, suffixes, strict=True)]
-    order = sorted(program.constants, key=lambda s: found[params.stored_equal_constant(s)])
-    return ParameterLayout(program.name, order, 0, align, pieces, behind)
+    order = sorted(program.constants, key=lambda s: part_numbers[params.stored_equal_constant(s)])
+    return ParameterLayout(program.name, order, 0, align, pieces, trailing_bytes)
 
 
 def _spread_params_over_memories(
@@ -88,9 +90,9 @@ def _spread_params_over_memories(
     for storage, count in element_accesses_per_storage(program).items():
         if storage.kind == "constant":
             times[params.stored_equal_constant(storage)] += count
-    kept = list(params.offsets)
-    weights = [times[storage] for storage in kept]
-    blocks = [LiveBlock(align_up(s.nbytes, params.align), 0, 0) for s in kept]
+    storages = list(params.offsets)
+    weights = [times[storage] for storage in storages]
+    blocks = [LiveBlock(align_up(s.nbytes, params.align), 0, 0) for s in storages]
     offsets = tuple(params.offsets.values())
     whole = Arrangement(offsets, params.bytes, params.bytes)
     several = partial(spread_over_memories, blocks, weights, align=params.align)
@@ -99,13 +101,13 @@ def _spread_params_over_memories(
         left = room and room - params.behind
         parts: tuple[ArenaPart, ...] = ()
         if not room or left > 0:
-            found, parts = arrange_in_first_memory_or_spread(whole, earlier | {last: left}, several)
+            arrangement, parts = arrange_in_first_memory_or_spread(whole, earlier | {last: left}, several)
         if parts:
             begins = [part.begin for part in parts]
-            numbers = (bisect_right(begins, at) for at in found.offsets)
+            numbers = (bisect_right(begins, at) for at in arrangement.offsets)
             if parts[-1].memory != last:
-                parts = (*parts, ArenaPart(last, found.peak, 0))
-            return dict(zip(kept, numbers, strict=True)), parts
+                parts = (*parts, ArenaPart(last, arrangement.peak, 0))
+            return dict(zip(storages, numbers, strict=True)), parts
         earlier[last] = room
     return {}, ()
 
@@ -166,7 +168,7 @@ class ParameterFile:
             "#define SECTION(x) section(TEXT(x))",
             *alignment_attribute_lines(self.align, f"SECTION({macro})"),
         ]
-        said = f", {byte_count} bytes for {escape_for_c_comment(piece.memory)}"
+        size_comment = f", {byte_count} bytes for {escape_for_c_comment(piece.memory)}"
         return {
             "array": params.c_array_name(piece),
             "begin": piece.begin,
@@ -175,7 +177,7 @@ class ParameterFile:
             "macro": macro,
             "section": section,
             "memory": piece.memory,
-            "said": said if len(params.pieces) > 1 else "",
+            "said": size_comment if len(params.pieces) > 1 else "",
             "attributes": "\n".join(rows),
             "prologue": "".join(rf"{row}\n" for row in rows),
         }

@@ -139,8 +139,8 @@ class Dialect:
         """Return the C typedefs of the vector type with `lanes` elements of a dtype."""
         name = self.vector_type_name(dtype, lanes)
         size = dtype.itemsize
-        made = self.require_vector_spelling(name).definition
-        return made.format(type=self.types[dtype], name=name, bytes=size * lanes, align=size)
+        template = self.require_vector_spelling(name).definition
+        return template.format(type=self.types[dtype], name=name, bytes=size * lanes, align=size)
 
     def vector_file_prelude(self, vectors: Iterable[tuple[DType, int]]) -> str:
         """Return the text at the beginning of a file whose kernels use `vectors`: pairs of element
@@ -148,8 +148,8 @@ class Dialect:
 
         The text is empty if there are no vectors.
         """
-        made = "".join(self.vector_typedefs(dtype, lanes) for dtype, lanes in sorted(vectors))
-        return self.require_vector_spelling("a file").prelude + made if made else ""
+        typedefs = "".join(self.vector_typedefs(dtype, lanes) for dtype, lanes in sorted(vectors))
+        return self.require_vector_spelling("a file").prelude + typedefs if typedefs else ""
 
 
 C99: Final = Dialect(name="c99")

@@ -61,8 +61,8 @@ def cpu_feature_check_code(features: Sequence[str]) -> str:
     """Return the C text that checks for `features`; without features, a check that always succeeds."""
     if not features:
         return render_template("cpu_any.c")
-    found = [CPUID_LOCATION_BY_FEATURE[feature] for feature in features]
-    rows = [f"{{{leaf:#x}, {part}, {word}, {bit}, {state:#x}}}" for leaf, part, word, bit, state in found]
+    locations = [CPUID_LOCATION_BY_FEATURE[feature] for feature in features]
+    rows = [f"{{{leaf:#x}, {part}, {word}, {bit}, {state:#x}}}" for leaf, part, word, bit, state in locations]
     asks = bool(amx_permission_constructor_code(features))
     granted = "\n  state = granted(state);" * asks
     return render_template("cpu_x86.c", names=features, rows=rows, ask=_AMX_PERMISSION_CODE * asks, granted=granted)

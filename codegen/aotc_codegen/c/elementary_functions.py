@@ -80,8 +80,8 @@ def c_function_definition(outer_scope: PrintingScope, c_name: str, function: Ele
     parameters = ", ".join(f"{register_c_type(scope, p)} {scope.c_name(p)}" for p in function.params)
     lines = []
     for stmt in function.body:
-        made = print_assigned_value(scope, stmt.var, stmt.value)
-        lines.append(f"  const {register_c_type(scope, stmt.var)} {scope.c_name(stmt.var)} = {made};\n")
+        value = print_assigned_value(scope, stmt.var, stmt.value)
+        lines.append(f"  const {register_c_type(scope, stmt.var)} {scope.c_name(stmt.var)} = {value};\n")
     result = print_value(scope, function.result)
     result_type = register_c_type(scope, Var("result", function.result.dtype, function.result.lanes))
     head = f"{outer_scope.dialect.inline} {result_type} {c_name}({parameters})"

@@ -88,7 +88,9 @@ def _ir_expr_of_stored_float_bits(scope: PrintingScope, expr: tir.Expr) -> tir.E
             return replace(expr, buffer=scope.buffer_viewed_as_unsigned_integers(expr.buffer))
         case tir.Pack():
             parts = tuple(
-                found for part in expr.parts if (found := _ir_expr_of_stored_float_bits(scope, part)) is not None
+                stored_part
+                for part in expr.parts
+                if (stored_part := _ir_expr_of_stored_float_bits(scope, part)) is not None
             )
             return tir.Pack(parts) if len(parts) == expr.lanes else None
         case tir.Select(a=tir.Load() as a, b=tir.Const() as b) if b == tir.Const(0.0, b.dtype):
@@ -311,14 +313,14 @@ def _print_scalar_bitcast(scope: PrintingScope, expr: tir.Bitcast) -> CExpressio
     if (dtype.is_float or source.is_float) and not source.is_narrow_float:
         scope.helpers.define_helper_and_return_name(f"bits{kind}", unsigned)
     if source.is_narrow_float:
-        found, inner = unsigned, print_narrow_float_bits(scope, expr.a)
+        inner_dtype, inner = unsigned, print_narrow_float_bits(scope, expr.a)
     elif source.is_float:
-        found, inner = unsigned, f"aotc_bits{kind}({print_value(scope, expr.a)})"
+        inner_dtype, inner = unsigned, f"aotc_bits{kind}({print_value(scope, expr.a)})"
     else:
-        found, inner = source, print_value(scope, expr.a, UNARY)
-    wanted = unsigned if dtype.is_float else dtype
-    if found != wanted:
-        inner = f"({scope.dialect.types[wanted]}){inner}"
+        inner_dtype, inner = source, print_value(scope, expr.a, UNARY)
+    target_dtype = unsigned if dtype.is_float else dtype
+    if inner_dtype != target_dtype:
+        inner = f"({scope.dialect.types[target_dtype]}){inner}"
     return CExpression(f"aotc_from_bits{kind}({inner})") if dtype.is_float else CExpression(inner, UNARY)
 
 
@@ -363,8 +365,8 @@ def _print_scalar_binary(scope: PrintingScope, expr: tir.Binary) -> CExpression:
     if dtype.is_bool:
         return _print_bool_binary(scope, expr)
     if op in ("min", "max"):
-        what = float_min_max_helper_name(expr) if dtype.is_float else op
-        helper = scope.helpers.define_helper_and_return_name(what, computation_dtype(dtype))
+        helper_kind = float_min_max_helper_name(expr) if dtype.is_float else op
+        helper = scope.helpers.define_helper_and_return_name(helper_kind, computation_dtype(dtype))
         return CExpression(f"{helper}({_print_operand_list(scope, expr.a, expr.b)})")
     if op in _C_BITWISE_OPERATORS:
         text = f"{print_value(scope, expr.a, UNARY)} {_C_BITWISE_OPERATORS[op]} {print_value(scope, expr.b, UNARY)}"
@@ -467,7 +469,7 @@ def _fill_instruction_template(scope: PrintingScope, expr: tir.Call, text: Instr
         scope.record_vector_type_and_return_c_name(vector.dtype, vector.lanes)
     if text.function:
         scope.helpers.define_function_used_by_instruction(expr.name, text.function)
-    made = text.call.format(
+    call_text = text.call.format(
         *[_Operand(scope, a) for a in expr.args], f=scope.dialect.math_function_suffix(expr.args[0].dtype)
     )
-    return CExpression(made, text.level, expr.dtype.is_narrow_float)
+    return CExpression(call_text, text.level, expr.dtype.is_narrow_float)

@@ -102,6 +102,6 @@ def float16_conversion_definition(conversion: str, lanes: int, portable_definiti
     feature, load, store = _X86_CONVERSION_BY_LANES[lanes]
     read = _READ_HALF_REGISTER_CODE if lanes == 4 else "const bits h = (bits)from;"
     facts = {"lanes": lanes, "width": max(16, 2 * lanes), "read": read, "load": load, "store": store}
-    made = Template(_VECTOR_CONVERSION_TEMPLATES[conversion]).substitute(words, **facts)
+    definition = Template(_VECTOR_CONVERSION_TEMPLATES[conversion]).substitute(words, **facts)
     has = f"defined({feature}) || (defined(__clang__) && defined(__aarch64__))"
-    return f"#if {has}\n{made}#else\n{portable_definition}#endif\n"
+    return f"#if {has}\n{definition}#else\n{portable_definition}#endif\n"

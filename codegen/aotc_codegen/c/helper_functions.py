@@ -234,7 +234,7 @@ def _use_compiler_builtin_if_available(
     """Return a vector function that uses the processor's instruction if the C compiler offers it,
     else its plain C body.
     """
-    made = "$M" if helper == "to_i32" else "$vector"
+    result_type = "$M" if helper == "to_i32" else "$vector"
     if f"{helper} {dtype}" not in _X86_BUILTINS:
         return fallback
     text = ""
@@ -242,7 +242,7 @@ def _use_compiler_builtin_if_available(
         builtin = f"__builtin_{call}"
         needs = [f"defined(__{f}__)" for f in features.split()]
         needs.append(f"AOTC_HAS({builtin.partition('(')[0]})")
-        text += f"#{'el' if text else ''}if {' && '.join(needs)}\n  return ({made}){builtin};\n"
+        text += f"#{'el' if text else ''}if {' && '.join(needs)}\n  return ({result_type}){builtin};\n"
     head, _, body = fallback.text.partition("\n")
     return HelperTemplate(f"{head}\n{text}#else\n{body[:-2]}#endif\n}}\n" if text else fallback.text, fallback.uses)
 
@@ -258,14 +258,14 @@ def _vector_float_to_integer_helper(bits: int) -> HelperTemplate:
     """Return the template of a vector conversion from float to signed integers; NaN and values out
     of range give INT_MIN.
     """
-    bound, made = f"{float(2 ** (bits - 1))!r}$f", f"$M{bits}"
+    bound, result_type = f"{float(2 ** (bits - 1))!r}$f", f"$M{bits}"
     lines = (
         f"const $M fits = ($M)(v >= -{bound}) & ($M)(v < {bound});",
-        f"const {made} inside = __builtin_convertvector(fits, {made});",
-        f"const {made} whole = __builtin_convertvector(($vector)(($M)v & fits), {made});",
+        f"const {result_type} inside = __builtin_convertvector(fits, {result_type});",
+        f"const {result_type} whole = __builtin_convertvector(($vector)(($M)v & fits), {result_type});",
         f"return (whole & inside) | (INT{bits}_MIN & ~inside);",
     )
-    return make_helper_template("\n  ".join(lines), "$vector v", made)
+    return make_helper_template("\n  ".join(lines), "$vector v", result_type)
 
 
 _VECTOR_HELPERS: Final[Mapping[str, HelperTemplate]] = {
@@ -317,8 +317,8 @@ def _c_function_transposing_square_block(lanes: int) -> str:
             for place, mask in ((k, low), (k + half, high)):
                 fresh[place] = f"r{place}_{half}"
                 parts = ", ".join(map(str, mask))
-                made = f"__builtin_shufflevector({rows[k]}, {rows[k + half]}, {parts})"
-                body.append(f"const $vector {fresh[place]} = {made};")
+                shuffle = f"__builtin_shufflevector({rows[k]}, {rows[k + half]}, {parts})"
+                body.append(f"const $vector {fresh[place]} = {shuffle};")
         rows, half = fresh, half // 2
     body += [f"*(${{vector}}u *)(to + {k} * to_step) = {row};" for k, row in enumerate(rows)]
     head = "$name($T *to, $I to_step, const $T *from, $I from_step)"
@@ -416,10 +416,10 @@ class HelperFunctions:
         """Return the definition of a vector function; it uses the processor's instruction if there
         is one, else `fallback_definition`.
         """
-        made = _use_compiler_builtin_if_available(
+        helper_template = _use_compiler_builtin_if_available(
             helper, HelperTemplate(fallback_definition), computation_dtype(dtype), lanes
         )
-        return Template(made.text).substitute(self._vector_placeholder_values(dtype, lanes))
+        return Template(helper_template.text).substitute(self._vector_placeholder_values(dtype, lanes))
 
     def define_function_used_by_instruction(self, name: str, template_text: str) -> None:
         """Add a function that an instruction brings along; `template_text` is a template that

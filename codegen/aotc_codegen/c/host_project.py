@@ -75,8 +75,8 @@ def common_template_values(model_name: str, uses_team: bool) -> dict[str, Any]:
 
 def _numeric_version(version: str) -> str:
     """Return the numeric part of a version, which CMake can compare: 0.1.0 for 0.1.0.dev3."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return found[0] if found else "0"
+    prefix_match = re.match(r"\d+(\.\d+)*", version)
+    return prefix_match[0] if prefix_match else "0"
 
 
 def model_template_values(
@@ -121,8 +121,8 @@ def alignment_attribute_lines(align: int, *attributes: str) -> list[str]:
     """Return the lines that give a parameter array its alignment, for the compilers that support
     attributes.
     """
-    made = ", ".join([f"aligned({align})", *attributes])
-    return ["#if defined(__GNUC__)", f"__attribute__(({made}))", "#endif"]
+    attribute_list = ", ".join([f"aligned({align})", *attributes])
+    return ["#if defined(__GNUC__)", f"__attribute__(({attribute_list}))", "#endif"]
 
 
 def example_program_source(common: Mapping[str, Any], **memory: Any) -> str:
@@ -179,12 +179,12 @@ def write_files_and_hash(directory: Path, files: Mapping[str, FileContent]) -> d
     hashes: dict[str, str] = {}
     for path, content in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         with (directory / path).open("wb") as file:
             for piece in [content.encode("utf-8")] if isinstance(content, str) else content:
                 file.write(piece)
-                found.update(piece)
-        hashes[path] = found.hexdigest()
+                digest.update(piece)
+        hashes[path] = digest.hexdigest()
     return hashes
 
 
@@ -231,11 +231,13 @@ def _print_instruction_set_versions(
     programs: Sequence[Program], target: Target, params: ParameterLayout
 ) -> list[_InstructionSetVersion]:
     targets = {f"_{t.level}": t for t in target.versions} or {"": target}
-    found = [_InstructionSetVersion(p, t, params, end) for p, (end, t) in zip(programs, targets.items(), strict=True)]
-    if any(v.kernels.externals != found[0].kernels.externals for v in found):
+    versions = [
+        _InstructionSetVersion(p, t, params, end) for p, (end, t) in zip(programs, targets.items(), strict=True)
+    ]
+    if any(v.kernels.externals != versions[0].kernels.externals for v in versions):
         text = "code of the user's differs between the instruction sets of a library"
         raise AotcError("external", text, hint="a code generator must return identical code for identical functions")
-    return found
+    return versions
 
 
 class _HostProjectBuilder:
@@ -280,9 +282,9 @@ class _HostProjectBuilder:
         )
         self.add_rendered_file(f"src/{name}_kernel.h", "kernel.h")
         for v in self.versions:
-            made = kernel_files_by_path(v.kernels, v.suffix, self.common)
-            v.files += [path for path in made if path.endswith(".c")]
-            self.files |= made
+            kernel_files = kernel_files_by_path(v.kernels, v.suffix, self.common)
+            v.files += [path for path in kernel_files if path.endswith(".c")]
+            self.files |= kernel_files
         self.files |= {path: external.source_file_text() for path, external in self.externals.items()}
         # with several versions they are compiled for every processor: kernels of all versions call
         # them
@@ -414,7 +416,7 @@ def emit_host_project(
     project.add_build_files()
     rows = zip(project.versions, numerics, strict=True)
     metadata |= {"accuracy": accuracy, "numerics": name}
-    metadata |= {"isas": [v.metadata_entry_of_isa_version() | {"numerics": own} for v, own in rows]}
+    metadata |= {"isas": [v.metadata_entry_of_isa_version() | {"numerics": numerics_id} for v, numerics_id in rows]}
     externals = [external.metadata_entry(path) for path, external in project.externals.items()]
     metadata |= {"externals": externals, "passes": list(passes)}
     return write_project_and_manifest(directory, project.files, metadata, runtime_sources(pool=project.team))

@@ -127,7 +127,7 @@ class PrintedKernels:
         }
         common = {**common, "name": name}
         header = f"{name}_helpers{suffix}.h" if shared else ""
-        made = {
+        files = {
             f"src/{name}_kernels{suffix}_{k}.c": self.render_kernel_file("kernels.c", group, header, shared, **common)
             for k, group in enumerate(groups)
         }
@@ -135,8 +135,8 @@ class PrintedKernels:
             vectors = self.dialect.vector_file_prelude({v for k in self.kernels for v in k.printed.vectors})
             guard = header.upper().replace(".", "_")
             words = {"vectors": vectors, "helpers": "\n".join(shared.values()), "guard": guard}
-            made[f"src/{header}"] = render_template("helpers.h", **words, **common)
-        return made
+            files[f"src/{header}"] = render_template("helpers.h", **words, **common)
+        return files
 
     def render_kernel_file(
         self,
@@ -171,7 +171,7 @@ def _external_kernels(
 
     Raise AotcError (code "name") if a name is in use.
     """
-    found: dict[Kernel, ExternalKernel] = {}
+    externals: dict[Kernel, ExternalKernel] = {}
     plain = replace(dialect, restrict="")
     for kernel in kernels:
         if kernel.source is None:
@@ -181,8 +181,8 @@ def _external_kernels(
                 "name", f"two functions of the project would have the name {kernel.name!r}", span=kernel.span
             )
         source = kernel.source
-        found[kernel] = ExternalKernel(kernel.name, kernel_prototype(kernel, plain), source.text, source.author)
-    return found
+        externals[kernel] = ExternalKernel(kernel.name, kernel_prototype(kernel, plain), source.text, source.author)
+    return externals
 
 
 def print_kernels(
@@ -197,27 +197,31 @@ def print_kernels(
     kernel's text does not change when other kernels are added or removed.
     """
     kernels = tuple(kernels)
-    taken = UniqueIdentifiers((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
-    externals = _external_kernels(kernels, taken, dialect)
+    used_names = UniqueIdentifiers((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
+    externals = _external_kernels(kernels, used_names, dialect)
     names = {k: k.name for k in externals}
     alike: dict[str, tuple[PrintedKernel, list[Kernel]]] = {}
     for kernel in kernels:
         if kernel not in names:
-            made = _print_kernel_cached(kernel, dialect)
-            alike.setdefault(made.definition_with_name(_PLACEHOLDER_KERNEL_NAME), (made, []))[1].append(kernel)
+            printed_kernel = _print_kernel_cached(kernel, dialect)
+            alike.setdefault(printed_kernel.definition_with_name(_PLACEHOLDER_KERNEL_NAME), (printed_kernel, []))[
+                1
+            ].append(kernel)
     numbers = _parameterize_texts_differing_in_numbers(alike, dialect, sizes=share == "numbers") if share else {}
     shared = Counter(group[0].name for _, group in alike.values())
     distinct = []
-    for text, (made, group) in alike.items():
+    for text, (printed_kernel, group) in alike.items():
         base = f"{prefix}_{group[0].name}"
         mark = (
             f"_{hashlib.sha256(text.encode()).hexdigest()[:KERNEL_NAME_HASH_DIGITS]}"
             if shared[group[0].name] > 1
             else ""
         )
-        name = taken.unique_identifier(f"{base[: MAX_IDENTIFIER_CHARACTERS - len(mark) - len(suffix)]}{mark}{suffix}")
+        name = used_names.unique_identifier(
+            f"{base[: MAX_IDENTIFIER_CHARACTERS - len(mark) - len(suffix)]}{mark}{suffix}"
+        )
         names.update((kernel, name) for kernel in group)
-        distinct.append(NamedKernel(name, model_node_comment_lines(group[0]), made))
+        distinct.append(NamedKernel(name, model_node_comment_lines(group[0]), printed_kernel))
     return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()), numbers)
 
 
@@ -230,21 +234,26 @@ def _parameterize_texts_differing_in_numbers(
     `kernels_by_text`, the printed kernels grouped by text, is updated in place.
     """
     # comparing texts is cheap, and most kernels resemble no other kernel
-    outlines = {text: _NUMBER_LITERAL_PATTERN.sub("", made.body) for text, (made, _) in kernels_by_text.items()}
+    outlines = {
+        text: _NUMBER_LITERAL_PATTERN.sub("", printed_kernel.body)
+        for text, (printed_kernel, _) in kernels_by_text.items()
+    }
     several = Counter(outlines.values())
     texts = {group[0]: text for text, (_, group) in kernels_by_text.items() if sizes or several[outlines[text]] > 1}
     numbers: dict[Kernel, Sequence[str]] = {}
-    for one in merge_similar_kernels(texts, may_differ_in_sizes=sizes):
-        made = print_kernel(one.kernel, dialect, one.value_ranges_of_constant_arguments())
+    for merged_kernel in merge_similar_kernels(texts, may_differ_in_sizes=sizes):
+        printed_kernel = print_kernel(merged_kernel.kernel, dialect, merged_kernel.value_ranges_of_constant_arguments())
         members: list[Kernel] = []
-        for kernel, values in one.members:
-            told = [c_literal(v.value, DType("int32") if v.dtype == INDEX else v.dtype) for v in values]
+        for kernel, values in merged_kernel.members:
+            arguments = [c_literal(v.value, DType("int32") if v.dtype == INDEX else v.dtype) for v in values]
             group = kernels_by_text.pop(texts[kernel])[1]
-            numbers |= dict.fromkeys(group, told)
+            numbers |= dict.fromkeys(group, arguments)
             members += group
         # groups that differ in properties that C does not express, for example alignment, can
         # yield equal texts
-        kernels_by_text.setdefault(made.definition_with_name(_PLACEHOLDER_KERNEL_NAME), (made, []))[1].extend(members)
+        kernels_by_text.setdefault(printed_kernel.definition_with_name(_PLACEHOLDER_KERNEL_NAME), (printed_kernel, []))[
+            1
+        ].extend(members)
     return numbers
 
 

@@ -187,8 +187,8 @@ def _print_statement_lines(scope: PrintingScope, stmt: tir.Stmt, depth: int) -> 
         case tir.Declare():
             return [f"{pad}{_print_declaration(scope, stmt)};"]
         case tir.Assign():
-            made = scope.outlined(stmt.value) or print_assigned_value(scope, stmt.var, stmt.value)
-            return [f"{pad}{scope.c_name(stmt.var)} = {made};"]
+            value_text = scope.outlined(stmt.value) or print_assigned_value(scope, stmt.var, stmt.value)
+            return [f"{pad}{scope.c_name(stmt.var)} = {value_text};"]
         case tir.Sync():
             return [f"{pad}{scope.dialect.barrier}"]
         case tir.Wait():
@@ -199,10 +199,10 @@ def _print_statement_lines(scope: PrintingScope, stmt: tir.Stmt, depth: int) -> 
 
 def _print_declaration(scope: PrintingScope, stmt: tir.Declare) -> str:
     # the value is printed before the register gets its name, which it cannot mention
-    made = scope.outlined(stmt.value) or print_assigned_value(scope, stmt.var, stmt.value)
+    value_text = scope.outlined(stmt.value) or print_assigned_value(scope, stmt.var, stmt.value)
     if stmt.var in scope.indices.fixed:
         scope.ranges[stmt.var] = bounds(stmt.value, scope.ranges)
-    return f"{register_c_type(scope, stmt.var)} {scope.c_name(stmt.var)} = {made}"
+    return f"{register_c_type(scope, stmt.var)} {scope.c_name(stmt.var)} = {value_text}"
 
 
 def _print_loop_lines(scope: PrintingScope, loop: tir.For, depth: int) -> list[str]:
@@ -246,9 +246,9 @@ def _print_store(scope: PrintingScope, stmt: tir.Store) -> str:
             print_value(scope, a) if alone and a.lanes == 1 else _print_operand_or_loaded_address(scope, a)
             for a in call.args
         ]
-        made = block_instruction_call_template(scope, call.name, dtype, lanes)
+        template = block_instruction_call_template(scope, call.name, dtype, lanes)
         counts = {"n": call.args[-1].lanes, "m": call.args[0].lanes}
-        return made.format(print_element_address(scope, stmt.buffer, stmt.index), *operands, **counts)
+        return template.format(print_element_address(scope, stmt.buffer, stmt.index), *operands, **counts)
     buffer = scope.buffer_viewed_as_unsigned_integers(stmt.buffer) if dtype.is_narrow_float else stmt.buffer
     if lanes > 1 and scope.dialect.move and isinstance(stmt.value, Load):
         source = print_element_address(scope, stmt.value.buffer, stmt.value.index)
@@ -263,12 +263,12 @@ def _print_operand_or_loaded_address(scope: PrintingScope, expr: Expr) -> str:
     if isinstance(expr, Load):
         return print_element_address(scope, expr.buffer, expr.index)
     if isinstance(expr, Select):
-        found = (
+        parts = (
             print_value(scope, expr.cond, TERNARY + 1),
             _print_operand_or_loaded_address(scope, expr.a),
             _print_operand_or_loaded_address(scope, expr.b),
         )
-        return "({} ? {} : {})".format(*found)
+        return "({} ? {} : {})".format(*parts)
     return print_value(scope, expr)
 
 
@@ -309,5 +309,5 @@ def model_node_comment_lines(kernel: tir.Kernel) -> Sequence[str]:
     there are none.
     """
     nodes = model_nodes_of_span(kernel.span)
-    shown = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
-    return [f"/* {escape_for_c_comment(shown)} */"] if nodes else []
+    node_names = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
+    return [f"/* {escape_for_c_comment(node_names)} */"] if nodes else []

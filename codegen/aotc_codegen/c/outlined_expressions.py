@@ -90,7 +90,7 @@ def parameterize_long_vector_expression(expr: Expr) -> ParameterizedExpression |
     """
     if expr.lanes == 1:
         return None
-    found: dict[Expr, Var] = {}
+    param_of_leaf: dict[Expr, Var] = {}
     operations = 0
 
     def replace_leaves_by_parameters(node: Expr) -> Expr:
@@ -98,16 +98,16 @@ def parameterize_long_vector_expression(expr: Expr) -> ParameterizedExpression |
         if isinstance(node, Const):
             return node
         if isinstance(node, (Load, Var)):
-            return found.setdefault(node, Var(f"a{len(found)}", node.dtype, node.lanes))
+            return param_of_leaf.setdefault(node, Var(f"a{len(param_of_leaf)}", node.dtype, node.lanes))
         operations += 1
         return with_operands(node, tuple(map(replace_leaves_by_parameters, operands(node))))
 
     body = replace_leaves_by_parameters(expr)
-    few = operations < MIN_OUTLINED_OPERATIONS or len(found) > MAX_OUTLINED_PARAMETERS
-    if few or any(map(_does_printed_form_depend_on_context, (expr.dtype, *(node.dtype for node in found)))):
+    few = operations < MIN_OUTLINED_OPERATIONS or len(param_of_leaf) > MAX_OUTLINED_PARAMETERS
+    if few or any(map(_does_printed_form_depend_on_context, (expr.dtype, *(node.dtype for node in param_of_leaf)))):
         return None
-    params = tuple(found.values())
-    return ParameterizedExpression(f"{params}: {body!r}", body, params, tuple(found))
+    params = tuple(param_of_leaf.values())
+    return ParameterizedExpression(f"{params}: {body!r}", body, params, tuple(param_of_leaf))
 
 
 def _does_printed_form_depend_on_context(dtype: DType) -> bool:

@@ -73,12 +73,12 @@ class ParameterLayout:
         alike: dict[tuple[str, bytes, int], list[Storage]] = {}
         for storage in constants:
             raw = little_endian_constant_data(storage).reshape(-1).view(np.uint8)
-            others = alike.setdefault((str(storage.dtype), raw[:_COMPARED_PREFIX_BYTES].tobytes(), raw.size), [])
-            home = next((s for s in others if self._pieces[s][0] == raw.data), storage)
+            candidates = alike.setdefault((str(storage.dtype), raw[:_COMPARED_PREFIX_BYTES].tobytes(), raw.size), [])
+            home = next((s for s in candidates if self._pieces[s][0] == raw.data), storage)
             # equal constants are stored once
             self.homes[storage] = home
             if home is storage:
-                others.append(storage)
+                candidates.append(storage)
                 self._pieces[storage] = raw.data, bytes(-storage.nbytes % align)
                 self.offsets[storage] = self.bytes
                 self.bytes += sum(map(len, self._pieces[storage]))

@@ -84,9 +84,9 @@ class PrintingScope:
         """Return a view of a buffer of bool or narrow floats as unsigned integers, under an equal C
         name.
         """
-        made = self.bits.setdefault(buffer, replace(buffer, dtype=storage_dtype_of_narrow_float(buffer.dtype)))
-        self.known[made] = self.c_name(buffer)
-        return made
+        view = self.bits.setdefault(buffer, replace(buffer, dtype=storage_dtype_of_narrow_float(buffer.dtype)))
+        self.known[view] = self.c_name(buffer)
+        return view
 
     def record_function_and_return_c_name(
         self, function_name: str, dtype: DType, lanes: int, fused: bool = False

@@ -90,11 +90,11 @@ def _memory_name_of_each_role(program: Program, target: Target, params: Paramete
     """Return the name of the memory for each role of `target.DATA_KINDS_OF_ROLE`: arena, parameters
     and others.
     """
-    taken = {part.memory: part.bytes for part in program.plan.parts}
-    known = {"arena": " and ".join(taken), "parameters": " and ".join(piece.memory for piece in params.pieces)}
+    used_bytes = {part.memory: part.bytes for part in program.plan.parts}
+    known = {"arena": " and ".join(used_bytes), "parameters": " and ".join(piece.memory for piece in params.pieces)}
     sizes = {"arena": program.plan.peak, "parameters": params.bytes + params.behind}
-    found = target.choose_memory_spaces({role: size for role, size in sizes.items() if not known[role]}, taken)
-    return known | {role: space.name for role, space in found.items()}
+    spaces = target.choose_memory_spaces({role: size for role, size in sizes.items() if not known[role]}, used_bytes)
+    return known | {role: space.name for role, space in spaces.items()}
 
 
 def _arena_parts_metadata(program: Program) -> dict[str, list[dict[str, Any]]]:

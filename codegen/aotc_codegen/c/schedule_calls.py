@@ -73,8 +73,8 @@ class ModelTensor:
         """Entry of the tensor in the metadata."""
         s, meaning = self.storage, self.storage.quantization
         known = {key: getattr(meaning, key) for key in ("scale", "zero_point", "axis")} if meaning else None
-        found = {"name": s.name, "c_name": self.ident, "dtype": str(s.dtype), "shape": list(s.shape)}
-        return found | {"bytes": s.nbytes} | ({"quantization": known} if known else {})
+        entry = {"name": s.name, "c_name": self.ident, "dtype": str(s.dtype), "shape": list(s.shape)}
+        return entry | {"bytes": s.nbytes} | ({"quantization": known} if known else {})
 
     @property
     def dims(self) -> str:

@@ -36,10 +36,10 @@ def _print_rows_on_lines(rows: Iterable[object], before: str = "", after: str = 
 @cache
 def _template_environment() -> jinja2.Environment:
     loader = jinja2.FileSystemLoader(Path(__file__).parents[1] / "templates")
-    made = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-    made.filters["lines"] = _print_rows_on_lines
-    made.globals.update(_TEMPLATE_GLOBALS)
-    return made
+    environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    environment.filters["lines"] = _print_rows_on_lines
+    environment.globals.update(_TEMPLATE_GLOBALS)
+    return environment
 
 
 def render_template(template: str, **values: Any) -> str:

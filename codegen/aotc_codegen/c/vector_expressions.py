@@ -137,15 +137,15 @@ class VectorPrinter:
                 f"{self.scope.record_function_and_return_c_name('odd', source, lanes)}({text})", exact=True
             )
         if source.is_float and not dtype.is_float:
-            made = {"uint64": "uint64", "int64": "int64", "uint32": "int64"}.get(dtype, "int32")
-            for kind in ("int64", made):
+            integer_type = {"uint64": "uint64", "int64": "int64", "uint32": "int64"}.get(dtype, "int32")
+            for kind in ("int64", integer_type):
                 self.scope.record_vector_type_and_return_c_name(DType(kind), lanes)
             piece = self.print_vector_helper_call(
-                f"to_{function_name_suffix_of_dtype(DType(made))}", source, lanes, text
+                f"to_{function_name_suffix_of_dtype(DType(integer_type))}", source, lanes, text
             )
-            if dtype == made:
+            if dtype == integer_type:
                 return piece
-            text, source = piece.text, DType(made)
+            text, source = piece.text, DType(integer_type)
         if source.is_integer and dtype.is_integer and (source.bits, dtype.bits) in ((32, 8), (8, 32)):
             return self.print_int8_int32_conversion(text, source, dtype, lanes)
         return CExpression(self.print_element_conversion(text, dtype, lanes), exact=narrow)
@@ -154,16 +154,16 @@ class VectorPrinter:
         """Return C code for a conversion between vectors of 8-bit and 32-bit integers."""
         for kind in ("int8", "int16", "int32"):
             self.scope.record_vector_type_and_return_c_name(DType(kind), lanes)
-        what, made = ("narrow", "int8") if dtype.bits == 8 else ("widen", "int32")
-        if what == "narrow" and not source.is_signed:
+        helper, result_type = ("narrow", "int8") if dtype.bits == 8 else ("widen", "int32")
+        if helper == "narrow" and not source.is_signed:
             source, text = (
                 DType("int32"),
                 f"({self.scope.record_vector_type_and_return_c_name(DType('int32'), lanes)})({text})",
             )
-        piece = self.print_vector_helper_call(what, source, lanes, text)
+        piece = self.print_vector_helper_call(helper, source, lanes, text)
         return (
             piece
-            if dtype == made
+            if dtype == result_type
             else CExpression(f"({self.scope.record_vector_type_and_return_c_name(dtype, lanes)}){piece.text}", UNARY)
         )
 
@@ -190,9 +190,9 @@ class VectorPrinter:
 
     def print_vector_min_max(self, expr: tir.Binary) -> CExpression:
         dtype = computation_dtype(expr.dtype)
-        what = float_min_max_helper_name(expr) if dtype.is_float else f"{expr.op}c"
+        helper = float_min_max_helper_name(expr) if dtype.is_float else f"{expr.op}c"
         return self.print_vector_helper_call(
-            what, dtype, expr.lanes, self.print_operand(expr.a), self.print_operand(expr.b)
+            helper, dtype, expr.lanes, self.print_operand(expr.a), self.print_operand(expr.b)
         )
 
     def print_vector_select(self, expr: tir.Select) -> CExpression:
@@ -276,9 +276,9 @@ class VectorPrinter:
             case tir.Select():
                 masks = (self.print_bool_vector_as_mask(part, lane_bits) for part in (expr.cond, expr.a, expr.b))
                 return self.print_vector_helper_call("blend", dtype, lanes, *masks).text
-        own = self.natural_mask_lane_bits(expr)
+        natural_bits = self.natural_mask_lane_bits(expr)
         text = self.print_vector_test_as_mask(expr)
-        return text if own == lane_bits else self.print_element_conversion(text, dtype, lanes)
+        return text if natural_bits == lane_bits else self.print_element_conversion(text, dtype, lanes)
 
     def print_vector_test_as_mask(self, expr: tir.Expr) -> str:
         """Print a vector test (comparison, load, cast, isnan) as a C mask in the lane width of the

@@ -97,10 +97,10 @@ def c_body_narrowing_or_widening_vector(narrow_or_widen: str, lanes: int) -> str
     """Return the body of a C function that narrows or widens a vector v; `narrow_or_widen` is
     "narrow" or "widen".
     """
-    made = "B" if narrow_or_widen == "narrow" else "M32"
-    steps = f"  return __builtin_convertvector(__builtin_convertvector(v, $H), ${made});\n"
-    found = _CODE_BY_CONVERSION_AND_LANES[narrow_or_widen].get(lanes)
-    return steps if found is None else f"{found}#else\n{steps}#endif\n"
+    result_type = "B" if narrow_or_widen == "narrow" else "M32"
+    steps = f"  return __builtin_convertvector(__builtin_convertvector(v, $H), ${result_type});\n"
+    code = _CODE_BY_CONVERSION_AND_LANES[narrow_or_widen].get(lanes)
+    return steps if code is None else f"{code}#else\n{steps}#endif\n"
 
 
 def c_body_of_interleaved_vector_quarter(quarter_index: int, lanes: int) -> str:
@@ -120,11 +120,11 @@ def c_body_of_interleaved_vector_quarter(quarter_index: int, lanes: int) -> str:
 
     kinds = ["bytes", "halves", *(["words"] if lanes > 16 else [])]
     lines = [_vector_typedef(name, lanes)[:-1] for name in kinds]
-    turned = {x: x for x in "abcd"}
+    operands = {x: x for x in "abcd"}
     if lanes > 16:
-        turned = {x: f"__builtin_shufflevector((words){x}, (words){x}, {order})" for x in turned}
+        operands = {x: f"__builtin_shufflevector((words){x}, (words){x}, {order})" for x in operands}
     for x, y in ("ab", "cd"):
-        pair = f"(bytes){turned[x]}, (bytes){turned[y]}"
+        pair = f"(bytes){operands[x]}, (bytes){operands[y]}"
         lines.append(
             f"  const halves {x}{y} = (halves)__builtin_shufflevector({pair}, "
             f"{interleaving_shuffle_indices(1, quarter_index // 2)});"

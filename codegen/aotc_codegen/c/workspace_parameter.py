@@ -48,8 +48,8 @@ def workspace_parts(program: Program) -> list[WorkspacePart]:
         return [WorkspacePart("", parts[0].memory if parts else "", program.plan.peak)]
     names = UniqueIdentifiers(any_case=True)
     members = (names.unique_identifier(part.memory, "memory") for part in parts)
-    own = (f"{name}_" if name.startswith(prefix) else name for name in members)
-    return [WorkspacePart(name, part.memory, part.bytes) for name, part in zip(own, parts, strict=True)]
+    member_names = (f"{name}_" if name.startswith(prefix) else name for name in members)
+    return [WorkspacePart(name, part.memory, part.bytes) for name, part in zip(member_names, parts, strict=True)]
 
 
 def workspace_part_and_offset(program: Program, storage: Storage) -> tuple[WorkspacePart, int]:
@@ -71,28 +71,28 @@ def workspace_template_values(program: Program) -> dict[str, Any]:
     given       names of the parts in example programs, and their size macros
     several     True if there are several parts
     """
-    found, name = workspace_parts(program), program.name
-    several = len(found) > 1
-    where = [f"workspace->{w.member}" if several else "workspace" for w in found]
+    parts, name = workspace_parts(program), program.name
+    several = len(parts) > 1
+    where = [f"workspace->{w.member}" if several else "workspace" for w in parts]
     guard = "workspace == NULL ? NULL : " if several else ""
     arenas = [
         f"{w.c_variable_of_workspace_part_address} = {guard}(unsigned char *){at}"
-        for w, at in zip(found, where, strict=True)
+        for w, at in zip(parts, where, strict=True)
     ]
     return {
         "parameter": f"const {name}_workspace *workspace" if several else "void *workspace",
-        "sizes": [f"{w.size_macro_name} {w.bytes}" for w in found],
+        "sizes": [f"{w.size_macro_name} {w.bytes}" for w in parts],
         "pointers": [
             f"void *{w.member}; /* {name.upper()}_{w.size_macro_name}: {escape_for_c_comment(w.memory)} */"
-            for w in found
+            for w in parts
         ]
         if several
         else [],
         "arenas": arenas,
-        "symbols": [w.c_variable_of_workspace_part_address for w in found],
+        "symbols": [w.c_variable_of_workspace_part_address for w in parts],
         "required": (["workspace", *where] if several else where) if program.plan.peak else [],
         "aligned": [f"{at} % {program.plan.align}" for at in where] if program.plan.peak else [],
-        "given": [(w.member or "workspace", w.size_macro_name) for w in found],
+        "given": [(w.member or "workspace", w.size_macro_name) for w in parts],
         "several": several,
     }
 

@@ -120,13 +120,13 @@ def emit_cuda_project(
     """
     require_valid_model_name(program.name)
     params = ParameterLayout(program.name, program.constants, 0)
-    found = [DeviceCodeImage(program.name, name, data) for name, data in sorted(images.items())]
+    cubins = [DeviceCodeImage(program.name, name, data) for name, data in sorted(images.items())]
     common = common_template_values(program.name, False) | {
         **model_template_values(program, target, numerics, params, cflags),
         "workspace": {"parameter": "void *workspace", "sizes": ["WORKSPACE_BYTES 0"]},
         "workspace_align": 1,
         "thread_workspace_bytes": 0,
-        "images": found,
+        "images": cubins,
         "nvcc_flags": CUDA_COMPILER_FLAGS,
         "least_driver": least_driver,
         "runtime": _RUNTIME_LIBRARIES,
@@ -140,15 +140,15 @@ def emit_cuda_project(
     blocks = {row["kernel"]: row["block"] for row in metadata["steps"]}
     metadata["device"] = {
         "least_driver": f"{least_driver // 1000}.{least_driver % 1000 // 10}",
-        "code_bytes": {image.name: len(image.data) for image in found},
+        "code_bytes": {image.name: len(image.data) for image in cubins},
         "kernels": {
-            image.name: kernels for image in found if (kernels := _kernel_resources_and_occupancy(image, blocks))
+            image.name: kernels for image in cubins if (kernels := _kernel_resources_and_occupancy(image, blocks))
         },
     }
     files = _host_files_by_path(common, launch_schedule_tables(program, printed, params))
     files[f"src/{program.name}.cu"] = cuda_source
     files[f"src/{program.name}_params.bin"] = params.bytes_of_binary_parameter_file()
-    files |= {f"src/{image.file}": [image.data] for image in found}
+    files |= {f"src/{image.file}": [image.data] for image in cubins}
     return write_project_and_manifest(directory, files, metadata, [*hosted_runtime_files(), *cuda_runtime_files()])
 
 
@@ -160,13 +160,13 @@ def _kernel_resources_and_occupancy(
     """
     return {
         name: {
-            **asdict(found),
+            **asdict(resources),
             "resident_blocks": resident_blocks_per_multiprocessor(
-                found, block_size_by_kernel[name], image.compute_capability
+                resources, block_size_by_kernel[name], image.compute_capability
             ),
-            "occupancy": multiprocessor_warp_occupancy(found, block_size_by_kernel[name], image.compute_capability),
+            "occupancy": multiprocessor_warp_occupancy(resources, block_size_by_kernel[name], image.compute_capability),
         }
-        for name, found in read_kernel_resources_from_cubin(image.data).items()
+        for name, resources in read_kernel_resources_from_cubin(image.data).items()
     }
 
 

@@ -44,7 +44,10 @@ def print_cuda_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> Prin
             raise AotcError("target", text, span=kernel.span, hint="this is a fault of aotc, please report it")
     printed = print_kernels(kernels, prefix, CUDA)
     sizes = (b.size for kernel in kernels for b in (*kernel.params, *kernel.stack_and_shared_buffers))
-    if max((*sizes, *(one.printed.reach for one in printed.kernels)), default=0) < MAX_INT32_INDEX_EXTENT:
+    if (
+        max((*sizes, *(printed_kernel.printed.reach for printed_kernel in printed.kernels)), default=0)
+        < MAX_INT32_INDEX_EXTENT
+    ):
         return printed
     return print_kernels(kernels, prefix, replace(CUDA, index="int64_t"))
 

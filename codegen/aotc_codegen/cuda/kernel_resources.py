@@ -88,14 +88,14 @@ def read_kernel_resources_from_cubin(cubin: bytes) -> dict[str, KernelResources]
     )
     table = by_name[".symtab"]
     system = _RESERVED_SHARED_BYTES if ".nv.shared.reserved.0" in by_name else 0
-    found = {}
+    resources = {}
     for number, (at, size) in enumerate(_ELF_SYMBOL.iter_unpack(cubin[table.offset : table.offset + table.size])):
         if (registers := attributes.get((_REGCOUNT, number))) is not None:
             name = _read_elf_string(cubin, sections[table.link], at)
             shared = by_name.get(f".nv.shared.{name}")
             local = attributes.get((_FRAME_SIZE, number), 0)
-            found[name] = KernelResources(registers, shared.size - system if shared is not None else 0, local, size)
-    return found
+            resources[name] = KernelResources(registers, shared.size - system if shared is not None else 0, local, size)
+    return resources
 
 
 def _read_elf_string(cubin: bytes, string_table: _Section, offset: int) -> str:
@@ -126,17 +126,21 @@ def resident_blocks_per_multiprocessor(kernel: KernelResources, threads_per_bloc
     if arch not in _MULTIPROCESSOR_LIMITS:
         return None
     blocks, warps, shared = _MULTIPROCESSOR_LIMITS[arch]
-    own = -(-threads_per_block // _WARP_THREADS)
+    block_warps = -(-threads_per_block // _WARP_THREADS)
     unit, system = (128, _RESERVED_SHARED_BYTES) if arch >= 80 else (256, 0)
-    asked = -(-(kernel.shared_bytes + system) // unit) * unit
+    block_bytes = -(-(kernel.shared_bytes + system) // unit) * unit
     registers = -(-kernel.registers * _WARP_THREADS // _UNIT) * _UNIT
-    by_registers = _REGISTERS // max(registers, 1) * _QUARTERS // own
-    return min(blocks, warps // own, by_registers, shared // max(asked, 1))
+    by_registers = _REGISTERS // max(registers, 1) * _QUARTERS // block_warps
+    return min(blocks, warps // block_warps, by_registers, shared // max(block_bytes, 1))
 
 
 def multiprocessor_warp_occupancy(kernel: KernelResources, threads_per_block: int, arch: int) -> float | None:
     """Return the resident warps as a fraction of the multiprocessor's maximum; None for an unknown
     architecture.
     """
-    held = resident_blocks_per_multiprocessor(kernel, threads_per_block, arch)
-    return None if held is None else held * -(-threads_per_block // _WARP_THREADS) / _MULTIPROCESSOR_LIMITS[arch][1]
+    resident_blocks = resident_blocks_per_multiprocessor(kernel, threads_per_block, arch)
+    return (
+        None
+        if resident_blocks is None
+        else resident_blocks * -(-threads_per_block // _WARP_THREADS) / _MULTIPROCESSOR_LIMITS[arch][1]
+    )

@@ -84,19 +84,19 @@ def earlier_steps_each_step_waits_for(program: Program) -> list[tuple[int, ...]]
     them.
     """
     pieces = _MemoryAccessHistory(program)
-    found: list[tuple[int, ...]] = []
+    waits: list[tuple[int, ...]] = []
     # for each step, the set of all earlier steps that are known to have ended before it, as a bit
     # mask
-    behind: list[int] = []
+    ended_steps: list[int] = []
     for number in range(len(program.steps)):
-        kept, covered = [], 0
+        direct_deps, covered = [], 0
         for other in sorted(pieces.record_step_and_return_dependences(number), reverse=True):
             if not covered >> other & 1:
-                kept.append(other)
-                covered |= behind[other] | 1 << other
-        found.append(tuple(reversed(kept)))
-        behind.append(covered)
-    return found
+                direct_deps.append(other)
+                covered |= ended_steps[other] | 1 << other
+        waits.append(tuple(reversed(direct_deps)))
+        ended_steps.append(covered)
+    return waits
 
 
 #: Byte range of an input, output or the arena: memory, first byte, and end (exclusive).
@@ -144,9 +144,9 @@ def _read_and_written_byte_ranges(
     step: Step, locate: Callable[[View], MemoryLocation]
 ) -> tuple[list[_ByteRange], list[_ByteRange]]:
     """Return the byte ranges that a step reads and the ranges that it writes, without constants."""
-    found: tuple[list[_ByteRange], list[_ByteRange]] = [], []
+    ranges: tuple[list[_ByteRange], list[_ByteRange]] = [], []
     for k, (view, buffer) in enumerate(zip(step.args, step.kernel.params, strict=True)):
         if view.storage.kind != "constant" and buffer.nbytes:
             kind, number, first = locate(view)
-            found[k >= len(step.kernel.inputs)].append(((kind, number), first, first + buffer.nbytes))
-    return found
+            ranges[k >= len(step.kernel.inputs)].append(((kind, number), first, first + buffer.nbytes))
+    return ranges

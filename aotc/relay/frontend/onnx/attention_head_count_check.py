@@ -30,13 +30,13 @@ def check_head_counts(operator: str, inputs: Sequence[Expr | None], attributes: 
     Inputs of rank 4 are (batch, heads, length, size) and need no attribute. Inputs of rank 3 are
     (batch, length, heads * size) and need one; an attribute of 0 counts as missing.
     """
-    found: dict[str, int] = {}
+    head_counts: dict[str, int] = {}
     for name, positions in _HEAD_COUNT_ATTRIBUTES.get(operator, {}).items():
         stated = attributes.get(name) or 0
         for x in (inputs[k] for k in positions if k < len(inputs)):
             if x is not None:
-                found[name] = _require_head_count(operator, x, name, stated)
-    query, other = found.get("q_num_heads", 1), found.get("kv_num_heads", 1)
+                head_counts[name] = _require_head_count(operator, x, name, stated)
+    query, other = head_counts.get("q_num_heads", 1), head_counts.get("kv_num_heads", 1)
     text = f"{query} heads of the query cannot be divided evenly among {other} heads of key and value"
     require("onnx-attribute", query % other == 0, text)
 

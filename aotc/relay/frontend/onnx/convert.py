@@ -76,11 +76,11 @@ class _Conversion:
         owner = next((names for names in scope.names.maps if name in names), None)
         if owner is None:
             raise PoisonedError(name)
-        found = owner[name]
-        if isinstance(found, TensorProto):
+        value = owner[name]
+        if isinstance(value, TensorProto):
             with span_scope(Span(self.loaded.source, node=name)):
-                owner[name] = found = Constant(self.loaded.decode_tensor(found))
-        return found
+                owner[name] = value = Constant(self.loaded.decode_tensor(value))
+        return value
 
     # --- graphs
 
@@ -102,12 +102,12 @@ class _Conversion:
         outer = current_span()
         for index, proto in nodes:
             span = outer or Span(self.loaded.source, node=load.node_label(proto, index))
-            found = len(self.problems.found)
+            problem_count = len(self.problems.found)
             with self.problems.collect_errors_at(
                 span, malformed_message=partial(self.malformed_node_message, proto, scope)
             ):
                 self.convert_node(proto, scope)
-            if outer is None and len(self.problems.found) > found:
+            if outer is None and len(self.problems.found) > problem_count:
                 computed = (name for name in proto.input if isinstance(scope.names.get(name), Call))
                 self.problems.computed.update(dict.fromkeys(computed))
 
@@ -142,9 +142,9 @@ class _Conversion:
         check_node_signature(proto, schema, inputs)
         attributes = node_attributes_with_defaults(proto, schema)
         if converter is not None:
-            wanted = [bool(name) for name in proto.output]
-            asked = self.loaded.decode_tensor, partial(self.convert_subgraph, scope)
-            node = OnnxNode(proto.op_type, inputs, attributes, schema.since_version, wanted, *asked)
+            output_flags = [bool(name) for name in proto.output]
+            callbacks = self.loaded.decode_tensor, partial(self.convert_subgraph, scope)
+            node = OnnxNode(proto.op_type, inputs, attributes, schema.since_version, output_flags, *callbacks)
             result = call_converter(converter, node)
             self.bind_node_outputs(proto, list(result) if isinstance(result, Sequence) else [result], scope)
             return

@@ -39,20 +39,20 @@ def cut_model(model: ModelProto, before: Sequence[str], after: Sequence[str]) ->
     part = select_nodes_between_tensors(links, [*inputs, *constants], outputs, before)
     types = _tensor_types_by_name(model)
     needed = {name for k in part.nodes for name in links[k].reads} | set(outputs)
-    made = ModelProto()
-    made.CopyFrom(model)
-    made.graph.ClearField("node")
-    made.graph.node.extend(graph.node[k] for k in part.nodes)
+    submodel = ModelProto()
+    submodel.CopyFrom(model)
+    submodel.graph.ClearField("node")
+    submodel.graph.node.extend(graph.node[k] for k in part.nodes)
     _replace_repeated_field(
-        made.graph, "initializer", [tensor for tensor in graph.initializer if tensor.name in needed]
+        submodel.graph, "initializer", [tensor for tensor in graph.initializer if tensor.name in needed]
     )
     _replace_repeated_field(
-        made.graph, "input", [_require_tensor_type(name, types) for name in part.inputs if name not in constants]
+        submodel.graph, "input", [_require_tensor_type(name, types) for name in part.inputs if name not in constants]
     )
-    _replace_repeated_field(made.graph, "output", [types.get(name, ValueInfoProto(name=name)) for name in outputs])
-    _replace_repeated_field(made.graph, "value_info", [value for value in graph.value_info if value.name in needed])
-    made.graph.ClearField("quantization_annotation")
-    return made
+    _replace_repeated_field(submodel.graph, "output", [types.get(name, ValueInfoProto(name=name)) for name in outputs])
+    _replace_repeated_field(submodel.graph, "value_info", [value for value in graph.value_info if value.name in needed])
+    submodel.graph.ClearField("quantization_annotation")
+    return submodel
 
 
 def _replace_repeated_field(graph: GraphProto, field_name: str, values: Sequence[object]) -> None:

@@ -117,10 +117,10 @@ def _resolve_attribute_reference(
     """
     if not attribute.ref_attr_name:
         return attribute
-    found = given_attributes.get(attribute.ref_attr_name)
-    if found is None:
+    value = given_attributes.get(attribute.ref_attr_name)
+    if value is None:
         return None
     copy = AttributeProto()
-    copy.CopyFrom(found)
+    copy.CopyFrom(value)
     copy.name = attribute.name
     return copy

@@ -74,19 +74,19 @@ class LoadedModel:
         """Decode the value of a TensorProto to an array. Raises AotcError for an unsupported data
         type, for data that does not have the declared size, and for unreadable external data.
         """
-        what = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
-        dtype = dtype_of_onnx_type(tensor.data_type, what)
-        shape = g.checked_shape(tensor.dims, dtype, what)
+        label = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
+        dtype = dtype_of_onnx_type(tensor.data_type, label)
+        shape = g.checked_shape(tensor.dims, dtype, label)
         tensor = self.tensor_with_embedded_data(tensor)
         try:
             array = numpy_helper.to_array(tensor)
         except (ValueError, TypeError, OverflowError) as error:
-            text = f"the data of {what} are not {math.prod(shape)} elements of {dtype}, as its shape {shape} says"
+            text = f"the data of {label} are not {math.prod(shape)} elements of {dtype}, as its shape {shape} says"
             raise AotcError("onnx-tensor", text, hint="the file is damaged; export or download it again") from error
         require(
             "onnx-tensor",
             array.shape == shape,
-            f"{what} holds data of shape {array.shape}, but declares the shape {shape}",
+            f"{label} holds data of shape {array.shape}, but declares the shape {shape}",
         )
         return np.asarray(array)
 
@@ -99,24 +99,24 @@ class LoadedModel:
         """
         if not _has_external_data(tensor):
             return tensor
-        what = f"tensor {tensor.name!r}"
-        dtype = dtype_of_onnx_type(tensor.data_type, what)
-        shape = g.checked_shape(tensor.dims, dtype, what)
+        label = f"tensor {tensor.name!r}"
+        dtype = dtype_of_onnx_type(tensor.data_type, label)
+        shape = g.checked_shape(tensor.dims, dtype, label)
         entries = {e.key: e.value for e in tensor.external_data}
-        path = self._resolve_external_data_path(entries.get("location", ""), what)
+        path = self._resolve_external_data_path(entries.get("location", ""), label)
         with open_regular_file(path, "onnx-external-data") as file:
             try:
                 offset = int(entries.get("offset", 0))
                 size = os.fstat(file.fileno()).st_size
                 length = int(entries["length"]) if "length" in entries else size - offset
             except ValueError as error:
-                text = f"external data of {what}: the offset or the length that is stated is no number"
+                text = f"external data of {label}: the offset or the length that is stated is no number"
                 raise AotcError("onnx-external-data", text) from error
             bits = 8 if dtype.bits == 1 else dtype.bits
             needed = math.ceil(math.prod(shape) * bits / 8)
             if offset < 0 or length != needed or offset + length > size:
                 text = f"needs {needed} bytes, bytes {offset} to {offset + length} of {size} in {path.name} are named"
-                raise AotcError("onnx-external-data", f"external data of {what} does not fit: {text}")
+                raise AotcError("onnx-external-data", f"external data of {label} does not fit: {text}")
             file.seek(offset)
             data = file.read(length)
         copy = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
@@ -134,21 +134,25 @@ class LoadedModel:
                 f"{subject} has external data, but the model was given without a folder",
                 hint="pass the path of the .onnx file instead of a ModelProto",
             )
-        relative, shown = Path(location), repr(location[:MAX_QUOTED_CHARACTERS])
+        relative, location_text = Path(location), repr(location[:MAX_QUOTED_CHARACTERS])
         if len(location) > MAX_QUOTED_CHARACTERS:
-            shown += "..."
+            location_text += "..."
         if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts or "\\" in location:
-            raise AotcError("onnx-external-data", f"{subject} names external data outside the model's folder: {shown}")
+            raise AotcError(
+                "onnx-external-data", f"{subject} names external data outside the model's folder: {location_text}"
+            )
         path = Path(os.path.realpath(self.folder / relative))
         if not path.is_relative_to(os.path.realpath(self.folder)):
-            raise AotcError("onnx-external-data", f"external data of {subject} leaves the model's folder: {shown}")
+            raise AotcError(
+                "onnx-external-data", f"external data of {subject} leaves the model's folder: {location_text}"
+            )
         try:
-            found = path.is_file()
+            file_exists = path.is_file()
         except (OSError, ValueError) as error:
             # a name longer than the file system allows
             reason = error.strerror if isinstance(error, OSError) else error
-            raise AotcError("onnx-external-data", f"external data of {subject} in {shown}: {reason}") from error
-        require("onnx-external-data", found, f"external data of {subject} is missing: no file {shown}")
+            raise AotcError("onnx-external-data", f"external data of {subject} in {location_text}: {reason}") from error
+        require("onnx-external-data", file_exists, f"external data of {subject} is missing: no file {location_text}")
         return path
 
 
@@ -303,11 +307,11 @@ def tensor_names_read(node: NodeProto, depth: int = 0) -> set[str]:
         raise nesting_depth_error()
     names = {name for name in node.input if name}
     for graph in node_subgraphs(node):
-        own = {v.name for v in graph.input} | initializer_names(graph)
-        own |= {name for inner in graph.node for name in inner.output}
+        local_names = {v.name for v in graph.input} | initializer_names(graph)
+        local_names |= {name for inner in graph.node for name in inner.output}
         for inner in graph.node:
-            names |= tensor_names_read(inner, depth + 1) - own
-        names |= {v.name for v in graph.output} - own
+            names |= tensor_names_read(inner, depth + 1) - local_names
+        names |= {v.name for v in graph.output} - local_names
     return names
 
 
@@ -317,10 +321,10 @@ def check_tensor_definitions(graph: GraphProto, source: str) -> None:
     """
     problems = Problems("onnx-node")
     defined = {v.name for v in graph.input} | initializer_names(graph)
-    for what, values in (("input", graph.input), ("initializer", graph.initializer), ("output", graph.output)):
+    for kind, values in (("input", graph.input), ("initializer", graph.initializer), ("output", graph.output)):
         for name, count in Counter(v.name for v in values).items():
             if count > 1:
-                problems.add_problem("onnx-duplicate", f"{what} {name!r} is declared {count} times", Span(source))
+                problems.add_problem("onnx-duplicate", f"{kind} {name!r} is declared {count} times", Span(source))
     spans = [Span(source, node=node_label(node, index)) for index, node in enumerate(graph.node)]
     for span, node in zip(spans, graph.node, strict=True):
         for name in filter(None, node.output):

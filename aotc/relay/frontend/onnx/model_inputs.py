@@ -128,24 +128,22 @@ def _symbolic_dim_values(
 def _resolve_input_type(
     value: Any, declared_shape: _Shape | None, given_shape: Sequence[int] | None, dim_values: Mapping[str, int]
 ) -> TensorType:
-    what = f"input {value.name!r}"
-    dtype = dtype_of_onnx_type(value.type.tensor_type.elem_type, what)
+    label = f"input {value.name!r}"
+    dtype = dtype_of_onnx_type(value.type.tensor_type.elem_type, label)
     if given_shape is not None:
-        shape: tuple[Dim, ...] = g.checked_shape(given_shape, dtype, what)
+        shape: tuple[Dim, ...] = g.checked_shape(given_shape, dtype, label)
         if declared_shape is not None and not (
             len(declared_shape) == len(shape) and all(map(may_be_equal_dims, declared_shape, shape))
         ):
-            text = (
-                f"{what} is declared ({', '.join(map(str, declared_shape))}); shape {tuple(given_shape)} contradicts it"
-            )
-            raise AotcError("onnx-shape", text)
+            declared = f"{label} is declared ({', '.join(map(str, declared_shape))})"
+            raise AotcError("onnx-shape", f"{declared}; shape {tuple(given_shape)} contradicts it")
     elif declared_shape is None:
         hint = "give its shape, for example: " + option_text("input_shapes", {value.name: (1, 3, 224, 224)})
-        raise AotcError("onnx-shape", f"the rank of {what} is unknown", hint=hint)
+        raise AotcError("onnx-shape", f"the rank of {label} is unknown", hint=hint)
     else:
         shape = tuple(dim_values.get(d.name, d) if isinstance(d, SymDim) else d for d in declared_shape)
     if is_static(shape):
-        g.check_tensor_size(require_static_shape(shape), dtype, what)
+        g.check_tensor_size(require_static_shape(shape), dtype, label)
     return TensorType(shape, dtype)
 
 

@@ -72,10 +72,10 @@ class OnnxNode:
         """Return an input expression of the ONNX node. Raises AotcError (code "onnx-input") if the
         node omits it.
         """
-        found = self.optional_input(index)
-        if found is None:
+        input_expr = self.optional_input(index)
+        if input_expr is None:
             raise AotcError("onnx-input", f"{self.op_type} needs input {index}")
-        return found
+        return input_expr
 
     def optional_input(self, index: int) -> Expr | None:
         """Return an input expression of the ONNX node, or None if the node omits it."""
@@ -93,10 +93,10 @@ class OnnxNode:
         """
         if attribute_name in self.attrs:
             return np.asarray(self.attrs[attribute_name])
-        found = self.optional_input(input_index)
-        if found is None:
+        input_expr = self.optional_input(input_index)
+        if input_expr is None:
             return None
-        value = compile_time_elements(found)
+        value = compile_time_elements(input_expr)
         if value is None:
             raise AotcError("onnx-runtime-shape", f"`{attribute_name}` of {self.op_type} is not known at compile time")
         return value
@@ -106,10 +106,10 @@ class OnnxNode:
         the tensors of a sequence, or a value known at compile time, as the parameter's annotation
         demands.
         """
-        name, wanted, needed = parameter.name, parameter.annotation, parameter.default is Parameter.empty
-        if wanted == TensorList:
+        name, annotation, needed = parameter.name, parameter.annotation, parameter.default is Parameter.empty
+        if annotation == TensorList:
             return _sequence_elements(self[index])
-        if wanted not in (KnownArray, KnownInts, KnownInt):
+        if annotation not in (KnownArray, KnownInts, KnownInt):
             return self[index] if needed else self.optional_input(index)
         value = self.constant_value_of_attribute_or_input(index, name)
         require(
@@ -119,10 +119,10 @@ class OnnxNode:
         )
         if value is None:
             return parameter.default
-        if wanted == KnownArray:
+        if annotation == KnownArray:
             return value
         numbers = [int(v) for v in value.reshape(-1)]
-        if wanted == KnownInts:
+        if annotation == KnownInts:
             return numbers
         require("onnx-input", len(numbers) == 1, f"{self.op_type} requires `{name}` to be a single value")
         return numbers[0]
@@ -136,13 +136,13 @@ class OnnxNode:
         if parameter.name == "node":
             return self
         value = self.attrs.get(parameter.name, parameter.default)
-        wanted = parameter.annotation
-        if wanted == Axis:
+        annotation = parameter.annotation
+        if annotation == Axis:
             return g.normalize_axis(value, g.rank(self[0]))
-        if wanted in (DType, OptionalDType) and type(value) in (int, str) and (value or wanted is DType):
+        if annotation in (DType, OptionalDType) and type(value) in (int, str) and (value or annotation is DType):
             code = value if isinstance(value, int) else TensorProto.DataType.Value(value)
             return dtype_of_onnx_type(code, f"`{parameter.name}` of {self.op_type}")
-        return bool(value) if wanted is bool else value
+        return bool(value) if annotation is bool else value
 
 
 def _sequence_elements(sequence: Expr) -> list[Expr]:
@@ -283,17 +283,17 @@ def check_node_signature(node: NodeProto, schema: Any, inputs: Sequence[Expr | N
     op, least, most, since = node.op_type, schema.min_input, schema.max_input, schema.since_version
     require("onnx-op", since >= OLDEST_SUPPORTED_VERSION.get(op, 1), f"{op} of operator set {since} is not supported")
     if not least <= len(inputs) <= most:
-        more = "" if least == most else f" to {most}"
-        takes = f"at least {least}" if most >= _UNBOUNDED_INPUT_COUNT else f"{least}{more}"
-        raise AotcError("onnx-input", f"{op} takes {takes} inputs, but {len(inputs)} are given")
+        upper_text = "" if least == most else f" to {most}"
+        count_text = f"at least {least}" if most >= _UNBOUNDED_INPUT_COUNT else f"{least}{upper_text}"
+        raise AotcError("onnx-input", f"{op} takes {count_text} inputs, but {len(inputs)} are given")
     require("onnx-input", len(node.output) <= schema.max_output, f"{op} has at most {schema.max_output} outputs")
     for index, (value, (low, high)) in enumerate(zip(inputs, INPUT_RANK_RANGES.get(op, ()), strict=False)):
         ty = None if value is None else type_of(value)
         if isinstance(ty, TensorType) and not low <= ty.rank <= (ty.rank if high is None else high):
-            wanted = f"at least {low}" if high is None else " or ".join(map(str, range(low, high + 1)))
-            what = f"input {index} ({schema.inputs[index].name}) of {op}"
+            rank_text = f"at least {low}" if high is None else " or ".join(map(str, range(low, high + 1)))
+            input_label = f"input {index} ({schema.inputs[index].name}) of {op}"
             raise AotcError(
-                "onnx-rank", f"{what} has shape ({', '.join(map(str, ty.shape))}); rank {wanted} is required"
+                "onnx-rank", f"{input_label} has shape ({', '.join(map(str, ty.shape))}); rank {rank_text} is required"
             )
     if (
         schema.domain == microsoft_operator_schemas.DOMAIN
@@ -319,14 +319,14 @@ def _check_input_types(op: str, schema: Any, inputs: Sequence[Expr | None]) -> N
             continue
         ty = type_of(value)
         require("onnx-type", isinstance(ty, TensorType), f"{formal.name} of {op} must be a tensor")
-        found = str(tensor_type_of(value).dtype)
-        label = f"tensor({TensorProto.DataType.Name(onnx_type_of_dtype(found)).lower()})"
+        dtype_name = str(tensor_type_of(value).dtype)
+        label = f"tensor({TensorProto.DataType.Name(onnx_type_of_dtype(dtype_name)).lower()})"
         known = sorted(t.removeprefix("tensor(").rstrip(")") for t in formal.types)
-        text = f"{formal.name} of {op} is of type {found}; it must be one of {', '.join(known)}"
+        text = f"{formal.name} of {op} is of type {dtype_name}; it must be one of {', '.join(known)}"
         if label not in formal.types:
             hint = "QuantizeLinear needs a DequantizeLinear before what takes floats" if is_quantize_call(value) else ""
             raise AotcError("onnx-type", text, hint=hint)
         if formal.is_homogeneous:
-            first, name = bound.setdefault(formal.type_str, (found, formal.name))
-            text = f"{formal.name} of {op} is of type {found}, {name} of {first}: they must be of one type"
-            require("onnx-type", found == first, text)
+            first, name = bound.setdefault(formal.type_str, (dtype_name, formal.name))
+            text = f"{formal.name} of {op} is of type {dtype_name}, {name} of {first}: they must be of one type"
+            require("onnx-type", dtype_name == first, text)

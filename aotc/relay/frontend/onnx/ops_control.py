@@ -30,8 +30,8 @@ from aotc.relay.frontend.slice_pad_depth_to_space import select_element
 
 def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: OnnxNode) -> Sequence[Expr]:
     if isinstance(condition, Constant):
-        taken = g.single_element(condition.data, "the condition of If")
-        return node.subgraph(then_branch if taken else else_branch, [])
+        is_true = g.single_element(condition.data, "the condition of If")
+        return node.subgraph(then_branch if is_true else else_branch, [])
     yes, no = (node.subgraph(branch, []) for branch in (then_branch, else_branch))
     require("onnx-if", len(yes) == len(no), f"the branches of If have {len(yes)} and {len(no)} outputs")
     types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
@@ -152,9 +152,9 @@ def _unroll_scan_per_batch_element(num_scan_inputs: int, body: GraphProto, node:
     g.check_unroll_count(sum(lengths), "a scan")
     results: list[list[Expr]] = []
     for b, length in enumerate(lengths):
-        own, items = ([select_element(x, 0, b) for x in given] for given in (state, sources))
+        element_state, items = ([select_element(x, 0, b) for x in given] for given in (state, sources))
         orders = [_iteration_order(length, back) for back in backwards]
-        last, rows = _unroll_scan(node, body, own, items, [0] * num_scan_inputs, orders)
+        last, rows = _unroll_scan(node, body, element_state, items, [0] * num_scan_inputs, orders)
         columns = [list(column) for column in zip(*rows, strict=True)]
         filled = (c + [g.full(0, g.shape(c[0]), g.dtype(c[0]))] * (trips - length) for c in columns)
         results.append([*last, *(g.stack(column, 0) for column in filled)])

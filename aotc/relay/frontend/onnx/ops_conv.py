@@ -106,9 +106,10 @@ def _transposed_conv_padding(
         output_shape = [size * stride for size, stride in zip(sizes, window.strides, strict=True)]
     target = output_shape[-window.rank :]
     totals = [
-        n + more - wanted for n, more, wanted in zip(window.covered_input_extents(sizes), extra, target, strict=True)
+        n + out_pad - extent
+        for n, out_pad, extent in zip(window.covered_input_extents(sizes), extra, target, strict=True)
     ]
-    extra = tuple(more + max(-total, 0) for more, total in zip(extra, totals, strict=True))
+    extra = tuple(out_pad + max(-total, 0) for out_pad, total in zip(extra, totals, strict=True))
     return window.with_pads(
         conv_pool.split_padding_before_after([max(t, 0) for t in totals], auto_pad == "SAME_UPPER")
     ), extra

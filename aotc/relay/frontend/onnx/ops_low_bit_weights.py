@@ -72,14 +72,14 @@ def _mat_mul_n_bits(
     sizes = f"K = {K}, N = {N}, block_size = {block_size}, bits = {bits}"
     require("onnx-quant", min(K, N, block_size) > 0, f"MatMulNBits needs positive sizes, got {sizes}")
     blocks = -(-K // block_size)
-    for what, found, count in (
+    for label, actual_dims, count in (
         ("columns of the data", g.dims(x)[-1:], K),
         ("bytes of weights", g.shape(packed), N * blocks * -(-block_size * bits // 8)),
         ("scales", g.shape(scales), N * blocks),
     ):
-        known = [d for d in found if isinstance(d, int)]
-        text = f"MatMulNBits with {sizes} takes {count} {what}, got {math.prod(known)}"
-        require("onnx-quant", len(known) < len(found) or math.prod(known) == count, text)
+        known = [d for d in actual_dims if isinstance(d, int)]
+        text = f"MatMulNBits with {sizes} takes {count} {label}, got {math.prod(known)}"
+        require("onnx-quant", len(known) < len(actual_dims) or math.prod(known) == count, text)
     scales = g.reshape(scales, (N, blocks))
     rows = _unpack_small_integers(packed, bits, K, N)
     if zeros is None:
@@ -111,12 +111,12 @@ def _gather_block_quantized(
     """
     rank = g.rank(data)
     place, along = g.normalize_axis(gather_axis, rank), g.normalize_axis(quantize_axis, rank)
-    what = "GatherBlockQuantized has blocks along"
-    text = f"{what} another axis than that of its indices"
+    prefix = "GatherBlockQuantized has blocks along"
+    text = f"{prefix} another axis than that of its indices"
     require("onnx-quant", place != along, text)
     middle = 0
     if g.dtype(data) == _UINT8:
-        text = f"{what} the last axis where it has bytes"
+        text = f"{prefix} the last axis where it has bytes"
         require("onnx-quant", along == rank - 1, text)
         middle = 1 << bits - 1
         zeros = None if zeros is None else _unpack_small_integers(zeros, bits, g.dim(scales, along))

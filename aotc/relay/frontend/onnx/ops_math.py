@@ -86,11 +86,11 @@ def _mean(*parts: Expr) -> Expr:
 
 
 def _is_inf(x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> Expr:
-    found = g.call_op("isinf", x)
-    for wanted, others in ((detect_negative, g.greater), (detect_positive, g.less)):
-        if not wanted:
-            found = g.call_op("logical_and", found, others(x, 0.0))
-    return found
+    result = g.call_op("isinf", x)
+    for flag, comparison in ((detect_negative, g.greater), (detect_positive, g.less)):
+        if not flag:
+            result = g.call_op("logical_and", result, comparison(x, 0.0))
+    return result
 
 
 def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int = 0) -> Expr:

@@ -78,8 +78,8 @@ def _batch_normalization(
     batch_var = g.call_reduction("mean", g.mul(centered, centered), axes, False)
     y = batch_norm_as_elementwise_arithmetic(wide, x, scale, bias, batch_mean, batch_var, epsilon)
     pairs = ((mean, batch_mean), (var, batch_var))
-    moved = (g.add(g.mul(old, momentum), g.mul(new, 1.0 - momentum)) for old, new in pairs)
-    return [y, *(g.cast(value, work) for value in moved)]
+    running_stats = (g.add(g.mul(old, momentum), g.mul(new, 1.0 - momentum)) for old, new in pairs)
+    return [y, *(g.cast(value, work) for value in running_stats)]
 
 
 def _layer_normalization(
@@ -180,14 +180,14 @@ def _activations_per_direction(
         names = names[:direction_count]
     fits = len(names) == step * direction_count
     require("onnx-recurrent", fits, f"{len(names)} activations do not match {direction_count} directions")
-    found: list[Activation] = []
+    activations: list[Activation] = []
     for k, name in enumerate(names):
         require("onnx-recurrent", name.lower() in _ACTIVATION_FUNCTIONS, f"the activation {name!r} is not known")
         function = _ACTIVATION_FUNCTIONS[name.lower()]
         given = {p.name: node.attrs.get(f"activation_{p.name}", [])[k : k + 1] for p in converter_parameters(function)}
-        found.append(partial(function, **{number: values[0] for number, values in given.items() if values}))
+        activations.append(partial(function, **{number: values[0] for number, values in given.items() if values}))
     low = [name.lower() for name in names]
-    return [(low[k : k + step], found[k : k + step]) for k in range(0, len(found), step)]
+    return [(low[k : k + step], activations[k : k + step]) for k in range(0, len(activations), step)]
 
 
 #: By operator, the permutation from ONNX's gate order to that of nn.rnn, nn.gru and nn.lstm, and

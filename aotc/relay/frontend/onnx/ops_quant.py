@@ -75,17 +75,17 @@ def _require_single_scales_and_zero_points(node: OnnxNode, *values: Expr) -> Non
     values.
     """
     fits = all(map(q.is_single_element_quant_param, values))
-    what = f"scales and zero points of {node.op_type}"
-    require("onnx-quant", fits, f"{what} must be a single value for the whole tensor")
+    subject = f"scales and zero points of {node.op_type}"
+    require("onnx-quant", fits, f"{subject} must be a single value for the whole tensor")
 
 
 def _require_per_tensor_quantized_inputs(node: OnnxNode, first_input: int) -> QuantizedTensor:
     """Return the quantized tensor that three consecutive inputs from `first_input` on describe; its
     scale and zero point must be single values.
     """
-    found = _quantized_from_inputs(node, first_input)
-    _require_single_scales_and_zero_points(node, found.scale, found.zero)
-    return found
+    tensor = _quantized_from_inputs(node, first_input)
+    _require_single_scales_and_zero_points(node, tensor.scale, tensor.zero)
+    return tensor
 
 
 # --- quantize and dequantize
@@ -280,8 +280,8 @@ def _qlinear_concat(*, axis: int, node: OnnxNode) -> Expr:
 def _qlinear_where(*, node: OnnxNode) -> Expr:
     x, y = _require_per_tensor_quantized_inputs(node, 1), _require_per_tensor_quantized_inputs(node, 4)
     onto = _output_quantization(node, 7, g.dtype(x.data))
-    moved = (q.apply_by_lookup_table(v, onto, lambda real: real) for v in (x, y))
-    return g.where(node[0], *moved)
+    branches = (q.apply_by_lookup_table(v, onto, lambda real: real) for v in (x, y))
+    return g.where(node[0], *branches)
 
 
 # --- pools and means

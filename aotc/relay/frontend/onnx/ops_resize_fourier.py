@@ -125,19 +125,19 @@ def _resize(
     method = _METHODS.get(mode, "")
     require("onnx-resize", bool(method), f"mode {mode!r} is not known")
     axes = _resized_axes(node, shape, crops)
-    wanted = [axes[k].size if k in axes else n for k, n in enumerate(shape)]
-    g.checked_shape(wanted, g.dtype(x), f"the result of {node.op_type}")
+    result_shape = [axes[k].size if k in axes else n for k, n in enumerate(shape)]
+    g.checked_shape(result_shape, g.dtype(x), f"the result of {node.op_type}")
     changed = [k for k in sorted(axes) if axes[k] != _AxisResize(shape[k])]
     count = len(changed)
     require("onnx-resize", count <= 3, f"resizing {count} axes at once is not supported (3 are)")
     if not changed:
         return x
-    kept = [k for k in range(len(shape)) if k not in changed]
-    order, extents = [*kept, *changed], [shape[k] for k in changed]
+    other_axes = [k for k in range(len(shape)) if k not in changed]
+    order, extents = [*other_axes, *changed], [shape[k] for k in changed]
     sizes, scales, starts, ends = zip(*(axes[k] for k in changed), strict=True)
     exact = not crops and all(n * scale == size for n, scale, size in zip(extents, scales, sizes, strict=True))
     y = conv_pool.build_resize(
-        g.reshape(g.transpose(x, order), (1, math.prod(shape[k] for k in kept), *extents)),
+        g.reshape(g.transpose(x, order), (1, math.prod(shape[k] for k in other_axes), *extents)),
         sizes,
         method,
         coordinate_transformation_mode,
@@ -149,7 +149,7 @@ def _resize(
         scales=None if exact else scales,
         antialias=bool(numbers.get("antialias")) and method != "nearest_neighbor",
     )
-    y = g.reshape(y, [wanted[k] for k in order])
+    y = g.reshape(y, [result_shape[k] for k in order])
     return g.transpose(y, [order.index(k) for k in range(len(shape))])
 
 

@@ -193,8 +193,8 @@ def _tile(x: Expr, repeats: KnownInts) -> Expr:
 
 
 def _expand(x: Expr, shape: KnownInts) -> Expr:
-    wanted = g.checked_shape(shape, g.dtype(x), "the shape of Expand")
-    target = broadcast_two_shapes(g.dims(x), wanted)
+    given_shape = g.checked_shape(shape, g.dtype(x), "the shape of Expand")
+    target = broadcast_two_shapes(g.dims(x), given_shape)
     if not is_static(target):
         g.shape(x)
     return g.broadcast_to(x, g.checked_shape(target, g.dtype(x), "the result of Expand"))
@@ -249,10 +249,10 @@ def _range(start: KnownArray, limit: KnownArray, delta: KnownArray) -> Expr:
 
 
 def _eye_like(x: Expr, *, k: int = 0, dtype: DType | None = None) -> Expr:
-    wanted = dtype or g.dtype(x)
-    g.check_materialization_cost(g.shape(x), wanted, "the result of EyeLike")
+    result_dtype = dtype or g.dtype(x)
+    g.check_materialization_cost(g.shape(x), result_dtype, "the result of EyeLike")
     rows, columns = g.shape(x)
-    return g.constant(np.eye(rows, columns, k), wanted)
+    return g.constant(np.eye(rows, columns, k), result_dtype)
 
 
 def _trilu(x: Expr, k: OptionalExpr = None, *, upper: bool = True) -> Expr:

@@ -220,12 +220,12 @@ def _report_mutated_state(program: Any, problems: Problems) -> None:
     """Record a problem for each buffer or input that the program modifies: compiled models have no
     state between calls.
     """
-    kept = {OutputKind.BUFFER_MUTATION: "buffer", OutputKind.USER_INPUT_MUTATION: "input"}
+    label_by_kind = {OutputKind.BUFFER_MUTATION: "buffer", OutputKind.USER_INPUT_MUTATION: "input"}
     for spec in program.graph_signature.output_specs:
-        what = kept.get(spec.kind)
-        if what is not None:
+        label = label_by_kind.get(spec.kind)
+        if label is not None:
             hint = "call .eval() on the module before exporting it, or return the new value as an output"
-            text = f"the program changes its {what} {spec.target!r}: compiled models keep no state"
+            text = f"the program changes its {label} {spec.target!r}: compiled models keep no state"
             problems.add_problem("torch-mutation", text, Span("exported program"), hint)
 
 

@@ -66,14 +66,16 @@ def _parse_inplace_or_out_form(name: str, overload: str, schema_text: str) -> Op
     schema = torch._C.parse_schema(schema_text)
     written = tuple(k for k, a in enumerate(schema.arguments) if is_written_argument(a))
     outs = tuple(k for k in written if schema.arguments[k].kwarg_only)
-    wanted = [_argument_name_and_type(a) for k, a in enumerate(schema.arguments) if k not in outs]
+    signature = [_argument_name_and_type(a) for k, a in enumerate(schema.arguments) if k not in outs]
     plain = functional_operator_name(name.removeprefix(_PREFIX))
     candidates = torch._C._jit_get_schemas_for_operator(_PREFIX + plain)
     pure = (s for s in candidates if not any(map(is_written_argument, s.arguments)))
-    found = next((s for s in pure if [_argument_name_and_type(a) for a in s.arguments] == wanted), schema)
+    functional_schema = next(
+        (s for s in pure if [_argument_name_and_type(a) for a in s.arguments] == signature), schema
+    )
     packet = getattr(torch.ops.aten, name.removeprefix(_PREFIX), None)
     operator = getattr(packet, overload or "default", None)
-    return OperatorForm(found, written, outs, torch.Tag.inplace_view in getattr(operator, "tags", ()))
+    return OperatorForm(functional_schema, written, outs, torch.Tag.inplace_view in getattr(operator, "tags", ()))
 
 
 def _argument_name_and_type(argument: Any) -> tuple[str, str]:

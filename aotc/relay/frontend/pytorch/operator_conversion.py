@@ -144,8 +144,8 @@ def describe_argument(value: TorchValue) -> str:
         return str(type_of(value))
     match value:
         case list() | tuple():
-            more = ", ..." if len(value) > _MAX_SHOWN_ELEMENTS else ""
-            return f"[{', '.join(describe_argument(v) for v in value[:_MAX_SHOWN_ELEMENTS])}{more}]"
+            suffix = ", ..." if len(value) > _MAX_SHOWN_ELEMENTS else ""
+            return f"[{', '.join(describe_argument(v) for v in value[:_MAX_SHOWN_ELEMENTS])}{suffix}]"
         case None | bool() | int() | float() | str() | torch.dtype():
             return repr(value)[:_MAX_SHOWN_CHARACTERS]
     return "a value that is no tensor, number or list"

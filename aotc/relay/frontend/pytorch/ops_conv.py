@@ -106,10 +106,12 @@ def _pool(
 
 
 def _adaptive_pool(kind: str, rank: int, x: Expr, output_size: TorchValue) -> Expr:
-    wanted = output_size if isinstance(output_size, (list, tuple)) else [output_size]
-    wanted = list(wanted) * rank if len(wanted) == 1 else wanted
+    target_sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size]
+    target_sizes = list(target_sizes) * rank if len(target_sizes) == 1 else target_sizes
     start = g.rank(x) - rank
-    sizes = tuple(tv.static_dim(x, start + k) if w is None else tv.to_int_list(w)[0] for k, w in enumerate(wanted))
+    sizes = tuple(
+        tv.static_dim(x, start + k) if w is None else tv.to_int_list(w)[0] for k, w in enumerate(target_sizes)
+    )
     return _call_with_batch_axis(partial(g.call_op, f"nn.adaptive_{kind}_pool{rank}d"), x, rank, output_size=sizes)
 
 

@@ -22,9 +22,9 @@ from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, To
 
 
 def _full(size: TorchValue, fill_value: TorchValue, dtype: str | None = None) -> Expr:
-    wanted = dtype or tv.promoted_dtype(fill_value)
-    sizes = g.checked_shape(tv.to_int_list(size), DType(wanted), "a tensor of one value")
-    return g.broadcast_to(tv.as_tensor(fill_value, wanted), sizes)
+    result_dtype = dtype or tv.promoted_dtype(fill_value)
+    sizes = g.checked_shape(tv.to_int_list(size), DType(result_dtype), "a tensor of one value")
+    return g.broadcast_to(tv.as_tensor(fill_value, result_dtype), sizes)
 
 
 def _full_like(x: Expr, fill_value: TorchValue, dtype: str | None = None) -> Expr:
@@ -41,19 +41,19 @@ def _item(value: TorchValue, /) -> TorchValue:
 
 def _arange(end: TorchValue, start: TorchValue = 0, step: TorchValue = 1, dtype: str | None = None) -> Expr:
     first, last, by = map(tv.to_python_number, (start, end, step))
-    wanted = dtype or ("int64" if all(isinstance(v, int) for v in (first, last, by)) else "float32")
+    result_dtype = dtype or ("int64" if all(isinstance(v, int) for v in (first, last, by)) else "float32")
     forward = by != 0 and (last - first) * by >= 0
     require("torch-argument", forward, f"a range from {first} to {last} with step {by} is not possible")
     count = max(math.ceil((last - first) / by), 0)
-    g.check_materialization_cost((count,), wanted, "a range")
-    return g.constant(first + np.arange(count) * by, wanted)
+    g.check_materialization_cost((count,), result_dtype, "a range")
+    return g.constant(first + np.arange(count) * by, result_dtype)
 
 
 def _linspace(start: TorchValue, end: TorchValue, steps: int, dtype: str | None = None) -> Expr:
-    wanted = dtype or "float32"
+    result_dtype = dtype or "float32"
     require("torch-argument", steps >= 0, f"the number of steps must not be negative, it is {steps}")
-    g.check_materialization_cost((steps,), wanted, "a range")
-    return g.constant(np.linspace(tv.to_python_number(start), tv.to_python_number(end), steps), wanted)
+    g.check_materialization_cost((steps,), result_dtype, "a range")
+    return g.constant(np.linspace(tv.to_python_number(start), tv.to_python_number(end), steps), result_dtype)
 
 
 def _eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:

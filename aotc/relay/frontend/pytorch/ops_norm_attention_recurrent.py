@@ -117,11 +117,11 @@ def _layer_norm(
     x: Expr, normalized_shape: TorchValue, weight: OptionalExpr = None, bias: OptionalExpr = None, eps: float = 1e-5
 ) -> Expr:
     _check_normalized_shape(x, normalized_shape, (weight, bias))
-    kept = g.rank(x) - len(normalized_shape)
-    inner = [tv.static_dim(x, k) for k in range(kept, g.rank(x))]
+    outer_rank = g.rank(x) - len(normalized_shape)
+    inner = [tv.static_dim(x, k) for k in range(outer_rank, g.rank(x))]
     count = math.prod(inner)
     scale, offset = (g.flatten(v) for v in _normalization_scale_and_offset(x, weight, bias, count))
-    data = x if len(inner) == 1 else g.reshape(x, (*tv.static_dims(x)[:kept], count))
+    data = x if len(inner) == 1 else g.reshape(x, (*tv.static_dims(x)[:outer_rank], count))
     y = g.call_op("nn.layer_norm", data, scale, offset, axis=-1, epsilon=eps)
     return y if len(inner) == 1 else g.reshape(y, tv.static_dims(x))
 

@@ -101,13 +101,14 @@ def expand(x: Expr, size: Sequence[TorchValue]) -> Expr:
     """
     new = len(size) - g.rank(x)
     require("torch-shape", new >= 0, f"{len(size)} extents do not fit a tensor of {g.rank(x)} dimensions")
-    kept = [*([1] * new), *g.dims(x)]
+    source_dims = [*([1] * new), *g.dims(x)]
     target = [
-        k if not isinstance(s, SymDim) and tv.to_python_int(s) == -1 else s for s, k in zip(size, kept, strict=True)
+        k if not isinstance(s, SymDim) and tv.to_python_int(s) == -1 else s
+        for s, k in zip(size, source_dims, strict=True)
     ]
     leading = [tv.to_python_int(s) for s in size[:new] if not isinstance(s, SymDim)]
     require("torch-shape", -1 not in leading, f"the extents {leading} of new leading dimensions contain -1")
-    if target == kept and not new:
+    if target == source_dims and not new:
         return x
     return g.broadcast_to(x, [tv.to_python_int(t) for t in target])
 
@@ -213,9 +214,9 @@ def _roll(x: Expr, shifts: TorchValue, dims: TorchValue = None) -> Expr:
     for shift, dim in zip(shifts, dims, strict=True):
         axis = tv.normalize_axis(dim, x)
         total = tv.static_dim(x, axis)
-        moved = shift % total if total else 0
-        if moved:
-            head, tail = g.split(x, [total - moved, moved], axis)
+        offset = shift % total if total else 0
+        if offset:
+            head, tail = g.split(x, [total - offset, offset], axis)
             x = g.concat([tail, head], axis)
     return x
 
@@ -278,8 +279,8 @@ def _meshgrid(tensors: Sequence[Expr], indexing: str = "ij") -> list[Expr]:
 
 
 def _convert_dtype(x: Expr, dtype: str | None = None, other: Expr | None = None) -> Expr:
-    wanted = dtype if other is None else g.dtype(other)
-    return x if wanted is None else g.cast(x, wanted)
+    target_dtype = dtype if other is None else g.dtype(other)
+    return x if target_dtype is None else g.cast(x, target_dtype)
 
 
 def _require_view_of_same_dtype(x: Expr, dtype: str | None) -> Expr:
@@ -305,10 +306,10 @@ def _gather(x: Expr, dim: Axis, index: Expr) -> Expr:
     """Convert gather. Axes other than `dim` that are longer than those of the index are cut first,
     since no index refers to the remaining elements.
     """
-    wanted = tv.static_dims(index)
-    require("torch-shape", len(wanted) == g.rank(x), f"an index of shape {wanted} does not fit {g.dims(x)}")
-    axes = [k for k, n in enumerate(wanted) if k != dim and n < tv.static_dim(x, k)]
-    reached = g.strided_slice(x, [0] * len(axes), [wanted[k] for k in axes], axes) if axes else x
+    index_shape = tv.static_dims(index)
+    require("torch-shape", len(index_shape) == g.rank(x), f"an index of shape {index_shape} does not fit {g.dims(x)}")
+    axes = [k for k, n in enumerate(index_shape) if k != dim and n < tv.static_dim(x, k)]
+    reached = g.strided_slice(x, [0] * len(axes), [index_shape[k] for k in axes], axes) if axes else x
     return g.call_op("gather", reached, index, axis=dim)
 
 
@@ -316,8 +317,8 @@ def _take_along_dim(x: Expr, indices: Expr, dim: int | None = None) -> Expr:
     if dim is None:
         return g.call_op("gather", g.flatten(x), g.flatten(indices), axis=0)
     axis = tv.normalize_axis(dim, x)
-    one = [tuple(1 if k == axis else d for k, d in enumerate(tv.static_dims(t))) for t in (x, indices)]
-    common = np.broadcast_shapes(*one)
+    unit_shapes = [tuple(1 if k == axis else d for k, d in enumerate(tv.static_dims(t))) for t in (x, indices)]
+    common = np.broadcast_shapes(*unit_shapes)
     data, index = (
         g.broadcast_to(t, [tv.static_dim(t, k) if k == axis else n for k, n in enumerate(common)]) for t in (x, indices)
     )
@@ -335,11 +336,11 @@ def _scatter(
 ) -> Expr:
     text = f"scatter with reduce={reduce!r} and include_self={include_self} is not supported"
     require("torch-op", reduce in _SCATTER_REDUCTIONS and bool(include_self), text)
-    wanted, dtype = tv.static_dims(index), g.dtype(x)
+    index_shape, dtype = tv.static_dims(index), g.dtype(x)
     if tv.is_tensor(source) and g.rank(source):
-        update = g.strided_slice(g.cast(source, dtype), [0] * len(wanted), wanted, range(len(wanted)))
+        update = g.strided_slice(g.cast(source, dtype), [0] * len(index_shape), index_shape, range(len(index_shape)))
     else:
-        update = g.broadcast_to(tv.as_tensor(source, dtype), wanted)
+        update = g.broadcast_to(tv.as_tensor(source, dtype), index_shape)
     return g.call_op("scatter_elements", x, index, update, axis=dim, reduction=_SCATTER_REDUCTIONS[reduce])
 
 
@@ -352,18 +353,18 @@ def _indexed_axes_and_positions(x: Expr, indices: Sequence[TorchValue]) -> tuple
 
     Raises AotcError (code "torch-dynamic") for a mask that is not constant.
     """
-    found: list[Expr | None] = []
+    index_tensors: list[Expr | None] = []
     for index in indices:
         if index is None or not (g.dtype(index).is_bool or g.dtype(index) == "uint8"):
-            found.append(None if index is None else g.cast(index, "int64"))
+            index_tensors.append(None if index is None else g.cast(index, "int64"))
             continue
         if not isinstance(index, Constant):
             hint = "torch.where with three arguments has a result whose shape is known"
             raise AotcError(
                 "torch-dynamic", "indexing by a mask that is computed at run time is not supported", hint=hint
             )
-        found += [g.constant(places, "int64") for places in np.nonzero(index.data)]
-    given = {axis: places for axis, places in enumerate(found) if places is not None}
+        index_tensors += [g.constant(places, "int64") for places in np.nonzero(index.data)]
+    given = {axis: places for axis, places in enumerate(index_tensors) if places is not None}
     return list(given), list(given.values())
 
 
@@ -402,8 +403,8 @@ def _index(x: Expr, indices: Sequence[TorchValue]) -> Expr:
 
 def _index_put(x: Expr, indices: Sequence[TorchValue], values: TorchValue, accumulate: bool = False) -> Expr:
     dtype = g.dtype(x)
-    one = not tv.is_tensor(values) or math.prod(tv.static_dims(values)) == 1
-    if one and len(indices) == 1 and tv.is_tensor(indices[0]) and g.dtype(indices[0]).is_bool:
+    is_scalar = not tv.is_tensor(values) or math.prod(tv.static_dims(values)) == 1
+    if is_scalar and len(indices) == 1 and tv.is_tensor(indices[0]) and g.dtype(indices[0]).is_bool:
         mask = g.reshape(indices[0], (*tv.static_dims(indices[0]), *[1] * (g.rank(x) - g.rank(indices[0]))))
         scalar = g.reshape(tv.as_tensor(values, dtype), ())
         return g.call_op("where", mask, g.add(x, scalar) if accumulate else scalar, x)
@@ -438,21 +439,21 @@ def _slice_scatter(
 ) -> Expr:
     first, last = (None if v is None else tv.to_python_int(v) for v in (start, end))
     require("torch-argument", tv.to_python_int(step) > 0, f"the step of a slice must be positive, it is {step}")
-    taken: range = range(tv.static_dim(x, dim))[slice(first, last, tv.to_python_int(step))]
-    wanted = [len(taken) if k == dim else n for k, n in enumerate(tv.static_dims(x))]
-    update = g.broadcast_to(g.cast(src, g.dtype(x)), wanted)
-    if len(taken) == tv.static_dim(x, dim):
+    positions: range = range(tv.static_dim(x, dim))[slice(first, last, tv.to_python_int(step))]
+    update_shape = [len(positions) if k == dim else n for k, n in enumerate(tv.static_dims(x))]
+    update = g.broadcast_to(g.cast(src, g.dtype(x)), update_shape)
+    if len(positions) == tv.static_dim(x, dim):
         return update
-    row = g.reshape_along_axis(g.constant(list(taken), "int64"), dim, g.rank(x))
-    return g.call_op("scatter_elements", x, g.broadcast_to(row, wanted), update, axis=dim, reduction="update")
+    row = g.reshape_along_axis(g.constant(list(positions), "int64"), dim, g.rank(x))
+    return g.call_op("scatter_elements", x, g.broadcast_to(row, update_shape), update, axis=dim, reduction="update")
 
 
 def _select_scatter(x: Expr, src: Expr, dim: Axis, index: TorchValue) -> Expr:
     place, extent = _normalize_index(x, dim, index), tv.static_dim(x, dim)
     text = f"index {tv.to_python_int(index)} is outside the {extent} elements of dimension {dim}"
     require("torch-index", 0 <= place < extent, text)
-    wanted = [n for k, n in enumerate(tv.static_dims(x)) if k != dim]
-    return _slice_scatter(x, g.unsqueeze(g.broadcast_to(src, wanted), [dim]), dim, place, place + 1)
+    slice_shape = [n for k, n in enumerate(tv.static_dims(x)) if k != dim]
+    return _slice_scatter(x, g.unsqueeze(g.broadcast_to(src, slice_shape), [dim]), dim, place, place + 1)
 
 
 def _copy(x: Expr, src: TorchValue) -> Expr:
@@ -479,8 +480,8 @@ def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
     rank = g.rank(x)
     axes = [tv.normalize_axis_for_rank(dim1, rank), tv.normalize_axis_for_rank(dim2, rank)]
     require("torch-axis", axes[0] != axes[1], f"dim1 {dim1} and dim2 {dim2} are one dimension")
-    kept = [k for k in range(rank) if k not in axes]
-    y = g.transpose(x, [*kept, *axes])
+    other_axes = [k for k in range(rank) if k not in axes]
+    y = g.transpose(x, [*other_axes, *axes])
     *lead, rows, columns = tv.static_dims(y)
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     first = max(offset, 0) - min(offset, 0) * columns

@@ -67,8 +67,8 @@ def _value_validator(test: Callable[[Any], bool], subject: str) -> Validator:
 
 
 def _full_match_test(pattern: str) -> Callable[[Any], bool]:
-    found = re.compile(pattern)
-    return lambda value: isinstance(value, str) and found.fullmatch(value) is not None
+    regex = re.compile(pattern)
+    return lambda value: isinstance(value, str) and regex.fullmatch(value) is not None
 
 
 _FLAG: Final = _value_validator(lambda v: isinstance(v, bool), "true or false")
@@ -384,8 +384,8 @@ def _graph_and_nested_graphs(graph: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a graph of an exported program and all graphs nested in the arguments of its nodes."""
     work = [graph]
     while work:
-        yield (found := work.pop())
-        arguments = (entry["arg"] for node in found["nodes"] for entry in node["inputs"])
+        yield (current := work.pop())
+        arguments = (entry["arg"] for node in current["nodes"] for entry in node["inputs"])
         work += [argument["as_graph"]["graph"] for argument in arguments if "as_graph" in argument]
 
 
@@ -400,7 +400,7 @@ _INLINED_HIGHER_ORDER_OPS: Final = frozenset(
 
 def _check_graph_operators(graph: dict[str, Any]) -> None:
     problems = Problems("torch-node")
-    for node in (node for found in _graph_and_nested_graphs(graph) for node in found["nodes"]):
+    for node in (node for nested_graph in _graph_and_nested_graphs(graph) for node in nested_graph["nodes"]):
         with problems.collect_errors_at(
             Span("exported program", node=node.get("name") or ""), stack_trace_source_line(node["metadata"])
         ):
@@ -421,5 +421,7 @@ def _is_tensor_operator_without_file_access(target: str) -> bool:
     if parts[2] == QUANTIZED_NAMESPACE:  # importing this module registers the operators
         import_module("torch.ao.quantization.fx._decomposed")
     packet = getattr(getattr(torch.ops, parts[2]), parts[3], None)
-    found = getattr(packet, parts[4], None) if isinstance(packet, torch._ops.OpOverloadPacket) else None
-    return isinstance(found, torch._ops.OpOverload) and all(a.name != "filename" for a in found._schema.arguments)
+    op_overload = getattr(packet, parts[4], None) if isinstance(packet, torch._ops.OpOverloadPacket) else None
+    return isinstance(op_overload, torch._ops.OpOverload) and all(
+        a.name != "filename" for a in op_overload._schema.arguments
+    )

@@ -140,9 +140,9 @@ class Memory:
         for other, parts in self.elements.items():
             if name in parts:
                 self.elements[other] = tuple(fresh if p == name else p for p in parts)
-        for other, held in self.holders.items():
-            if name in held:
-                self.holders[other] = held - {name} | {fresh}
+        for other, members in self.holders.items():
+            if name in members:
+                self.holders[other] = members - {name} | {fresh}
         return fresh
 
     # --- changes
@@ -190,8 +190,8 @@ class Memory:
     def is_memory_shared(self, name: str) -> bool:
         """Return True if other tensors may share the memory of the tensor `name`."""
         name = self.first_name_of_aliased_tensor(name)
-        seen = (view.parent == name and view.redo is not None for view in self.views.values())
-        return name in self.views or any(seen)
+        view_flags = (view.parent == name and view.redo is not None for view in self.views.values())
+        return name in self.views or any(view_flags)
 
     def _recompute_views_of(self, base: str, except_view: str = "") -> None:
         """Recompute all views of `base` and the containers that hold them, except the view
@@ -213,8 +213,8 @@ class Memory:
                     )
                     changed.add(name)
                     work.append(name)
-            for name, held in self.holders.items():
-                if parent in held and name not in changed:
+            for name, members in self.holders.items():
+                if parent in members and name not in changed:
                     self.values[name] = _CHANGED_CONTAINERS
                     changed.add(name)
                     work.append(name)

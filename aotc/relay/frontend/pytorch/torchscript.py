@@ -156,8 +156,8 @@ class _Conversion:
             self.record_element_alias(outputs[0], inputs[0], args[1])
             return
         if any(isinstance(a, (list, tuple, dict)) for a in args):
-            kept = [name for name in outputs if isinstance(self.memory.values[name], (list, tuple, dict))]
-            for name in kept:
+            containers = [name for name in outputs if isinstance(self.memory.values[name], (list, tuple, dict))]
+            for name in containers:
                 self.memory.record_container_elements(name, inputs, in_order=False)
         shares = [k for k, a in enumerate(schema.arguments) if a.alias_info]
         certain = bool(shares) and any(r.alias_info for r in schema.returns) and plain not in _VIEW_OR_COPY_OPERATORS
@@ -335,10 +335,10 @@ def _alias_to_generated_names(conversion: _Conversion, names: Sequence[str]) -> 
     """Return generated names bound to the current values of `names`, so that a loop iteration can
     bind the names to new values while the old ones are still read.
     """
-    kept = [conversion.memory.generate_unused_name(name) for name in names]
-    for source, name in zip(names, kept, strict=True):
+    aliases = [conversion.memory.generate_unused_name(name) for name in names]
+    for source, name in zip(names, aliases, strict=True):
         _bind_alias(conversion, source, name)
-    return kept
+    return aliases
 
 
 def _number_to_constant_tensor(value: TorchValue) -> TorchValue:

@@ -26,16 +26,16 @@ def parse_input_infos(input_infos: Any, inputs: Sequence[Any], default_dtype: st
         names = ", ".join(v.debugName() for v in inputs)
         text = f"the module has {len(inputs)} inputs ({names}), {len(input_infos)} are described"
         raise AotcValueError("torch-inputs", text)
-    found: list[tuple[str, TensorType]] = []
+    named_types: list[tuple[str, TensorType]] = []
     problems = Problems("torch-inputs")
     for info, value in zip(input_infos, inputs, strict=True):
         with problems.collect_errors_at(None):
             name, ty = _parse_input_info(info, default_dtype)
-            require("torch-inputs", name not in dict(found), f"two inputs are called {name!r}")
+            require("torch-inputs", name not in dict(named_types), f"two inputs are called {name!r}")
             _check_traced_type(name, ty, value.type())
-            found.append((name, ty))
+            named_types.append((name, ty))
     problems.raise_collected_problems()
-    return found
+    return named_types
 
 
 def _parse_input_info(info: Any, default_dtype: str) -> tuple[str, TensorType]:

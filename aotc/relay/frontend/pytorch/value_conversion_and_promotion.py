@@ -257,9 +257,9 @@ def call_converter(
     parameter. Raises AotcError (code "torch-argument") for an argument that the converter does not
     take and that differs from its default.
     """
-    takes = {p.name: p for p in converter_parameters(converter)}
-    first = [name for name, p in takes.items() if p.kind is p.POSITIONAL_ONLY]
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    params = {p.name: p for p in converter_parameters(converter)}
+    first = [name for name, p in params.items() if p.kind is p.POSITIONAL_ONLY]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in params.values())
     given = {**dict(zip((formal.name for formal in schema.arguments), args, strict=False)), **kwargs}
     bound: dict[str, TorchValue] = {}
     for position, formal in enumerate(schema.arguments):
@@ -268,9 +268,9 @@ def call_converter(
         value = given.get(formal.name, formal.default_value)
         name = "x" if formal.name in ("self", "input") else formal.name
         name = first[position] if position < len(first) else name
-        if name in takes and takes[name].annotation == Axis:
+        if name in params and params[name].annotation == Axis:
             bound[name] = normalize_axis(value, bound["x"])
-        elif name in takes or (open_ended and name not in IGNORED_ARGUMENTS):
+        elif name in params or (open_ended and name not in IGNORED_ARGUMENTS):
             bound[name] = dtype_name(value) if name == "dtype" else value
         elif name not in IGNORED_ARGUMENTS and value is not None and value != formal.default_value:
             raise AotcError("torch-argument", f"the argument {formal.name}={value!r} is not supported")

@@ -90,13 +90,13 @@ def _cut_model_between_tensors(
 
 def _number_duplicate_tensor_names(names: Sequence[str]) -> Iterator[str]:
     """Yield tensor names with numbers appended to duplicates, so that all are distinct."""
-    total, seen = Counter(names), set(names)
+    total, used_names = Counter(names), set(names)
     for place, name in enumerate(names):
-        found = name
-        while total[name] > 1 and found in seen:
-            found += f"_{place}"
-        seen.add(found)
-        yield found
+        candidate = name
+        while total[name] > 1 and candidate in used_names:
+            candidate += f"_{place}"
+        used_names.add(candidate)
+        yield candidate
 
 
 class _Conversion:
@@ -155,9 +155,9 @@ class _Conversion:
 
     def tensor_expression(self, tensor_index: int) -> Expr:
         """Return the expression of a TFLite tensor. Raises PoisonedError if its computation failed."""
-        found = self.values.get(tensor_index)
-        if found is not None:
-            return found
+        value = self.values.get(tensor_index)
+        if value is not None:
+            return value
         tensor = self.loaded.tensors[tensor_index]
         if tensor.data is None and not tensor.variable:
             raise PoisonedError(tensor.name)
@@ -165,8 +165,8 @@ class _Conversion:
         if tensor.data is not None:
             return self.values.setdefault(tensor_index, Constant(tensor.data, span))
         zero = int(tensor.zero[0]) if tensor.is_quantized else 0
-        made = g.full(zero, tensor.shape, str(tensor.dtype))
-        return self.values.setdefault(tensor_index, made)
+        zeros = g.full(zero, tensor.shape, str(tensor.dtype))
+        return self.values.setdefault(tensor_index, zeros)
 
     def convert_operator(self, op: TfliteOperator) -> None:
         """Convert one TFLite operator and store the expressions of its outputs."""
@@ -175,8 +175,8 @@ class _Conversion:
         if converter is None:
             kind = "custom operator" if op.custom else "operator"
             hint = "" if op.custom else did_you_mean_hint(op.name, CONVERTERS)
-            more = "`aotc ops` lists the supported operators"
-            raise AotcError("tflite-op", f"{kind} {op.name} is not supported", hint=hint or more)
+            default_hint = "`aotc ops` lists the supported operators"
+            raise AotcError("tflite-op", f"{kind} {op.name} is not supported", hint=hint or default_hint)
         tensors = self.loaded.tensors
 
         def declared_tensors(tensor_indices: Sequence[int]) -> tuple[TfliteTensor | None, ...]:
@@ -191,8 +191,8 @@ class _Conversion:
             check_quantization_support(node, op.name in MOVES)
         else:
             check_quantized_dtypes(node)
-        made = call_converter(converter, node)
-        values = list(made) if isinstance(made, Sequence) else [made]
+        output = call_converter(converter, node)
+        values = list(output) if isinstance(output, Sequence) else [output]
         text = f"{op.name} has {len(results)} outputs, {len(values)} are computed"
         require("tflite-output", len(values) >= len(results), text)
         for number, value in zip(op.outputs, values, strict=False):

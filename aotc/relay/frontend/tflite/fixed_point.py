@@ -41,8 +41,8 @@ def int64_constant_along_axis(value: Array, axis: int, rank: int) -> Expr:
     """Return an int64 constant that broadcasts against a tensor of rank `rank`: a single number, or
     one number per element of `axis`.
     """
-    found = g.constant(np.asarray(value, np.int64))
-    return g.reshape_along_axis(found, axis, rank) if value.size > 1 else g.reshape(found, ())
+    constant = g.constant(np.asarray(value, np.int64))
+    return g.reshape_along_axis(constant, axis, rank) if value.size > 1 else g.reshape(constant, ())
 
 
 def shift_right(x: Expr, bits: int) -> Expr:

@@ -94,9 +94,9 @@ def logistic_table() -> Array:
     as uint16.
     """
     exact = 65536 / (1 + np.exp(-np.arange(256) / 24))
-    found = np.rint(exact).astype(np.uint16)
-    found[list(_LOGISTIC_TABLE_EXCEPTIONS)] += 1
-    return np.asarray(found)
+    table = np.rint(exact).astype(np.uint16)
+    table[list(_LOGISTIC_TABLE_EXCEPTIONS)] += 1
+    return np.asarray(table)
 
 
 def narrow_multiplier_and_shift(factors: FixedPointFactors) -> tuple[Array, Array]:

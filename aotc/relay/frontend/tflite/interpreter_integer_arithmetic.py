@@ -158,9 +158,9 @@ def requantize_rounding_twice(x: Expr, ratio: Any, output: OutputQuantization) -
 
 
 def _requantize_by_ratio(x: Expr, ratio: Any, output: OutputQuantization, rounding: str, axis: int = -1) -> Expr:
-    one, zero = g.constant(1.0, "float32"), g.constant(0, _INT)
+    unit_scale, zero = g.constant(1.0, "float32"), g.constant(0, _INT)
     how = {"rounding": rounding, "out_dtype": output.dtype, "axis": axis}
-    return g.call_op("qnn.requantize", x, g.constant(ratio), zero, one, output.zero, **how)
+    return g.call_op("qnn.requantize", x, g.constant(ratio), zero, unit_scale, output.zero, **how)
 
 
 def unit_quantization(dtype: str = _INT) -> OutputQuantization:

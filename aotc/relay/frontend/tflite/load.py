@@ -110,8 +110,8 @@ class TfliteOperator:
         vector = getattr(self.options, f"{name}AsNumpy", None)
         with _report_damaged_file(f"the options of {self.name}", "tflite-options"):
             if vector is not None:
-                found = vector()
-                return [int(v) for v in found] if isinstance(found, np.ndarray) else None
+                elements = vector()
+                return [int(v) for v in elements] if isinstance(elements, np.ndarray) else None
             return None if self.options is None else getattr(self.options, name)()
 
 
@@ -158,16 +158,16 @@ def _checked_vector_length(length: Any, table: Any, element_bytes: int, subject:
     """Return the length of a flatbuffer vector whose elements have `element_bytes` bytes. Raises
     AotcError (code "tflite-file") if the file is too small for it.
     """
-    found, most = int(length), len(table._tab.Bytes) // element_bytes
-    require_valid_file("tflite-file", found <= most, f"{subject}: {found} of them are more than the file has room for")
-    return found
+    count, most = int(length), len(table._tab.Bytes) // element_bytes
+    require_valid_file("tflite-file", count <= most, f"{subject}: {count} of them are more than the file has room for")
+    return count
 
 
 def _read_number_vector(table: Any, name: str, dtype: Any) -> Array:
     """Return a flatbuffer vector of numbers as an array; an empty array if it is missing."""
     _checked_vector_length(getattr(table, f"{name}Length")(), table, 1, name)
-    found = getattr(table, f"{name}AsNumpy")()
-    return np.asarray(found if isinstance(found, np.ndarray) else [], dtype)
+    vector = getattr(table, f"{name}AsNumpy")()
+    return np.asarray(vector if isinstance(vector, np.ndarray) else [], dtype)
 
 
 def _decode_text(value: bytes | None) -> str:
@@ -234,44 +234,44 @@ class _Reader:
         return TfliteModel(self.source, tuple(tensors), tuple(operators), inputs, outputs)
 
     def read_tensor_indices(self, table: Any, name: str, tensor_count: int, min_index: int = 0) -> tuple[int, ...]:
-        found = tuple(_read_number_vector(table, name, np.int64).tolist())
-        wrong = [k for k in found if not min_index <= k < tensor_count]
+        indices = tuple(_read_number_vector(table, name, np.int64).tolist())
+        wrong = [k for k in indices if not min_index <= k < tensor_count]
         text = f"{name.lower()}: tensor {wrong[:1]} does not exist, there are {tensor_count}"
         require_valid_file("tflite-file", not wrong, text)
-        return found
+        return indices
 
     # --- tensors
 
     def read_tensors(self, graph: Any) -> list[TfliteTensor]:
-        found = []
+        tensors = []
         for index in range(_checked_vector_length(graph.TensorsLength(), graph, 4, "tensors")):
             with (
                 self.problems.collect_errors_at(Span(self.source, node=f"tensor {index}")),
                 _report_damaged_file(f"tensor {index}"),
             ):
-                found.append(self.read_tensor(graph.Tensors(index), index))
+                tensors.append(self.read_tensor(graph.Tensors(index), index))
         self.problems.raise_collected_problems()
-        return found
+        return tensors
 
     def read_tensor(self, table: Any, index: int) -> TfliteTensor:
         name = _decode_text(table.Name()) or f"tensor_{index}"
         kind = _TYPE_NAMES.get(table.Type(), str(table.Type()))
-        what = f"tensor {index} ({name[:_MAX_SHOWN_CHARACTERS]!r})"
-        text = f"{what} has type {kind}, which is not supported"
+        label = f"tensor {index} ({name[:_MAX_SHOWN_CHARACTERS]!r})"
+        text = f"{label} has type {kind}, which is not supported"
         require("tflite-dtype", kind in _DTYPES, text)
         require_valid_file(
-            "tflite-dtype", table.Sparsity() is None, f"{what} is sparse", "convert the model without sparsity"
+            "tflite-dtype", table.Sparsity() is None, f"{label} is sparse", "convert the model without sparsity"
         )
         dtype = DType(_DTYPES[kind])
-        shape = g.checked_shape(_read_number_vector(table, "Shape", np.int64).tolist(), dtype, what)
-        data = self.read_constant_data(table, dtype, shape, kind == "INT4", what)
+        shape = g.checked_shape(_read_number_vector(table, "Shape", np.int64).tolist(), dtype, label)
+        data = self.read_constant_data(table, dtype, shape, kind == "INT4", label)
         given = table.Quantization()
         scaled = given is not None and _read_number_vector(given, "Scale", np.float32).size > 0
         # scales of 32-bit integers, which are sums, are not used
         scales = None if dtype.bits > 16 else given
-        scale, zero, axis = _read_quantization(scales, shape, what)
-        held = not dtype.is_integer or bool(((zero >= int(dtype.min)) & (zero <= int(dtype.max))).all())
-        require("tflite-quant", held, f"{what} has a zero point outside the range of {dtype}")
+        scale, zero, axis = _read_quantization(scales, shape, label)
+        zero_fits = not dtype.is_integer or bool(((zero >= int(dtype.min)) & (zero <= int(dtype.max))).all())
+        require("tflite-quant", zero_fits, f"{label} has a zero point outside the range of {dtype}")
         variable = bool(table.IsVariable())
         packed = kind == "INT4"
         return TfliteTensor(name, shape, dtype, scale, zero, axis, data, variable, packed, scaled)

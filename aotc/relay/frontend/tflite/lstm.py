@@ -75,8 +75,8 @@ class _Layer:
         """
         x, (w, ratios) = self.node.per_tensor_quantized_input(0), self.gate_weights_and_ratios(0, 1)
         units = g.dim(w, 0)
-        one, none = g.constant(1.0, "float32"), g.constant(0, "int32")
-        sums = g.call_op("qnn.dense", data, w, x.zero, none, one, one, units=units)
+        unit_scale, none = g.constant(1.0, "float32"), g.constant(0, "int32")
+        sums = g.call_op("qnn.dense", data, w, x.zero, none, unit_scale, unit_scale, units=units)
         bias = g.concat([self.node[k] for k in _BIASES], 0)
         sums = conv_pool.add_optional_bias(sums, bias, 1)
         ratios = np.repeat(ratios, units // 4)
@@ -87,11 +87,11 @@ class _Layer:
         LSTM have: the state, or for LiteRT the intermediate tensor of the outputs.
         """
         inner = self.node.inner[_HIDDEN_SCALE_INDEX : _HIDDEN_SCALE_INDEX + 1]
-        found = inner[0] if inner and self.node.rounding.name == "litert" else None
-        found = found or self.node.input_declaration(_STATE)
-        text = f"the output of an integer LSTM must be quantized with exactly one scale, not {found.scale.size}"
-        require("tflite-quant", found.scale.size == 1, text)
-        return found
+        declaration = inner[0] if inner and self.node.rounding.name == "litert" else None
+        declaration = declaration or self.node.input_declaration(_STATE)
+        text = f"the output of an integer LSTM must be quantized with exactly one scale, not {declaration.scale.size}"
+        require("tflite-quant", declaration.scale.size == 1, text)
+        return declaration
 
     def build_integer_lstm(self, x: Expr, h: Expr, c: Expr) -> Expr:
         """Return the outputs of all steps of an integer LSTM over x (steps, batch, inputs), with
@@ -124,8 +124,8 @@ class _Layer:
 def _lstm(
     *, time_major: bool = False, cell_clip: float = 0.0, fused_activation_function: int = 0, node: TfliteNode
 ) -> Expr:
-    others = (*_PEEPHOLES, *_PROJECTION, *_NORMALIZATION)
-    unusual = [k for k in others if node.optional_input(k) is not None]
+    optional_inputs = (*_PEEPHOLES, *_PROJECTION, *_NORMALIZATION)
+    unusual = [k for k in optional_inputs if node.optional_input(k) is not None]
     text = "an LSTM with peepholes, a projection or layer normalization is not supported"
     require("tflite-options", not unusual, text)
     diagonal = node.op.option_value("DiagonalRecurrentTensors")

@@ -133,10 +133,10 @@ class TfliteNode:
         """Return an input expression of the TFLite operator. Raises AotcError (code "tflite-input")
         if the operator omits it.
         """
-        found = self.optional_input(index)
-        if found is None:
+        input_expr = self.optional_input(index)
+        if input_expr is None:
             raise AotcError("tflite-input", f"{self.op.name} needs input {index}")
-        return found
+        return input_expr
 
     def optional_input(self, index: int) -> OptionalExpr:
         """Return an input expression of the TFLite operator, or None if the operator omits it."""
@@ -147,9 +147,9 @@ class TfliteNode:
         present.
         """
         self[index]
-        found = self.inputs[index]
-        assert found is not None
-        return found
+        declaration = self.inputs[index]
+        assert declaration is not None
+        return declaration
 
     @property
     def first_output_declaration(self) -> TfliteTensor:
@@ -184,10 +184,10 @@ class TfliteNode:
         """Return the value of an input that must be known at compile time, or None if the operator
         omits it. Raises AotcError (code "tflite-runtime-shape") if it is not known.
         """
-        found = self.optional_input(index)
-        value = None if found is None else compile_time_elements(found)
+        input_expr = self.optional_input(index)
+        value = None if input_expr is None else compile_time_elements(input_expr)
         text = f"input {index} of {self.op.name} is not known at compile time"
-        require("tflite-runtime-shape", found is None or value is not None, text)
+        require("tflite-runtime-shape", input_expr is None or value is not None, text)
         return value
 
     # --- quantized tensors
@@ -203,18 +203,18 @@ class TfliteNode:
 
     def per_tensor_quantized_input(self, index: int) -> QuantizedTensor:
         """Return a quantized input that must have a single scale."""
-        found, tensor = self.quantized_input(index), self.input_declaration(index)
+        operand, tensor = self.quantized_input(index), self.input_declaration(index)
         text = f"input {index} of {self.op.name} has several scales; one is needed"
         require("tflite-quant", tensor.scale.size == 1, text)
-        return found
+        return operand
 
     def quantized_weights_input(self, index: int, axis: int) -> QuantizedTensor:
         """Return a quantized input that must have a single scale, or one per element of `axis`."""
-        found, tensor = self.quantized_input(index), self.input_declaration(index)
+        operand, tensor = self.quantized_input(index), self.input_declaration(index)
         fits = tensor.scale.size == 1 or tensor.axis == axis
         text = f"input {index} of {self.op.name} has scales along axis {tensor.axis}; axis {axis} is needed"
         require("tflite-quant", fits, text)
-        return found
+        return operand
 
     def real_input(self, index: int) -> Expr:
         """Return an input of the TFLite operator as real numbers: dequantized if it is quantized."""
@@ -224,8 +224,8 @@ class TfliteNode:
     def output_quantization(self) -> OutputQuantization:
         """Return the quantization parameters of the first output, which must have a single scale."""
         result = self.first_output_declaration
-        one = result.scale.size == 1
-        require("tflite-quant", one, f"the output of {self.op.name} needs one scale")
+        is_single_scale = result.scale.size == 1
+        require("tflite-quant", is_single_scale, f"the output of {self.op.name} needs one scale")
         scale = g.constant(result.scale[0], "float32")
         return OutputQuantization(scale, g.constant(result.zero[0], "int32"), result.dtype)
 
@@ -283,18 +283,18 @@ def arithmetic_for_operator(
     XNNPACK leaves the following to LiteRT's own kernels: uint8 depthwise convolutions, int16,
     convolutions with 4-bit weights, and layers whose bias has no scale.
     """
-    held = [t for t in tensors if t is not None and t.is_quantized]
-    if requested.name != "litert" or not held:
+    quantized_tensors = [t for t in tensors if t is not None and t.is_quantized]
+    if requested.name != "litert" or not quantized_tensors:
         return requested
-    words = held[0].dtype == "int16"
+    words = quantized_tensors[0].dtype == "int16"
     if words and name == "MUL":
         return LITERT_INT16_PRODUCTS
-    old = name == "DEPTHWISE_CONV_2D" and held[0].dtype == "uint8"
+    old = name == "DEPTHWISE_CONV_2D" and quantized_tensors[0].dtype == "uint8"
     if old or words:
         return LITERT_BUILTIN
     biases = tensors[2:] if name in _BIASED_OPERATORS else ()
     bare = any(t is not None and t.dtype == "int32" and not t.scaled for t in biases)
-    halves = name.endswith("CONV_2D") and any(t.packed for t in held)
+    halves = name.endswith("CONV_2D") and any(t.packed for t in quantized_tensors)
     return LITERT_RUY if bare or halves else requested
 
 
@@ -310,8 +310,10 @@ def dequantize_as_declared(x: Expr, tensor: TfliteTensor) -> Expr:
     """Dequantize the integers `x` with the scale and zero point that their declaration in the file
     states.
     """
-    found = with_declared_quantization(x, tensor)
-    return g.call_op("qnn.dequantize", x, found.scale, found.zero, axis=tensor.axis if tensor.scale.size > 1 else -1)
+    quantization = with_declared_quantization(x, tensor)
+    return g.call_op(
+        "qnn.dequantize", x, quantization.scale, quantization.zero, axis=tensor.axis if tensor.scale.size > 1 else -1
+    )
 
 
 def call_converter(converter: Converter, node: TfliteNode) -> Converted:
@@ -363,14 +365,14 @@ def check_quantization_support(node: TfliteNode, moves_integers: bool) -> None:
     converter supports only real numbers, or, if it `moves_integers` integers unchanged, if their
     scales differ.
     """
-    found = [t for t in (*node.inputs, *node.results) if t is not None and t.is_quantized]
+    quantized_tensors = [t for t in (*node.inputs, *node.results) if t is not None and t.is_quantized]
     if not moves_integers:
         text = f"{node.op.name} of quantized tensors is not supported"
         hint = "leave the operator in float when converting the model"
-        if found:
+        if quantized_tensors:
             raise AotcError("tflite-quant", text, hint=hint)
     text = f"inputs and outputs of {node.op.name} have different scales"
-    require("tflite-quant", all(has_equal_quantization(t, found[0]) for t in found), text)
+    require("tflite-quant", all(has_equal_quantization(t, quantized_tensors[0]) for t in quantized_tensors), text)
 
 
 def _check_plain_integers(name: str, data: Sequence[TfliteTensor]) -> None:
@@ -397,23 +399,25 @@ def check_quantized_dtypes(node: TfliteNode) -> None:
         return
     places = (0, 1) if name in _BINARY_OPERATORS else (2,) if name == "TRANSPOSE_CONV" else (0,)
     data = [t for t in (*(node.inputs[k] for k in places if k < count), *node.results[:1]) if t is not None]
-    held = [t for t in data if t.is_quantized]
-    if not held:
+    quantized_tensors = [t for t in data if t.is_quantized]
+    if not quantized_tensors:
         _check_plain_integers(name, data)
         return
-    turns, weights = (
+    is_partial, weights = (
         name in _PARTLY_QUANTIZED_OPERATORS,
         node.inputs[1] if name in _WEIGHTED_OPERATORS and count > 1 else None,
     )
-    kinds = {t.dtype for t in (held if turns else data)}
-    shown = " ".join(str(t.dtype) for t in (*data, weights) if t is not None)
-    text = f"{name} of integers takes and gives one data type, here it has {shown}"
+    kinds = {t.dtype for t in (quantized_tensors if is_partial else data)}
+    dtype_names = " ".join(str(t.dtype) for t in (*data, weights) if t is not None)
+    text = f"{name} of integers takes and gives one data type, here it has {dtype_names}"
     fits = weights is None or weights.dtype == ("uint8" if "uint8" in kinds else "int8")
     require("tflite-quant", fits and (len(kinds) == 1 or name in _DTYPE_CHANGING_OPERATORS), text)
     text = f"the output of {name} ({node.first_output_declaration.dtype}) has no scale; its inputs have one"
-    require("tflite-quant", turns or node.has_quantized_output, text)
-    centered = name in _DTYPE_CHANGING_OPERATORS or all(t.dtype.bits == 8 or not t.zero.any() for t in held)
+    require("tflite-quant", is_partial or node.has_quantized_output, text)
+    centered = name in _DTYPE_CHANGING_OPERATORS or all(
+        t.dtype.bits == 8 or not t.zero.any() for t in quantized_tensors
+    )
     words = name in INT16_OPERATORS and centered
-    if not words and any(t.dtype.bits != 8 for t in held):
+    if not words and any(t.dtype.bits != 8 for t in quantized_tensors):
         text = f"{name} of integers of more than 8 bits is not supported"
         raise AotcError("tflite-quant", text, hint="quantize its data to 8 bits when converting the model")

@@ -241,8 +241,8 @@ def _convert_reduce_mean_node(x: Expr, axes: KnownInts, *, keep_dims: bool = Fal
 
 def _convert_arg_reduction_node(name: str, x: Expr, axis: KnownInts, *, node: TfliteNode) -> Expr:
     require("tflite-input", len(axis) == 1, f"{node.op.name} needs one axis")
-    found = g.call_op(name, x, axis=(g.normalize_axis(axis[0], g.rank(x)),), keepdims=False)
-    return g.cast(found, node.first_output_declaration.dtype)
+    indices = g.call_op(name, x, axis=(g.normalize_axis(axis[0], g.rank(x)),), keepdims=False)
+    return g.cast(indices, node.first_output_declaration.dtype)
 
 
 def _convert_cumsum_node(x: Expr, axis: KnownInts, *, exclusive: bool = False, reverse: bool = False) -> Expr:

@@ -122,12 +122,12 @@ def _dynamic_range_convolution(node: TfliteNode, window: Window, attributes: Any
     """Convolve floating-point data with int8 weights: the data is quantized at run time with one
     scale per image, or per pixel for 1 x 1 convolutions of stride 1.
     """
-    one = {*window.kernel, *window.strides} == {1}
+    is_pointwise = {*window.kernel, *window.strides} == {1}
     x, w = (
-        quantize_dynamically(node[0], (3,) if one else (1, 2, 3)),
+        quantize_dynamically(node[0], (3,) if is_pointwise else (1, 2, 3)),
         node.quantized_weights_input(1, attributes["kernel_layout"].index("O")),
     )
-    x = x.with_zero_point_subtracted() if not one and g.dim(node[0], 0) != 1 else x
+    x = x.with_zero_point_subtracted() if not is_pointwise and g.dim(node[0], 0) != 1 else x
     sums = conv_pool.build_convolution(
         x.data, w.data, window, terms=x.qnn_zero_points_and_scales(w), out_dtype="int32", **attributes
     )
@@ -193,8 +193,8 @@ def _convert_transpose_conv_node(
     window = window.with_pads(conv_pool.same_padding(target, window)) if is_same_padding(padding) else window
     spans = window.covered_input_extents(g.shape(x)[1:3])
     pads = [b + a for b, a in zip(window.pads[:2], window.pads[2:], strict=True)]
-    more = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
-    fits = all(0 <= m < s for m, s in zip(more, strides, strict=True))
+    output_padding = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
+    fits = all(0 <= m < s for m, s in zip(output_padding, strides, strict=True))
     require(
         "graph-shape",
         fits,
@@ -202,11 +202,13 @@ def _convert_transpose_conv_node(
     )
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI"}
     if not node.has_quantized_output:
-        return node.apply_fused_activation(conv_pool.build_transposed_convolution(x, w, window, bias, 1, more, **how))
+        return node.apply_fused_activation(
+            conv_pool.build_transposed_convolution(x, w, window, bias, 1, output_padding, **how)
+        )
     a, b, onto = node.per_tensor_quantized_input(2), node.quantized_weights_input(1, 0), node.output_quantization()
     _require_weight_zero_point_zero(node)
     how |= {"terms": q.qnn_zero_points_and_scales(a, b), "out_dtype": _checked_dtype_of_layer_sums(node, 0, 3)}
-    y = conv_pool.build_transposed_convolution(x, w, window, bias, 1, more, **how)
+    y = conv_pool.build_transposed_convolution(x, w, window, bias, 1, output_padding, **how)
     return node.apply_fused_activation(
         _requantize_layer_sums(node, y, node.rounding.scale_ratio(a.scale, b.scale, onto), onto, 3)
     )
@@ -258,8 +260,8 @@ def _check_dense_data_shape(shape: Sequence[int], input_count: int, keep_num_dim
     fits = input_count > 0 and math.prod(shape) % input_count == 0
     text = f"data of shape {tuple(shape)} does not fit weights for {input_count} inputs"
     require("graph-shape", fits, text)
-    kept = not keep_num_dims or (bool(shape) and shape[-1] == input_count)
-    require("graph-shape", kept, f"{text}, because keep_num_dims is set")
+    last_axis_fits = not keep_num_dims or (bool(shape) and shape[-1] == input_count)
+    require("graph-shape", last_axis_fits, f"{text}, because keep_num_dims is set")
 
 
 def _convert_fully_connected_node(

@@ -93,12 +93,14 @@ def apply_slice_index(x: Expr, index: SliceIndex) -> Expr:
     text = f"a slice {list(index.begin)}, {list(index.end)}, {list(index.strides)} does not fit {shape}"
     require("graph-shape", fits, text)
     require("graph-shape", kinds.count(_ELLIPSIS) <= 1, "a slice has more than one ellipsis")
-    taken = list(_axis_kinds_and_ranges(index, kinds, shape))
-    parts = [(k, part) for k, (_, part) in enumerate(p for p in taken if p[0] != _NEW_AXIS)]
+    kind_ranges = list(_axis_kinds_and_ranges(index, kinds, shape))
+    parts = [(k, part) for k, (_, part) in enumerate(p for p in kind_ranges if p[0] != _NEW_AXIS)]
     cuts = [(k, part) for k, part in parts if part != range(shape[k])]
     y = _slice_axes(x, cuts) if cuts else x
-    y = g.squeeze(y, [k for k, kind in enumerate(kind for kind, _ in taken if kind != _NEW_AXIS) if kind == _INTEGER])
-    left = [kind for kind, _ in taken if kind != _INTEGER]
+    y = g.squeeze(
+        y, [k for k, kind in enumerate(kind for kind, _ in kind_ranges if kind != _NEW_AXIS) if kind == _INTEGER]
+    )
+    left = [kind for kind, _ in kind_ranges if kind != _INTEGER]
     return g.unsqueeze(y, [k for k, kind in enumerate(left) if kind == _NEW_AXIS])
 
 

@@ -90,11 +90,11 @@ def _quantized_binary_axis_map(attrs: Any, types: Types) -> AxisMap:
     """Return the axis map of the broadcast tensors, without axes along which scales differ by
     element.
     """
-    found = elementwise_axis_map(attrs, types[:2])
-    rank = len(found.inputs[0])
+    axis_map = elementwise_axis_map(attrs, types[:2])
+    rank = len(axis_map.inputs[0])
     several = [k for k in (2, 3, 4, 5) if require_tensor_type(types[k]).shape not in ((), (1,))]
     fixed = {(attrs.lhs_axis if k < 4 else attrs.rhs_axis) % rank for k in several}
-    rows = [tuple(None if k in fixed else v for k, v in enumerate(row)) for row in found.inputs]
+    rows = [tuple(None if k in fixed else v for k, v in enumerate(row)) for row in axis_map.inputs]
     return AxisMap(tuple(rows))
 
 
@@ -185,7 +185,7 @@ def _quantized_product_reference(attrs: Any, x: Array, y: Array, *quant_params: 
 
 def _quantized_binary_test_samples(attrs_class: Any) -> Samples:
     onto = (float32_scale_array(0.11), int32_zero_point_array(5))
-    one = (
+    scalar_params = (
         float32_scale_array(0.07),
         int32_zero_point_array(-3),
         float32_scale_array(0.031),
@@ -194,7 +194,7 @@ def _quantized_binary_test_samples(attrs_class: Any) -> Samples:
     )
     for dtype in ("int8", "uint8", "int16"):
         x, y = random_array((2, 3, 4), dtype), random_array((3, 1), dtype, 1)
-        parts = tuple(np.maximum(v, 0) if dtype == "uint8" else v for v in one)
+        parts = tuple(np.maximum(v, 0) if dtype == "uint8" else v for v in scalar_params)
         yield q.exact_sample_with_constants(attrs_class(), x, y, *parts, variable_argument_count=2)
         yield exact_sample(attrs_class(), x, random_array((2, 3, 4), dtype, 2), *parts)
     channels = (float32_scale_array(0.01, 0.2, 0.03), int32_zero_point_array(3, 0, -7))

@@ -118,8 +118,8 @@ def _quantized_conv_of_phase(
     """Build a quantized convolution with the zero points `zeros`, as a part of a transposed
     convolution.
     """
-    one = q.constant_of_dtype(1, "float32")
-    return op(x, q.fold_to_constant_if_known(w), *zeros, one, one, **attributes)
+    unit_scale = q.constant_of_dtype(1, "float32")
+    return op(x, q.fold_to_constant_if_known(w), *zeros, unit_scale, unit_scale, **attributes)
 
 
 @frozen(eq=False)
@@ -170,12 +170,15 @@ class _ZeroPointExpansion:
             shape, window_attributes.canonical_axis_positions(attrs.kernel_layout, kind.letters)
         )
         ones = splat_constant(1, (attrs.groups, inner, *taps), "int8")
-        own = attrs.replace(channels=attrs.groups, kernel_layout=kind.letters, kernel_size=tuple(taps))
-        seen = q.call_or_fold_constants(kind.plain, data, ones, **dict(own.items()))
+        sum_attrs = attrs.replace(channels=attrs.groups, kernel_layout=kind.letters, kernel_size=tuple(taps))
+        window_sums = q.call_or_fold_constants(kind.plain, data, ones, **dict(sum_attrs.items()))
         if attrs.groups in (1, output_channels):
-            return seen
+            return window_sums
         return q.call_or_fold_constants(
-            concat_split.repeat, seen, repeats=output_channels // attrs.groups, axis=kind.result_channel_axis(attrs)
+            concat_split.repeat,
+            window_sums,
+            repeats=output_channels // attrs.groups,
+            axis=kind.result_channel_axis(attrs),
         )
 
     def pad_with_zero_point(self) -> tuple[Expr, Any]:
@@ -229,9 +232,11 @@ def _quantized_conv_test_samples(attrs_class: type[Attrs], test_cases: Any) -> S
 def _quantized_conv_op(
     spatial_rank: int, integer_conv: OpDef, kernel_layout: str, test_cases: Any, extra_parameters: str = ""
 ) -> OpDef:
-    own = [f for f in fields(integer_conv.attrs) if f.name != "pad_value"]
+    attr_fields = [f for f in fields(integer_conv.attrs) if f.name != "pad_value"]
     name = f"Quantized{integer_conv.attrs.__name__}"
-    attributes: Any = attrs_class_with_defaults(attrs_class_from_fields("ConvAttrs", own), name, out_dtype="int32")
+    attributes: Any = attrs_class_with_defaults(
+        attrs_class_from_fields("ConvAttrs", attr_fields), name, out_dtype="int32"
+    )
     attributes.__doc__ = f"""{integer_conv.doc.splitlines()[0]}
 
     Sums of (data - input_zero_point) * (kernel - kernel_zero_point), as int32; padding stands for 0.

@@ -176,8 +176,8 @@ def _integer_matmul_op_and_attrs(attrs: Any) -> tuple[OpDef, Attrs]:
     attributes.
     """
     if isinstance(attrs, QuantizedDenseAttrs):
-        made = products.DenseAttrs(units=attrs.units, out_dtype=attrs.out_dtype)
-        return products.dense, made
+        dense_attrs = products.DenseAttrs(units=attrs.units, out_dtype=attrs.out_dtype)
+        return products.dense, dense_attrs
     plain = products.BatchMatmulAttrs(out_dtype=attrs.out_dtype, transpose_b=True)
     return products.batch_matmul, plain
 
@@ -227,8 +227,8 @@ def _expand_quantized_matmul(op_name: str, argument_names: Sequence[str], attrs:
         return q.call_or_fold_constants(reduce.sum, wide, axis=[-1], keepdims=keepdims)
 
     def sums_of_weights() -> Expr:
-        found = sum_along_last_axis(y, False)
-        return found if axis == 0 else q.call_or_fold_constants(shapes.expand_dims, found, axis=1)
+        weight_sums = sum_along_last_axis(y, False)
+        return weight_sums if axis == 0 else q.call_or_fold_constants(shapes.expand_dims, weight_sums, axis=1)
 
     def broadcast_over_units(v: Expr) -> Expr:
         return q.broadcast_quant_param_along(v, rank - 1, rank) if q.rank_of(v) < 2 else v

@@ -74,15 +74,15 @@ class FixedPointFactors:
 
         Return None if the rounding mode or the shifts need 64-bit arithmetic.
         """
-        least, made = _SCALE_OPS_BY_ROUNDING.get(self.rounding, (0, None))
-        if made is None or self.left.any() or (self.right < least).any():
+        least, scale_op = _SCALE_OPS_BY_ROUNDING.get(self.rounding, (0, None))
+        if scale_op is None or self.left.any() or (self.right < least).any():
             return None
         rank = q.rank_of(x)
         fields = (
             q.broadcast_quant_param_along(Constant(v.astype(np.int32)), axis, rank)
             for v in (self.multiplier, self.right - least)
         )
-        return q.call_or_fold_constants(made, x, *fields)
+        return q.call_or_fold_constants(scale_op, x, *fields)
 
     def scale_int64_expr(self, x: Expr, axis: int | None) -> Expr:
         """Return an expression for x times the ratio, rounded; x is int64 with values that fit 32

@@ -115,21 +115,21 @@ def map_by_requantize_or_table(
     # the middle of the interval of factors for which every element rounds to its result
     bounds = np.sort([(steps + half)[inside] / offsets[inside] for half in (-0.5, 0.5)], axis=0)
     factor = np.float32((bounds[0].max() + bounds[1].min()) / 2)
-    made: Any = {"rounding": "FLOAT_EVEN", "out_dtype": str(DType.from_numpy(table))}
+    attr_values: Any = {"rounding": "FLOAT_EVEN", "out_dtype": str(DType.from_numpy(table))}
     numbers = [
         np.array(v, t)
         for v, t in ((factor, "float32"), (source_zero_point, "int32"), (1, "float32"), (target_zero_point, "int32"))
     ]
-    found = requantize.requantize.reference(requantize.RequantizeAttrs(**made), every, *numbers)
-    if factor <= 0 or not np.array_equal(found, table):
+    requantize_result = requantize.requantize.reference(requantize.RequantizeAttrs(**attr_values), every, *numbers)
+    if factor <= 0 or not np.array_equal(requantize_result, table):
         return apply_by_lookup_table(x, lambda _: table)
-    return requantize.requantize(x, *map(Constant, numbers), **made)
+    return requantize.requantize(x, *map(Constant, numbers), **attr_values)
 
 
 def constant_values_or_none(*values: Expr) -> tuple[Array, ...] | None:
     """Return the values of the expressions if all of them are constant, else None."""
-    found = [q.constant_value_or_none(v) for v in values]
-    return tuple(v for v in found if v is not None) if all(v is not None for v in found) else None
+    constants = [q.constant_value_or_none(v) for v in values]
+    return tuple(v for v in constants if v is not None) if all(v is not None for v in constants) else None
 
 
 def _expand_quantized_elementwise(

@@ -133,10 +133,13 @@ def _infer_lstm_type(arithmetic: _FixedPointArithmetic, a: QuantizedLSTMAttrs, t
     require("recurrent.hidden", fits, text)
     assert isinstance(hidden, int)
     columns = _GATE_COUNT * hidden
-    wanted: list[tuple[tuple[Dim, ...], str]] = [((steps, batch, columns), "int16"), ((columns, hidden), "int8")]
-    wanted += [((columns,), "int32"), ((_GATE_COUNT + 1,), "int32"), ((_GATE_COUNT + 1,), "int32")]
-    wanted += [((batch, hidden), "int8"), ((batch, hidden), "int16"), ((256,), "uint16")]
-    for number, (ty, (shape, dtype)) in enumerate(zip(types, wanted, strict=False)):
+    expected_types: list[tuple[tuple[Dim, ...], str]] = [
+        ((steps, batch, columns), "int16"),
+        ((columns, hidden), "int8"),
+    ]
+    expected_types += [((columns,), "int32"), ((_GATE_COUNT + 1,), "int32"), ((_GATE_COUNT + 1,), "int32")]
+    expected_types += [((batch, hidden), "int8"), ((batch, hidden), "int16"), ((256,), "uint16")]
+    for number, (ty, (shape, dtype)) in enumerate(zip(types, expected_types, strict=False)):
         given = require_tensor_type(ty)
         same = given.dtype == dtype and given.rank == len(shape) and all(map(may_be_equal_dims, given.shape, shape))
         text = f"argument {number} must be {dtype} {shape_text(shape)}, got {ty}"

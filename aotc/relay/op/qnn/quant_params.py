@@ -52,7 +52,7 @@ def quant_param_arguments(*names: str) -> tuple[Arg, ...]:
     """
     types = {"scale": ("Expr | float", SCALE_CONVERTER), "point": ("Expr | int", ZERO_POINT_CONVERTER)}
     kinds = (types[name.rpartition("_")[2]] for name in names)
-    return tuple(Arg(name, type=kind, takes=takes) for name, (kind, takes) in zip(names, kinds, strict=True))
+    return tuple(Arg(name, type=kind, takes=converter) for name, (kind, converter) in zip(names, kinds, strict=True))
 
 
 # --- type rules
@@ -64,10 +64,10 @@ def require_quantized_type(ty: Type, tensor_name: str = "data", max_bits: int = 
 
     tensor_name    name of the tensor in the message
     """
-    found = require_tensor_type(ty, tensor_name)
-    fits = found.dtype.is_integer and found.dtype.bits <= max_bits
-    require("dtype", fits, lambda: f"{tensor_name} must be integers of at most {max_bits} bits, got {found}")
-    return found
+    tensor_type = require_tensor_type(ty, tensor_name)
+    fits = tensor_type.dtype.is_integer and tensor_type.dtype.bits <= max_bits
+    require("dtype", fits, lambda: f"{tensor_name} must be integers of at most {max_bits} bits, got {tensor_type}")
+    return tensor_type
 
 
 def _check_quant_param_extent(param_type: TensorType, data: TensorType, axis: int | None, param_name: str) -> None:
@@ -88,12 +88,12 @@ def check_quant_param_types(param_types: Types, data: TensorType, axis: int | No
     vector with one value for each element along that axis of `data`.
     """
     for ty, name in zip(param_types, names, strict=True):
-        found = require_tensor_type(ty, name)
-        kind, fits = "an integer", found.dtype.is_integer and found.dtype.bits <= 32
+        param_type = require_tensor_type(ty, name)
+        kind, fits = "an integer", param_type.dtype.is_integer and param_type.dtype.bits <= 32
         if name.endswith("scale"):
-            kind, fits = "a float", found.dtype in _SCALE_DTYPES
-        require("qnn.dtype", fits, f"{name} must be {kind}, got {found}")
-        _check_quant_param_extent(found, data, axis, name)
+            kind, fits = "a float", param_type.dtype in _SCALE_DTYPES
+        require("qnn.dtype", fits, f"{name} must be {kind}, got {param_type}")
+        _check_quant_param_extent(param_type, data, axis, name)
 
 
 def quantized_result_type(data: TensorType, dtype: str) -> TensorType:
@@ -101,9 +101,9 @@ def quantized_result_type(data: TensorType, dtype: str) -> TensorType:
 
     Raise AotcError (code "dtype") unless `dtype` is an integer type of at most 32 bits.
     """
-    made = DType(dtype)
-    require_dtype(made, made.is_integer and made.bits <= 32)
-    return TensorType(data.shape, made)
+    result_dtype = DType(dtype)
+    require_dtype(result_dtype, result_dtype.is_integer and result_dtype.bits <= 32)
+    return TensorType(data.shape, result_dtype)
 
 
 # --- constants
@@ -118,10 +118,10 @@ def constant_value_or_none(expr: Expr, max_depth: int = _MAX_CONSTANT_SEARCH_DEP
     if not isinstance(expr, Call) or not isinstance(expr.op, OpDef) or max_depth == 0:
         return None
     args = [constant_value_or_none(a, max_depth - 1) for a in expr.args]
-    found = [Constant(a) for a in args if a is not None]
-    if not args or len(found) != len(args):
+    constants = [Constant(a) for a in args if a is not None]
+    if not args or len(constants) != len(args):
         return None
-    value = evaluate_constant_call(typed_op_call(expr.op, found, expr.attrs))
+    value = evaluate_constant_call(typed_op_call(expr.op, constants, expr.attrs))
     return value.data if isinstance(value, Constant) else None
 
 

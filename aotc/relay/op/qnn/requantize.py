@@ -288,8 +288,10 @@ def _expand_requantize(
         words = factors.scale_in_32_bit_arithmetic_or_none(data, a.axis) if fits else None
         if words is not None and a.out_dtype in target_independent_rounding.SATURATE_OPS_BY_DTYPE:
             zero_point = q.broadcast_quant_param_along(output_zero_point, a.axis, ty.rank, "int32")
-            moved = words if q.is_constant_zero(output_zero_point) else q.add(words, zero_point)
-            return q.call_or_fold_constants(target_independent_rounding.SATURATE_OPS_BY_DTYPE[a.out_dtype], moved)
+            offset_words = words if q.is_constant_zero(output_zero_point) else q.add(words, zero_point)
+            return q.call_or_fold_constants(
+                target_independent_rounding.SATURATE_OPS_BY_DTYPE[a.out_dtype], offset_words
+            )
         scaled = words or factors.scale_int64_expr(
             _subtract_zero_point_as_int64(data, input_zero_point, a.axis), a.axis
         )
@@ -320,17 +322,19 @@ def _requantize_test_samples() -> Samples:
     sums = random_array((2, 3, 5), "int32") * 37
     ends = np.array([-(2**31), 2**31 - 1, -1, 0, 1, 5, -5, 15, -15], np.int32)
     for rounding in _REQUANTIZE_ROUNDING_MODES:
-        one = RequantizeAttrs(rounding=rounding, axis=1)
+        axis_attrs = RequantizeAttrs(rounding=rounding, axis=1)
         plain = (float32_scale_array(0.31), int32_zero_point_array(0))
         yield q.exact_sample_with_constants(
-            one,
+            axis_attrs,
             sums,
             float32_scale_array(0.013),
             int32_zero_point_array(0),
             float32_scale_array(0.31),
             int32_zero_point_array(-5),
         )
-        yield q.exact_sample_with_constants(one, sums, _PER_CHANNEL_SAMPLE_SCALES, int32_zero_point_array(0), *plain)
+        yield q.exact_sample_with_constants(
+            axis_attrs, sums, _PER_CHANNEL_SAMPLE_SCALES, int32_zero_point_array(0), *plain
+        )
         flat = RequantizeAttrs(rounding=rounding, out_dtype="uint8")
         onto = (float32_scale_array(1.0), int32_zero_point_array(128))
         for small in (0.5, 0.1, 7.0, 1e-6):

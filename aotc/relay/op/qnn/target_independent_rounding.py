@@ -29,8 +29,8 @@ from aotc.tir import INSTRUCTIONS, call
 
 def _instruction_test_samples(argument_count: int) -> Samples:
     values = special_values("float32")
-    others = (values.reshape(-1, 1), np.roll(values, 1))
-    yield exact_sample(NO_ATTRS, values, *others[: argument_count - 1])
+    extra_operands = (values.reshape(-1, 1), np.roll(values, 1))
+    yield exact_sample(NO_ATTRS, values, *extra_operands[: argument_count - 1])
     for shape in ((), (2, 3), (0, 3)):
         yield exact_sample(NO_ATTRS, *(random_array(shape, "float32", seed) for seed in range(argument_count)))
 

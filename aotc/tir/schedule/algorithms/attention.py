@@ -118,9 +118,9 @@ class AttentionChain:
         """The tensors that the attention nest holds in strips, so that they need no memory of their
         own.
         """
-        others = (g.tensors for g in self.absorbed if g is not self.middle)
-        found = {self.weights}.union(*others)
-        return found if self.moved is None else found - {self.moved.tensor} | {self.moved.source}
+        absorbed_tensors = (g.tensors for g in self.absorbed if g is not self.middle)
+        strip_tensors = {self.weights}.union(*absorbed_tensors)
+        return strip_tensors if self.moved is None else strip_tensors - {self.moved.tensor} | {self.moved.source}
 
 
 def find_attention_chains(
@@ -130,8 +130,8 @@ def find_attention_chains(
     the group of the second product.
     """
     finder = _ChainFinder(plan, groups, frozenset(tensor_graph.strip_views(t) for t in outputs))
-    found = {group: finder.chain_ending_in_group(group) for group in groups}
-    return {group: chain for group, chain in found.items() if chain is not None}
+    chain_of_group = {group: finder.chain_ending_in_group(group) for group in groups}
+    return {group: chain for group, chain in chain_of_group.items() if chain is not None}
 
 
 @frozen
@@ -163,12 +163,12 @@ class _ChainFinder:
         fits = _is_second_product_of_first(first, second) and self._are_rows_independent(middle, first, scores, weights)
         if not fits or not self._are_tensors_between_products_unshared(before, middle, second):
             return None
-        moved = self._permutation_that_is_only_reader(second.stage)
-        beside = [self._stage_group_computing_unshared_operand(t) for t in (first.c.a, first.c.b, second.c.b)]
-        if moved is not None:
-            beside.append(self._stage_group_computing_tensor(moved.tensor))
-        absorbed = (before, middle, *(g for g in beside if g is not None))
-        return AttentionChain(first, middle, second, scores, weights, moved, absorbed)
+        permutation = self._permutation_that_is_only_reader(second.stage)
+        operand_groups = [self._stage_group_computing_unshared_operand(t) for t in (first.c.a, first.c.b, second.c.b)]
+        if permutation is not None:
+            operand_groups.append(self._stage_group_computing_tensor(permutation.tensor))
+        absorbed = (before, middle, *(g for g in operand_groups if g is not None))
+        return AttentionChain(first, middle, second, scores, weights, permutation, absorbed)
 
     def _stage_group_computing_tensor(self, tensor: te.Tensor) -> StageGroup | None:
         """Return the group of stages that computes a tensor, None if there is none."""
@@ -185,7 +185,7 @@ class _ChainFinder:
         """Return the single tensor that a group of stages reads from other stages, None if there
         are several or none.
         """
-        read = {tensor for own in group.tensors for tensor, _ in self.plan.needs.get(own, ())}
+        read = {tensor for group_tensor in group.tensors for tensor, _ in self.plan.needs.get(group_tensor, ())}
         outside = read.intersection(self.plan.stored) - group.tensors
         return outside.pop() if len(outside) == 1 else None
 
@@ -193,10 +193,15 @@ class _ChainFinder:
         self, first_group: StageGroup, middle_group: StageGroup, second: HeadProduct
     ) -> bool:
         """Return True if no other stage reads the tensors between two chained matrix products."""
-        own = first_group.tensors | middle_group.tensors
-        readers = {r.stage for t in own for r in self.plan.reads.get(t, ())}
-        takers = {taker for t in own for taker in self.plan.operands.get(t, ())}
-        return not own & self.outputs and readers <= own and takers <= {second.c} and second.c.b not in own
+        inner_tensors = first_group.tensors | middle_group.tensors
+        readers = {r.stage for t in inner_tensors for r in self.plan.reads.get(t, ())}
+        takers = {taker for t in inner_tensors for taker in self.plan.operands.get(t, ())}
+        return (
+            not inner_tensors & self.outputs
+            and readers <= inner_tensors
+            and takers <= {second.c}
+            and second.c.b not in inner_tensors
+        )
 
     def _are_rows_independent(
         self, middle_group: StageGroup, first: HeadProduct, scores: te.Tensor, weights: te.Tensor
@@ -241,8 +246,12 @@ class _ChainFinder:
         base = tensor_graph.strip_views(tensor)
         if not isinstance(base, te.Compute) or base in self.outputs:
             return None
-        taken = len(self.plan.operands.get(base, ()))
-        return self._stage_group_computing_only_tensor(base) if taken == 1 and not self.plan.reads.get(base) else None
+        product_count = len(self.plan.operands.get(base, ()))
+        return (
+            self._stage_group_computing_only_tensor(base)
+            if product_count == 1 and not self.plan.reads.get(base)
+            else None
+        )
 
 
 def _is_pure_permutation(tensor: te.Compute, source: te.Tensor, plan: StoragePlan) -> bool:
@@ -298,9 +307,9 @@ def _match_head_product(group: StageGroup) -> HeadProduct | None:
     """Return the contraction of a group as a matrix product of floats per head; None if it is
     anything else.
     """
-    stage, *others = group.stages
+    stage, *rest_stages = group.stages
     c = stage.anchor
-    if others or not isinstance(c, te.Contraction) or len(c.axes) < 2 or len(c.reduce_axes) != 1 or c.size == 0:
+    if rest_stages or not isinstance(c, te.Contraction) or len(c.axes) < 2 or len(c.reduce_axes) != 1 or c.size == 0:
         return None
     if not c.dtype.is_float or {c.a.dtype, c.b.dtype} != {c.dtype}:
         return None
@@ -314,12 +323,12 @@ def _match_head_product(group: StageGroup) -> HeadProduct | None:
 def _is_second_product_of_first(first: HeadProduct, second: HeadProduct) -> bool:
     """Return True if row i of the second product's data is row i of the first product's result."""
     c, (k, depth) = second.c, second.inner
-    made = first.head_count, first.row[1], first.column[1]
-    if made != (second.head_count, second.row[1], depth):
+    product_sizes = first.head_count, first.row[1], first.column[1]
+    if product_sizes != (second.head_count, second.row[1], depth):
         return False
     ranges = tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(c))
-    wanted = _row_major_number(c.axes[:-1]) * depth + k
-    distance = te.flat_index(c.a.shape, c.a_index) - wanted
+    expected_address = _row_major_number(c.axes[:-1]) * depth + k
+    distance = te.flat_index(c.a.shape, c.a_index) - expected_address
     return simplify(distance, ranges) == as_expr(0)
 
 
@@ -513,8 +522,8 @@ class _AttentionNest:
         gathered, depth = self._copy_query_rows(strip), chain.first.inner[1]
         scores = self._multiply_strip_by_panels(self.keys, self.queries, depth, strip)
         rows = self._row_loop_between_products(strip)
-        made = self._multiply_strip_by_panels(self.values, self.weights, self.pitch, strip)
-        return Block((gathered, scores, rows, made))
+        second_product = self._multiply_strip_by_panels(self.values, self.weights, self.pitch, strip)
+        return Block((gathered, scores, rows, second_product))
 
     def _copy_query_rows(self, strip: _RowStrip) -> Stmt:
         """Return the loop that copies the rows of the first product's data to a contiguous buffer."""
@@ -581,6 +590,6 @@ def _transposing_copy_in_register_squares(store: Store, row: te.Axis, lane: te.A
     to = substitute(store.index, corner)
     square = Intrinsic("turn", store.buffer, to, int(pitch or 0), first, int(stride or 0))
     whole = loop_nest([(j, squares[j]), (k, squares[k])], square, "independent")
-    beside = forall(j, width, store, begin=squares[j] * square_side)
+    right_edge = forall(j, width, store, begin=squares[j] * square_side)
     below = forall(k, depth, loop_nest([lane], store, "independent"), begin=squares[k] * square_side)
-    return Block((whole, forall(k, squares[k] * square_side, beside), below))
+    return Block((whole, forall(k, squares[k] * square_side, right_edge), below))

@@ -190,12 +190,16 @@ class _RecurrenceTiling:
         roomy = target.registers >= 32 or target.is_scalar
         row_bytes = layer.padded_columns_per_product_row * layer.dtype.itemsize
         near = layer.hidden * row_bytes <= MAX_INTERLEAVED_WEIGHTS_IN_L2_CACHES * target.l2 or target.is_scalar
-        beside = roomy and near and layer.batch == 1 and layer.steps > vectors * layer.gate_parts_per_product_row
+        is_interleaved = (
+            roomy and near and layer.batch == 1 and layer.steps > vectors * layer.gate_parts_per_product_row
+        )
         tiles = 2 if near or layer.inputs * row_bytes <= target.l2 else INPUT_TILES_PER_BLOCK_BEYOND_L2
         block = (
-            vectors * layer.gate_parts_per_product_row if beside else min(layer.steps, -(-tiles * rows // layer.batch))
+            vectors * layer.gate_parts_per_product_row
+            if is_interleaved
+            else min(layer.steps, -(-tiles * rows // layer.batch))
         )
-        return _RecurrenceTiling(layer, lanes, vectors, wide, rows, block, beside)
+        return _RecurrenceTiling(layer, lanes, vectors, wide, rows, block, is_interleaved)
 
 
 @frozen
@@ -530,8 +534,8 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
         hs = [Load(self.gates, sequence * layer.padded_columns_per_product_row + part) for part in parts]
         old = [Load(state, here) for state in (self.before, *self.last[1:])]
         stmts = list[Stmt]()
-        found = layer.cell(xs, hs, old, [Load(e, unit) for e in self.extras])
-        new = [bind_to_new_register("state", value, stmts) for value in found]
+        new_values = layer.cell(xs, hs, old, [Load(e, unit) for e in self.extras])
+        new = [bind_to_new_register("state", value, stmts) for value in new_values]
         place = self._sequence_position_of_step(time_block * self.plan.block + step) * (layer.batch * layer.hidden)
         stores = [Store(state, here, var) for state, var in zip(self.last, new, strict=True)]
         body = Block((*stmts, Store(self.y, place + here, new[0]), *stores))

@@ -70,12 +70,15 @@ class _ThreadDivision:
         block.
         """
         threads = min(_MAX_THREADS_PER_BLOCK, -(-layer.padded_columns_per_product_row // gpu.warp) * gpu.warp)
-        turns = -(-layer.padded_columns_per_product_row // threads)
+        columns_per_thread = -(-layer.padded_columns_per_product_row // threads)
         registers = min(gpu.registers, _REGISTERS_PER_MULTIPROCESSOR // threads) - _REGISTERS_NOT_FOR_WEIGHTS
-        room = registers * 4 // (max(4, layer.dtype.itemsize) * turns)
+        room = registers * 4 // (max(4, layer.dtype.itemsize) * columns_per_thread)
         left = max(0, layer.hidden - room)
         return _ThreadDivision(
-            layer, threads, turns, max(0, layer.hidden - -(-left // _ROWS_LOADED_TOGETHER) * _ROWS_LOADED_TOGETHER)
+            layer,
+            threads,
+            columns_per_thread,
+            max(0, layer.hidden - -(-left // _ROWS_LOADED_TOGETHER) * _ROWS_LOADED_TOGETHER),
         )
 
 
@@ -89,10 +92,10 @@ def persistent_gpu_recurrence(layer: RecurrentLayer, target: Target) -> ExternPr
         return None
     plan = _ThreadDivision.divide_product_among_threads(layer, gpu)
     products = layer.steps * layer.batch * layer.padded_columns_per_product_row
-    kept = max(1, plan.register_rows * plan.max_columns_per_thread)
+    register_weights = max(1, plan.register_rows * plan.max_columns_per_thread)
     scratch = (
         Scratch(dtype, products, scope="workspace"),
-        Scratch(dtype, kept, scope="stack"),
+        Scratch(dtype, register_weights, scope="stack"),
         Scratch(dtype, _ROWS_LOADED_TOGETHER, scope="stack"),
         *(Scratch(dtype, size, scope="shared") for size in shared),
     )
@@ -197,10 +200,10 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         """
         unit, hidden = Var("unit"), self.layer.hidden
         if hidden > self.plan.threads:
-            turns = Block(body(unit))
-            return For(unit, hidden, turns, begin=self.thread, step=self.plan.threads)
-        one = Block((Declare(unit, self.thread), *body(unit)))
-        return If(self.thread < hidden, one)
+            loop_body = Block(body(unit))
+            return For(unit, hidden, loop_body, begin=self.thread, step=self.plan.threads)
+        single_body = Block((Declare(unit, self.thread), *body(unit)))
+        return If(self.thread < hidden, single_body)
 
     def load_register_resident_weights(self, iteration: Expr, column: Expr) -> list[Stmt]:
         """Return the loop that loads the rows of recurrent weights which stay in a thread's
@@ -223,7 +226,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         """
         layer, size = self.layer, self.plan.register_rows
         dtype, left = layer.dtype, layer.hidden - size
-        k, group, one, other = map(Var, ("k", "group", "one", "other"))
+        k, group, fetch_index, other = map(Var, ("k", "group", "one", "other"))
         x, acc = Var("x", dtype), Var("acc", dtype)
 
         def accumulate_product(row: Expr, weight: Expr) -> Stmt:
@@ -237,9 +240,9 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
             stmts.append(For(k, size, accumulate_product(k, weight)))
         if left:
             row = size + group * _ROWS_LOADED_TOGETHER
-            store = Store(self.fetched, one, self.load_recurrent_weight(row + one, column))
+            store = Store(self.fetched, fetch_index, self.load_recurrent_weight(row + fetch_index, column))
             weight = Load(self.fetched, other)
-            fetch = For(one, _ROWS_LOADED_TOGETHER, store)
+            fetch = For(fetch_index, _ROWS_LOADED_TOGETHER, store)
             use = For(other, _ROWS_LOADED_TOGETHER, accumulate_product(row + other, weight))
             both = Block((fetch, use))
             stmts.append(For(group, left // _ROWS_LOADED_TOGETHER, both))
@@ -258,8 +261,8 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         hs = [Load(self.gates, part) for part in parts]
         old = [Load(state, unit) for state in self.states]
         extras = [Load(extra, unit) for extra in self.extras]
-        found = layer.cell(xs, hs, old, extras)
-        new = [bind_to_new_register("state", value, stmts) for value in found]
+        new_values = layer.cell(xs, hs, old, extras)
+        new = [bind_to_new_register("state", value, stmts) for value in new_values]
         place = self.input_or_output_row_of_time_step(step) * layer.hidden + unit
         stmts.append(Store(self.y, place, new[0]))
         pairs = zip(self.states, new, strict=True)

@@ -274,15 +274,15 @@ class _RegisterTile:
         ]
         words = [bind_to_new_register("w", Load(self.builder.packed, place, self.lanes), stmts) for place in places]
         for field in range(fields):
-            found = [self._weight_minus_zero_point(w, field, zero) for w, zero in zip(words, zeros, strict=True)]
+            weights = [self._weight_minus_zero_point(w, field, zero) for w, zero in zip(words, zeros, strict=True)]
             if factors:
-                found = [value * factor for value, factor in zip(found, factors, strict=True)]
+                weights = [value * factor for value, factor in zip(weights, factors, strict=True)]
             if len(sums) > 1:
-                found = [bind_to_new_register("real", value, stmts) for value in found]
+                weights = [bind_to_new_register("real", value, stmts) for value in weights]
             for r, row in enumerate(sums):
                 at = (self.row + r) * self.product.depth + word * self.product.integers_per_word + field
                 x = bind_to_new_register("x", self._broadcast_to_lanes(Load(self.builder.x, at)), stmts)
-                stmts += (Assign(acc, acc + value * x) for acc, value in zip(row, found, strict=True))
+                stmts += (Assign(acc, acc + value * x) for acc, value in zip(row, weights, strict=True))
         return stmts
 
     def _weight_minus_zero_point(self, word: Expr, field: int, zero: Expr) -> Expr:
@@ -302,7 +302,7 @@ class _RegisterTile:
         bits = self.product.bits
         low = _FLOAT32_MANTISSA_BITS - bits
         shift = low - field * bits
-        moved = (
+        shifted_word = (
             word << self._uint32_constant_vector(shift)
             if shift > 0
             else word >> self._uint32_constant_vector(-shift)
@@ -310,7 +310,7 @@ class _RegisterTile:
             else word
         )
         mask, power = ((1 << bits) - 1) << low, _FLOAT32_EXPONENT_BIAS + bits << _FLOAT32_MANTISSA_BITS
-        return bitcast(moved & self._uint32_constant_vector(mask) | self._uint32_constant_vector(power), FLOAT32)
+        return bitcast(shifted_word & self._uint32_constant_vector(mask) | self._uint32_constant_vector(power), FLOAT32)
 
     def _zero_points_of_column_vector(self, block: Expr, first_column: int) -> Expr:
         """Return the zero points of the columns of a vector, for one block of the depth."""

@@ -238,11 +238,11 @@ class _WinogradBuilder:
         """Return the whole loop nest of a Winograd convolution with its scratch buffers."""
         channel, product = Var("c"), self._batched_matrix_product()
         forward = Block((self._copy_channel_into_phase_planes(channel), self._winograd_input_transform(channel)))
-        around = [(self.image, self.w.shape[0]), (self.strip, self.strips.down)]
+        outer_axes = [(self.image, self.w.shape[0]), (self.strip, self.strips.down)]
         if isinstance(self.side, Var):
-            around.append((self.side, self.strips.across))
+            outer_axes.append((self.side, self.strips.across))
         stmts = forall(channel, self.channels, forward), product.stmt, self._output_transform_and_stores()
-        body = loop_nest(around, Block(stmts), "independent")
+        body = loop_nest(outer_axes, Block(stmts), "independent")
         scratch = (self.phases, self.data, self.product, self.tile, *product.workspace)
         return ContractionNest(Block((fill_buffer_loop(self.phases), body)), product.stack, scratch)
 

@@ -98,10 +98,10 @@ def build_contraction_nest(
         with suppress(Irregular):
             return on_memory(contraction, a, b, store, target)
     contraction = move_taps_before_reduction_axes(contraction) if target.ordered else contraction
-    found = cpu_tiling_candidates(contraction, a, b, store, target) if target.gpu is None else []
-    if not found:
+    candidates = cpu_tiling_candidates(contraction, a, b, store, target) if target.gpu is None else []
+    if not candidates:
         return untiled_contraction.build_untiled_contraction(contraction, a, b, store)
-    return choose_tiling(contraction, a, b, target, found).build_loop_nests()
+    return choose_tiling(contraction, a, b, target, candidates).build_loop_nests()
 
 
 def cpu_tiling_candidates(
@@ -116,18 +116,18 @@ def cpu_tiling_candidates(
     contraction, joined = split_grouped_channel_axis(contraction)
     finish = (lambda at, value: store(joined(at), value)) if joined is not tuple else store
     lanes = accumulator_lanes(target, contraction.dtype, a.dtype, b.dtype)
-    found: list[TilingCandidate] = []
+    candidates: list[TilingCandidate] = []
     with suppress(Irregular):
         bytes_alone = contraction.dtype == "int32" and {a.dtype, b.dtype} <= set(INT8_DTYPES)
         if target.dots is not None and bytes_alone and lanes in INT32_VECTOR_LENGTHS:
-            found += tilings_vectorized_along_weights(
+            candidates += tilings_vectorized_along_weights(
                 TilingRequest(*split_reduction_into_dot_groups(contraction), a, b, finish, target, lanes)
             )
     with suppress(Irregular):
         request = TilingRequest(analyze_contraction(contraction), None, a, b, finish, target, lanes)
-        found += [
+        candidates += [
             *tilings_vectorized_along_weights(request),
             *tilings_vectorized_along_data(request),
             *int8_depthwise_tilings(request),
         ]
-    return found
+    return candidates

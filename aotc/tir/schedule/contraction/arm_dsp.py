@@ -136,8 +136,8 @@ class ContractionData:
         ]
         position = row_major_address(split.a)
         near = run_bytes <= request.contraction.group or position.coefficient(step_var) == request.contraction.group
-        others = request.reduction_axis_vars - {step_var, place}
-        regular = all(d.index.coefficient(place) == 1 and not d.variables_of_index & others for d in crossed)
+        other_axis_vars = request.reduction_axis_vars - {step_var, place}
+        regular = all(d.index.coefficient(place) == 1 and not d.variables_of_index & other_axis_vars for d in crossed)
         if near and position.coefficient(place) == 1 and regular:
             first: dict[Var, Expr] = {step_var: as_expr(0)}
             ends = [replace(d, index=linear_form(substitute(d.index.to_expr(), first), split.ranges)) for d in crossed]
@@ -429,7 +429,7 @@ class _ArmDspSchedule:
         buffer.
         """
         zero = self._substitute_output_and_step_vars_by_zero()
-        found = [
+        run_starts = [
             (substitute(self.at.position, {**zero, **place}), self._data_axis_values_at_position(place))
             for place in positions
         ]
@@ -441,7 +441,7 @@ class _ArmDspSchedule:
             )
 
         return self.data.gather_runs_over_taps(
-            found, padding, self.run, self.taps, interleave_runs, self.req.contraction.fill
+            run_starts, padding, self.run, self.taps, interleave_runs, self.req.contraction.fill
         )
 
     def _output_channels_in_block(self, block: Expr) -> Expr:

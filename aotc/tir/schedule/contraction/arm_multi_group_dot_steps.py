@@ -53,14 +53,17 @@ def multi_group_dot_step(
     """
     stmts: list[Stmt] = []
     if offsets_in_data:
-        made = tile.tiling.product
+        multiply_add = tile.tiling.product
         xs = [
-            [made.load_operand(made.x, {**tile.operand_var_values(x), **at}, made.lanes) for x in tile.xs]
+            [
+                multiply_add.load_operand(multiply_add.x, {**tile.operand_var_values(x), **at}, multiply_add.lanes)
+                for x in tile.xs
+            ]
             for at in points
         ]
         xs = [[bind_to_new_register("x", value, stmts) for value in row] for row in xs]
         step = _DotStepEmitter(tile, accumulators, offsets_in_data, points, xs, stmts)
-        (step.emit_dots_by_lane_for_all_positions if made.rows == 1 else step.emit_matrix_multiplies)()
+        (step.emit_dots_by_lane_for_all_positions if multiply_add.rows == 1 else step.emit_matrix_multiplies)()
     return stmts
 
 
@@ -107,18 +110,20 @@ class _DotStepEmitter:
         data, weights = self.multiply_add_step.y.buffer.dtype, self.multiply_add_step.x.buffer.dtype
         paired = len(self.tile.ys) // 2 * 2
         couples = [j for j in range(0, paired, 2) if {j, j + 1} & self.present.keys()]
-        turned: list[list[Expr]] = []
+        weight_pairs: list[list[Expr]] = []
         for two in zip(*self.xs, strict=True) if couples else ():
-            turned.append([bind_to_new_register("w", call(f"zip{k}_{weights}", *two), self.stmts) for k in range(2)])
+            weight_pairs.append(
+                [bind_to_new_register("w", call(f"zip{k}_{weights}", *two), self.stmts) for k in range(2)]
+            )
         for j in couples:
             rows = bind_to_new_register(
                 "y",
                 call(f"pair_{data}", self.data_vector_or_padding(j), self.data_vector_or_padding(j + 1)),
                 self.stmts,
             )
-            for i, k in product(range(len(turned)), range(2)):
+            for i, k in product(range(len(weight_pairs)), range(2)):
                 self.emit_accumulating_instruction_call(
-                    i, j + k, matmul_instruction_name(data, weights), rows, turned[i][k]
+                    i, j + k, matmul_instruction_name(data, weights), rows, weight_pairs[i][k]
                 )
         for j in self.present.keys() & set(range(paired, len(self.tile.ys))):
             self.emit_dots_group_by_group(j)
@@ -147,15 +152,15 @@ class _DotStepEmitter:
 
     def emit_dots_group_by_group(self, position: int) -> None:
         """Emit the dot products of one output position, group by group."""
-        y, made = self.present[position], self.multiply_add_step
+        y, step = self.present[position], self.multiply_add_step
         for at, row in zip(self.points, self.xs, strict=True):
             shared = (
-                made.padding_value_vector
+                step.padding_value_vector
                 if y is None
-                else made.load_and_broadcast_data_operand({**self.tile.operand_var_values(y), **at})
+                else step.load_and_broadcast_data_operand({**self.tile.operand_var_values(y), **at})
             )
             shared = bind_to_new_register("y", shared, self.stmts)
-            self.stmts.extend(made.multiply_add(self.accs[i, position], x, shared) for i, x in enumerate(row))
+            self.stmts.extend(step.multiply_add(self.accs[i, position], x, shared) for i, x in enumerate(row))
 
 
 def reorder_matrix_multiply_results(tile: RegisterTile, accumulators: Accumulators) -> Iterator[Stmt]:

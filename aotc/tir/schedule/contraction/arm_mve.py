@@ -90,7 +90,7 @@ def _schedule_full_row_contraction(request: TilingRequest) -> _ArmMveSchedule:
     c, channel = request.contraction, request.output_channel_axis
     number = contiguous_weight_reduction_axis_index(c)
     axis = c.reduce_axes[number]
-    taps = [one for one in c.reduce_axes if one is not axis]
+    taps = [tap for tap in c.reduce_axes if tap is not axis]
     contraction_index_analysis.require_row_major_contiguous_axes(
         row_major_address(request.analysis.b), [channel, *taps, axis], 1
     )
@@ -124,10 +124,10 @@ def _schedule_depthwise_convolution(request: TilingRequest) -> _ArmMveSchedule:
         raise Irregular("channels that are not in rows")
     taps = request.contraction.reduce_axes
     steps = (weights.coefficient(v) for v, n in reversed(taps) if n > 1)
-    apart = next(steps, outputs) or outputs
-    contraction_index_analysis.require_row_major_contiguous_axes(weights, taps, apart)
+    tap_stride = next(steps, outputs) or outputs
+    contraction_index_analysis.require_row_major_contiguous_axes(weights, taps, tap_stride)
     at = fuse_data_axes(request.analysis, borders, position)
-    return _ArmMveSchedule(request, ContractionData(request.a, position, borders), at, taps, 0, (channel,), apart)
+    return _ArmMveSchedule(request, ContractionData(request.a, position, borders), at, taps, 0, (channel,), tap_stride)
 
 
 @frozen(eq=False)
@@ -176,7 +176,7 @@ class _ArmMveSchedule:
         )
 
         def compute_output_channels(first_channel: Expr, channel_count: int) -> Stmt:
-            own = (
+            gather_stmts = (
                 [self._gather_im2col_of_position(col, spare, first_channel, channel_count)]
                 if self.needs_im2col and not self.run
                 else []
@@ -184,7 +184,7 @@ class _ArmMveSchedule:
             sums = Store(
                 tile, as_expr(0), self._micro_kernel_call_for_output_channels(col, first_channel, channel_count)
             )
-            return Block((*own, sums, self._finish_and_store_sums(tile, first_channel, channel_count)))
+            return Block((*gather_stmts, sums, self._finish_and_store_sums(tile, first_channel, channel_count)))
 
         parts: list[Stmt] = [forall(block, outputs // width, compute_output_channels(block * width, width))]
         if rest := outputs % width:
@@ -216,9 +216,9 @@ class _ArmMveSchedule:
         def copy_runs(runs: list[Expr]) -> Stmt:
             return Store(im2col_buffer, simplify(place, {}), call("bytes", *runs))
 
-        found = [(self._data_address_of_run(first_channel, {}), self.at.unfuse)]
+        run_starts = [(self._data_address_of_run(first_channel, {}), self.at.unfuse)]
         return self.data.gather_runs_over_taps(
-            found, padding, run_bytes, self.taps, copy_runs, self.req.contraction.fill
+            run_starts, padding, run_bytes, self.taps, copy_runs, self.req.contraction.fill
         )
 
     def _micro_kernel_call_for_output_channels(
@@ -237,8 +237,8 @@ class _ArmMveSchedule:
         )
         if self.run:
             return call("byte_rows", data, Load(weights, first_channel * (size * run), channel_count * size * run))
-        held = Load(weights, first_channel, (size - 1) * self.apart + channel_count)
-        return call("byte_taps", data, held, const(size, "int32"), const(self.apart, "int32"))
+        weight_load = Load(weights, first_channel, (size - 1) * self.apart + channel_count)
+        return call("byte_taps", data, weight_load, const(size, "int32"), const(self.apart, "int32"))
 
     def _finish_and_store_sums(self, sums_buffer: Buffer, first_channel: Expr, channel_count: int) -> Stmt:
         """Return the statement that finishes and stores int32 sums of some outputs: one
@@ -278,8 +278,8 @@ class _ArmMveSchedule:
         self.spread.update(spread)
         name = f"requantize_{value.name.removeprefix('scale_')}"
         numbers = [const(n, "int32") for n in (int(zero.value), low, high)]
-        made = call(name, *(x for x in operands if x is not None), *numbers)
-        return Store(last.buffer, simplify(substitute(last.index, {channel_var: as_expr(0)}), {}), made)
+        requantize_call = call(name, *(x for x in operands if x is not None), *numbers)
+        return Store(last.buffer, simplify(substitute(last.index, {channel_var: as_expr(0)}), {}), requantize_call)
 
     def _requantize_operand_vector(
         self, value: Expr, channel_var: Var, channel_count: int, broadcast_buffers: dict[Expr, Buffer]

@@ -92,10 +92,10 @@ class OperandDimension:
         """
         if not self.variables_of_index:
             return int(self.is_index_in_range({}))
-        *others, longest = sorted(self.variables_of_index, key=lambda var: extents[var])
+        *other_vars, longest = sorted(self.variables_of_index, key=lambda var: extents[var])
         step, last, total = self.index.terms[longest], extents[longest] - 1, 0
-        for at in product(*(range(extents[var]) for var in others)):
-            first = self.index_value({**dict(zip(others, at, strict=True)), longest: 0})
+        for at in product(*(range(extents[var]) for var in other_vars)):
+            first = self.index_value({**dict(zip(other_vars, at, strict=True)), longest: 0})
             inside = (-first, self.extent - 1 - first) if step > 0 else (first - self.extent + 1, first)
             low, high = -(-inside[0] // abs(step)), inside[1] // abs(step)
             total += max(0, min(high, last) - max(low, 0) + 1)
@@ -114,13 +114,13 @@ def variables_of_dimensions(dims: Iterable[OperandDimension]) -> set[Var]:
 
 def operand_dimensions(shape: Sequence[int], index: Sequence[Expr], ranges: Ranges) -> tuple[OperandDimension, ...]:
     """Return the indices of an operand as linear forms with extents and strides, outermost first."""
-    found: list[OperandDimension] = []
+    dims: list[OperandDimension] = []
     stride = 1
     for extent, expr in reversed(list(zip(shape, index, strict=True))):
         low, high = bounds(expr, ranges)
-        found.append(OperandDimension(linear_form(expr, ranges), extent, stride, low >= 0 and high < extent))
+        dims.append(OperandDimension(linear_form(expr, ranges), extent, stride, low >= 0 and high < extent))
         stride *= extent
-    return tuple(reversed(found))
+    return tuple(reversed(dims))
 
 
 def row_major_address(dims: Iterable[OperandDimension]) -> LinearForm:
@@ -140,11 +140,11 @@ def contiguous_weight_reduction_axis_index(contraction: te.Contraction) -> int:
     """Return the index of the reduction axis along which weights are contiguous; raise Irregular if
     there is none.
     """
-    held = variables_in(contraction.b_index[-1])
-    found = [k for k, (var, _) in enumerate(contraction.reduce_axes) if var in held]
-    if not found:
+    row_vars = variables_in(contraction.b_index[-1])
+    axis_indices = [k for k, (var, _) in enumerate(contraction.reduce_axes) if var in row_vars]
+    if not axis_indices:
         raise Irregular("weights that are not in rows")
-    return found[0]
+    return axis_indices[0]
 
 
 def require_row_major_contiguous_axes(address: LinearForm, axes: Sequence[te.Axis], element_distance: int) -> None:
@@ -166,8 +166,8 @@ def neighbor_distance_along_last_axis(dims: Sequence[OperandDimension], axes: Se
     axis = next((var for var, extent in reversed(axes) if extent > 1), None)
     names: dict[Var, Expr] = {var: const(0) for dim in dims for var in dim.variables_of_index}
     first, second = (
-        substitute(row_major_address(dims).to_expr(), {**names, **one})
-        for one in ({}, {axis: const(1)} if axis else {})
+        substitute(row_major_address(dims).to_expr(), {**names, **shift})
+        for shift in ({}, {axis: const(1)} if axis else {})
     )
     difference = linear_form(second - first, {})
     return 0 if difference.terms else abs(difference.const)
@@ -177,13 +177,13 @@ def estimated_elements_read(dims: Iterable[OperandDimension], extents: Mapping[V
     """Estimate the number of elements of an operand that are read when its variables take the given
     numbers of values.
     """
-    found = 1
+    count = 1
     for dim in dims:
         plain = {t: c for t, c in dim.index.terms.items() if isinstance(t, Var)}
         spans = (abs(c) * (extents.get(t, 1) - 1) for t, c in plain.items())
         whole = len(plain) < len(dim.index.terms)
-        found *= dim.extent if whole else min(dim.extent, 1 + sum(spans))
-    return found
+        count *= dim.extent if whole else min(dim.extent, 1 + sum(spans))
+    return count
 
 
 def axis_values_at_row_major_number(axes: Sequence[te.Axis], number: Expr) -> dict[Var, Expr]:
@@ -238,12 +238,12 @@ def split_reduction_into_dot_groups(contraction: te.Contraction) -> tuple[Contra
     """
     ranges = tensor_graph.inclusive_ranges_of_axes((*contraction.axes, *contraction.reduce_axes))
     position = row_major_address(operand_dimensions(contraction.a.shape, contraction.a_index, ranges))
-    held = (
+    candidate_vars = (
         variables_in(contraction.b_index[-1])
         if contraction.group
         else {var for var, n in contraction.reduce_axes if n > 1}
     )
-    fitting = [axis for axis in contraction.reduce_axes if axis[0] in held]
+    fitting = [axis for axis in contraction.reduce_axes if axis[0] in candidate_vars]
     if not fitting or (contraction.block and not contraction.group):
         raise Irregular("weights without groups")
 
@@ -253,13 +253,15 @@ def split_reduction_into_dot_groups(contraction: te.Contraction) -> tuple[Contra
     var, extent = axis = max(fitting, key=contiguity_and_extent)
     group, steps, place = contraction.group or BYTES_PER_DOT, Var(var.name), Var("g")
     names: dict[Var, Expr] = {var: steps * group + place}
-    axes = tuple((steps, -(-extent // group)) if one is axis else one for one in contraction.reduce_axes)
+    axes = tuple(
+        (steps, -(-extent // group)) if reduce_axis is axis else reduce_axis for reduce_axis in contraction.reduce_axes
+    )
     a_index = tuple(substitute(i, names) for i in contraction.a_index)
     b_index = tuple(substitute(i, names) for i in contraction.b_index)
     whole = replace(contraction, a_index=a_index, b_index=b_index, group=group)
     every = replace(whole, reduce_axes=(*axes, (place, group)))
-    found = analyze_contraction(every, bool(contraction.group))
-    return replace(found, c=replace(whole, reduce_axes=axes)), place
+    analysis = analyze_contraction(every, bool(contraction.group))
+    return replace(analysis, c=replace(whole, reduce_axes=axes)), place
 
 
 def move_taps_before_reduction_axes(contraction: te.Contraction) -> te.Contraction:
@@ -270,8 +272,8 @@ def move_taps_before_reduction_axes(contraction: te.Contraction) -> te.Contracti
     copy of the data.
     """
     outer = {var for var, _ in contraction.axes}
-    shared = [found for index in contraction.a_index if (found := variables_in(index)) & outer]
-    axes = sorted(contraction.reduce_axes, key=lambda axis: not any(axis[0] in found for found in shared))
+    shared = [index_vars for index in contraction.a_index if (index_vars := variables_in(index)) & outer]
+    axes = sorted(contraction.reduce_axes, key=lambda axis: not any(axis[0] in index_vars for index_vars in shared))
     return replace(contraction, reduce_axes=tuple(axes))
 
 
@@ -285,13 +287,13 @@ def split_grouped_channel_axis(
     additional outer loop. Return the contraction, and a function that maps its output indices to
     those of `contraction`. Other contractions are returned unchanged.
     """
-    found = next(
+    grouped_axis = next(
         ((n, per) for n, (var, _) in enumerate(contraction.axes) if (per := _channels_per_group(contraction, var))),
         None,
     )
-    if found is None:
+    if grouped_axis is None:
         return contraction, tuple
-    number, per_group = found
+    number, per_group = grouped_axis
     var, extent = contraction.axes[number]
     group, inner = Var(f"{var.name}g"), Var(var.name)
     axes = (

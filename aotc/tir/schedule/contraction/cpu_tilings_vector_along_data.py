@@ -165,19 +165,21 @@ def _tile_axes(
     vectors = -(-extent // lanes)
     if max_vectors > vectors:
         raise Irregular("a tile wider than the image")
-    wanted = -(-vectors // -(-vectors // max_vectors))
-    found = tile_segments.tiles_of_vectors(extent, wanted, lanes, staging is not None, merges_last_tile=False)
+    vectors_per_tile = -(-vectors // -(-vectors // max_vectors))
+    segments = tile_segments.tiles_of_vectors(
+        extent, vectors_per_tile, lanes, staging is not None, merges_last_tile=False
+    )
     inner = [tile_segments.untiled_axis(v, n) for v, n in axes[:-1]]
     var, rows = axes[-2:][0]
     # True if there is a separate copy for each position of this axis
     copied = staging is not None and var in staging.needs
     if split.size == 1 and len(axes) > 1 and not copied:
-        budget = max(1, request.target.registers // 2 // wanted)
+        budget = max(1, request.target.registers // 2 // vectors_per_tile)
         inner[-1] = TileAxis(var, rows, tile_segments.evenly_sized_tiles(rows, min(budget, rows)), "x")
-    inner.append(TileAxis(column, extent, found, "x", lanes))
-    others = request.output_axes_outside_of_tile(split.axis)
+    inner.append(TileAxis(column, extent, segments, "x", lanes))
+    outer_axes = request.output_axes_outside_of_tile(split.axis)
     if split.axis is None:
-        return [*others, *inner]
+        return [*outer_axes, *inner]
     var, extent = split.axis
     channel = TileAxis(
         var,
@@ -188,5 +190,5 @@ def _tile_axes(
         split.tile_and_lane_vars_and_size,
     )
     if (staging is not None and split.tile in staging.needs) or request.b.nbytes > request.target.l2 // 2:
-        return [*others, channel, *inner]
-    return [*others, *inner, channel]
+        return [*outer_axes, channel, *inner]
+    return [*outer_axes, *inner, channel]

@@ -70,9 +70,9 @@ def tilings_vectorized_along_weights(request: TilingRequest) -> Iterator[TilingC
         whole = math.gcd(lanes, axis[1])
         lengths = {lanes, whole} if request.group and whole in INT32_VECTOR_LENGTHS else {lanes}
         tiles = ((axis, vectors, length) for length in sorted(lengths) for vectors in CANDIDATE_VECTORS_PER_TILE)
-        found = list(feasible_candidates(_tiling_for_weight_vectors, request, tiles))
-        if found:
-            yield from found
+        candidates = list(feasible_candidates(_tiling_for_weight_vectors, request, tiles))
+        if candidates:
+            yield from candidates
             return
 
 
@@ -109,10 +109,10 @@ def _tiling_for_weight_vectors(request: TilingRequest, axis: te.Axis, vectors: i
         )
         if not alone or vectors > 1 or lanes == 1 or request.group is not None:
             raise Irregular("the data depends on the lane")
-    found = _preferred_tiling_for_tile_size(attempt)
-    if found is None:
+    candidate = _preferred_tiling_for_tile_size(attempt)
+    if candidate is None:
         raise Irregular("borders that are not known when a tile is written")
-    return found
+    return candidate
 
 
 def _preferred_tiling_for_tile_size(attempt: _TileAttempt) -> TilingCandidate | None:
@@ -122,13 +122,13 @@ def _preferred_tiling_for_tile_size(attempt: _TileAttempt) -> TilingCandidate | 
     code, tiles of one row, or a padded copy of the data, whichever is cheaper.
     """
     ready = attempt.along or _is_data_broadcastable_in_place(attempt.req, attempt.split)
-    found = _build_tiling_of_data_or_padded_copy(attempt, None) if ready else None
+    direct_tiling = _build_tiling_of_data_or_padded_copy(attempt, None) if ready else None
     if attempt.along:
         return _cheaper_of_direct_and_padded_tiling(
-            attempt, found or _build_tiling_of_data_or_padded_copy(attempt, None, tiles_rows=False)
+            attempt, direct_tiling or _build_tiling_of_data_or_padded_copy(attempt, None, tiles_rows=False)
         )
-    if found is not None:
-        return found
+    if direct_tiling is not None:
+        return direct_tiling
     single = _build_tiling_of_data_or_padded_copy(attempt, None, tiles_rows=False) if ready else None
     try:
         padded = _build_tiling_of_data_or_padded_copy(attempt, _padded_data_copy(attempt))
@@ -171,11 +171,11 @@ def _does_tile_data_exceed_its_l1_cache_sets(attempt: _TileAttempt, tiling: Regi
         return False
     position = row_major_address(dims)
     pitch = min(abs(position.coefficient(var) or 0) for var in tile) * dtype.itemsize
-    held = target.l1_ways * (target.l1_stride // math.gcd(pitch, target.l1_stride))
+    available_lines = target.l1_ways * (target.l1_stride // math.gcd(pitch, target.l1_stride))
     lines = contraction_index_analysis.estimated_elements_read(
         dims, {**dict(attempt.req.contraction.reduce_axes), **tile}
     )
-    return pitch > target.line and lines > MAX_CACHE_SET_OVERSUBSCRIPTION * held
+    return pitch > target.line and lines > MAX_CACHE_SET_OVERSUBSCRIPTION * available_lines
 
 
 def _is_data_broadcastable_in_place(request: TilingRequest, split: ChannelSplit) -> bool:
@@ -250,8 +250,8 @@ def _build_tiling_of_data_or_padded_copy(
     parameters = {"vectors": attempt.vectors, "lanes": attempt.lanes}
     parameters |= {"group": group} if group > 1 else {}
     name = req.candidate_name("lanes", attempt.axis, **parameters)
-    made = complete_tiling_candidate(req, name, tiling, (padded_copy, panel))
-    return None if borders and estimated_code_multiply_adds(made.tiling) > req.target.budget.written else made
+    candidate = complete_tiling_candidate(req, name, tiling, (padded_copy, panel))
+    return None if borders and estimated_code_multiply_adds(candidate.tiling) > req.target.budget.written else candidate
 
 
 def _register_tile_sizes(attempt: _TileAttempt, pixels: FusedDataAxes, tiles_rows: bool) -> dict[Var, int]:
@@ -309,13 +309,13 @@ def _split_data_axes_into_tiles(
     pixels: FusedDataAxes, tile_sizes: Mapping[Var, int], borders: Sequence[OperandDimension], taps: Sequence[te.Axis]
 ) -> list[TileAxis]:
     """Return the axes that only the data depends on, split into tiles; tiled axes are innermost."""
-    found: list[TileAxis] = []
+    tile_axes: list[TileAxis] = []
     for var, extent in pixels.axes:
         if var not in tile_sizes:
-            found.append(tile_segments.untiled_axis(var, extent))
+            tile_axes.append(tile_segments.untiled_axis(var, extent))
             continue
         signature = BorderSignature.signature_for_axis(borders, var, taps)
-        found.append(
+        tile_axes.append(
             TileAxis(
                 var,
                 extent,
@@ -323,7 +323,7 @@ def _split_data_axes_into_tiles(
                 "y",
             )
         )
-    return sorted(found, key=lambda axis: axis.role == "y")
+    return sorted(tile_axes, key=lambda axis: axis.role == "y")
 
 
 def _order_tile_loops(
@@ -334,8 +334,8 @@ def _order_tile_loops(
     """
     req, (var, extent) = attempt.req, attempt.axis
     whole, merge = bool(req.contraction.block) or panel is not None, var is not req.contraction.axes[-1][0]
-    found = tile_segments.tiles_of_vectors(extent, attempt.vectors, attempt.lanes, whole, merge)
-    lane = TileAxis(var, extent, found, "x", attempt.lanes, attempt.split.tile_and_lane_vars_and_size)
+    segments = tile_segments.tiles_of_vectors(extent, attempt.vectors, attempt.lanes, whole, merge)
+    lane = TileAxis(var, extent, segments, "x", attempt.lanes, attempt.split.tile_and_lane_vars_and_size)
     if attempt.along and padded_copy is None and len(data_axes) > 1:
         return [
             *req.output_axes_outside_of_tile(attempt.axis),

@@ -52,10 +52,10 @@ class EpilogueBuffers:
     def allocate_epilogue_buffers(tiling: RegisterTiling) -> EpilogueBuffers:
         """Return the stack buffers that the widest tile of a tiling needs."""
         vector, dtype = tiling.vector_axis, tiling.product.dtype
-        others = [axis for axis in tiling.register_tile_axes if axis is not vector]
+        other_axes = [axis for axis in tiling.register_tile_axes if axis is not vector]
         place = tiling.output.output_axis_index_of_tile_axis
-        positions = math.prod(axis.max_tile_elements for axis in others)
-        across = all(axis.role == "y" and place(axis) > place(vector) for axis in others)
+        positions = math.prod(axis.max_tile_elements for axis in other_axes)
+        across = all(axis.role == "y" and place(axis) > place(vector) for axis in other_axes)
         squares = vector.lanes > 1 and vector.max_tile_elements % vector.lanes == 0
         transposes = across and squares and 2 * positions >= vector.lanes
         square = min(vector.lanes, max(MIN_TRANSPOSE_SQUARE_SIDE, 1 << (positions - 1).bit_length()))
@@ -101,11 +101,11 @@ def _store_accumulators_as_vectors(tile: RegisterTile, accs: Accumulators) -> li
     """Return the statements that store each accumulator as a vector; None if vectors are not
     contiguous in the output.
     """
-    tiling, made = tile.tiling, tile.tiling.product
-    vector, lane, scalar = tiling.vector_axis, Var("lane"), Var("done", made.dtype)
+    tiling, step = tile.tiling, tile.tiling.product
+    vector, lane, scalar = tiling.vector_axis, Var("lane"), Var("done", step.dtype)
     segment = tile.segments[vector]
-    whole = segment.starts == tuple(range(0, segment.size, made.lanes)) and segment.size % made.lanes == 0
-    if made.lanes == 1 or not whole or any(tile.segments[axis].clip for axis in tiling.register_tile_axes):
+    whole = segment.starts == tuple(range(0, segment.size, step.lanes)) and segment.size % step.lanes == 0
+    if step.lanes == 1 or not whole or any(tile.segments[axis].clip for axis in tiling.register_tile_axes):
         return None
     stmts: list[Stmt] = []
     for offsets, value in _sum_partial_accumulators(tile, accs):
@@ -114,7 +114,7 @@ def _store_accumulators_as_vectors(tile: RegisterTile, accs: Accumulators) -> li
         element = vectorize_stmt_or_none(
             tiling.output.store_element(values, scalar),
             lane,
-            made.lanes,
+            step.lanes,
             {scalar: value},
             max_operations=MAX_OPERATIONS_IN_TILE,
         )
@@ -137,14 +137,14 @@ def _store_transposed_tile_to_stack(
 
     Unused rows of the last squares are cleared first.
     """
-    made, width, square = tile.tiling.product, tile.tiling.vector_axis.max_tile_elements, spill.square
+    step, width, square = tile.tiling.product, tile.tiling.vector_axis.max_tile_elements, spill.square
     used = {sum(strides[axis] * offset for axis, offset in y.items()) // width for y in tile.ys}
     blocks = range(0, max(used) + 1, square)
     unused = (row for row in range(blocks[-1] + square) if row not in used)
     stmts: list[Stmt] = [
-        Store(spill.buffer, as_expr(row * width + part), made.initial_accumulator)
+        Store(spill.buffer, as_expr(row * width + part), step.initial_accumulator)
         for row in unused
-        for part in range(0, width, made.lanes)
+        for part in range(0, width, step.lanes)
     ]
     for part, row in product(range(0, width, square), blocks):
         source = Load(spill.buffer, as_expr(row * width + part), square)

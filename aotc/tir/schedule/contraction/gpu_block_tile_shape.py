@@ -161,8 +161,8 @@ class BlockTile:
         if neighbors_along_columns:
             quick, slow = thread // self.columns, thread % self.columns
         return (
-            lambda quad, one: quad * (self.quad * self.rows) + quick * self.quad + one,
-            lambda quad, one: quad * (self.quad * self.columns) + slow * self.quad + one,
+            lambda quad, index: quad * (self.quad * self.rows) + quick * self.quad + index,
+            lambda quad, index: quad * (self.quad * self.columns) + slow * self.quad + index,
         )
 
     def accumulator_index(self, row_group: Expr, row_in_group: Expr, column_group: Expr, column_in_group: Expr) -> Expr:
@@ -182,18 +182,20 @@ class BlockTile:
         """Return the multiplication of operand pieces in shared memory by one thread: load
         registers, multiply all pairs.
         """
-        depth, stmts, acc, found = Var("depth"), list[Stmt](), buffers.acc, buffers.operands
-        for side, to in zip((left, right), found, strict=True):
-            quad, one = Var("quad"), Var("one")
+        depth, stmts, acc, operand_arrays = Var("depth"), list[Stmt](), buffers.acc, buffers.operands
+        for side, to in zip((left, right), operand_arrays, strict=True):
+            quad, index = Var("quad"), Var("one")
             value = Load(
                 buffers.shared,
-                side.shared_memory_address(thread_group * (self.depth // self.groups) + depth, side.own(quad, one)),
+                side.shared_memory_address(thread_group * (self.depth // self.groups) + depth, side.own(quad, index)),
             )
-            copy = Store(to, quad * self.quad + one, value)
-            stmts.append(loop_nest([(quad, side.count // self.quad), (one, self.quad)], copy, "independent"))
+            copy = Store(to, quad * self.quad + index, value)
+            stmts.append(loop_nest([(quad, side.count // self.quad), (index, self.quad)], copy, "independent"))
         i, j = Var("i"), Var("j")
         place = i * right.count + j
-        total = left.whole.multiply_add(Load(acc, place), Load(found[0], i), Load(found[1], j), right.whole)
+        total = left.whole.multiply_add(
+            Load(acc, place), Load(operand_arrays[0], i), Load(operand_arrays[1], j), right.whole
+        )
         update = Store(acc, place, total)
         stmts.append(loop_nest([(i, left.count), (j, right.count)], update, "independent"))
         return For(depth, self.depth // self.groups, Block(stmts))
@@ -212,8 +214,8 @@ class BlockTile:
         blocks.
         """
         share = -(-self.tile_count(rows, columns, batch) * self.splits // gpu.processors)
-        brought = 4 * self.depth * (self.tile_rows + self.tile_columns)
-        work = share * (self.multiplication_cost_per_operand_piece + brought) / _MULTIPLY_ADDS_PER_CYCLE
+        copy_cost = 4 * self.depth * (self.tile_rows + self.tile_columns)
+        work = share * (self.multiplication_cost_per_operand_piece + copy_cost) / _MULTIPLY_ADDS_PER_CYCLE
         summed = self.shared_elements_for_thread_group_sums + (self.splits + 1) * self.tile_elements * (self.splits > 1)
         last = share * summed / 16 + _LAST_BLOCK_LATENCY_CYCLES * (self.splits > 1)
         return -(-steps // self.depth) / self.splits * max(work, _GLOBAL_MEMORY_LATENCY_CYCLES) + last

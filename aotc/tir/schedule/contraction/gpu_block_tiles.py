@@ -126,14 +126,14 @@ def schedule_gpu_block_tiles(
     )
     sizes = down, across, batch, steps, gpu
     fit = [
-        one
+        variant
         for tile in tiles or SCALAR_BLOCK_TILES
-        if (one := replace(tile, staged=staged)).fits_shared_memory(contraction.dtype, gpu)
+        if (variant := replace(tile, staged=staged)).fits_shared_memory(contraction.dtype, gpu)
     ]
     if not fit:
         return None
     ways = (way for tile in fit for way in tile.tile_variants_by_blocks_per_output_tile(*sizes))
-    tile = min(ways, key=lambda one: one.estimated_cycles(*sizes))
+    tile = min(ways, key=lambda variant: variant.estimated_cycles(*sizes))
     return _block_tile_loop_nest(analysis, sides, places, store, tile)
 
 
@@ -149,12 +149,12 @@ def _split_axes_used_in_quotients(contraction: te.Contraction) -> tuple[te.Contr
         nodes = (n for e in contraction.a_index for n in walk(e) if isinstance(n, Binary) and n.op == "floordiv")
         quotients = ((n.b, linear_form(n.a, {})) for n in nodes)
         sizes = (int(b.value) for b, form in quotients if form.terms == {var: 1} and isinstance(b, Const))
-        size = next((one for one in sizes if one > 1), 1)
-        group, one = Var(var.name), Var(var.name)
-        axes += [(group, -(-extent // size)), (one, size)] if size > 1 else [(var, extent)]
-        places[var] = group * size + one if size > 1 else var
+        size = next((item for item in sizes if item > 1), 1)
+        group, item = Var(var.name), Var(var.name)
+        axes += [(group, -(-extent // size)), (item, size)] if size > 1 else [(var, extent)]
+        places[var] = group * size + item if size > 1 else var
     a_index, b_index = (
-        tuple(substitute(e, places) for e in found) for found in (contraction.a_index, contraction.b_index)
+        tuple(substitute(e, places) for e in indices) for indices in (contraction.a_index, contraction.b_index)
     )
     return replace(contraction, axes=tuple(axes), a_index=a_index, b_index=b_index), tuple(places.values())
 
@@ -163,9 +163,9 @@ def _store_function_for_inside_elements(contraction: te.Contraction, store: Stor
     """Return a store function that skips elements outside of the output."""
 
     def store_if_inside(indices: tuple[Expr, ...], value: Expr) -> Stmt:
-        own = tuple(Var(var.name) for var, _ in contraction.axes)
-        tests = (var < extent for var, (_, extent) in zip(own, contraction.axes, strict=True))
-        return Block((*map(Declare, own, indices), If(all_of(*tests), store(own, value))))
+        index_vars = tuple(Var(var.name) for var, _ in contraction.axes)
+        tests = (var < extent for var, (_, extent) in zip(index_vars, contraction.axes, strict=True))
+        return Block((*map(Declare, index_vars, indices), If(all_of(*tests), store(index_vars, value))))
 
     return store_if_inside
 
@@ -209,8 +209,8 @@ def _block_tile_loop_nest(
     output_indices             the output indices as expressions of the contraction's axes
     """
     c, block, (a, b) = analysis.c, Var("b"), row_and_column_operands
-    own, place = Var("number"), Var("part")
-    number, part = (own, place) if tile.splits > 1 else (block, const(0))
+    number_var, place = Var("number"), Var("part")
+    number, part = (number_var, place) if tile.splits > 1 else (block, const(0))
     outer = [axis for axis in c.axes if axis not in (*a.axes, *b.axes)]
     down = -(-a.exclusive_output_point_count // tile.tile_rows)
     across = -(-b.exclusive_output_point_count // tile.tile_columns)
@@ -219,9 +219,9 @@ def _block_tile_loop_nest(
         c, tile.depth, tile.threads_per_block, names, neighbor_distance_along_last_axis(b.dims, b.axes) == 1
     )
     thread, along = steps.thread, c.axes[-1] in b.axes and c.axes[-1][1] >= ELEMENTS_PER_MEMORY_SECTOR
-    group, one = _thread_group_and_number_within(tile, thread)
+    group, member = _thread_group_and_number_within(tile, thread)
     left, right, size = _make_tile_operands(
-        analysis, row_and_column_operands, tile, steps, one, along, (number // across % down, number % across)
+        analysis, row_and_column_operands, tile, steps, member, along, (number // across % down, number % across)
     )
     pieces, sums = _allocate_shared_piece_and_sum_buffers(tile, left.held.dtype, size, c.dtype)
     acc = Buffer("acc", c.dtype, tile.high * tile.wide, "stack", 16)
@@ -229,7 +229,7 @@ def _block_tile_loop_nest(
 
     def multiply_pieces(shared: Buffer) -> Stmt:
         return tile.multiply_operand_pieces_in_shared_memory(
-            ThreadBuffers(shared, operands, acc), left, right, one, group
+            ThreadBuffers(shared, operands, acc), left, right, member, group
         )
 
     share = steps.piece_count // tile.splits
@@ -249,12 +249,12 @@ def _block_tile_loop_nest(
     counts = Buffer("counts", DType("int32"), grid, "workspace", 64)
     if tile.splits > 1:
         rest = partial.add_partial_sums_and_store(number * tile.splits, tile.splits, store_tile_element)
-        registers = Declare(own, block // tile.splits), Declare(place, block % tile.splits)
+        registers = Declare(number_var, block // tile.splits), Declare(place, block % tile.splits)
         body = [*registers, *body, *run_in_last_block_of_group(counts, number, tile.splits, rest)]
     stmt = For(block, grid * tile.splits, For(thread, tile.threads_per_block, Block(body), kind="thread"), kind="block")
     shared = (*pieces[: min(share, 2)], *([sums] if sums.size and sums is not pieces[0] else []))
-    held = (side.held for side in (left, right) if not side.can_copy_asynchronously)
-    return ContractionNest(stmt, (acc, *held, *operands), (parts, counts) if tile.splits > 1 else (), shared)
+    staging = (side.held for side in (left, right) if not side.can_copy_asynchronously)
+    return ContractionNest(stmt, (acc, *staging, *operands), (parts, counts) if tile.splits > 1 else (), shared)
 
 
 def _allocate_shared_piece_and_sum_buffers(
@@ -324,17 +324,17 @@ def _make_tile_operands(
         row_and_column_operands,
         (tile.tile_rows, tile.tile_columns),
     )
-    held = [size * tile.depth // tile.threads_per_block for size in sizes]
-    found = [
+    register_sizes = [size * tile.depth // tile.threads_per_block for size in sizes]
+    layouts = [
         _choose_vector_copy_and_layout(half, steps, analysis.ranges, tile, analysis.c.dtype, n)
-        for half, n in zip(row_and_column_operands, held, strict=True)
+        for half, n in zip(row_and_column_operands, register_sizes, strict=True)
     ]
-    (high, left), (wide, right) = tile.shared_memory_pitches_and_sizes(found[0][1], found[1][1])
-    x, w = (Buffer(name, dtype, size, "stack", 16) for name, size in zip("xw", held, strict=True))
+    (high, left), (wide, right) = tile.shared_memory_pitches_and_sizes(layouts[0][1], layouts[1][1])
+    x, w = (Buffer(name, dtype, size, "stack", 16) for name, size in zip("xw", register_sizes, strict=True))
     rows, cols = tile.functions_to_row_and_column_of_thread(thread_in_group, neighbors_along_columns)
     sides = (
-        TileOperand(a, 0, x, tile.high, tile.rows, rows, high, tile_row_and_column[0], *found[0]),
-        TileOperand(b, left, w, tile.wide, tile.columns, cols, wide, tile_row_and_column[1], *found[1]),
+        TileOperand(a, 0, x, tile.high, tile.rows, rows, high, tile_row_and_column[0], *layouts[0]),
+        TileOperand(b, left, w, tile.wide, tile.columns, cols, wide, tile_row_and_column[1], *layouts[1]),
     )
     return *sides, left + right
 
@@ -381,18 +381,18 @@ class _SoftwarePipeline:
         each buffer.
         """
         (even, odd), pair = self.pieces, Var("pair")
-        found = [
+        stmts = [
             self.start_operand_copies_to_shared_memory(even, self.first),
             self.store_register_copies_to_shared_memory(even),
         ]
         if self.count > 1:
-            more = pair < self.count // 2 - 1 if self.count % 2 == 0 else None
+            has_next_pair = pair < self.count // 2 - 1 if self.count % 2 == 0 else None
             both = (
                 *self.multiply_piece_and_prefetch_next(pair * 2, even, odd),
-                *self.multiply_piece_and_prefetch_next(pair * 2 + 1, odd, even, more),
+                *self.multiply_piece_and_prefetch_next(pair * 2 + 1, odd, even, has_next_pair),
             )
-            found.append(For(pair, self.count // 2, Block(both)))
-        return found + (self.multiply_piece_and_prefetch_next(const(self.count - 1), even) if self.count % 2 else [])
+            stmts.append(For(pair, self.count // 2, Block(both)))
+        return stmts + (self.multiply_piece_and_prefetch_next(const(self.count - 1), even) if self.count % 2 else [])
 
     def multiply_piece_and_prefetch_next(
         self,
@@ -438,8 +438,10 @@ def _store_loops_over_thread_accumulators(
 ) -> Stmt:
     """Return loops that apply `element(row, column, value)` to each accumulator of a thread."""
     down, i, across, j = (Var(name) for name in ("down", "i", "across", "j"))
-    made = store_element(left.own(down, i), right.own(across, j), Load(acc, tile.accumulator_index(down, i, across, j)))
-    body = loop_nest([(across, tile.wide // tile.quad), (j, tile.quad)], made)
+    store_stmt = store_element(
+        left.own(down, i), right.own(across, j), Load(acc, tile.accumulator_index(down, i, across, j))
+    )
+    body = loop_nest([(across, tile.wide // tile.quad), (j, tile.quad)], store_stmt)
     return loop_nest([(down, tile.high // tile.quad), (i, tile.quad)], body)
 
 
@@ -505,6 +507,10 @@ class _PartialSums:
         m, n = place // self.contiguous_partial_sum_axis_extent, place % self.contiguous_partial_sum_axis_extent
         m, n = (m, n) if self.wide else (n, m)
         add = Assign(total, total + Load(self.sums, (first_partial_sum + other) * size + place))
-        others = [For(other, count, add, begin=1)] if count > 1 else []
-        stmts = (Declare(total, Load(self.sums, first_partial_sum * size + place)), *others, store_element(m, n, total))
+        add_loops = [For(other, count, add, begin=1)] if count > 1 else []
+        stmts = (
+            Declare(total, Load(self.sums, first_partial_sum * size + place)),
+            *add_loops,
+            store_element(m, n, total),
+        )
         return For(turn, size // threads, Block(stmts))

@@ -95,10 +95,10 @@ def byte_word_operand(operand: ContractionOperand, ranges: Ranges, byte_var: Var
     """Return an int8 operand loaded in words of four bytes; `ranges` are the ranges of variables."""
     buffer, dims = operand.buffer, operand.dims
     form = linear_form(simplify(row_major_address(dims).to_expr(), ranges), ranges)
-    others = [*(n for atom, n in form.terms.items() if atom is not byte_var), form.const]
+    coefficients = [*(n for atom, n in form.terms.items() if atom is not byte_var), form.const]
     borders = (simplify(dim.index.to_expr(), ranges) for dim in dims if not dim.inside)
     near = form.coefficient(byte_var) == 1
     near = near and buffer.align % BYTES_PER_DOT == 0
-    near = near and not any(n % BYTES_PER_DOT for n in others)
+    near = near and not any(n % BYTES_PER_DOT for n in coefficients)
     near = near and not any(byte_var in vars_and_buffers_in(e) for e in borders)
     return ByteWordOperand(buffer, dims, operand.axes, operand.fill, byte_var, near)

@@ -134,8 +134,8 @@ class _SplitReductionBlock:
         tests = [*long.element_in_operand_condition(column, self.wide), *([k < steps] if steps % self.deep else [])]
         body = If(all_of(*tests), body) if tests else body
         body = Block((Declare(k, turn * self.deep + reduction_thread), body))
-        turns = For(turn, -(-steps // self.deep), body)
-        return Block((Declare(column, self.first + column_thread), turns))
+        loop = For(turn, -(-steps // self.deep), body)
+        return Block((Declare(column, self.first + column_thread), loop))
 
     def reduce_in_warp_and_store_to_shared(self, reduction_thread: Expr, column_thread: Expr) -> Stmt:
         """Return the statements that add the partial sums of a warp by shuffles, and store them to
@@ -168,12 +168,12 @@ class _SplitReductionBlock:
         }
         place = tuple(substitute(place, names) for place in output_indices)
         sums = Declare(total, Load(self.parts, element))
-        others = For(other, self.deep // self.threads_of_warp_per_sum, add, begin=1)
+        add_loop = For(other, self.deep // self.threads_of_warp_per_sum, add, begin=1)
         tests = [
             *self.long.element_in_operand_condition(column, self.wide),
             *([element < results] if results % _THREADS_PER_BLOCK else []),
         ]
-        done: Stmt = Block((sums, others, store(place, total)))
+        done: Stmt = Block((sums, add_loop, store(place, total)))
         done = If(all_of(*tests), done) if tests else done
         numbered = Declare(element, turn * _THREADS_PER_BLOCK + thread)
         here = Declare(row, element // self.wide), Declare(column, self.first + element % self.wide)
@@ -204,12 +204,12 @@ def schedule_gpu_split_reduction(
     widths = (
         (8, 4)
         if along
-        else [one for one in (_THREADS_PER_BLOCK, 64, 32, 16) if one <= long.exclusive_output_point_count] + [8]
+        else [width for width in (_THREADS_PER_BLOCK, 64, 32, 16) if width <= long.exclusive_output_point_count] + [8]
     )
     blocks = {
         wide: iteration_space_point_count(outer) * -(-long.exclusive_output_point_count // wide) for wide in widths
     }
-    wide = next((one for one in widths if blocks[one] >= _BLOCKS_PER_MULTIPROCESSOR * gpu.processors), widths[-1])
+    wide = next((width for width in widths if blocks[width] >= _BLOCKS_PER_MULTIPROCESSOR * gpu.processors), widths[-1])
     deep, tiles = _THREADS_PER_BLOCK // wide, -(-long.exclusive_output_point_count // wide)
     if (
         (thin.exclusive_output_point_count == 1)
@@ -225,13 +225,15 @@ def schedule_gpu_split_reduction(
     if parts.nbytes > gpu.shared_bytes:
         return None
     names, first = axis_values_at_row_major_number(outer, block // tiles), block % tiles * wide
-    made = _SplitReductionBlock(c, data_and_weights, thin, long, names, wide, deep, spread, first, acc, parts)
+    reduction_block = _SplitReductionBlock(
+        c, data_and_weights, thin, long, names, wide, deep, spread, first, acc, parts
+    )
     stmts = (
         loop_nest([(row, thin.exclusive_output_point_count)], Store(acc, row, const(0, c.dtype)), "independent"),
-        made.accumulate_reduction_part_of_thread(depth, across),
-        made.reduce_in_warp_and_store_to_shared(depth, across),
+        reduction_block.accumulate_reduction_part_of_thread(depth, across),
+        reduction_block.reduce_in_warp_and_store_to_shared(depth, across),
         Sync(),
-        made.add_sums_of_all_warps_and_store(thread, output_indices, store),
+        reduction_block.add_sums_of_all_warps_and_store(thread, output_indices, store),
     )
     over = For(thread, _THREADS_PER_BLOCK, Block(stmts), kind="thread")
     return ContractionNest(For(block, blocks[wide], over, kind="block"), (acc,), shared=(parts,))

@@ -57,8 +57,8 @@ class TensorCoreTile(BlockTile):
     ) -> tuple[ThreadElementIndex, ThreadElementIndex]:
         warp, lane, across = thread // 32, thread % 32, self.columns // 4
         return (
-            lambda quad, one: warp // across * 32 + quad * 16 + one * 8 + lane // 4,
-            lambda quad, one: warp % across * 32 + quad * 8 + lane % 4 * 2 + one,
+            lambda quad, index: warp // across * 32 + quad * 16 + index * 8 + lane // 4,
+            lambda quad, index: warp % across * 32 + quad * 8 + lane % 4 * 2 + index,
         )
 
     def accumulator_index(self, row_group: Expr, row_in_group: Expr, column_group: Expr, column_in_group: Expr) -> Expr:
@@ -81,12 +81,14 @@ class TensorCoreTile(BlockTile):
         step, i, j = Var("s"), Var("i"), Var("j")
         first = thread_group * (self.depth // self.groups) + step * steps
         bring = _load_32_bit_operands if steps == 8 else _load_16_bit_operands_by_ldmatrix
-        own = warp // across, warp % across
-        brought = (bring(buffers, k, side, first, own[k] * 32, thread % 32) for k, side in enumerate((left, right)))
+        warp_position = warp // across, warp % across
+        load_stmts = (
+            bring(buffers, k, side, first, warp_position[k] * 32, thread % 32) for k, side in enumerate((left, right))
+        )
         place = i * 16 + j * 4
         operands = Load(acc, place, 4), Load(a, i * 4, 4), Load(b, j * 2, 2)
         product = Store(acc, place, Call(self.multiply, operands))
-        body = Block((*brought, loop_nest([(i, 2), (j, 4)], product)))
+        body = Block((*load_stmts, loop_nest([(i, 2), (j, 4)], product)))
         return For(step, self.depth // self.groups // steps, body)
 
 

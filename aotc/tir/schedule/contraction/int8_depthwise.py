@@ -95,7 +95,7 @@ def _depthwise_tiling(request: TilingRequest, tile_columns: int) -> TilingCandid
     axis = request.contraction.axes[-1]
     most = min(request.target.vector_bytes, BYTES_PER_DOT * INT32_VECTOR_LENGTHS[-1])
     widths = [n for n in (most >> k for k in range(most.bit_length())) if MIN_VECTOR_BYTES <= n <= axis[1]]
-    found: list[TilingCandidate] = []
+    candidates: list[TilingCandidate] = []
     begin = 0
     while rest := axis[1] - begin:
         # the last channels may be computed by one vector that begins earlier, in whole quarters
@@ -105,12 +105,12 @@ def _depthwise_tiling(request: TilingRequest, tile_columns: int) -> TilingCandid
             raise Irregular("channels that do not fill vectors")
         size, count = (rest, 1) if last else (width, rest // width)
         tiles = TileSegment(begin, count, size, tuple(range(0, size, width // BYTES_PER_DOT)))
-        found.append(_tiling_of_channel_segment(request, tile_columns, tiles, width))
+        candidates.append(_tiling_of_channel_segment(request, tile_columns, tiles, width))
         begin += count * size
-    first, *others = found
-    scratch = tuple(b for one in found for b in one.workspace)
-    cost = sum(one.cost for one in found)
-    return replace(first, workspace=scratch, cost=cost, others=tuple(others))
+    first, *rest_candidates = candidates
+    scratch = tuple(b for candidate in candidates for b in candidate.workspace)
+    cost = sum(candidate.cost for candidate in candidates)
+    return replace(first, workspace=scratch, cost=cost, others=tuple(rest_candidates))
 
 
 def _tiling_of_channel_segment(
@@ -135,31 +135,31 @@ def _tiling_of_channel_segment(
         axis[0], axis[1], (channels,), "x", vector_bytes // BYTES_PER_DOT, split.tile_and_lane_vars_and_size
     )
     *rows, column = request.analysis.pixel
-    made = _InterleavedPanels.build_panels(request, split, open_dims, column, vector_bytes - channels.size)
+    panels = _InterleavedPanels.build_panels(request, split, open_dims, column, vector_bytes - channels.size)
     inner = [tile_segments.untiled_axis(*row) for row in rows]
     tiles = TileAxis(*column, tile_segments.evenly_sized_tiles(column[1], tile_columns), "y")
-    panel, dtype = AddressedOperand(made.weights, as_expr(0)), request.contraction.dtype
+    panel, dtype = AddressedOperand(panels.weights, as_expr(0)), request.contraction.dtype
     # a short row that is a single tile needs no panel
     written = (
         tiles.tile_count_of_all_segments == 1
-        and made.vector_products_per_position * column[1] <= MAX_UNROLLED_VECTOR_PRODUCTS
+        and panels.vector_products_per_position * column[1] <= MAX_UNROLLED_VECTOR_PRODUCTS
     )
     copies: dict[TileAxis | None, CopyFn] = {
-        lane: made.fill_weight_panel if inner or written else made.fill_weight_and_data_panels
+        lane: panels.fill_weight_panel if inner or written else panels.fill_weight_and_data_panels
     }
     if inner and not written:
-        copies[inner[-1]] = made.fill_data_panel
+        copies[inner[-1]] = panels.fill_data_panel
     tiling = RegisterTiling(
         [*request.output_axes_outside_of_tile(axis), lane, *inner, tiles],
-        MultiplyAddStep(panel, made.a, dtype, lane.lanes, True, request.contraction.fill),
+        MultiplyAddStep(panel, panels.a, dtype, lane.lanes, True, request.contraction.fill),
         ReductionLoops((), (), request.contraction.reduce_axes, open_dims),
         OutputStores(request.contraction.axes, request.store, {}),
         copies,
-        made.unrolled_row_dot_products if written else made.dot_product_loops,
+        panels.unrolled_row_dot_products if written else panels.dot_product_loops,
     )
     name = request.candidate_name("taps", axis, columns=tile_columns)
-    scratch = (made.weights,) if written else (made.weights, made.panel)
-    return TilingCandidate(tiling, scratch, made.estimated_cycles(tiling, request), name)
+    scratch = (panels.weights,) if written else (panels.weights, panels.panel)
+    return TilingCandidate(tiling, scratch, panels.estimated_cycles(tiling, request), name)
 
 
 def _enumerate_axis_points(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
@@ -182,10 +182,10 @@ def _panel_steps_of_output_and_kernel_column(
     """
     along = output_column if kernel_column is None else kernel_column
     step, dilation = (address.coefficient(var) or 0 for var in (output_column, along))
-    apart = step if kernel_column is None else math.gcd(step, dilation)
+    entry_distance = step if kernel_column is None else math.gcd(step, dilation)
     if min(step, dilation) < 1:
         raise Irregular("columns that run backwards")
-    return step // apart, dilation // apart
+    return step // entry_distance, dilation // entry_distance
 
 
 @frozen(eq=False)
@@ -238,8 +238,10 @@ class _InterleavedPanels:
         Raise Irregular if the data's index is not a sum of output column and kernel column.
         """
         taps = [(v, n) for v, n in request.contraction.reduce_axes if n > 1]
-        own = {var for d in split.a if column_axis[0] in d.variables_of_index for var in d.variables_of_index}
-        across = [axis for axis in taps if axis[0] not in own] or taps
+        column_index_vars = {
+            var for d in split.a if column_axis[0] in d.variables_of_index for var in d.variables_of_index
+        }
+        across = [axis for axis in taps if axis[0] not in column_index_vars] or taps
         kernel = [axis for axis in taps if axis not in across]
         if len(kernel) > 1:
             raise Irregular("columns of the kernel along several axes")
@@ -247,10 +249,10 @@ class _InterleavedPanels:
         (tap, count) = kernel[0] if kernel else (None, 1)
         step, dilation = _panel_steps_of_output_and_kernel_column(position, column_axis[0], tap)
         entry = (Var("entry"), (column_axis[1] - 1) * step + (count - 1) * dilation + 1)
-        moved = {column_axis[0], tap}
+        column_vars = {column_axis[0], tap}
 
         def index_by_panel_entry(index: LinearForm) -> LinearForm:
-            terms = {t: c for t, c in index.terms.items() if t not in moved}
+            terms = {t: c for t, c in index.terms.items() if t not in column_vars}
             factors = [
                 index.terms.get(v, 0) // k for v, k in ((column_axis[0], step), (tap, dilation)) if v is not None
             ]

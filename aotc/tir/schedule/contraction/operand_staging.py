@@ -195,10 +195,10 @@ def pack_operand_in_axis_order(
     place, extents = [Var(var.name) for var, _ in axes], [n for _, n in axes]
     scratch = new_private_scratch_buffer(name, buffer.dtype, math.prod(extents))
     fixed, whole = row_major_address(dims).to_expr(), all(d.inside for d in dims)
-    own: dict[Var, Expr] = dict(zip((var for var, _ in axes), place, strict=True))
+    axis_values: dict[Var, Expr] = dict(zip((var for var, _ in axes), place, strict=True))
 
     def copy_loops(outer_values: dict[Var, Expr]) -> Stmt:
-        values = {**outer_values, **own}
+        values = {**outer_values, **axis_values}
         outer = [d for d in dims if not d.inside]
         indices = [substitute(d.index.to_expr(), values) for d in outer]
         tests = [index < d.extent for index, d in zip(indices, outer, strict=True)]
@@ -209,7 +209,7 @@ def pack_operand_in_axis_order(
         return loop_nest(zip(place, extents, strict=True), body, "independent")
 
     zero: CopyFn | None = None if whole else lambda _: fill_buffer_loop(scratch, fill or 0)
-    needs = frozenset(variables_of_dimensions(dims)) - own.keys()
+    needs = frozenset(variables_of_dimensions(dims)) - axis_values.keys()
     operand = AddressedOperand(scratch, te.flat_index(extents, [var for var, _ in axes]))
     return StagedOperand(operand, zero, copy_loops, needs, 1, 1.0)
 

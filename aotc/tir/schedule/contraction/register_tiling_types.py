@@ -185,8 +185,8 @@ class RegisterTiling:
     @property
     def register_tile_axes(self) -> list[TileAxis]:
         """The axes of a register tile, with the vector axis last."""
-        found = [axis for axis in self.levels if axis.role != "outer"]
-        return sorted(found, key=lambda axis: axis is self.vector_axis)
+        axes = [axis for axis in self.levels if axis.role != "outer"]
+        return sorted(axes, key=lambda axis: axis is self.vector_axis)
 
     @property
     def vector_axis(self) -> TileAxis:
@@ -235,7 +235,7 @@ class RegisterTile:
         first position of the tile.
         """
         names = dict(self.origin)
-        for axis, offset in ((axis, at) for found in offsets for axis, at in found.items()):
+        for axis, offset in ((axis, at) for axis_offsets in offsets for axis, at in axis_offsets.items()):
             names.update(axis.operand_var_values(self.bases[axis], offset))
         return names
 

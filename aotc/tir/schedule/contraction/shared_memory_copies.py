@@ -112,8 +112,8 @@ class ReductionOrder:
         """
         *outer, (inner, extent) = self.axes
         if self.does_piece_depth_divide_last_axis:
-            found = axis_values_at_row_major_number([*outer, (inner, extent // self.depth)], piece_number)
-            return {**found, inner: found[inner] * self.depth + step_in_piece}, []
+            values = axis_values_at_row_major_number([*outer, (inner, extent // self.depth)], piece_number)
+            return {**values, inner: values[inner] * self.depth + step_in_piece}, []
         size = iteration_space_point_count(self.axes)
         conditions = [step_number < size] if size % self.depth else []
         return axis_values_at_row_major_number(self.axes, step_number), conditions
@@ -139,22 +139,22 @@ class VectorPiece:
         lanes, size = MAX_ACCESS_BYTES // dtype.itemsize, iteration_space_point_count(axes)
         if operand.buffer.dtype != dtype or operand.fill or size % lanes or operand.buffer.align % MAX_ACCESS_BYTES:
             return None
-        number, one = Var("piece"), Var("one")
-        within = {**ranges, number: (0, size // lanes - 1), one: (0, lanes - 1)}
-        names = axis_values_at_row_major_number(axes, number * lanes + one)
+        number, lane = Var("piece"), Var("one")
+        within = {**ranges, number: (0, size // lanes - 1), lane: (0, lanes - 1)}
+        names = axis_values_at_row_major_number(axes, number * lanes + lane)
 
         def linear_form_per_vector(address: LinearForm) -> LinearForm:
             expr = simplify(substitute(address.to_expr(), names), within)
-            return linear_form(_remove_lane_from_divmod(expr, one, lanes, within), within)
+            return linear_form(_remove_lane_from_divmod(expr, lane, lanes, within), within)
 
         borders = (linear_form_per_vector(dim.index).to_expr() for dim in operand.dims if not dim.inside)
-        if any(one in vars_and_buffers_in(border) for border in borders):
+        if any(lane in vars_and_buffers_in(border) for border in borders):
             return None
         form = linear_form_per_vector(row_major_address(operand.dims))
-        others = [*(n for atom, n in form.terms.items() if atom is not one), form.const]
-        if form.coefficient(one) != 1 or any(n % lanes for n in others):
+        coefficients = [*(n for atom, n in form.terms.items() if atom is not lane), form.const]
+        if form.coefficient(lane) != 1 or any(n % lanes for n in coefficients):
             return None
-        return VectorPiece(number, substitute(form.to_expr(), {one: const(0)}), lanes)
+        return VectorPiece(number, substitute(form.to_expr(), {lane: const(0)}), lanes)
 
 
 @frozen(eq=False)
@@ -244,19 +244,24 @@ class TileOperand:
         depth, within = self.step_and_row_copied_by_thread(turn, reduction_order)
         values, tests = reduction_order.axis_values_and_conditions(piece_number, depth, k)
         names = {**reduction_order.names, **axis_values_at_row_major_number(self.whole.axes, number), **values}
-        one = self.tile * self.tile_rows_or_columns + within
+        element = self.tile * self.tile_rows_or_columns + within
         if self.whole.element_in_operand_condition(
             number, self.tile_rows_or_columns
         ):  # beyond the end any element may be loaded, as it is not used
-            one = minimum(one, self.whole.exclusive_output_point_count - (1 if self.deep else self.elements_per_copy))
-        value = self.whole.load_element_or_fill(names, self.held.dtype, tests)
-        registers = [Declare(number, one), Declare(k, piece_number * reduction_order.depth + depth)]
-        if self.piece is not None:
-            own = Var("piece")
-            registers.append(
-                Declare(own, self.index_of_vector_containing_element(self.piece, number, k, values, reduction_order))
+            element = minimum(
+                element, self.whole.exclusive_output_point_count - (1 if self.deep else self.elements_per_copy)
             )
-            value = _widen_element_load_to_vector_piece(value, self.piece, {**names, self.piece.number: own})
+        value = self.whole.load_element_or_fill(names, self.held.dtype, tests)
+        registers = [Declare(number, element), Declare(k, piece_number * reduction_order.depth + depth)]
+        if self.piece is not None:
+            vector_number = Var("piece")
+            registers.append(
+                Declare(
+                    vector_number,
+                    self.index_of_vector_containing_element(self.piece, number, k, values, reduction_order),
+                )
+            )
+            value = _widen_element_load_to_vector_piece(value, self.piece, {**names, self.piece.number: vector_number})
         place = self.shared_memory_address(depth, within)
         store: Stmt = (
             Store(shared, place, value, True) if self.can_copy_asynchronously else Store(self.held, turn, value)
@@ -305,8 +310,8 @@ def _remove_lane_from_divmod(expr: Expr, lane_var: Var, lanes: int, ranges: Rang
             form = linear_form(a, ranges)
             rest = form.add_multiple(LinearForm({lane_var: 1}), -1)
             if form.coefficient(lane_var) == 1 and not any(n % lanes for n in (rest.const, *rest.terms.values())):
-                found = binary(op, rest.to_expr(), int(size))
-                return found + lane_var if op == "floormod" else found
+                result = binary(op, rest.to_expr(), int(size))
+                return result + lane_var if op == "floormod" else result
     return expr
 
 

@@ -111,13 +111,13 @@ def _register_tile_stmts(tile: RegisterTile, epilogue_buffers: EpilogueBuffers) 
     """Return the statements of a register tile: clear the accumulators, reduce, finish and store
     the elements.
     """
-    made = tile.tiling.product
+    step = tile.tiling.product
     pairs = [(i, j) for j in range(len(tile.ys)) for i in range(len(tile.xs))]
     accs: Accumulators = [
-        {(i, j): Var(f"acc{i}_{j}{name}", made.dtype, made.lanes) for i, j in pairs}
+        {(i, j): Var(f"acc{i}_{j}{name}", step.dtype, step.lanes) for i, j in pairs}
         for name in ("", *"bcdefgh")[: tile.tiling.reduction.splits]
     ]
-    zeros = (Declare(split[pair], made.initial_accumulator) for pair in pairs for split in accs)
+    zeros = (Declare(split[pair], step.initial_accumulator) for pair in pairs for split in accs)
     ends = finish_and_store_tile(tile, accs, epilogue_buffers)
     if tile.tiling.accumulate is None:
         return Block(
@@ -173,7 +173,7 @@ def _tap_ranges_of_constant_in_range_set(tile: RegisterTile) -> list[list[range]
     runs = [_split_tap_at_border_changes(tile, var, extent) for var, extent in reduction.taps]
     if not reduction.ordered:
         return runs
-    cut = max((k for k, found in enumerate(runs) if len(found) > 1), default=0)
+    cut = max((k for k, tap_runs in enumerate(runs) if len(tap_runs) > 1), default=0)
     single = ([range(k, k + 1) for k in range(n)] for _, n in reduction.taps[:cut])
     return [*single, *runs[cut:]]
 
@@ -198,15 +198,15 @@ def _reduction_loops(
     condition = all_of(*tests)
 
     def multiply_adds_of_tap_ranges(is_in_range: bool) -> Stmt:
-        made = tile.tiling.product
-        sorts = made.lanes == made.group == len(tile.xs) == 1 and made.dtype.is_integer
+        multiply_step = tile.tiling.product
+        sorts = multiply_step.lanes == multiply_step.group == len(tile.xs) == 1 and multiply_step.dtype.is_integer
         products: _ProductList | None = [] if sorts else None
         stmts = [
             stmt
             for runs in tap_ranges
             for stmt in _multiply_adds_of_taps(tile, accumulators, runs, is_in_range, products)
         ]
-        return Block((*stmts, *_order_products_by_data_address(made, products or ())))
+        return Block((*stmts, *_order_products_by_data_address(multiply_step, products or ())))
 
     if isinstance(condition, Const) and not condition.value and not tile.tiling.product.fill:
         return Block(())  # nothing but padding
@@ -227,8 +227,8 @@ def _split_tap_at_border_changes(tile: RegisterTile, tap: Var, extent: int) -> l
     """
     reduction = tile.tiling.reduction
     dims = [dim for dim in reduction.borders if tap in dim.variables_of_index]
-    others = {var for var, _ in reduction.taps} - {tap}
-    if any(dim.variables_of_index & others for dim in dims):
+    other_taps = {var for var, _ in reduction.taps} - {tap}
+    if any(dim.variables_of_index & other_taps for dim in dims):
         return [range(k, k + 1) for k in range(extent)]
     alike = groupby(range(extent), lambda k: [is_tile_element_in_range(tile, y, {tap: k}, dims) for y in tile.ys])
     runs = [list(run) for _, run in alike]
@@ -311,22 +311,22 @@ def _multiply_adds_at_point(
                        data
     products           if given, the products are appended to it instead of returned as statements
     """
-    made, stmts = tile.tiling.product, list[Stmt]()
+    step, stmts = tile.tiling.product, list[Stmt]()
     offsets = tile.xs if offsets_in_data else ()
-    xs: list[Expr] = [made.load_operand(made.x, {**tile.operand_var_values(x), **point}, made.lanes) for x in offsets]
+    xs: list[Expr] = [step.load_operand(step.x, {**tile.operand_var_values(x), **point}, step.lanes) for x in offsets]
     if len(offsets_in_data) > 1:
         xs = [bind_to_new_register("x", value, stmts) for value in xs]
     for j, y in offsets_in_data.items():
-        shared = made.padding_value_vector if y is None else None
-        if y is not None and not made.along:
-            shared = made.load_and_broadcast_data_operand({**tile.operand_var_values(y), **point})
+        shared = step.padding_value_vector if y is None else None
+        if y is not None and not step.along:
+            shared = step.load_and_broadcast_data_operand({**tile.operand_var_values(y), **point})
         if shared is not None and len(xs) > 1:
             shared = bind_to_new_register("y", shared, stmts)
         for i, x in enumerate(xs):
             names = {**tile.operand_var_values(offsets[i], y or {}), **point}
-            other = shared or made.load_operand(made.y, names, made.lanes)
+            other = shared or step.load_operand(step.y, names, step.lanes)
             if products is None:
-                stmts.append(made.multiply_add(accumulators[i, j], x, other))
+                stmts.append(step.multiply_add(accumulators[i, j], x, other))
             else:
                 products.append((accumulators[i, j], x, other))
     return stmts

@@ -113,7 +113,7 @@ def even_tiles_grouped_by_border_signature(
     """Split an output axis into even tiles; adjacent tiles form one segment if their border
     signatures are equal.
     """
-    found: list[tuple[object, TileSegment]] = []
+    marked_segments: list[tuple[object, TileSegment]] = []
     changes = signature.positions_with_signature_change()
     for segment in evenly_sized_tiles(extent, max_tile_size):
         tiles = {(at - segment.begin) // segment.size for at in changes}
@@ -121,11 +121,11 @@ def even_tiles_grouped_by_border_signature(
         for k, end in pairwise(edges):
             begin, count = segment.begin + k * segment.size, end - k
             mark = tuple(signature.is_data_in_range_at_each_tap(begin + s) for s in segment.starts)
-            if found and found[-1][0] == mark:
-                last = found.pop()[1]
+            if marked_segments and marked_segments[-1][0] == mark:
+                last = marked_segments.pop()[1]
                 begin, count = last.begin, last.count + count
-            found.append((mark, replace(segment, begin=begin, count=count)))
-    return tuple(segment for _, segment in found)
+            marked_segments.append((mark, replace(segment, begin=begin, count=count)))
+    return tuple(segment for _, segment in marked_segments)
 
 
 def tiles_of_vectors(
@@ -144,12 +144,12 @@ def tiles_of_vectors(
     last = tuple(range(0, left, lanes))
     if merges_last_tile and left and may_exceed_axis and len(last) == vectors:
         return (TileSegment(0, count + 1, size, starts, clip=True),)
-    found = [TileSegment(0, count, size, starts)] if count else []
+    segments = [TileSegment(0, count, size, starts)] if count else []
     if left:
         if not may_exceed_axis:
             last = (*last[:-1], left - lanes)
-        found.append(TileSegment(count * size, 1, left, last))
-    return tuple(found)
+        segments.append(TileSegment(count * size, 1, left, last))
+    return tuple(segments)
 
 
 @frozen
@@ -192,11 +192,11 @@ class BorderSignature:
         """Return the output positions whose border signature may differ from that of the previous
         position.
         """
-        found = set()
+        positions = set()
         for dim in self.dims:
             step = dim.index.terms[self.axis]
             first, last = (0, dim.extent) if step > 0 else (-1, dim.extent - 1)
             # the first positions whose index is at least `first`, and at least `last`
             for at in self._var_values_at_taps(0):
-                found |= {-((dim.index_value(at) - end) // step) for end in (first, last)}
-        return found
+                positions |= {-((dim.index_value(at) - end) // step) for end in (first, last)}
+        return positions

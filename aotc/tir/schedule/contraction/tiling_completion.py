@@ -91,17 +91,17 @@ class TilingRequest:
         """The dot-product instruction; reduced to one group per step where wider steps do not fit;
         None without int8 products.
         """
-        found = self.target.dots if self.group else None
-        if found is None or found.groups == 1:
-            return found
+        dots = self.target.dots if self.group else None
+        if dots is None or dots.groups == 1:
+            return dots
         position, types = (
             contraction_index_analysis.row_major_address(self.analysis.a),
             (str(self.a.dtype), str(self.b.dtype)),
         )
         steps = [n for v, n in self.contraction.reduce_axes if position.coefficient(v) == self.contraction.group]
-        known = dot_by_lane_instruction_name(*types, 0) if found.rows == 1 else matmul_instruction_name(*types)
-        fitting = known and any(n % found.groups == 0 for n in steps)
-        return found if fitting else replace(found, groups=1, rows=1)
+        known = dot_by_lane_instruction_name(*types, 0) if dots.rows == 1 else matmul_instruction_name(*types)
+        fitting = known and any(n % dots.groups == 0 for n in steps)
+        return dots if fitting else replace(dots, groups=1, rows=1)
 
     @property
     def must_sum_floats_in_reduction_order(self) -> bool:
@@ -116,8 +116,8 @@ class TilingRequest:
     @property
     def reduction_axis_vars(self) -> set[Var]:
         """The variables of the reduction axes, including the axis inside a group."""
-        found = {var for var, _ in self.contraction.reduce_axes}
-        return found if self.group is None else found | {self.group}
+        axis_vars = {var for var, _ in self.contraction.reduce_axes}
+        return axis_vars if self.group is None else axis_vars | {self.group}
 
     @property
     def output_channel_axis(self) -> te.Axis:
@@ -125,8 +125,8 @@ class TilingRequest:
         to neither operand.
         """
         channel = self.analysis.channel
-        others = {v for v, n in self.contraction.axes if n > 1} - self.output_axis_vars_of_data_only
-        if len(channel) != 1 or not others <= {channel[0][0]}:
+        other_vars = {v for v, n in self.contraction.axes if n > 1} - self.output_axis_vars_of_data_only
+        if len(channel) != 1 or not other_vars <= {channel[0][0]}:
             raise Irregular("outputs along several axes")
         return channel[0]
 
@@ -134,17 +134,19 @@ class TilingRequest:
         """Return the operands with the output channels in blocks of `block_size`; raise Irregular
         if the data depends on the channel.
         """
-        found = ChannelSplit.split_channel_axis(self.analysis, self.output_channel_axis, block_size)
-        if variables_of_dimensions(found.a) & {found.tile, found.lane}:
+        split = ChannelSplit.split_channel_axis(self.analysis, self.output_channel_axis, block_size)
+        if variables_of_dimensions(split.a) & {split.tile, split.lane}:
             raise Irregular("data that depends on outputs")
-        return found
+        return split
 
     def candidate_name(self, kind: str, axis: te.Axis | None, **parameters: int) -> str:
         """Return the name of a candidate tiling: its kind, axis and parameters, as used in records
         of measurements.
         """
-        own = next((k for k, (var, _) in enumerate(self.contraction.axes) if axis is not None and var is axis[0]), -1)
-        return " ".join([kind, *(f"{key}={value}" for key, value in {"axis": own, **parameters}.items())])
+        axis_index = next(
+            (k for k, (var, _) in enumerate(self.contraction.axes) if axis is not None and var is axis[0]), -1
+        )
+        return " ".join([kind, *(f"{key}={value}" for key, value in {"axis": axis_index, **parameters}.items())])
 
     def operand_or_scratch_copy(
         self, buffer: Buffer, address: LinearForm, staging: StagedOperand | None
@@ -188,7 +190,7 @@ class TilingCandidate:
 
     def build_loop_nests(self) -> ContractionNest:
         """Return the loop nest of this candidate tiling, followed by the nests of `others`."""
-        parts = [build_tiled_loop_nest(one.tiling) for one in (self, *self.others)]
+        parts = [build_tiled_loop_nest(candidate.tiling) for candidate in (self, *self.others)]
         stack = tuple(buffer for _, buffers in parts for buffer in buffers)
         return ContractionNest(Block(stmt for stmt, _ in parts), stack, self.workspace)
 
@@ -257,9 +259,9 @@ def _choose_reduction_loops(request: TilingRequest, tiling: RegisterTiling, unro
         work *= extent
     axes = [a for a in request.contraction.reduce_axes if a not in reduction.taps]
     looped, written = ([a for a in axes if (a[0] in unrolled) == out] for out in (False, True))
-    walked, wanted = [*reduction.taps, *looped, *written], request.contraction.reduce_axes
+    walked, required_axes = [*reduction.taps, *looped, *written], request.contraction.reduce_axes
     if request.must_sum_floats_in_reduction_order and [v for v, n in walked if n > 1] != [
-        v for v, n in wanted if n > 1
+        v for v, n in required_axes if n > 1
     ]:
         raise Irregular("sums in another order")
     return replace(tiling, reduction=replace(reduction, looped=looped, unrolled=written))
@@ -269,11 +271,11 @@ def _combine_byte_groups_into_one_dot_step(request: TilingRequest, tiling: Regis
     """Combine several groups of bytes into one reduction step, where the target has instructions
     for it.
     """
-    dots, made = request.usable_dot_instruction, tiling.product
+    dots, step = request.usable_dot_instruction, tiling.product
     if dots is None or dots.groups == 1:
         return tiling
     for var, extent in tiling.reduction.looped:
-        if linear_form(made.y.flat, {}).coefficient(var) == made.group and extent % dots.groups == 0:
+        if linear_form(step.y.flat, {}).coefficient(var) == step.group and extent % dots.groups == 0:
             tiling = _split_reduction_axis(tiling, (var, extent), dots.groups)
             return replace(tiling, product=replace(tiling.product, groups=dots.groups, rows=dots.rows))
     return tiling
@@ -284,12 +286,17 @@ def _add_partial_sums_to_hide_latency(request: TilingRequest, tiling: RegisterTi
     chains = 2 * request.target.tiles.latency  # the units start two multiply-adds in a cycle
     dots = request.usable_dot_instruction
     chains = chains if dots is None else int(dots.rate * dots.latency)
-    reduction, wanted = tiling.reduction, -(-chains // _max_tile_accumulators(tiling))
-    if wanted == 1 or request.lanes == 1 or request.must_sum_floats_in_reduction_order or tiling.product.groups > 1:
+    reduction, needed_splits = tiling.reduction, -(-chains // _max_tile_accumulators(tiling))
+    if (
+        needed_splits == 1
+        or request.lanes == 1
+        or request.must_sum_floats_in_reduction_order
+        or tiling.product.groups > 1
+    ):
         return tiling
     written = math.prod(n for _, n in reduction.unrolled)
     if written >= 2:
-        return replace(tiling, reduction=replace(reduction, splits=min(MAX_SPLITS, wanted, written)))
+        return replace(tiling, reduction=replace(reduction, splits=min(MAX_SPLITS, needed_splits, written)))
     if not reduction.looped or reduction.taps or reduction.looped[-1][0] in variables_of_dimensions(reduction.guards):
         return tiling
     var, extent = reduction.looped[-1]
@@ -297,7 +304,7 @@ def _add_partial_sums_to_hide_latency(request: TilingRequest, tiling: RegisterTi
     if factor == 1:
         return tiling
     tiling = _split_reduction_axis(tiling, (var, extent), factor)
-    return replace(tiling, reduction=replace(tiling.reduction, splits=min(MAX_SPLITS, wanted, factor)))
+    return replace(tiling, reduction=replace(tiling.reduction, splits=min(MAX_SPLITS, needed_splits, factor)))
 
 
 def _limit_unrolling_to_budget(request: TilingRequest, tiling: RegisterTiling) -> RegisterTiling:
@@ -306,10 +313,10 @@ def _limit_unrolling_to_budget(request: TilingRequest, tiling: RegisterTiling) -
     """
     most = request.target.budget.unrolled // _max_tile_accumulators(tiling)
     while (steps := math.prod(n for _, n in tiling.reduction.unrolled)) > max(1, most):
-        first, *others = tiling.reduction.unrolled
-        if request.must_sum_floats_in_reduction_order and others:
+        first, *rest_axes = tiling.reduction.unrolled
+        if request.must_sum_floats_in_reduction_order and rest_axes:
             looped = [*tiling.reduction.looped, first]
-            tiling = replace(tiling, reduction=replace(tiling.reduction, looped=looped, unrolled=others))
+            tiling = replace(tiling, reduction=replace(tiling.reduction, looped=looped, unrolled=rest_axes))
             continue
         axis = max(tiling.reduction.unrolled, key=lambda axis: axis[1])
         room = max(1, most * axis[1] // steps)
@@ -323,12 +330,15 @@ def _split_reduction_axis(tiling: RegisterTiling, axis: te.Axis, factor: int) ->
     """Split a reduction axis into an innermost loop and `factor` unrolled steps."""
     var, extent = axis
     outer, inner = Var(var.name), Var(var.name)
-    made, reduction = tiling.product, tiling.reduction
-    x, y = (AddressedOperand(o.buffer, substitute(o.flat, {var: outer * factor + inner})) for o in (made.x, made.y))
+    multiply_step, reduction = tiling.product, tiling.reduction
+    x, y = (
+        AddressedOperand(o.buffer, substitute(o.flat, {var: outer * factor + inner}))
+        for o in (multiply_step.x, multiply_step.y)
+    )
     looped, unrolled = ([a for a in axes if a[0] is not var] for axes in (reduction.looped, reduction.unrolled))
     groups, steps = (outer, extent // factor), (inner, factor)
     reduction = replace(reduction, looped=[*looped, groups], unrolled=[*unrolled, steps])
-    return replace(tiling, product=replace(made, x=x, y=y), reduction=reduction)
+    return replace(tiling, product=replace(multiply_step, x=x, y=y), reduction=reduction)
 
 
 def _scratch_copies_by_containing_loop_axis(
@@ -337,12 +347,12 @@ def _scratch_copies_by_containing_loop_axis(
     """Place each scratch copy in the outermost loop where the axes that it depends on are known;
     zero fills before all loops.
     """
-    found: dict[TileAxis | None, list[CopyFn]] = {}
+    copy_makers: dict[TileAxis | None, list[CopyFn]] = {}
     for staging in staged_operands:
         if staging.zero is not None:
-            found.setdefault(None, []).append(staging.zero)
-        found.setdefault(_innermost_needed_axis(staging, axes), []).append(staging.copy)
-    return {axis: partial(_concatenate_copy_stmts, makers) for axis, makers in found.items()}
+            copy_makers.setdefault(None, []).append(staging.zero)
+        copy_makers.setdefault(_innermost_needed_axis(staging, axes), []).append(staging.copy)
+    return {axis: partial(_concatenate_copy_stmts, makers) for axis, makers in copy_makers.items()}
 
 
 def _concatenate_copy_stmts(copies: Sequence[CopyFn], values_of_vars: dict[Var, Expr]) -> Stmt:

@@ -40,8 +40,8 @@ def max_tile_columns(target: Target, weight_vectors: int, lanes: int = 0, dots: 
     """
     if target.is_scalar or lanes == 1:
         return dict(enumerate(target.tiles.scalar_columns, 1)).get(weight_vectors, 1)
-    groups, rows, held = (1, 1, 1) if dots is None else (dots.groups, dots.rows, dots.registers)
-    columns = (target.registers - (weight_vectors * groups + 1) * held) // weight_vectors
+    groups, rows, registers_per_vector = (1, 1, 1) if dots is None else (dots.groups, dots.rows, dots.registers)
+    columns = (target.registers - (weight_vectors * groups + 1) * registers_per_vector) // weight_vectors
     return max(1, columns // rows * rows)
 
 

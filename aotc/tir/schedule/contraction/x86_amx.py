@@ -143,20 +143,20 @@ class _AmxSchedule:
         if outputs < OUTPUTS_PER_BLOCK or last is not channel:
             raise Irregular("outputs that do not lie side by side")
         split = request.split_output_channels(OUTPUTS_PER_BLOCK)
-        found = _AmxSchedule._amx_schedule_for_data(
+        schedule = _AmxSchedule._amx_schedule_for_data(
             request, split, step_axis, _data_with_adjacent_byte_groups(request, split, step_axis)
         )
         if (
-            found.estimated_time_in_output_positions
+            schedule.estimated_time_in_output_positions
             > MAX_EXTRA_POSITION_FACTOR
-            * _amx_call_time_in_output_positions(iteration_space_point_count(found.axes[-2:]))
+            * _amx_call_time_in_output_positions(iteration_space_point_count(schedule.axes[-2:]))
             and step_axis[1] * BYTES_PER_DOT >= MIN_REDUCTION_BYTES
         ):
             with suppress(Irregular):
                 return _AmxSchedule._amx_schedule_for_data(
                     request, split, step_axis, _im2col_copy(request, split, step_axis)
                 )
-        return found
+        return schedule
 
     @staticmethod
     def _amx_schedule_for_data(
@@ -170,15 +170,15 @@ class _AmxSchedule:
             raise Irregular("weights in another order")
         taps = _other_reduction_axes_with_strides(request, data.position, weights, var)
         run = extent * BYTES_PER_DOT
-        while beside := [tap for tap in taps if tap[1:] == (run, run * OUTPUTS_PER_BLOCK)]:
-            taps.remove(beside[0])
-            run *= beside[0][0]
+        while contiguous_taps := [tap for tap in taps if tap[1:] == (run, run * OUTPUTS_PER_BLOCK)]:
+            taps.remove(contiguous_taps[0])
+            run *= contiguous_taps[0][0]
         depth = run * iteration_space_point_count([(var, n) for n, *_ in taps])
         if len(taps) > 2 or depth < MIN_REDUCTION_BYTES or _step_bytes_dividing_run(run) < MIN_STEP_BYTES:
             raise Irregular("a reduction that does not lie in rows")
         pixels = fuse_data_axes(request.analysis, (), data.position)
-        found = [axis for axis in pixels.axes if axis[1] > 1]
-        axes = [*((Var("one"), 1) for _ in range(2 - len(found))), *found]
+        long_axes = [axis for axis in pixels.axes if axis[1] > 1]
+        axes = [*((Var("one"), 1) for _ in range(2 - len(long_axes))), *long_axes]
         (high, rows), (wide, count) = axes[-2:]
         row, pitch = (pixels.position.coefficient(v) for v in (high, wide))
         if row is None or not pitch or pitch < 0 or row % pitch or (rows > 1 and row < count * pitch):
@@ -250,7 +250,7 @@ class _AmxSchedule:
 
     def _loops_over_equal_amx_calls(self, sums_buffer: Buffer, call_group: tuple[Var, int, _CallPositions]) -> Stmt:
         """Return the loops over AMX calls of equal shape, and over the blocks of output channels."""
-        var, count, one = call_group
+        var, count, positions = call_group
         if not count:
             return Block(())
         block, size = Var("o"), self.output_blocks_per_call
@@ -260,10 +260,12 @@ class _AmxSchedule:
         # if the last block is partial and alone in its call, all other blocks are full
         alone = int(bool(last) and not rest)
         calls: list[Stmt] = [
-            forall(block, whole - alone, self._amx_call_and_stores(sums_buffer, one, block * size, size))
+            forall(block, whole - alone, self._amx_call_and_stores(sums_buffer, positions, block * size, size))
         ]
         if alone or rest:
-            calls.append(self._amx_call_and_stores(sums_buffer, one, as_expr((whole - alone) * size), rest or size))
+            calls.append(
+                self._amx_call_and_stores(sums_buffer, positions, as_expr((whole - alone) * size), rest or size)
+            )
         return forall(var, count, Block(calls))
 
     def _amx_call_and_stores(
@@ -283,16 +285,24 @@ class _AmxSchedule:
         data = Load(
             self.data.buffer, _substitute_in_address(self.pixels.position, names), (positions - 1) * self.pitch + reach
         )
-        apart = self.weights.coefficient(split.tile) or 0
+        block_stride = self.weights.coefficient(split.tile) or 0
         deep = run * OUTPUTS_PER_BLOCK + sum((n - 1) * w for n, _, w in self.taps)
         weights = Load(
             self.req.b,
             _substitute_in_address(self.weights, {**zero, split.tile: first_block}),
-            (block_count - 1) * apart + deep,
+            (block_count - 1) * block_stride + deep,
         )
         width = _step_bytes_dividing_run(run)
         taps = [*self.taps, *((1, 0, 0) for _ in range(2 - len(self.taps)))]
-        numbers = (positions, self.pitch, block_count, apart, width, run // width, *(n for tap in taps for n in tap))
+        numbers = (
+            positions,
+            self.pitch,
+            block_count,
+            block_stride,
+            width,
+            run // width,
+            *(n for tap in taps for n in tap),
+        )
         name = amx_kernel_name(self.data.buffer.dtype, self.req.b.dtype)
         sums = call(name, data, weights, *(const(n, "int32") for n in numbers))
         return Block(
@@ -306,11 +316,11 @@ class _AmxSchedule:
         self, sums_buffer: Buffer, positions: _CallPositions, first_block: Expr, block_count: int
     ) -> Stmt:
         """Return the loops that finish and store the int32 sums of an AMX call."""
-        below, beside = Var("r"), Var("x")
+        below, column = Var("r"), Var("x")
         (high, _), (wide, _) = self.axes[-2:]
-        position = below * self.apart + beside + positions.skipped
+        position = below * self.apart + column + positions.skipped
         values = {v: as_expr(0) for v, n in self.req.contraction.axes if n == 1}
-        values |= {high: positions.row + below, wide: positions.begin + beside}
+        values |= {high: positions.row + below, wide: positions.begin + column}
         stmts = [
             self._store_sums_of_channel_block(
                 sums_buffer,
@@ -320,7 +330,7 @@ class _AmxSchedule:
             )
             for k in range(block_count)
         ]
-        return loop_nest([(below, positions.rows), (beside, positions.count)], Block(stmts), "independent")
+        return loop_nest([(below, positions.rows), (column, positions.count)], Block(stmts), "independent")
 
     def _store_sums_of_channel_block(
         self, sums_buffer: Buffer, axis_values: dict[Var, Expr], sums_index: Expr, first_channel: Expr
@@ -336,15 +346,15 @@ class _AmxSchedule:
         axis_values = {**axis_values, channel: first_channel + lane}
         if count == OUTPUTS_PER_BLOCK:
             sums = Load(sums_buffer, sums_index, OUTPUTS_PER_BLOCK)
-            made = vectorize_stmt_or_none(
+            vector_store = vectorize_stmt_or_none(
                 output.store_element(axis_values, scalar),
                 lane,
                 OUTPUTS_PER_BLOCK,
                 {scalar: sums},
                 max_operations=MAX_OPERATIONS_IN_TILE,
             )
-            if made is not None:
-                return made
+            if vector_store is not None:
+                return vector_store
         return forall(lane, count, output.store_element(axis_values, Load(sums_buffer, sums_index + lane)))
 
 
@@ -391,15 +401,15 @@ def _other_reduction_axes_with_strides(
 
     Raise Irregular if a distance is not constant.
     """
-    found = []
+    axes = []
     for var, extent in request.contraction.reduce_axes:
         x, w = data_address.coefficient(var), weight_address.coefficient(var)
         if x is None or w is None or x < 0:
             raise Irregular("taps that do not lie in rows")
         if var is not step_var and extent > 1:
-            found.append((extent, x, w))
+            axes.append((extent, x, w))
     # the second of two taps is the outer loop of a micro-kernel
-    return found[::-1]
+    return axes[::-1]
 
 
 def _amx_call_time_in_output_positions(positions: int) -> int:

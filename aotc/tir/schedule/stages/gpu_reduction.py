@@ -69,13 +69,13 @@ class LongReduction:
         """The loops over the elements of a reduction, the outermost first; none if they do not
         begin at 0.
         """
-        found, nest = list[For](), self.update
+        loops, nest = list[For](), self.update
         while isinstance(nest, For):
-            found.append(nest)
+            loops.append(nest)
             nest = nest.body
         return (
-            found
-            if all(constant_unit_step_range(loop).start == 0 and constant_unit_step_range(loop) for loop in found)
+            loops
+            if all(constant_unit_step_range(loop).start == 0 and constant_unit_step_range(loop) for loop in loops)
             else []
         )
 
@@ -168,12 +168,17 @@ def _reduce_parts_in_separate_blocks(
     size, parts = reduction.reduced_element_count, -(-reduction.reduced_element_count // elements_per_part)
     for var, extent in reduction.free:
         place = place * extent + var
-    kept = reduction.scratch(f"{reduction.acc.name}_parts", reduction.acc.dtype, parts * result_count, shared=True)
-    one = replace(reduction, finish=Store(kept, part * result_count + place, reduction.acc))
-    first = _reduce_to_strided_partials_and_combine(
-        one, partial_result_count, part * elements_per_part, binary("min", (part + 1) * elements_per_part, size)
+    part_results = reduction.scratch(
+        f"{reduction.acc.name}_parts", reduction.acc.dtype, parts * result_count, shared=True
     )
-    total = binary(reduction.op, reduction.acc, Load(kept, other * result_count + place))
+    part_reduction = replace(reduction, finish=Store(part_results, part * result_count + place, reduction.acc))
+    first = _reduce_to_strided_partials_and_combine(
+        part_reduction,
+        partial_result_count,
+        part * elements_per_part,
+        binary("min", (part + 1) * elements_per_part, size),
+    )
+    total = binary(reduction.op, reduction.acc, Load(part_results, other * result_count + place))
     update = For(other, parts, Assign(reduction.acc, total), kind="reduction")
     rest = replace(reduction, update=update)
     scalar = Block((Declare(reduction.acc, reduction.start), update, reduction.finish))
@@ -192,8 +197,10 @@ def _reduce_to_strided_partials_and_combine(
     part = reduction.scratch(f"{reduction.acc.name}_part", reduction.acc.dtype, partial_result_count, private=True)
     lane, acc = Var("l"), Var(reduction.acc.name, reduction.acc.dtype)
     each = reduction.strided_reduction_loop(begin + lane, end, partial_result_count)
-    own = rename_declared_vars(Block((Declare(reduction.acc, reduction.start), each, Store(part, lane, reduction.acc))))
-    stmts: list[Stmt] = [For(lane, partial_result_count, own, kind="independent")]
+    lane_body = rename_declared_vars(
+        Block((Declare(reduction.acc, reduction.start), each, Store(part, lane, reduction.acc)))
+    )
+    stmts: list[Stmt] = [For(lane, partial_result_count, lane_body, kind="independent")]
     groups = 1 << (partial_result_count.bit_length() - 1) // 2
     if partial_result_count > _MIN_ELEMENTS_PER_THREAD_IN_PARTS:
         fold = reduction.scratch(f"{acc.name}_fold", acc.dtype, groups, private=True)

@@ -72,17 +72,17 @@ class _ComputationOrder:
 
     def _is_read_before_write(self, read: TensorRead, input_tensor: te.Tensor, output_tensor: te.Tensor) -> bool:
         """Return True if a read of the input comes before the write of the output over it."""
-        (group, number), (own_group, own) = self.places[output_tensor], self.places[read.stage]
-        if own_group != group or own > number:
+        (group, number), (own_group, reader_number) = self.places[output_tensor], self.places[read.stage]
+        if own_group != group or reader_number > number:
             return own_group < group
-        root, found = read.stage, self.groups[group]
+        root, stage_group = read.stage, self.groups[group]
         axes = [var for var, _ in tensor_graph.output_and_reduction_axes(root)]
         ranges = tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(root))
-        if own == number:  # the body of a reduction reads other elements, too
+        if reader_number == number:  # the body of a reduction reads other elements, too
             return isinstance(root, te.Compute) and tensor_graph.have_equal_flat_offsets(
                 input_tensor, read.indices, root, axes, ranges
             )
-        depth, rows = found.depth, output_tensor.shape[: found.depth]
+        depth, rows = stage_group.depth, output_tensor.shape[: stage_group.depth]
         if input_tensor.shape[:depth] == rows and list(read.indices[:depth]) == axes[:depth]:
             return True
         size = math.prod(output_tensor.shape[depth:])

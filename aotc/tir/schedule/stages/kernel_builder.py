@@ -61,9 +61,9 @@ class KernelBuilder:
             return places[-1]
         needed = sum(b.nbytes for b in self.stack) + size * dt.itemsize
         fits = needed <= self.target.budget.stack_bytes
-        place, found = ("stack", self.stack) if fits and not shared else ("workspace", self.workspace)
-        found.append(Buffer(name, dt, size, place, private=private))
-        return found[-1]
+        place, buffers = ("stack", self.stack) if fits and not shared else ("workspace", self.workspace)
+        buffers.append(Buffer(name, dt, size, place, private=private))
+        return buffers[-1]
 
     def add_buffers_of_nest_and_return_stmt(self, nest: ContractionNest) -> Stmt:
         """Return the statement of a contraction's loop nest, and add its scratch buffers to the
@@ -87,9 +87,9 @@ class KernelBuilder:
         the anchor's `anchor_value`.
         """
         body = self.new_element_lowering_for_stage(stage)
-        own = [var for var, _ in stage.anchor_axes]
+        axis_vars = [var for var, _ in stage.anchor_axes]
         for root in stage.roots:
-            indices = tensor_graph.indices_in_reshaped_tensor(stage.anchor, own, root, body.ranges)
+            indices = tensor_graph.indices_in_reshaped_tensor(stage.anchor, axis_vars, root, body.ranges)
             result = anchor_value
             if result is None or root is not stage.anchor:
                 if not isinstance(root, te.Compute):

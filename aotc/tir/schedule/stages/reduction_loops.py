@@ -71,8 +71,15 @@ def identity_of_combiner(combiner: str, dtype: DType) -> Expr:
     elements.
     """
     every_bit = -1 if dtype.is_integer and dtype.is_signed else dtype.max
-    found = {"sum": 0, "or": 0, "prod": 1, "and": every_bit, "min": dtype.largest_value, "max": dtype.smallest_value}
-    return const(found[combiner], dtype)
+    identities = {
+        "sum": 0,
+        "or": 0,
+        "prod": 1,
+        "and": every_bit,
+        "min": dtype.largest_value,
+        "max": dtype.smallest_value,
+    }
+    return const(identities[combiner], dtype)
 
 
 @frozen
@@ -137,16 +144,16 @@ def _reduction_loops_by_stride(
 def _loops_without_unit_axes(axes: Sequence[te.Axis], body: Stmt, kind: str) -> Stmt:
     """Return loops over axes, without axes of one element, which would hide contiguous memory."""
     units: dict[Var, Expr] = {var: as_expr(0) for var, extent in axes if extent == 1}
-    kept = [axis for axis in axes if axis[0] not in units]
-    return loop_nest(kept, substitute_in_stmt(body, units) if units else body, kind)
+    long_axes = [axis for axis in axes if axis[0] not in units]
+    return loop_nest(long_axes, substitute_in_stmt(body, units) if units else body, kind)
 
 
 def _max_load_stride(stmt: Stmt, var: Var) -> int | None:
     """Return the largest distance in memory between the loads of successive iterations; None if it
     varies.
     """
-    found = [linear_form(load.index, {}).coefficient(var) for s in walk_stmts(stmt) for load in direct_loads(s)]
-    return None if None in found else max((abs(factor or 0) for factor in found), default=0)
+    strides = [linear_form(load.index, {}).coefficient(var) for s in walk_stmts(stmt) for load in direct_loads(s)]
+    return None if None in strides else max((abs(factor or 0) for factor in strides), default=0)
 
 
 def _choose_reduction_loop_nest(
@@ -264,8 +271,8 @@ def _part_count_of_reduction_for_threads(reduction: _ReductionParts, free_axes: 
     if threads is None:
         return 0
     values = constant_unit_step_range(reduction.update)
-    one = math.prod(extent for _, extent in free_axes[:-1]) == 1 and values.start == 0
-    long = one and len(values) >= 4 * threads.parts and len(values) * free_axes[-1][1] >= threads.long
+    is_single_row = math.prod(extent for _, extent in free_axes[:-1]) == 1 and values.start == 0
+    long = is_single_row and len(values) >= 4 * threads.parts and len(values) * free_axes[-1][1] >= threads.long
     return threads.parts if long else 0
 
 
@@ -277,18 +284,18 @@ def _reduce_in_parts_of_accumulator_rows(reduction: _ReductionParts, var: Var, e
     if not isinstance(loop, For):
         raise AssertionError("a long reduction is a loop")
     part, lane = Var("part"), Var("l")
-    kept = reduction.builder.allocate_scratch(
+    part_rows = reduction.builder.allocate_scratch(
         f"{reduction.acc.name}_parts", reduction.acc.dtype, part_count * extent, shared=True
     )
     begin, end = (at * as_expr(loop.end) // part_count for at in (part, part + 1))
     update = replace(loop, end=end, begin=begin)
-    store = Store(kept, part * extent + var, reduction.acc)
+    store = Store(part_rows, part * extent + var, reduction.acc)
     rows = forall(
         part, part_count, _reduce_with_accumulator_row(replace(reduction, update=update, finish=(store,)), var, extent)
     )
-    total: Expr = Load(kept, lane)
+    total: Expr = Load(part_rows, lane)
     for k in range(1, part_count):
-        total = binary(reduction.op, total, Load(kept, lane + k * extent))
+        total = binary(reduction.op, total, Load(part_rows, lane + k * extent))
     finish = Block((Declare(reduction.acc, total), *reduction.finish))
     return Block((rows, forall(lane, extent, _replace_vars_with_memory(finish, {var: lane}))))
 

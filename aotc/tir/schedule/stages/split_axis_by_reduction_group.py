@@ -34,12 +34,12 @@ def split_axis_read_by_group_reduction(outputs: Sequence[te.Tensor], plan: Stora
     if len(ways) != 1 or not all(isinstance(tensor, simple) for tensor in plan.order):
         return tuple(outputs)
     ((shape, axis, size),) = ways
-    made: dict[te.Tensor, te.Tensor] = {}
+    new_tensors: dict[te.Tensor, te.Tensor] = {}
     for tensor in plan.order:
-        made[tensor] = fresh = _rebuild_tensor_on_replaced_sources(tensor, made)
+        new_tensors[tensor] = fresh = _rebuild_tensor_on_replaced_sources(tensor, new_tensors)
         if isinstance(fresh, te.Compute) and tensor in plan.stored and fresh.shape == shape:
-            made[tensor] = _view_of_tensor_with_split_axis(fresh, axis, size)
-    return tuple(made[output] for output in outputs)
+            new_tensors[tensor] = _view_of_tensor_with_split_axis(fresh, axis, size)
+    return tuple(new_tensors[output] for output in outputs)
 
 
 def _axis_splits_at_group_reduction_reads(tensor: te.Tensor, plan: StoragePlan) -> Iterator[_AxisSplit]:
@@ -51,11 +51,11 @@ def _axis_splits_at_group_reduction_reads(tensor: te.Tensor, plan: StoragePlan) 
     results = {t.shape for t in plan.stored if isinstance(t, te.Reduce)}
     needs = (need for need in plan.needs.get(tensor, ()) if need[0].shape in results)
     for _, read in needs:
-        for axis, (index, (own, extent)) in enumerate(zip(read.indices, tensor.axes, strict=False)):
-            if index is own or extent == 1:
+        for axis, (index, (axis_var, extent)) in enumerate(zip(read.indices, tensor.axes, strict=False)):
+            if index is axis_var or extent == 1:
                 continue
             match index:
-                case Binary(op="floordiv", a=var, b=Const(value=size)) if var is own and extent % size == 0:
+                case Binary(op="floordiv", a=var, b=Const(value=size)) if var is axis_var and extent % size == 0:
                     if axis == len(read.indices) - 1:
                         yield tensor.shape, axis, int(size)
             break
@@ -92,5 +92,5 @@ def _view_of_tensor_with_split_axis(tensor: te.Compute, axis: int, group_size: i
     pair = ((group, extent // group_size), (place, group_size))
     axes = (*tensor.axes[:axis], *pair, *tensor.axes[axis + 1 :])
     body = substitute(tensor.body, {var: group * group_size + place})
-    made = replace(tensor, shape=tuple(n for _, n in axes), axes=axes, body=body)
-    return te.view(made, tensor.shape, tensor.name)
+    split_tensor = replace(tensor, shape=tuple(n for _, n in axes), axes=axes, body=body)
+    return te.view(split_tensor, tensor.shape, tensor.name)

@@ -89,9 +89,9 @@ def _can_compute_in_epilogue(
     if not isinstance(tensor, te.Compute) or isinstance(stage.anchor, te.Extern) or tensor.size == 0:
         return False
     ranges = tensor_graph.inclusive_ranges_of_axes(tensor.axes)
-    own: list[Expr] = [var for var, _ in tensor.axes]
+    axis_vars: list[Expr] = [var for var, _ in tensor.axes]
     return all(
-        tensor_graph.have_equal_flat_offsets(source, read.indices, tensor, own, ranges)
+        tensor_graph.have_equal_flat_offsets(source, read.indices, tensor, axis_vars, ranges)
         for source, read in reads
         if source in stage.roots
     )

@@ -88,8 +88,10 @@ class _StoragePlanner:
         for tensor in reversed(self.order):
             if isinstance(tensor, te.View):
                 for (stage, indices), times in self.reads.get(tensor, {}).items():
-                    moved = tensor_graph.indices_in_reshaped_tensor(tensor, indices, tensor.source, self.ranges[stage])
-                    self._record_read(tensor.source, stage, moved, times)
+                    source_indices = tensor_graph.indices_in_reshaped_tensor(
+                        tensor, indices, tensor.source, self.ranges[stage]
+                    )
+                    self._record_read(tensor.source, stage, source_indices, times)
             elif not isinstance(tensor, te.Placeholder):
                 self._decide_stored_or_inlined(tensor, cost[tensor])
 
@@ -183,9 +185,11 @@ def plan_storage(outputs: Sequence[te.Tensor], target: Target) -> StoragePlan:
     forced, limit = operands.keys() | map(tensor_graph.strip_views, outputs), target.budget.index_nodes
     planner = _StoragePlanner(order, target.store_cost, limit, target.gpu is not None, forced)
     planner.decide_storing_or_inlining_all_tensors()
-    reads = {t: [TensorRead(s, i, n) for (s, i), n in found.items()] for t, found in planner.reads.items()}
+    reads = {
+        t: [TensorRead(s, i, n) for (s, i), n in tensor_reads.items()] for t, tensor_reads in planner.reads.items()
+    }
     needs: dict[te.Tensor, list[tuple[te.Tensor, TensorRead]]] = {}
-    for tensor, read in ((tensor, read) for tensor, found in reads.items() for read in found):
+    for tensor, read in ((tensor, read) for tensor, tensor_reads in reads.items() for read in tensor_reads):
         needs.setdefault(read.stage, []).append((tensor, read))
     stored = [t for t in order if t in planner.stored]
     return StoragePlan(order, stored, reads, needs, operands, _inlined_tensors_worth_a_register(order, planner.stored))

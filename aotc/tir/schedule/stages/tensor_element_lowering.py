@@ -78,13 +78,13 @@ class ElementLowering:
         """Return the expression of a tensor's element: a load, a register or its inlined
         definition.
         """
-        found: Expr = run_recursive_task(self._lower_element_read_task(tensor, tuple(indices)))
-        return found
+        element: Expr = run_recursive_task(self._lower_element_read_task(tensor, tuple(indices)))
+        return element
 
     def lower_tensor_expr(self, expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
         """Lower a tensor expression, with its axes replaced by expressions as in `mapping`."""
-        found: Expr = run_recursive_task(self._lower_expr_task(expr, mapping))
-        return found
+        result: Expr = run_recursive_task(self._lower_expr_task(expr, mapping))
+        return result
 
     def lower_definition_of_element(self, tensor: te.Compute, indices: Sequence[Expr]) -> Expr:
         """Return the value of an element of a stored tensor, computed from its definition."""

@@ -255,9 +255,9 @@ def passes_page() -> str:
         "",
         "## The pipeline of graph passes",
         "In this order, each from the given level on, for the target `c`. Other targets add passes: GPUs run",
-        "`SplitArgs` and `FuseOutputs`, for example. `-O` and the option `opt_level` of `aotc.compile` take levels 0 to 3;",
-        "passes of level 4 change rounding or results, and run in `aotc.transform.PassContext(opt_level=4)` only, or if",
-        "its `required_pass` names them.",
+        "`SplitArgs` and `FuseOutputs`, for example. `-O` and the option `opt_level` of `aotc.compile` take levels",
+        "0 to 3. Passes of level 4 are less exact, or faster on some machines only. They run in `relay.build`",
+        "under `aotc.transform.PassContext(opt_level=4)`, or where `required_pass` names them.",
         "",
         table(
             ("pass", "from level"),

@@ -6,11 +6,12 @@ key = sha256_of_parts(preprocessed_source, flags, compiler)
 if (data := cache.get(key)) is None:
     data = ...                                       # make net.o
     cache.put(key, data)
-cache.trim_cache_to_size_limit()
+cache.trim_after_additions()
 
 An entry is a file with a SHA-256 of key and object, followed by the object.  Entries are created by
 renaming, so that other processes see a complete entry or none; an entry with a wrong checksum is
-deleted with a warning.  `trim_cache_to_size_limit` removes the least recently used entries.
+deleted with a warning.  `trim_cache_to_size_limit` removes the least recently used entries, and
+`trim_after_additions` does so when this process has added enough of them to make it worthwhile.
 Folders that other users may write to are not used, because objects are linked into programs that
 the user runs.  Errors of the cache cost time but never change a result; each kind is logged once as
 a warning.
@@ -23,17 +24,17 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import aotc_codegen
 import numpy as np
 
-from aotc.driver.temporary_folders import abandoned_temporary_files, open_for_atomic_write
+from aotc.driver.temporary_folders import is_abandoned_temporary_file, open_for_atomic_write
 from aotc.ir import AotcError
 
 LOG = logging.getLogger("aotc")
@@ -45,6 +46,8 @@ _ENTRY_SUFFIX: Final = ".entry"
 #: Patterns of names of subfolders and entries; other files in the folder are never touched.
 _SUBFOLDER_NAME_PATTERN: Final = re.compile(r"[0-9a-f]{2}")
 _ENTRY_NAME_PATTERN: Final = re.compile(rf"[0-9a-f]{{64}}{re.escape(_ENTRY_SUFFIX)}")
+#: Fraction of the free space that a process may fill before it trims a cache again.
+_FREE_FRACTION_BEFORE_NEXT_TRIM: Final = 1 / 8
 #: Version of the format of entries; entries of another version are never found.
 _ENTRY_FORMAT_VERSION: Final = "2"
 
@@ -91,6 +94,30 @@ def why_folder_is_untrusted(folder: Path) -> str:
 
 #: Cache folders for which a warning that they are not used was logged.
 _REFUSED_CACHE_FOLDERS: Final[set[Path]] = set()
+
+
+#: Bytes that this process may still add before it trims, by cache folder and size limit; a cache that
+#: it never trimmed has none.
+_BYTES_BEFORE_NEXT_TRIM: Final[dict[tuple[Path, int], int]] = {}
+
+
+class _CachedFile(NamedTuple):
+    """A regular file in a subfolder for entries."""
+
+    subfolder: os.DirEntry[str]
+    name: str
+    size_bytes: int
+    modification_time_seconds: float
+
+    @property
+    def path(self) -> Path:
+        """The path of the file."""
+        return Path(self.subfolder.path, self.name)
+
+    @property
+    def is_entry(self) -> bool:
+        """True if the file is named like an entry and lies in the subfolder of its name."""
+        return self.name[:2] == self.subfolder.name and _ENTRY_NAME_PATTERN.fullmatch(self.name) is not None
 
 
 @dataclass
@@ -181,32 +208,37 @@ class ObjectCache:
             if self._are_cache_folders_trusted(path.parent):
                 with open_for_atomic_write(path, permissions=0o600) as file:
                     file.write(_entry_checksum(key, data) + data)
+                if (self.folder, self.limit) in _BYTES_BEFORE_NEXT_TRIM:
+                    _BYTES_BEFORE_NEXT_TRIM[self.folder, self.limit] -= _CHECKSUM_BYTES + len(data)
 
-    def _cache_entries_and_file_states(self) -> list[tuple[Path, os.stat_result]]:
-        """Return the paths and states of all cache entries; other files in the folder are ignored."""
-        entries = []
-        for folder in self._cache_entry_subfolders():
-            for path in folder.iterdir():
-                if _ENTRY_NAME_PATTERN.fullmatch(path.name) and path.name[:2] == folder.name:
-                    with suppress(OSError):
-                        # removed in the meantime
-                        state = path.lstat()
-                        entries += [(path, state)] if stat.S_ISREG(state.st_mode) else []
-        return entries
+    def _files_in_entry_subfolders(self) -> Iterator[_CachedFile]:
+        """Yield the regular files in the subfolders for entries; unreadable folders, symbolic links
+        and files that are removed meanwhile are skipped.
 
-    def _cache_entry_subfolders(self) -> Iterator[Path]:
-        """Yield the subfolders that hold entries; unreadable folders and symbolic links are
-        skipped.
+        A cache may have tens of thousands of entries, therefore `os.scandir` is used: it needs one
+        system call for each file, and no `Path`.
         """
         with suppress(OSError):
-            for folder in self.folder.iterdir():
-                if _SUBFOLDER_NAME_PATTERN.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
-                    yield folder
+            for folder in _scan_folder(self.folder):
+                if _SUBFOLDER_NAME_PATTERN.fullmatch(folder.name) and folder.is_dir(follow_symlinks=False):
+                    with suppress(OSError):
+                        for file in _scan_folder(folder.path):
+                            with suppress(OSError):
+                                state = file.stat(follow_symlinks=False)
+                                if stat.S_ISREG(state.st_mode):
+                                    yield _CachedFile(folder, file.name, state.st_size, state.st_mtime)
 
     def cache_entry_count_and_total_bytes(self) -> tuple[int, int]:
         """Return the number of entries in the cache and their total size in bytes."""
-        sizes = [state.st_size for _, state in self._cache_entries_and_file_states()]
+        sizes = [file.size_bytes for file in self._files_in_entry_subfolders() if file.is_entry]
         return len(sizes), sum(sizes)
+
+    def trim_after_additions(self) -> None:
+        """Trim the cache if this process never did, or if it has since added an eighth of the space
+        that was free then; otherwise do nothing, because listing all entries takes time.
+        """
+        if _BYTES_BEFORE_NEXT_TRIM.get((self.folder, self.limit), 0) <= 0:
+            self.trim_cache_to_size_limit()
 
     def trim_cache_to_size_limit(self) -> None:
         """Remove the least recently used entries beyond the limit, and temporary files left by
@@ -215,32 +247,40 @@ class ObjectCache:
         # an unreadable folder holds no entries
         with suppress(OSError):
             if self._are_cache_folders_trusted():
-                for folder in self._cache_entry_subfolders():
-                    _remove_files_or_warn(abandoned_temporary_files(folder))
-                _remove_files_or_warn(self._oldest_cache_entries_over_size_limit())
+                files = list(self._files_in_entry_subfolders())
+                abandoned = (f.path for f in files if is_abandoned_temporary_file(f.name, f.modification_time_seconds))
+                _remove_files_or_warn(abandoned)
+                self._remove_oldest_entries_over_size_limit([f for f in files if f.is_entry])
 
-    def _oldest_cache_entries_over_size_limit(self) -> Iterator[Path]:
-        """Yield the least recently used entries to remove: down to `TRIMMED_FRACTION_OF_LIMIT` of
-        the limit if it is exceeded.
+    def _remove_oldest_entries_over_size_limit(self, entries: Sequence[_CachedFile]) -> None:
+        """If entries exceed the limit, remove the least recently used ones until their total size is
+        `TRIMMED_FRACTION_OF_LIMIT` of it.
         """
-        entries = sorted(self._cache_entries_and_file_states(), key=lambda e: e[1].st_mtime)
-        excess = sum(state.st_size for _, state in entries) - self.limit
-        excess += int((1 - TRIMMED_FRACTION_OF_LIMIT) * self.limit) if excess > 0 else 0
-        for path, state in entries:
-            if excess <= 0:
+        total_bytes = sum(entry.size_bytes for entry in entries)
+        allowed_bytes = self.limit if total_bytes <= self.limit else int(TRIMMED_FRACTION_OF_LIMIT * self.limit)
+        for entry in sorted(entries, key=lambda e: e.modification_time_seconds):
+            if total_bytes <= allowed_bytes:
                 break
-            yield path
-            excess -= state.st_size
+            _remove_files_or_warn([entry.path])
+            total_bytes -= entry.size_bytes
+        free_bytes = self.limit - total_bytes
+        _BYTES_BEFORE_NEXT_TRIM[self.folder, self.limit] = int(_FREE_FRACTION_BEFORE_NEXT_TRIM * free_bytes)
 
     def remove_all_cache_entries(self) -> tuple[int, int]:
         """Remove all entries of the cache; return their number and total size in bytes."""
         count_and_bytes = self.cache_entry_count_and_total_bytes()
-        _remove_files_or_warn(path for path, _ in self._cache_entries_and_file_states())
+        _remove_files_or_warn(file.path for file in self._files_in_entry_subfolders() if file.is_entry)
         return count_and_bytes
 
 
 def _entry_checksum(key: str, data: bytes) -> bytes:
     return hashlib.sha256(key.encode() + data).digest()
+
+
+def _scan_folder(folder: Path | str) -> list[os.DirEntry[str]]:
+    """Return the contents of a folder; OSError if it cannot be read."""
+    with os.scandir(folder) as contents:
+        return list(contents)
 
 
 def _remove_files_or_warn(paths: Iterable[Path]) -> None:

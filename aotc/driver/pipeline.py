@@ -262,7 +262,7 @@ class Compilation:
         ):
             yield
         if result_cache is not None and result_cache.misses:
-            result_cache.trim_cache_to_size_limit()
+            result_cache.trim_after_additions()
 
     @contextmanager
     def _activate_pass_context(self) -> Iterator[None]:

@@ -13,7 +13,6 @@ removes it: `unlocked_scratch_folders` finds it, and a warning asks the user to 
 """
 
 import os
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -91,12 +90,9 @@ def _is_locked(folder: Path) -> bool:
     return False
 
 
-def abandoned_temporary_files(folder: Path) -> Iterator[Path]:
-    """Yield temporary files, older than a day, that killed processes left in a folder of the cache."""
-    for path in folder.iterdir():
-        with suppress(OSError):
-            # removed in the meantime
-            state = path.lstat()
-            old = time.time() - state.st_mtime > _ABANDONED_SECONDS
-            if is_generated_temporary_file_name(path.name) and stat.S_ISREG(state.st_mode) and old:
-                yield path
+def is_abandoned_temporary_file(name: str, modification_time_seconds: float) -> bool:
+    """Return True if a file has the name of a temporary file of aotc and is older than a day, so that
+    a process that was killed must have left it.
+    """
+    is_old = time.time() - modification_time_seconds > _ABANDONED_SECONDS
+    return is_old and is_generated_temporary_file_name(name)

@@ -503,4 +503,4 @@ class ObjectCompiler:
                     kill_all_programs()
                 raise
         if self.toolchain.cache is not None and self.toolchain.cache.misses:
-            self.toolchain.cache.trim_cache_to_size_limit()
+            self.toolchain.cache.trim_after_additions()

@@ -255,6 +255,24 @@ def test_entries_used_longest_ago_go_first(cache: ObjectCache) -> None:
     assert cache.cache_entry_count_and_total_bytes() == (count, used)
 
 
+def test_compilations_trim_when_they_have_added_enough(cache: ObjectCache) -> None:
+    """A first trim, a small addition that needs none, and one that fills more than an eighth of the free space."""
+    filled(cache, 4, 1000)
+    cache = ObjectCache(cache.folder, 12_000)
+    cache.trim_after_additions()
+    abandoned = next(cache.folder.iterdir()) / ".aotc-0123456789abcdef"  # a trim would remove it
+    abandoned.touch()
+    os.utime(abandoned, (0, 0))
+    cache.put("small", bytes(500))
+    ObjectCache(cache.folder, 12_000).trim_after_additions()
+    assert abandoned.exists()
+    cache.put("large", bytes(800))
+    ObjectCache(cache.folder, 12_000).trim_after_additions()
+    assert not abandoned.exists()
+    ObjectCache(cache.folder, 3000).trim_after_additions()  # a smaller limit is another cache
+    assert cache.cache_entry_count_and_total_bytes()[1] <= 3000
+
+
 def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache, tmp_path: Path) -> None:
     filled(cache, 2, 10)
     old = cache.folder / "ab" / ".aotc-0123456789abcdef"

@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-JOBS   ?= auto
+# One worker more than processors, because workers wait for compilers and other commands.
+JOBS   ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 MODEL  ?=
 TIME   ?= 10m
 SEED   ?=

@@ -55,8 +55,10 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(autouse=True, scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The cache of compiled objects: one for all tests of a process, not the user's."""
-    folder = tmp_path_factory.mktemp("cache")
+    """The cache of kernels and objects: one for all processes of this run, not the user's."""
+    run = tmp_path_factory.getbasetemp()
+    folder = (run.parent if "PYTEST_XDIST_WORKER" in os.environ else run) / "cache"
+    folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AOTC_CACHE_DIR", str(folder))
         yield folder

@@ -52,7 +52,7 @@ def check(cases: list[Case], folder: Path, *flags: str) -> None:
 
 
 def some_call_cases() -> list[Case]:
-    return draw(list(call_cases()), 120)
+    return draw(list(call_cases()), 60)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_large_index_values_wrap_like_data(tmp_path: Path) -> None:
     np.testing.assert_array_equal(actual, run_kernel(kernel, [])[0])
 
 
-@pytest.mark.parametrize(("compiler", "target", "part"), share(product(COMPILERS, ("c", "x86-64-v3"), range(PARTS)), 2))
+@pytest.mark.parametrize(("compiler", "target", "part"), share(product(COMPILERS, ("c", "x86-64-v3"), range(PARTS)), 1))
 def test_operators_compile_without_warnings(
     compiler: str, target: str, part: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -28,6 +28,7 @@ from aotc.ir.interrupts import create_folders_remove_if_empty, postpone_signals,
 from aotc.runtime.library import is_aotc_project
 from tests.cli.invoke import DIGITS, relu
 from tests.driver.folders import emit, files_of, write
+from tests.share import share
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +118,7 @@ def is_complete(output: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("prepare", [absent, empty, former])
+@pytest.mark.parametrize("prepare", share([absent, empty, former], 1, always=[former]))
 def test_a_kill_at_any_moment_is_mended_by_the_next_compile(tmp_path: Path, prepare: Callable[[Path], None]) -> None:
     """Files of the user stay, a project with a manifest is whole, and the next compile recognizes what is ours."""
     complete = after(tmp_path / "complete", prepare, lambda o: emit(NEW, o))

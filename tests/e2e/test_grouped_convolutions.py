@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import aotc
+from tests.share import share
 from tests.targets.native import native_targets
 
 
@@ -72,7 +73,9 @@ def model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-@pytest.mark.parametrize("target", [*(t for t in native_targets() if t in {"c", "x86-64-v3", "x86-64-v4"}), "host"])
+@pytest.mark.parametrize(
+    "target", share([*(t for t in native_targets() if t in {"c", "x86-64-v3", "x86-64-v4"}), "host"], 2)
+)
 def test_results_are_those_of_onnx_runtime(target: str) -> None:
     made = model()
     rng = np.random.default_rng(1)

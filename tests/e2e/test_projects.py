@@ -174,7 +174,7 @@ def edge_models() -> dict[str, onnx.ModelProto]:
 EDGES = edge_models()
 
 
-@pytest.mark.parametrize("name", EDGES)
+@pytest.mark.parametrize("name", share(EDGES, 4))
 def test_unusual_models(name: str, tmp_path: Path, clang: str) -> None:
     """Strictly clean in C and C++, built by make, and right."""
     model = aotc.compile(EDGES[name], output=tmp_path / name, name=name, target="c", cflags=["-O1"])

@@ -11,6 +11,7 @@ import contextlib
 import io
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.ir import TensorType
 from aotc.reporting.model_inspection import inspect_model
-from tests.share import share_of_each
+from tests.share import share, share_of_each
 from tests.targets.firmware import board
 from tests.targets.machines import has_vnni
 
@@ -168,7 +169,7 @@ def largest(report: Any) -> float:
     return max(o.max_abs for case in usual for o in case.outputs)
 
 
-@pytest.mark.parametrize(("name", "how"), share_of_each(NETS, HOW, 3))
+@pytest.mark.parametrize(("name", "how"), share_of_each(NETS, HOW, 1))
 def test_bytes_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
     path = quantized(NETS[name](), tmp_path, how)
     report = verify(path, seeds=3)
@@ -190,7 +191,7 @@ def test_bytes_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(session.run(None, x)[0], want, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(("name", "how"), share_of_each(NETS, ["qdq-u8-channel", "qdq-s8-channel", "qop-s8"], 1))
+@pytest.mark.parametrize(("name", "how"), share(product(NETS, ["qdq-u8-channel", "qdq-s8-channel", "qop-s8"]), 2))
 def test_all_levels_and_targets_give_equal_bits(name: str, how: str, tmp_path: Path) -> None:
     path, shape = quantized(NETS[name](), tmp_path, how), NETS[name]().shape
     rng = np.random.default_rng(5)

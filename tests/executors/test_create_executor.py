@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.relay_api.executor import flatten_tuple_inputs
 from tests.ops.harness import assert_agrees, constants, flat, type_of_value
+from tests.share import share
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 STATIC = ("graph", "aot")
@@ -43,12 +45,6 @@ SAMPLES = 2
 """Most samples of an operator."""
 PARTS = 5
 """Programs that the samples of all operators are computed by, each of every fifth operator."""
-TURNS = [
-    pytest.param(k, target, marks=pytest.mark.slow if k % 2 != j else ())
-    for k in range(PARTS)
-    for j, target in enumerate(("c", "llvm"))
-]
-"""Every program, for the targets in turn; for both in all tests."""
 
 
 def pair(name: str = "x") -> Var:
@@ -89,16 +85,18 @@ def test_quick_start_network(kind: str) -> None:
     assert str(out.numpy().flatten()[:10]).strip("[]").split() == SOFTMAX.split()
 
 
-WORKLOADS = [
-    pytest.param(mlp.get_workload, {"batch_size": 2}, (2, 1, 28, 28), id="mlp"),
-    pytest.param(dcgan.get_workload, {"ngf": 8}, (1, 100), id="dcgan"),
-    pytest.param(squeezenet.get_workload, {"image_shape": (3, 64, 64)}, (1, 3, 64, 64), id="squeezenet"),
-    pytest.param(mobilenet.get_workload, {"image_shape": (3, 32, 32)}, (1, 3, 32, 32), id="mobilenet"),
-]
+#: Functions that make a network and its parameters, their options, and the shape of the input.
+WORKLOADS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[int, ...]]] = {
+    "mlp": (mlp.get_workload, {"batch_size": 2}, (2, 1, 28, 28)),
+    "dcgan": (dcgan.get_workload, {"ngf": 8}, (1, 100)),
+    "squeezenet": (squeezenet.get_workload, {"image_shape": (3, 64, 64)}, (1, 3, 64, 64)),
+    "mobilenet": (mobilenet.get_workload, {"image_shape": (3, 32, 32)}, (1, 3, 32, 32)),
+}
 
 
-@pytest.mark.parametrize(("get_workload", "options", "shape"), WORKLOADS)
-def test_workloads(get_workload: Callable[..., Any], options: dict[str, Any], shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("name", share(WORKLOADS, 2))
+def test_workloads(name: str) -> None:
+    get_workload, options, shape = WORKLOADS[name]
     mod, params = get_workload(**options)
     data = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
     results = [
@@ -133,7 +131,7 @@ def samples_of(part: int) -> list[tuple[OpDef, Sample]]:
     return [(op, sample) for op in compiled[part::PARTS] for sample in spread(list(op.samples()))]
 
 
-@pytest.mark.parametrize(("part", "target"), TURNS)
+@pytest.mark.parametrize(("part", "target"), share(product(range(PARTS), ("c", "llvm")), 3))
 def test_samples_of_every_operator(part: int, target: str) -> None:
     cases = samples_of(part)
     mod, args = program_of(cases)
@@ -153,7 +151,7 @@ def test_samples_of_every_operator(part: int, target: str) -> None:
     assert not wrong, "\n".join(f"{kind}, {name}: {why}" for (kind, name), why in wrong.items())
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(functions(control_flow=False), min_size=8, max_size=8), st.integers(0, 3))
 def test_random_static_programs(programs: list[Function], opt_level: int) -> None:
     with aotc.transform.PassContext(opt_level=opt_level):

@@ -170,7 +170,7 @@ def test_disabled_passes_are_left_out(small_resnet: IRModule) -> None:
 
 # --- long chains
 
-LENGTH = 10_000
+LENGTH = 4_000  # several times the depth at which Python ends a recursion
 
 LINKS: dict[str, Callable[[Expr, int], Expr]] = {
     "exp": lambda x, _: exp(x),
@@ -182,6 +182,7 @@ LINKS: dict[str, Callable[[Expr, int], Expr]] = {
 
 
 def chain(link: Callable[[Expr, int], Expr], length: int) -> IRModule:
+    """A module of `length` calls, each with the result of the former one for an argument."""
     x = var("x", 1, 4, 2, 2)
     body: Expr = x
     for k in range(length):
@@ -189,9 +190,15 @@ def chain(link: Callable[[Expr, int], Expr], length: int) -> IRModule:
     return module_of(body, x)
 
 
+@pytest.fixture(scope="module")
+def long_chain() -> IRModule:
+    """A chain of multiplications, which all passes share: passes change no module, and building it takes a second."""
+    return chain(LINKS["multiply"], LENGTH)
+
+
 @pytest.mark.parametrize("make", PASSES.values(), ids=PASSES)
-def test_every_pass_takes_a_long_chain(make: Callable[[], Any]) -> None:
-    make()(chain(LINKS["multiply"], LENGTH))
+def test_every_pass_takes_a_long_chain(make: Callable[[], Any], long_chain: IRModule) -> None:
+    make()(long_chain)
 
 
 @pytest.mark.parametrize("make", PASSES.values(), ids=PASSES)

@@ -27,7 +27,7 @@ SEEDS, WIDE, AT_ONCE = 540, 2040, 60
 """Kernels from the first seeds are for every target, all of them for one."""
 WAS_WRONG = (24, 45, 181, 221, 320)
 """Seeds of kernels that gcc 12 compiles wrongly for x86-64-v3 or -v4 where loads stay under conditions."""
-SAMPLE = sorted({*WAS_WRONG, *range(0, SEEDS, 45), *range(SEEDS, WIDE, 75)})
+SAMPLE = sorted({*WAS_WRONG, *range(0, SEEDS, 90), *range(SEEDS, WIDE, 150)})
 VECTORS = [t for t in native_targets() if t != "c"]
 TARGETS = (*native_targets(), *FOREIGN, *PORTABLE)
 EVERY = [(t, first) for t in TARGETS for first in range(0, WIDE if t == "x86-64-v3" else SEEDS, AT_ONCE)]

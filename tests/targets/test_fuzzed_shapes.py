@@ -47,7 +47,7 @@ random_models = given(
 
 @pytest.mark.parametrize("target", share(native_targets(), 2))
 def test_any_shape(target: str) -> None:
-    @settings(relaxed, max_examples=6)
+    @settings(relaxed, max_examples=4)
     @random_models
     def run(drawn: list[Part], seed: int, level: int, accuracy: str) -> None:
         check(drawn, seed, target, level, accuracy)

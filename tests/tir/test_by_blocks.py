@@ -25,6 +25,7 @@ from aotc.tir.schedule.contraction import gpu_block_tiles
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu
+from tests.share import share
 from tests.tir.contractions import Case, conv, matmul
 
 CASES = {
@@ -59,7 +60,7 @@ def check(case: Case, kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "tile"), [*((name, tile) for name in CASES for tile in list(TILES)[1:]), ("float16", "few")]
+    ("name", "tile"), share([*((name, tile) for name in CASES for tile in list(TILES)[1:]), ("float16", "few")], 12)
 )
 def test_tiles_of_blocks_are_right(name: str, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if chosen := TILES[tile]:

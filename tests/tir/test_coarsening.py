@@ -28,7 +28,7 @@ from tests.tir.test_device import GROUPS, OPERATORS, check, values
 SMALL = replace(CUDA, gpu=Gpu(processors=1, warp=1))
 
 
-@pytest.mark.parametrize("group", share(range(GROUPS), 2))
+@pytest.mark.parametrize("group", share(range(GROUPS), 1))
 def test_samples_of_operators(group: int) -> None:
     for name in OPERATORS[group::GROUPS]:
         for sample in OPERATORS_BY_NAME[name].samples():

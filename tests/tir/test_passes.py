@@ -40,7 +40,7 @@ def verified(module: IRModule, target: str, **options: Any) -> list[Program]:
     return list(chosen.start_compilation(module).scheduled_programs)
 
 
-@pytest.mark.parametrize(("name", "target"), share([(n, t) for n in NETWORKS for t in TARGETS], 2))
+@pytest.mark.parametrize(("name", "target"), share([(n, t) for n in NETWORKS for t in TARGETS], 1))
 def test_networks(name: str, target: str) -> None:
     module, params = NETWORKS[name].get_workload(batch_size=1)
     assert verified(CompileOptions(params=params).import_as_graph_module(module), target)
@@ -66,7 +66,7 @@ def samples_of(names: Iterable[str]) -> IRModule:
     return IRModule({"main": Function(params, Tuple(results))})
 
 
-@pytest.mark.parametrize(("group", "target"), share([(g, t) for g in range(len(GROUPS)) for t in TARGETS], 8))
+@pytest.mark.parametrize(("group", "target"), share([(g, t) for g in range(len(GROUPS)) for t in TARGETS], 4))
 def test_samples_of_operators(group: int, target: str) -> None:
     assert verified(samples_of(GROUPS[group]), target, opt_level=0)
 

@@ -20,8 +20,9 @@
 /* Bytes more for each thread after the first. */
 #define NET_THREAD_WORKSPACE_BYTES 0
 #define NET_WEIGHTS_BYTES 68736
-/* Models with equal names of their numerics give equal bits; several names
- * are those of instruction sets, the best first. */
+/* A hash of all that decides the bits of results: models with equal hashes
+ * give equal bits.  A library with several instruction sets lists their
+ * different hashes, beginning with the best instruction set. */
 #define NET_NUMERICS "5484d52c3bcaf068"
 
 #define NET_INPUT_X_ELEMENTS 3136

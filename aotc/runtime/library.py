@@ -198,7 +198,7 @@ def _load_failure_error(path: Path, error: OSError) -> AotcError:
             text = f"{path} was compiled for {made_for}, this machine is {normalized_architecture_name()}"
             notes = []
             hint = "compile with " + option_text("target", "host") + " to run it here; "
-            hint += "docs/targets.md tells how to run it elsewhere"
+            hint += "docs/targets/cpu.md explains cross compilation"
         elif head.startswith(b"!<arch>\n"):
             text, notes = f"{path} is a static library, which programs are linked with; it cannot be run here", []
             hint = "compile with " + option_text("target", "host") + " to run the model on this machine"

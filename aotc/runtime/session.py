@@ -62,7 +62,7 @@ def load(
                (`session.threads`), which are then shared: their runs are executed one after another.
                The results are bitwise equal for any number.
 
-    isa        instruction set of the kernels to run, if the library has several (see docs/targets.md);
+    isa        instruction set of the kernels to run, if the library has several (see docs/targets/cpu.md);
                None: $AOTC_ISA, else the best one that the processor supports.  Results of different
                instruction sets may differ by rounding.
 

@@ -254,8 +254,10 @@ def passes_page() -> str:
         "and `--stop-after NAME` ends there. Options are fields of the pass, a frozen dataclass.",
         "",
         "## The pipeline of graph passes",
-        "In this order, each from the given level on (`-O`, `opt_level`), for the target `c`. Other targets add",
-        "passes, such as `SplitArgs` for GPUs.",
+        "In this order, each from the given level on, for the target `c`. Other targets add passes: GPUs run",
+        "`SplitArgs` and `FuseOutputs`, for example. `-O` and the option `opt_level` of `aotc.compile` take levels",
+        "0 to 3. Passes of level 4 are less exact, or faster on some machines only. They run in `relay.build`",
+        "under `aotc.transform.PassContext(opt_level=4)`, or where `required_pass` names them.",
         "",
         table(
             ("pass", "from level"),

@@ -5,7 +5,7 @@
 
 In: nothing; the network has the layers of a small DS-CNN and seeded random weights, so its answers mean nothing.  Use
 your own trained ONNX model in its place.  Out: the C project and the firmware in the given folder, and the output of
-the self-test on the emulated board.  Needs arm-none-eabi-gcc, qemu-system-arm and `pip install 'aotc[quantize]'`.
+the self-test on the emulated board.  Needs arm-none-eabi-gcc, qemu-system-arm and the extra `quantize`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aotc.checking.input_generation import file_or_random_and_scaled_inputs
+from aotc.checking.input_generation import Arrays, InputSet, file_or_random_and_scaled_inputs
+from aotc.checking.model_reference_runs import Reference
 from aotc.checking.output_comparison import (
     Comparison,
     compare_arrays,
@@ -16,6 +17,7 @@ from aotc.checking.output_comparison import (
     rejudge_by_signal_to_noise_ratio,
     signal_to_noise_decibels,
 )
+from aotc.checking.run_comparison import Case, Run, compare_runs_grouped_by_input_scale
 from aotc.ir.types import TensorType
 from aotc.relay.value_domains import ValueDomain
 
@@ -150,3 +152,38 @@ def test_results_beyond_a_discontinuity_are_compared_with_each_other() -> None:
     assert judged(1e-5).reason.startswith("error against the reference is ")
     # evaluations that do not agree excuse nothing
     assert not judged(0.5).ok
+
+
+def judge_with_lucky_second_evaluation(own_error: float, usual_rounding: float) -> Case:
+    """Judge a result with a relative error `own_error`, where the second evaluation has an error of
+    1e-6 for the given inputs and of `usual_rounding` for inputs that differ in their last bits.
+
+    The reference has an error of 6e-5.
+    """
+    x = np.random.default_rng(3).standard_normal(50).astype(np.float32)
+
+    def with_error(inputs: Arrays, error: float) -> Arrays:
+        y = np.sin(inputs["x"].astype(np.float64))
+        y[0] += error * y.std()
+        return {"y": y.astype(np.float32)}
+
+    reference = Reference(
+        "another",
+        lambda inputs: with_error(inputs, 6e-5),
+        lambda inputs: {"y": np.sin(inputs["x"].astype(np.float64))},
+        rounded=lambda inputs: with_error(inputs, 1e-6 if np.array_equal(inputs["x"], x) else usual_rounding),
+    )
+    given = InputSet("seed 7", {"x": x})
+    run = Run(given, given.arrays, with_error(given.arrays, own_error), reference.run(given.arrays))
+    (case,) = compare_runs_grouped_by_input_scale([run], 1e-5, reference)
+    return case
+
+
+def test_one_small_sample_of_the_rounding_error_does_not_fail_a_result() -> None:
+    """The rounding error of inputs next to the given ones is larger, so it explains the result's error."""
+    assert judge_with_lucky_second_evaluation(-3.9e-5, usual_rounding=2e-5).ok
+    # here rounding is as small for all neighboring inputs, and here the error is larger than four times rounding
+    assert not judge_with_lucky_second_evaluation(-3.9e-5, usual_rounding=1e-6).ok
+    assert not judge_with_lucky_second_evaluation(-7.9e-5, usual_rounding=1.5e-5).ok
+    # an error far beyond the accepted one is not judged again
+    assert not judge_with_lucky_second_evaluation(-4e-4, usual_rounding=2e-4).ok

@@ -30,7 +30,7 @@ WALK = (ROOT / "docs" / "walk.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8") + WALK
 DIAGRAMS = ROOT / "docs" / "diagrams"
 EXCERPTS: dict[str, str] = dict(re.findall(r"^```\w+ (.*?)\n(.*?)^```$", WALK, re.MULTILINE | re.DOTALL))
-PARTS = re.findall(r"^\*\*(.*?)\.\*\*(.*?)(?=^\*\*|\Z)", WALK, re.MULTILINE | re.DOTALL)
+PARTS = re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", WALK, re.MULTILINE | re.DOTALL)
 FILES = {head: re.findall(r"`(\S+\.py)`", text) for head, text in PARTS}
 
 

@@ -293,7 +293,7 @@ def test_memories_of_a_board_before_and_after(tmp_path: Path) -> None:
 def test_the_missing_package_is_named() -> None:
     with mock.patch("importlib.util.find_spec", lambda name: None), pytest.raises(aotc.AotcError) as caught:
         aotc.quantize(DIGITS, None, digits(1))
-    assert caught.value.diagnostics[0].hint == "pip install 'aotc[quantize]'"
+    assert caught.value.diagnostics[0].hint == "pip install onnxruntime"
 
 
 def test_unknown_settings() -> None:

@@ -63,6 +63,11 @@ def _linspace(start: float, stop: float, *shape: int, dtype: str = "float32") ->
     return np.linspace(start, stop, int(np.prod(shape))).astype(DType(dtype).numpy).reshape(shape)
 
 
+def _repeated(times: int, *values: float, dtype: str = "float32") -> Array:
+    """A vector that has each of the given values `times` times."""
+    return np.repeat(np.asarray(values), times).astype(DType(dtype).numpy)
+
+
 def _array(values: Any, dtype: str = "float32") -> Array:
     """The given values: a number, or nested lists of numbers."""
     with np.errstate(over="ignore"):
@@ -76,6 +81,7 @@ GENERATORS: Final[dict[str, Callable[..., Array]]] = {
     "full": _full,
     "arange": _arange,
     "linspace": _linspace,
+    "repeated": _repeated,
     "array": _array,
 }
 

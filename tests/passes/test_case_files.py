@@ -153,6 +153,7 @@ def test_errors_of_passes(tmp_path: Path) -> None:
         ("$array([[1.5], [-inf]])", (2, 1), 1.5),
         ("$arange(6, 2, 3)", (2, 3), 0),
         ("$linspace(0.5, 1, 3)", (3,), 0.5),
+        ("$repeated(2, 5, 6)", (4,), 5),
         ("$integers(4, 4, 2, seed=3)", (2,), 4),
         ("$uniform(2, 2, 1, 2)", (1, 2), 2),
         ("$normal(0, 3, dtype=float16)", (0, 3), None),

@@ -15,8 +15,6 @@ from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.instrument.op_count_changes import count_op_calls
 from aotc.relay.interpreter import evaluate
 from aotc.relay.transform import PackWeights
-from aotc.tir import Target
-from aotc.tir.target import get_target
 
 RNG = np.random.default_rng(0)
 
@@ -101,61 +99,6 @@ def int4(*shape: int) -> np.ndarray:
 def dequantized(integers: np.ndarray, scales: np.ndarray, axis: int, zeros: np.ndarray | None = None) -> relay.Expr:
     zeros = np.zeros(scales.shape, np.int32) if zeros is None else zeros
     return relay.qnn.op.dequantize(relay.const(integers), relay.const(scales), relay.const(zeros), axis=axis)
-
-
-SCALES = RNG.uniform(0.01, 0.1, 24).astype(np.float32)
-PACKED: dict[str, relay.Expr] = {
-    "one scale": dequantized(int4(24, 64), np.float32(0.5), 0),
-    "a scale of each unit": dequantized(int4(24, 64), SCALES, 0),
-    "zero points": dequantized(RNG.integers(0, 255, (24, 64)).astype(np.uint8), SCALES, 0, np.full(24, 128, np.int32)),
-    "transposed": relay.transpose(dequantized(int4(64, 24), SCALES, 1), (1, 0)),
-    "along the depth": relay.transpose(dequantized(int4(64, 24), np.repeat(SCALES[:4], 16), 0), (1, 0)),
-}
-
-
-@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (-1, -2), None])
-def test_axes_of_transposes(axes: tuple[int, int] | None) -> None:
-    """A transpose that moves nothing is no transpose."""
-    start = product(relay.transpose(dequantized(int4(64, 64), np.float32(0.5), 0), axes))
-    made = PackWeights(get_target("x86-64-v3"))(start)
-    assert count_op_calls(made)["nn.contrib_dense_bits"] == 1
-    x = RNG.standard_normal((3, 64)).astype(np.float32)
-    np.testing.assert_allclose(evaluate(made, x), evaluate(start, x), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("case", PACKED)
-def test_values(case: str) -> None:
-    start = product(PACKED[case])
-    made = PackWeights(get_target("x86-64-v3"))(start)
-    assert count_op_calls(made)["nn.contrib_dense_bits"] == 1
-    x = RNG.standard_normal((3, 64)).astype(np.float32)
-    np.testing.assert_allclose(evaluate(made, x), evaluate(start, x), rtol=1e-4, atol=1e-4)
-
-
-def scaled(integers: np.ndarray, scales: np.ndarray) -> relay.Expr:
-    return relay.multiply(relay.cast(relay.const(integers), dtype="float32"), relay.const(scales))
-
-
-GPU: Target = get_target("cuda")
-LEFT: dict[str, relay.Expr] = {
-    "floats": relay.const(RNG.standard_normal((24, 64)).astype(np.float32)),
-    "a scale of each element": relay.transpose(dequantized(int4(64, 24), np.resize(SCALES, 64), 0), (1, 0)),
-    "more than 8 bits": dequantized(RNG.integers(-999, 999, (24, 64)).astype(np.int16), SCALES, 0),
-    "a row of integers, and a scale of each unit": scaled(int4(1, 64), SCALES[:, None]),
-    "an integer of each unit, and a row of scales": scaled(int4(24, 1), np.resize(SCALES, (1, 64))),
-    "infinite scales": scaled(int4(24, 64), np.where(SCALES < 0.05, np.float32(np.inf), SCALES)[:, None]),
-}
-
-
-@pytest.mark.parametrize("case", LEFT)
-def test_what_is_left_alone(case: str) -> None:
-    start = product(LEFT[case])
-    assert PackWeights(get_target("x86-64-v3"))(start) is start
-
-
-def test_devices_are_left_alone() -> None:
-    start = product(PACKED["one scale"])
-    assert PackWeights(GPU)(start) is start
 
 
 @pytest.mark.parametrize("zeros", [False, True])

@@ -60,18 +60,6 @@ def test_parts_give_the_values_of_the_whole(layout: str, count: int, height: int
     np.testing.assert_array_equal(one, two)
 
 
-def test_what_is_read_twice_and_what_mixes_rows_ends_the_chain() -> None:
-    x = relay.var("x", shape=(1, 32, 12, 3))
-    first = relay.nn.relu(relay.nn.conv2d(x, weights(3, 3, 3, 8), data_layout="NHWC", kernel_layout="HWIO"))
-    small = relay.nn.avg_pool2d(first, pool_size=[2, 2], strides=[2, 2], layout="NHWC")
-    rows = weights(30, 1, 1)
-    for end in (first + relay.reverse(first, axis=1), first + rows, relay.nn.softmax(first, axis=1), small):
-        module = module_of(end, x)
-        assert PatchFirstLayers(4)(module) is module
-    module = module_of(chain(x, "NHWC"), x)
-    assert PatchFirstLayers(1)(module) is module and PatchFirstLayers(0)(module) is module
-
-
 def test_parts_take_less_memory_and_give_equal_bits() -> None:
     """By the option, in a compiled network; rows that are too few are left as they are."""
     x = relay.var("x", shape=(1, 48, 48, 3))
@@ -96,10 +84,3 @@ def test_the_pass_is_there_on_request() -> None:
         with PassContext(3, config={"compile.patches": count}):
             names = [item.info.name for item in pipeline(3, C)]
         assert ("PatchFirstLayers" in names) == (count > 1)
-
-
-def test_kernels_of_unknown_extents_end_a_chain() -> None:
-    x, channels = relay.var("x", shape=(1, 3, 12, 12)), relay.Any()
-    w = relay.var("w", shape=(channels, 3, 5, 3))
-    module = module_of(relay.nn.conv2d(relay.nn.relu(x), w, padding=(2, 1)), x, w)
-    assert PatchFirstLayers(2)(module) is module

@@ -43,13 +43,6 @@ def edged(text: str | aotc.IRModule, wanted: Any) -> aotc.IRModule:
     return InferType()(relay.parse(made.astext()))
 
 
-def refusals(text: str | aotc.IRModule, wanted: Any) -> list[str]:
-    with pytest.raises(aotc.AotcError) as caught:
-        edged(text, wanted)
-    assert all(d.code == "io-dtype" for d in caught.value.diagnostics)
-    return [d.message for d in caught.value.diagnostics]
-
-
 def dtypes(made: aotc.IRModule) -> list[str]:
     outputs = type_of(made.main.body)
     fields = getattr(outputs, "fields", [outputs])
@@ -175,77 +168,6 @@ def test_integers_that_are_moved_are_stated() -> None:
     )
     assert [m and m.zero_point for m in found] == [135, 9]
     np.testing.assert_array_equal(evaluate(made, np.uint8([128, 129, 130, 131])), [[0, 0], [1, 0]])
-
-
-def test_scales_along_an_axis_of_a_moved_tensor_are_refused() -> None:
-    x = relay.var("x", shape=(6,))
-    scale, zero = relay.const(np.float32([0.5, 0.25, 0.1])), relay.const(np.int32(0))
-    numbers = scale, zero
-    quantized = relay.qnn.op.quantize(relay.reshape(x, (2, 3)), *numbers, axis=1, out_dtype="int8")
-    start = aotc.IRModule.from_expr(relay.Function([x], relay.qnn.op.dequantize(quantized, *numbers, axis=1)))
-    text = "input 'x' cannot be int8: its scales differ along an axis of what it is moved to"
-    assert refusals(InferType()(start), {"x": "int8"}) == [text]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            'qnn.quantize(layout_transform(reshape(%x, newshape=[1, 4]), src_layout="NC", dst_layout="NC3c"), 0.5f, 7)',
-            "input 'x' cannot be int8: it feeds the result of layout_transform, not qnn.quantize alone",
-        ),
-        ("exp(%x)", "input 'x' cannot be int8: it feeds the result of exp, not qnn.quantize alone"),
-        ('qnn.quantize(%x, 0.5f, 7, out_dtype="int16")', "input 'x' cannot be int8: its integers are int16"),
-        (
-            'add(cast(qnn.quantize(%x, 0.5f, 7), dtype="int32"), cast(qnn.quantize(%x, 0.25f, 7), dtype="int32"))',
-            "input 'x' cannot be int8: it is quantized in several ways",
-        ),
-        (
-            "qnn.quantize(%x, max(%x), 7)",
-            "input 'x' cannot be int8: it feeds the result of max, not qnn.quantize alone",
-        ),
-    ],
-)
-def test_other_inputs_are_refused(text: str, message: str) -> None:
-    assert refusals(f"def @main(%x: Tensor[(4), float32]) {{ {text} }}", {"x": "int8"}) == [message]
-
-
-def test_everything_that_is_refused_is_told_at_once() -> None:
-    text = """
-    def @main(%x: Tensor[(4), float32], %s: float32, %y: Tensor[(4), float32], %z: Tensor[(4), float32]) {
-      (qnn.quantize(%y, %s, 0), exp(%x), %z)
-    }
-    """
-    assert refusals(text, "uint8") == [
-        "input 'x' cannot be uint8: it feeds the result of exp, not qnn.quantize alone",
-        "input 's' cannot be uint8: it feeds the result of qnn.quantize, not qnn.quantize alone",
-        "input 'y' cannot be uint8: its scale or zero point is computed when the model runs",
-        "input 'z' cannot be uint8: it feeds an output, not qnn.quantize alone",
-        "output 'output1' cannot be uint8: it comes from the result of exp, not from qnn.dequantize",
-        "output 'output2' cannot be uint8: it comes from %z, not from qnn.dequantize",
-    ]
-
-
-def test_names_and_types_that_do_not_exist() -> None:
-    assert refusals(BOTH, {"xx": "int8"}) == ["there is no input or output 'xx'"]
-    for wanted, wrong in (
-        ("int4", "'int4'"),
-        ({"": "int4"}, "'int4'"),
-        ({"y": "int8", "x": "int16"}, "'int16'"),
-        (8, "8"),
-    ):
-        assert refusals(BOTH, wanted)[0] == f"{wrong} is no data type of inputs and outputs"
-    assert refusals(BOTH, {"ids": "int8"}) == [
-        "input 'ids' cannot be int8: it feeds an output, not qnn.dequantize alone"
-    ]
-    stated = "def @main(%x: Tensor[(4), int8]) { qnn.dequantize(%x, 0.5f, 7) }"
-    assert refusals(stated, {"x": "float32"}) == ["input 'x' cannot be float32: the model's is int8"]
-
-
-def test_tuples_have_no_data_type() -> None:
-    text = "def @main(%x: (Tensor[(4), float32], float32)) { exp(%x.0) }"
-    assert edged(text, None).main.params
-    assert refusals(text, "int8") == ["%x is no tensor, and has no data type"]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import pytest
-from passes.graphs import const, module_of, ops, var
+from passes.graphs import ops
 
 from aotc.ir.transform import Pass, PassContext, Sequential
 from aotc.relay.binding import bind_params_by_name
-from aotc.relay.expr import Call, Constant, Function
+from aotc.relay.expr import Call, Function
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.testing import dcgan, squeezenet
 from aotc.relay.transform import (
     CanonicalizeOps,
@@ -56,12 +55,3 @@ def test_counts(name: str) -> None:
         module = FuseOps()(module)
     assert ops(module) == expected
     assert sum(isinstance(n, Call) and isinstance(n.op, Function) for n in post_order(module.main)) == fused
-
-
-@pytest.mark.parametrize(("value", "sums"), [(2.0, 1), ([2.0], 2), ([2.0, 2.0], 2)])
-def test_only_scalars_are_compared_by_value(value: object, sums: int) -> None:
-    x = var("x", 3, 2)
-    first, second = const(value), const(value)
-    assert isinstance(first, Constant) and first is not second
-    module = module_of(multiply(add(x, first), add(x, second)), x)
-    assert ops(EliminateCommonSubexpr()(module))["add"] == sums

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from passes.graphs import module_of, ops, var
 from passes.test_fuse_ops import groups
@@ -38,10 +39,11 @@ def test_a_network_fused_and_defused() -> None:
     assert_structural_equal(back, module)
 
 
-def test_a_long_chain_of_kernels() -> None:
+@pytest.mark.parametrize("length", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_a_long_chain_of_kernels(length: int) -> None:
     x = var("x", 2)
     body: Expr = x
-    for _ in range(10_000):
+    for _ in range(length):
         body = negative(body)
     module = module_of(body, x)
     assert_structural_equal(DefuseOps()(FuseOps(fuse_opt_level=0)(module)), module)

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 import aotc
 from aotc import relay
+from tests.share import share_of_each
 
 RNG = np.random.default_rng(0)
 
@@ -28,10 +31,11 @@ def looked_up(values: np.ndarray) -> aotc.IRModule:
     return aotc.IRModule.from_expr(relay.Function([rows], real))
 
 
-@pytest.mark.parametrize("dtype", ["int4", "uint4"])
-@pytest.mark.parametrize("shape", [(64, 32), (64, 33), (9, 4, 15)])
-@pytest.mark.parametrize("target", ["c", "host"])
-def test_compiled_tables(dtype: str, shape: tuple[int, ...], target: str) -> None:
+@pytest.mark.parametrize(
+    ("setting", "shape"), share_of_each(product(["int4", "uint4"], ["c", "host"]), [(64, 32), (64, 33), (9, 4, 15)], 1)
+)
+def test_compiled_tables(setting: tuple[str, str], shape: tuple[int, ...]) -> None:
+    dtype, target = setting
     values = table(dtype, *shape)
     made = aotc.compile(looked_up(values), target=target, cflags=["-O1"])
     plain = aotc.compile(looked_up(values), target=target, cflags=["-O1"], disabled_pass=["PackNibbles"])

@@ -15,6 +15,7 @@ from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.instrument.op_count_changes import count_op_calls
 from aotc.relay.interpreter import evaluate
 from aotc.relay.transform import PackWeights
+from tests.share import share
 
 RNG = np.random.default_rng(0)
 
@@ -101,7 +102,7 @@ def dequantized(integers: np.ndarray, scales: np.ndarray, axis: int, zeros: np.n
     return relay.qnn.op.dequantize(relay.const(integers), relay.const(scales), relay.const(zeros), axis=axis)
 
 
-@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("zeros", share([False, True], 1))
 def test_reproducible_bits_are_equal_on_all_targets(zeros: bool) -> None:
     """With one zero point vectors of 16 floats take weights from a table."""
     model, _ = n_bits(3, 144, 37, 4, 32, zeros)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AlterOpLayout: constant weights are packed for the target, results stay what they were."""
+"""AlterOpLayout on all targets, and its budget of larger parameters; `alter_op_layout.test` has single cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConvertLayout: the tutorial's numbers, every operator on reordered tensors, and compiled code in NHWC."""
+"""ConvertLayout on Relay's workloads, all operators and random graphs, and compiled; see `convert_layout.test`, too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DefuseOps undoes FuseOps; CanonicalizeCast gives every elementwise user its own widening cast."""
+"""DefuseOps on random functions, a network and a long chain; `defuse_ops.test` has single cases."""
 
 from __future__ import annotations
 

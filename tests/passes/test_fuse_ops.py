@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FuseOps: Relay's grouping, meaning unchanged, every operator inside a kernel to be."""
+"""FuseOps on random functions and networks, its limits, spans and work; `fuse_ops.test` has single cases."""
 
 from __future__ import annotations
 

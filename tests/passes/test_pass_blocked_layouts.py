@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts in blocks: operators in them, programs that functions of the user's own bring into them, folded scales."""
+"""Operators in blocks of channels, with layouts that registered functions choose, and compiled."""
 
 from __future__ import annotations
 

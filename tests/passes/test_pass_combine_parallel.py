@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CombineParallelConv2D, -Dense, -BatchMatmul: which calls become one, and with the same values."""
+"""Passes that combine parallel calls: a long chain and levels; `combine_parallel.test` has single cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FakeQuantizationToInteger and SelectSignedness: which operators become integers, with what values, and why not."""
+"""Reasons for which operators stay on real numbers, and SelectSignedness; see `fake_quantization.test`, too."""
 
 from __future__ import annotations
 

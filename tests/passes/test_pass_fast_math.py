@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FastMath and the operators that it puts in: which calls change, and how far the values are from the functions."""
+"""Accuracy of the approximations that FastMath inserts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlattenAtrousConv: which blocked convolutions are dilated ones."""
+"""FlattenAtrousConv in compiled code; `flatten_atrous_conv.test` has single cases."""
 
 from __future__ import annotations
 

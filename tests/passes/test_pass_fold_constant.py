@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FoldConstant beyond `fold_constant.test`: spans, wrong references of operators, and splats of all operators."""
+"""Spans, wrong references of operators, and splats of all operators; `fold_constant.test` has all other cases."""
 
 from __future__ import annotations
 

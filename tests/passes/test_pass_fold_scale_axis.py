@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FoldScaleAxis: which multiplications go into weights, and that the values stay what they are."""
+"""Spans of weights that FoldScaleAxis scales; `fold_scale_axis.test` has all other cases."""
 
 from __future__ import annotations
 

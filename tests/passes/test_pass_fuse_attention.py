@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FuseAttention: what it takes, what it leaves, and why."""
+"""Memory of compiled attention; `fuse_attention.test` has single cases."""
 
 from __future__ import annotations
 

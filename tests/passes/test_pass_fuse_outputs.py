@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FuseOutputs: which calls become further results of a kernel, and which stay."""
+"""FuseOutputs on random functions; `fuse_outputs.test` has single cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets, global functions and closures: normal forms, inlining, removal; each way computes the same, in C too."""
+"""Combinations of normal forms and inlining, and code compiled from them; see `normal_forms.test`, too."""
 
 from __future__ import annotations
 

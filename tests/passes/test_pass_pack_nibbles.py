@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants of 4 bits take half a byte for each element, and keep their values."""
+"""Tables of 4-bit integers in compiled code; `pack_nibbles.test` has single cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of few bits stay as they are, and their products keep their values."""
+"""Weights of few bits in compiled code; `pack_weights.test` has single cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PatchFirstLayers: the values of the whole, from parts of rows; where it begins and ends."""
+"""Patch-based inference: results of all divisions, and memory of compiled code; see `patches.test`, too."""
 
 from __future__ import annotations
 

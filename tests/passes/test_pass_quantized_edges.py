@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and outputs become integers where a graph quantizes and dequantizes them, and nowhere else."""
+"""QuantizedEdges changes the types of inputs and outputs; `quantized_edges.test` has its errors."""
 
 from __future__ import annotations
 

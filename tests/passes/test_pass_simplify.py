@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `simplify.test` cannot state: a predicate that forbids sharing, and which casts lose nothing."""
+"""A predicate that forbids sharing, and the casts that lose nothing; `simplify.test` has all other cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SplitArgs, and annotation.stop_fusion, which it relies on."""
+"""SplitArgs on long concatenations and in compiled code; `split_args.test` has single cases."""
 
 from __future__ import annotations
 

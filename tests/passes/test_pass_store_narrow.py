@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""StoreNarrow: which tensors between kernels become narrower, and which stay as they are."""
+"""StoreNarrow on random functions, its cost, and memory of compiled code; see `store_narrow.test`, too."""
 
 from __future__ import annotations
 

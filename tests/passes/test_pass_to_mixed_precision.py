@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ToMixedPrecision: which operators are reduced, where values are converted, and how close the results stay."""
+"""Options of ToMixedPrecision, workloads and compiled code; `to_mixed_precision.test` has single cases."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _options_with_installed_tflite_rounding(model: str | Path | Model, options: 
     """Return the compile options; for a TFLite file, with a rounding whose interpreter is
     installed.
     """
-    chosen = CompileOptions.from_keywords(options)
+    chosen = CompileOptions.from_keywords(options, verify)
     if not (isinstance(model, (str, Path)) and is_tflite_path(model)):
         return chosen
     stated = chosen.rounding or (chosen.config or {}).get("tflite.rounding")

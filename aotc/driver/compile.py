@@ -21,8 +21,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias
 from aotc_codegen.c.c_identifiers import c_model_identifier
 
 from aotc.driver.board_memory_map import read_memory_regions
-from aotc.driver.import_model import Cut, bind_params_as_constants, import_model_of_any_format, is_tflite_path
+from aotc.driver.import_model import (
+    Cut,
+    bind_params_as_constants,
+    import_model_of_any_format,
+    is_exported_program,
+    is_tflite_path,
+)
 from aotc.driver.memory_budgets import Budgets
+from aotc.driver.option_types import require_option_types
 from aotc.driver.output_folder import check_output_folder_is_writable
 from aotc.driver.pass_observers import require_known_passes
 from aotc.driver.pipeline import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
@@ -36,7 +43,6 @@ from aotc.ir import (
     budget_scope,
     did_you_mean_hint,
     option_text,
-    python_expression,
     require_known_name,
 )
 from aotc.relay.module import IRModule
@@ -64,6 +70,11 @@ def c_name_of_model(model: object, name: str | None) -> str:
     return c_model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
 
 
+def _is_onnx_model(model: object) -> bool:
+    """Return True for a ModelProto, without importing onnx."""
+    return hasattr(model, "graph") and hasattr(model, "opset_import")
+
+
 def _require_positive_dims(dims: Mapping[str, int]) -> None:
     """Raise AotcError (code "dims") naming every symbolic dimension whose value is not an integer
     of at least 1.
@@ -75,25 +86,15 @@ def _require_positive_dims(dims: Mapping[str, int]) -> None:
         raise AotcError("dims", text, hint=hint)
 
 
-#: Options that are lists of strings, and options that are mappings.
-_LIST_OPTIONS: Final = ("cflags", "cut_before", "cut_after", "disabled_pass")
-_MAPPING_OPTIONS: Final = ("params", "config", "input_shapes", "dims")
-
-
-def _require_option_types(options: CompileOptions) -> None:
-    """Raise AotcTypeError (code "option-type") for a string in place of a list, and for another
-    value in place of a mapping.
-    """
-    for keyword in _LIST_OPTIONS:
-        value = getattr(options, keyword)
-        if isinstance(value, str):
-            hint = f"write {keyword}={python_expression([value])}"
-            raise AotcTypeError("option-type", f"{keyword} must be a list of strings, not a string", hint=hint)
-    for keyword in _MAPPING_OPTIONS:
-        value = getattr(options, keyword)
-        if value is not None and not isinstance(value, Mapping):
-            text = f"{keyword} must be a mapping from names to values, not {type(value).__name__}"
-            raise AotcTypeError("option-type", text)
+def _require_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
+    """Raise AotcTypeError (code "option-type") unless the shapes of inputs are lists of integers."""
+    for name, shape in shapes.items():
+        sizes = () if isinstance(shape, (str, bytes)) or not isinstance(shape, Collection) else tuple(shape)
+        integral = all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes)
+        if not integral or (not sizes and shape not in ((), [])):
+            hint = "for example: " + option_text("input_shapes", {name: (1, 3, 224, 224)})
+            text = f"the shape of input {name!r} must be a list of integers, not {shape!r}"
+            raise AotcTypeError("option-type", text, hint=hint)
 
 
 def target_for_cuda_architectures(target: Target, archs: int | Sequence[int]) -> Target:
@@ -231,7 +232,7 @@ class CompileOptions:
     machine: Target = field(init=False)
 
     def __post_init__(self) -> None:
-        _require_option_types(self)
+        require_option_types(self)
         machine = resolve_target(self.target)
         if self.profile is not None:
             warnings.warn("the option profile is now named environment", DeprecationWarning, stacklevel=3)
@@ -266,20 +267,22 @@ class CompileOptions:
             hint = option_text("check_compiler", True) + " needs a build: leave "
             raise AotcError("compiler-check", text, hint=hint + option_text("build", False) + " out")
         _require_positive_dims(self.dims or {})
+        _require_shapes(self.input_shapes or {})
         # raise for invalid values
         self.pass_context()
         _ = self.ram_flash_and_stack_budgets
 
     @classmethod
-    def from_keywords(cls, keywords: Mapping[str, Any]) -> CompileOptions:
-        """Return options from keywords of a function that takes those of `compile`.
+    def from_keywords(cls, keywords: Mapping[str, Any], function: Callable[..., Any] | None = None) -> CompileOptions:
+        """Return options from the keywords that a function hands on, besides its own parameters.
 
         Raise AotcTypeError (code "unknown-option") for a keyword that is no option.
         """
         known = [f.name for f in fields(cls) if f.init]
+        own = [] if function is None else [*inspect.signature(function).parameters][:-1]
         for keyword in keywords:
             if keyword not in known:
-                hint = did_you_mean_hint(keyword, known) or f"options: {', '.join(known)}"
+                hint = did_you_mean_hint(keyword, [*own, *known]) or f"options: {', '.join([*own, *known])}"
                 raise AotcTypeError("unknown-option", f"there is no option {keyword!r}", hint=hint)
         return cls(**keywords)
 
@@ -302,7 +305,7 @@ class CompileOptions:
         rounding = {"tflite.rounding": self.rounding} if self.rounding else {}
         ends = {"compile.workspace_io": True} if self.workspace_io else {}
         config = {**(self.config or {}), **accuracy, **edges, **rounding, **ends}
-        return PassContext(self.opt_level, None, self.disabled_pass, instruments, config)
+        return PassContext(int(self.opt_level), None, self.disabled_pass, instruments, config)
 
     @property
     def accuracy_or_default(self) -> str:
@@ -342,9 +345,12 @@ class CompileOptions:
 
     def import_as_graph_module(self, model: Model) -> IRModule:
         """Convert a model in any supported form to a graph module whose parameters are constants."""
-        if not isinstance(model, (str, Path, IRModule)) and not hasattr(model, "graph"):
+        if not (isinstance(model, (str, Path, IRModule)) or is_exported_program(model) or _is_onnx_model(model)):
             kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
-            raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")
+            hint = "torch.export.export(module, example_inputs) exports a module of PyTorch"
+            is_module = hasattr(model, "forward")
+            text = f"a model is {kinds}, not {type(model).__name__}"
+            raise AotcTypeError("model", text, hint=hint if is_module else "")
         if self.rounding and not is_tflite_path(model):
             text = "the rounding is chosen for TFLite models alone; others state their own"
             raise AotcError("tflite-rounding", text, hint="leave " + option_text("rounding") + " out")

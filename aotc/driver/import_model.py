@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.ir import AotcError, frozen, open_regular_file, option_text
+from aotc.ir import COMPILE_CALL, AotcError, frozen, open_regular_file, option_text
 from aotc.relay.frontend.onnx import cut_model, from_onnx, load_model
 from aotc.relay.graph_api import IRModule, bind_params_by_name
 from aotc.relay.text.parser import parse
@@ -119,7 +119,8 @@ def require_tflite_model_is_not_cut(model: Any, cut: Cut) -> None:
     """
     if cut and is_tflite_path(model):
         text = "a part of a TFLite model cannot be compared: its interpreters run whole models"
-        raise AotcError("cut", text, hint="compile the part (aotc compile), or compare the whole model")
+        hint = "compile the part (" + COMPILE_CALL + "), or compare the whole model"
+        raise AotcError("cut", text, hint=hint)
 
 
 def import_model_of_any_format(

@@ -22,8 +22,8 @@ from typing import Final, TypeAlias
 from aotc.driver.object_cache import ObjectCache, sha256_of_parts, user_object_cache
 from aotc.driver.subprocesses import FinishedProcess, kill_all_programs, run_program
 from aotc.ir import (
+    COMPILE_CALL,
     AotcError,
-    command_or_python,
     frozen,
     normalized_architecture_name,
     option_text,
@@ -205,12 +205,11 @@ def require_cpu_can_run(target: Target) -> None:
         reason = f"the processor lacks {', '.join(sorted(lacks, key=len)[0])}"
     else:
         return
-    compiling = command_or_python(command="`aotc compile`", python="aotc.compile")
     hint = "take " + option_text("target", "host") + " for what runs here; "
-    hint += compiling + " builds libraries for other machines"
+    hint += COMPILE_CALL + " builds libraries for other machines"
     if target.bare:
         hint = "take " + option_text("target", "c") + ": integer models give equal bytes; "
-        hint += compiling + " with " + option_text("selftest", True) + " makes a test for the board, "
+        hint += COMPILE_CALL + " with " + option_text("selftest", True) + " makes a test for the board, "
         hint += "or QEMU, itself (docs/tutorials/model_to_board.md)"
     raise AotcError("cpu", f"code for {target.name} cannot run here: {reason}", hint=hint)
 

@@ -83,6 +83,7 @@ from aotc.ir.op import installed_ops as installed_ops
 from aotc.ir.op import is_any_op_attr_registered as is_any_op_attr_registered
 from aotc.ir.op import register_op_attr as register_op_attr
 from aotc.ir.op import require as require
+from aotc.ir.option_references import COMPILE_CALL as COMPILE_CALL
 from aotc.ir.option_references import command_or_python as command_or_python
 from aotc.ir.option_references import join_texts as join_texts
 from aotc.ir.option_references import option_text as option_text

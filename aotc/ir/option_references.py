@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from aotc.ir.frozen_dataclass import frozen
 from aotc.ir.terminal_safe_text import escape_unsafe_text
@@ -149,3 +149,7 @@ def python_expression(value: object) -> str:
             return f"[{', '.join(map(python_expression, value))}]"
         case _:
             return repr(value)
+
+
+#: The entry point of the compiler.
+COMPILE_CALL: Final = command_or_python(command="`aotc compile`", python="aotc.compile")

@@ -275,7 +275,7 @@ def benchmark_model(
     lists these outputs, "warnings" lists constant ones.
     """
     require_known_rivals(against)
-    chosen = CompileOptions.from_keywords(options)
+    chosen = CompileOptions.from_keywords(options, benchmark_model)
     require_cpu_can_run(chosen.machine)
     path = Path(model)
     require_tflite_model_is_not_cut(path, chosen.cut)

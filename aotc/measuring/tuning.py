@@ -324,7 +324,7 @@ def tune_contractions(
     measurements fail.
     """
     records = _open_writable_tuning_store(store)
-    chosen = CompileOptions.from_keywords(options)
+    chosen = CompileOptions.from_keywords(options, tune_contractions)
     if chosen.machine.gpu is not None:
         profiler = command_or_python(command="`aotc run --profile`", python="aotc.measuring.profile.profile_library")
         hint = "take a target that runs C; " + profiler + " measures the times of kernels on GPUs"

@@ -20,7 +20,16 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.checking.input_generation import Arrays
-from aotc.ir import AotcError, Array, Diagnostic, TensorType, did_you_mean_hint, open_regular_file, translate_os_errors
+from aotc.ir import (
+    AotcError,
+    AotcTypeError,
+    Array,
+    Diagnostic,
+    TensorType,
+    did_you_mean_hint,
+    open_regular_file,
+    translate_os_errors,
+)
 
 #: Code of diagnostics about calibration data.
 DIAGNOSTIC_CODE: Final = "calibration"
@@ -55,6 +64,9 @@ def _calibration_arrays_by_source(
     """Yield the arrays by name from each file or set, with a description of their source; add
     errors to `problems`.
     """
+    if not isinstance(data, (str, Path, Iterable)) or isinstance(data, Mapping):
+        text = f"calibration data is a path or a list of mappings from names to arrays, not {type(data).__name__}"
+        raise AotcTypeError(DIAGNOSTIC_CODE, text)
     if not isinstance(data, (str, Path)):
         yield from ((f"set {k}", arrays) for k, arrays in enumerate(data))
         return

@@ -21,7 +21,7 @@ from typing import Any, Final
 import onnx
 
 from aotc.checking.input_generation import Arrays
-from aotc.ir import AotcError, Diagnostic, did_you_mean_hint, frozen, require_known_name
+from aotc.ir import COMPILE_CALL, AotcError, Diagnostic, did_you_mean_hint, frozen, require_known_name
 from aotc.ir.atomic_write import temporary_folder
 
 #: ONNX Runtime's names of calibration methods, and of types of weights.
@@ -124,7 +124,7 @@ def require_no_quantized_operators(model: onnx.ModelProto) -> None:
     quantized_nodes = [node for node in model.graph.node if _QUANTIZED_OPERATOR_PATTERN.search(node.op_type)]
     if quantized_nodes:
         text = f"the model is quantized already: node {quantized_nodes[0].name!r} is {quantized_nodes[0].op_type}"
-        raise AotcError("quantize", text, hint="`aotc compile` takes it as it is")
+        raise AotcError("quantize", text, hint=COMPILE_CALL + " takes it as it is")
 
 
 def copy_with_unique_node_names(model: onnx.ModelProto) -> onnx.ModelProto:

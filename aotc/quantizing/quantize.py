@@ -20,7 +20,7 @@ from aotc.driver.memory_budgets import FOOTPRINT_KEYS_BY_BUDGET
 from aotc.driver.pipeline import CompiledModel, bare_metal_footprint_or_none
 from aotc.driver.temporary_folders import open_output_file
 from aotc.driver.toolchain import require_cpu_can_run
-from aotc.ir import AotcError, Array, TensorType
+from aotc.ir import AotcError, AotcTypeError, Array, TensorType, option_text
 from aotc.ir.atomic_write import require_not_an_input_file
 from aotc.measuring.bench import time_contestants_in_turns
 from aotc.measuring.competitors import Contestant, load_and_time_first_run, load_aotc_library
@@ -81,8 +81,8 @@ def quantize(
 
     Raises AotcError with a diagnostic for each problem of model, settings or calibration data.
     """
-    settings = Settings(per_channel, method, weights, tuple(exclude))
-    chosen = CompileOptions.from_keywords(options)
+    settings = Settings(per_channel, method, weights, _names_of_excluded_nodes(exclude))
+    chosen = CompileOptions.from_keywords(options, quantize)
     import_onnxruntime_quantizer()
     _require_onnx_model_and_output(model, output)
     if chosen.build and not chosen.machine.bare:
@@ -110,6 +110,14 @@ def quantize(
         "suggested_exclusions": suggest_layers_to_leave_in_float(layers),
     }
     return report | _compare_memory_or_times(model, quantized, compared, chosen, seconds)
+
+
+def _names_of_excluded_nodes(exclude: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of nodes to exclude; AotcTypeError (code "quantize") for a single string."""
+    if isinstance(exclude, str):
+        hint = "write " + option_text("exclude", [exclude])
+        raise AotcTypeError("quantize", "exclude must be a list of names of nodes, not a string", hint=hint)
+    return tuple(exclude)
 
 
 def _require_onnx_model_and_output(model: object, output: str | Path | None) -> None:

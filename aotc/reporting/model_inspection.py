@@ -14,7 +14,7 @@ from typing import Any
 
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import bare_metal_footprint_or_none
-from aotc.ir import AotcError, Span, TensorType
+from aotc.ir import COMPILE_CALL, AotcError, Span, TensorType
 from aotc.ir.diagnostics import diagnostic_texts
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.frontend.onnx.model_inputs import options_to_fix_dims, resolve_model_input_types
@@ -104,7 +104,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     arena during each step.  "footprint" is the estimated memory of a bare-metal project, as in its
     metadata; None for other targets.
     """
-    chosen = CompileOptions.from_keywords(options)
+    chosen = CompileOptions.from_keywords(options, inspect_model)
     try:
         work = chosen.start_compilation(path)
     except AotcError as error:
@@ -189,5 +189,7 @@ def inspect_project(path: str | Path) -> dict[str, Any]:
     folder = Path(path)
     folder = folder if folder.is_dir() else folder.absolute().parent.parent
     if not is_aotc_project(folder):
-        raise AotcError("not-a-project", f"{folder} holds no project written by aotc", hint="run `aotc compile` first")
+        raise AotcError(
+            "not-a-project", f"{folder} holds no project written by aotc", hint=COMPILE_CALL + " writes one"
+        )
     return read_project_metadata(folder)

@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from aotc.ir import (
+    COMPILE_CALL,
     AotcError,
     DType,
     Quantization,
@@ -151,7 +152,7 @@ def _checksum_from_metadata(library: Path) -> str:
         checksum = stated.get(file.relative_to(project).as_posix()) if isinstance(stated, dict) else None
         if isinstance(checksum, str):
             return checksum
-    hint = "it is in the metadata.json of the project that `aotc compile` built; or give the SHA-256 itself"
+    hint = "it is in the metadata.json of a compiled project; or give the SHA-256 itself"
     raise AotcError("checksum", f"the metadata has no checksum of {library}", hint=hint)
 
 
@@ -189,7 +190,7 @@ def load_shared_library(path: Path, cffi_interface: Any = ffi) -> Any:
 
 def _load_failure_error(path: Path, error: OSError) -> AotcError:
     """Return an AotcError that explains why the dynamic linker cannot load a file."""
-    hint = "expected a library that `aotc compile` built for this machine, or the directory of a project"
+    hint = "expected a library that " + COMPILE_CALL + " built for this machine, or the directory of a project"
     text, notes = f"cannot load {path}", [str(error)]
     with suppress(OSError), path.open("rb") as file:
         head = file.read(20)

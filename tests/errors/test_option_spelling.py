@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
@@ -37,6 +38,7 @@ from aotc.measuring.bench import benchmark_model
 from aotc.measuring.profile import profile_library
 from aotc.measuring.run_library import run_library
 from aotc.measuring.tuning import tune_contractions
+from aotc.tir.target import get_target
 from tests.arch.sources import PYTHON, name_of, tree_of
 from tests.cli.invoke import DIGITS, call, refused
 
@@ -403,20 +405,66 @@ def test_other_functions_than_compile(tmp_path: Path) -> None:
     assert "--project takes the directory" in refused("verify", DIGITS, "--project", tmp_path / "net")
 
 
-def test_names_and_types_of_keywords() -> None:
-    for keywords, text in (
-        ({"dim": {"n": 1}}, "there is no option 'dim'\n  hint: did you mean 'dims'"),
-        ({"cflags": "-O2"}, 'cflags must be a list of strings, not a string\n  hint: write cflags=["-O2"]'),
-        ({"disabled_pass": "FuseOps"}, 'hint: write disabled_pass=["FuseOps"]'),
-        ({"dims": 3}, "dims must be a mapping from names to values, not int"),
-    ):
-        with pytest.raises(TypeError, match=re.escape(text)):
-            aotc.compile(DIGITS, **keywords)  # type: ignore[arg-type]
+WRONG_KEYWORDS: list[tuple[dict[str, Any], str]] = [
+    ({"dim": {"n": 1}}, "there is no option 'dim'\n  hint: did you mean 'dims'"),
+    ({"cflags": "-O2"}, "cflags must be a list of strings, not '-O2'\n  hint: write cflags=[\"-O2\"]"),
+    ({"cflags": [3]}, "cflags must be a list of strings, not a value of type list"),
+    ({"disabled_pass": "FuseOps"}, 'hint: write disabled_pass=["FuseOps"]'),
+    ({"dims": 3}, "dims must be a mapping from names to values or None, not 3"),
+    ({"threads": 4}, "threads must be True, False or None, not 4"),
+    ({"build": "no"}, "build must be True or False, not 'no'"),
+    ({"target": None}, "target must be a string or a Target, not None"),
+    ({"output": 3}, "output must be a string, a path or None, not 3"),
+    ({"opt_level": "3"}, "opt_level must be an integer, not '3'"),
+    ({"cc": ["gcc"]}, "cc must be a string or None, not a value of type list"),
+    ({"cc_timeout": "30m"}, "cc_timeout must be a number or None, not '30m'"),
+    ({"ram": "64K"}, "ram must be an integer or None, not '64K'"),
+    ({"cuda_arch": "80"}, "cuda_arch must be an integer, a list or None, not '80'"),
+    ({"progress": 3}, "progress must be a function, not 3"),
+    ({"input_shapes": {"x": 3}}, "the shape of input 'x' must be a list of integers, not 3"),
+    ({"input_shapes": {"x": ("n", 3)}}, "the shape of input 'x' must be a list of integers, not ('n', 3)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "text"), WRONG_KEYWORDS, ids=lambda value: " ".join(value) if isinstance(value, dict) else ""
+)
+def test_names_and_types_of_keywords(keywords: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(text)):
+        aotc.compile(DIGITS, **keywords)
+    if keywords.keys() != {"output"}:
         with pytest.raises(TypeError, match=re.escape(text)):
             aotc.quantize(DIGITS, None, [], **keywords)
+
+
+def test_options_of_many_types() -> None:
+    """Values that the annotations allow are accepted, numpy's among them."""
+    chosen = CompileOptions.from_keywords({
+        "target": get_target("c"), "output": Path("x"), "opt_level": np.int64(2), "cflags": ("-O1",), "params": {},
+        "cc_timeout": 3, "threads": np.False_, "tuning": False, "cuda_arch": None, "io_dtype": {"x": "int8"},
+        "input_shapes": {"x": [np.int32(1), 3], "s": ()}, "instruments": (), "disabled_pass": [],
+    })  # fmt: skip
+    assert chosen.machine.name == "c" and chosen.opt_level == 2
+
+
+def test_other_mistakes_in_calls() -> None:
     with pytest.raises(TypeError, match=r'name the option, for example output="DIR"'):
         aotc.compile(DIGITS, "build/net")  # type: ignore[call-arg]
-    assert CompileOptions.from_keywords({"target": "c"}).machine.name == "c"
+    with pytest.raises(TypeError, match="did you mean 'per_channel'"):
+        aotc.quantize(DIGITS, None, [], per_chanel=True)
+    with pytest.raises(TypeError, match=r'write exclude=\["conv"\]'):
+        aotc.quantize(DIGITS, None, [], exclude="conv")
+    with pytest.raises(TypeError, match="calibration data is a path or a list of mappings"):
+        aotc.quantize(DIGITS, None, 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"not int$"):
+        aotc.compile(3)  # type: ignore[arg-type]
+
+
+def test_modules_of_pytorch_are_exported_first() -> None:
+    torch = pytest.importorskip("torch")
+    for module in (torch.nn.ReLU(), torch.jit.trace(torch.nn.ReLU(), torch.zeros(3))):
+        with pytest.raises(TypeError, match=r"hint: torch\.export\.export\(module, example_inputs\)"):
+            aotc.compile(module)
 
 
 def test_tables_of_the_command_spell_options() -> None:

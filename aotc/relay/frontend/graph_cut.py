@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from aotc.ir import AotcError, did_you_mean_hint, frozen
+from aotc.ir import AotcError, did_you_mean_hint, frozen, option_text
 
 #: Diagnostic code of errors about cutting a model.
 CUT_ERROR_CODE = "cut"
@@ -70,9 +70,8 @@ def select_nodes_between_tensors(
             f"the outputs {_quoted_name_list(outputs)} do not depend on the "
             f"tensors {_quoted_name_list(useless)} through any node"
         )
-        raise AotcError(
-            CUT_ERROR_CODE, text, hint="leave these out of cut_before, or name outputs after them in cut_after"
-        )
+        hint = "leave these out of " + option_text("cut_before") + ", or name outputs after them in "
+        raise AotcError(CUT_ERROR_CODE, text, hint=hint + option_text("cut_after"))
     return Subgraph(
         sorted(node_indices),
         [*(name for name in inputs if name in reached and name not in stop_tensors), *stop_tensors],

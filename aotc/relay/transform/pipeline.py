@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from aotc.ir import AotcError, Op, Pass, PassContext, Sequential, is_any_op_attr_registered
+from aotc.ir import AotcError, Op, Pass, PassContext, Sequential, is_any_op_attr_registered, option_text
 from aotc.relay import transform as passes
 from aotc.relay.graph_api import Call, IRModule, Let, post_order
 from aotc.relay.op.op import ALTER_OP_LAYOUT, LEGALIZE
@@ -120,7 +120,8 @@ def require_lowering_passes(context: PassContext) -> None:
     ):
         if not context.pass_enabled(needed.info):
             text = f"the pass context disables {needed.info.name}, which makes {product}"
-            raise AotcError("build", text, hint="take it out of disabled_pass; opt_level is at least 0")
+            hint = "take it out of " + option_text("disabled_pass") + "; " + option_text("opt_level") + " is at least 0"
+            raise AotcError("build", text, hint=hint)
 
 
 def optimize(module: IRModule, target: Target) -> IRModule:

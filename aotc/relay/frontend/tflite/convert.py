@@ -135,7 +135,8 @@ class _Conversion:
         names = list(_number_duplicate_tensor_names([loaded.tensors[k].name for k in loaded.inputs]))
         for name in shapes.keys() - set(names):
             text = f"the model has no input {name!r}"
-            raise AotcError("tflite-pin", text, span=Span(loaded.source), hint=did_you_mean_hint(name, names))
+            hint = did_you_mean_hint(name, names) or f"inputs: {', '.join(names)}"
+            raise AotcError("tflite-pin", text, span=Span(loaded.source), hint=hint)
         params = []
         for number, name in zip(loaded.inputs, names, strict=True):
             tensor, span = loaded.tensors[number], Span(loaded.source, node=name)

@@ -23,6 +23,7 @@ from rich.progress import MofNCompleteColumn, Progress
 from aotc.cli.option_spelling import spell_for_command
 from aotc.driver.temporary_folders import open_output_file
 from aotc.ir.diagnostics import AotcError, diagnostic_texts
+from aotc.ir.terminal_safe_text import escape_unsafe_lines, escape_unsafe_text, escape_unsafe_texts
 
 #: Result of a command as --json prints it, and the parts printed otherwise.
 JsonObject: TypeAlias = Mapping[str, Any]
@@ -62,7 +63,7 @@ class Reporter:
     def show_current_item(self, item: str) -> None:
         """Show on a terminal which item of the current stage is being processed."""
         if not self._silent:
-            self._status.update(escape(f"{self._stage}: {item}"))
+            self._status.update(escape(f"{self._stage}: {escape_unsafe_text(item)}"))
 
     def show_progress(self, done: int, total: int, item: str) -> None:
         """Show on a terminal the number of finished items of the stage, the current item and the
@@ -89,13 +90,15 @@ class Reporter:
         self._status.stop()
 
     def print_result(self, data: JsonObject, render: Callable[[JsonObject], RenderedParts]) -> None:
-        """Print a result as JSON, or formatted by `render`, or not at all with --quiet."""
+        """Print a result as JSON, or formatted by `render`, or not at all with --quiet. Long texts,
+        which may come from a model, are shortened unless they are printed as JSON.
+        """
         self.stop_progress_display()
         shown = spell_for_command(data)
         if self.as_json:
             sys.stdout.write(_format_json(shown))
         elif not self.quiet:
-            for part in render(shown):
+            for part in render(escape_unsafe_texts(shown)):
                 self.console.print(spell_for_command(part))
 
     def print_text_or_json(self, data: JsonObject, text: str) -> None:
@@ -143,6 +146,13 @@ def _format_json(data: JsonObject) -> str:
     return json.dumps(data, indent=2, default=str) + "\n"
 
 
+class _SafeTextFormatter(logging.Formatter):
+    """Formats log records; long lines, which may come from a model, are shortened."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_unsafe_lines(super().format(record))
+
+
 @contextmanager
 def report_errors_and_exit(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> Iterator[Reporter]:
     """Context manager: yield a reporter for one command.
@@ -153,7 +163,8 @@ def report_errors_and_exit(quiet: bool = False, as_json: bool = False, verbose: 
     level = logging.WARNING if verbose == 0 else logging.INFO if verbose == 1 else logging.DEBUG
     reporter = Reporter(quiet, as_json)
     handler = RichHandler(console=reporter.errors, show_path=False, show_time=False)
-    logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
+    logging.basicConfig(level=level, handlers=[handler])
+    handler.setFormatter(_SafeTextFormatter("%(message)s"))
     try:
         yield reporter
     except AotcError as error:

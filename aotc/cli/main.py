@@ -28,6 +28,7 @@ from aotc.driver.object_cache import user_object_cache
 from aotc.driver.toolchain import compiler_version_line, find_toolchain, resolve_target
 from aotc.ir import AotcError, PassTimingInstrument, listen_to_progress
 from aotc.ir.atomic_write import require_not_an_input_file
+from aotc.ir.terminal_safe_text import PreformattedText
 from aotc.measuring.bench import benchmark_model
 from aotc.measuring.competitors import RIVAL_LOADERS
 from aotc.measuring.profile import profile_library
@@ -126,7 +127,7 @@ def compile_command(out: Reporter, model: Path, output: Path | None, timing: boo
             **options,
         )
         result = watch.add_model_to_compilation_report(compiled_model)
-    times = f"{stages}\n{passes.render()}" if timing else ""
+    times = PreformattedText(f"{stages}\n{passes.render()}" if timing else "")
     timings: dict[str, Any] = {"stages": stages.stage_time_rows(), "timing": times} if timing else {}
     if watch.stopped is not None:
         out.print_text_or_json({"text": watch.stopped, **timings}, watch.stopped)
@@ -134,7 +135,8 @@ def compile_command(out: Reporter, model: Path, output: Path | None, timing: boo
             out.print_to_stderr(times.rstrip())
         return
     library, metadata = str(result.library or ""), dict(result.metadata)
-    data = {"path": str(result.path), "library": library, "metadata": metadata, **timings}
+    size = result.library.stat().st_size if result.library else 0
+    data = {"path": str(result.path), "library": library, "library_bytes": size, "metadata": metadata, **timings}
     data["unchecked"] = list(result.unchecked)
     if out.quiet and timing:
         out.print_text_or_json(data, times)

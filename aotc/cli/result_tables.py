@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.json import JSON
 from rich.table import Table
@@ -57,7 +56,7 @@ def render_compile_result(data: JsonObject) -> RenderedParts:
         yield passes.rstrip()
     yield f"project      {data['path']}"
     if library := data["library"]:
-        yield f"library      {library} ({format_with_unit_prefix(Path(library).stat().st_size, 'B')})"
+        yield f"library      {library} ({format_with_unit_prefix(data['library_bytes'], 'B')})"
     yield from weight_size_lines(data["metadata"].get("sizes"))
     yield f"arena        {format_arena_size(data['metadata']['memory'])}"
     if data["metadata"]["library"].endswith(".a"):

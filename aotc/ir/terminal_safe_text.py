@@ -3,10 +3,12 @@
 
 escape_unsafe_text("conv\x1b[2J")        # "conv\\x1b[2J"
 escape_unsafe_text("a" * 1_000_000)      # "aaaa... (999600 more characters) ...aaaa"
+escape_unsafe_texts({"nodes": ["a" * 1_000_000]})   # in a structure of mappings and lists
 """
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 #: Largest number of characters shown of one word, and of one message.
 MAX_WORD_CHARACTERS: Final = 400
@@ -29,6 +31,34 @@ def escape_unsafe_text(text: str) -> str:
     return _elide_middle(
         _LONG_WORD_PATTERN.sub(lambda word: _elide_middle(word[0], MAX_WORD_CHARACTERS), text), MAX_TEXT_CHARACTERS
     )
+
+
+class PreformattedText(str):
+    """Text of several lines that `escape_unsafe_texts` leaves unchanged."""
+
+    __slots__ = ()
+
+
+def escape_unsafe_texts(data: Any) -> Any:
+    """Apply `escape_unsafe_text` to all texts, keys too, in a structure of mappings, lists and
+    tuples; lists and tuples become lists.
+    """
+    match data:
+        case PreformattedText():
+            return data
+        case str():
+            return escape_unsafe_text(data)
+        case Mapping():
+            return {escape_unsafe_texts(key): escape_unsafe_texts(value) for key, value in data.items()}
+        case list() | tuple():
+            return [escape_unsafe_texts(item) for item in data]
+        case _:
+            return data
+
+
+def escape_unsafe_lines(text: str) -> str:
+    """Apply `escape_unsafe_text` to each line of a text."""
+    return "\n".join(map(escape_unsafe_text, text.split("\n")))
 
 
 def mask_unsafe_characters(text: str) -> str:

@@ -20,6 +20,7 @@ from rich.console import Console
 from aotc.driver.pipeline import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
 from aotc.driver.temporary_folders import open_output_file
 from aotc.ir import ALL_LEVELS
+from aotc.ir.terminal_safe_text import escape_unsafe_lines
 from aotc.ir.version import VERSION
 from aotc.relay.instrument.pass_statistics import PassRecord, PassRecords, ProgramStatistics, RuleFigures
 from aotc.relay.transform.pass_base import rewrite_report
@@ -164,7 +165,9 @@ class PassReport(PassRecords):
     def to_html(self) -> str:
         """Return the compilation report as one self-contained HTML page."""
         loader = jinja2.FileSystemLoader(TEMPLATE_FOLDER)
-        environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+        environment = jinja2.Environment(
+            loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_shorten_lines_of_text
+        )
         longest = max((r.own for r in self.passes), default=0.0)
         return environment.get_template("report.html.j2").render(
             title=self.title or "compilation",
@@ -181,6 +184,14 @@ class PassReport(PassRecords):
         text = self.to_html()
         with open_output_file(Path(path), "report") as file:
             file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def _shorten_lines_of_text(value: Any) -> Any:
+    """Shorten long lines of a text, which may come from a model, on the HTML page; return other values
+    unchanged.
+    """
+    is_markup = hasattr(value, "__html__")
+    return escape_unsafe_lines(value) if isinstance(value, str) and not is_markup else value
 
 
 def _rewrite_rule_rows(record: PassRecord) -> list[dict[str, str]]:

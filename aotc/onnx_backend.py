@@ -6,7 +6,8 @@ nothing is interpreted.
 
     import aotc.onnx_backend as backend
     outputs = backend.prepare(model).run([array])
-    onnx.backend.test.BackendTest(backend.AotcBackend, __name__)
+
+`onnx.backend.test.BackendTest(backend.AotcBackend, __name__)` makes test cases of ONNX's test suite.
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,13 +8,14 @@ Activations become uint8, weights int8 or int4, expressed by pairs of QuantizeLi
 DequantizeLinear.
 """
 
-import importlib
 import importlib.util
 import io
 import logging
+import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,8 +32,7 @@ ORT_WEIGHT_TYPES: Final = {"int8": "QInt8", "int4": "QInt4"}
 INT4_OPSET, CHANNEL_OPSET = 21, 13
 _QUANTIZED_OPERATOR_PATTERN: Final = re.compile(r"Quantize|QLinear|Integer$")
 _MAX_MESSAGE_CHARACTERS: Final = 300
-#: ONNX Runtime's log severity levels; the second is its default.
-_ERRORS, _WARNINGS = 3, 2
+_STDERR_FILE_DESCRIPTOR: Final = 2
 
 
 @frozen
@@ -94,6 +94,40 @@ class Feed:
 
 
 @contextmanager
+def _discard_stderr_of_native_code() -> Iterator[None]:
+    """Context manager: discard what native code writes to the error stream of this process; Python
+    code still writes to it.
+
+    ONNX Runtime's log severity is no alternative: it belongs to the whole process, and it can be set
+    but not read, so that the caller's value could not be restored.
+    """
+    try:
+        saved = os.dup(_STDERR_FILE_DESCRIPTOR)
+    except OSError:
+        # the process has no error stream
+        yield
+        return
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    try:
+        with Path(os.devnull).open("w") as nowhere, open(saved, "w", closefd=False, buffering=1) as original:
+            os.dup2(nowhere.fileno(), _STDERR_FILE_DESCRIPTOR)
+            with redirect_stderr(original) if _is_stderr_of_process(sys.stderr) else nullcontext():
+                yield
+    finally:
+        os.dup2(saved, _STDERR_FILE_DESCRIPTOR)
+        os.close(saved)
+
+
+def _is_stderr_of_process(stream: Any) -> bool:
+    """Return True if a stream of Python writes to the error stream of this process."""
+    try:
+        return bool(stream.fileno() == _STDERR_FILE_DESCRIPTOR)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+@contextmanager
 def _onnxruntime_errors_as_aotc_errors(action: str) -> Iterator[Path]:
     """Context manager: silence ONNX Runtime, yield an empty folder, and turn its exceptions into
     AotcError.
@@ -102,11 +136,13 @@ def _onnxruntime_errors_as_aotc_errors(action: str) -> Iterator[Path]:
     """
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # it also logs tracebacks of its exceptions
-    runtime = importlib.import_module("onnxruntime")
-    runtime.set_default_logger_severity(_ERRORS)
     try:
         # it also prints to standard output
-        with redirect_stdout(io.StringIO()), temporary_folder("aotc-quantize-") as folder:
+        with (
+            _discard_stderr_of_native_code(),
+            redirect_stdout(io.StringIO()),
+            temporary_folder("aotc-quantize-") as folder,
+        ):
             yield Path(folder)
     except AotcError:
         raise
@@ -116,7 +152,6 @@ def _onnxruntime_errors_as_aotc_errors(action: str) -> Iterator[Path]:
         raise AotcError("quantize", f"ONNX Runtime cannot {action}: {text}") from error
     finally:
         logging.disable(level)
-        runtime.set_default_logger_severity(_WARNINGS)
 
 
 def require_no_quantized_operators(model: onnx.ModelProto) -> None:

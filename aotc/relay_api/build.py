@@ -26,7 +26,7 @@ from aotc.relay.backend import Executor, Runtime
 from aotc.relay.graph_api import Function, IRModule
 from aotc.relay.text.printer import astext
 from aotc.relay_api.kernel_call_graph import compile_graph_interpreter, constant_names_in_graph, tvm_graph_json
-from aotc.relay_api.target import Target
+from aotc.relay_api.target import Target, check_target_host
 from aotc.runtime.graph_executor import BuiltInConstant
 from aotc.runtime.module import MODEL_NAME_PREFIX, CompiledLibrary
 from aotc.runtime.params import save_param_dict
@@ -214,14 +214,17 @@ def build(
     """Compile a module, or a function as its @main, under the current pass context.
 
     target     see `aotc.relay_api.target.Target`; may be a list or mapping of equal targets; the
-               default is that of `with target:`. `target_host` is ignored, since every target
-               includes its host
-    executor, runtime   checked for their types only: the library supports all of them
+               default is that of `with target:`
+    target_host   target of the code that calls kernels, which every target includes: a target for the
+               same machine
+    executor, runtime   the library supports all of them; of their options only the defaults, and
+               `link-params`
     params     values of parameters of @main by name; they become constants, the other parameters
                are inputs
     mod_name   name by which the result provides its executor
 
-    Raises AotcError for a missing or unknown target, unknown parameters and wrong values of them,
+    Raises AotcError for a missing or unknown target, a host of another machine, options of the
+    executor or runtime that are not supported, unknown parameters and wrong values of them,
     inputs of equal names, programs that have no static form, and a name that cannot be part of C
     identifiers.
     """
@@ -234,7 +237,10 @@ def build(
         if choice is not None and not isinstance(choice, kind):
             text = f"expected a {kind.__name__}, not {type(choice).__name__}"
             raise AotcTypeError("build", text, hint=f"relay.backend.{kind.__name__}(name)")
+        if choice is not None:
+            choice.check_buildable()
     machine = require_single_target(target)
+    check_target_host(machine, target_host)
     if machine.versions:
         hint = f"aotc.compile makes libraries of several; here: {', '.join(v.name for v in machine.versions)}"
         raise AotcError("target", f"relay.build compiles for one instruction set, not for {machine.name}", hint=hint)

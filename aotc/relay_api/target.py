@@ -38,12 +38,36 @@ def Target(target: str | MachineTarget, host: str | MachineTarget | None = None)
     `aotc.tir.target.TARGETS`.
 
     "llvm" accepts LLVM's options -mcpu, -mtriple and -device=arm_cpu, which select one of these
-    targets; "cuda" accepts -arch. `host`, the target of the code that calls kernels, is ignored:
-    every target includes it.
+    targets; "cuda" accepts -arch. `host` is the target of the code that calls kernels; it must be of
+    the machine that the target is of, or for a GPU this machine.
 
-    Raises AotcError (code "target") for unknown names and for back ends that do not exist,
-    AotcValueError for other options.
+    Raises AotcError (code "target") for unknown names, for back ends that do not exist and for the
+    host of another machine, AotcValueError for other options.
     """
+    machine = _target_by_name(target)
+    check_target_host(machine, host)
+    return machine
+
+
+def check_target_host(target: MachineTarget, host: str | MachineTarget | None) -> None:
+    """Raise AotcError (code "target") if the target of the code that calls kernels names another
+    machine than that for which it is compiled.
+    """
+    if host is None:
+        return
+    caller = _target_by_name(host)
+    compiled = resolve_target("host") if target.gpu is not None else target
+    fits = caller.gpu is None and (not compiled.machine or caller.machine in ("", compiled.machine))
+    if not fits:
+        text = (
+            f"the host {caller.name} is a target for {caller.machine or 'GPUs'}, but the code that calls the kernels "
+            f"of {target.name} is compiled for {compiled.machine}"
+        )
+        raise AotcError("target", text, hint="leave the host out: each target includes its host")
+
+
+def _target_by_name(target: str | MachineTarget) -> MachineTarget:
+    """Return a target that is given by its name or itself."""
     if isinstance(target, MachineTarget):
         return target
     if not isinstance(target, str):

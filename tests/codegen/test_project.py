@@ -143,6 +143,29 @@ int main() {
         assert got == pytest.approx(float(want), rel=1e-6)
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_cmake_makes_arrays_of_parameters_with_a_compiler_for_this_machine(
+    given: bool, tmp_path: Path, cmake: str
+) -> None:
+    """The compiler of the project is for another machine: here it refuses the tool."""
+    emit_host_project(affine("net", BIG), tmp_path, target=C)
+    cross, host = tmp_path / "cross-cc", tmp_path / "host-cc"
+    cross.write_text('#!/bin/sh\ncase "$*" in *params_to_c.c*) exit 1;; esac\nexec cc "$@"\n')
+    host.write_text(f'#!/bin/sh\ntouch {tmp_path}/asked\nexec cc "$@"\n')
+    cross.chmod(0o755)
+    host.chmod(0o755)
+    options = ["-DNET_PORTABLE_PARAMS=ON", f"-DCMAKE_C_COMPILER={cross}"]
+    options += ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=other"]
+    options += [f"-DAOTC_HOST_CC={host}"] if given else []
+    run([cmake, "-S", ".", "-B", "out", *options], tmp_path)
+    run([cmake, "--build", "out", "-j2", "--target", "net_example"], tmp_path)
+    assert (tmp_path / "asked").exists() == given
+    np.zeros(BIG, np.float32).tofile(tmp_path / "x.bin")
+    run(["out/net_example", "x.bin", "y.bin"], tmp_path)
+    zero = expected(affine("net", BIG), np.zeros((BIG // 4, 4), np.float32))
+    np.testing.assert_allclose(np.fromfile(tmp_path / "y.bin", np.float32), zero.ravel(), rtol=1e-6)
+
+
 def test_an_installed_model_is_found(tmp_path: Path, cmake: str) -> None:
     (tmp_path / "net").mkdir()
     emit_host_project(affine("net", BIG), tmp_path / "net", target=C)

@@ -22,9 +22,11 @@ from aotc.ir.op import Op
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.ir.vm_bytecode import Opcode
+from aotc.relay.backend.bytecode_compiler import compile_bytecode
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.testing import mlp, resnet
+from aotc.relay.transform.let_conversion import ToANormalForm
 from aotc.relay.type_inference import infer_function
 from aotc.relay_api.target import Target
 from aotc.relay_api.vm_compiler import LateCompiledKernels, compile
@@ -248,3 +250,18 @@ def test_the_least_recently_used_kernels_are_given_up() -> None:
     for size in (1, 2, 1, 3, 1, 2):
         kernels(0, [np.ones(size, "float32")])
     assert kernels.compilations == 4
+
+
+@pytest.mark.parametrize("used", ["called", "given"])
+def test_functions_that_the_module_lacks(used: str) -> None:
+    """The function is gone after types are known."""
+    text = HEAD + (
+        "def @gone(%n: int32) -> int32 { add(%n, 1) }\n"
+        "def @twice(%f: fn (int32) -> int32, %n: int32) -> int32 { %f(%f(%n)) }\n"
+        f"def @main(%n: int32) -> int32 {{ {'@gone(%n)' if used == 'called' else '@twice(@gone, %n)'} }}\n"
+    )
+    whole = ToANormalForm()(relay.transform.InferType()(relay.fromtext(text)))
+    module = IRModule({name: function for name, function in whole.items() if name != "gone"})
+    with pytest.raises(AotcError, match="@main uses @gone, which the module lacks") as caught:
+        compile_bytecode(module)
+    assert caught.value.code == "unknown-function" and "main" in caught.value.diagnostics[0].hint

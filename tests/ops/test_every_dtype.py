@@ -25,6 +25,7 @@ FAILED = {
     **dict.fromkeys(("nn.adaptive_max_pool2d", "nn.global_max_pool2d"), ("float8_e4m3fnuz",)),
     **dict.fromkeys(("nn.relu", "sign", "cumsum", "trilu"), ("float8_e8m0fnu",)),
     "nn.batch_norm": ("float64",),
+    "stft": ("float8_e4m3fn", "float8_e5m2"),
 }
 """Data types that an operator was once wrong on."""
 COMPLEX = ("dft",)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -64,6 +66,48 @@ def test_the_model_that_is_written(report: dict[str, Any]) -> None:
     arrays = digits(3)[2]
     session = aotc.compile(report["output"], cflags=["-O1"]).session()
     np.testing.assert_allclose(session.run(None, arrays)[0], run(report["output"], arrays), atol=0.02)
+
+
+_SEVERITY_SCRIPT = """
+import sys
+import numpy as np
+import onnx
+import onnxruntime
+import aotc
+from onnx import helper, numpy_helper
+sys.path.insert(0, sys.argv[1])
+from tests.quantizing.models import digits
+
+# an initializer that no node reads: ONNX Runtime warns of it
+model = onnx.load(sys.argv[2])
+model.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "unread"))
+
+def warn(severity):
+    if severity is not None:
+        onnxruntime.set_default_logger_severity(severity)
+    print("before", severity, file=sys.stderr, flush=True)
+    onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    print("after", file=sys.stderr, flush=True)
+
+warn(4)
+onnxruntime.set_default_logger_severity(int(sys.argv[3]))
+print("quantizing", file=sys.stderr, flush=True)
+aotc.quantize(model, "out.onnx", digits(2), build=False)
+warn(None)
+"""
+
+
+@pytest.mark.parametrize("severity", [2, 4])
+def test_the_log_severity_of_the_caller_remains(severity: int, tmp_path: Path) -> None:
+    """ONNX Runtime writes as before the quantization, and nothing during it."""
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", _SEVERITY_SCRIPT, root, str(DIGITS), str(severity)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    silent, _, rest = done.stderr.partition("quantizing\n")
+    assert silent == "before 4\nafter\n"
+    during, _, after = rest.partition("before None\n")
+    assert "onnxruntime" not in during
+    assert ("onnxruntime" in after) == (severity < 4), after
 
 
 def test_sizes_and_times(report: dict[str, Any]) -> None:

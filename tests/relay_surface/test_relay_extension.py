@@ -93,6 +93,15 @@ def test_constants_of_a_library_are_passed_over() -> None:
     assert len(module.benchmark(aotc.cpu(), repeat=2, number=1, end_to_end=True, x=VALUES).results) == 2
 
 
+def test_choices_that_every_library_fulfills() -> None:
+    """Parameters are in the library, and the host is the machine that is compiled for."""
+    executor = Executor("graph", {"link-params": True})
+    lib = relay.build(aotc.IRModule.from_expr(RELU), "c", "llvm", executor=executor, runtime=Runtime("cpp"))
+    assert lib.target.name == "c"
+    assert aotc.target.Target("llvm", host="c") == aotc.target.Target("llvm", host="llvm") == aotc.target.llvm()
+    assert aotc.target.Target("cuda", host="llvm") == aotc.target.cuda()
+
+
 def test_integers_of_another_type() -> None:
     b = relay.var("b", shape=(2,), dtype="uint8")
     run = relay.create_executor("graph", target="c").evaluate(relay.Function([b], relay.add(b, b)))
@@ -134,8 +143,19 @@ def test_names() -> None:
         (lambda: Executor("aot", {"interface-api": True}), 'should have type "runtime.String"'),
         (lambda: relay.build(RELU, ["c", "x86-64-v3"]), "compiled for one target, not for c, x86-64-v3"),
         (lambda: relay.build(RELU, "c", executor="aot"), "expected a Executor"),
+        (lambda: relay.build(RELU, "c", executor=Executor("aot", {"link-params": False})),
+         "Executor 'aot': the option 'link-params' = False is not supported"),
+        (lambda: relay.build(RELU, "c", executor=Executor("aot", {"interface-api": "c"})), "'interface-api' = 'c'"),
+        (lambda: relay.build(RELU, "c", executor=Executor("aot", {"unpacked-api": True})), "'unpacked-api' = True"),
+        (lambda: relay.build(RELU, "c", executor=Executor("aot", {"workspace-byte-alignment": 4})), "alignment' = 4"),
+        (lambda: relay.build(RELU, "c", runtime=Runtime("crt", {"system-lib": True})), "Runtime 'crt': .*'system-lib'"),
+        (lambda: relay.build(RELU, "x86-64-v3", "aarch64"), "host aarch64 is a target for aarch64, .* for x86_64"),
+        (lambda: relay.build(RELU, "x86-64-v3", target_host="cuda"), "host cuda is a target for GPUs"),
+        (lambda: relay.build(RELU, "x86-64-v3", target_host="woof"), "unknown target 'woof'"),
+        (lambda: aotc.target.Target("aarch64", host="x86-64"), "host x86-64 is a target for x86_64, .* for aarch64"),
+        (lambda: aotc.target.Target("cuda", host="cortex-m4"), "host cortex-m4 is a target for arm"),
     ],
-)
+)  # fmt: skip
 def test_choices_are_checked(wrong: Any, message: str) -> None:
     with pytest.raises(AotcError, match=message):
         wrong()

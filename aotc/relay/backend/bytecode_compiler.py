@@ -19,7 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, FuncType, Instruction, Opcode, Task, VMFunction, frozen, run_recursive_task
+from aotc.ir import (
+    AotcError,
+    FuncType,
+    Instruction,
+    Opcode,
+    Task,
+    VMFunction,
+    did_you_mean_hint,
+    frozen,
+    run_recursive_task,
+)
 from aotc.relay.backend.function_to_kernel import reject_interpreter_only_node
 from aotc.relay.backend.kernel_deduplication import FunctionTable
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
@@ -100,6 +110,16 @@ class _Assembler:
         ty = FuncType(map(type_of, params), type_of(inner.body))
         return VMFunction(str(self.name), tuple(p.name for p in params), ty, self.count, tuple(self.code))
 
+    def _function_number(self, name: GlobalVar) -> int:
+        """Return the number of a function of the module. Raises AotcError (code "unknown-function")
+        if the module lacks it.
+        """
+        if name.name not in self.numbers:
+            text = f"@{self.name} uses @{name.name}, which the module lacks"
+            hint = did_you_mean_hint(name.name, self.numbers) or f"functions: {', '.join(self.numbers)}"
+            raise AotcError("unknown-function", text, span=name.span, hint=hint)
+        return self.numbers[name.name]
+
     def _allocate_register(self) -> int:
         self.count += 1
         return self.count - 1
@@ -149,7 +169,7 @@ class _Assembler:
                     Opcode.LOAD_CONST, dst, operand_index=self.constants.setdefault(node, len(self.constants))
                 )
             case GlobalVar():
-                self._emit_instruction(Opcode.ALLOC_CLOSURE, dst, operand_index=self.numbers[node.name])
+                self._emit_instruction(Opcode.ALLOC_CLOSURE, dst, operand_index=self._function_number(node))
             case _:
                 text = f"@{self.name}: a {type(node).__name__} used as a value has no bytecode"
                 raise AotcError("first-class-function", text, span=node.span, hint="call it, or wrap it in a function")
@@ -185,11 +205,10 @@ class _Assembler:
                 self._emit_instruction(
                     Opcode.INVOKE_PACKED, dst, args, self.table.find_or_add_structurally_equal_function(callee)
                 )
-            case GlobalVar(name=name):
-                captures = self.module[name].attrs.get("Closure")
-                self._emit_instruction(
-                    Opcode.ALLOC_CLOSURE if captures else Opcode.INVOKE, dst, args, self.numbers[name]
-                )
+            case GlobalVar():
+                number = self._function_number(callee)
+                captures = self.module[callee].attrs.get("Closure")
+                self._emit_instruction(Opcode.ALLOC_CLOSURE if captures else Opcode.INVOKE, dst, args, number)
             case _:
                 closure = yield self._emit_operand_and_return_register(callee)
                 self._emit_instruction(Opcode.INVOKE_CLOSURE, dst, (closure, *args))

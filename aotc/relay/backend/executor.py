@@ -3,8 +3,9 @@
 
 Executor("aot", {"interface-api": "c"})["interface-api"]       # "c"
 
-A compiled library supports the executors "graph" and "aot" and the C interface alike, so the choice
-does not change the result of a build.
+A compiled library supports the executors "graph" and "aot" alike, so the choice between them does
+not change the result of a build. Options that ask for another library than that are refused when it
+is built.
 """
 
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ class NamedVariant:
     """
 
     _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    #: Values of options, besides the defaults, that every compiled library fulfills.
+    _always_true: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, name: str, options: Mapping[str, Any] | None = None) -> None:
         class_name, types = type(self).__name__, self.list_registered_options(name)
@@ -50,6 +53,16 @@ class NamedVariant:
     def __hash__(self) -> int:
         return hash(self.name)
 
+    def check_buildable(self) -> None:
+        """Raise AotcError (code "executor") if an option asks for what a compiled library does not
+        have.
+        """
+        for option, value in self.attrs.items():
+            default = self._known[self.name][option]
+            if value not in (default, self._always_true.get(option, default)):
+                text = f"{type(self).__name__} {self.name!r}: the option {option!r} = {value!r} is not supported"
+                raise AotcError("executor", text, hint=f"leave it out; {default!r} is supported")
+
     @classmethod
     def list_registered(cls) -> list[str]:
         """Return the names of the known variants."""
@@ -73,3 +86,5 @@ class Executor(NamedVariant):
         "graph": {"link-params": False},
         "aot": {"link-params": True, **_INTERFACE_OPTION_DEFAULTS, "workspace-byte-alignment": 16},
     }
+    # parameters are part of every library
+    _always_true: ClassVar[Mapping[str, Any]] = {"link-params": True}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dataflow patterns with the names of Relay's API: match, rewrite and partition expression graphs.
 
+from aotc.relay.dataflow_pattern import is_op, wildcard
 conv_relu = is_op("nn.relu")(is_op("nn.conv2d")(wildcard(), wildcard()))
 conv_relu.match(expr)                            # True or False
 conv_relu.partition(mod["main"])                 # extract each match into a function of its own

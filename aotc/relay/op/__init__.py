@@ -2,6 +2,7 @@
 """Relay's operators: one OpDef each, defined in one file per family and collected in
 OPERATORS_BY_NAME.
 
+from aotc.relay.op import OPERATORS_BY_NAME, add, get
 OPERATORS_BY_NAME["nn.conv2d"].pattern          # OpPattern.OUT_ELEMWISE_FUSABLE
 add(x, y), get("add")                  # Relay's functions that build calls, and its operator registry
 """

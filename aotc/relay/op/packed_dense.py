@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """nn.contrib_dense_bits: dense layer with block-quantized weights of 2, 4 or 8 bits.
 
-packed = pack_quantized_weights(integers, scale, zero, block=32, tile_units=64)  # integers (N, K), scale (N, K / 32)
-contrib_dense_bits(x, *packed.args, units=N, bits=4, block_size=32)
+packed = pack_quantized_weights(integers, scale, zero, tile_units=64)  # integers (N, K), scale (N, K / 32)
+parts = map(const, packed.operator_arguments)
+nn.contrib_dense_bits(x, *parts, units=N, bits=packed.bits, block_size=32)
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ cut           extracts the part of a model between given tensors
 convert       converts the nodes in topological order
 ops_*         one converter per ONNX operator, by family; `converter_table` lists them
 
+    from aotc.relay.frontend.onnx import from_onnx
     module = from_onnx("net.onnx", dims={"batch": 1})
 """
 

@@ -9,6 +9,8 @@ ops_*             one converter per PyTorch operator, by family, for both; `conv
                   them
 value_conversion_and_promotion  arguments and data types as PyTorch defines them
 
+    import torch
+    from aotc.relay.frontend.pytorch import from_exported
     module, params = from_exported(torch.export.export(net, (x,)))
 
 Importing this package requires PyTorch.

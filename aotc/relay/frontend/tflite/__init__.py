@@ -7,6 +7,7 @@ interpreter_integer_arithmetic  which reference kernels the integer results matc
 ops_*              one converter per builtin operator, by family; `converter_table` lists them
 convert            converts the operators in order
 
+    from aotc.relay.frontend.tflite import from_tflite
     module = from_tflite("net.tflite", rounding="litert")
 
 Importing this package requires the package `tflite`, the schema of the format.

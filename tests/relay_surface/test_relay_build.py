@@ -282,7 +282,7 @@ def test_the_archive(lib: relay.build_module.ExecutorFactory, tmp_path: Path) ->
         tar.extractall(tmp_path / "out", filter="data")
     out = tmp_path / "out"
     passes = json.loads((out / "metadata.json").read_text(encoding="utf-8"))["passes"]
-    assert passes[0] == "InferType" and passes[-1] == "StoreNarrow" and "FoldConstant" in passes
+    assert passes[0] == "InferType" and passes[-1] == "ShareKernels" and "FoldConstant" in passes
     assert {"Makefile", "metadata.json", "parameters/default.params", "src/default.relay"} <= set(names)
     assert (out / "executor-config/graph/default.graph").read_text(encoding="utf-8") == lib.get_graph_json()
     params = relay.load_param_dict((out / "parameters/default.params").read_bytes())

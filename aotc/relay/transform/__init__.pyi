@@ -52,6 +52,7 @@ from aotc.relay.transform.patch_inference import PatchFirstLayers as PatchFirstL
 from aotc.relay.transform.quantized_model_inputs_outputs import QuantizedEdges as QuantizedEdges
 from aotc.relay.transform.select_layout import SelectLayout as SelectLayout
 from aotc.relay.transform.select_signedness import SelectSignedness as SelectSignedness
+from aotc.relay.transform.share_kernels_across_constants import ShareKernels as ShareKernels
 from aotc.relay.transform.simplify_expr import DivToMul as DivToMul
 from aotc.relay.transform.simplify_expr import SimplifyExpr as SimplifyExpr
 from aotc.relay.transform.split_args import SplitArgs as SplitArgs

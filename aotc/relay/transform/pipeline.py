@@ -73,6 +73,7 @@ def _passes_with_min_level(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         *([(0, passes.SplitArgs(max(3, args - 1)))] if args else []),
         (0, passes.FuseOps(max_args=args)),
         (1, passes.StoreNarrow(target, args)),
+        *([(3, passes.ShareKernels())] if target.gpu is None and not target.small and not target.bare else []),
         *([(1, passes.FuseOutputs(args, target.gpu))] if target.gpu is not None else []),
     ]
 

@@ -29,8 +29,9 @@ from aotc_codegen.c.printing_scope import PrintingScope
 #: Smallest number of operations of an expression, and of its occurrences, for which it is outlined.
 MIN_OUTLINED_OPERATIONS: Final = 4
 MIN_OUTLINED_REPEATS: Final = 3
-#: Largest number of parameters; with more, a call is no shorter than the expression.
-MAX_OUTLINED_PARAMETERS: Final = 8
+#: Number of parameters up to which a call is shorter than any expression with enough operations. With more parameters
+#: than that, it is shorter if the expression has at least as many operations as parameters.
+MAX_PARAMETERS_OF_SHORT_CALL: Final = 8
 
 
 @frozen(eq=False)
@@ -103,7 +104,7 @@ def parameterize_long_vector_expression(expr: Expr) -> ParameterizedExpression |
         return with_operands(node, tuple(map(replace_leaves_by_parameters, operands(node))))
 
     body = replace_leaves_by_parameters(expr)
-    few = operations < MIN_OUTLINED_OPERATIONS or len(param_of_leaf) > MAX_OUTLINED_PARAMETERS
+    few = operations < MIN_OUTLINED_OPERATIONS or len(param_of_leaf) > max(MAX_PARAMETERS_OF_SHORT_CALL, operations)
     if few or any(map(_does_printed_form_depend_on_context, (expr.dtype, *(node.dtype for node in param_of_leaf)))):
         return None
     params = tuple(param_of_leaf.values())

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ShareKernels: turn the scalars in which fused functions differ into parameters, so that functions
+that are equal otherwise become one kernel.
+
+%1 = fn (%p0, Primitive=1) { multiply(%p0, 0.3f) }(%x);
+%2 = fn (%p0, Primitive=1) { multiply(%p0, 0.7f) }(%1)
+=>
+%1 = fn (%p0, %s0: float32, Primitive=1) { multiply(%p0, %s0) }(%x, 0.3f);
+%2 = fn (%p0, %s0: float32, Primitive=1) { multiply(%p0, %s0) }(%1, 0.7f)
+
+Input: typed functions, after FuseOps. Output: equivalent functions. Layers of quantized networks
+often differ in nothing but scales and zero points, and every kernel takes time to schedule, to
+print and to compile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir import DType, Op, TensorType
+from aotc.relay.expr import Call, Constant, Expr, Function, Var, require_function
+from aotc.relay.graph_api import map_children, post_order, rewrite_bottom_up, structural_equal, structural_hash
+from aotc.relay.transform.pass_base import FunctionPass, is_not_primitive_function
+
+#: Elementwise operators that compute as fast with a loaded scalar as with a literal.
+_OPS_WITH_SCALAR_PARAMETERS: Final = frozenset(
+    {
+        "add", "subtract", "multiply", "divide",
+        "qnn.product", "qnn.multiply_add", "qnn.nearest_int8", "qnn.nearest_uint8",
+    }
+)  # fmt: skip
+_SCALAR_DTYPES: Final = frozenset({"int32", "float32"})
+#: Largest number of scalar parameters of a function.
+_MAX_SCALAR_PARAMETERS: Final = 24
+
+#: A constant operand in a function: the call that reads it, and its position among the operands.
+_ScalarOperand: TypeAlias = "tuple[Call, int]"
+
+
+class ShareKernels(FunctionPass):
+    """Pass that passes the scalars in which fused functions differ as arguments, so that these
+    functions become one.
+    """
+
+    opt_level = 3
+
+    def rewrite_function_body(self, function: Function) -> Function:
+        called = (n.op for n in post_order(function, is_not_primitive_function) if isinstance(n, Call))
+        primitive = dict.fromkeys(op for op in called if isinstance(op, Function) and op.is_primitive)
+        shared: dict[Expr, _SharedFunction] = {}
+        for group in _groups_equal_up_to_scalars(primitive):
+            shared.update(_share_function(group))
+
+        def pass_scalars(_: Expr, new: Expr) -> Expr:
+            if not isinstance(new, Call) or new.op not in shared:
+                return new
+            replacement = shared[new.op]
+            args = (*new.args, *replacement.scalars)
+            return Call(replacement.function, args, span=new.span, checked_type=new.checked_type)
+
+        return (
+            require_function(rewrite_bottom_up(function, pass_scalars, is_not_primitive_function))
+            if shared
+            else function
+        )
+
+
+@dataclass(frozen=True)
+class _SharedFunction:
+    """Function with scalar parameters that replaces a fused function, and the arguments for these
+    parameters.
+    """
+
+    function: Function
+    scalars: Sequence[Constant]
+
+
+def _groups_equal_up_to_scalars(functions: Iterable[Function]) -> list[list[Function]]:
+    """Return the groups of at least two functions that are equal apart from scalar operands."""
+    by_hash: dict[int, list[tuple[Function, list[Function]]]] = {}
+    for function in functions:
+        operands = _replaceable_scalar_operands(function)
+        skeleton = _replace_operands(function, {operand: _placeholder(operand) for operand in operands})
+        groups = by_hash.setdefault(structural_hash(skeleton), [])
+        equal = next((group for other, group in groups if structural_equal(other, skeleton, exact=True)), None)
+        if equal is None:
+            groups.append((skeleton, [function]))
+        else:
+            equal.append(function)
+    return [group for groups in by_hash.values() for _, group in groups if len(group) > 1]
+
+
+def _replaceable_scalar_operands(function: Function) -> list[_ScalarOperand]:
+    """Return the constant operands in a function that may become parameters, in evaluation order."""
+    return [
+        (node, position)
+        for node in post_order(function.body)
+        if isinstance(node, Call) and isinstance(node.op, Op) and node.op.name in _OPS_WITH_SCALAR_PARAMETERS
+        for position, arg in enumerate(node.args)
+        if _is_replaceable_scalar(arg, is_divisor=node.op.name == "divide" and position == 1)
+    ]
+
+
+def _is_replaceable_scalar(operand: Expr, is_divisor: bool) -> bool:
+    """Return True for a scalar constant without which kernels do not become slower.
+
+    Operations with 0, 1 and -1 are simplified, and divisions by powers of two become products.
+    """
+    if not isinstance(operand, Constant) or operand.data.ndim or DType.from_numpy(operand.data) not in _SCALAR_DTYPES:
+        return False
+    value = operand.data.item()
+    if not math.isfinite(value) or value in (0, 1, -1):
+        return False
+    return not (is_divisor and abs(math.frexp(value)[0]) == 0.5)
+
+
+def _constant_operand(operand: _ScalarOperand) -> Constant:
+    call, position = operand
+    constant = call.args[position]
+    assert isinstance(constant, Constant)
+    return constant
+
+
+def _placeholder(operand: _ScalarOperand) -> Constant:
+    """Return a constant of the operand's dtype that replaces it where functions are compared."""
+    return Constant(np.full_like(_constant_operand(operand).data, 7))
+
+
+def _share_function(group: Sequence[Function]) -> dict[Function, _SharedFunction]:
+    """Return the replacement of each function of a group that is equal up to scalar operands; no
+    replacements if the functions are equal, or differ in too many scalars.
+    """
+    rows = [[_constant_operand(o).data.item() for o in _replaceable_scalar_operands(f)] for f in group]
+    operands = _replaceable_scalar_operands(group[0])
+    # operands with equal values in each function become one parameter
+    positions: dict[tuple[Any, ...], list[_ScalarOperand]] = {}
+    for operand, column in zip(operands, zip(*rows, strict=True), strict=True):
+        if any(value != column[0] for value in column):
+            positions.setdefault((str(_constant_operand(operand).data.dtype), *column), []).append(operand)
+    if not 0 < len(positions) <= _MAX_SCALAR_PARAMETERS:
+        return {}
+    params = [Var(f"s{k}", TensorType((), dtype)) for k, (dtype, *_) in enumerate(positions)]
+    replacements = {use: param for param, uses in zip(params, positions.values(), strict=True) for use in uses}
+    function = _replace_operands(group[0], replacements, params)
+    return {
+        member: _SharedFunction(function, [Constant(np.asarray(values[k], dtype)) for dtype, *values in positions])
+        for k, member in enumerate(group)
+    }
+
+
+def _replace_operands(
+    function: Function, replacements: Mapping[_ScalarOperand, Expr], params: Sequence[Var] = ()
+) -> Function:
+    """Return a function with some operands of calls replaced, and with further parameters."""
+    made: dict[Expr, Expr] = {}
+    for node in post_order(function.body):
+        new = map_children(node, made.__getitem__)
+        if isinstance(node, Call) and isinstance(new, Call):
+            args = [replacements.get((node, k), arg) for k, arg in enumerate(new.args)]
+            new = Call(new.op, args, new.attrs, None, new.span, new.checked_type)
+        made[node] = new
+    body = made[function.body]
+    return Function((*function.params, *params), body, function.ret_type, None, function.attrs, function.span)

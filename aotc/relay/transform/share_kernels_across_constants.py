@@ -131,7 +131,7 @@ def _placeholder(operand: _ScalarOperand) -> Constant:
     return Constant(np.full_like(_constant_operand(operand).data, 7))
 
 
-def _share_function(group: Sequence[Function]) -> dict[Function, _SharedFunction]:
+def _share_function(group: Sequence[Function]) -> dict[Expr, _SharedFunction]:
     """Return the replacement of each function of a group that is equal up to scalar operands; no
     replacements if the functions are equal, or differ in too many scalars.
     """

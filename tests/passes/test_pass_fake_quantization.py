@@ -24,7 +24,7 @@ from aotc.relay.op.cast_clip_prelu import clip
 from aotc.relay.op.concat_split import concatenate
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import bias_add, dense
-from aotc.relay.op.elementwise_unary import relu, sigmoid
+from aotc.relay.op.elementwise_unary import relu, sigmoid, tanh
 from aotc.relay.op.grid_sample import affine_grid
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.normalization import layer_norm
@@ -112,6 +112,45 @@ def conv(x: Expr, **more: Any) -> Expr:
 def _biased(x: Expr) -> Expr:
     scale = X_SCALE * np.linspace(0.005, 0.03, 8, dtype=np.float32)
     return bias_add(conv(x), bias(scale, 8))
+
+
+def _silu(x: Expr) -> Expr:
+    gate = quantize(sigmoid(x), const(1 / 255), const(-128, "int32"))
+    return multiply(x, real(gate, 1 / 255, -128))
+
+
+def _stored(x: Expr, scale: float, zero: int, dtype: str) -> Expr:
+    """Real numbers as a quantized model stores them between operators."""
+    return real(quantize(x, const(scale), const(zero, "int32"), out_dtype=dtype), scale, zero)
+
+
+def _gelu_of_stored_bytes(x: Expr, dtype: str) -> Expr:
+    one = real(Constant(np.int8(127)), 1 / 127, 0)
+    gate = _stored(tanh(_stored(multiply(x, const(0.8)), 0.03, 2, dtype)), 1 / 120, 4, dtype)
+    return multiply(x, _stored(add(gate, one), 1 / 60, 9, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("body", [lambda x, _: _silu(x), _gelu_of_stored_bytes], ids=["silu", "gelu"])
+def test_functions_of_a_stored_byte_are_one_table(body: Callable[[Expr, str], Expr], dtype: str) -> None:
+    """The byte is read several times, and each step between is stored as another byte."""
+    module = fake(lambda x: body(_stored(conv(x), 0.05, 7, "int8"), dtype), dtype=dtype, zero=20)
+    result = run(EVEN, module)
+    counts = {name: count for name, count in ops(result).items() if name != "cast"}
+    assert counts == {"qnn.conv2d": 1, "qnn.requantize": 1, "take": 1}
+    assert distance(module, result)[0] <= 1
+
+
+def test_a_gate_of_another_integer_type_is_part_of_the_table() -> None:
+    module = fake(_silu, dtype="uint8", zero=20)
+    result = run(EVEN, module)
+    assert dict(ops(result)) == {"take": 1} and distance(module, result)[0] <= 1
+
+
+def test_functions_of_two_stored_bytes_are_no_table() -> None:
+    first, second = (lambda x, s=scale: _stored(conv(x), s, 7, "int8") for scale in (0.05, 0.04))
+    result = run(EVEN, fake(lambda x: multiply(first(x), sigmoid(second(x)))))
+    assert "multiply" in ops(result) and "take" not in ops(result)
 
 
 def test_places_of_the_greatest_stay() -> None:

@@ -30,6 +30,7 @@ from aotc.ir import LayoutTreatment as Kind
 from aotc.relay.expr import Call, axis_map_of_call, require_op_of_call, tensor_type_of, type_of
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.concat_split import concatenate, split
+from aotc.relay.op.gather import take
 from aotc.relay.op.layout import Layout, remove_blocks_from_layout
 from aotc.relay.op.pad import PadAttrs
 from aotc.relay.op.reduce import ReduceAttrs
@@ -186,12 +187,21 @@ def plan_call_layout(call: Call, orders: Sequence[AxisOrder]) -> LayoutPlan | No
         return _plan_keeping_data_axis_order(call, AxisOrder(op.layout, op.layout))
     if op.axes is elementwise_axis_map:
         return _plan_elementwise(call, orders)
+    if _is_lookup_of_each_index(call):
+        return LayoutPlan((ORIGINAL_ORDER, orders[1]), (orders[1],), a)
     order, ranks = first_reordered_or_known_axis_order(orders), tensor_ranks(*map(type_of, call.args))
     if not order.is_known_axis_order or len(order.old) != ranks[0]:
         return None
     if not order.has_blocked_axes:
         return _plan_by_axis_map(call, order, ranks)
     return _Blocks.from_order(order).plan_blocked_call(call, ranks) if order.old.isupper() else None
+
+
+def _is_lookup_of_each_index(call: Call) -> bool:
+    """Return True for a call of `take` that maps each index to an entry of a one-dimensional table."""
+    return (
+        require_op_of_call(call) is take and tensor_type_of(call.args[0]).rank == 1 and call.attrs["axis"] is not None
+    )
 
 
 def _plan_keeping_data_axis_order(call: Call, order: AxisOrder) -> LayoutPlan | None:

@@ -65,7 +65,10 @@ def _elementwise_nodes_above_leaves(root: Call, leaves: set[Expr]) -> list[Call]
     order = list(nodes)
     shape = tensor_type_of(root).shape
     for node in order:
-        wide = [a for a in node.args if not isinstance(a, Constant)]
+        # scalars among the leaves are constants: `root` is a function of one tensor
+        wide = [
+            a for a in node.args if not isinstance(a, Constant) and not (a in leaves and tensor_type_of(a).numel == 1)
+        ]
         if tensor_type_of(node).shape != shape or any(tensor_type_of(a).shape != shape for a in wide):
             raise IntegerRuleRefused("it is no function of one byte", root)
     return order
@@ -101,12 +104,12 @@ def _require_uniform_value_as_scalar(expr: Expr, root: Call) -> Constant:
     return Constant(np.asarray(value))
 
 
-def _dequantized_leaves_and_source(region: IntegerRegion, root: Call) -> tuple[set[Expr], QuantizedExpr]:
-    """Return the dequantized tensors from which `root` is computed, and the one 8-bit tensor of
-    which they are made.
+def _source_and_values_of_dequantized_leaves(region: IntegerRegion, root: Call) -> tuple[Expr, dict[Expr, Constant]]:
+    """Return the one 8-bit tensor of which `root` is an elementwise function, and the value of each
+    dequantized tensor in it for all 256 values of that tensor.
 
-    Raise IntegerRuleRefused if they come from several tensors, or from one that is not 8 bits wide
-    with one scale.
+    Raise IntegerRuleRefused if `root` is a function of several tensors, or of one that is not 8
+    bits wide with one scale.
     """
     leaves: dict[Expr, QuantizedExpr] = {}
     visited_nodes: set[Expr] = set()
@@ -125,12 +128,33 @@ def _dequantized_leaves_and_source(region: IntegerRegion, root: Call) -> tuple[s
             leaves[inner] = region.exact_integers(inner)
             continue
         stack += inner.args
-    sources = list(leaves.values())
-    if not sources or any(f.expr is not sources[0].expr or f.type != sources[0].type for f in sources):
-        raise IntegerRuleRefused("it is computed from several tensors", root)
-    if not sources[0].is_per_tensor_byte:
+    if not all(leaf.is_per_tensor_byte for leaf in leaves.values()):
         raise IntegerRuleRefused("its operand is no tensor of 8 bits with one scale", root)
-    return set(leaves), sources[0]
+    constants = [leaf.expr for leaf in leaves.values() if isinstance(leaf.expr, Constant)]
+    if not all(map(_is_uniform_constant, constants)):
+        raise IntegerRuleRefused("a constant has a value for each element", root)
+    sources = {_tensor_below_lookup_tables(leaf.expr) for leaf in leaves.values()}.difference(constants)
+    source = next(iter(sources), root)
+    if len(sources) != 1 or tensor_type_of(source).shape != tensor_type_of(root).shape:
+        raise IntegerRuleRefused("it is computed from several tensors", root)
+    every = all_byte_values(str(tensor_type_of(source).dtype))
+    values = {}
+    for node, leaf in leaves.items():
+        stored = _substitute_all_values(leaf.expr, source, every)
+        real = constant_value_or_none(call_qnn_op("dequantize", stored, *scale_and_zero_point(leaf.affine_type)))
+        assert real is not None
+        values[node] = Constant(real)
+    return source, values
+
+
+def _tensor_below_lookup_tables(expr: Expr) -> Expr:
+    """Return the 8-bit tensor of which an integer expression is a function by lookup tables; the
+    expression itself if it is no lookup.
+    """
+    byte_tensors = (
+        x for x in reversed(_tensor_and_elementwise_sources(expr)) if tensor_type_of(x).dtype in BYTE_DTYPES
+    )
+    return next(byte_tensors, expr)
 
 
 def call_as_table_lookup(region: IntegerRegion, node: Call, target_type: TensorAffineType) -> Expr:
@@ -142,13 +166,9 @@ def call_as_table_lookup(region: IntegerRegion, node: Call, target_type: TensorA
     """
     if not target_type.is_per_tensor or target_type.dtype not in BYTE_DTYPES:
         raise IntegerRuleRefused("its result is no tensor of 8 bits with one scale", node)
-    leaves, x = _dequantized_leaves_and_source(region, node)
-    real = constant_value_or_none(
-        call_qnn_op("dequantize", all_byte_values(x.affine_type.dtype), *scale_and_zero_point(x.affine_type))
-    )
-    assert real is not None
-    values = _evaluate_elementwise(node, dict.fromkeys(leaves, Constant(real)))
-    return apply_by_lookup_table(x.expr, lambda _: _quantize_constant(values, target_type).data)
+    source, leaves = _source_and_values_of_dequantized_leaves(region, node)
+    values = _evaluate_elementwise(node, leaves)
+    return apply_by_lookup_table(source, lambda _: _quantize_constant(values, target_type).data)
 
 
 def _quantize_constant(values: Expr, target_type: TensorAffineType) -> Constant:
@@ -218,12 +238,12 @@ def binary_call_as_table_lookup(node: Call) -> Expr:
         if x in _tensor_and_elementwise_sources(right) or _is_uniform_constant(right)
     ]
     shared += [x for x in _tensor_and_elementwise_sources(right) if _is_uniform_constant(left)]
+    shape = tensor_type_of(node).shape
+    shared = [x for x in shared if tensor_type_of(x).dtype in BYTE_DTYPES and tensor_type_of(x).shape == shape]
     if not shared:
         return node
-    x, ty = shared[-1], tensor_type_of(shared[-1])
-    if ty.dtype not in BYTE_DTYPES or ty.shape != tensor_type_of(node).shape:
-        return node
-    every = all_byte_values(str(ty.dtype))
+    x = shared[-1]
+    every = all_byte_values(str(tensor_type_of(x).dtype))
     operands = [_substitute_all_values(arg, x, every) for arg in (left, right)]
     value = constant_value_or_none(typed_op_call(require_op_of_call(node), [*operands, *node.args[2:]], node.attrs))
     return node if value is None else apply_by_lookup_table(x, lambda _: value)
@@ -234,19 +254,29 @@ def _is_uniform_constant(expr: Expr) -> bool:
 
 
 def _tensor_and_elementwise_sources(arg: Expr) -> list[Expr]:
-    """Return a tensor, followed by the tensors of which it is an elementwise function."""
-    if isinstance(arg, Constant):
-        return []
-    node = as_op_call(arg)
-    if node is None:
-        return [arg]
-    name, (first, *rest) = require_op_of_call(node).name, node.args or (node,)
-    if name == "cast":
-        return [arg, first]
-    if name == "take" and isinstance(first, Constant) and first.data.shape == (256,):
-        return [arg, *_tensor_and_elementwise_sources(rest[0])]
-    unary = name.startswith("qnn.") and require_op_of_call(node).pattern <= OpPattern.BROADCAST
-    return [arg, first] if unary and all(isinstance(a, Constant) for a in rest) else [arg]
+    """Return a tensor, followed by the tensors of which it is an elementwise function, the nearest
+    first.
+    """
+    found: list[Expr] = []
+    source: Expr | None = arg
+    while source is not None and not isinstance(source, Constant) and len(found) < _MAX_TABLED_OPERATORS:
+        found.append(source)
+        source = _only_varying_operand(source)
+    return found
+
+
+def _only_varying_operand(expr: Expr) -> Expr | None:
+    """Return the operand of which a call is an elementwise function, if its other operands are
+    known at compile time; else None.
+    """
+    node = as_op_call(expr)
+    if node is None or not node.args:
+        return None
+    op, (first, *rest) = require_op_of_call(node), node.args
+    if op.name == "take" and isinstance(first, Constant) and first.data.shape == (256,):
+        return rest[0]
+    is_unary = op.name == "cast" or (op.name.startswith("qnn.") and op.pattern <= OpPattern.BROADCAST)
+    return first if is_unary and all(map(_is_uniform_constant, rest)) else None
 
 
 def _substitute_all_values(arg: Expr, x: Expr, all_values: Constant) -> Expr:

@@ -383,6 +383,29 @@ def test_borders_of_depthwise_convolutions_of_bytes_are_no_tiles_of_their_own(wi
     check(case, kernel)
 
 
+@pytest.mark.parametrize(("width", "kernel", "stride", "padding", "channels"), [
+    (28, 3, 1, 1, 64),
+    (53, 3, 2, 1, 96),  # a smaller last tile; vectors that begin in the previous tile of channels
+    (54, 5, 2, 2, 64),
+    (58, 3, 2, 0, 32),
+    (29, 3, 1, 2, 64),  # the last columns are padding alone
+])  # fmt: skip
+def test_panels_of_rows_that_fill_the_cache_hold_one_tile(
+    width: int, kernel: int, stride: int, padding: int, channels: int
+) -> None:
+    case = conv(
+        ic=channels, oc=channels, size=(6, width), kernel=(kernel, kernel), groups=channels, padding=padding,
+        stride=stride, last=True, dtype="uint8", acc="int32",
+    )  # fmt: skip
+    target = get_target("x86-64-v4-vnni")
+    row, tile = (
+        max(b.nbytes for b in case.kernel(replace(target, l1=nbytes)).workspace if b.name.startswith("panel"))
+        for nbytes in (1 << 20, 4096)
+    )
+    assert tile < row / 2
+    check(case, case.kernel(replace(target, l1=4096)))
+
+
 def test_borders_cost_no_scratch() -> None:
     """A packed 3x3 convolution reads its input where it lies."""
     kernel = conv(ic=64, oc=64, size=(56, 56), padding=1, block=32).kernel(V4)

@@ -5,7 +5,8 @@ time.
 The data of four taps of a kernel column are four vectors of adjacent channels, padded with zero
 vectors. Interleaved byte by byte, each quarter of the result is an operand of a dot product of four
 bytes. The quarters of an output row, with the padding, are stored in a panel before the row is
-computed, so that one loop serves all its tiles:
+computed, so that one loop serves all its tiles. A panel that would fill the L1 cache is stored tile
+by tile:
 
     for 64 channels:
         for row: for column of the data: panel[column] = quarters of 3 rows and zeros, or of the padding
@@ -20,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import groupby, islice, product
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
@@ -68,6 +69,8 @@ from aotc.tir.stmt import Declare, For, If, loop_nest
 CANDIDATE_TILE_COLUMNS: Final = (7, 6, 5, 4, 3, 2)
 #: Largest number of vector products of a row that is fully unrolled.
 MAX_UNROLLED_VECTOR_PRODUCTS: Final = 100
+#: Largest share of the L1 cache for the panel of a row; the rows of data and the results need the other part.
+MAX_PANEL_SHARE_OF_L1: Final = 0.5
 #: Bytes of the shortest vectors.
 MIN_VECTOR_BYTES: Final = 16
 #: The values of the reduction axes at a tap.
@@ -135,9 +138,9 @@ def _tiling_of_channel_segment(
         axis[0], axis[1], (channels,), "x", vector_bytes // BYTES_PER_DOT, split.tile_and_lane_vars_and_size
     )
     *rows, column = request.analysis.pixel
-    panels = _InterleavedPanels.build_panels(request, split, open_dims, column, vector_bytes - channels.size)
     inner = [tile_segments.untiled_axis(*row) for row in rows]
     tiles = TileAxis(*column, tile_segments.evenly_sized_tiles(column[1], tile_columns), "y")
+    panels = _InterleavedPanels.build_panels(request, split, open_dims, tiles, vector_bytes - channels.size)
     panel, dtype = AddressedOperand(panels.weights, as_expr(0)), request.contraction.dtype
     # a short row that is a single tile needs no panel
     written = (
@@ -145,9 +148,11 @@ def _tiling_of_channel_segment(
         and panels.vector_products_per_position * column[1] <= MAX_UNROLLED_VECTOR_PRODUCTS
     )
     copies: dict[TileAxis | None, CopyFn] = {
-        lane: panels.fill_weight_panel if inner or written else panels.fill_weight_and_data_panels
+        lane: panels.fill_weight_panel if inner or written or panels.is_per_tile else panels.fill_weight_and_data_panels
     }
-    if inner and not written:
+    if panels.is_per_tile and not written:
+        copies[tiles] = panels.fill_data_panel_of_tile
+    elif inner and not written:
         copies[inner[-1]] = panels.fill_data_panel
     tiling = RegisterTiling(
         [*request.output_axes_outside_of_tile(axis), lane, *inner, tiles],
@@ -188,6 +193,27 @@ def _panel_steps_of_output_and_kernel_column(
     return step // entry_distance, dilation // entry_distance
 
 
+def _panel_entry_count(columns: int, step: int, kernel_columns: int, dilation: int) -> int:
+    """Return the number of panel entries that adjacent output columns use; see `_InterleavedPanels`."""
+    return (columns - 1) * step + (kernel_columns - 1) * dilation + 1
+
+
+def _kernel_axes_across_and_along_rows(
+    request: TilingRequest, split: ChannelSplit, column: Var
+) -> tuple[list[te.Axis], list[te.Axis]]:
+    """Return the reduction axes that do not, and that do, move along the columns of the data.
+
+    Raise Irregular if several move along the columns.
+    """
+    taps = [(v, n) for v, n in request.contraction.reduce_axes if n > 1]
+    column_index_vars = {var for d in split.a if column in d.variables_of_index for var in d.variables_of_index}
+    across = [axis for axis in taps if axis[0] not in column_index_vars] or taps
+    along = [axis for axis in taps if axis not in across]
+    if len(along) > 1:
+        raise Irregular("columns of the kernel along several axes")
+    return across, along
+
+
 @frozen(eq=False)
 class _InterleavedPanels:
     """Panels of data and weights for a tile of channels, in the order in which they are multiplied.
@@ -198,7 +224,7 @@ class _InterleavedPanels:
                      output and kernel
     dims             dimensions of the data that may be out of range, indexed by `entry` as well
     ranges           ranges of the output axes that the panel is filled for
-    column           the column axis of the output
+    column           the column axis of the output, in tiles
     entry            variable and number of panel entries: output column j and kernel column k use
                      entry step * j + dilation * k
     step, dilation   see `entry`
@@ -206,6 +232,7 @@ class _InterleavedPanels:
     along            the columns of the kernel
     weights, panel   the buffers of weights and data
     fill             value of the data outside of its range
+    is_per_tile      True if the panel is filled for each tile of columns, False if it is filled for each row
     """
 
     split: ChannelSplit
@@ -214,7 +241,7 @@ class _InterleavedPanels:
     b: AddressedOperand
     dims: Sequence[OperandDimension]
     ranges: Ranges
-    column: Var
+    column: TileAxis
     entry: te.Axis
     step: int
     dilation: int
@@ -223,6 +250,7 @@ class _InterleavedPanels:
     weights: Buffer
     panel: Buffer
     fill: int
+    is_per_tile: bool
 
     @classmethod
     def build_panels(
@@ -230,31 +258,24 @@ class _InterleavedPanels:
         request: TilingRequest,
         split: ChannelSplit,
         border_dims: Sequence[OperandDimension],
-        column_axis: te.Axis,
+        column_tiles: TileAxis,
         repeated_channels: int,
     ) -> _InterleavedPanels:
         """Return the panels of a depthwise convolution.
 
         Raise Irregular if the data's index is not a sum of output column and kernel column.
         """
-        taps = [(v, n) for v, n in request.contraction.reduce_axes if n > 1]
-        column_index_vars = {
-            var for d in split.a if column_axis[0] in d.variables_of_index for var in d.variables_of_index
-        }
-        across = [axis for axis in taps if axis[0] not in column_index_vars] or taps
-        kernel = [axis for axis in taps if axis not in across]
-        if len(kernel) > 1:
-            raise Irregular("columns of the kernel along several axes")
+        across, kernel = _kernel_axes_across_and_along_rows(request, split, column_tiles.var)
         position = row_major_address(split.a)
         (tap, count) = kernel[0] if kernel else (None, 1)
-        step, dilation = _panel_steps_of_output_and_kernel_column(position, column_axis[0], tap)
-        entry = (Var("entry"), (column_axis[1] - 1) * step + (count - 1) * dilation + 1)
-        column_vars = {column_axis[0], tap}
+        step, dilation = _panel_steps_of_output_and_kernel_column(position, column_tiles.var, tap)
+        entry = (Var("entry"), _panel_entry_count(column_tiles.extent, step, count, dilation))
+        column_vars = {column_tiles.var, tap}
 
         def index_by_panel_entry(index: LinearForm) -> LinearForm:
             terms = {t: c for t, c in index.terms.items() if t not in column_vars}
             factors = [
-                index.terms.get(v, 0) // k for v, k in ((column_axis[0], step), (tap, dilation)) if v is not None
+                index.terms.get(v, 0) // k for v, k in ((column_tiles.var, step), (tap, dilation)) if v is not None
             ]
             if len(set(factors)) > 1:
                 raise Irregular("columns of output and kernel with an index of their own")
@@ -265,6 +286,10 @@ class _InterleavedPanels:
             for at in _enumerate_axis_points(across)
         ]
         groups = -(-len(places) // BYTES_PER_DOT)
+        entry_bytes = groups * BYTES_PER_DOT * split.size
+        is_per_tile = entry[1] * entry_bytes > MAX_PANEL_SHARE_OF_L1 * request.target.l1
+        columns = column_tiles.segments[0].size if is_per_tile else column_tiles.extent
+        entries = _panel_entry_count(columns, step, count, dilation)
         return cls(
             split,
             repeated_channels,
@@ -272,15 +297,16 @@ class _InterleavedPanels:
             AddressedOperand(request.b, row_major_address(split.b).to_expr() - repeated_channels),
             [replace(d, index=index_by_panel_entry(d.index)) for d in border_dims],
             split.ranges,
-            column_axis[0],
+            column_tiles,
             entry,
             step,
             dilation,
             places,
             _enumerate_axis_points(kernel),
-            new_private_scratch_buffer("taps", request.b.dtype, count * groups * BYTES_PER_DOT * split.size),
-            new_private_scratch_buffer("panel", request.a.dtype, entry[1] * groups * BYTES_PER_DOT * split.size),
+            new_private_scratch_buffer("taps", request.b.dtype, count * entry_bytes),
+            new_private_scratch_buffer("panel", request.a.dtype, entries * entry_bytes),
             request.contraction.fill,
+            is_per_tile,
         )
 
     @property
@@ -303,10 +329,11 @@ class _InterleavedPanels:
         """Return statements that rearrange the weights of a tile of channels into a panel."""
         stmts: list[Stmt] = []
         size, column = self.split.size, Var("column")
+        new = BYTES_PER_DOT * self.early // size
         kernel = dict.fromkeys(self.along[0], column)
         for number, group in enumerate(self.groups_of_4_taps):
             places = [_operand_address(self.b, {**values_of_vars, **tap, **kernel}) for tap in group]
-            for k, value in enumerate(self.load_and_interleave(self.b, places, stmts)):
+            for k, value in islice(enumerate(self.load_and_interleave(self.b, places, stmts)), new, None):
                 index = (column * len(self.groups_of_4_taps) + number) * (BYTES_PER_DOT * size) + k * size
                 stmts.append(Store(self.weights, simplify(index, {}), value))
         return loop_nest([(column, as_expr(len(self.along)))], Block(stmts))
@@ -326,40 +353,72 @@ class _InterleavedPanels:
             stmts.append(For(var, segment.count, body) if segment.count > 1 else body)
         return Block(stmts)
 
+    def fill_data_panel_of_tile(self, values_of_vars: Mapping[Var, Expr]) -> Stmt:
+        """Return statements that fill the data panel for a tile of columns.
+
+        Entries that are padding in the first or the last tile of the loop are tested at run time.
+        """
+        stmts: list[Stmt] = []
+        first_column = values_of_vars[self.column.var]
+        segment = self.column.segments[0]
+        if isinstance(first_column, Const):
+            segment = next(s for s in reversed(self.column.segments) if s.begin <= first_column.value)
+        columns = (segment.begin, segment.begin + (segment.count - 1) * segment.size)
+        dims = self._data_dims_depending_on_panel_entry
+
+        def is_in_range_in_each_tile(entry: int) -> bool:
+            ends: list[dict[Expr, int]] = [{self.entry[0]: column * self.step + entry} for column in columns]
+            return all(d.is_index_in_range(end | dict(tap)) for end, tap, d in product(ends, self.across, dims))
+
+        count = _panel_entry_count(segment.size, self.step, len(self.along), self.dilation)
+        for is_in_range, group in groupby(range(count), is_in_range_in_each_tile):
+            entries = list(group)
+            var = Var("entry")
+            place = var + entries[0] if len(entries) > 1 else as_expr(entries[0])
+            values = {**values_of_vars, self.entry[0]: first_column * self.step + place}
+            reference = segment.begin * self.step + entries[0] if is_in_range else None
+            body = self._store_data_panel_entry(values, place, reference)
+            stmts.append(For(var, len(entries), body) if len(entries) > 1 else body)
+        return Block(stmts)
+
     @property
     def _data_dims_depending_on_panel_entry(self) -> list[OperandDimension]:
         """The dimensions of the data whose index depends on the panel entry (the column)."""
         return [d for d in self.dims if self.entry[0] in d.variables_of_index]
 
     def _store_data_panel_entry(
-        self, values_of_vars: Mapping[Var, Expr], entry: Expr, border_reference_entry: int
+        self, values_of_vars: Mapping[Var, Expr], entry: Expr, border_reference_entry: int | None
     ) -> Stmt:
         """Return statements that store an entry of the data panel, with the set of taps in range
-        that entry number `border_reference_entry` has.
+        that entry number `border_reference_entry` has; None for a set that is tested at run time.
         """
         stmts: list[Stmt] = []
         size = self.split.size
+        new = BYTES_PER_DOT * self.early // size
         for number, values in enumerate(self._interleaved_data_of_entry(values_of_vars, border_reference_entry, stmts)):
-            for k, value in enumerate(values):
+            for k, value in islice(enumerate(values), new, None):
                 index = (entry * len(self.groups_of_4_taps) + number) * (BYTES_PER_DOT * size) + k * size
                 stmts.append(Store(self.panel, simplify(index, {}), value))
         return Block(stmts)
 
     def _interleaved_data_of_entry(
-        self, values_of_vars: Mapping[Var, Expr], border_reference_entry: int, stmts: list[Stmt]
+        self, values_of_vars: Mapping[Var, Expr], border_reference_entry: int | None, stmts: list[Stmt]
     ) -> Iterator[list[Expr]]:
         """Yield, for each group of four kernel offsets at a panel entry, the four interleaved
         vectors of data.
         """
-        at: dict[Expr, int] = {self.entry[0]: border_reference_entry}
+        columns = self._data_dims_depending_on_panel_entry
+        tested = self.dims if border_reference_entry is None else [d for d in self.dims if d not in columns]
         for group in self.groups_of_4_taps:
-            here = [
-                all(d.is_index_in_range(at | dict(tap)) for d in self._data_dims_depending_on_panel_entry)
-                for tap in group
-            ]
+            here = [True] * len(group)
+            if border_reference_entry is not None:
+                at: dict[Expr, int] = {self.entry[0]: border_reference_entry}
+                here = [all(d.is_index_in_range(at | dict(tap)) for d in columns) for tap in group]
             if any(here):
                 rows = [
-                    self._load_data_vector_at_tap(values_of_vars, tap, stmts) if inside else self._padding_vector
+                    self._load_data_vector_at_tap(values_of_vars, tap, tested, stmts)
+                    if inside
+                    else self._padding_vector
                     for tap, inside in zip(group, here, strict=True)
                 ]
                 yield self.interleave_vectors_bytewise(rows, stmts)
@@ -371,17 +430,22 @@ class _InterleavedPanels:
         """A vector of the padding value."""
         return Const(self.fill, self.a.buffer.dtype, self.split.size)
 
-    def _load_data_vector_at_tap(self, values_of_vars: Mapping[Var, Expr], tap: _TapValues, stmts: list[Stmt]) -> Expr:
-        """Return the data vector at a kernel offset (tap) and column; padding where its row is out
-        of range.
+    def _load_data_vector_at_tap(
+        self,
+        values_of_vars: Mapping[Var, Expr],
+        tap: _TapValues,
+        tested_dims: Sequence[OperandDimension],
+        stmts: list[Stmt],
+    ) -> Expr:
+        """Return the data vector at a kernel offset (tap) and column; padding where it is out of
+        range in one of `tested_dims`.
         """
         values = dict(values_of_vars) | {var: as_expr(at) for var, at in tap.items()}
         tests: list[Expr] = []
-        for dim in self.dims:
-            if self.entry[0] not in dim.variables_of_index:
-                index = simplify(substitute(dim.index.to_expr(), values), self.ranges)
-                low, high = bounds(index, self.ranges)
-                tests += [index >= 0] * (low < 0) + [index < dim.extent] * (high >= dim.extent)
+        for dim in tested_dims:
+            index = simplify(substitute(dim.index.to_expr(), values), self.ranges)
+            low, high = bounds(index, self.ranges)
+            tests += [index >= 0] * (low < 0) + [index < dim.extent] * (high >= dim.extent)
         value = Load(self.a.buffer, _operand_address(self.a, values), self.split.size)
         if not tests:
             return bind_to_new_register("row", value, stmts)
@@ -416,7 +480,8 @@ class _InterleavedPanels:
         weights = [
             bind_to_new_register("x", self._load_interleaved_weights(step, k), stmts) for k in range(BYTES_PER_DOT)
         ]
-        base = next(base for axis, base in tile.bases.items() if axis.var is self.column)
+        base = next(base for axis, base in tile.bases.items() if axis is self.column)
+        base = as_expr(0) if self.is_per_tile else base
         for j, y in enumerate(tile.ys):
             (offset,) = y.values()
             entry = (base + offset) * self.step + column * self.dilation
@@ -474,11 +539,10 @@ class _InterleavedPanels:
         """
         columns = max(segment.size for segment in tiling.levels[-1].segments)
         trips = math.prod(axis.tile_count_of_all_segments for axis in tiling.levels)
-        filled = (
-            math.prod(axis.tile_count_of_all_segments for axis in tiling.levels[:-1])
-            * self.entry[1]
-            * len(self.groups_of_4_taps)
-        )
+        rows = math.prod(axis.tile_count_of_all_segments for axis in tiling.levels[:-1])
+        entries = _panel_entry_count(columns, self.step, len(self.along), self.dilation)
+        filled = trips * entries if self.is_per_tile else rows * self.entry[1]
+        filled *= len(self.groups_of_4_taps)
         finish = BYTES_PER_DOT * request.target.tiles.finish_vector
         return filled * 3 * BYTES_PER_DOT / 2 + trips * columns * (self.vector_products_per_position + finish)
 

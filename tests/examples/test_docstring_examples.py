@@ -19,20 +19,13 @@ from onnx import TensorProto, helper
 
 import aotc
 from aotc import relay
+from tests.arch.test_floors import DOORS
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "architecture.md"
 #: Public modules that are no facades.
 MORE = ("aotc.relay.op", "aotc.relay.frontend.onnx", "aotc.relay.frontend.pytorch", "aotc.relay.frontend.tflite")
 #: Packages without which examples cannot run.
 NEEDED = {"aotc.relay.frontend.pytorch": "torch", "aotc.relay.frontend.tflite": "ai_edge_litert"}
-
-
-def public_modules() -> list[str]:
-    """The facades, from their list in the document, and the others."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    listed = text[text.index("The facades, most of which") : text.index("## From a function to a kernel")]
-    return [*re.findall(r"`(aotc(?:\.\w+)*)`", listed), *MORE]
 
 
 def document_of(name: str) -> str:
@@ -57,7 +50,7 @@ def examples(document: str) -> Iterator[str]:
 
 EXAMPLES = [
     pytest.param(name, source, id=f"{name}-{number}")
-    for name in public_modules()
+    for name in sorted({*DOORS, *MORE})
     for number, source in enumerate(examples(document_of(name)))
 ]
 

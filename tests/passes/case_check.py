@@ -14,7 +14,8 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -32,6 +33,7 @@ from aotc.ir import (
     Type,
     did_you_mean_hint,
 )
+from aotc.ir.op import register_op_attr, reset_op_attr
 from aotc.relay import transform
 from aotc.relay.expr import Function, type_of
 from aotc.relay.instrument.verifier import Verifier
@@ -68,7 +70,7 @@ def check_case(case: Case, update: bool = False) -> None:
     table = ConstantTable()
     before = _parse_module(case, table)
     outcome = case.outcome
-    with _context(case), rewrite_report() as report:
+    with _context(case), _external_compilers(case), rewrite_report() as report:
         try:
             stages = _apply_passes(case, before)
         except AotcError as error:
@@ -124,6 +126,23 @@ def _context(case: Case) -> PassContext:
     section = case.optional_section("context")
     arguments = {} if section is None else _keyword_arguments(case, section)
     return PassContext(**{"opt_level": 3, **arguments}, instruments=[Verifier()])
+
+
+@contextmanager
+def _external_compilers(case: Case) -> Iterator[None]:
+    """Context in which the external compilers of a case support their operators."""
+    rows = [(section, *section.argument.split()) for section in case.all_sections("compiler")]
+    supported = [(section, name, f"target.{compiler}") for section, compiler, *names in rows for name in names]
+    try:
+        for section, name, attribute in supported:
+            try:
+                register_op_attr(name, attribute, lambda _: True)
+            except AotcError as error:
+                case.fail(section.line, str(error))
+        yield
+    finally:
+        for _, name, attribute in supported:
+            reset_op_attr(name, attribute)
 
 
 def _keyword_arguments(case: Case, section: Section) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from aotc.ir import did_you_mean_hint
 SECTIONS: Final = {
     "case": "begins a case and names it; comment lines below it say what the case proves",
     "pass": "a pass with its options, `[pass FuseOps(max_args=3)]`; several such lines are run in order",
+    "compiler": "an external compiler and the operators that it supports, `[compiler one exp nn.relu]`",
     "context": "arguments of the PassContext, `[context opt_level=4]`; without it opt_level is 3",
     "inputs": "values of parameters, one `%x = $normal(2, 3)` a line; other parameters get random values",
     "tolerance": "bounds of errors of results: rtol, atol, of_largest (share of the largest magnitude, at least 1) and "
@@ -41,7 +42,8 @@ SECTIONS: Final = {
     "error": "the diagnostics that the passes raise",
     "reasons": "why rewrite rules did not apply where they matched, one `RULE: REASON` a line, sorted",
 }
-TAKES_ARGUMENT: Final = frozenset({"case", "pass", "context", "tolerance", "not_executed"})
+TAKES_ARGUMENT: Final = frozenset({"case", "pass", "compiler", "context", "tolerance", "not_executed"})
+MAY_BE_REPEATED: Final = frozenset({"pass", "compiler"})
 OUTCOMES: Final = ("after", "unchanged", "error")
 
 _HEADING_REGEX: Final = re.compile(r"\[([a-z_]+)(?: (.*))?\]\s*")
@@ -176,7 +178,7 @@ def _check_case(case: Case) -> None:
         if not case.all_sections(name):
             case.fail(case.line, f"the case has no section [{name}]: {SECTIONS[name]}")
     for section in case.sections:
-        if section.name != "pass" and case.section(section.name) is not section:
+        if section.name not in MAY_BE_REPEATED and case.section(section.name) is not section:
             case.fail(section.line, f"the case has a second section [{section.name}]")
         takes_body = section.name in {"case", "inputs", "before", "after", "error", "reasons"}
         if not takes_body and any(not s.startswith("# ") for s in section.body.splitlines() if s):

@@ -72,6 +72,7 @@ def test_a_case_passes_and_is_not_rewritten(tmp_path: Path) -> None:
         ("[pass FoldConstant]", "[pass FoldConstant(depth=1)]", "sample.test:3: FoldConstant.__init__() got an unexp"),
         ("[pass FoldConstant]", "[pass FoldConst", "sample.test:3: malformed heading '[pass FoldConst': write [name]"),
         ("[before]", "[context level]\n[before]", "sample.test:4: [context] takes arguments such as opt_level=4"),
+        ("[before]", "[compiler one expp]\n[before]", "sample.test:4: operator `expp` not found"),
         ("[before]", "[tolerance steps=1]\n[before]", "sample.test:4: [tolerance] takes rtol, atol, of_largest"),
         ("[before]", "[idempotent]\ntext\n[before]", "sample.test:5: [idempotent] is one line"),
         ("[before]", "[idempotent now]\n[before]", "sample.test:4: [idempotent] takes no argument"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AnnotateTarget, MergeCompilerRegions, PartitionGraph and MergeComposite."""
+"""Partitioning for external compilers: composites, random graphs, a long chain; see `partition.test`, too."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Op, register_op_attr, reset_op_attr
-from aotc.ir.transform import Pass, PassContext, Sequential
+from aotc.ir.transform import Pass, Sequential
 from aotc.relay.analysis import free_vars, global_uses
 from aotc.relay.dataflow_pattern import is_op, wildcard
-from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple
+from aotc.relay.expr import Call, Expr, Function, Tuple
 from aotc.relay.module import IRModule
-from aotc.relay.op.annotation import compiler_begin, compiler_end
 from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.contrib import get_pattern_table, register_pattern_table
@@ -61,97 +60,6 @@ def inside(function: Function) -> list[str]:
     return [n.op.name for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op)]
 
 
-def test_a_region() -> None:
-    takes("one", "exp", "nn.relu")
-    x = var("x", 2, 3)
-    result = partitioned(module_of(tanh(relu(exp(x))), x), "one")
-    assert ops(result) == {"tanh": 1}
-    (function,) = external(result).values()
-    assert inside(function) == ["exp", "nn.relu"]
-    assert dict(function.attrs) == {
-        "Compiler": "one", "Primitive": 1, "Inline": 1, "global_symbol": "tvmgen_default_one_main_0",
-    }  # fmt: skip
-
-
-def test_each_call_alone_without_merging() -> None:
-    takes("one", "exp", "split")
-    x = var("x", 2, 4)
-    halves = split(exp(x), 2, axis=1)
-    result = partitioned(module_of(add(halves[0], halves[1]), x), "one", merge=False)
-    assert [inside(f) for f in external(result).values()] == [["exp"], ["split"]]
-
-
-def test_the_first_target_wins_and_the_name_is_a_c_name() -> None:
-    takes("one", "exp")
-    takes("two", "exp", "tanh")
-    x = var("x", 3)
-    result = partitioned(module_of(tanh(exp(x)), x), "one", "two")
-    assert list(external(result)) == ["tvmgen_default_one_main_0", "tvmgen_default_two_main_1"]
-    marked = compiler_end(exp(compiler_begin(x, "a-b")), "a-b")
-    assert list(PartitionGraph("net")(module_of(marked, x))) == ["main", "tvmgen_net_a_b_main_0"]
-
-
-def test_a_path_around_keeps_regions_apart() -> None:
-    takes("one", "exp", "add")
-    x = var("x", 2, 3)
-    first = exp(x)
-    result = partitioned(module_of(add(first, tanh(first)), x), "one")
-    assert [inside(f) for f in external(result).values()] == [["exp"], ["add"]]
-
-
-def test_regions_that_would_need_each_other() -> None:
-    """a1 feeds b1 and b2 feeds a2: either both a's or both b's may be together."""
-    takes("one", "exp", "add")
-    takes("two", "tanh", "multiply")
-    x, y = var("x", 2), var("y", 2)
-    a1, b2 = exp(x), tanh(y)
-    b1, a2 = multiply(a1, b2), add(b2, a1)
-    partitioned(module_of(Tuple([b1, a2]), x, y), "one", "two")
-
-
-def test_several_outputs_and_tuples() -> None:
-    takes("one", "exp", "split", "nn.relu")
-    x = var("x", 2, 4)
-    first = exp(x)
-    halves = split(relu(first), 2, axis=1)
-    result = partitioned(module_of(Tuple([tanh(first), concatenate(halves, axis=1)]), x), "one")
-    (function,) = external(result).values()
-    assert inside(function) == ["exp", "nn.relu", "split"]
-    assert (
-        str(function.body.checked_type) == "(Tensor[(2, 4), float32], Tensor[(2, 2), float32], Tensor[(2, 2), float32])"
-    )
-
-
-def test_one_output_that_is_a_tuple_with_a_tuple() -> None:
-    x = var("x", 2)
-    inner = compiler_begin(x, "one")
-    result = compiler_end(Tuple((exp(inner), Tuple((tanh(inner), negative(inner))))), "one")
-    module = InferType()(module_of(result, x))
-    parts = PartitionGraph()(module)
-    assert list(external(parts)) and parts.main.ret_type == module.main.ret_type
-
-
-@pytest.mark.parametrize("bind", [True, False])
-def test_constants(bind: bool) -> None:
-    takes("one", "nn.dense", "add")
-    x = var("x", 2, 3)
-    weights = noise(4, 3)
-    result = partitioned(module_of(add(dense(x, weights), const([1.0, 2, 3, 4])), x), "one", bind_constants=bind)
-    (function,) = external(result).values()
-    assert len(function.params) == (1 if bind else 3)
-    assert any(isinstance(n, Constant) for n in post_order(function.body)) == bind
-
-
-def test_non_call_ops() -> None:
-    takes("one", "exp", "tanh", "concatenate")
-    x = var("x", 2, 4)
-    module = module_of(concatenate(Tuple([exp(x), tanh(x)]), axis=1), x)
-    assert len(external(partitioned(module, "one"))) == 1
-    with PassContext(opt_level=3):
-        apart = PartitionGraph()(Merge()(AnnotateTarget("one", include_non_call_ops=False)(module)))
-    assert len(external(apart)) == 3
-
-
 def test_composites() -> None:
     x, w, v = var("x", 2, 3), noise(3, 3), noise(3, 3, seed=1)
     pattern = is_op("nn.relu")(is_op("nn.dense")(wildcard(), wildcard()))
@@ -166,31 +74,6 @@ def test_composites() -> None:
     composites = [n.op for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Function)]
     assert [f.attrs["Composite"] for f in composites] == ["one.dense_relu"]
     assert ops(checked(Inline(everything=True), merged)) == {"nn.dense": 2, "nn.relu": 2}
-
-
-def test_branches_stay() -> None:
-    takes("one", "exp")
-    x = var("x", 2)
-    condition = var("c", dtype="bool")
-    first = exp(x)
-    module = module_of(tanh(If(condition, negative(first), exp(first))), x, condition)
-    assert PartitionGraph()(Merge()(AnnotateTarget("one")(module))) is not None
-    assert not external(PartitionGraph()(Merge()(AnnotateTarget("one")(module))))
-
-
-def test_nothing_to_take() -> None:
-    x = var("x", 2)
-    module = module_of(exp(x), x)
-    assert partitioned(module, "one") is module
-
-
-def test_partitioned_functions_are_neither_inlined_nor_partitioned_again() -> None:
-    takes("one", "exp")
-    x = var("x", 2)
-    result = partitioned(module_of(exp(x), x), "one")
-    assert Inline()(result) is result
-    assert list(Inline(everything=True)(result)) == list(result)
-    assert partitioned(result, "one") is result
 
 
 def test_an_operator_that_is_not_there() -> None:
@@ -255,22 +138,3 @@ def test_random_graphs(module: IRModule, choice: list[str], merge: bool, bind: b
     assert counted == sum(bool(w) for w in wanted.values())
     assert counted + sum(ops(result).values()) == len(calls)
     assert InferType()(result) is not None
-
-
-def test_outputs_come_in_the_order_of_their_marks() -> None:
-    x = var("x", 2, 3)
-    first = exp(compiler_begin(x, "one"))
-    second = relu(first)
-    body = Tuple([compiler_end(second, "one"), tanh(compiler_end(first, "one"))])
-    (function,) = external(checked(PartitionGraph(), module_of(body, x))).values()
-    assert [f.op.name for f in function.body.fields] == ["nn.relu", "exp"]  # type: ignore[union-attr]
-
-
-def test_tuples_of_constants_are_bound() -> None:
-    x = var("x", 2, 3)
-    parts = Tuple([const([[1.0, 2.0, 3.0]]), const([[4.0, 5.0, 6.0]])])
-    joined = compiler_end(concatenate(compiler_begin(parts, "one"), axis=0), "one")
-    module = module_of(add(joined, x), x)
-    for bind, count in ((True, 0), (False, 1)):
-        (function,) = external(checked(PartitionGraph(bind_constants=bind), module)).values()
-        assert len(function.params) == count

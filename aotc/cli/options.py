@@ -247,7 +247,7 @@ def declare_option(
     *,
     read: Callable[[Any], Any] | None = None,
     write: Callable[[Any], str] = str,
-    **more: Any,
+    **click_arguments: Any,
 ) -> OptionDecorator:
     """Declare an option by its names and help text, which shows the default, if there is one.
 
@@ -256,16 +256,22 @@ def declare_option(
     more    further arguments of `click.option`
     """
     if read is not None:
-        more["callback"] = lambda context, parameter, value: read(value)
+        click_arguments["callback"] = lambda context, parameter, value: read(value)
     default_arguments = {"show_default": True, "default": default} if default is not None else {}
     return click.option(
-        *names.split(), cls=WritableOption, type=kind, help=help_text, write=write, **default_arguments, **more
+        *names.split(),
+        cls=WritableOption,
+        type=kind,
+        help=help_text,
+        write=write,
+        **default_arguments,
+        **click_arguments,
     )
 
 
-def declare_flag(names: str, help_text: str, **more: Any) -> OptionDecorator:
+def declare_flag(names: str, help_text: str, **click_arguments: Any) -> OptionDecorator:
     """Declare a command line option without a value (a flag)."""
-    return click.option(*names.split(), is_flag=True, help=help_text, **more)
+    return click.option(*names.split(), is_flag=True, help=help_text, **click_arguments)
 
 
 def combine_declarations(*declarations: OptionDecorator) -> OptionDecorator:

@@ -25,28 +25,33 @@ def format_arena_size(memory: JsonObject) -> str:
     )
 
 
-def format_microcontroller_footprint(taken: JsonObject) -> str:
+def format_microcontroller_footprint(footprint: JsonObject) -> str:
     """Format the RAM, flash and stack that a model needs on a microcontroller."""
-    code = "measured" if taken["code_measured"] else "estimated"
-    ram, flash = taken["arena"] + taken["io"], taken["code"] + taken["parameters"]
-    return f"RAM {ram} bytes with inputs and outputs, flash {flash} ({code}), stack at most {taken['stack']}"
+    code = "measured" if footprint["code_measured"] else "estimated"
+    ram, flash = footprint["arena"] + footprint["io"], footprint["code"] + footprint["parameters"]
+    return f"RAM {ram} bytes with inputs and outputs, flash {flash} ({code}), stack at most {footprint['stack']}"
 
 
-def weight_size_lines(found: JsonObject | None) -> RenderedParts:
+def weight_size_lines(weight_sizes: JsonObject | None) -> RenderedParts:
     """Yield lines on the size of a project's weights by cause; nothing if the metadata lack them."""
-    if found is None:
+    if weight_sizes is None:
         return
     added = {"for Winograd convolutions": "winograd", "of padding": "padding"}
-    causes = [f"{format_with_unit_prefix(found[key], 'B')} {cause}" for cause, key in added.items() if found[key]]
-    model = f"{format_with_unit_prefix(found['model'] + found['other'], 'B')} of the model"
-    yield f"weights      {format_with_unit_prefix(found['weights'], 'B')}: {', '.join((model, *causes))}"
-    if library := found.get("library"):
-        yield f"code         {format_with_unit_prefix(library - found['weights'], 'B')} of the library, with its tables"
-    times = f"about {found['time_ratio']:.2g} times"
-    if found["winograd"]:
-        less = format_with_unit_prefix(found["winograd"], "B")
+    causes = [
+        f"{format_with_unit_prefix(weight_sizes[key], 'B')} {cause}"
+        for cause, key in added.items()
+        if weight_sizes[key]
+    ]
+    model = f"{format_with_unit_prefix(weight_sizes['model'] + weight_sizes['other'], 'B')} of the model"
+    yield f"weights      {format_with_unit_prefix(weight_sizes['weights'], 'B')}: {', '.join((model, *causes))}"
+    if library := weight_sizes.get("library"):
+        code = format_with_unit_prefix(library - weight_sizes["weights"], "B")
+        yield f"code         {code} of the library, with its tables"
+    times = f"about {weight_sizes['time_ratio']:.2g} times"
+    if weight_sizes["winograd"]:
+        less = format_with_unit_prefix(weight_sizes["winograd"], "B")
         yield f"smaller      --size leaves {less} out, and a run takes {times} as long (estimated)"
-    elif found["small"] and found["time_ratio"] > 1:
+    elif weight_sizes["small"] and weight_sizes["time_ratio"] > 1:
         yield f"small        a run takes {times} as long as without --size (estimated)"
 
 
@@ -284,7 +289,7 @@ def render_supported_operators(support: JsonObject) -> RenderedParts:
         yield f"\n{len(names)} builtin operators of TFLite: {', '.join(names)}"
 
 
-def render_target_list(found: JsonObject) -> RenderedParts:
+def render_target_list(target_table: JsonObject) -> RenderedParts:
     """Format the list of compilation targets for `aotc targets`."""
     rows = [
         (
@@ -295,17 +300,18 @@ def render_target_list(found: JsonObject) -> RenderedParts:
             "yes" if row["runs_here"] else "no",
             " ".join(row["features"]),
         )
-        for row in found["targets"]
+        for row in target_table["targets"]
     ]
     yield make_borderless_table(
         "target", "machine", "environment", "vector bits", "runs here", "instruction sets", rows=rows
     )
-    yield f"\n--target host stands for {found['host']} on this machine; docs/targets.md says more about each target."
+    host = target_table["host"]
+    yield f"\n--target host stands for {host} on this machine; docs/targets.md says more about each target."
 
 
-def render_config_keys(found: JsonObject) -> RenderedParts:
+def render_config_keys(key_table: JsonObject) -> RenderedParts:
     """Format the list of configuration keys for `aotc config`."""
-    rows = [(row["key"], row["type"], row["default"], row["meaning"]) for row in found["keys"]]
+    rows = [(row["key"], row["type"], row["default"], row["meaning"]) for row in key_table["keys"]]
     yield make_borderless_table("key", "type", "default", "meaning", rows=rows)
 
 

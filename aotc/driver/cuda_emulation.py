@@ -35,7 +35,7 @@ CXX_COMPILER_CANDIDATES: Final = ("c++", "g++", "clang++")
 _CXX_FLAGS: Final = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
 
 
-def compile_images_for_fake_device(source: str, archs: Sequence[int], *more: str) -> Mapping[str, bytes]:
+def compile_images_for_fake_device(source: str, archs: Sequence[int], *extra_flags: str) -> Mapping[str, bytes]:
     """Compile CUDA source for the fake device; return {"sm_80": shared library}, whatever
     architectures are requested.
 
@@ -45,7 +45,7 @@ def compile_images_for_fake_device(source: str, archs: Sequence[int], *more: str
     """
     folder = aotc_runtime_c.emulator_dir()
     header = (folder / "aotc_emulator.h").read_text(encoding="utf-8")
-    flags = ("-DAOTC_EMULATED", *kernel_cflags(resolve_target("host")), *more)
+    flags = ("-DAOTC_EMULATED", *kernel_cflags(resolve_target("host")), *extra_flags)
     return {
         f"sm_{EMULATED_COMPUTE_CAPABILITY}": _compile_cpp_library_cached(
             {"kernels.cpp": source, "aotc_emulator.h": header}, flags
@@ -54,7 +54,7 @@ def compile_images_for_fake_device(source: str, archs: Sequence[int], *more: str
 
 
 @cache
-def build_fake_cuda_driver(*more: str) -> Path:
+def build_fake_cuda_driver(*extra_flags: str) -> Path:
     """Build the fake CUDA driver as a shared library; return its path, which exists until this
     process ends.
 
@@ -70,7 +70,7 @@ def build_fake_cuda_driver(*more: str) -> Path:
     folder = Path(make_temporary_folder("aotc-cuda-"))
     library_path = folder / "libcuda.so.1"
     # no soname: otherwise a later dlopen of the system's driver by name would return this library
-    library_path.write_bytes(_compile_cpp_library_cached(files, ("-O2", "-pthread", *more)))
+    library_path.write_bytes(_compile_cpp_library_cached(files, ("-O2", "-pthread", *extra_flags)))
     return library_path
 
 

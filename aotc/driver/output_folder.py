@@ -104,7 +104,7 @@ class _Exchange:
     output: Path
     known: RecordedChecksums
     new: Mapping[str, str]
-    found: Mapping[str, PathState]
+    former_states: Mapping[str, PathState]
     overwrite: bool
 
     @classmethod
@@ -119,14 +119,14 @@ class _Exchange:
 
     def is_written_by_aotc(self, path: str) -> bool:
         """Return True if an earlier run of aotc wrote the file that exists at a path."""
-        return self.found[path].checksum in self.known.get(path, ())
+        return self.former_states[path].checksum in self.known.get(path, ())
 
     def has_new_contents_already(self, path: str) -> bool:
         """Return True if the output file at a path already has the contents that are to be written."""
-        return self.found[path].exists and self.found[path].checksum == self.new.get(path)
+        return self.former_states[path].exists and self.former_states[path].checksum == self.new.get(path)
 
     def _unreplaceable_files_and_reasons(self) -> Iterator[tuple[PathState, str]]:
-        for path, state in self.found.items():
+        for path, state in self.former_states.items():
             if not state.exists or self.is_written_by_aotc(path) or self.has_new_contents_already(path):
                 continue
             if path in (MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME):
@@ -153,7 +153,7 @@ class _Exchange:
             names = ", ".join(sorted(problems)[:3]) + (", ..." if len(problems) > 3 else "")
             text = f"{self.output} holds files that would be lost: {names}"
             raise AotcError("output", text, notes=rows, hint=_FILE_CONFLICT_HINT)
-        for folder in {self.output, *(self.output / PurePosixPath(path).parent for path in self.found)}:
+        for folder in {self.output, *(self.output / PurePosixPath(path).parent for path in self.former_states)}:
             if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
@@ -166,10 +166,12 @@ class _Exchange:
             or self.known.keys() != self.new.keys()
             or self._was_earlier_replacement_interrupted()
         ):
-            former = {path: state.checksum for path, state in self.found.items() if self.is_written_by_aotc(path)}
+            former = {
+                path: state.checksum for path, state in self.former_states.items() if self.is_written_by_aotc(path)
+            }
             self._write_manifest(PENDING_MANIFEST_FILE_NAME, manifest_json_text(self.new, former))
             (self.output / MANIFEST_FILE_NAME).unlink(missing_ok=True)
-            for path in {self.found[path].at for path in self.new if self.found[path].problem}:
+            for path in {self.former_states[path].at for path in self.new if self.former_states[path].problem}:
                 (self.output / path).unlink()
             for path in self.new:
                 if not self.has_new_contents_already(path):
@@ -182,7 +184,9 @@ class _Exchange:
         (self.output / PENDING_MANIFEST_FILE_NAME).unlink(missing_ok=True)
 
     def _was_earlier_replacement_interrupted(self) -> bool:
-        return not self.found[MANIFEST_FILE_NAME].exists or self.found[PENDING_MANIFEST_FILE_NAME].exists
+        return (
+            not self.former_states[MANIFEST_FILE_NAME].exists or self.former_states[PENDING_MANIFEST_FILE_NAME].exists
+        )
 
     def _write_manifest(self, name: str, text: str) -> None:
         path = self.output / name

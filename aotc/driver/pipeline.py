@@ -420,8 +420,8 @@ class Compilation:
             "target": self.target_without_duplicate_versions,
             "accuracy": self.accuracy,
             "passes": self._passes.names,
+            "cflags": self.cflags,
         }
-        facts["cflags"] = self.cflags
         compiler = _device_compiler_or_none(self)
         if compiler is None:
             self.progress(WRITING)
@@ -435,9 +435,8 @@ class Compilation:
                 return emit_bare_metal_project(
                     first, empty_folder, numerics=self.numerics_id_per_target_version[0], **facts
                 )
-            return emit_host_project(
-                first, empty_folder, others=other_programs, numerics=self.numerics_id_per_target_version, **facts
-            )
+            facts |= {"other_programs": other_programs, "numerics": self.numerics_id_per_target_version}
+            return emit_host_project(first, empty_folder, **facts)
         self.progress(COMPILING_DEVICE)
         printed, text = print_cuda_kernels_and_source(first, self.target)
         images = compiler.images(text, compiler.requested_or_supported_architectures(self.target.gpu))

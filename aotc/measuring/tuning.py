@@ -121,7 +121,7 @@ def collect_contractions_of_model(model: Any, options: CompileOptions) -> dict[s
     collector = _Collector()
     # no cache: a cached kernel is not scheduled, so the collector would not see its contraction
     assert replace(options, cache=False).start_compilation(model, tilings=collector).scheduled_programs
-    return dict(sorted(collector.sites.items(), key=lambda item: -min(c.cost for c in item[1].found)))
+    return dict(sorted(collector.sites.items(), key=lambda item: -min(c.cost for c in item[1].candidates)))
 
 
 def make_tuning_job(signature: str, site: TilingSite, max_candidates: int) -> TuningJob:

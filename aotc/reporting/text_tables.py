@@ -33,7 +33,7 @@ def describe_register_spills(metadata: Mapping[str, Any]) -> str:
 
 
 def make_borderless_table(
-    *headers: str, rows: Iterable[Sequence[str | Text]], figures: slice = slice(0), **more: Any
+    *headers: str, rows: Iterable[Sequence[str | Text]], figures: slice = slice(0), **table_options: Any
 ) -> Table:
     """Return a table without lines; the columns `figures` are right-aligned and not wrapped.
 
@@ -43,7 +43,7 @@ def make_borderless_table(
     columns = [Column(header, overflow="fold") for header in headers]
     for column in columns[figures]:
         column.justify, column.no_wrap = "right", True
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold", show_header=any(headers), **more)
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold", show_header=any(headers), **table_options)
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table

@@ -84,17 +84,17 @@ def strip_loop_kinds(text: str) -> str:
 class _KernelPrinter:
     lines: list[str] = field(default_factory=list)
     names: dict[Var | Buffer, str] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
+    used_names: set[str] = field(default_factory=set)
 
     def unique_name(self, item: Var | Buffer) -> str:
         if item not in self.names:
             stem = re.sub(r"[^A-Za-z0-9_]", "_", item.name)
             stem = stem if stem and not stem[0].isdigit() else f"_{stem}"
             name, count = stem, 1
-            while name in self.taken or name in _KEYWORDS:
+            while name in self.used_names or name in _KEYWORDS:
                 count += 1
                 name = f"{stem}_{count}"
-            self.taken.add(name)
+            self.used_names.add(name)
             self.names[item] = name
         return self.names[item]
 

@@ -106,14 +106,14 @@ class _Scope:
 
     visible: frozenset[Var] = frozenset()
     ranges: dict[Var, Interval] = field(default_factory=dict)
-    around: tuple[EnclosingContext, ...] | None = ()
+    contexts: tuple[EnclosingContext, ...] | None = ()
 
-    def nested_scope_within_contexts(self, *around: EnclosingContext) -> _Scope:
-        return replace(self, around=None if self.around is None else (*self.around, *around))
+    def nested_scope_within_contexts(self, *contexts: EnclosingContext) -> _Scope:
+        return replace(self, contexts=None if self.contexts is None else (*self.contexts, *contexts))
 
     @property
     def is_execution_conditional(self) -> bool:
-        return self.around is None or not all(isinstance(item, (For, Declare)) for item in self.around)
+        return self.contexts is None or not all(isinstance(item, (For, Declare)) for item in self.contexts)
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class _KernelChecker:
                 self.check_loop(stmt, scope)
             case While():
                 self.check_condition_type(stmt.cond)
-                self.check_stmt(stmt.body, replace(scope, around=None))
+                self.check_stmt(stmt.body, replace(scope, contexts=None))
             case If():
                 self.check_if(stmt, scope)
             case Store():
@@ -352,9 +352,9 @@ class _KernelChecker:
             self.report_problem(f"{buffer.name} is indexed by {_type_text(index)}")
             return
         low, high = bounds(index, scope.ranges)
-        if scope.around is None or (low >= 0 and high <= buffer.size - lanes):
+        if scope.contexts is None or (low >= 0 and high <= buffer.size - lanes):
             return
-        indices = sorted(index_values_reached(scope.around, index))
+        indices = sorted(index_values_reached(scope.contexts, index))
         if indices and (indices[0] < 0 or indices[-1] > buffer.size - lanes):
             self.report_problem(
                 f"{buffer.name}[{indices[0]} .. {indices[-1] + lanes - 1}] is outside its {buffer.size} elements"

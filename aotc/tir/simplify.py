@@ -52,9 +52,9 @@ class _SimplifierScope:
     """
 
     known: Ranges
-    found: dict[Expr, Interval] = field(default_factory=dict)
+    interval_by_expr: dict[Expr, Interval] = field(default_factory=dict)
     forms: dict[int, tuple[Expr, LinearForm]] = field(default_factory=dict)
-    made: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
+    simplified_by_id: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
 
 
 #: What functions take that call each other for the parts of an expression.
@@ -283,9 +283,9 @@ def _bounds_of_difference(a: LinearForm, b: LinearForm, ranges: _SimplifierScope
 def _bounds_of_atom(atom: Expr, ranges: _SimplifierScope) -> Interval:
     if isinstance(atom, Var):
         return ranges.known.get(atom, _UNBOUNDED_INTERVAL)
-    known = ranges.found.get(atom)
+    known = ranges.interval_by_expr.get(atom)
     if known is None:
-        known = ranges.found[atom] = _compute_bounds_of_atom(atom, ranges)
+        known = ranges.interval_by_expr[atom] = _compute_bounds_of_atom(atom, ranges)
     return known
 
 
@@ -348,7 +348,7 @@ def simplify(expr: Expr, ranges: _RangesOrScope) -> Expr:
     ranges = _as_simplifier_scope(ranges)
     if isinstance(expr, Const):
         return expr
-    cache_entry = ranges.made.get(id(expr))
+    cache_entry = ranges.simplified_by_id.get(id(expr))
     if cache_entry is None:
         index = expr.dtype == INDEX and expr.lanes == 1
         simple = (
@@ -356,7 +356,7 @@ def simplify(expr: Expr, ranges: _RangesOrScope) -> Expr:
             if index
             else _simplify_operands(expr, ranges)
         )
-        cache_entry = ranges.made[id(expr)] = expr, simple
+        cache_entry = ranges.simplified_by_id[id(expr)] = expr, simple
     return cache_entry[1]
 
 

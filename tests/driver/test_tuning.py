@@ -60,7 +60,7 @@ def record_last(path: Path, candidate: str | None = None) -> int:
     """Records that ask for the worst candidate of each contraction, or for `candidate`; how many."""
     records = []
     for signature, site in collect_contractions_of_model(network(), CompileOptions()).items():
-        last = max(site.found, key=lambda k: k.cost).name
+        last = max(site.candidates, key=lambda k: k.cost).name
         records.append(TuningRecord(signature, cpu_model_name(), candidate or last, 1e-6, 8))
     TuningStore(path).write_records(records)
     return len(records)
@@ -79,7 +79,7 @@ def test_contractions_are_found_once_and_do_not_depend_on_names() -> None:
 
 def test_candidates_have_distinct_names_and_right_results() -> None:
     for signature, site in collect_contractions_of_model(network(), CompileOptions()).items():
-        assert len({k.name for k in site.found}) == len(site.found) > 1
+        assert len({k.name for k in site.candidates}) == len(site.candidates) > 1
         job = make_tuning_job(signature, site, 100)
         rng = np.random.default_rng(0)
         kernels = list(job.kernels.values())

@@ -43,7 +43,7 @@ class Tilings:
         self.rows: list[str] = []
 
     def __call__(self, site: TilingSite) -> None:
-        ranked = sorted((candidate.cost, candidate.name) for candidate in site.found)
+        ranked = sorted((candidate.cost, candidate.name) for candidate in site.candidates)
         self.rows = [f"{name}: {cost:.0f} cycles" for cost, name in ranked]
 
 

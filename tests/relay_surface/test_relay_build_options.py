@@ -106,7 +106,7 @@ def test_records_of_tilings_are_used(lib: Any, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("AOTC_TUNING_STORE", str(tmp_path / "records.sqlite"))
     plain = sources(lib, tmp_path)
     sites = collect_contractions_of_model(network(), CompileOptions(params=WEIGHTS)).items()
-    worst = [(signature, max(site.found, key=lambda k: k.cost).name) for signature, site in sites]
+    worst = [(signature, max(site.candidates, key=lambda k: k.cost).name) for signature, site in sites]
     TuningStore(tmp_path / "records.sqlite").write_records(
         TuningRecord(s, cpu_model_name(), name, 1e-6, 8) for s, name in worst
     )

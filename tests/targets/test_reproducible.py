@@ -136,7 +136,7 @@ def test_every_tiling_of_a_sum_of_products(seed: int) -> None:
         known: list[str] = []
 
         def collect(site: TilingSite, known: list[str] = known) -> None:
-            known.extend(candidate.name for candidate in site.found)
+            known.extend(candidate.name for candidate in site.candidates)
 
         with use_tiling_chooser(collect):
             kernels = [case.kernel(target)]

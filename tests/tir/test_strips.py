@@ -171,7 +171,7 @@ def test_results_are_stored_where_they_belong() -> None:
     assert output.name not in {b.name for b in case.kernel(V4).workspace}
     inputs = case.inputs()
     (chain,) = Lowering("attention", inputs, [case.output(inputs)], V4).chains.values()
-    assert chain.moved is not None
+    assert chain.permutation is not None
     check(case, V4)
 
 

@@ -55,7 +55,7 @@ class Problems:
 
     code: str
     hint: str = ""
-    found: list[Diagnostic] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
     computed: dict[str, None] = field(default_factory=dict)
 
     @contextmanager
@@ -76,7 +76,7 @@ class Problems:
         except AotcError as error:
             for d in error.with_default_span(span).diagnostics:
                 hint = self.hint if d.code.endswith(_RUNTIME_SHAPE_CODE_SUFFIXES) else ""
-                self.found.append(replace(d, notes=(*d.notes, *notes), hint=d.hint or hint))
+                self.diagnostics.append(replace(d, notes=(*d.notes, *notes), hint=d.hint or hint))
             if current_budget().remaining_compile_time_budget("compile.max_nodes") <= 0:
                 raise
         except PoisonedError:
@@ -84,20 +84,20 @@ class Problems:
         except MALFORMED_NODE_EXCEPTIONS:
             _LOG.debug("conversion of %s failed", span, exc_info=True)
             text = "this operation does not take what it is given" if malformed_message is None else malformed_message()
-            self.found.append(Diagnostic(self.code, text, span, notes))
+            self.diagnostics.append(Diagnostic(self.code, text, span, notes))
 
     def add_problem(self, code: str, text: str, span: Span | None, hint: str = "") -> None:
         """Record a diagnostic (code, message, source location, hint) of a problem in the model."""
-        self.found.append(Diagnostic(code, text, span, hint=hint))
+        self.diagnostics.append(Diagnostic(code, text, span, hint=hint))
 
     def raise_collected_problems(self) -> None:
         """Raise AotcError with all problems if there are any; the last one gets a hint that names
         tensors at which the model can be cut.
         """
-        if not self.found:
+        if not self.diagnostics:
             return
-        *rest, last = dict.fromkeys(self.found)
-        if self.computed and any(d.code.endswith(_CUTTABLE_CODE_SUFFIXES) for d in self.found):
+        *rest, last = dict.fromkeys(self.diagnostics)
+        if self.computed and any(d.code.endswith(_CUTTABLE_CODE_SUFFIXES) for d in self.diagnostics):
             names = list(self.computed)[:_MAX_PROPOSED_CUT_TENSORS]
             hint = "compile the part in front of what is not supported: " + option_text(
                 "cut_after", names, "aotc.compile"

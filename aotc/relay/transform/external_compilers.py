@@ -350,7 +350,7 @@ def _rebuild_tuple_from_tensors(expr: Expr, tensors: Iterator[Expr]) -> Expr:
 
 
 class _Partition:
-    """Rewrites one function of a module and collects the functions of its regions in `made`."""
+    """Rewrites one function of a module and collects the functions of its regions in `function_by_symbol`."""
 
     def __init__(self, prefix: str, taken: IRModule, regions: dict[Expr, _Region]) -> None:
         # a template with a placeholder for the compiler's name: "tvmgen_default_{}_main"
@@ -358,7 +358,7 @@ class _Partition:
         self.taken = set(taken)
         self.regions = regions
         self.new: dict[Expr, Expr] = {}
-        self.made: dict[str, Function] = {}
+        self.function_by_symbol: dict[str, Function] = {}
 
     def replace_regions_by_calls(self, root: Expr) -> Expr:
         """Return `root` with each region replaced by a call; a region is built after all of its
@@ -382,10 +382,12 @@ class _Partition:
         return [u for u in map(strip_compiler_marks, children(node)) if not is_node_shareable_between_match_groups(u)]
 
     def _outline_region(self, region: _Region) -> None:
-        base_name = f"{self.prefix.format(re.sub(r'[^0-9A-Za-z_]', '_', region.compiler))}_{len(self.made)}"
+        base_name = (
+            f"{self.prefix.format(re.sub(r'[^0-9A-Za-z_]', '_', region.compiler))}_{len(self.function_by_symbol)}"
+        )
         symbol = unused_name(base_name, self.taken)
         self.taken.add(symbol)
-        self.made[symbol] = function = _function_of_external_region(region, symbol)
+        self.function_by_symbol[symbol] = function = _function_of_external_region(region, symbol)
         span = merge_spans(m.span for m in region.members)
         target = GlobalVar(symbol, span, function.checked_type)
         args = [self.new[i] for i in region.inputs]
@@ -444,6 +446,6 @@ class PartitionGraph(Pass[IRModule]):
             partition = _Partition(prefix, IRModule(functions), regions)
             body = partition.replace_regions_by_calls(function.body)
             functions[name] = function.with_body(body)
-            functions.update(partition.made)
+            functions.update(partition.function_by_symbol)
         result = start.with_functions(functions)
         return module if result is start else infer_module(result)

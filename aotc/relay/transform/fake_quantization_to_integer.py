@@ -63,7 +63,7 @@ class _Unsigned(GraphMutator):
     """
 
     uses: dict[Expr, list[Expr]]
-    made: dict[Expr, Expr] = field(default_factory=dict, init=False)
+    scale_by_new_quantize: dict[Expr, Expr] = field(default_factory=dict, init=False)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if is_call(old, _QUANTIZE) and self._is_convertible_to_uint8(old):
@@ -72,10 +72,12 @@ class _Unsigned(GraphMutator):
                 (*new.args[:2], _zero_point_plus_128(new)),
                 new.attrs.replace(out_dtype="uint8"),
             )
-            self.made[new_quantize] = new_quantize.args[2]
+            self.scale_by_new_quantize[new_quantize] = new_quantize.args[2]
             return new_quantize
-        if is_call(new, _DEQUANTIZE) and new.args[0] in self.made:
-            return typed_op_call(require_op_of_call(new), (*new.args[:2], self.made[new.args[0]]), new.attrs)
+        if is_call(new, _DEQUANTIZE) and new.args[0] in self.scale_by_new_quantize:
+            return typed_op_call(
+                require_op_of_call(new), (*new.args[:2], self.scale_by_new_quantize[new.args[0]]), new.attrs
+            )
         return new
 
     def _is_convertible_to_uint8(self, node: Call) -> bool:
@@ -108,7 +110,7 @@ class _Absorb(GraphMutator):
     """Mutator that computes the operators before each quantization on integers."""
 
     options: FakeQuantizationToInteger
-    left: dict[Call, str] = field(default_factory=dict, init=False)
+    refusal_reasons: dict[Call, str] = field(default_factory=dict, init=False)
     region: IntegerRegion = field(init=False)
 
     def __post_init__(self) -> None:
@@ -180,7 +182,7 @@ class _Absorb(GraphMutator):
         record_rule_outcome(self._integer_rule_name_for_report(refusal.node), WhyNot(refusal.reason), seconds)
         if node is None:
             return
-        self.left.setdefault(node, refusal.reason)
+        self.refusal_reasons.setdefault(node, refusal.reason)
         if self.options.hard_fail:
             text = f"{node.op} stays on real numbers: {refusal.reason}"
             raise AotcError("fake-quantization", text, span=node.span, hint="hard_fail=False leaves it there")
@@ -241,4 +243,4 @@ def _reason_call_was_left_in_float(node: Call, absorb: _Absorb) -> str:
     if require_op_of_call(node).name.startswith("qnn."):
         return ""
     reads_quantized = any(is_call(a, _DEQUANTIZE) for a in node.args)
-    return absorb.left.get(node, _PARTLY_QUANTIZED_REASON if reads_quantized else "")
+    return absorb.refusal_reasons.get(node, _PARTLY_QUANTIZED_REASON if reads_quantized else "")

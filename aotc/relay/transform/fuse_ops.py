@@ -86,12 +86,12 @@ class _Node:
     depth: int = 1
     parent: _Node | None = None
     edge: OpPattern = OpPattern.OPAQUE
-    own: _Group = field(init=False)
+    group: _Group = field(init=False)
 
     @property
     def root_group(self) -> _Group:
         """The root element of the fusion group to which the node belongs."""
-        return self.own.find_root()
+        return self.group.find_root()
 
 
 @dataclass(slots=True, eq=False)
@@ -150,7 +150,7 @@ class _ForwardGraph:
             self._add_edges_to_node(node)
         for node in reversed(self.nodes):
             _set_post_dominator(node)
-            node.own = _Group(node.pattern, node.ref, node.pattern is OpPattern.OUT_ELEMWISE_FUSABLE, [node.ref])
+            node.group = _Group(node.pattern, node.ref, node.pattern is OpPattern.OUT_ELEMWISE_FUSABLE, [node.ref])
 
     def _mark_needed_outside_dataflow(self, *exprs: Expr) -> None:
         for expr in exprs:
@@ -245,7 +245,7 @@ def _merge_fusion_groups(nodes: Sequence[_Node], max_nodes: int, max_args: int) 
         for node in nodes:
             path = _nodes_to_merge(node, phase)
             parent = node.parent.root_group if node.parent is not None else node.root_group
-            if sum(n.own.member_count for n in path) + parent.member_count <= max_nodes and _is_within_argument_limit(
+            if sum(n.group.member_count for n in path) + parent.member_count <= max_nodes and _is_within_argument_limit(
                 path, parent, max_args
             ):
                 for member in path:
@@ -286,12 +286,12 @@ def _nodes_to_merge(node: _Node, phase: int) -> list[_Node]:
     """Return a node and all nodes up to its post-dominator, if this fusion sweep can merge them;
     else an empty list.
     """
-    pattern, parent = node.own.pattern, node.parent
+    pattern, parent = node.group.pattern, node.parent
     if pattern is OpPattern.OPAQUE or parent is None:
         return []
     if node.root_group.anchored and _is_narrow_before_widening(node):
         return []
-    into_tuple = parent.own.pattern is OpPattern.TUPLE
+    into_tuple = parent.group.pattern is OpPattern.TUPLE
     limits: _PatternLimits | None = None
     if phase < 2 and not into_tuple and node.root_group is not parent.root_group:
         limits = _pattern_limits(pattern, node.edge, phase)
@@ -307,7 +307,7 @@ def _is_narrow_before_widening(node: _Node) -> bool:
     The narrow elements of a quantized result are then stored, and the next group widens them.
     """
     last, after = node, node.parent
-    while after is not None and not after.root_group.anchored and after.own.pattern <= OpPattern.BROADCAST:
+    while after is not None and not after.root_group.anchored and after.group.pattern <= OpPattern.BROADCAST:
         last, after = after, after.parent
     if after is None or not after.root_group.anchored or after.root_group is node.root_group or last is node:
         return False

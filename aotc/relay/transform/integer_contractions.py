@@ -84,7 +84,7 @@ def _max_weight_magnitude_sum(w: QuantizedExpr, axis: int) -> float:
 
 
 def integer_contraction(
-    node: Call, name: str, x: QuantizedExpr, w: QuantizedExpr, axes: tuple[int, int], **more: Any
+    node: Call, name: str, x: QuantizedExpr, w: QuantizedExpr, axes: tuple[int, int], **attributes: Any
 ) -> QuantizedExpr:
     """Return the sums of products of two 8-bit tensors, computed by the quantized operator `name`
     in int32.
@@ -102,7 +102,7 @@ def integer_contraction(
     if bound >= INT32_LIMIT:
         raise IntegerRuleRefused(f"dot products may reach {bound:.2e}, which int32 cannot represent", node)
     names = {f.name for f in fields(op.attrs)}
-    given = {k: v for k, v in node.attrs.items() if k in names} | {"out_dtype": "int32"} | more
+    given = {k: v for k, v in node.attrs.items() if k in names} | {"out_dtype": "int32"} | attributes
     zeros, scales = (x.affine_type.zero_point, w.affine_type.zero_point), (x.affine_type.scale, w.affine_type.scale)
     made_of = call_qnn_op(name, x.expr, w.expr, *zeros, *scales, **given)
     return QuantizedExpr(

@@ -204,7 +204,7 @@ class _Edges:
     """
 
     module: IRModule
-    wanted: Mapping[str, str]
+    dtype_by_tensor: Mapping[str, str]
     problems: list[Diagnostic] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -226,7 +226,7 @@ class _Edges:
                 self._readers.setdefault(child, []).append(node)
         known = [p.name for p in self._main.params]
         known += [*self.names, ""]
-        for name in self.wanted.keys() - {*known}:
+        for name in self.dtype_by_tensor.keys() - {*known}:
             known_text = f"there are {', '.join(known[:-1])}"
             text = f"there is no input or output {name!r}"
             self._add_problem(text, did_you_mean_hint(name, known) or known_text)
@@ -245,8 +245,8 @@ class _Edges:
         """Return the data type that an input or output gets; record a problem if it cannot be the
         requested one.
         """
-        usual = self.wanted.get("", current_dtype) if current_dtype.is_float else current_dtype
-        dtype = self.wanted.get(name, usual)
+        usual = self.dtype_by_tensor.get("", current_dtype) if current_dtype.is_float else current_dtype
+        dtype = self.dtype_by_tensor.get(name, usual)
         reason = f"the model's is {current_dtype}" if dtype == FLOAT else ""
         if isinstance(quantization, WhyNot):
             reason = quantization.reason

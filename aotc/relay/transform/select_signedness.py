@@ -121,13 +121,13 @@ class _Select(GraphMutator):
     other   for a node of the original type, the expression of its value in the wanted type
     """
 
-    wanted: str
+    new_dtype: str
     other: dict[Expr, Expr] = field(default_factory=dict, init=False)
 
     def is_byte_tensor_of_unwanted_signedness(self, expr: Expr) -> bool:
         """Return True if an expression is an 8-bit tensor of the signedness that is not wanted."""
         ty = expr.checked_type
-        return isinstance(ty, TensorType) and ty.dtype == _OPPOSITE_SIGNEDNESS[self.wanted]
+        return isinstance(ty, TensorType) and ty.dtype == _OPPOSITE_SIGNEDNESS[self.new_dtype]
 
     def convert_to_wanted_signedness(self, expr: Expr) -> Expr:
         """Return an 8-bit tensor converted to the signedness that the target wants."""
@@ -180,7 +180,7 @@ class _Select(GraphMutator):
 
     def _shift_zero_point_by_128(self, zero: Expr) -> Expr:
         """Return a zero point shifted by 128 along with its tensor."""
-        shift = _SIGN_BIT if self.wanted == "uint8" else -_SIGN_BIT
+        shift = _SIGN_BIT if self.new_dtype == "uint8" else -_SIGN_BIT
         wide = call_or_fold_constants(cast, zero, dtype="int32")
         return call_or_fold_constants(add, wide, Constant(np.array(shift, np.int32)))
 
@@ -210,7 +210,7 @@ class _Select(GraphMutator):
         new_attrs: dict[str, Any] = {}
         if converts_result:
             args[point[_RESULT_ZERO_POINT]] = self._shift_zero_point_by_128(args[point[_RESULT_ZERO_POINT]])
-            new_attrs = {"out_dtype": self.wanted} if free else {}
+            new_attrs = {"out_dtype": self.new_dtype} if free else {}
         return typed_op_call(op, args, node.attrs.replace(**new_attrs))
 
     def _rewrite_concatenation(self, node: Call) -> Expr | None:
@@ -256,7 +256,7 @@ class _Select(GraphMutator):
         args = [self.convert_to_wanted_signedness(a) if a in real else a for a in node.args]
         new_attrs: dict[str, Any] = {}
         if clip:
-            shift = _SIGN_BIT if self.wanted == "uint8" else -_SIGN_BIT
+            shift = _SIGN_BIT if self.new_dtype == "uint8" else -_SIGN_BIT
             new_attrs = {name: node.attrs[name] + shift for name in ("a_min", "a_max")}
         result = typed_op_call(op, args, node.attrs.replace(**new_attrs))
         if isinstance(result.checked_type, TensorType):
@@ -276,7 +276,7 @@ class _Select(GraphMutator):
         converts_index = table.data.size == 256 and source in self.other and tensor_type_of(places).dtype == "uint8"
         if not (converts_result or converts_index) or table.data.shape != (256,):
             return None
-        if converts_index and self.wanted == "uint8":
+        if converts_index and self.new_dtype == "uint8":
             table, places = Constant(np.roll(table.data, _SIGN_BIT)), self.other[source]
         return typed_op_call(
             require_op_of_call(node), (flip_sign_bit(table) if converts_result else table, places), node.attrs

@@ -97,7 +97,7 @@ class CooperativeRow:
     """
 
     nest: ParallelNest
-    own: tuple[Buffer, ...]
+    iteration_scratch: tuple[Buffer, ...]
     common: frozenset[Buffer]
     across: bool
     widest: int
@@ -307,7 +307,9 @@ class RowMapping:
                 digits = thread % self.rows, thread // self.rows
             declares = [Declare(var, e) for var, e in zip((row, lane), digits, strict=True)]
         places: dict[Buffer, tuple[Buffer, Expr]] = {}
-        for b in sorted(filter(self.row.common.__contains__, self.row.own), key=self.scratch_elements_per_row):
+        for b in sorted(
+            filter(self.row.common.__contains__, self.row.iteration_scratch), key=self.scratch_elements_per_row
+        ):
             first = row * self.scratch_elements_per_row(b) if self.rows > 1 else as_expr(0)
             array, array_bytes = (
                 self.shared_array_for_scratch(b),
@@ -318,7 +320,7 @@ class RowMapping:
                 array, array_bytes = replace(array, size=array.size * blocks, scope="workspace"), 0
             room -= array_bytes
             places[b] = array, first
-        rest = [b for b in self.row.own if b not in places]
+        rest = [b for b in self.row.iteration_scratch if b not in places]
         inner = self.scratch_of_thread_group_rows(rest) if nested and self.rows == 1 else []
         stack, large = split_scratch_by_stack_room((b for b in rest if b not in inner), stack_bytes)
         places |= {b: (local, as_expr(0)) for b, local in stack.items()}
@@ -393,7 +395,7 @@ class _RowThreadWriter:
 
     lane: Var
     threads: int
-    own: set[Buffer]
+    thread_scratch: set[Buffer]
     ok: list[Expr]
     inside: list[Buffer]
     gpu: Gpu
@@ -409,7 +411,7 @@ class _RowThreadWriter:
         """
         new_stmts: list[Stmt] = []
         for stmt in stmts:
-            w, r = written_buffers(stmt) - self.own, read_buffers(stmt) - self.own
+            w, r = written_buffers(stmt) - self.thread_scratch, read_buffers(stmt) - self.thread_scratch
             if w & (self.stored | self.loaded) or r & self.stored:
                 new_stmts.append(self.emit_barrier())
             if _is_loop_around_thread_shared_loops(stmt):
@@ -509,7 +511,7 @@ def fastest_row_mapping(part: KernelPart, gpu: Gpu) -> RowMapping | None:
         if part.parallel_loop_or_none is not None
         else ParallelNest((), part.part_statements_as_block)
     )
-    row = CooperativeRow.match_cooperative_row(nest, part.own)
+    row = CooperativeRow.match_cooperative_row(nest, part.iteration_scratch)
     if row is None:
         return None
     across = row.across

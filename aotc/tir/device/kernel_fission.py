@@ -71,7 +71,7 @@ class KernelPart:
 
     before: tuple[Stmt, ...]
     stmts: tuple[Stmt, ...]
-    own: tuple[Buffer, ...] = ()
+    iteration_scratch: tuple[Buffer, ...] = ()
 
     @property
     def parallel_loop_or_none(self) -> For | None:
@@ -215,7 +215,7 @@ def group_parts_into_independent_runs(kernel: Kernel, parts: Sequence[KernelPart
     """Group the parts of a kernel into runs: parts of one run are independent, and depend on parts
     of earlier runs only.
     """
-    uses = MemoryEffects(kernel, {b for part in parts for b in part.own})
+    uses = MemoryEffects(kernel, {b for part in parts for b in part.iteration_scratch})
     used = [uses.accesses_to_thread_shared_buffers(part.part_statements_as_block, {}) for part in parts]
     spans = [{b: _accessed_interval(u, b) for b in u.reads | u.writes} for u in used]
     runs: list[list[KernelPart]] = []

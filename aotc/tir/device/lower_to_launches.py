@@ -175,7 +175,8 @@ class _PartsToLaunchesMapper:
         """Return the GPU kernel of a part that has explicit loops over blocks and threads already."""
         shared = tuple(b for b in self.kernel.shared if b in written_buffers(part.part_statements_as_block))
         return self.make_gpu_kernel(
-            [BlockWork(1, part.part_statements_as_block, (), part.own, shared)], part.part_statements_as_block
+            [BlockWork(1, part.part_statements_as_block, (), part.iteration_scratch, shared)],
+            part.part_statements_as_block,
         )
 
     def kernel_with_block_per_row(self, part: KernelPart) -> Kernel | None:

@@ -61,7 +61,7 @@ def candidate_nests_best_first(part: KernelPart, gpu: Gpu) -> list[ParallelNest]
     thread executes the part.
     """
     nests = parallel_nests_by_depth(part)
-    if part.own:
+    if part.iteration_scratch:
         return nests
     variants = [variant for nest in nests for variant in (*_coalesced_nests_for_transposing_loads(nest, gpu), nest)]
     return [candidate for variant in variants for candidate in (*_coarsened_nests(variant, gpu), variant)]
@@ -149,7 +149,7 @@ def parallel_nests_by_depth(part: KernelPart) -> list[ParallelNest]:
     before: list[Stmt] = []
     rest: tuple[Stmt, ...] = part.stmts
     nests: list[ParallelNest] = []
-    while (loop := _parallel_loop_after_recomputable_stmts(rest, part.own)) is not None:
+    while (loop := _parallel_loop_after_recomputable_stmts(rest, part.iteration_scratch)) is not None:
         before += rest[:-1]
         loops, rest = [*loops, loop], tuple(s for s in block_stmts_or_self(loop.body))
         body = Block((*part.before, *before, *rest))
@@ -216,7 +216,9 @@ class BlockWork:
 
 def single_thread_work(part: KernelPart) -> BlockWork:
     """Return the work of a kernel part as that of a single GPU thread."""
-    return BlockWork(1, part.part_statements_as_block, stack=tuple(b for b in part.own if b.scope == "stack"))
+    return BlockWork(
+        1, part.part_statements_as_block, stack=tuple(b for b in part.iteration_scratch if b.scope == "stack")
+    )
 
 
 def distribute_nest_over_threads(
@@ -232,7 +234,7 @@ def distribute_nest_over_threads(
     if nest.thread is not None:
         nest_body = Block((Declare(nest.thread, thread), nest.body_of_iteration(block)))
         return BlockWork(nest.iteration_count, nest_body, (), nest.stack, nest.shared)
-    stack, copied = split_scratch_by_stack_room(part.own, stack_bytes)
+    stack, copied = split_scratch_by_stack_room(part.iteration_scratch, stack_bytes)
     blocks = -(-nest.iteration_count // threads)
     most = gpu.processors * max(1, gpu.resident // threads)
     least = max(1, gpu.scratch_bytes // max(1, threads * sum(b.nbytes for b in copied)))

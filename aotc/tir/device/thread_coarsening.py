@@ -89,8 +89,8 @@ class Coarsening:
     lane: Var = field(default_factory=lambda: Var("lane"))
     values: dict[Var, Expr] = field(default_factory=dict)
     stack: list[Buffer] = field(default_factory=list)
-    moved: int = 0
-    single: int = 0
+    vector_access_count: int = 0
+    element_access_count: int = 0
 
     @staticmethod
     def coarsen_last_loop(loops: Sequence[For], body: Block, lanes: int) -> ParallelNest | None:
@@ -109,7 +109,7 @@ class Coarsening:
         coarsening.ranges[coarsening.lane] = (0, lanes - 1)
         coarsening.values[loop.var] = several.var * lanes + coarsening.lane
         block = Block(coarsening.coarsen_stmt(body))
-        if not coarsening.moved or coarsening.single:
+        if not coarsening.vector_access_count or coarsening.element_access_count:
             return None
         if left:
             lane = Var("lane")
@@ -302,7 +302,9 @@ class Coarsening:
         before: list[Stmt] = []
         if not isinstance(stmt, Store):
             loads = (load for s in walk_stmts(stmt) for load in direct_loads(s) if load.buffer not in self.stack)
-            self.single += sum(linear_form(load.index, self.ranges).coefficient(self.lane) == 1 for load in loads)
+            self.element_access_count += sum(
+                linear_form(load.index, self.ranges).coefficient(self.lane) == 1 for load in loads
+            )
         else:
             stmt = Store(stmt.buffer, stmt.index, self.replace_contiguous_loads(stmt.value, (), {}, before))
         return [*before, For(self.lane, self.lanes, stmt)]
@@ -361,20 +363,20 @@ class Coarsening:
         """Return the index of the first lane's element if the lanes access contiguous, aligned
         elements; else None.
 
-        Counts the access in `moved` or `single`.
+        Counts the access in `vector_access_count` or `element_access_count`.
         """
         form = linear_form(index, self.ranges)
         step = form.coefficient(self.lane)
         if buffer in self.stack or not step:
             return None
         if step != 1:
-            self.single += abs(step) * buffer.dtype.itemsize < _MEMORY_TRANSACTION_BYTES
+            self.element_access_count += abs(step) * buffer.dtype.itemsize < _MEMORY_TRANSACTION_BYTES
             return None
         form = form.add_multiple(LinearForm({self.lane: 1}), -1)
         if not is_single_instruction_vector_access(buffer, form, self.elements_per_wide_access(buffer.dtype)):
-            self.single += 1
+            self.element_access_count += 1
             return None
-        self.moved += 1
+        self.vector_access_count += 1
         return form.to_expr()
 
     def varies_between_lanes(self, expr: Expr) -> bool:

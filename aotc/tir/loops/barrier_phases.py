@@ -69,7 +69,7 @@ class BarrierPhases:
     written: frozenset[Buffer]
     changing: frozenset[Var]
     rounds: set[Var] = field(default_factory=set)
-    found: list[Stmt] = field(default_factory=list)
+    phase_stmts: list[Stmt] = field(default_factory=list)
     problem: str | None = None
     present: list[Stmt] = field(default_factory=list)
 
@@ -89,7 +89,7 @@ class BarrierPhases:
         ):
             phases.problem = _DIVERGENT_WARP_CALL_MESSAGE
         if loop.kind == "block" or not contains_barrier(loop.body):
-            phases.found = [loop.body]
+            phases.phase_stmts = [loop.body]
         elif _has_divergent_barrier(loop, within_warp=False):
             phases.problem = _DIVERGENT_BARRIER_MESSAGE
         else:
@@ -99,7 +99,7 @@ class BarrierPhases:
 
     def end_phase(self) -> None:
         """End the current phase (the statements between two barriers), at a barrier."""
-        self.found.append(Block(self.present))
+        self.phase_stmts.append(Block(self.present))
         self.present = []
 
     def add_stmt_to_phases(self, stmt: Stmt, value_of_var: _Env) -> None:
@@ -210,11 +210,11 @@ class _DivergenceAnalysis:
     """
 
     thread: Var
-    own: set[Var]
+    divergent_registers: set[Var]
     warp: bool
 
     def has_divergent_barrier_in(self, stmt: Stmt, *, is_divergent: bool) -> bool:
-        """Add the registers that a statement sets to divergent values to `own`.
+        """Add the registers that a statement sets to divergent values to `divergent_registers`.
 
         Return True if the statement contains a barrier (with `warp`, a warp-wide instruction) under
         divergent control flow.
@@ -223,7 +223,7 @@ class _DivergenceAnalysis:
         """
         differs = any(map(self.differs_between_threads, stmt_exprs(stmt)))
         if isinstance(stmt, (For, Declare, Assign)) and (is_divergent or differs):
-            self.own.add(stmt.var)
+            self.divergent_registers.add(stmt.var)
         is_sync_point = warp_instruction_of_stmt(stmt) is not None if self.warp else is_barrier(stmt)
         is_divergent = is_divergent or (differs and isinstance(stmt, (For, While, If)))
         child_results = [self.has_divergent_barrier_in(s, is_divergent=is_divergent) for s in stmt_children(stmt)]
@@ -235,7 +235,7 @@ class _DivergenceAnalysis:
         """
         match expr:
             case Var():
-                return expr is self.thread or expr in self.own
+                return expr is self.thread or expr in self.divergent_registers
             case Load() if expr.buffer.scope == "stack":
                 return True
             case Binary(a=a, b=Const(value=n), op="floordiv" | "lt" | "ge") if (

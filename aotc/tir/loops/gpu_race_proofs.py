@@ -55,7 +55,7 @@ def why_gpu_loop_may_race(
     """
     phases = BarrierPhases.split_loop_at_barriers(loop, ranges_inside_loops([loop], ranges), private_buffers)
     ranges, outer_vars = phases.ranges, {*outer_vars, *phases.rounds}
-    for phase in phases.found if constant_trip_count(loop) != 1 else ():  # a single iteration cannot race
+    for phase in phases.phase_stmts if constant_trip_count(loop) != 1 else ():  # a single iteration cannot race
         accesses: Accesses = {buffer: [] for buffer in written_buffers(phase) if buffer not in private_buffers}
         loop_dependence.collect_accesses(phase, ranges, accesses, expands_registers=True)
         for buffer, buffer_accesses in accesses.items():

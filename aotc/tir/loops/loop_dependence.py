@@ -276,7 +276,7 @@ class _IndexLinearizer:
     ranges: Ranges
     closely: bool
     lasts: dict[Var, list[LinearForm]] = field(default_factory=dict)
-    moved: dict[Var, LinearForm] = field(default_factory=dict)
+    shifted_loop_vars: dict[Var, LinearForm] = field(default_factory=dict)
     registers: dict[Var, Expr] = field(default_factory=dict)
 
     def enter_loop(self, loop: For) -> None:
@@ -288,12 +288,12 @@ class _IndexLinearizer:
         )
         if loop.var in self.ranges:  # another loop uses this variable, too: accesses found there keep their ranges
             self.ranges, self.lasts = dict(self.ranges), dict(self.lasts)
-            self.moved.pop(loop.var, None)
+            self.shifted_loop_vars.pop(loop.var, None)
         self.ranges[loop.var] = loop_var_interval(loop, self.ranges)
         var, begin = loop.var, self.linear_form_of_index(loop.begin)
         if begin.terms and not (self.closely and not all(isinstance(atom, Var) for atom in begin.terms)):
             var = Var(loop.var.name, INDEX)
-            self.moved[loop.var] = begin.add_multiple(LinearForm({var: 1}))
+            self.shifted_loop_vars[loop.var] = begin.add_multiple(LinearForm({var: 1}))
         else:
             begin = LinearForm()
         lasts = [
@@ -310,9 +310,9 @@ class _IndexLinearizer:
     def linear_form_of_index(self, index: Expr) -> LinearForm:
         """Return an index as a linear form, with registers and shifted loop variables replaced."""
         form = linear_form(self._replace_registers_by_values(index), self.ranges)
-        for var in [a for a in form.terms if isinstance(a, Var) and a in self.moved]:
+        for var in [a for a in form.terms if isinstance(a, Var) and a in self.shifted_loop_vars]:
             factor = form.terms[var]
-            form = form.add_multiple(LinearForm({var: factor}), -1).add_multiple(self.moved[var], factor)
+            form = form.add_multiple(LinearForm({var: factor}), -1).add_multiple(self.shifted_loop_vars[var], factor)
         return form
 
     def linear_access(self, index: Expr, lanes: int) -> LinearAccess:

@@ -125,14 +125,14 @@ class _ScalarDefinitions:
 
     changed: frozenset[Var]
     reads: bool
-    made: dict[Var, Expr] = field(default_factory=dict)
+    definitions: dict[Var, Expr] = field(default_factory=dict)
 
     def record_definition_if_recomputable(self, var: Var, value: Expr) -> None:
         """Add the definition of a register, unless the register changes or its loads may not be
         repeated.
         """
         if var not in self.changed and (self.reads or not any(loads_in(value))):
-            self.made[var] = substitute(value, self.made)
+            self.definitions[var] = substitute(value, self.definitions)
 
 
 @frozen
@@ -283,7 +283,7 @@ class _StmtVectorizer:
         """Return an expression with registers replaced by their scalar definitions, where these may
         be recomputed.
         """
-        return expr if self.scalars is None else substitute(expr, self.scalars.made)
+        return expr if self.scalars is None else substitute(expr, self.scalars.definitions)
 
     def _is_safe_to_load_both_select_operands(self, expr: Select) -> bool:
         """Return True if both operands of a selection may be loaded whatever its condition is."""

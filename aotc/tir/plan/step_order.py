@@ -87,11 +87,11 @@ class _StepOrderSearch:
     program: Program
     saved: dict[tuple[Storage, Storage], int]
     align: int
-    behind: list[int] = field(init=False)
+    predecessor_masks: list[int] = field(init=False)
     users: dict[Storage, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.behind = _bit_masks_of_preceding_steps(self.program.steps, self.program.resident)
+        self.predecessor_masks = _bit_masks_of_preceding_steps(self.program.steps, self.program.resident)
         self.users = {}
         for k, step in enumerate(self.program.steps):
             for storage in accessed_temporaries(step):
@@ -132,16 +132,18 @@ class _StepOrderSearch:
 
     def unexecuted_steps_ready_to_run(self, executed_mask: int) -> list[int]:
         return [
-            k for k, before in enumerate(self.behind) if not executed_mask >> k & 1 and before & ~executed_mask == 0
+            k
+            for k, before in enumerate(self.predecessor_masks)
+            if not executed_mask >> k & 1 and before & ~executed_mask == 0
         ]
 
     def least_peak_order_by_dijkstra(self, peak_bound: int) -> tuple[int, ...] | None:
         """Return an order of least peak by Dijkstra's algorithm; None if no peak is below
         `peak_bound` or there are too many sets.
         """
-        every = (1 << len(self.behind)) - 1
+        every = (1 << len(self.predecessor_masks)) - 1
         # (peak so far, number of remaining steps, bit mask of executed steps, live bytes)
-        queue: list[tuple[int, int, int, int]] = [(0, len(self.behind), 0, 0)]
+        queue: list[tuple[int, int, int, int]] = [(0, len(self.predecessor_masks), 0, 0)]
         predecessors: dict[int, tuple[int, int]] = {}
         peaks = {0: 0}
         while queue:
@@ -175,7 +177,7 @@ class _StepOrderSearch:
         """
         order: list[int] = []
         done = live = 0
-        while len(order) < len(self.behind):
+        while len(order) < len(self.predecessor_masks):
             rows = [
                 (*self.bytes_during_and_after_step(k, done, live), k) for k in self.unexecuted_steps_ready_to_run(done)
             ]

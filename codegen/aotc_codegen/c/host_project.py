@@ -391,7 +391,7 @@ def emit_host_project(
     target: Target,
     accuracy: str = "fast",
     passes: Sequence[str] = (),
-    others: Sequence[Program] = (),
+    other_programs: Sequence[Program] = (),
     numerics: Sequence[str] = ("",),
     cflags: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -401,7 +401,7 @@ def emit_host_project(
                first, in order
     accuracy   requested accuracy mode, which is recorded in the metadata
     passes     names of the passes that produced the program, which are recorded in the metadata
-    numerics   identifiers of the numerical behavior of the program and of each of `others`
+    numerics   identifiers of the numerical behavior of the program and of each of `other_programs`
     cflags     C compiler flags of the user, which build files append to the target's flags
 
     Raise AotcError: code "name" if the program's name cannot be used in C, "memory" if a run needs
@@ -409,7 +409,7 @@ def emit_host_project(
     """
     require_valid_model_name(program.name)
     name = ", ".join(dict.fromkeys(numerics))
-    project = _HostProjectBuilder([program, *others], target, name, cflags)
+    project = _HostProjectBuilder([program, *other_programs], target, name, cflags)
     facts = project.program, target, project.largest.kernels.names, project.params
     metadata = describe_compiled_program(*facts) | {"footprint": estimate_memory_footprint(*facts)}
     project.add_source_files()

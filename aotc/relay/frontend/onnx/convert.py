@@ -102,12 +102,12 @@ class _Conversion:
         outer = current_span()
         for index, proto in nodes:
             span = outer or Span(self.loaded.source, node=load.node_label(proto, index))
-            problem_count = len(self.problems.found)
+            problem_count = len(self.problems.diagnostics)
             with self.problems.collect_errors_at(
                 span, malformed_message=partial(self.malformed_node_message, proto, scope)
             ):
                 self.convert_node(proto, scope)
-            if outer is None and len(self.problems.found) > problem_count:
+            if outer is None and len(self.problems.diagnostics) > problem_count:
                 computed = (name for name in proto.input if isinstance(scope.names.get(name), Call))
                 self.problems.computed.update(dict.fromkeys(computed))
 
@@ -278,7 +278,7 @@ def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scop
             outputs.append(conversion.tensor_expression(value.name, scope))
             _check_declared_output_type(value, outputs[-1])
             continue
-        if not problems.found:
+        if not problems.diagnostics:
             problems.add_problem("onnx-undefined", f"output {value.name!r} is never computed", span)
     if not graph.output:
         problems.add_problem("onnx-output", "the graph has no outputs", span)

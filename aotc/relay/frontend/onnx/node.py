@@ -64,7 +64,7 @@ class OnnxNode:
     inputs: list[Expr | None]
     attrs: Mapping[str, Any]
     since: int
-    wanted: list[bool]
+    is_output_named: list[bool]
     tensor: Callable[[TensorProto], Array]
     subgraph: Callable[[GraphProto, Sequence[Expr]], list[Expr]]
 
@@ -83,7 +83,7 @@ class OnnxNode:
 
     def needs_output(self, index: int) -> bool:
         """Return True if the ONNX node names the output `index`, so that it must be computed."""
-        return index < len(self.wanted) and self.wanted[index]
+        return index < len(self.is_output_named) and self.is_output_named[index]
 
     def constant_value_of_attribute_or_input(self, input_index: int, attribute_name: str) -> Array | None:
         """Return the compile-time value of the attribute `attribute_name` of an ONNX node, or else

@@ -108,11 +108,11 @@ def _quantize_linear(
     *,
     output_dtype: OptionalDType = None,
     precision: OptionalDType = None,
-    **others: Any,
+    **options: Any,
 ) -> Expr:
     dtype = (output_dtype or _UINT8) if zero is None else g.dtype(zero)
     work = precision or _division_dtype_of_quantize_linear(x, scale)
-    return q.quantize(x, scale, zero, dtype, work=work, **others)
+    return q.quantize(x, scale, zero, dtype, work=work, **options)
 
 
 def _dequantize_linear(

@@ -102,7 +102,7 @@ def _concat(*parts: Expr, axis: int = 1) -> Expr:
 def _split(
     x: Expr, split: KnownInts | None = None, *, axis: Axis = 0, num_outputs: int | None = None, node: OnnxNode
 ) -> Sequence[Expr | None]:
-    size, names = g.dim(x, axis), len(node.wanted)
+    size, names = g.dim(x, axis), len(node.is_output_named)
     text = f"num_outputs is {num_outputs}, the node has {names} outputs"
     require("onnx-split", num_outputs in (None, names), text)
     count = len(split) if split is not None else names if num_outputs is None else num_outputs

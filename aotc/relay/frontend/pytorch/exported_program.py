@@ -83,14 +83,14 @@ def _check_operators_convertible(program: Any, decompositions: Mapping[Any, Any]
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """A dispatch mode that records the operators that PyTorch runs inside its context, in `found`."""
+    """A dispatch mode that records the operators that PyTorch runs inside its context, in `operators`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[Any] = []
+        self.operators: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.found.append(func)
+        self.operators.append(func)
         return func(*args, **(kwargs or {}))
 
 
@@ -107,7 +107,7 @@ def _operators_in_decomposition_of_node(node: Any) -> list[Any]:
             node.target.decompose(*args, **kwargs)
         except Exception:  # torch raises various exceptions; if it matters, run_decompositions fails later
             _LOG.debug("torch cannot compose %s", node.target, exc_info=True)
-    return recorder.found
+    return recorder.operators
 
 
 def _is_decomposable(target: Any, decompositions: Mapping[Any, Any]) -> bool:

@@ -460,7 +460,7 @@ def _convert_graph_outputs(conversion: _Conversion, graph: Any) -> list[Expr]:
     for value in graph.outputs():
         with conversion.problems.collect_errors_at(Span("the output")):
             outputs += flatten_output_tensors(conversion.read_value(value))
-    if not outputs and not conversion.problems.found:
+    if not outputs and not conversion.problems.diagnostics:
         raise AotcError("torch-output", "the module returns nothing")
     conversion.problems.raise_collected_problems()
     return outputs

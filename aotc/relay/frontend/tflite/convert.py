@@ -150,7 +150,7 @@ class _Conversion:
             with self.problems.collect_errors_at(Span(self.loaded.source)):
                 yield self.tensor_expression(number)
                 continue
-            if not self.problems.found:
+            if not self.problems.diagnostics:
                 text = f"output {self.loaded.tensors[number].name!r} is never computed"
                 self.problems.add_problem("tflite-output", text, Span(self.loaded.source))
 

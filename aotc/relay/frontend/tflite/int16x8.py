@@ -104,7 +104,7 @@ def narrow_multiplier_and_shift(factors: FixedPointFactors) -> tuple[Array, Arra
     right.
     """
     multiplier = np.minimum((factors.multiplier + (1 << 15)) >> 16, _MAX_MULTIPLIER)
-    return np.asarray(multiplier), np.asarray(15 - (factors.left - factors.right))
+    return np.asarray(multiplier), np.asarray(15 - (factors.left_shift - factors.right_shift))
 
 
 def requantize_to_int16(sums: Expr, ratio: Array, output: OutputQuantization, axis: int) -> Expr:

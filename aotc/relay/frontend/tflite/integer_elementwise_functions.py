@@ -229,7 +229,7 @@ def _requantized_inverse_sqrt(centered_integers: Expr, x: QuantizedTensor, outpu
     fine = _rounding_multiply_and_shift_right(g.constant(1, _WIDE), multiplier, g.sub(shift, 20))
     scale = np.sqrt(np.float32(constant_value(x.scale))) * np.float32(constant_value(output.scale))
     factors = fixed_point_factors_of_scales(1 / np.float64(scale), np.float64(1), "TFLITE")
-    right = int(factors.right) - int(factors.left) + 20
+    right = int(factors.right_shift) - int(factors.left_shift) + 20
     y = _rounding_multiply_and_shift_right(fine, g.constant(int(factors.multiplier), _WIDE), g.constant(right, _WIDE))
     y = g.where(g.less(centered_integers, 1), int(output.dtype.max), g.add(y, fx.cast_to_int64(output.zero)))
     return g.squeeze(q.clip_and_cast(y, output.dtype), [g.rank(centered_integers) - 1])
@@ -326,7 +326,7 @@ def integer_division(node: TfliteNode) -> Expr:
         np.float32(constant_value(y.scale)) * np.float32(constant_value(onto.scale))
     )
     factors = fixed_point_factors_of_scales(np.float64(ratio), np.float64(1), "TFLITE")
-    right = g.add(g.add(bits, headroom), int(factors.right) - int(factors.left))
+    right = g.add(g.add(bits, headroom), int(factors.right_shift) - int(factors.left_shift))
     result = _rounding_divide_by_power_of_two(fx.fixed_point_product(y0, int(factors.multiplier)), right)
     return node.apply_fused_activation(q.clip_and_cast(g.add(result, fx.cast_to_int64(onto.zero)), onto.dtype))
 

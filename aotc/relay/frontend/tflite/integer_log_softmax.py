@@ -92,7 +92,7 @@ def _log_softmax_in_fixed_point(x: QuantizedTensor, output: OutputQuantization, 
         np.float64(1 << (31 - table.left_shift)) / np.float64(table.multiplier), np.float64(1), "TFLITE"
     )
     least = fx.fixed_point_product(g.sub(log_sum, 1 << 31), int(inverse.multiplier))
-    least = fx.rounding_divide_by_power_of_two(least, int(inverse.right) - int(inverse.left))
+    least = fx.rounding_divide_by_power_of_two(least, int(inverse.right_shift) - int(inverse.left_shift))
     least = g.maximum(least, -table.radius - 1)
     y = g.sub(gather_from_table(table.scaled_steps, place), log_sum)
     y = g.add(fx.rounding_divide_by_power_of_two(y, _OUTPUT_SHIFT_BITS), fx.cast_to_int64(output.zero))

@@ -112,7 +112,7 @@ class IntegerArithmetic:
             y = g.call_op("round", g.add(y, g.cast(output.zero, "float32")))
             return q.clip_and_cast(y, output.dtype)
         factors = fixed_point_factors_of_scales(constant_value(x.scale), constant_value(output.scale), "TFLITE")
-        exponent = int(factors.left) - int(factors.right)
+        exponent = int(factors.left_shift) - int(factors.right_shift)
         shift = min(count.bit_length() - 1, 32, 31 + exponent)
         multiplier, exponent = (int(factors.multiplier) << shift) // count, exponent - shift
         y = g.mul(fx.cast_to_int64(sums), 1 << max(exponent, 0))
@@ -136,7 +136,7 @@ def _requantize_rounding_half_up(sums: Expr, ratio: Array, output: OutputQuantiz
     """
     factors = fixed_point_factors_of_scales(ratio, np.float64(1), "TFLITE")
     along = partial(fx.int64_constant_along_axis, axis=axis, rank=g.rank(sums))
-    left, last = (np.asarray(v, np.int64) for v in (factors.left, factors.right))
+    left, last = (np.asarray(v, np.int64) for v in (factors.left_shift, factors.right_shift))
     multiplier = np.asarray(factors.multiplier, np.int64) << left
     y = fx.cast_to_int64(sums)
     if left.any():
@@ -272,7 +272,7 @@ def exp_table_in_fixed_point(scale: Expr, beta: float) -> FixedPointExponentials
     """Return the exponentials of TFLite Micro's 8-bit softmax for an input scale times `beta`."""
     ratio = min(float(constant_value(scale)) * beta * (1 << 26), float((1 << 31) - 1))
     factors = fixed_point_factors_of_scales(np.float64(ratio), np.float64(1), "TFLITE")
-    multiplier, left = int(factors.multiplier), int(factors.left)
+    multiplier, left = int(factors.multiplier), int(factors.left_shift)
     radius = int(np.floor(31 * (1 << 26) / 2.0**left))
     steps = g.constant(np.arange(256, dtype=np.int64) - 255)
     scaled = fx.fixed_point_product(g.mul(steps, 1 << left), multiplier)
@@ -418,9 +418,9 @@ def _logistic_or_tanh_in_fixed_point(name: str, x: QuantizedTensor, output: Outp
     """
     steps = all_8bit_values_minus_zero_point(x)
     factors = fixed_point_factors_of_scales(np.float64(constant_value(x.scale)) * (1 << 27), np.float64(1), "TFLITE")
-    radius = int(np.floor(15 * (1 << 27) / 2.0 ** int(factors.left)))
-    scaled = fx.fixed_point_product(g.mul(steps, 1 << int(factors.left)), int(factors.multiplier))
-    scaled = fx.rounding_divide_by_power_of_two(scaled, int(factors.right))
+    radius = int(np.floor(15 * (1 << 27) / 2.0 ** int(factors.left_shift)))
+    scaled = fx.fixed_point_product(g.mul(steps, 1 << int(factors.left_shift)), int(factors.multiplier))
+    scaled = fx.rounding_divide_by_power_of_two(scaled, int(factors.right_shift))
     curve, bits = {"LOGISTIC": (fx.fixed_point_logistic, 23), "TANH": (fx.fixed_point_tanh, 24)}[name]
     low, high = int(output.dtype.min), int(output.dtype.max)
     whole = name == "TANH" or constant_value(output.zero) == low

@@ -113,7 +113,7 @@ class _Layer:
         hidden = self.tensor_declaring_output_quantization()
         output = 2.0 ** (-2 * _AFTER) / np.float64(hidden.scale[0])
         factors = fixed_point_factors_of_scales(np.append(ratios, output), np.float64(1), "TFLITE")
-        shift = factors.left - factors.right
+        shift = factors.left_shift - factors.right_shift
         words = (v.astype(np.int32) for v in (factors.multiplier, shift))
         numbers = map(g.constant, words)
         tables = [g.constant(logistic_table())] if name == "qnn.lstm_by_table" else []

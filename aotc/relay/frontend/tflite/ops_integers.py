@@ -38,7 +38,7 @@ def _subtract_zero_point(x: QuantizedTensor) -> Expr:
 def _int16_multiplier_and_exponent(ratio: Any) -> tuple[int, int]:
     """Return a real factor as an integer multiplier with 15 fractional bits and an exponent of two."""
     f = fixed_point_factors_of_scales(np.float64(ratio), np.float64(1), "TFLITE")
-    return min((int(f.multiplier) + (1 << 15)) >> 16, (1 << 15) - 1), int(f.left) - int(f.right)
+    return min((int(f.multiplier) + (1 << 15)) >> 16, (1 << 15) - 1), int(f.left_shift) - int(f.right_shift)
 
 
 def _rounded_q15_product(a: Array, b: int) -> Array:

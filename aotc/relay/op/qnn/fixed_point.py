@@ -48,11 +48,11 @@ class FixedPointFactors:
 
     rounding: str
     multiplier: Array
-    left: Array
-    right: Array
+    left_shift: Array
+    right_shift: Array
 
     def _multiplier_and_shifts_to_broadcast(self, axis: int | None, rank: int) -> list[Array]:
-        fields = (self.multiplier, self.left, self.right)
+        fields = (self.multiplier, self.left_shift, self.right_shift)
         return [q.broadcast_array_along(v, axis, rank, np.int64) for v in fields]
 
     def scale_array_rounded(self, x: Array, axis: int | None = None) -> Array:
@@ -75,12 +75,12 @@ class FixedPointFactors:
         Return None if the rounding mode or the shifts need 64-bit arithmetic.
         """
         least, scale_op = _SCALE_OPS_BY_ROUNDING.get(self.rounding, (0, None))
-        if scale_op is None or self.left.any() or (self.right < least).any():
+        if scale_op is None or self.left_shift.any() or (self.right_shift < least).any():
             return None
         rank = q.rank_of(x)
         fields = (
             q.broadcast_quant_param_along(Constant(v.astype(np.int32)), axis, rank)
-            for v in (self.multiplier, self.right - least)
+            for v in (self.multiplier, self.right_shift - least)
         )
         return q.call_or_fold_constants(scale_op, x, *fields)
 
@@ -93,27 +93,29 @@ class FixedPointFactors:
         def constant_along_axis(value: Any) -> Expr:
             return q.broadcast_quant_param_along(Constant(np.asarray(value, np.int64)), axis, rank)
 
-        if self.left.any():
-            least = -(np.int64(1 << _MULTIPLIER_BITS) >> self.left)
+        if self.left_shift.any():
+            least = -(np.int64(1 << _MULTIPLIER_BITS) >> self.left_shift)
             x = q.call_or_fold_constants(binary_elementwise.maximum, x, constant_along_axis(least))
             x = q.call_or_fold_constants(binary_elementwise.minimum, x, constant_along_axis(-least - 1))
-            x = q.call_or_fold_constants(binary_elementwise.left_shift, x, constant_along_axis(self.left))
+            x = q.call_or_fold_constants(binary_elementwise.left_shift, x, constant_along_axis(self.left_shift))
         v = q.mul(x, constant_along_axis(self.multiplier))
         if self.rounding == "TFLITE":
             v = q.add(v, q.constant_of_dtype(1 << _MULTIPLIER_BITS - 1, "int64"))
             v = q.call_or_fold_constants(
                 binary_elementwise.right_shift, v, q.constant_of_dtype(_MULTIPLIER_BITS, "int64")
             )
-        if not self.right.any():
+        if not self.right_shift.any():
             return v
-        half = (np.int64(1) << self.right) >> 1
+        half = (np.int64(1) << self.right_shift) >> 1
         up = constant_along_axis(half)
         if self.rounding != "UPWARD":
             negative = q.call_or_fold_constants(binary_elementwise.less, v, q.constant_of_dtype(0, "int64"))
             up = q.call_or_fold_constants(
-                binary_elementwise.where, negative, constant_along_axis(half - (self.right > 0)), up
+                binary_elementwise.where, negative, constant_along_axis(half - (self.right_shift > 0)), up
             )
-        return q.call_or_fold_constants(binary_elementwise.right_shift, q.add(v, up), constant_along_axis(self.right))
+        return q.call_or_fold_constants(
+            binary_elementwise.right_shift, q.add(v, up), constant_along_axis(self.right_shift)
+        )
 
 
 def fixed_point_factors_of_scales(source_scale: Array, result_scale: Array, rounding: str) -> FixedPointFactors:

@@ -110,7 +110,7 @@ class AttentionChain:
     second: HeadProduct
     scores: te.Tensor
     weights: te.Tensor
-    moved: Permutation | None
+    permutation: Permutation | None
     absorbed: tuple[StageGroup, ...]
 
     @property
@@ -120,7 +120,11 @@ class AttentionChain:
         """
         absorbed_tensors = (g.tensors for g in self.absorbed if g is not self.middle)
         strip_tensors = {self.weights}.union(*absorbed_tensors)
-        return strip_tensors if self.moved is None else strip_tensors - {self.moved.tensor} | {self.moved.source}
+        return (
+            strip_tensors
+            if self.permutation is None
+            else strip_tensors - {self.permutation.tensor} | {self.permutation.source}
+        )
 
 
 def find_attention_chains(
@@ -434,9 +438,9 @@ class _AttentionNest:
         values = _OperandPanels.allocate_panels(builder, chain.second, "values")
         queries = builder.allocate_scratch("queries", dtype, height * first.inner[1], private=True)
         strip = weights = builder.allocate_scratch("strip", dtype, height * pitch, private=True)
-        if chain.moved is not None:
-            memory[chain.moved.source] = TensorLocation(
-                memory[chain.moved.tensor].buffer, place=chain.moved.permuted_address
+        if chain.permutation is not None:
+            memory[chain.permutation.source] = TensorLocation(
+                memory[chain.permutation.tensor].buffer, place=chain.permutation.permuted_address
             )
         # scores that are read again need a buffer of their own
         if any(read.stage is chain.weights for read in builder.plan.reads[chain.scores]):

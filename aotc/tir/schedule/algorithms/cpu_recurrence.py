@@ -169,7 +169,7 @@ class _RecurrenceTiling:
     wide: int
     rows: int
     block: int
-    beside: bool
+    multiplies_next_block: bool
 
     @staticmethod
     def choose_recurrence_tiling(layer: RecurrentLayer, target: Target) -> _RecurrenceTiling:
@@ -327,14 +327,18 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
         layer, plan = self.layer, self.plan
         last = self.blocks - 1
         stmts = [copy_buffer_loop(source, state) for source, state in zip(self.first, self.last, strict=True)]
-        if plan.beside:
+        if plan.multiplies_next_block:
             stmts.append(self._multiply_inputs_of_time_block(as_expr(0)))
         block, s = Var("block"), Var("s")
-        steps = For(s, plan.block, self._time_step_stmts(block, s, plan.beside))
+        steps = For(s, plan.block, self._time_step_stmts(block, s, plan.multiplies_next_block))
         stmts.append(
-            For(block, last, steps if plan.beside else Block((self._multiply_inputs_of_time_block(block), steps)))
+            For(
+                block,
+                last,
+                steps if plan.multiplies_next_block else Block((self._multiply_inputs_of_time_block(block), steps)),
+            )
         )
-        if not plan.beside:
+        if not plan.multiplies_next_block:
             stmts.append(self._multiply_inputs_of_time_block(as_expr(last)))
         s = Var("s")
         stmts.append(For(s, layer.steps - last * plan.block, self._time_step_stmts(as_expr(last), s, False)))

@@ -149,7 +149,7 @@ class _ArmMveSchedule:
     taps: Sequence[te.Axis]
     run: int
     inner: Sequence[Var]
-    apart: int = 0
+    tap_stride_bytes: int = 0
     spread: dict[Expr, Buffer] = field(default_factory=dict)
 
     @property
@@ -237,8 +237,8 @@ class _ArmMveSchedule:
         )
         if self.run:
             return call("byte_rows", data, Load(weights, first_channel * (size * run), channel_count * size * run))
-        weight_load = Load(weights, first_channel, (size - 1) * self.apart + channel_count)
-        return call("byte_taps", data, weight_load, const(size, "int32"), const(self.apart, "int32"))
+        weight_load = Load(weights, first_channel, (size - 1) * self.tap_stride_bytes + channel_count)
+        return call("byte_taps", data, weight_load, const(size, "int32"), const(self.tap_stride_bytes, "int32"))
 
     def _finish_and_store_sums(self, sums_buffer: Buffer, first_channel: Expr, channel_count: int) -> Stmt:
         """Return the statement that finishes and stores int32 sums of some outputs: one

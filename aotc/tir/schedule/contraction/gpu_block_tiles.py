@@ -223,7 +223,7 @@ def _block_tile_loop_nest(
     left, right, size = _make_tile_operands(
         analysis, row_and_column_operands, tile, steps, member, along, (number // across % down, number % across)
     )
-    pieces, sums = _allocate_shared_piece_and_sum_buffers(tile, left.held.dtype, size, c.dtype)
+    pieces, sums = _allocate_shared_piece_and_sum_buffers(tile, left.registers.dtype, size, c.dtype)
     acc = Buffer("acc", c.dtype, tile.high * tile.wide, "stack", 16)
     operands = tile.operand_register_arrays(acc)
 
@@ -253,7 +253,7 @@ def _block_tile_loop_nest(
         body = [*registers, *body, *run_in_last_block_of_group(counts, number, tile.splits, rest)]
     stmt = For(block, grid * tile.splits, For(thread, tile.threads_per_block, Block(body), kind="thread"), kind="block")
     shared = (*pieces[: min(share, 2)], *([sums] if sums.size and sums is not pieces[0] else []))
-    staging = (side.held for side in (left, right) if not side.can_copy_asynchronously)
+    staging = (side.registers for side in (left, right) if not side.can_copy_asynchronously)
     return ContractionNest(stmt, (acc, *staging, *operands), (parts, counts) if tile.splits > 1 else (), shared)
 
 

@@ -113,7 +113,7 @@ def _depthwise_tiling(request: TilingRequest, tile_columns: int) -> TilingCandid
     first, *rest_candidates = candidates
     scratch = tuple(b for candidate in candidates for b in candidate.workspace)
     cost = sum(candidate.cost for candidate in candidates)
-    return replace(first, workspace=scratch, cost=cost, others=tuple(rest_candidates))
+    return replace(first, workspace=scratch, cost=cost, rest_tilings=tuple(rest_candidates))
 
 
 def _tiling_of_channel_segment(

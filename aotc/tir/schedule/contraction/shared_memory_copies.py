@@ -175,7 +175,7 @@ class TileOperand:
 
     whole: ContractionOperand
     first: int
-    held: Buffer
+    registers: Buffer
     count: int
     threads: int
     own: ThreadElementIndex
@@ -199,7 +199,7 @@ class TileOperand:
         """True if this operand can be copied asynchronously: no conversion, zero padding, and at
         least 4 bytes at once.
         """
-        half, dtype = self.whole, self.held.dtype
+        half, dtype = self.whole, self.registers.dtype
         return (
             half.buffer.dtype == dtype
             and not half.fill
@@ -251,7 +251,7 @@ class TileOperand:
             element = minimum(
                 element, self.whole.exclusive_output_point_count - (1 if self.deep else self.elements_per_copy)
             )
-        value = self.whole.load_element_or_fill(names, self.held.dtype, tests)
+        value = self.whole.load_element_or_fill(names, self.registers.dtype, tests)
         registers = [Declare(number, element), Declare(k, piece_number * reduction_order.depth + depth)]
         if self.piece is not None:
             vector_number = Var("piece")
@@ -264,11 +264,11 @@ class TileOperand:
             value = _widen_element_load_to_vector_piece(value, self.piece, {**names, self.piece.number: vector_number})
         place = self.shared_memory_address(depth, within)
         store: Stmt = (
-            Store(shared, place, value, True) if self.can_copy_asynchronously else Store(self.held, turn, value)
+            Store(shared, place, value, True) if self.can_copy_asynchronously else Store(self.registers, turn, value)
         )
-        if self.held.size % self.elements_per_copy:  # not all threads run the last iteration
+        if self.registers.size % self.elements_per_copy:  # not all threads run the last iteration
             store = If(depth < reduction_order.depth, store)
-        return For(turn, -(-self.held.size // self.elements_per_copy), Block((*registers, store)))
+        return For(turn, -(-self.registers.size // self.elements_per_copy), Block((*registers, store)))
 
     def index_of_vector_containing_element(
         self,
@@ -295,9 +295,9 @@ class TileOperand:
         store = Store(
             shared,
             self.shared_memory_address(*self.step_and_row_copied_by_thread(turn, reduction_order)),
-            Load(self.held, turn),
+            Load(self.registers, turn),
         )
-        return Block(()) if self.can_copy_asynchronously else For(turn, self.held.size, store)
+        return Block(()) if self.can_copy_asynchronously else For(turn, self.registers.size, store)
 
 
 def _remove_lane_from_divmod(expr: Expr, lane_var: Var, lanes: int, ranges: Ranges) -> Expr:

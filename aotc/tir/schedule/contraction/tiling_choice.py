@@ -29,7 +29,7 @@ class TilingSite:
     a: Buffer
     b: Buffer
     target: Target
-    found: Sequence[TilingCandidate]
+    candidates: Sequence[TilingCandidate]
 
     @property
     def contraction_fingerprint(self) -> str:

@@ -186,11 +186,11 @@ class TilingCandidate:
     workspace: tuple[Buffer, ...]
     cost: float
     name: str
-    others: tuple[TilingCandidate, ...] = ()
+    rest_tilings: tuple[TilingCandidate, ...] = ()
 
     def build_loop_nests(self) -> ContractionNest:
-        """Return the loop nest of this candidate tiling, followed by the nests of `others`."""
-        parts = [build_tiled_loop_nest(candidate.tiling) for candidate in (self, *self.others)]
+        """Return the loop nest of this candidate tiling, followed by the nests of `rest_tilings`."""
+        parts = [build_tiled_loop_nest(candidate.tiling) for candidate in (self, *self.rest_tilings)]
         stack = tuple(buffer for _, buffers in parts for buffer in buffers)
         return ContractionNest(Block(stmt for stmt, _ in parts), stack, self.workspace)
 

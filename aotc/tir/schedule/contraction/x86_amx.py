@@ -128,7 +128,7 @@ class _AmxSchedule:
     pixels: FusedDataAxes
     axes: Sequence[te.Axis]
     pitch: int
-    apart: int
+    row_stride: int
     run: int
     taps: Sequence[tuple[int, int, int]]
     weights: LinearForm
@@ -191,7 +191,7 @@ class _AmxSchedule:
     def best_output_rows_per_amx_call(self) -> int:
         """Rows of a call."""
         (_, high), (_, wide) = self.axes[-2:]
-        fitting = [r for r in range(1, high + 1) if (r - 1) * self.apart + wide <= MAX_POSITIONS_PER_CALL]
+        fitting = [r for r in range(1, high + 1) if (r - 1) * self.row_stride + wide <= MAX_POSITIONS_PER_CALL]
         return min(fitting, key=self._time_in_positions_for_rows_per_call) if fitting else 1
 
     @property
@@ -204,12 +204,14 @@ class _AmxSchedule:
         in output positions computed.
         """
         (_, high), (_, wide) = self.axes[-2:]
-        return -(-high // rows_per_call) * _amx_call_time_in_output_positions((rows_per_call - 1) * self.apart + wide)
+        return -(-high // rows_per_call) * _amx_call_time_in_output_positions(
+            (rows_per_call - 1) * self.row_stride + wide
+        )
 
     def build_loop_nest(self) -> ContractionNest:
         """Return the loop nest of an int8 contraction on AMX with the buffers it needs."""
         rows, (_, wide) = self.best_output_rows_per_amx_call, self.axes[-1]
-        positions = min(wide, MAX_POSITIONS_PER_CALL) if rows == 1 else (rows - 1) * self.apart + wide
+        positions = min(wide, MAX_POSITIONS_PER_CALL) if rows == 1 else (rows - 1) * self.row_stride + wide
         tile = new_private_scratch_buffer(
             "tile", DType("int32"), positions * self.output_blocks_per_call * OUTPUTS_PER_BLOCK
         )
@@ -280,7 +282,7 @@ class _AmxSchedule:
         zero[self.req.group] = as_expr(0)
         (high, _), (wide, _) = self.axes[-2:]
         names = {**zero, high: call_positions.row, wide: call_positions.begin - call_positions.skipped}
-        positions = (call_positions.rows - 1) * self.apart + call_positions.count + call_positions.skipped
+        positions = (call_positions.rows - 1) * self.row_stride + call_positions.count + call_positions.skipped
         reach = run + sum((n - 1) * x for n, x, _ in self.taps)
         data = Load(
             self.data.buffer, _substitute_in_address(self.pixels.position, names), (positions - 1) * self.pitch + reach
@@ -318,7 +320,7 @@ class _AmxSchedule:
         """Return the loops that finish and store the int32 sums of an AMX call."""
         below, column = Var("r"), Var("x")
         (high, _), (wide, _) = self.axes[-2:]
-        position = below * self.apart + column + positions.skipped
+        position = below * self.row_stride + column + positions.skipped
         values = {v: as_expr(0) for v, n in self.req.contraction.axes if n == 1}
         values |= {high: positions.row + below, wide: positions.begin + column}
         stmts = [

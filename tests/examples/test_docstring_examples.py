@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 
 import aotc
 from aotc import relay
-from tests.arch.test_floors import DOORS
+from tests.arch.test_floors import FACADES
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 #: Public modules that are no facades.
@@ -50,7 +50,7 @@ def examples(document: str) -> Iterator[str]:
 
 EXAMPLES = [
     pytest.param(name, source, id=f"{name}-{number}")
-    for name in sorted({*DOORS, *MORE})
+    for name in sorted({*FACADES, *MORE})
     for number, source in enumerate(examples(document_of(name)))
 ]
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from passes.graphs import const, module_of, noise, ops, var
 
-from aotc import relay
 from aotc.ir import AotcError
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, Var
@@ -25,16 +24,13 @@ from aotc.relay.op.concat_split import concatenate
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import bias_add, dense
 from aotc.relay.op.elementwise_unary import relu, sigmoid, tanh
-from aotc.relay.op.grid_sample import affine_grid
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.normalization import layer_norm
 from aotc.relay.op.pad import pad
 from aotc.relay.op.pool import avg_pool2d, max_pool2d
 from aotc.relay.op.qnn.builders import dequantize, quantize
-from aotc.relay.op.resize import resize2d
 from aotc.relay.op.shape import reshape, transpose
 from aotc.relay.op.sorting import topk
-from aotc.relay.structural_equality import structural_equal
 from aotc.relay.transform import FakeQuantizationToInteger, QuantizedEdges, SelectSignedness
 from aotc.relay.transform.fake_quantization_to_integer import find_operators_left_in_float
 from aotc.relay.transform.quantized_region_to_integers import TensorAffineType, make_affine_type
@@ -158,33 +154,7 @@ def test_places_of_the_greatest_stay() -> None:
     assert "it gives places" in [r.reason for r in find_operators_left_in_float(module, EVEN)]
 
 
-def test_one_scale_lies_along_no_axis() -> None:
-    """Calls are equal to those that programs write without an axis."""
-    x = var("x", 3, 12, dtype="int8")
-    w = Constant(RNG.integers(-9, 9, (7, 12)).astype(np.int8))
-    result = run(replace(EVEN, use_qat=True), module_of(dense(real(x), real(w, 0.5, 0)), x))
-    pairs = const(3, "int32"), const(0, "int32"), const(X_SCALE), const(0.5)
-    sums = relay.qnn.op.qnn.dense(x, w, *pairs, units=7)
-    wanted = module_of(relay.qnn.op.qnn.dequantize(sums, const(X_SCALE * np.float32(0.5)), const(0, "int32")), x)
-    assert structural_equal(result, wanted)
-
-
 # --- what must not be folded
-
-
-def test_bias_beyond_int32_stays() -> None:
-    module = fake(lambda x: bias_add(conv2d(x, weights(8, 6, 3, 3)), Constant(np.full(8, 1e9, np.float32))))
-    result = run(EVEN, module)
-    assert "nn.conv2d" in ops(result)
-    reasons = {str(r.node.op): r.reason for r in find_operators_left_in_float(module, EVEN)}
-    assert reasons["nn.bias_add"] == "what is added to its sums does not fit int32 at their scale"
-
-
-def test_sums_that_may_overflow_stay() -> None:
-    heavy = dequantize(Constant(np.full((1, 140_000), 127, np.int8)), const(W_SCALE), const(0, "int32"))
-    module = fake(lambda x: dense(x, heavy), 1, 140_000)
-    assert "nn.dense" in ops(run(EVEN, module))
-    assert "which int32 cannot represent" in find_operators_left_in_float(module, EVEN)[0].reason
 
 
 def test_what_stays_has_a_reason() -> None:
@@ -195,30 +165,6 @@ def test_what_stays_has_a_reason() -> None:
     with pytest.raises(AotcError) as caught:
         run(replace(EVEN, hard_fail=True), module)
     assert caught.value.code == "fake-quantization"
-
-
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (
-            lambda x: conv2d(x, weights(8, 6, 3, 3, per_channel=1)),
-            "the weights have scales along an axis that is summed",
-        ),
-        (lambda x: conv2d(x, noise(8, 6, 3, 3)), "an operand is not quantized"),
-        (lambda x: resize2d(x, size=(9, 9), method="linear"), "it weighs elements with real numbers"),
-        (lambda x: add(x, noise(6, 5, 5)), "an operand is not quantized"),
-        # zeros in incomplete blocks, and maps of points, are no integers of the input's
-        (
-            lambda x: layout_transform(x, src_layout="NCHW", dst_layout="NCHW4c"),
-            "there is no rule for layout_transform",
-        ),
-        (lambda x: affine_grid(reshape(x, (-1, 2, 3)), target_shape=(2, 3)), "there is no rule for image.affine_grid"),
-    ],
-)
-def test_refusals(body: Body, reason: str) -> None:
-    module = fake(body)
-    assert reason in [r.reason for r in find_operators_left_in_float(module, EVEN)]
-    assert distance(module, run(EVEN, module)) == (0, 0)
 
 
 # --- sums whose results are not quantized

@@ -55,7 +55,7 @@ def import_exported_program(model: Any, dims: Mapping[str, int]) -> IRModule:
 
 def import_tflite_front_end() -> Any:
     """Return the TFLite front end; raise AotcError if the package tflite is not installed."""
-    return _import_front_end("tflite", "tflite", "TFLite models need the package tflite", "'aotc[tflite]'")
+    return _import_front_end("tflite", "tflite", "TFLite models need the package tflite", "tflite")
 
 
 def is_tflite_path(model: object) -> bool:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile CUDA source to GPU code with NVRTC, NVIDIA's run-time compiler, which the extra
-`aotc[cuda]` installs.
+"""Compile CUDA source to GPU code with NVRTC, NVIDIA's run-time compiler, which the
+the extra `cuda` installs.
 
 nvrtc = find_nvrtc_compiler()
 nvrtc.images(text, (80, 90))             # {"sm_80": machine code, "sm_90": machine code, "compute_80": PTX}
@@ -142,7 +142,7 @@ def _run_nvrtc_worker(nvrtc_library: Path, *flags: str, text: bytes = b"") -> Fi
 def _find_newest_nvrtc(folders: Sequence[str]) -> _Nvrtc:
     libraries = [path for folder in folders for name in _NVRTC_LIBRARY_GLOBS for path in Path(folder).glob(name)]
     if not libraries:
-        hint = "install it: pip install 'aotc[cuda]'; no GPU and no CUDA toolkit are needed"
+        hint = "pip install nvidia-cuda-nvrtc-cu12; no GPU and no CUDA toolkit are needed"
         raise AotcError("no-nvrtc", "NVRTC, NVIDIA's run-time compiler for GPU code, is not installed", hint=hint)
     path = max(libraries, key=lambda p: p.name)
     done = _run_nvrtc_worker(path)

@@ -61,7 +61,7 @@ def import_onnxruntime_quantizer() -> Any:
     """Return the package onnxruntime.quantization; AotcError if ONNX Runtime is not installed."""
     if importlib.util.find_spec("onnxruntime") is None:
         text = "quantizing needs ONNX Runtime, which is not installed"
-        raise AotcError("quantize", text, hint="pip install 'aotc[quantize]'")
+        raise AotcError("quantize", text, hint="pip install onnxruntime")
     import onnxruntime.quantization
 
     return onnxruntime.quantization

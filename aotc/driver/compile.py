@@ -86,6 +86,17 @@ def _require_positive_dims(dims: Mapping[str, int]) -> None:
         raise AotcError("dims", text, hint=hint)
 
 
+def _stack_level_of_caller() -> int:
+    """Return the `stacklevel` of a warning of the calling function that shows the line of code which
+    called this file.
+    """
+    frame, level = inspect.currentframe(), 0
+    # "<string>" is the file of the generated constructor
+    while frame is not None and frame.f_code.co_filename in (__file__, "<string>"):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _require_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
     """Raise AotcTypeError (code "option-type") unless the shapes of inputs are lists of integers."""
     for name, shape in shapes.items():
@@ -235,7 +246,8 @@ class CompileOptions:
         require_option_types(self)
         machine = resolve_target(self.target)
         if self.profile is not None:
-            warnings.warn("the option profile is now named environment", DeprecationWarning, stacklevel=3)
+            text = "the option profile is now named environment"
+            warnings.warn(text, DeprecationWarning, stacklevel=_stack_level_of_caller())
         if (environment := self.environment or self.profile) is not None:
             machine = target_for_environment(machine, environment)
         if self.threads and machine.threads is None:

@@ -460,6 +460,16 @@ def test_other_mistakes_in_calls() -> None:
         aotc.compile(3)  # type: ignore[arg-type]
 
 
+def test_deprecated_names_are_shown_where_they_are_written() -> None:
+    for call_with in (
+        lambda: aotc.compile(DIGITS, target="c", build=False, profile="bare"),
+        lambda: CompileOptions(profile="hosted", target="c"),
+    ):
+        with pytest.warns(DeprecationWarning, match="profile is now named environment") as caught:
+            call_with()
+        assert caught[0].filename == __file__
+
+
 def test_modules_of_pytorch_are_exported_first() -> None:
     torch = pytest.importorskip("torch")
     for module in (torch.nn.ReLU(), torch.jit.trace(torch.nn.ReLU(), torch.zeros(3))):

@@ -121,8 +121,10 @@ def require_lowering_passes(context: PassContext) -> None:
     ):
         if not context.pass_enabled(needed.info):
             text = f"the pass context disables {needed.info.name}, which makes {product}"
-            hint = "take it out of " + option_text("disabled_pass") + "; " + option_text("opt_level") + " is at least 0"
-            raise AotcError("build", text, hint=hint)
+            removal = f"leave {needed.info.name} out of " + option_text("disabled_pass")
+            is_disabled = needed.info.name in context.disabled_pass
+            level = option_text("opt_level") + " has to be at least 0"
+            raise AotcError("build", text, hint=removal if is_disabled else level)
 
 
 def optimize(module: IRModule, target: Target) -> IRModule:

@@ -69,7 +69,7 @@ def test_relay_text_from_the_command_line(tmp_path: Path) -> None:
     assert (tmp_path / "net" / "include" / "net.h").exists()
     assert "relu" in call("inspect", path).out
     for arguments, message in (
-        ((path, "--dim", "n=3"), "a module states its own types"),
+        ((path, "--dim", "n=3"), "a module of the graph IR states the shapes of its inputs itself"),
         ((tmp_path / "missing.relay",), "No such file"),
     ):
         refused = call("verify", *arguments)

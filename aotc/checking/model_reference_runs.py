@@ -16,7 +16,7 @@ import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 ModelRunner: TypeAlias = Callable[[Arrays], Arrays]
 #: Function from inputs by name to outputs by name; None if it cannot compute them.
 OptionalModelRunner: TypeAlias = Callable[[Arrays], Arrays | None]
+
+#: Name of the reference evaluator of the package onnx, in reports.
+ONNX_EVALUATOR_NAME: Final = "onnx.reference"
 
 
 def return_none_as_unavailable_evaluation(_: Arrays) -> None:
@@ -165,7 +168,7 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
     if session is None:
         from onnx.reference import ReferenceEvaluator
 
-        name, session = "onnx.reference", ReferenceEvaluator(model)
+        name, session = ONNX_EVALUATOR_NAME, ReferenceEvaluator(model)
 
     @cache
     def float64_evaluator() -> Any:

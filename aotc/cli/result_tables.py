@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aotc.checking.input_generation import OTHER_INPUTS_HINT
+from aotc.checking.model_reference_runs import ONNX_EVALUATOR_NAME
 from aotc.cli.console import JsonObject, RenderedParts
 from aotc.measuring.profile import MAX_QUIET_RUN_RATIO
 from aotc.reporting.model_inspection import MAX_LARGEST_KERNELS
@@ -259,6 +261,13 @@ def _output_comparison_warning_lines(report: JsonObject) -> RenderedParts:
         yield Text.assemble(("inconclusive", "bold yellow"), f": {text}")
 
 
+def _why_onnxruntime_is_not_the_reference() -> str:
+    """Return a note on why the evaluator of the package onnx took the place of ONNX Runtime."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return f"note: {ONNX_EVALUATOR_NAME} was used because ONNX Runtime is not installed (pip install onnxruntime)"
+    return f"note: {ONNX_EVALUATOR_NAME} was used because ONNX Runtime cannot load this model"
+
+
 def render_verify_report(report: JsonObject) -> RenderedParts:
     """Format the report of `aotc verify`: a table of output errors, and the verdict."""
     rows = [_output_comparison_row(case["source"], output) for case in report["cases"] for output in case["outputs"]]
@@ -267,6 +276,8 @@ def render_verify_report(report: JsonObject) -> RenderedParts:
         yield f"run on {report['device']}"
     yield from _output_comparison_warning_lines(report)
     yield f"compared with {report['reference']}: {_overall_verify_verdict_text(report)}"
+    if report["reference"] == ONNX_EVALUATOR_NAME:
+        yield _why_onnxruntime_is_not_the_reference()
     off = dict.fromkeys(o["name"] for case in report["cases"] for o in case["outputs"] if o["reference_is_off"])
     if off:
         yield f"{report['reference']} is off where float64 agrees with the compiled model: {', '.join(off)}"

@@ -53,6 +53,8 @@ def attribute_field(
 class Attrs:
     """Base class of attribute records: each subclass becomes a frozen, keyword-only dataclass.
 
+    Write a subclass without `@dataclass`: a second decoration raises TypeError.
+
     The order and defaults of fields are those of Relay's text format.
     """
 

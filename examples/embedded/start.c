@@ -109,8 +109,14 @@ static void fault(void) {
   finish(3);
 }
 
+// The handler of the SysTick timer; a program may define its own.
+__attribute__((weak)) void systick(void) {
+  fault();
+}
+
 __attribute__((used, section(".vectors"))) void *const vectors[16] = {
     stack_end,     (void *)start, (void *)fault, (void *)fault,
     (void *)fault, (void *)fault, (void *)fault, (void *)fault,
+    [15] = (void *)systick,
 };
 #endif

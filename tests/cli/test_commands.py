@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -333,3 +334,15 @@ def test_inputs_are_not_replaced_by_outputs(tmp_path: Path, command: str) -> Non
     outcome = call(command, *arguments[command])
     assert outcome.code == 2 and "it is the input" in outcome.err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_verify_says_why_onnxruntime_is_not_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "onnxruntime" else find_spec(name, *rest)
+    )
+    model = save(tmp_path / "relu.onnx", [helper.make_node("Relu", ["x"], ["y"])], [value("x")], [value("y")])
+    done = call("verify", model, "--target", "c", "--seeds", "1")
+    assert done.code == 0
+    assert "compared with onnx.reference: all outputs agree" in done.out
+    assert "ONNX Runtime is not installed (pip install onnxruntime)" in done.out.replace("\n", " ")

@@ -50,6 +50,12 @@ class Shell:
         assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def fail(self, script: str) -> str:
+        """The error message of a script that must fail."""
+        done = self(script)
+        assert done.returncode != 0, f"{script} succeeds\n{done.stdout}"
+        return done.stderr
+
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:

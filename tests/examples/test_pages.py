@@ -3,7 +3,7 @@
 
 Blocks run in order, in a folder of their own: `sh` by a shell, `python` by an interpreter.  A block of another language
 whose first line is a comment with the path of a file is written to that file.  A `text` block after a command is its
-output, where `...` stands for any text.
+output, where `...` stands for any text.  If the block begins with `error:`, the command fails with this message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def run(page: Path, shell: Shell) -> int:
     """Run the blocks of a page; the number of commands among them."""
     printed: str | None = None
     count = 0
-    for language, content in BLOCK.findall(page.read_text(encoding="utf-8")):
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    for (language, content), (_, shown) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
         if language == "text":
             assert printed is None or agrees(content, printed), f"{page.name} shows\n{content}\nbut got\n{printed}"
             printed = None
@@ -43,11 +44,12 @@ def run(page: Path, shell: Shell) -> int:
         if language == "python":
             (shell.folder / "page.py").write_text(content, encoding="utf-8")
         if language in ("sh", "python"):
-            printed = shell.succeed("python page.py" if language == "python" else content)
+            command = "python page.py" if language == "python" else content
+            printed = shell.fail(command) if shown.startswith("error:") else shell.succeed(command)
             count += 1
         elif (named := FILE.match(content.partition("\n")[0])) is not None:
             path = shell.folder / named[1]
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
     return count
 
@@ -61,6 +63,18 @@ def test_page(page: Path, shell: Shell) -> None:
         require_tool(tool)
     commands = len(re.findall(r"^```(?:sh|python)$", text, re.MULTILINE))
     assert run(page, shell) == commands
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_pages_write_below_build(page: Path) -> None:
+    """Pages leave nothing in the checkout, and no file has the name of another page's or the README's folder."""
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    written = [named[1] for _, content in blocks if (named := FILE.match(content.partition("\n")[0])) is not None]
+    written += [path for _, content in blocks for path in re.findall(r"(?<=\s-o )\S+", content)]
+    assert [path for path in written if not path.startswith("build/")] == []
+    folders = {str(Path(path).parent) for path in written}
+    readme = re.findall(r"(?<=\s-o )\S+", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert folders.isdisjoint(path for path in readme if not path.startswith(("build/digits", "build/board")))
 
 
 def test_wrong_output_is_found(shell: Shell) -> None:

@@ -50,10 +50,10 @@ def test_model_and_arguments_reach_the_demo(shell: Shell) -> None:
 
 @pytest.fixture
 def compiled(shell: Shell) -> Shell:
-    """The checkout after the Python example, with the C example in app.c."""
+    """The checkout after the Python example, with the C example in build/app.c."""
     (shell.folder / "example.py").write_text(block("python", "aotc.load"), encoding="utf-8")
     assert re.search(r"class \d in \d+ bytes of workspace", shell.succeed("python example.py"))
-    (shell.folder / "app.c").write_text(block("c", "digits_run"), encoding="utf-8")
+    (shell.folder / "build" / "app.c").write_text(block("c", "digits_run"), encoding="utf-8")
     return shell
 
 
@@ -64,18 +64,20 @@ def zero(printed: str) -> float:
 
 
 def test_python_then_c(compiled: Shell) -> None:
-    assert 0 < zero(compiled.succeed(block("sh", "./app"))) < 1
+    assert 0 < zero(compiled.succeed(block("sh", "build/app"))) < 1
 
 
 def test_c_example_has_no_warnings(compiled: Shell) -> None:
     strict = "-Wall -Wextra -Wconversion -Wshadow -Werror -pedantic"
-    compiled.succeed(f"cc -std=c11 {strict} -Ibuild/digits/include -c app.c -o app.o")
+    compiled.succeed(f"cc -std=c11 {strict} -Ibuild/digits/include -c build/app.c -o build/app.o")
 
 
 def test_cmake(compiled: Shell) -> None:
     require_tool("cmake")
-    (compiled.folder / "CMakeLists.txt").write_text(block("cmake", "add_subdirectory"), encoding="utf-8")
-    printed = compiled.succeed("cmake -S . -B out >cmake.log && cmake --build out >>cmake.log && out/app")
+    (compiled.folder / "build" / "CMakeLists.txt").write_text(block("cmake", "add_subdirectory"), encoding="utf-8")
+    printed = compiled.succeed(
+        "cmake -S build -B build/cmake >cmake.log && cmake --build build/cmake >>cmake.log && build/cmake/app"
+    )
     assert 0 < zero(printed) < 1
 
 

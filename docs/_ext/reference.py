@@ -22,11 +22,12 @@ from aotc import relay, tir
 from aotc.cli.main import main
 from aotc.relay import transform
 from aotc.relay.frontend.onnx import supported_ops
-from aotc.relay.transform import pipeline
+from aotc.relay.op import opdef
+from aotc.relay.transform import pass_base, pipeline
 from aotc.reporting.support_tables import config_key_table, supported_operator_table, target_table
-from aotc.tir import kernel_text, stmt
+from aotc.tir import kernel_text, stmt, te
 from aotc.tir import passes as tensor_passes
-from aotc.tir.target import get_target
+from aotc.tir.target import Space, Target, get_target
 
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = ROOT / "runtime_c" / "aotc_runtime_c" / "include"
@@ -402,6 +403,41 @@ def relay_page() -> str:
     return "\n".join(parts)
 
 
+# --- classes for extensions
+
+
+EXTENSIONS: Mapping[str, tuple[Any, ...]] = {
+    "Operators: `aotc.relay.op`": (opdef.OpDef, opdef.Sample, opdef.Accuracy, aotc.ir.Attrs, aotc.ir.AxisMap),
+    "Rewrite rules and graph passes: `aotc.relay.transform.pass_base`": (
+        pass_base.Rule,
+        pass_base.WhyNot,
+        pass_base.RulePass,
+        pass_base.is_call,
+    ),
+    "Targets: `aotc.tir.target`": (Target, Space),
+    "Tensor expressions: `aotc.tir.te`": (te.placeholder, te.compute, te.reduce, te.contraction, te.view, te.extern),
+    "Tensor passes: `aotc.tir.passes`": (tensor_passes.ProgramPass,),
+}
+
+
+def extending_page() -> str:
+    """The classes and functions that operators, passes and targets of a user are made of."""
+    parts = [
+        "# Classes for extensions",
+        "[Add an operator](../tutorials/add_an_operator.md), [Write a pass](../tutorials/write_a_pass.md),",
+        "[Add a tensor pass](../tutorials/add_a_tensor_pass.md) and [Add a target](../tutorials/add_a_target.md)",
+        "use these classes and functions.",
+        "",
+    ]
+    for title, members in EXTENSIONS.items():
+        parts += [f"## {title}", ""]
+        for thing in members:
+            parts += [f"### `{thing.__name__}`", block(inspect.getdoc(thing) or "")]
+            if dataclasses.is_dataclass(thing):
+                parts.append(table(("field", "default"), options_of(thing)))
+    return "\n".join(parts)
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "command": command_page,
     "python": python_page,
@@ -412,6 +448,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "target-names": targets_page,
     "tensor-programs": grammar_page,
     "relay": relay_page,
+    "extending": extending_page,
 }
 
 

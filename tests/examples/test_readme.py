@@ -76,7 +76,7 @@ def test_cmake(compiled: Shell) -> None:
     require_tool("cmake")
     (compiled.folder / "build" / "CMakeLists.txt").write_text(block("cmake", "add_subdirectory"), encoding="utf-8")
     printed = compiled.succeed(
-        "cmake -S build -B build/cmake >cmake.log && cmake --build build/cmake >>cmake.log && build/cmake/app"
+        "cmake -S build -B build/cmake >log && cmake --build build/cmake >>log && build/cmake/app"
     )
     assert 0 < zero(printed) < 1
 

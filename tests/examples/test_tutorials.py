@@ -20,11 +20,12 @@ from typing import Any
 
 import pytest
 
+from docs._ext.tutorial_changes import CHANGE, changed_files
+
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 PAGES = sorted(TUTORIALS.glob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\s*^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
-CHANGE = re.compile(r"^```diff\n--- (\S+)\n\+\+\+ b/(\S+)\n@@\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def run(page: Path) -> None:
@@ -46,13 +47,6 @@ def run(page: Path) -> None:
         assert same, f"{page.name}:{line} prints\n{printed.getvalue()}instead of\n{expected}"
 
 
-def changed(old: str, lines: list[str]) -> str:
-    """A file with a difference applied: its unchanged and removed lines stand in the file once, one after the other."""
-    before, after = ("".join(line[1:] for line in lines if line[0] in kinds) for kinds in (" -", " +"))
-    assert before and old.count(before) == 1, f"the file holds {old.count(before)} times\n{before}"
-    return old.replace(before, after)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_tutorial(page: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -69,12 +63,12 @@ def test_tutorial(page: Path, tmp_path: Path) -> None:
         return
     shutil.copytree(ROOT / "aotc", tmp_path / "aotc")
     (tmp_path / "tests").symlink_to(ROOT / "tests")
-    for old, name, difference in changes:
-        file, lines = tmp_path / name, difference.splitlines(keepends=True)
-        is_new = old == "/dev/null"
-        made = "".join(line[1:] for line in lines) if is_new else changed(file.read_text(encoding="utf-8"), lines)
-        assert file.exists() != is_new
-        file.write_text(made, encoding="utf-8")
+    command = [sys.executable, "docs/_ext/tutorial_changes.py", page.stem]
+    patch = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    subprocess.run(["git", "apply"], cwd=tmp_path, input=patch, text=True, check=True)
+    for name, (_, new) in changed_files(page).items():
+        assert (tmp_path / name).read_text(encoding="utf-8") == new
+    assert f"tutorial_changes.py {page.stem} > build/{page.stem}.patch && git apply" in text
     added = sum(line.startswith("+") for _, _, difference in changes for line in difference.splitlines())
     assert f": {added} lines." in text, f"the changes add {added} lines"
     packages = os.pathsep.join(map(str, (tmp_path, ROOT / "codegen", ROOT / "runtime_c")))

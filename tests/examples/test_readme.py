@@ -120,6 +120,20 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert [p for p in paths if not list(ROOT.glob(p.rstrip("/")))] == []
 
 
+def test_files_that_decisions_name_exist() -> None:
+    """Also those that are named without their folder."""
+    names = [
+        p.as_posix() for top in ("aotc", "codegen", "tests", "benchmarks", "docs") for p in (ROOT / top).rglob("*.py")
+    ]
+    missing = [
+        (note.name, name)
+        for note in ROOT.glob("docs/decisions/0*.md")
+        for name in re.findall(r"`([\w./]+\.py)`", note.read_text(encoding="utf-8"))
+        if not any(path.endswith(f"/{name}") for path in names)
+    ]
+    assert missing == []
+
+
 def test_the_architecture_names_every_package() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(aotc[\w.]*)`", text))

@@ -54,7 +54,7 @@ class Budget:
     array_bytes: int = 64 << 10
     parameter_growth: float = 1.0
     parameter_room: int = 0
-    parameter_saving: float = 0.1
+    parameter_saving: float = 0.08
     unrolled: int = 320
     written: int = 4096
     pieces: int = 512

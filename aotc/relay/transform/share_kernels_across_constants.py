@@ -85,7 +85,8 @@ def _groups_equal_up_to_scalars(functions: Iterable[Function]) -> list[list[Func
     by_hash: dict[int, list[tuple[Function, list[Function]]]] = {}
     for function in functions:
         operands = _replaceable_scalar_operands(function)
-        skeleton = _replace_operands(function, {operand: _placeholder(operand) for operand in operands})
+        placeholders = {operand: _placeholder(operand) for operand in operands}
+        skeleton = _replace_operands(function, placeholders) if placeholders else function
         groups = by_hash.setdefault(structural_hash(skeleton), [])
         equal = next((group for other, group in groups if structural_equal(other, skeleton, exact=True)), None)
         if equal is None:
@@ -157,10 +158,11 @@ def _replace_operands(
     function: Function, replacements: Mapping[_ScalarOperand, Expr], params: Sequence[Var] = ()
 ) -> Function:
     """Return a function with some operands of calls replaced, and with further parameters."""
+    calls = {call for call, _ in replacements}
     made: dict[Expr, Expr] = {}
     for node in post_order(function.body):
         new = map_children(node, made.__getitem__)
-        if isinstance(node, Call) and isinstance(new, Call):
+        if isinstance(node, Call) and isinstance(new, Call) and node in calls:
             args = [replacements.get((node, k), arg) for k, arg in enumerate(new.args)]
             new = Call(new.op, args, new.attrs, None, new.span, new.checked_type)
         made[node] = new

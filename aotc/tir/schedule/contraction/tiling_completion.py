@@ -71,9 +71,11 @@ class TilingRequest:
 
     def dtype_of_scratch_copy(self, operand: Buffer) -> DType:
         """Return the element type of a copy of an operand: narrow floats are converted when they
-        are copied.
+        are copied, without vectors only those that cannot represent the zeros of padding.
         """
-        return self.contraction.dtype if operand.dtype.is_narrow_float and self.lanes > 1 else operand.dtype
+        dtype = operand.dtype
+        converted = dtype.is_narrow_float and (self.lanes > 1 or not dtype.can_represent_zero)
+        return self.contraction.dtype if converted else dtype
 
     def is_broadcastable_without_cast(self, operand: Buffer) -> bool:
         """Return True if elements of an operand can be broadcast without a conversion at each use."""

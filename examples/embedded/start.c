@@ -115,8 +115,8 @@ __attribute__((weak)) void systick(void) {
 }
 
 __attribute__((used, section(".vectors"))) void *const vectors[16] = {
-    stack_end,     (void *)start, (void *)fault, (void *)fault,
-    (void *)fault, (void *)fault, (void *)fault, (void *)fault,
-    [15] = (void *)systick,
+    stack_end,     (void *)start, (void *)fault,
+    (void *)fault, (void *)fault, (void *)fault,
+    (void *)fault, (void *)fault, [15] = (void *)systick,
 };
 #endif

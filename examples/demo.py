@@ -34,10 +34,10 @@ from rich.markup import escape
 from rich.table import Table
 
 import aotc
+from aotc.checking.compare_model_runs import Run, compare_runs_with_reference, messages_on_inconclusive_or_weak_outputs
 from aotc.checking.input_generation import OTHER_INPUTS_HINT, InputRanges, InputSet, read_or_draw_session_inputs
 from aotc.checking.model_reference_runs import Reference, make_onnx_reference
 from aotc.checking.output_comparison import Comparison
-from aotc.checking.run_comparison import Run, compare_runs_with_reference, messages_on_inconclusive_or_weak_outputs
 from aotc.checking.verify import EXIT_CODE_BY_VERDICT
 from aotc.cli.console import Reporter, report_errors_and_exit
 from aotc.cli.options import CUDA_ARCH_OPTION, INPUT_OPTIONS, PATH_TYPE, SHAPE_OPTIONS, TARGET_OPTIONS, declare_option

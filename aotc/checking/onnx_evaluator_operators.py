@@ -65,8 +65,8 @@ class DequantizeLinear(OpRun):  # type: ignore[misc]
 
 
 class MatMulNBits(OpRun):  # type: ignore[misc]
-    """Product with a weight matrix (N, K) of packed integers of `bits` bits, the first one in the
-    lowest bits of a byte (com.microsoft).
+    """Evaluates com.microsoft.MatMulNBits in numpy: the product with a weight matrix (N, K) of
+    packed integers of `bits` bits, the first one in the lowest bits of a byte.
     """
 
     op_domain = "com.microsoft"

@@ -17,6 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import onnx
 
+from aotc.checking.compare_model_runs import (
+    Case,
+    Run,
+    compare_runs_grouped_by_input_scale,
+    messages_on_inconclusive_or_weak_outputs,
+    select_runs_for_report,
+)
 from aotc.checking.evaluation_memory_budget import DEFAULT_MEMORY_BYTES
 from aotc.checking.input_generation import (
     NO_INPUT_RANGES,
@@ -38,13 +45,6 @@ from aotc.checking.model_reference_runs import (
 )
 from aotc.checking.prebuilt_project import load_prebuilt_project
 from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, stated_or_installed_interpreter_rounding
-from aotc.checking.run_comparison import (
-    Case,
-    Run,
-    compare_runs_grouped_by_input_scale,
-    messages_on_inconclusive_or_weak_outputs,
-    select_runs_for_report,
-)
 from aotc.driver.compile import CompileOptions
 from aotc.driver.cuda_emulation import is_gpu_emulated
 from aotc.driver.import_model import (

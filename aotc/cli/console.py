@@ -20,7 +20,7 @@ from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 
-from aotc.cli.option_spelling import spell_for_command
+from aotc.cli.options_in_messages import spell_for_command
 from aotc.driver.temporary_folders import open_output_file
 from aotc.ir.diagnostics import AotcError, diagnostic_texts
 from aotc.ir.terminal_safe_text import escape_unsafe_lines, escape_unsafe_text, escape_unsafe_texts

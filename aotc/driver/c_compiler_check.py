@@ -31,7 +31,7 @@ from aotc_codegen.c.c_identifiers import model_nodes_of_span
 from aotc_codegen.c.cpu_feature_check import amx_permission_constructor_code
 from aotc_codegen.c.host_project import GENERATED_FILE_BANNER
 from aotc_codegen.c.kernel_files import print_kernels
-from aotc_codegen.c.kernel_table import KERNEL_TABLE_PREFIX, c_functions_calling_kernels_by_addresses
+from aotc_codegen.c.kernel_library_project import KERNEL_TABLE_PREFIX, c_functions_calling_kernels_by_addresses
 from aotc_codegen.c.template_rendering import render_template
 
 from aotc.driver.compile_sources import make_project_object_compiler

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 from aotc_codegen.c.bare_metal_project import bare_metal_footprint, emit_bare_metal_project
 from aotc_codegen.c.host_project import emit_host_project
-from aotc_codegen.c.kernel_table import emit_kernel_table_project
+from aotc_codegen.c.kernel_library_project import emit_kernel_table_project
 from aotc_codegen.c.project_metadata import write_metadata_file
 from aotc_codegen.cuda.cuda_project import emit_cuda_project, print_cuda_kernels_and_source
 

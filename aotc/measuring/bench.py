@@ -26,6 +26,7 @@ from typing import Any, Final
 import onnx
 from aotc_codegen.c.project_metadata import APPROXIMATE_BOUND
 
+from aotc.checking.compare_model_runs import Run, compare_runs_with_reference, messages_on_inconclusive_or_weak_outputs
 from aotc.checking.input_generation import (
     NO_INPUT_RANGES,
     InputRanges,
@@ -34,7 +35,6 @@ from aotc.checking.input_generation import (
     session_input_types,
 )
 from aotc.checking.model_reference_runs import Reference
-from aotc.checking.run_comparison import Run, compare_runs_with_reference, messages_on_inconclusive_or_weak_outputs
 from aotc.checking.verify import load_model_of_any_format, make_reference_for_model, pin_static_input_shapes
 from aotc.driver.compile import CompileOptions
 from aotc.driver.import_model import (

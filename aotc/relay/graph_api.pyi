@@ -47,6 +47,11 @@ from aotc.relay.expr import typed_op_call as typed_op_call
 from aotc.relay.expr import with_checked_type as with_checked_type
 from aotc.relay.interpreter import bind_arguments as bind_arguments
 from aotc.relay.interpreter import evaluate as evaluate
+from aotc.relay.merge_and_join_types import infer_type_arguments as infer_type_arguments
+from aotc.relay.merge_and_join_types import instantiate_function_type as instantiate_function_type
+from aotc.relay.merge_and_join_types import join_types as join_types
+from aotc.relay.merge_and_join_types import merge_types as merge_types
+from aotc.relay.merge_and_join_types import substitute_declared_type as substitute_declared_type
 from aotc.relay.module import IRModule as IRModule
 from aotc.relay.module import output_names_or_default as output_names_or_default
 from aotc.relay.module import quantizations_of_inputs_or_outputs as quantizations_of_inputs_or_outputs
@@ -67,11 +72,6 @@ from aotc.relay.type_inference import infer_module as infer_module
 from aotc.relay.type_inference import reinfer_module as reinfer_module
 from aotc.relay.type_kinds import diagnose_type_argument_counts as diagnose_type_argument_counts
 from aotc.relay.type_solver import new_solver_methods_by_name as new_solver_methods_by_name
-from aotc.relay.type_unification import infer_type_arguments as infer_type_arguments
-from aotc.relay.type_unification import instantiate_function_type as instantiate_function_type
-from aotc.relay.type_unification import join_types as join_types
-from aotc.relay.type_unification import merge_types as merge_types
-from aotc.relay.type_unification import substitute_declared_type as substitute_declared_type
 from aotc.relay.visitor import Mutator as Mutator
 from aotc.relay.visitor import children as children
 from aotc.relay.visitor import depth_first_post_order as depth_first_post_order

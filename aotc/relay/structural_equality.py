@@ -82,7 +82,7 @@ class _Comparison:
             return f"{type(a).__name__} and {type(b).__name__}"
         if a in self.forth or b in self.back:
             same = self.forth.get(a) is b and self.back.get(b) is a
-            return "" if same else _variable_names_difference_text(a, b) or "a node is shared on one side only"
+            return "" if same else _text_naming_two_variables(a, b) or "a node is shared on one side only"
         if isinstance(a, Var) and isinstance(b, Var):
             return self._variable_difference(a, b)
         if isinstance(a, Function) and isinstance(b, Function):
@@ -106,9 +106,9 @@ class _Comparison:
         there is none.
         """
         if not self.map_free_vars:
-            return "" if a is b else _variable_names_difference_text(a, b)
+            return "" if a is b else _text_naming_two_variables(a, b)
         self._record_equal_nodes(a, b)
-        return "" if a.annotation == self._rename_type_vars(b.annotation) else _variable_names_difference_text(a, b)
+        return "" if a.annotation == self._rename_type_vars(b.annotation) else _text_naming_two_variables(a, b)
 
     def _rename_type_vars(self, value: Any) -> Any:
         """Return a property of the second program with its type variables replaced by those of the
@@ -153,7 +153,7 @@ def _is_freely_shareable_leaf(node: Expr) -> bool:
     return isinstance(node, (Constant, GlobalVar, Op, Constructor)) or (isinstance(node, Tuple) and not node.fields)
 
 
-def _variable_names_difference_text(a: Expr, b: Expr) -> str:
+def _text_naming_two_variables(a: Expr, b: Expr) -> str:
     return f"variables {a.name} and {b.name}" if isinstance(a, Var) and isinstance(b, Var) else ""
 
 

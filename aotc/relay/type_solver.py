@@ -23,7 +23,7 @@ from aotc.ir import (
     substitute_type_vars,
 )
 from aotc.ir.types import TypeCall, TypeRelation, TypeVar, walk_nested_types
-from aotc.relay.type_unification import merge_types
+from aotc.relay.merge_and_join_types import merge_types
 
 
 class TypeSolver:

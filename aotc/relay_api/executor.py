@@ -94,7 +94,12 @@ class Executor:
         if loose:
             names = ", ".join(f"%{v.name}" for v in loose)
             hint = "parameters of the function, or binds of the expression, have values"
-            raise AotcError("free-variable", f"no value is given for {names}", span=loose[0].span, hint=hint)
+            raise AotcError(
+                "free-variable",
+                f"the expression has free variables without values: {names}",
+                span=loose[0].span,
+                hint=hint,
+            )
         module = infer_module(whole)
         # as in Relay: graph and aot return lists, other executors tuples
         sequence_type = list if self.kind in _STATIC_EXECUTOR_KINDS else tuple

@@ -20,7 +20,7 @@ import numpy as np
 
 from aotc.driver.pipeline import Compilation
 from aotc.relay.module import unused_name
-from aotc.runtime.graph_interpreter import GraphMachine, GraphNode
+from aotc.runtime.kernel_by_kernel_execution import GraphMachine, GraphNode
 from aotc.runtime.tensor_info import TensorInfo
 from aotc.tir.plan.program import Program, Storage, View
 

@@ -24,7 +24,7 @@ from aotc.ir import (
 )
 from aotc.ir.file_checksum_manifest import write_file_and_record_in_manifest
 from aotc.runtime.graph_executor import BenchmarkResult, GraphModule, benchmark_function, require_positive_counts
-from aotc.runtime.graph_interpreter import GraphBinding, GraphMachine
+from aotc.runtime.kernel_by_kernel_execution import GraphBinding, GraphMachine
 from aotc.runtime.params import save_param_dict
 
 #: Name of the manifest of the files that dumps wrote to a folder.

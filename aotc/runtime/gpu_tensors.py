@@ -37,8 +37,9 @@ def cuda_stream_handle(stream: Any) -> int:
     """
     handle = getattr(stream, "cuda_stream", stream)
     if handle is not None and (isinstance(handle, bool) or not isinstance(handle, int) or not 0 <= handle < 1 << 64):
-        text = f"a stream is a number, or has one as its cuda_stream, not {type(stream).__name__}"
-        raise AotcError("device-array", text, hint="torch.cuda.current_stream()")
+        text = f"a CUDA stream must be a number or have one as its cuda_stream, not {type(stream).__name__}"
+        hint = "pass a torch stream, such as torch.cuda.current_stream(), or its number"
+        raise AotcError("device-array", text, hint=hint)
     return handle or LEGACY_DEFAULT_STREAM
 
 

@@ -27,7 +27,7 @@ from aotc.ir import (
     frozen,
     require_usable_device,
 )
-from aotc.runtime.graph_interpreter import GraphMachine
+from aotc.runtime.kernel_by_kernel_execution import GraphMachine
 from aotc.runtime.module import CompiledLibrary
 from aotc.runtime.params import load_param_dict
 from aotc.runtime.session import Session

@@ -22,7 +22,7 @@ from aotc.ir import (
 )
 from aotc.runtime.fork_safety import ScratchDirectory
 from aotc.runtime.gpu_session import has_gpu_code
-from aotc.runtime.graph_interpreter import GraphMachine
+from aotc.runtime.kernel_by_kernel_execution import GraphMachine
 from aotc.runtime.kernel_library import has_kernel_table
 from aotc.runtime.library import Library, find_library, is_path_inside_folder, quote_shortened
 from aotc.runtime.library_integrity import require_file_checksum

@@ -79,9 +79,9 @@ def load(
     return Session(Library(find_library(Path(path), check)), threads, isa, device)
 
 
-def _c_array_of_addresses(arrays: Sequence[Array]) -> Any:
-    """Return a C array of the arrays' addresses; it has one entry even for a model without inputs,
-    as C expects.
+def _new_ffi_array_of_addresses(arrays: Sequence[Array]) -> Any:
+    """Return a new cffi array of pointers to the memory of numpy arrays; it has one entry even for
+    a model without inputs, as C expects.
     """
     return ffi.new(_POINTER_ARRAY_TYPE, list(map(_memory, arrays)) or 1)
 
@@ -361,7 +361,7 @@ class Binding:
         self._stores = pairs_of_distinct_arrays(results, targets)
         self._memory, workspace = session._allocate_workspace()
         self._keep = sources, targets
-        self._arguments = _c_array_of_addresses(sources), _c_array_of_addresses(targets), workspace
+        self._arguments = _new_ffi_array_of_addresses(sources), _new_ffi_array_of_addresses(targets), workspace
 
     def __reduce__(self) -> NoReturn:
         text = "a binding cannot be pickled: its buffers are memory of this process"

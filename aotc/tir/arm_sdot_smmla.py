@@ -74,8 +74,8 @@ __attribute__((__unused__)) $inline aotc_int32x4 aotc_NAME(aotc_int32x4 a, aotc_
 
 
 def dot_by_lane_instruction_name(data_dtype: str, weight_dtype: str, lane: int) -> str:
-    """Return the name of the dot product with one of four groups of data; "" if there is none for
-    these types.
+    """Return the name of the instruction that multiplies weights with group `lane` (0 to 3) of four
+    bytes of the data vector, such as dot4_int8_int8_lane2; "" if there is none for these types.
     """
     return (
         f"dot4_{data_dtype}_{weight_dtype}_lane{lane}"

@@ -257,8 +257,9 @@ def _check_and_flatten_arrays(
         raise AotcError("tir-run", f"kernel {kernel.name} has {len(buffers)} {kind}s, got {len(arrays)}")
     for buffer, array in zip(buffers, arrays, strict=True):
         if array.size != buffer.size or array.dtype != buffer.dtype.numpy:
-            text = f"{kind} {buffer.name} is {buffer.size} x {buffer.dtype}, got {array.size} x {array.dtype}"
-            raise AotcError("tir-run", f"kernel {kernel.name}: {text}")
+            actual = f"{array.size} x {array.dtype}"
+            text = f"{kind} {buffer.name} of kernel {kernel.name} needs {buffer.size} x {buffer.dtype}, got {actual}"
+            raise AotcError("tir-run", text)
     return [array.reshape(-1).view() for array in arrays]
 
 

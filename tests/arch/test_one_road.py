@@ -17,7 +17,7 @@ STAGES = {
     "aotc.tir.schedule.contraction.tiling_choice.use_tiling_chooser": {ROAD},
     "aotc.ir.persistent_memo.memoize_results_in_store": {ROAD},
     "aotc_codegen.c.host_project.emit_host_project": {ROAD},
-    "aotc_codegen.c.kernel_table.emit_kernel_table_project": {ROAD},
+    "aotc_codegen.c.kernel_library_project.emit_kernel_table_project": {ROAD},
     "aotc.driver.compile_sources.build_project_library": {
         ROAD,
         "aotc.measuring.machine_peak",

@@ -101,10 +101,10 @@ def test_kernels_keep_to_the_registers_that_there_are() -> None:
         (7, r"kernels have\n +hint: 75 is"),
         (17, r"kernels have\n +hint: 75 is"),
         (0, "GPUs of compute capability 0 lack instructions"),
-        (False, "False is not a GPU architecture"),
+        (False, "cuda_arch must be an integer, a list or None, not False"),
         ((), "the list of GPU architectures is empty"),
-        ("", "the list of GPU architectures is empty"),
-        ("80", "'8' is not a GPU architecture"),
+        ("", "cuda_arch must be an integer, a list or None, not ''"),
+        ("80", "cuda_arch must be an integer, a list or None, not '80'"),
         (["sm_80"], "'sm_80' is not a GPU architecture"),
     ],
 )

@@ -147,7 +147,7 @@ def test_wrong_tensors_are_refused(session: Session, driver: CudaDriver) -> None
             session.run(None, inputs, outputs=outputs)
         assert said in str(caught.value), said
     for stream in ("default", 1 << 64, -1, True):
-        with pytest.raises(AotcError, match="a stream is a number"):
+        with pytest.raises(AotcError, match="a CUDA stream must be a number"):
             session.run(None, {"x": X}, stream=stream)
 
 

@@ -76,7 +76,7 @@ def test_warnings_keep_nobody_from_code(nvrtc: DeviceCompiler) -> None:
 
 
 def test_without_nvrtc(tmp_path: Path) -> None:
-    with pytest.raises(AotcError, match=r"not installed[^$]*pip install 'aotc\[cuda\]'"):
+    with pytest.raises(AotcError, match=r"not installed[^$]*pip install nvidia-cuda-nvrtc-cu12"):
         find_nvrtc_compiler(package_folders=[str(tmp_path)])
     (tmp_path / "cuda_nvrtc/lib").mkdir(parents=True)
     (tmp_path / "cuda_nvrtc/lib/libnvrtc.so.12").write_text("no library")

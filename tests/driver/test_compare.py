@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from aotc.checking.compare_model_runs import Case, Run, compare_runs_grouped_by_input_scale
 from aotc.checking.input_generation import Arrays, InputSet, file_or_random_and_scaled_inputs
 from aotc.checking.model_reference_runs import Reference
 from aotc.checking.output_comparison import (
@@ -17,7 +18,6 @@ from aotc.checking.output_comparison import (
     rejudge_by_signal_to_noise_ratio,
     signal_to_noise_decibels,
 )
-from aotc.checking.run_comparison import Case, Run, compare_runs_grouped_by_input_scale
 from aotc.ir.types import TensorType
 from aotc.relay.value_domains import ValueDomain
 

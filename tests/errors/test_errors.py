@@ -16,7 +16,7 @@ import click
 import pytest
 
 from aotc.cli.main import main
-from aotc.cli.option_spelling import spell_for_command
+from aotc.cli.options_in_messages import spell_for_command
 from aotc.ir.diagnostics import Diagnostic
 from tests.conftest import ROOT
 from tests.errors.provoke import Entry, Surroundings, entries

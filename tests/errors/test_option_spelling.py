@@ -29,7 +29,7 @@ from aotc import relay
 from aotc.checking.verify import verify
 from aotc.cli import options as options_of
 from aotc.cli.main import main
-from aotc.cli.option_spelling import spell_for_command, spell_option
+from aotc.cli.options_in_messages import spell_for_command, spell_option
 from aotc.driver.compile import CompileOptions
 from aotc.ir import AotcError, join_texts, option_text, rename_options_in_errors
 from aotc.ir.diagnostics import Diagnostic

@@ -11,7 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from aotc_codegen.c.kernel_table import emit_kernel_table_project
+from aotc_codegen.c.kernel_library_project import emit_kernel_table_project
 
 from aotc import relay
 from aotc.driver.compile_sources import make_project_object_compiler

@@ -40,7 +40,7 @@ from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interpreter import ConstructorValue, evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.text.literal_printer import TEXT_FORMAT_VERSION
-from aotc.relay.text.printer import text_and_constants
+from aotc.relay.text.printer import print_without_metadata
 from aotc.relay.transform.pass_base import RewriteReport, rewrite_report
 from aotc.relay.type_inference import infer_module
 from aotc.tir.target import get_target
@@ -332,7 +332,7 @@ def _text_of_part(module: IRModule, table: ConstantTable) -> str:
     """Return the text of one function, or of the attributes and data types of a module; "" for
     none.
     """
-    body, constants = text_and_constants(module, lambda _: "")
+    body, constants = print_without_metadata(module, lambda _: "")
     text = _COMMENT_REGEX.sub("", body.split("\n", 1)[1]).strip()
     return _REFERENCE_REGEX.sub(lambda match: table.text_of(constants[int(match[1])]), text)
 

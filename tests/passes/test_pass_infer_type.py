@@ -13,6 +13,7 @@ from aotc.ir.dimensions import SymDim
 from aotc.ir.span import Span
 from aotc.ir.types import FuncType, TensorType, TupleType
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.merge_and_join_types import join_types, merge_types
 from aotc.relay.module import IRModule
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.binary_elementwise import add, less, subtract
@@ -22,7 +23,6 @@ from aotc.relay.op.elementwise_unary import relu
 from aotc.relay.op.normalization import batch_norm
 from aotc.relay.transform import InferType
 from aotc.relay.type_inference import infer_expr, infer_function, infer_module
-from aotc.relay.type_unification import join_types, merge_types
 from aotc.relay.visitor import post_order
 
 F32 = TensorType((2, 3), "float32")

@@ -78,7 +78,7 @@ def test_library_of_another_architecture(tiny_library: Path, tmp_path: Path, num
     data[18:20] = number.to_bytes(2, "little")
     (tmp_path / "lib.so").write_bytes(data)
     said = refusal(tmp_path / "lib.so")
-    assert f"was compiled for {name}, this machine is" in said and "--target host" in said
+    assert f"was compiled for {name}, this machine is" in said and 'target="host"' in said
 
 
 def test_library_of_something_else(tmp_path: Path) -> None:

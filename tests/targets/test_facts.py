@@ -76,7 +76,7 @@ def test_figures_at_the_edge(facts: dict[str, int], name: str) -> None:
 
 
 def test_a_dialect_that_nobody_knows(tmp_path: Path) -> None:
-    with pytest.raises(AotcError, match="unknown dialect of target odd: 'c9'") as raised:
+    with pytest.raises(AotcError, match="unknown C dialect of target odd: 'c9'") as raised:
         emit_host_project(affine("net", 12), tmp_path, target=replace(C, name="odd", dialect="c9"))
     assert raised.value.code == "target" and "did you mean 'c99'?" in raised.value.diagnostics[0].hint
 

@@ -187,7 +187,7 @@ def test_inputs_are_checked_and_kept() -> None:
     run = compile_kernel(kernel(Store(y, const(0), Load(x, const(0))), (x,), (y,)))
     with pytest.raises(AotcError, match="has 1 inputs, got 0"):
         run([])
-    with pytest.raises(AotcError, match="is 4 x float32, got 4 x float64"):
+    with pytest.raises(AotcError, match="needs 4 x float32, got 4 x float64"):
         run([np.zeros(4)])
     data = np.ones(4, np.float32)
     first = run([data], output_init=[np.full(4, 7, np.float32)])[0]

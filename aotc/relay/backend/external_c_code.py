@@ -80,8 +80,13 @@ def _generate_external_source(function: Function, symbol: str) -> UserSource:
         raise AotcError("external", text, span=function.span) from error
     # other errors in the source are found by the C compiler
     if not isinstance(source, str) or not re.search(rf"\b{symbol}\b", source):
-        text = f"what the generator for {name!r} wrote does not define void {symbol}(...)"
-        raise AotcError("external", text, span=function.span, hint="the function is called by its global_symbol")
+        text = f"the source of the generator for {name!r} does not define void {symbol}(...)"
+        raise AotcError(
+            "external",
+            text,
+            span=function.span,
+            hint="the generated source must define a function named by the attribute global_symbol",
+        )
     return UserSource(source, name)
 
 

@@ -25,7 +25,7 @@ from aotc.relay.op.operand_domains_of_arithmetic import (
     DomainRule,
     OperandDomains,
 )
-from aotc.relay.op.operand_properties import (
+from aotc.relay.op.operand_shapes_and_constants import (
     axis_extent_or_zero,
     constant_elements_or_none,
     constant_min_and_max,
@@ -116,8 +116,8 @@ def _data_movement_operand_domains(_: Call, result_domain: ValueDomain) -> Opera
 
 
 def _mean_operand_domains(_: Call, result_domain: ValueDomain) -> OperandDomains:
-    """Rule of means and interpolation: results lie between the smallest and the largest argument
-    element.
+    """Rule of means and interpolation, from the domain that the result must have to that of the
+    argument: the same interval, because results lie between the least and the largest element.
     """
     return [ValueDomain(result_domain.lo, result_domain.hi)]
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from aotc.ir import DType, Op
 from aotc.relay.expr import Call, Expr
-from aotc.relay.op.operand_properties import (
+from aotc.relay.op.operand_shapes_and_constants import (
     constant_elements_or_none,
     constant_min_and_max,
     is_bool_or_unknown,

@@ -316,7 +316,9 @@ def _space_batch_rearrangements(
 
 
 def _space_to_batch_padding_and_move(a: SpaceToBatchNDAttrs, shape: Sequence[int]) -> tuple[Pairs, Rearrangement]:
-    """Return the padding of all axes and the rearrangement of the padded data."""
+    """Return the padding of all axes, and the rearrangement that moves blocks of the padded data
+    to the batch axis.
+    """
     widths = ((0, 0), *a.paddings, *((0, 0),) * (len(shape) - 1 - len(a.paddings)))
     move, _ = _space_batch_rearrangements(
         a.block_shape, [d + sum(width) for d, width in zip(shape, widths, strict=True)]

@@ -51,7 +51,7 @@ class UniqueAttrs(Attrs):
     return_counts: bool = False
 
 
-def _infer_unique_type(a: UniqueAttrs, types: Types) -> Type:
+def _infer_padded_unique_type(a: UniqueAttrs, types: Types) -> Type:
     data = require_tensor_of_rank("unique.rank", types[0], 1)
     require_dtype(data.dtype, not data.dtype.is_bool and data.dtype.can_represent_zero)
     require("unique.empty", data.shape[0] != 0, "there are no elements")
@@ -126,7 +126,7 @@ def _unique_test_samples() -> Samples:
 unique = OpDef(
     name="unique",
     attrs=UniqueAttrs,
-    infer=_infer_unique_type,
+    infer=_infer_padded_unique_type,
     reference=_unique_reference,
     expand=_expand_unique,
     samples=_unique_test_samples,

@@ -141,7 +141,8 @@ def _infer_winograd_conv_type(a: Conv2DWinogradAttrs, types: Types) -> Type:
     require("winograd.weight", fits, lambda: f"weight must have shape {expected_shape}, got {shape_text(weight.shape)}")
     blocks, block = weight.shape[2], weight.shape[4]
     whole = isinstance(block, int) and block > 0 and blocks == -(-a.channels // block)
-    require("conv.block", whole, f"{a.channels} channels do not fill {blocks} blocks of {block}")
+    text = f"the weight has {blocks} blocks of {block} output channels, but `channels` is {a.channels}"
+    require("conv.block", whole, text)
     space = [
         window_count(d, FILTER_EXTENT, pad=p)
         for d, p in zip(data.shape[2:], pad_pairs_of_axes(a.padding, 2), strict=True)

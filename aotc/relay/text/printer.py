@@ -40,7 +40,7 @@ def astext(x: IRModule | Expr, show_meta_data: bool = True, annotate: Callable[[
     If `show_meta_data` is False, a note replaces the constants; the text of a program with
     constants in the metadata section can then not be parsed.
     """
-    body, constants = text_and_constants(x, annotate)
+    body, constants = print_without_metadata(x, annotate)
     if not constants:
         return body
     if not show_meta_data:
@@ -48,9 +48,11 @@ def astext(x: IRModule | Expr, show_meta_data: bool = True, annotate: Callable[[
     return f"{body}\n#[metadata]\n{constants_to_metadata_json([constant.data for constant in constants])}"
 
 
-def text_and_constants(x: IRModule | Expr, annotate: Callable[[Expr], str] | None = None) -> tuple[str, list[Constant]]:
-    """Return the text of a program without its metadata section, and the list of constants it
-    refers to by index.
+def print_without_metadata(
+    x: IRModule | Expr, annotate: Callable[[Expr], str] | None = None
+) -> tuple[str, list[Constant]]:
+    """Print a program: return its text without the metadata section, and the constants that the
+    text refers to by index.
     """
     printer = _Printer(annotate)
     body = f'#[version = "{literal_printer.TEXT_FORMAT_VERSION}"]\n{printer.program_text(x)}'
@@ -214,7 +216,7 @@ class _Printer:
         """Return the text by which `root` is referred to in the current scope, after writing all
         its operands.
         """
-        for node in depth_first_post_order([root], self._operands_in_same_block):
+        for node in depth_first_post_order([root], self._children_to_print_before_node):
             if self._has_printed_text(node):
                 continue
             if isinstance(node, (Function, If, Let, Match)):
@@ -226,7 +228,7 @@ class _Printer:
     def _has_printed_text(self, node: Expr) -> bool:
         return node in self.raw or node in self.memo
 
-    def _operands_in_same_block(self, node: Expr) -> tuple[Expr, ...]:
+    def _children_to_print_before_node(self, node: Expr) -> tuple[Expr, ...]:
         """Return the children of a node that are written before it in its block; none for nodes
         that open blocks.
         """

@@ -22,6 +22,7 @@ from aotc.relay.transform.external_compilers import MergeCompilerRegions as Merg
 from aotc.relay.transform.external_compilers import MergeComposite as MergeComposite
 from aotc.relay.transform.external_compilers import PartitionGraph as PartitionGraph
 from aotc.relay.transform.fake_quantization_to_integer import FakeQuantizationToInteger as FakeQuantizationToInteger
+from aotc.relay.transform.first_layers_in_patches import PatchFirstLayers as PatchFirstLayers
 from aotc.relay.transform.fold_constant import DynamicToStatic as DynamicToStatic
 from aotc.relay.transform.fold_constant import FoldConstant as FoldConstant
 from aotc.relay.transform.fold_padding_dilation import FlattenAtrousConv as FlattenAtrousConv
@@ -48,7 +49,6 @@ from aotc.relay.transform.pack_constant_weights import AlterOpLayout as AlterOpL
 from aotc.relay.transform.pack_int4 import PackNibbles as PackNibbles
 from aotc.relay.transform.pass_base import InferType as InferType
 from aotc.relay.transform.pass_base import function_pass as function_pass
-from aotc.relay.transform.patch_inference import PatchFirstLayers as PatchFirstLayers
 from aotc.relay.transform.quantized_model_inputs_outputs import QuantizedEdges as QuantizedEdges
 from aotc.relay.transform.select_layout import SelectLayout as SelectLayout
 from aotc.relay.transform.select_signedness import SelectSignedness as SelectSignedness

@@ -11,7 +11,7 @@ from typing import Any
 from aotc.ir import Pass, PassContext
 from aotc.relay.graph_api import Expr, IRModule, Var, infer_expr
 from aotc.relay.text.parser import parse
-from aotc.relay.text.printer import text_and_constants
+from aotc.relay.text.printer import print_without_metadata
 
 
 class AnnotateSpans(Pass[IRModule]):
@@ -25,7 +25,7 @@ class AnnotateSpans(Pass[IRModule]):
     opt_level = 0
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        text, constants = text_and_constants(module)
+        text, constants = print_without_metadata(module)
         return parse(text, "GeneratedSource", init_meta_table={"relay.Constant": constants})
 
 

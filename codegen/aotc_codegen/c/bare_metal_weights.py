@@ -31,7 +31,7 @@ from aotc.tir import (
 )
 from aotc.tir.plan.arena_packing import Arrangement, LiveBlock, align_up
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers, escape_for_c_comment
-from aotc_codegen.c.host_project import alignment_attribute_lines
+from aotc_codegen.c.host_project import guarded_aligned_attribute_lines
 from aotc_codegen.c.parameter_files import ParameterFilePiece, ParameterLayout
 from aotc_codegen.c.selftest import SelftestData
 
@@ -166,7 +166,7 @@ class ParameterFile:
             "#endif",
             "#define TEXT(x) #x",
             "#define SECTION(x) section(TEXT(x))",
-            *alignment_attribute_lines(self.align, f"SECTION({macro})"),
+            *guarded_aligned_attribute_lines(self.align, f"SECTION({macro})"),
         ]
         size_comment = f", {byte_count} bytes for {escape_for_c_comment(piece.memory)}"
         return {

@@ -117,7 +117,7 @@ def hosted_only_header_lines(template_values: Mapping[str, Any]) -> dict[str, li
     }
 
 
-def alignment_attribute_lines(align: int, *attributes: str) -> list[str]:
+def guarded_aligned_attribute_lines(align: int, *attributes: str) -> list[str]:
     """Return the lines that give a parameter array its alignment, for the compilers that support
     attributes.
     """
@@ -310,7 +310,7 @@ class _HostProjectBuilder:
         else:
             self.files[f"src/{name}_params.bin"] = self.params.bytes_of_binary_parameter_file()
             self.add_rendered_file(f"src/{name}_params.S", "params.S")
-            prologue = "".join(rf"{r}\n" for r in alignment_attribute_lines(PARAMETER_ALIGNMENT_BYTES))
+            prologue = "".join(rf"{r}\n" for r in guarded_aligned_attribute_lines(PARAMETER_ALIGNMENT_BYTES))
             piece = {"array": f"{name}_params", "bytes": self.params.bytes, "prologue": prologue}
             self.add_rendered_file("src/params_to_c.c", "params_to_c.c", pieces=[piece])
 

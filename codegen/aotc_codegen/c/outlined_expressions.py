@@ -105,12 +105,14 @@ def parameterize_long_vector_expression(expr: Expr) -> ParameterizedExpression |
 
     body = replace_leaves_by_parameters(expr)
     few = operations < MIN_OUTLINED_OPERATIONS or len(param_of_leaf) > max(MAX_PARAMETERS_OF_SHORT_CALL, operations)
-    if few or any(map(_does_printed_form_depend_on_context, (expr.dtype, *(node.dtype for node in param_of_leaf)))):
+    if few or any(map(_has_several_c_forms, (expr.dtype, *(node.dtype for node in param_of_leaf)))):
         return None
     params = tuple(param_of_leaf.values())
     return ParameterizedExpression(f"{params}: {body!r}", body, params, tuple(param_of_leaf))
 
 
-def _does_printed_form_depend_on_context(dtype: DType) -> bool:
-    """Return True if the printed form of a dtype's values depends on the context."""
+def _has_several_c_forms(dtype: DType) -> bool:
+    """Return True if values of a dtype are printed as C in several ways, depending on where they
+    stand: those of bool, of narrow floats, and indices.
+    """
     return dtype.is_bool or dtype.is_narrow_float or dtype == INDEX

@@ -77,7 +77,7 @@ class ModelTensor:
         return entry | {"bytes": s.nbytes} | ({"quantization": known} if known else {})
 
     @property
-    def dims(self) -> str:
+    def shape_initializer(self) -> str:
         """C initializer of the shape, for example "{1, 3, 224, 224}"; "{0}" for scalars, as a C
         array has at least one element.
         """

@@ -60,7 +60,7 @@ def refuse_unless(condition: object, text: str, hint: str = "") -> None:
 
 def _value_validator(test: Callable[[Any], bool], subject: str) -> Validator:
     def validate_value(value: Any, path: str) -> Any:
-        refuse_unless(test(value), f"{path} is {str(value)[:80]!r}, not {subject}")
+        refuse_unless(test(value), f"field {path} of the exported program is {str(value)[:80]!r}, not {subject}")
         return value
 
     return validate_value

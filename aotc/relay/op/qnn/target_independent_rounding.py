@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators on float32 whose rounding is fixed on all targets, even where targets may fuse multiply
-and add.
+"""Graph operators on float32 (`qnn.product`, `qnn.multiply_add`, `qnn.nearest_int8`) whose rounding
+is the same on all targets, even on those that may fuse multiplication and addition.
 
 product(x, y) + z                      # two roundings, on all targets
 multiply_add(x, y, z)                  # one rounding, on all targets

@@ -94,7 +94,7 @@ class _DotStepEmitter:
         data, count = self.multiply_add_step.y.buffer.dtype, len(self.points)
         for j, y in self.present.items():
             if y is None:
-                self.emit_dots_group_by_group(j)
+                self.emit_dots_point_by_point(j)
                 continue
             words = bind_to_new_register(
                 "y", call(load_words_instruction_name(data, count), self.load_data_groups(y, count)), self.stmts
@@ -126,7 +126,7 @@ class _DotStepEmitter:
                     i, j + k, matmul_instruction_name(data, weights), rows, weight_pairs[i][k]
                 )
         for j in self.present.keys() & set(range(paired, len(self.tile.ys))):
-            self.emit_dots_group_by_group(j)
+            self.emit_dots_point_by_point(j)
 
     def data_vector_or_padding(self, position: int) -> Expr:
         """Return the data vector of an output position: padding outside of the data, zeros if the
@@ -150,8 +150,10 @@ class _DotStepEmitter:
             Assign(self.accs[vector, position], call(instruction, self.accs[vector, position], *operands))
         )
 
-    def emit_dots_group_by_group(self, position: int) -> None:
-        """Emit the dot products of one output position, group by group."""
+    def emit_dots_point_by_point(self, position: int) -> None:
+        """Emit the dot products of one output position, one group of four bytes of the reduction after
+        the other.
+        """
         y, step = self.present[position], self.multiply_add_step
         for at, row in zip(self.points, self.xs, strict=True):
             shared = (

@@ -80,8 +80,8 @@ class MultiplyAddStep:
         return Const(value, self.dtype, self.lanes)
 
     @property
-    def initial_accumulator(self) -> Expr:
-        """The initial value of an accumulator."""
+    def zero_accumulator(self) -> Expr:
+        """Zeros, with which the accumulators of a sum of products begin."""
         return Const(0.0 if self.dtype.is_float else 0, self.dtype, self.lanes)
 
     def load_operand(self, operand: AddressedOperand, values_of_vars: Mapping[Var, Expr], lanes: int) -> Expr:

@@ -117,7 +117,7 @@ def group_stages_with_shared_loops(
         if group is None or depth == 0:
             group = StageGroup([])
             groups.append(group)
-            depth = _shareable_loop_count(stage, plan)
+            depth = _loop_count_sharable_with_other_stages(stage, plan)
         group.stages.append(stage)
         group.tensors.update(stage.roots)
         group.depth = depth
@@ -154,9 +154,9 @@ def _should_run_on_whole_gpu(
     return ends and alone and sums and is_separate_launch_faster(gpu, rows, stage.anchor.size // rows)
 
 
-def _shareable_loop_count(stage: ComputeStage, plan: StoragePlan) -> int:
-    """Return the number of a stage's loops that may be shared, without a loop that should stay
-    innermost.
+def _loop_count_sharable_with_other_stages(stage: ComputeStage, plan: StoragePlan) -> int:
+    """Return how many outer loops of a stage other stages may be put inside of, a loop that should
+    stay innermost left out.
     """
     match stage.anchor:
         case te.Compute():
@@ -186,9 +186,8 @@ def contiguous_output_axis_of_reduction(tensor: te.Reduce, plan: StoragePlan) ->
 
 def _loop_count_worth_sharing_with_group(group: StageGroup, stage: ComputeStage, plan: StoragePlan) -> int:
     """Return the number of outer loops that a stage can share with a group; 0 if it gains nothing."""
-    depth = _common_prefix_length(
-        min(group.depth, _shareable_loop_count(stage, plan)), group.stages[0].anchor_extents, stage.anchor_extents
-    )
+    max_depth = min(group.depth, _loop_count_sharable_with_other_stages(stage, plan))
+    depth = _common_prefix_length(max_depth, group.stages[0].anchor_extents, stage.anchor_extents)
     needed = ((root, *need) for root in stage.roots for need in plan.needs.get(root, ()))
     links = [(root, read) for root, tensor, read in needed if tensor in group.tensors]
     for root, read in links:

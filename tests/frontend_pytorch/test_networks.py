@@ -20,6 +20,7 @@ from aotc.contrib import graph_executor
 from tests.frontend_pytorch.both import NAMES, as_module, compare, exported, leaves, traced, values
 from tests.frontend_pytorch.cases import all_cases
 from tests.frontend_pytorch.nets import NETS, ResNet, image, spread_statistics
+from tests.share import share
 
 
 def network(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...], list[np.ndarray[Any, Any]]]:
@@ -30,7 +31,7 @@ def network(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...], list[
         return net, inputs, leaves(net(*inputs))
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", share(NETS, 4))
 def test_exported_network_in_c(name: str) -> None:
     net, inputs, wanted = network(name)
     module = exported(net, inputs)

@@ -18,9 +18,9 @@ from tests.share import share
 
 SEED = 3
 CASES = {
-    "onnx": 200,
+    "onnx": 150,
     "pytorch": 30,
-    "relay": 150,
+    "relay": 100,
     "tflite": 500,
     "archive": 60,
     "graphs": 5,

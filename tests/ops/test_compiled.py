@@ -30,7 +30,7 @@ QUARTER = len(FAMILIES) // 4
     [
         *share(product(FAMILIES, ["c"]), 2 * QUARTER),
         *share(product(FAMILIES, VECTORS), QUARTER),
-        *share(OTHERS, QUARTER),
+        *share(OTHERS, QUARTER // 2),
     ],
 )
 def test_compiled_kernels_have_the_bits_of_the_interpreter(family: str, target: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from aotc.relay.expr import Var, typed_op_call
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from tests.ops.harness import assert_agrees, flat, interpret, kernel_job, type_of_value
+from tests.share import share
 
 TRANSFORMED = "nn.contrib_conv2d_winograd_without_weight_transform"
 """Its weights are no weights any more if they are cut off."""
@@ -53,7 +54,7 @@ def check(name: str, samples: int) -> None:
             assert_agrees(actual, wanted, Accuracy.LOOSE if sample.accuracy is Accuracy.ROUNDING else sample.accuracy)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", share(NAMES, len(NAMES) // 2))
 def test_axes_of_none_and_one(name: str) -> None:
     check(name, 2)
 

@@ -18,6 +18,7 @@ from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Sample
 from tests.ops.harness import Array, flat, interpret, kernel_job
 from tests.ops.test_every_dtype import NAMES, of_type, samples
+from tests.share import share_of_each
 
 ENDS = {"large": 400.0, "small": 4e-4}
 """The greatest magnitude of data."""
@@ -58,8 +59,7 @@ def assert_rounded_once(found: Array, exact: Array, dtype: DType, most: float) -
     np.testing.assert_allclose(a[held], b[held], rtol=2 * unit, atol=2 * least + 1e-5 * most)
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "end"), share_of_each(NAMES, ENDS, 1))
 def test_operators_round_once(name: str, end: str) -> None:
     op, most = OPERATORS_BY_NAME[name], ENDS[end]
     for dtype in map(DType, ("float16", "bfloat16")):

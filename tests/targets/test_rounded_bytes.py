@@ -64,7 +64,7 @@ def jobs_of_bytes() -> list[Job]:
     return [quantized(d, zero, values[-n:]) for d, zeros in ZEROS.items() for zero in zeros for n in sizes]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", share(TARGETS, 6))
 def test_floats_become_bytes(target: str, tmp_path: Path) -> None:
     here, jobs = machine(target), []
     for kernel, (values,) in jobs_of_bytes():

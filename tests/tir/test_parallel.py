@@ -46,6 +46,7 @@ from aotc.tir.threads.cpu_thread_loop_division import (
     largest_thread_share,
     thread_share_of_nests,
 )
+from tests.share import share_of_each
 from tests.tir.graphs import Graph, graphs
 from tests.tir.teams import EAGER, TEAMS, wrong_teams
 
@@ -131,8 +132,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 7])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "parts"), share_of_each(CASES, [1, 2, 3, 7], 2))
 def test_contractions(name: str, parts: int) -> None:
     check_case(CASES[name], parts)
 

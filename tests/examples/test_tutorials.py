@@ -62,7 +62,8 @@ def test_tutorial(page: Path, tmp_path: Path) -> None:
         run(page)
         return
     shutil.copytree(ROOT / "aotc", tmp_path / "aotc")
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    for folder in ("tests", "docs"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     command = [sys.executable, "docs/_ext/tutorial_changes.py", page.stem]
     patch = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     subprocess.run(["git", "apply"], cwd=tmp_path, input=patch, text=True, check=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -37,7 +38,16 @@ PINS: dict[str, dict[str, tuple[int, ...]]] = {
     "magika_v3_3": {"bytes": (1, 2048)},
 }
 """The trained models, and shapes for their dynamic inputs."""
-HEAVY = pytest.param("vgg19", marks=pytest.mark.slow)
+LONG = ("yolox_nano", "vittrack", "superres10")
+"""Trained models whose verification takes half a minute."""
+
+
+def slow(name: str) -> Any:
+    """A parameter of `make test-all` alone."""
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+HEAVY = slow("vgg19")
 SEEDS = 3
 
 
@@ -88,7 +98,7 @@ def test_light_models_with_random_weights(name: str) -> None:
     assert_verified(verify(model, seeds=SEEDS, cflags=("-O2",)))
 
 
-@pytest.mark.parametrize("name", share(PINS, 1))
+@pytest.mark.parametrize("name", [*share([name for name in PINS if name not in LONG], 1), *map(slow, LONG)])
 def test_trained_models(name: str, models: Path) -> None:
     path = models / f"{name}.onnx"
     assert path.exists(), f"{name} is missing from {models}"

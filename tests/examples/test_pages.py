@@ -36,7 +36,7 @@ def run(page: Path, shell: Shell) -> int:
     printed: str | None = None
     count = 0
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
-    for (language, content), (_, shown) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
+    for (language, content), (_, shown) in zip(blocks, [*blocks, ("", "")][1:], strict=True):
         if language == "text":
             assert printed is None or agrees(content, printed), f"{page.name} shows\n{content}\nbut got\n{printed}"
             printed = None

@@ -131,7 +131,7 @@ def samples_of(part: int) -> list[tuple[OpDef, Sample]]:
     return [(op, sample) for op in compiled[part::PARTS] for sample in spread(list(op.samples()))]
 
 
-@pytest.mark.parametrize(("part", "target"), share(product(range(PARTS), ("c", "llvm")), 3))
+@pytest.mark.parametrize(("part", "target"), share(product(range(PARTS), ("c", "llvm")), 2))
 def test_samples_of_every_operator(part: int, target: str) -> None:
     cases = samples_of(part)
     mod, args = program_of(cases)

@@ -160,7 +160,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("name", "target"), share_of_each(CASES, ALL, 2))
+@pytest.mark.parametrize(("name", "target"), share_of_each(CASES, ALL, 1))
 def test_the_chosen_tiling_is_right(name: str, target: str) -> None:
     check(CASES[name], CASES[name].kernel(get_target(target)))
 

@@ -56,7 +56,7 @@ def launches(text: str, target: Target = CUDA) -> list[Launch | None]:
     return [launch_of(k) for k in check(kernel, values(kernel), target)]
 
 
-@pytest.mark.parametrize("group", share(range(GROUPS), 2))
+@pytest.mark.parametrize("group", share(range(GROUPS), 1))
 def test_samples_of_operators(group: int) -> None:
     for name in OPERATORS[group::GROUPS]:
         for sample in OPERATORS_BY_NAME[name].samples():

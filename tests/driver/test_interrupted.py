@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -349,10 +350,22 @@ def interrupted(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]
 
     yield start
     # no program of an interrupted compile runs on
-    mark = str(tmp_path).encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    assert running_processes_in(tmp_path) == []
+
+
+def running_processes_in(folder: Path) -> list[Path]:
+    """Return the folders below /proc of processes whose environment names a folder.
+
+    A process that was killed but has not ended yet is left out: SIGKILL is among its pending signals.
+    """
+    running = []
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            assert mark not in path.read_bytes(), path
+            if str(folder).encode() in (process / "environ").read_bytes():
+                pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)$", (process / "status").read_text(), re.MULTILINE)
+                if not any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in pending):
+                    running.append(process)
+    return running
 
 
 def ended(process: subprocess.Popen[str], folder: Path, number: signal.Signals) -> None:

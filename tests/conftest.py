@@ -54,10 +54,14 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The cache of kernels and objects: one for all processes of this run, not the user's."""
-    run = tmp_path_factory.getbasetemp()
-    folder = (run.parent if "PYTEST_XDIST_WORKER" in os.environ else run) / "cache"
+def cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The cache of kernels and objects: one for all workers of this run, not the user's.
+
+    A worker's temporary folder lies in that of the run.  Variables of the environment do not tell workers: a test that
+    starts pytest hands them on.
+    """
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if hasattr(request.config, "workerinput") else own) / "cache"
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AOTC_CACHE_DIR", str(folder))

@@ -96,7 +96,6 @@ HALF = matmul(m=1024, k=512, n=1024, dtype="float16", acc="float32")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@\S+ )?(.*?) ?;")
 #: What brings 16 bytes to shared memory.
 _WIDE = "LDGSTS.E.BYPASS.128"
-_OF_BYTES = re.compile(r" (IDP\.4A\.U8\.U8|IMMA\.16832\.U8\.U8|LDG\.\S+)")
 _LABEL = re.compile(r"^(\.L_\w+):")
 
 

@@ -231,8 +231,8 @@ def _rejudge_float_output(
         [relative_error_against_float64(a, e[output_name]) for a, e in zip(arrays, float64_results, strict=True)]
         for arrays in evaluations
     ]
-    # in a run where rounding moves a value across a discontinuity (such as an argmax or an integer step),
-    # the reference's error is large; it says nothing about the reference's error in the other runs
+    # where rounding moves a value across a discontinuity (such as an argmax or an integer step), the
+    # reference's error is large: such a run does not tell how large that error is in further runs
     trusted = [k for k in range(len(runs)) if all(row[k] <= MAX_TRUSTED_REFERENCE_ERROR for row in errors)]
     usable = trusted or range(len(runs))
     noise, *rounding = (max(row[k] for k in usable) for row in errors)

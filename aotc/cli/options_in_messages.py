@@ -44,8 +44,8 @@ def _spell_reference(reference: Reference) -> str:
 
 
 def _options_named(context: click.Context, keyword: str) -> Iterator[click.Option]:
-    """Yield the options whose value a function receives as `keyword`: of the command that runs, of
-    `aotc compile`, and of the other commands.
+    """Yield the options whose value a function receives as `keyword`: first those of the command
+    that runs, then those of `aotc compile`, then those of all further commands.
     """
     group = context.find_root().command
     commands = group.commands if isinstance(group, click.Group) else {}

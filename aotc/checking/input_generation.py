@@ -2,7 +2,7 @@
 """Input arrays for a run of a model: seeded random ones, or those of an .npz file.
 
 draw_random_inputs({"x": TensorType((1, 3), "float32")}, seed=0)
-draw_random_inputs(input_types(module), 0, input_domains(module))  # values that the model accepts
+draw_random_inputs(input_types(module), 0, infer_input_domains(module.main))  # values that the model accepts
 """
 
 import math

@@ -197,7 +197,7 @@ def format_symbolic_dim(item: tuple[str, int]) -> str:
 def format_input_range(item: tuple[str, tuple[float, float]]) -> str:
     """Return the range of a random input as NAME=-1:1."""
     name, (least, most) = item
-    return f"{name}={least:g}:{most:g}"
+    return f"{name}={least}:{most}"
 
 
 def format_io_dtype(item: str | tuple[str, str]) -> str:
@@ -251,9 +251,9 @@ def declare_option(
 ) -> OptionDecorator:
     """Declare an option by its names and help text, which shows the default, if there is one.
 
-    read    function that parses the value
-    write   its inverse for messages, see `WritableOption`
-    more    further arguments of `click.option`
+    read              function that parses the value
+    write             its inverse for messages, see `WritableOption`
+    click_arguments   further arguments of `click.option`
     """
     if read is not None:
         click_arguments["callback"] = lambda context, parameter, value: read(value)

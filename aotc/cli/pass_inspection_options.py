@@ -3,8 +3,8 @@
 
 watch = PassInspection(out, model, output, facts, report=Path("out.html"), print_after=("FuseOps",), ...)
 with watch.write_compilation_report_at_end() as stage:
-    watch.add_model_to_compilation_report(compile(model,
-    instruments=watch.requested_pass_instruments(), progress=stage))
+    compiled_model = compile(model, instruments=watch.requested_pass_instruments(), progress=stage)
+    watch.add_model_to_compilation_report(compiled_model)
 """
 
 import time

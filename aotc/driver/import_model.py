@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import models from ONNX, PyTorch exported programs, TFLite files and Relay text as graph modules.
 
-module = import_model_of_any_format("net.pt2", {}, {"batch": 1}, "tflm") module = read_relay_text("net.relay")
+module = import_model_of_any_format("net.pt2", {}, {"batch": 1}, "tflm")
+module = read_relay_text("net.relay")
 """
 
 import importlib

@@ -2,8 +2,9 @@
 """Check a compiled model against budgets of RAM, flash and stack; report options that reduce what
 exceeds them.
 
-budgets = Budgets(ram=64 << 10, flash=256 << 10) budgets.check_within_memory_budgets(program,
-footprint, ways)  # AotcError with each exceeded budget, and what would help
+budgets = Budgets(ram=64 << 10, flash=256 << 10)
+# AotcError that names each exceeded budget, and options that reduce it
+budgets.check_within_memory_budgets(program, footprint, find_savings)
 """
 
 import re

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile CUDA source to GPU code with NVRTC, NVIDIA's run-time compiler, which the extra
-`cuda` installs.
+"""Compile CUDA source to GPU code with NVRTC, NVIDIA's run-time compiler, which the
+optional dependencies `cuda` of aotc install.
 
 nvrtc = find_nvrtc_compiler()
 nvrtc.images(text, (80, 90))             # {"sm_80": machine code, "sm_90": machine code, "compute_80": PTX}

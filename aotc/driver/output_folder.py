@@ -3,16 +3,16 @@
 write.
 
 with stage_output_files(Path("build/net")) as work:  # a scratch folder inside of build/net
-    ...                                          # write into `staging_folder`; its files take their places on success
+    ...                                          # files written into `work` are moved to build/net on success
 
 The manifest of a project (`aotc.ir.file_checksum_manifest`) holds the names and checksums of all
 files that were written; no other file is replaced or removed, unless `overwrite` is set.  Files are
 replaced one by one:
 
-1. all destination paths are checked; a conflicting file is an error, and nothing is written 2. a
-pending manifest with old and new checksums is written, and the manifest is removed 3. new files are
-renamed to their destinations, and obsolete files are removed 4. the new manifest is written, and
-the pending manifest is removed
+1. all destination paths are checked; a conflicting file is an error, and nothing is written
+2. a pending manifest with old and new checksums is written, and the manifest is removed
+3. new files are renamed to their destinations, and obsolete files are removed
+4. the new manifest is written, and the pending manifest is removed
 
 A project without a manifest is neither built nor loaded.  If a process is killed between steps 2
 and 4, the next compilation recognizes all files by the pending manifest and replaces the remaining

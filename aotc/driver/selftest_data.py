@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generate test inputs and expected outputs of a model, for the self-test of firmware.
 
-draw_selftest_inputs_and_outputs(work.graph, {})  # Golden((image,), (scores,))
+draw_selftest_inputs_and_outputs(work.graph, {})  # SelftestData((image,), (scores,))
 """
 
 from collections.abc import Mapping

@@ -5,8 +5,9 @@ Input: the estimated cost of a computation, such as folding a constant.  Output:
 it is within the limits of the compilation, or an AotcError that names the limit.
 
 with budget_scope({"compile.max_bytes": 1 << 20}):
-    current_budget().spend_compile_time_cost_if_affordable(Cost(work=100, nbytes=800))  # True, and
-    100 operations are spent # AotcError: needed, allowed, and the key to raise
+    # True; 100 operations are spent
+    current_budget().spend_compile_time_cost_if_affordable(Cost(work=100, nbytes=800))
+    # AotcError with the bytes needed, the bytes allowed, and the configuration key of the limit
     current_budget().spend_compile_time_cost_or_raise(Cost(1 << 30, 8 << 30), "a range")
 """
 

@@ -2,8 +2,8 @@
 """Handle interrupts: remove temporary files when the process ends, and protect short critical
 sections.
 
-with remove_temporary_path_after_block(folder / ".aotc-k3j2h1g0") as path:  # removed at the end of
-the block, or of the process
+# the path is removed at the end of the block, or of the process
+with remove_temporary_path_after_block(folder / ".aotc-k3j2h1g0") as path:
     path.mkdir()
 with postpone_signals():                                # a signal in this block takes effect after it
     ...

@@ -3,11 +3,12 @@
 an option for users of the command.
 
 hint = "pin it: " + option_text("dims", {"batch": 1})    # pin it: dims={"batch": 1}
-hint.spell(spell_for_command)                            # pin it: --dim batch=1
+spell_for_command(hint)                                  # pin it: --dim batch=1
 
-The string itself is the Python spelling.  The text keeps references to its options, so that whoever
-shows it can spell them in another way: `aotc.cli` derives the spelling of a reference from the
-declarations of the command's options.  Concatenation with + keeps references; f-strings lose them.
+The string itself is the Python spelling.  The text keeps references to its options, so that the code
+that shows it can spell them in another way: `aotc.cli.options_in_messages.spell_for_command` derives
+the spelling of a reference from the declarations of the command's options.  Concatenation with +
+keeps references; f-strings lose them.
 """
 
 from __future__ import annotations

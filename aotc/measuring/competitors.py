@@ -5,8 +5,10 @@
 Input: a model with static input shapes.  Output: a `Contestant` for each implementation, ready to
 run repeatedly on fixed buffers.
 
-entrant = BenchmarkModel(Path("net.onnx"), {"x": array}, Path(scratch)) contestant = load_rival("openvino",
-entrant, threads=2) contestant.run(); contestant.outputs()
+entrant = BenchmarkModel(Path("net.onnx"), {"x": array}, Path(scratch))
+contestant = load_rival("openvino", entrant, threads=2)
+contestant.run()
+contestant.outputs()
 
 All rivals compute in float32: options that would choose a narrower type are switched off.
 """

@@ -4,8 +4,10 @@
 Input: the graph and a library of its kernels.  Output: the model's outputs and every intermediate
 tensor.
 
-machine = GraphMachine(tensors, inputs, outputs, constants, nodes, library) binding =
-machine.bind({"x": x}) binding.run(); binding.outputs["output"]; binding.node_outputs(3)
+machine = GraphMachine(tensors, inputs, outputs, constants, nodes, library)
+binding = machine.bind({"x": x})
+binding.run()
+binding.outputs["output"], binding.node_outputs(3)
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ Input: a shared library with a table of kernels, and a description of each kerne
 
 library = KernelLibrary(path, {"relu": KernelInfo(inputs=(info,), outputs=(info,))})
 library.run_kernel("relu", [x], [y])                 # writes y
-call = library.bind_kernel("relu", [x], [y]); run_kernel()  # the same arrays again and again
+run_relu = library.bind_kernel("relu", [x], [y])
+run_relu()                                           # again with the same arrays
 """
 
 import math

@@ -180,12 +180,14 @@ def _reference_runs_near_inputs(run: Run, reference: Reference) -> list[Run]:
 
 
 def _round_some_toward_zero(array: Array, rng: np.random.Generator) -> Array:
-    """Return a float array with half of its elements replaced by the next value toward zero; other
-    arrays are returned unchanged.
+    """Return a float array with half of its finite elements replaced by the next value toward zero;
+    other arrays are returned unchanged.
     """
     if array.dtype.kind != "f":
         return array
-    return np.where(rng.random(array.shape) < 0.5, np.nextafter(array, array.dtype.type(0)), array)
+    # the value next to infinity is finite, and more than a rounding apart
+    replaced = np.isfinite(array) & (rng.random(array.shape) < 0.5)
+    return np.where(replaced, np.nextafter(array, array.dtype.type(0)), array)
 
 
 def _rejudge_integer_outputs(

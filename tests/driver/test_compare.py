@@ -154,6 +154,10 @@ def test_results_beyond_a_discontinuity_are_compared_with_each_other() -> None:
     assert not judged(0.5).ok
 
 
+#: An input with infinities, as masks of attention have.
+MASK = np.array([0, -np.inf] * 20, np.float32)
+
+
 def judge_with_lucky_second_evaluation(own_error: float, usual_rounding: float) -> Case:
     """Judge a result with a relative error `own_error`, where the second evaluation has an error of
     1e-6 for the given inputs and of `usual_rounding` for inputs that differ in their last bits.
@@ -163,6 +167,7 @@ def judge_with_lucky_second_evaluation(own_error: float, usual_rounding: float) 
     x = np.random.default_rng(3).standard_normal(50).astype(np.float32)
 
     def with_error(inputs: Arrays, error: float) -> Arrays:
+        assert np.array_equal(np.isinf(inputs["mask"]), np.isinf(MASK))
         y = np.sin(inputs["x"].astype(np.float64))
         y[0] += error * y.std()
         return {"y": y.astype(np.float32)}
@@ -173,7 +178,7 @@ def judge_with_lucky_second_evaluation(own_error: float, usual_rounding: float) 
         lambda inputs: {"y": np.sin(inputs["x"].astype(np.float64))},
         rounded=lambda inputs: with_error(inputs, 1e-6 if np.array_equal(inputs["x"], x) else usual_rounding),
     )
-    given = InputSet("seed 7", {"x": x})
+    given = InputSet("seed 7", {"x": x, "mask": MASK})
     run = Run(given, given.arrays, with_error(given.arrays, own_error), reference.run(given.arrays))
     (case,) = compare_runs_grouped_by_input_scale([run], 1e-5, reference)
     return case

@@ -29,7 +29,7 @@ from aotc.driver.import_model import (
     is_tflite_path,
 )
 from aotc.driver.memory_budgets import Budgets
-from aotc.driver.option_types import require_option_types
+from aotc.driver.option_types import is_list, require_option_types
 from aotc.driver.output_folder import check_output_folder_is_writable
 from aotc.driver.pass_observers import require_known_passes
 from aotc.driver.pipeline import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
@@ -100,9 +100,7 @@ def _stack_level_of_caller() -> int:
 def _require_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
     """Raise AotcTypeError (code "option-type") unless the shapes of inputs are lists of integers."""
     for name, shape in shapes.items():
-        sizes = () if isinstance(shape, (str, bytes)) or not isinstance(shape, Collection) else tuple(shape)
-        integral = all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes)
-        if not integral or (not sizes and shape not in ((), [])):
+        if not (is_list(shape) and all(isinstance(size, Integral) and not isinstance(size, bool) for size in shape)):
             hint = "for example: " + option_text("input_shapes", {name: (1, 3, 224, 224)})
             text = f"the shape of input {name!r} must be a list of integers, not {shape!r}"
             raise AotcTypeError("option-type", text, hint=hint)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the values of options with the annotations of the class that holds them.
 
-require_option_types(options)     # AotcTypeError: cflags must be a list of strings, not the string '-O2'
+require_option_types(options)     # AotcTypeError: cflags must be a list of strings, not '-O2'
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -22,12 +22,15 @@ from aotc.ir import AotcTypeError, python_expression
 _Check = tuple[str, Callable[[object], bool]]
 
 
-def _is_list(value: object) -> bool:
+def is_list(value: object) -> TypeGuard[Collection[Any]]:
+    """Return True for a collection of values, such as a list or an array; False for strings and
+    mappings.
+    """
     return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
 
 
 def _is_list_of_strings(value: object) -> bool:
-    return _is_list(value) and all(isinstance(item, str) for item in value)  # type: ignore[attr-defined]
+    return is_list(value) and all(isinstance(item, str) for item in value)
 
 
 _CHECKS: Final[Mapping[object, _Check]] = {
@@ -38,7 +41,7 @@ _CHECKS: Final[Mapping[object, _Check]] = {
     str: ("a string", lambda value: isinstance(value, str)),
     Path: ("a path", lambda value: isinstance(value, Path)),
     Mapping: ("a mapping from names to values", lambda value: isinstance(value, Mapping)),
-    Sequence: ("a list", _is_list),
+    Sequence: ("a list", is_list),
     Sequence[str]: ("a list of strings", _is_list_of_strings),
     Iterable: ("a list", lambda value: isinstance(value, Iterable)),
     Callable: ("a function", callable),

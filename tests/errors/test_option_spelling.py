@@ -422,6 +422,7 @@ WRONG_KEYWORDS: list[tuple[dict[str, Any], str]] = [
     ({"cuda_arch": "80"}, "cuda_arch must be an integer, a list or None, not '80'"),
     ({"progress": 3}, "progress must be a function, not 3"),
     ({"input_shapes": {"x": 3}}, "the shape of input 'x' must be a list of integers, not 3"),
+    ({"input_shapes": {"x": {1: 3}}}, "the shape of input 'x' must be a list of integers, not {1: 3}"),
     ({"input_shapes": {"x": ("n", 3)}}, "the shape of input 'x' must be a list of integers, not ('n', 3)"),
 ]
 
@@ -442,7 +443,8 @@ def test_options_of_many_types() -> None:
     chosen = CompileOptions.from_keywords({
         "target": get_target("c"), "output": Path("x"), "opt_level": np.int64(2), "cflags": ("-O1",), "params": {},
         "cc_timeout": 3, "threads": np.False_, "tuning": False, "cuda_arch": None, "io_dtype": {"x": "int8"},
-        "input_shapes": {"x": [np.int32(1), 3], "s": ()}, "instruments": (), "disabled_pass": [],
+        "input_shapes": {"x": [np.int32(1), 3], "s": (), "a": np.array([], int)}, "instruments": (),
+        "disabled_pass": [],
     })  # fmt: skip
     assert chosen.machine.name == "c" and chosen.opt_level == 2
 

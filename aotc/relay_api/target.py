@@ -61,7 +61,7 @@ def check_target_host(target: MachineTarget, host: str | MachineTarget | None) -
     if not fits:
         text = (
             f"the host {caller.name} is a target for {caller.machine or 'GPUs'}, but the code that calls the kernels "
-            f"of {target.name} is compiled for {compiled.machine}"
+            f"of {target.name} is compiled for {compiled.machine or 'any machine'}"
         )
         raise AotcError("target", text, hint="leave the host out: each target includes its host")
 

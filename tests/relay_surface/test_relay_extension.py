@@ -154,6 +154,7 @@ def test_names() -> None:
         (lambda: relay.build(RELU, "x86-64-v3", target_host="woof"), "unknown target 'woof'"),
         (lambda: aotc.target.Target("aarch64", host="x86-64"), "host x86-64 is a target for x86_64, .* for aarch64"),
         (lambda: aotc.target.Target("cuda", host="cortex-m4"), "host cortex-m4 is a target for arm"),
+        (lambda: aotc.target.Target("c", host="cuda"), "kernels of c is compiled for any machine"),
     ],
 )  # fmt: skip
 def test_choices_are_checked(wrong: Any, message: str) -> None:

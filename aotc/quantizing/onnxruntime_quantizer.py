@@ -110,7 +110,10 @@ def _discard_stderr_of_native_code() -> Iterator[None]:
     if sys.stderr is not None:
         sys.stderr.flush()
     try:
-        with Path(os.devnull).open("w") as nowhere, open(saved, "w", closefd=False, buffering=1) as original:
+        with (
+            Path(os.devnull).open("w") as nowhere,
+            open(saved, "w", closefd=False, buffering=1, errors="backslashreplace") as original,
+        ):
             os.dup2(nowhere.fileno(), _STDERR_FILE_DESCRIPTOR)
             with redirect_stderr(original) if _is_stderr_of_process(sys.stderr) else nullcontext():
                 yield

@@ -9,6 +9,7 @@ library.run(inputs, outputs, workspace, ffi.NULL)          # status; pointers as
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count, takewhile
@@ -206,7 +207,8 @@ def _load_failure_error(path: Path, error: OSError) -> AotcError:
         elif path.suffix in (".onnx", ".pt2", ".tflite", ".relay"):
             text, notes = f"{text}: it is a model, not a library", []
             call = f'aotc.compile({python_expression(str(path))}, output="DIR")'
-            hint = command_or_python(command=f"`aotc compile {path} -o DIR`", python=call) + " makes a library of it"
+            hint = command_or_python(command=f"`aotc compile {shlex.quote(str(path))} -o DIR`", python=call)
+            hint += " makes a library of it"
     return AotcError("load", text, notes=notes, hint=hint)
 
 

@@ -134,7 +134,12 @@ def test_options_of_compilations_are_keywords_of_compile() -> None:
         ("bench", "threads", True, ""),
         ("verify", "check_compiler", False, "--no-check-compiler"),
         ("verify", "memory", 4 << 30, "--memory 4G"),
-        ("verify", "input_ranges", {"x": (-1, 0.5)}, "--input-range x=-1:0.5"),
+        (
+            "verify",
+            "input_ranges",
+            {"x": (-1, 0.5), "y": (0, 0.12345678)},
+            "--input-range x=-1:0.5 --input-range y=0:0.12345678",
+        ),
         ("tune", "cache", False, "--no-cache"),
     ],
 )
@@ -399,6 +404,8 @@ def test_other_functions_than_compile(tmp_path: Path) -> None:
     with pytest.raises(AotcError, match=re.escape(f'aotc.compile("{DIGITS}", output="DIR") makes a library')):
         aotc.load(DIGITS)
     assert f"`aotc compile {DIGITS} -o DIR` makes a library" in refused("run", DIGITS)
+    (tmp_path / "my net.onnx").write_bytes(Path(DIGITS).read_bytes())
+    assert f"`aotc compile '{tmp_path}/my net.onnx' -o DIR` makes a library" in refused("run", tmp_path / "my net.onnx")
     (tmp_path / "net").mkdir()
     with pytest.raises(AotcError, match="`project` takes the directory"):
         verify(DIGITS, project=tmp_path / "net")

@@ -114,10 +114,10 @@ class AotcError(Exception):
 
 @contextmanager
 def rename_options_in_errors(**keywords: str) -> Iterator[None]:
-    """Context manager of a function that hands its keywords on under other names: rename the
-    options that an AotcError from the block names.
+    """Context manager for a function that passes its arguments to parameters of other names: rename
+    options in an AotcError from the block, so that it names the parameters of the caller.
 
-    keywords   names of the function's keywords, by the names under which it hands them on
+    keywords   parameters of the function that enters the block, by those of the function called in it
     """
     try:
         yield

@@ -28,7 +28,8 @@ class OptionReference:
 
     keyword    parameter of the command's function and of the Python function of the same purpose
     value      None to name the option alone
-    function   the Python function, where callers of other functions read the text, too
+    function   name of the Python function that has the keyword, if callers of functions without it
+               may read the text; "" otherwise
     """
 
     keyword: str
@@ -45,7 +46,9 @@ class OptionReference:
 
 @frozen
 class CommandOrPython:
-    """A step that is one command for users of the command, and something else in Python."""
+    """A name of a command, for users of the command line, and of a Python function that does the same
+    work, for Python's callers.
+    """
 
     command: str
     python: str
@@ -92,7 +95,8 @@ def option_text(keyword: str, value: Any = None, function: str = "") -> OptionTe
 
     keyword    a parameter that the command's function and the Python function have in common
     value      as the Python function takes it; None names the option without a value
-    function   the Python function, where callers of other functions read the text, too
+    function   name of the Python function that has the keyword, if callers of functions without it
+               may read the text; "" otherwise
     """
     return OptionText(OptionReference(keyword, value, function))
 
@@ -121,7 +125,10 @@ def map_plain_texts(text: str, function: Callable[[str], str]) -> str:
 
 
 def rename_options_in_text(text: str, keywords: Mapping[str, str]) -> str:
-    """Return a string that names options by other keywords, given by the present ones."""
+    """Return a string in which options have other keywords.
+
+    keywords   new keywords by present keywords; options with other keywords remain as they are
+    """
     if not isinstance(text, OptionText):
         return text
     return OptionText(*(_rename_option(part, keywords) for part in text.parts))

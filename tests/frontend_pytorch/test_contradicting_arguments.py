@@ -15,7 +15,8 @@ from aotc.ir import AotcError, TensorType
 from aotc.ir.compile_time_limits import budget_scope
 from aotc.relay.frontend import from_exported_program
 from aotc.relay.frontend.pytorch.operator_conversion import convert_operator_call
-from aotc.relay.graph_api import Var
+from aotc.relay.graph_api import Var, tensor_type_of
+from aotc.relay.type_inference import infer_module
 
 A = torch.ops.aten
 MOST = 2**31 - 1
@@ -225,3 +226,16 @@ def test_exported_programs_name_the_node(net: Any, name: str, place: int, value:
     with pytest.raises(AotcError, match=message) as caught:
         from_exported_program(program)
     assert name in str(caught.value.diagnostics[0].span)
+
+
+class _ProductOfDoubledBatches(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(torch.cat([x, x]), y.repeat(2, 1, 1))
+
+
+def test_dynamic_numbers_of_matrices_may_have_different_names() -> None:
+    """The extents b + b and 2 * b are equal, which their names do not show."""
+    batch = {0: torch.export.Dim("b", min=2, max=9)}
+    program = torch.export.export(_ProductOfDoubledBatches(), (t(3, 4, 5), t(3, 5, 6)), dynamic_shapes=(batch, batch))
+    module, _ = from_exported_program(program)
+    assert tensor_type_of(infer_module(module).main.body).shape[1:] == (4, 6)

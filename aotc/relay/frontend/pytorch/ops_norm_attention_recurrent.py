@@ -30,6 +30,7 @@ from aotc.relay.frontend.recurrent import (
     call_recurrent_op,
     dense_with_bias,
 )
+from aotc.relay.op.window_attributes import may_be_equal_dims
 
 
 def _normalization_scale_and_offset(
@@ -161,12 +162,13 @@ def _matmul(x: Expr, other: Expr, /) -> Expr:
 
 def _matrix_product(ranks: tuple[int, int], x: Expr, other: Expr, /) -> Expr:
     """Convert a product of tensors of fixed ranks. Raises AotcError (code "torch-shape") for other
-    ranks, and for different numbers of matrices.
+    ranks, and for different static numbers of matrices.
     """
-    found = g.dims(x), g.dims(other)
-    fits = tuple(map(len, found)) == ranks and (ranks != (3, 3) or found[0][0] == found[1][0])
-    text = f"shapes {found[0]} and {found[1]} are not compatible; ranks {ranks[0]} and {ranks[1]} are expected"
-    require("torch-shape", fits, text if tuple(map(len, found)) != ranks else f"{text}, with one number of matrices")
+    lhs, rhs = g.dims(x), g.dims(other)
+    text = f"shapes {lhs} and {rhs} are not compatible; ranks {ranks[0]} and {ranks[1]} are expected"
+    require("torch-shape", (len(lhs), len(rhs)) == ranks, text)
+    fits = ranks != (3, 3) or may_be_equal_dims(lhs[0], rhs[0])
+    require("torch-shape", fits, f"shapes {lhs} and {rhs} have different numbers of matrices, {lhs[0]} and {rhs[0]}")
     return _matmul(x, other)
 
 

@@ -109,6 +109,11 @@ def test_scalars_that_make_kernels_faster_stay_literals(op: relay.op.Op, a: floa
     assert [scalars(call) for call in calls(*(op(sigmoid(X), const(f)) for f in (a, b)))] == [[], []]
 
 
+def test_integer_divisors_stay_literals() -> None:
+    whole = var("n", 1, 4, 6, 6, dtype="int32")
+    assert [scalars(call) for call in calls(*(divide(whole, const(n, "int32")) for n in (3, 7)))] == [[], []]
+
+
 def test_functions_of_other_structure_stay_apart() -> None:
     first, second = add(sigmoid(X), const(0.3)), add(relu(X), const(0.7))
     before = FuseOps()(module_of(Tuple((first, second)), X))

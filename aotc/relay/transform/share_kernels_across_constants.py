@@ -24,10 +24,11 @@ import numpy as np
 
 from aotc.ir import DType, Op, TensorType
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, require_function
-from aotc.relay.graph_api import map_children, post_order, rewrite_bottom_up, structural_equal, structural_hash
+from aotc.relay.graph_api import post_order, rewrite_bottom_up, structural_equal, structural_hash
 from aotc.relay.transform.pass_base import FunctionPass, is_not_primitive_function
 
-#: Elementwise operators that compute as fast with a loaded scalar as with a literal.
+#: Elementwise operators that compute as fast with a loaded scalar as with a literal; of `divide`,
+#: only the one on floats, since compilers turn integer divisions by a literal into multiplications.
 _OPS_WITH_SCALAR_PARAMETERS: Final = frozenset(
     {
         "add", "subtract", "multiply", "divide",
@@ -43,8 +44,8 @@ _ScalarOperand: TypeAlias = "tuple[Call, int]"
 
 
 class ShareKernels(FunctionPass):
-    """Pass that passes the scalars in which fused functions differ as arguments, so that these
-    functions become one.
+    """Pass that turns scalar constants in which fused functions differ into parameters, so that
+    these functions become one; each call passes its constants as arguments.
     """
 
     opt_level = 3
@@ -108,16 +109,18 @@ def _replaceable_scalar_operands(function: Function) -> list[_ScalarOperand]:
 
 
 def _is_replaceable_scalar(operand: Expr, is_divisor: bool) -> bool:
-    """Return True for a scalar constant without which kernels do not become slower.
+    """Return True for a scalar constant that a kernel reads from a parameter as fast as from a
+    literal.
 
-    Operations with 0, 1 and -1 are simplified, and divisions by powers of two become products.
+    Operations with the literals 0, 1 and -1 are simplified; float divisions by powers of two and
+    all integer divisions by literals become multiplications.
     """
     if not isinstance(operand, Constant) or operand.data.ndim or DType.from_numpy(operand.data) not in _SCALAR_DTYPES:
         return False
     value = operand.data.item()
     if not math.isfinite(value) or value in (0, 1, -1):
         return False
-    return not (is_divisor and abs(math.frexp(value)[0]) == 0.5)
+    return not is_divisor or (isinstance(value, float) and abs(math.frexp(value)[0]) != 0.5)
 
 
 def _constant_operand(operand: _ScalarOperand) -> Constant:
@@ -133,12 +136,13 @@ def _placeholder(operand: _ScalarOperand) -> Constant:
 
 
 def _share_function(group: Sequence[Function]) -> dict[Expr, _SharedFunction]:
-    """Return the replacement of each function of a group that is equal up to scalar operands; no
-    replacements if the functions are equal, or differ in too many scalars.
+    """Return the replacement of each function of a group, whose functions are equal apart from
+    scalar operands; {} if the scalars are equal as well, or more than _MAX_SCALAR_PARAMETERS of
+    them differ.
     """
     rows = [[_constant_operand(o).data.item() for o in _replaceable_scalar_operands(f)] for f in group]
     operands = _replaceable_scalar_operands(group[0])
-    # operands with equal values in each function become one parameter
+    # operands whose values are equal within every function become one parameter
     positions: dict[tuple[Any, ...], list[_ScalarOperand]] = {}
     for operand, column in zip(operands, zip(*rows, strict=True), strict=True):
         if any(value != column[0] for value in column):
@@ -157,14 +161,14 @@ def _share_function(group: Sequence[Function]) -> dict[Expr, _SharedFunction]:
 def _replace_operands(
     function: Function, replacements: Mapping[_ScalarOperand, Expr], params: Sequence[Var] = ()
 ) -> Function:
-    """Return a function with some operands of calls replaced, and with further parameters."""
+    """Return a function with operands of calls replaced, and with `params` added to its parameters."""
     calls = {call for call, _ in replacements}
-    made: dict[Expr, Expr] = {}
-    for node in post_order(function.body):
-        new = map_children(node, made.__getitem__)
-        if isinstance(node, Call) and isinstance(new, Call) and node in calls:
-            args = [replacements.get((node, k), arg) for k, arg in enumerate(new.args)]
-            new = Call(new.op, args, new.attrs, None, new.span, new.checked_type)
-        made[node] = new
-    body = made[function.body]
+
+    def replace_in_call(old: Expr, new: Expr) -> Expr:
+        if not isinstance(old, Call) or not isinstance(new, Call) or old not in calls:
+            return new
+        args = [replacements.get((old, k), arg) for k, arg in enumerate(new.args)]
+        return Call(new.op, args, new.attrs, None, new.span, new.checked_type)
+
+    body = rewrite_bottom_up(function.body, replace_in_call)
     return Function((*function.params, *params), body, function.ret_type, None, function.attrs, function.span)

@@ -62,8 +62,8 @@ MAX_MAGNITUDE_OF_WIDE_INTEGERS: Final = 9
 
 
 def check_case(case: Case, update: bool = False) -> None:
-    """Run a case; raise CaseFileError if results, the module or the diagnostics are not those
-    expected.
+    """Run a case; raise CaseFileError if results, the module or the diagnostics differ from the
+    ones that the case states.
 
     update    write the module or the diagnostics into the file if they differ and the results are equal
     """
@@ -212,7 +212,9 @@ def _compare_results(case: Case, table: ConstantTable, before: IRModule, after: 
 
 
 def _takes_function(function: Function) -> bool:
-    """Return True if a parameter is a function; such functions run where others call them."""
+    """Return True if a parameter is a function; no random value can be drawn for it, and the
+    function is tested by its callers.
+    """
     return any(isinstance(type_of(p), FuncType) for p in function.params)
 
 
@@ -278,7 +280,7 @@ def _problem_of_results(expected: list[Array], actual: list[Array], tolerance: M
     if len(expected) != len(actual):
         return f"{len(actual)} tensors in place of {len(expected)}"
     for k, (x, y) in enumerate(zip(expected, actual, strict=True)):
-        other_type = x.dtype != y.dtype and not (tolerance.get("any_float_type") and is_float(x) and is_float(y))
+        other_type = x.dtype != y.dtype and not (tolerance.get("any_float_type") and _is_float(x) and _is_float(y))
         if other_type or x.shape != y.shape:
             return f"tensor {k} is {y.dtype}{y.shape}, before {x.dtype}{x.shape}"
         different = _has_different_bits(x, y.astype(x.dtype))
@@ -299,7 +301,7 @@ def _is_close(x: Array, y: Array, tolerance: Mapping[str, float]) -> Array:
         return np.isclose(y, x, tolerance.get("rtol", 0), atol, equal_nan=True)
 
 
-def is_float(array: Array) -> bool:
+def _is_float(array: Array) -> bool:
     """Return True if an array has floating-point elements, those of numpy extensions included."""
     return DType.from_numpy(array).is_float
 
@@ -320,7 +322,8 @@ def _has_different_bits(x: Array, y: Array) -> Array:
 def _module_text(module: IRModule, table: ConstantTable, first_names: Iterable[str] = ()) -> str:
     """Return the text of a module without types of inner nodes, its constants as `$GENERATOR(...)`.
 
-    Functions are printed one by one, so that %0 is the first node of each: those of `first_names`, then the others.
+    Functions are printed one by one, so that %0 is the first node of each. The functions called
+    `first_names` come first, in this order; the remaining ones follow in alphabetical order.
     """
     names = dict.fromkeys([*(name for name in first_names if name in module), *sorted(module.functions)])
     header = IRModule({}, module.attrs, module.type_definitions)

@@ -45,6 +45,13 @@ SECTIONS: Final = {
 TAKES_ARGUMENT: Final = frozenset({"case", "pass", "compiler", "context", "tolerance", "not_executed"})
 MAY_BE_REPEATED: Final = frozenset({"pass", "compiler"})
 OUTCOMES: Final = ("after", "unchanged", "error")
+#: Sections that have no effect in a case with the section that is the key: no results are compared,
+#: or the passes return nothing.
+SECTIONS_WITHOUT_EFFECT: Final = {
+    "not_executed": frozenset({"inputs", "tolerance"}),
+    "unchanged": frozenset({"inputs", "tolerance", "not_executed"}),
+    "error": frozenset({"inputs", "tolerance", "not_executed", "idempotent", "reasons"}),
+}
 
 _HEADING_REGEX: Final = re.compile(r"\[([a-z_]+)(?: (.*))?\]\s*")
 _NAME_REGEX: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -126,6 +133,7 @@ def read_cases(path: Path) -> list[Case]:
     line_of_name: dict[str, int] = {}
     for case in cases:
         _check_case(case)
+        _check_sections_have_effect(case)
         if case.name in line_of_name:
             case.fail(case.line, f"a case called {case.name} begins on line {line_of_name[case.name]}, too")
         line_of_name[case.name] = case.line
@@ -189,3 +197,11 @@ def _check_case(case: Case) -> None:
     if len(outcomes) != 1:
         listed = ", ".join(f"[{section.name}]" for section in outcomes) or "none"
         case.fail(case.line, f"the case needs one of [after], [unchanged] and [error], and has {listed}")
+
+
+def _check_sections_have_effect(case: Case) -> None:
+    """Raise CaseFileError for a section that has no effect because of another section of the case."""
+    for name, unused in SECTIONS_WITHOUT_EFFECT.items():
+        for section in case.sections if case.all_sections(name) else ():
+            if section.name in unused:
+                case.fail(section.line, f"[{section.name}] has no effect in a case with [{name}]; remove one of them")

@@ -80,6 +80,11 @@ def test_a_case_passes_and_is_not_rewritten(tmp_path: Path) -> None:
         ("[before]", "[inputs]\n%y = $full(1, 2)\n[before]", "sample.test:4: no function has the parameters y"),
         ("[before]", "[before]\n[before]", "sample.test:5: the case has a second section [before]"),
         (
+            "[before]",
+            "[inputs]\n%x = $full(1, 2)\n[not_executed why]\n[before]",
+            "sample.test:4: [inputs] has no effect in a case with [not_executed]; remove one of them",
+        ),
+        (
             "[after]",
             "[unchanged]\n[after]",
             "sample.test:1: the case needs one of [after], [unchanged] and [error], and",

@@ -186,6 +186,16 @@ def fixed_point_log(x: Expr, integer_bits: int, output_integer_bits: int) -> Exp
     return shift_left_saturated(g.add(fixed_point_product(g.maximum(n_a, n_b), _LOG_2), log_r), 1)
 
 
+def reciprocal_and_leading_zeros(x: Expr) -> tuple[Expr, Expr]:
+    """Return multipliers and the numbers of leading zeros of positive 32-bit integers (as int64):
+    1 / x = multiplier / 2^(62 - zeros). The last axis of `x` must have extent 1.
+
+    Source: GetReciprocal of TFLite.
+    """
+    zeros = count_leading_zeros(x)
+    return reciprocal_of_one_plus(g.sub(g.call_op("left_shift", x, zeros), 1 << 31)), zeros
+
+
 def count_leading_zeros(x: Expr) -> Expr:
     """Return the number of leading zeros of positive 32-bit integers; the last axis of `x` must
     have extent 1.

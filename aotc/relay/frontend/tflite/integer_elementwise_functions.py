@@ -289,17 +289,22 @@ def compare_quantized(name: str, node: TfliteNode) -> Expr:
 def _reciprocal_and_exponent(divisor: Expr) -> tuple[Expr, Expr]:
     """Return 1 / divisor for positive integers (int64) as multiplier / 2^(31 + exponent)."""
     last = g.rank(divisor)
-    wide = g.unsqueeze(divisor, [last])
-    zeros = fx.count_leading_zeros(wide)
-    inverse = fx.reciprocal_of_one_plus(g.sub(g.call_op("left_shift", wide, zeros), 1 << 31))
+    inverse, zeros = fx.reciprocal_and_leading_zeros(g.unsqueeze(divisor, [last]))
     return g.squeeze(inverse, [last]), g.squeeze(g.sub(g.constant(31, _WIDE), zeros), [last])
 
 
-def _count_leading_sign_bits(x: Expr) -> Expr:
-    """Return the number of bits of 32-bit integers (as int64) between the sign and the first digit."""
-    magnitude = g.where(g.less(x, 0), g.sub(g.negative(x), 1), x)
+def _invert_bits_of_negative_numbers(x: Expr) -> Expr:
+    """Return `x` where it is not negative, else `-x - 1`."""
+    return g.where(g.less(x, 0), g.sub(g.negative(x), 1), x)
+
+
+def _count_redundant_sign_bits(x: Expr) -> Expr:
+    """Return the number of bits after the sign bit that are equal to it, for 32-bit integers (as
+    int64).
+    """
     last = g.rank(x)
-    return g.sub(g.squeeze(fx.count_leading_zeros(g.unsqueeze(magnitude, [last])), [last]), 1)
+    wide = g.unsqueeze(_invert_bits_of_negative_numbers(x), [last])
+    return g.sub(g.squeeze(fx.count_leading_zeros(wide), [last]), 1)
 
 
 def integer_division(node: TfliteNode) -> Expr:
@@ -314,13 +319,13 @@ def integer_division(node: TfliteNode) -> Expr:
     a, size = g.where(g.less(b, 0), g.negative(a), a), g.absolute(b)
     if node.has_int16_output:
         inverse, bits = _reciprocal_and_exponent(g.maximum(size, 1))
-        headroom = _count_leading_sign_bits(a)
+        headroom = _count_redundant_sign_bits(a)
     else:
         every = np.arange(512, dtype=np.int64)
         tables = _reciprocal_and_exponent(g.constant(np.maximum(every, 1)))
         inverse, bits = (g.call_op("take", v, g.cast(size, _INT), axis=0, mode="clip") for v in tables)
-        magnitude = g.cast(g.where(g.less(a, 0), g.sub(g.negative(a), 1), a), _INT)
-        headroom = g.call_op("take", _count_leading_sign_bits(g.constant(every)), magnitude, axis=0, mode="clip")
+        place = g.cast(_invert_bits_of_negative_numbers(a), _INT)
+        headroom = g.call_op("take", _count_redundant_sign_bits(g.constant(every)), place, axis=0, mode="clip")
     y0 = fx.fixed_point_product(g.call_op("left_shift", a, headroom), inverse)
     ratio = np.float32(constant_value(x.scale)) / (
         np.float32(constant_value(y.scale)) * np.float32(constant_value(onto.scale))

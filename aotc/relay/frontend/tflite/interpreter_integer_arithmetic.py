@@ -294,10 +294,7 @@ def _softmax_in_fixed_point(x: QuantizedTensor, output: OutputQuantization, beta
     """
     e = exp_table_in_fixed_point(x.scale, beta).exponentials
     place = distance_to_row_maximum_index(x)
-    total = rounded_table_sum(e, place)
-    zeros = fx.count_leading_zeros(total)
-    shifted = g.sub(g.call_op("left_shift", total, zeros), 1 << 31)
-    scale = fx.reciprocal_of_one_plus(shifted)
+    scale, zeros = fx.reciprocal_and_leading_zeros(rounded_table_sum(e, place))
     bits = output.dtype.bits
     exponent = g.sub(g.constant(12 + 31 - bits, _WIDE), zeros)
     y = fx.rounding_divide_by_power_of_two(fx.fixed_point_product(gather_from_table(e, place), scale), exponent)

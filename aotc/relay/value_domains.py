@@ -110,8 +110,8 @@ ZERO_ONE_DOMAIN: Final = ValueDomain(0, 1, whole=True)
 
 
 def _thin_out_points(points: Iterable[float]) -> tuple[float, ...]:
-    """Return the distinct points in order; of more than MAX_STORED_POINTS the ends and an even
-    selection of the others.
+    """Return the distinct points in ascending order; if they are more than MAX_STORED_POINTS, return
+    that many of them: the first, the last, and evenly spaced ones in between.
     """
     distinct_points = sorted(set(points))
     if len(distinct_points) <= MAX_STORED_POINTS:

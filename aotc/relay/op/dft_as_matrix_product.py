@@ -116,8 +116,8 @@ def _expand_two_factor_transform(x: Expr, first_factor: int, bins: int, inverse:
     ].reshape(1, 2 * first_factor, first_factor * parts)
     partial_dfts = dense.batch_matmul(constant_of_signal_dtype(short), columns, transpose_b=False)
     partial_dfts = shape.reshape(partial_dfts, (rows, first_factor, 2, second), allowzero=True)
-    # complex multiplication by the twiddle factor w(N, q * i) in real arithmetic: each of the real and
-    # imaginary parts times the factor's real part, plus the other part times plus or minus its imaginary part
+    # complex multiplication by the twiddle factor w = w(N, q * i) in real arithmetic:
+    # re(x * w) = re(x) * re(w) - im(x) * im(w) and im(x * w) = im(x) * re(w) + re(x) * im(w)
     twiddles = scale * powers_of_root_of_unity(length, i[:, None] * q)
     real = np.stack([twiddles.real, twiddles.real], 1)
     imaginary = np.stack([-twiddles.imag, twiddles.imag], 1)

@@ -193,8 +193,10 @@ def _clip_operand_domains(call: Call, result_domain: ValueDomain) -> OperandDoma
 
 
 def _minimum_maximum_operand_domains(call: Call, result_domain: ValueDomain) -> OperandDomains:
-    """Rule of minimum and maximum: if a constant operand already guarantees a bound of the result,
-    the other operand may have any value on that side.
+    """Rule of minimum and maximum: the operands must be within the bounds of the result, except
+    that a bound which a constant operand guarantees does not restrict the variable operand.
+
+    For `minimum(x, 3)` with a result of at most 5, `x` has no upper bound.
     """
     lowers = isinstance(call.op, Op) and call.op.name == "minimum"
     for place in (0, 1):

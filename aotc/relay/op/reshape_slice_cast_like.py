@@ -57,8 +57,8 @@ def _op_with_derived_shape(
     accepts: Callable[[DType], bool] = lambda _: True,
     **facets: Any,
 ) -> OpDef:
-    """Return an OpDef whose result has the shape result_shape(attributes, shape of the data, shape
-    of the other argument).
+    """Return an OpDef whose result has the shape `result_shape(attrs, shape of the first argument,
+    shapes of the further arguments...)`.
     """
 
     def infer_type_of_derived_shape(attrs: Any, types: Types) -> TensorType:

@@ -192,8 +192,8 @@ def data_and_result_axis_positions(
 def axis_map_row_of_leading_axes(
     data_positions: Sequence[int], result_positions: Sequence[int], leading_axis_count: int
 ) -> tuple[int | None, ...]:
-    """Return an axis-map row that maps the first `leading_axis_count` canonical axes of the data;
-    None for the other result axes.
+    """Return an axis-map row: for each axis of the result, the corresponding axis of the data if it is
+    one of the first `leading_axis_count` canonical axes, else None.
     """
     data_axis_of = dict(zip(result_positions[:leading_axis_count], data_positions[:leading_axis_count], strict=True))
     return tuple(data_axis_of.get(k) for k in range(len(result_positions)))

@@ -51,7 +51,7 @@ _BROADCAST_OPERATORS: Final = tuple(
 )
 #: Largest number of nodes inspected to prove that an expression is not negative.
 _MAX_INSPECTED_NODES: Final = 16
-_RESULT_IS_BROADCAST: Final = WhyNot("the other operand alone has a smaller shape than the result")
+_RESULT_IS_BROADCAST: Final = WhyNot("the operand that remains has a smaller shape than the result")
 
 
 def _replace_if_same_type(node: Call, replacement: Expr) -> RewriteOutcome:

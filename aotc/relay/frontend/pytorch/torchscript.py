@@ -248,8 +248,8 @@ def _torch_tensors_to_constants(value: TorchValue) -> TorchValue:
 def _operator_as_function_of_argument(
     schema: Any, args: Sequence[TorchValue], argument_index: int
 ) -> Callable[[TorchValue], TorchValue]:
-    """Return a PyTorch operator call as a function of its argument with the index `argument_index`,
-    with the other arguments fixed.
+    """Return a function that converts a call of a PyTorch operator with `args`, in which the
+    function's parameter replaces the argument with the index `argument_index`.
     """
 
     def call_with_argument(value: TorchValue) -> TorchValue:

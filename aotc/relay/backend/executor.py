@@ -4,8 +4,8 @@
 Executor("aot", {"interface-api": "c"})["interface-api"]       # "c"
 
 A compiled library supports the executors "graph" and "aot" alike, so the choice between them does
-not change the result of a build. Options that ask for another library than that are refused when it
-is built.
+not change the result of a build. Values of options that a compiled library does not fulfill are
+refused when the library is built.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class NamedVariant:
 
     _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     #: Values of options, besides the defaults, that every compiled library fulfills.
-    _always_true: ClassVar[Mapping[str, Any]] = {}
+    _values_of_every_library: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, name: str, options: Mapping[str, Any] | None = None) -> None:
         class_name, types = type(self).__name__, self.list_registered_options(name)
@@ -54,12 +54,12 @@ class NamedVariant:
         return hash(self.name)
 
     def check_buildable(self) -> None:
-        """Raise AotcError (code "executor") if an option asks for what a compiled library does not
-        have.
+        """Raise AotcError (code "executor") if an option has a value that compiled libraries do not
+        fulfill.
         """
         for option, value in self.attrs.items():
             default = self._known[self.name][option]
-            if value not in (default, self._always_true.get(option, default)):
+            if value not in (default, self._values_of_every_library.get(option, default)):
                 text = f"{type(self).__name__} {self.name!r}: the option {option!r} = {value!r} is not supported"
                 raise AotcError("executor", text, hint=f"leave it out; {default!r} is supported")
 
@@ -87,4 +87,4 @@ class Executor(NamedVariant):
         "aot": {"link-params": True, **_INTERFACE_OPTION_DEFAULTS, "workspace-byte-alignment": 16},
     }
     # parameters are part of every library
-    _always_true: ClassVar[Mapping[str, Any]] = {"link-params": True}
+    _values_of_every_library: ClassVar[Mapping[str, Any]] = {"link-params": True}

@@ -99,7 +99,7 @@ class Problems:
         *rest, last = dict.fromkeys(self.diagnostics)
         if self.computed and any(d.code.endswith(_CUTTABLE_CODE_SUFFIXES) for d in self.diagnostics):
             names = list(self.computed)[:_MAX_PROPOSED_CUT_TENSORS]
-            hint = "compile the part in front of what is not supported: " + option_text(
+            hint = "compile only the nodes before the unsupported ones: " + option_text(
                 "cut_after", names, "aotc.compile"
             )
             last = replace(last, hint=last.hint + "; or " + hint if last.hint else hint)

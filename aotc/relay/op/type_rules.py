@@ -110,10 +110,10 @@ def shape_text(shape: Shape) -> str:
 
 
 def map_extent(extent: Dim, fn: Callable[[int], int], keep_symbolic: bool = False) -> Dim:
-    """Return `fn(extent)` for a static extent d, else a new symbolic dimension whose bound is `fn`
-    the bound of d.
+    """Return `fn(extent)` for a static extent, else a new symbolic dimension whose bound is `fn`
+    of the bound of `extent`.
 
-    If `keep_symbolic` is True, a symbolic dimension is returned as it is.
+    If `keep_symbolic` is True, a symbolic dimension is returned unchanged.
     """
     if isinstance(extent, int):
         return fn(extent)

@@ -43,8 +43,8 @@ def repeat_for_each_axis(value: Ints, axis_count: int) -> tuple[int, ...]:
 
 
 def pad_pairs_of_axes(padding: Ints, axis_count: int) -> tuple[tuple[int, int], ...]:
-    """Return (before, after) for each spatial axis from 1, `axis_count` or 2n values (all befores,
-    then all afters).
+    """Return (before, after) for each spatial axis from 1, `axis_count` or `2 * axis_count`
+    values (all befores, then all afters).
 
     Raise AotcError (code "padding") for another number of values and for negative ones.
     """
@@ -60,8 +60,8 @@ def pad_pairs_of_axes(padding: Ints, axis_count: int) -> tuple[tuple[int, int], 
 
 
 def befores_then_afters_padding(padding: Ints, axis_count: int) -> tuple[int, ...]:
-    """Return padding as 2n values (all befores, then all afters), as Relay's Python functions store
-    it.
+    """Return padding as `2 * axis_count` values (all befores, then all afters), as Relay's Python
+    functions store it.
     """
     pairs = pad_pairs_of_axes(padding, axis_count)
     return (*(b for b, _ in pairs), *(a for _, a in pairs))

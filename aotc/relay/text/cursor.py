@@ -86,18 +86,14 @@ class Cursor:
     def raise_syntax_error(
         self, message: str, token: Token | None = None, code: str = "syntax", hint: str = ""
     ) -> NoReturn:
-        """Raise AotcError at the position of `current_token`, or of the current token if
-        `current_token` is None.
-        """
+        """Raise AotcError at the position of `token`, or of the current token if `token` is None."""
         self.source.raise_error_at(
             code, message, (token or self.current_token).offset, hint or SYNTAX_HINTS.get(code, "")
         )
 
     @contextmanager
     def relocate_errors_to_token(self, token: Token) -> Iterator[None]:
-        """Context in which an AotcError is raised again with the position of `current_token` in the
-        text.
-        """
+        """Context in which an AotcError is raised again with the position of `token` in the text."""
         try:
             yield
         except AotcError as error:

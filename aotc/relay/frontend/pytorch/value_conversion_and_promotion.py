@@ -222,7 +222,9 @@ def normalize_distinct_axes(dims: TorchValue, rank: int) -> list[int]:
     given = to_int_list(dims)
     axes = [normalize_axis_for_rank(a, rank) for a in given]
     if len(set(axes)) != len(axes):
-        raise AotcError("torch-axis", f"the dimensions {given} of a tensor of {rank} dimensions name one twice")
+        raise AotcError(
+            "torch-axis", f"the list of dimensions {given} of a tensor of rank {rank} names a dimension twice"
+        )
     return axes
 
 

@@ -338,8 +338,9 @@ def integer_division(node: TfliteNode) -> Expr:
 
 def integer_floor_division(name: str, node: TfliteNode) -> Expr:
     """Compute FLOOR_DIV or FLOOR_MOD of quantized integers. LiteRT divides the integers and ignores
-    their scales; that is right if both inputs have one scale and the zero point 0, and the output has
-    the scale 1 (FLOOR_DIV) or that of the inputs (FLOOR_MOD). LiteRT refuses division by 0.
+    their scales. The quotient is right if all zero points are 0, the inputs have equal scales, and
+    the output has the scale 1 (FLOOR_DIV) or the scale of the inputs (FLOOR_MOD); AotcError (code
+    "tflite-quant") is raised for other parameters. LiteRT refuses division by 0.
     """
     x, y, onto = node.per_tensor_quantized_input(0), node.per_tensor_quantized_input(1), node.output_quantization()
     scales = [float(constant_value(v.scale)) for v in (x, y, onto)]

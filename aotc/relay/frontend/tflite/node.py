@@ -361,9 +361,12 @@ def has_equal_quantization(a: TfliteTensor, b: TfliteTensor) -> bool:
 
 
 def check_quantization_support(node: TfliteNode, moves_integers: bool) -> None:
-    """Raise AotcError (code "tflite-quant") if quantized tensors occur in an operator whose
-    converter supports only real numbers, or, if it `moves_integers` integers unchanged, if their
-    scales differ.
+    """Raise AotcError (code "tflite-quant") for quantized tensors that the converter of an operator
+    does not support.
+
+    moves_integers    True for an operator that copies integers unchanged: quantized tensors must
+                      have equal scales and zero points; False for an operator on real numbers only:
+                      no tensor may be quantized
     """
     quantized_tensors = [t for t in (*node.inputs, *node.results) if t is not None and t.is_quantized]
     if not moves_integers:
@@ -371,7 +374,7 @@ def check_quantization_support(node: TfliteNode, moves_integers: bool) -> None:
         hint = "leave the operator in float when converting the model"
         if quantized_tensors:
             raise AotcError("tflite-quant", text, hint=hint)
-    text = f"inputs and outputs of {node.op.name} have different scales"
+    text = f"inputs and outputs of {node.op.name} have different scales or zero points"
     require("tflite-quant", all(has_equal_quantization(t, quantized_tensors[0]) for t in quantized_tensors), text)
 
 

@@ -35,7 +35,8 @@ def _convert_reshape_node(x: Expr, shape: KnownInts | None = None, *, new_shape:
     if shape is None:
         require("tflite-input", stated is not None, "RESHAPE has no shape")
         return g.reshape(x, stated)
-    # an option that an earlier batch size made is ignored where the shape is computed
+    # LiteRT ignores the option if the shape is an input; a computed shape may differ from it, since the
+    # option was written for another batch size
     if stated and node.input_declaration(1).data is not None:
         same = len(stated) == len(shape) and all(-1 in (a, b) or a == b for a, b in zip(stated, shape, strict=True))
         text = f"the option new_shape {stated} contradicts the shape {shape} that is an input of RESHAPE"

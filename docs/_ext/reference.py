@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -267,17 +268,19 @@ def passes_page() -> str:
         "## Graph passes",
     ]
     for name in sorted(transform.PASSES):
-        parts += pass_entry(name, getattr(transform, name, transform.PASSES[name]))
+        parts += class_entry(name, getattr(transform, name, transform.PASSES[name]))
     parts += ["## Tensor passes", "They follow the graph passes, in this order.", ""]
     for kind in tensor_passes.TENSOR_PASSES:
-        parts += pass_entry(kind.name, kind)
+        parts += class_entry(kind.name, kind)
     return "\n".join(parts)
 
 
-def pass_entry(name: str, kind: Any) -> list[str]:
-    rows = list(options_of(kind)) if dataclasses.is_dataclass(kind) else []
-    options = table(("option", "default"), rows) if rows else ""
-    return [f"### `{name}`", block(inspect.getdoc(kind) or ""), options]
+def class_entry(name: str, kind: Any, term: str = "option") -> list[str]:
+    """A heading, the docstring, and a table: the fields of a dataclass, headed by `term`, or the members of an enum."""
+    head, rows = (term, "default"), list(options_of(kind)) if dataclasses.is_dataclass(kind) else []
+    if issubclass(kind, Enum):
+        head, rows = ("member", "value"), [(code(m.name), code(m.value)) for m in kind]
+    return [f"### `{name}`", block(inspect.getdoc(kind) or ""), table(head, rows) if rows else ""]
 
 
 # --- configuration, targets
@@ -407,7 +410,8 @@ def relay_page() -> str:
 
 
 EXTENSIONS: Mapping[str, tuple[Any, ...]] = {
-    "Operators: `aotc.relay.op`": (opdef.OpDef, opdef.Sample, opdef.Accuracy, aotc.ir.Attrs, aotc.ir.AxisMap),
+    "Operators: `aotc.relay.op.opdef`": (opdef.OpDef, opdef.Sample, opdef.Accuracy),
+    "Base class of operators, and its parts: `aotc.ir`": (aotc.ir.Op, aotc.ir.Attrs, aotc.ir.AxisMap),
     "Rewrite rules and graph passes: `aotc.relay.transform.pass_base`": (
         pass_base.Rule,
         pass_base.WhyNot,
@@ -421,20 +425,19 @@ EXTENSIONS: Mapping[str, tuple[Any, ...]] = {
 
 
 def extending_page() -> str:
-    """The classes and functions that operators, passes and targets of a user are made of."""
+    """The docstrings of the classes and functions with which users write operators, passes and targets."""
     parts = [
         "# Classes for extensions",
         "[Add an operator](../tutorials/add_an_operator.md), [Write a pass](../tutorials/write_a_pass.md),",
         "[Add a tensor pass](../tutorials/add_a_tensor_pass.md) and [Add a target](../tutorials/add_a_target.md)",
-        "use these classes and functions.",
+        "use these classes and functions. `OpDef` also has the fields of its base class `Op`.",
         "",
     ]
     for title, members in EXTENSIONS.items():
         parts += [f"## {title}", ""]
         for thing in members:
-            parts += [f"### `{thing.__name__}`", block(inspect.getdoc(thing) or "")]
-            if dataclasses.is_dataclass(thing):
-                parts.append(table(("field", "default"), options_of(thing)))
+            is_class = inspect.isclass(thing)
+            parts += class_entry(thing.__name__, thing, "field") if is_class else member(thing.__name__, thing, "###")
     return "\n".join(parts)
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print the changes that a tutorial makes to the sources as one patch.
 
+mkdir -p build
 python docs/_ext/tutorial_changes.py add_an_operator > build/change.patch && git apply build/change.patch
 
-The `diff` blocks of a tutorial have no line numbers, so that they stay right when the files change elsewhere.  Each
-block is applied to the sources of this checkout, where its unchanged and removed lines must occur once.
+The `diff` blocks of a tutorial have no line numbers, so they remain valid if other lines of the files change.  Each
+block is applied to the sources of this checkout, in which its unchanged and removed lines must occur exactly once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ CHANGE = re.compile(r"^```diff\n--- (\S+)\n\+\+\+ b/(\S+)\n@@\n(.*?)^```$", re.M
 
 
 def changed_files(page: Path) -> dict[str, tuple[str | None, str]]:
-    """Return the files that a tutorial changes: path to old content, None for a new file, and new content."""
+    """Return old and new content of each file that a tutorial changes, by path; a new file has no old content."""
     files: dict[str, tuple[str | None, str]] = {}
     for old_name, name, difference in CHANGE.findall(page.read_text(encoding="utf-8")):
         lines = difference.splitlines(keepends=True)

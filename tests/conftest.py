@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: the operator table, optional tools and data, one compiled library per batch."""
+"""Fixtures and settings of all tests: registered operators, the compile cache, optional tools and trained models."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ ROOT = Path(__file__).parents[1]
 
 install_operators_and_passes()
 
-# Tests start hundreds of Python processes.  Without files of byte code each of these compiles every module of aotc,
-# which takes longer than what most of them do.
+# Tests start hundreds of Python processes.  Without cached bytecode, each process would compile every module of aotc,
+# which takes longer than the work of most of these processes.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# One thread for each worker's matrix products: threads of several workers would wait for one another in busy loops,
-# which takes most of the time of small products.  Workers and commands that tests start inherit it.
+# Matrix products of each worker run on one thread: threads of several workers would wait for each other in busy loops,
+# which takes most of the time of small products.  Workers and commands that tests start inherit these variables.
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-# A change is judged by examples that are drawn alike each time; `make test-all` looks for others.
+# Property tests draw the same examples in every run, so that only a change can make them fail; `make test-all` draws
+# others.
 settings.register_profile("seeded", derandomize=True)
 settings.register_profile("random", derandomize=False)
 settings.load_profile("seeded")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="Write the expected texts of tests/golden anew.")
+    parser.addoption("--update-golden", action="store_true", help="Write the expected texts of tests/golden again.")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell for which targets nothing could run."""
+    """Print each target whose kernels no test could run on this processor, with the reason."""
     from tests.targets.native import beyond
 
     for target, why in beyond().items():
@@ -49,19 +50,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
-    """Whether expected texts are written instead of compared."""
+    """True if tests write the expected texts instead of comparing with them."""
     return bool(request.config.getoption("--update-golden"))
 
 
 @pytest.fixture(autouse=True, scope="session")
 def cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The cache of kernels and objects: one for all workers of this run, not the user's.
+    """Folder of the compile cache for all workers of this test run, in place of the user's cache.
 
-    A worker's temporary folder lies in that of the run.  Variables of the environment do not tell workers: a test that
-    starts pytest hands them on.
+    A worker's temporary folder lies in that of the run.  Variables of the environment do not identify workers, because
+    a test that starts pytest hands them on.
     """
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if hasattr(request.config, "workerinput") else own) / "cache"
+    temporary_folder = tmp_path_factory.getbasetemp()
+    is_worker = hasattr(request.config, "workerinput")
+    folder = (temporary_folder.parent if is_worker else temporary_folder) / "cache"
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AOTC_CACHE_DIR", str(folder))
@@ -69,22 +71,24 @@ def cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_objects_to_search() -> None:
-    """What is alive between modules is left out of Python's search for garbage: otherwise each search goes through the
-    objects of ten thousand tests, and takes a third of the time."""
+def exclude_live_objects_from_garbage_collection() -> None:
+    """Exclude the objects that exist before the tests of a module from Python's garbage collection.
+
+    Otherwise each collection visits the objects of ten thousand tests, which takes a third of the time of all tests.
+    """
     gc.collect()
     gc.freeze()
 
 
-def missing(what: str) -> None:
-    """Skip the test, or fail it where nothing may be skipped (AOTC_REQUIRE_ALL=1)."""
+def missing(requirement: str) -> None:
+    """Skip the running test because a tool or package is missing; fail it if AOTC_REQUIRE_ALL=1 forbids skipping."""
     if os.environ.get("AOTC_REQUIRE_ALL") == "1":
-        pytest.fail(f"{what} is missing and AOTC_REQUIRE_ALL=1 allows no skips")
-    pytest.skip(f"{what} is missing")
+        pytest.fail(f"{requirement} is missing and AOTC_REQUIRE_ALL=1 allows no skips")
+    pytest.skip(f"{requirement} is missing")
 
 
 def require_tool(name: str) -> str:
-    """The path of a command, or no test."""
+    """Return the path of a command; skip the running test if the command is not installed (see `missing`)."""
     path = shutil.which(name)
     if path is None:
         missing(name)
@@ -103,7 +107,7 @@ def cmake() -> str:
 
 @pytest.fixture(scope="session")
 def models() -> Path:
-    """The folder of trained models: $AOTC_MODELS, or shared/models beside the checkout."""
+    """The folder of trained models: $AOTC_MODELS, or ../shared/models from the checkout; skips the test without it."""
     folder = Path(os.environ.get("AOTC_MODELS", ROOT.parent / "shared" / "models"))
     if not folder.is_dir():
         pytest.skip(f"no trained models at {folder}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pytest plugin: processor seconds of each test, those of the processes that it starts and waits for included.
+"""Pytest plugin that measures the processor seconds of each test, including processes that the test waits for.
 
 python -m pytest -p tests.processor_times -n 2 -m "not slow"      # writes build/processor_times.gw0 and .gw1
-python -m tests.processor_times                                   # prints the sum, and that of each file
+python -m tests.processor_times                                   # prints the sums of all tests and of each file
 
 Unlike the times of `--durations`, these hardly depend on what else the machine does.
 """
@@ -20,19 +20,19 @@ FOLDER = Path("build")
 
 
 def _seconds() -> float:
-    """Processor seconds of this process and of its children that ended."""
+    """Return the processor seconds of this process and of its children that ended."""
     return sum(os.times()[:4])
 
 
 def pytest_configure() -> None:
-    """Empties the file of this worker."""
+    """Empty the output file of this worker."""
     FOLDER.mkdir(exist_ok=True)
     _file().write_text("", encoding="utf-8")
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Appends a line: seconds, a tab, and the test."""
+    """Append a line with the seconds, a tab and the name of the test."""
     before = _seconds()
     yield
     with _file().open("a", encoding="utf-8") as file:
@@ -44,7 +44,7 @@ def _file() -> Path:
 
 
 def main() -> None:
-    """Prints what the last run wrote."""
+    """Print the sums of the files that the last run wrote."""
     files, tests = defaultdict[str, float](float), Counter[str]()
     for path in FOLDER.glob("processor_times.*"):
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -150,7 +150,7 @@ THIRD_PARTY = {
 
 
 def row_of(module: str) -> str | None:
-    """The row of FLOORS a module belongs to; None for doors and other people's modules."""
+    """Return the row of FLOORS that a module belongs to; None for facades and for modules outside the project."""
     if module in FACADES:
         return None
     rows = [row for row in FLOORS if (module + ".").startswith(row + ".")]
@@ -163,7 +163,7 @@ def allowed(here: str, name: str) -> bool:
     if top not in SOURCES:
         return top in sys.stdlib_module_names or top in {"numpy", "typing_extensions", *THIRD_PARTY.get(here, ())}
     there = row_of(name)
-    if there is None:  # a door, or a name such as aotc.__version__
+    if there is None:  # a facade, or a name such as aotc.__version__
         return here == "aotc.cli" and name == "aotc.__version__"
     return there == here or there in FLOORS[here]
 
@@ -187,7 +187,7 @@ def test_every_module_has_a_row() -> None:
     assert not lost
 
 
-def test_doors_are_not_used_inside() -> None:
+def test_facades_are_not_imported_inside() -> None:
     def targets(path: Path) -> Iterator[str]:
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ImportFrom) and node.module in FACADES.difference(VOCABULARIES):

@@ -34,7 +34,7 @@ class Shell:
         self.environment = {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": packages}
 
     def __call__(self, script: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """The finished script; it stops at the first command that fails."""
+        """Run a script, which stops at the first command that fails; return its exit code and output."""
         return subprocess.run(
             ["sh", "-eu", "-c", script],
             cwd=self.folder,
@@ -45,13 +45,13 @@ class Shell:
         )
 
     def succeed(self, script: str) -> str:
-        """What the script prints; the test fails if the script does."""
+        """Run a script that must succeed; return its output."""
         done = self(script)
         assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def fail(self, script: str) -> str:
-        """The error message of a script that must fail."""
+        """Run a script that must fail; return what it printed to standard error."""
         done = self(script)
         assert done.returncode != 0, f"{script} succeeds\n{done.stdout}"
         return done.stderr

@@ -26,13 +26,13 @@ SLOW = {"resnet_cpp"}
 
 
 def agrees(shown: str, printed: str) -> bool:
-    """Whether a program printed what a page shows."""
+    """Return True if a page shows the output of a program; `...` on the page stands for any text."""
     checker, flags = doctest.OutputChecker(), doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     return checker.check_output(shown.strip() + "\n", printed.strip() + "\n", flags)
 
 
 def run(page: Path, shell: Shell) -> int:
-    """Run the blocks of a page; the number of commands among them."""
+    """Run the blocks of a page; return the number of commands among them."""
     printed: str | None = None
     count = 0
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ def test_page(page: Path, shell: Shell) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_pages_write_below_build(page: Path) -> None:
-    """Pages leave nothing in the checkout, and no file has the name of another page's or the README's folder."""
+    """Pages write below build/ only, and put no file into a folder that the README uses for another project."""
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
     written = [named[1] for _, content in blocks if (named := FILE.match(content.partition("\n")[0])) is not None]
     written += [path for _, content in blocks for path in re.findall(r"(?<=\s-o )\S+", content)]

@@ -121,7 +121,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 
 def test_files_that_decisions_name_exist() -> None:
-    """Also those that are named without their folder."""
+    """Decision notes name existing Python files only, also where a note omits the folder."""
     names = [
         p.as_posix() for top in ("aotc", "codegen", "tests", "benchmarks", "docs") for p in (ROOT / top).rglob("*.py")
     ]

@@ -3,11 +3,12 @@
 
     tile[0:n] = matrices_uint8_int8(x[...], w[...], sizes and distances)
 
-The result has the sums of 16 outputs of each block at each position, one position after the other.
-A register has 16 rows of 64 bytes: of the data, a row is what a step of the reduction reads at a
-position; of the weights, four steps of 16 outputs.  Four registers of sums are multiplied at a
-time, for two registers of positions and two blocks. (Intel 64 and IA-32 Architectures Software
-Developer's Manual, volume 1, chapter 18: LDTILECFG, TILELOADD, TDPBUSD.)
+The result is an array of sums with axes (position, block, output), for blocks of 16 outputs. A tile
+register has 16 rows of 64 bytes. In a register of data, a row holds the bytes that one reduction
+step reads at one position; in a register of weights, a row holds four bytes for each output of a
+block. Four registers accumulate sums at a time: those of two registers of positions by two blocks.
+(Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18: LDTILECFG,
+TILELOADD, TDPBUSD.)
 """
 
 from collections.abc import Iterator
@@ -21,20 +22,21 @@ from aotc.tir.instruction_definition import Instruction, define_memory_micro_ker
 from aotc.tir.int4_unpacking import int4_variant_of_kernel_name, unpack_int4, widen_bytes_c_text
 from aotc.tir.int8_dot_products import BYTES_PER_DOT, INT8_DTYPES
 
-#: Rows of a register, bytes of one, and numbers of int32 in it.
+#: Rows of a tile register, bytes of a row, and outputs of a block (int32 values in a row).
 AMX_TILE_ROWS: Final = 16
 AMX_TILE_ROW_BYTES: Final = 64
 OUTPUTS_PER_BLOCK: Final = AMX_TILE_ROW_BYTES // BYTES_PER_DOT
-#: What a function takes beside data and weights.
+#: Integer arguments of a kernel after data and weights. The reduction is a loop over n2, around a
+#: loop over n1, around a loop over contiguous steps.
 SIZE_ARGUMENT_NAMES: Final = (
-    "rows",  # positions
-    "pitch",  # bytes from the data of one to that of the next one
-    "blocks",  # of 16 outputs
-    "apart",  # bytes from the weights of one to those of the next one
-    "width",  # bytes of a step of the reduction, a multiple of 4 up to 64; the data of the next one follows
-    "steps",  # and so do its weights
-    *("n1", "x1", "w1"),  # all of this so many times, at these distances of data and weights
-    *("n2", "x2", "w2"),  # and that
+    "rows",  # number of positions
+    "pitch",  # bytes between the data of consecutive positions
+    "blocks",  # number of blocks of 16 outputs
+    "apart",  # bytes between the weights of consecutive blocks
+    "width",  # bytes of data that a step reads at a position: a multiple of 4, up to 64
+    "steps",  # number of steps
+    *("n1", "x1", "w1"),  # iterations of the loop, and bytes of data and of weights per iteration
+    *("n2", "x2", "w2"),  # iterations of the loop, and bytes of data and of weights per iteration
 )
 
 

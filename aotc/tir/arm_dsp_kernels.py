@@ -6,14 +6,14 @@ instruction).
     tile[0:8] = pairs2x4(col[0:8 * g], w[0:16 * g])  # sums of four outputs by two positions
     tile[0:4] = bytes1x4(x[0:n], w[0:16 * g])        # sums of four outputs of one position
 
-Weights are in groups of four steps of four outputs, "4o4i".  SXTB16 takes bytes 0 and 2 of a word,
-or 1 and 3: steps 0 and 2 of a group are one pair, 1 and 3 the other one, and lie so for each
-position in turn:
+Weights are in groups of four reduction steps of four outputs, "4o4i". SXTB16 widens bytes 0 and 2
+of a word, or bytes 1 and 3, to a pair of int16. So the four data bytes of a group become two pairs,
+steps (0, 2) and steps (1, 3), and `col` holds the pairs of both positions alternately:
 
     pairs of a group: position 0 (0, 2), position 1 (0, 2), position 0 (1, 3), position 1 (1, 3)
 
-A tile is a function by itself, in assembly: its eight sums, four operands and two pointers are all
-registers there are, and a C compiler that sees a loop around it keeps some of them in memory.
+A tile is computed by a function in assembly: its eight sums, four operands and two pointers occupy
+all registers, and a C compiler that sees the loop around them would keep some of them in memory.
 """
 
 from collections.abc import Iterator

@@ -324,7 +324,7 @@ def as_expr(value: Operand, like: Expr | None = None) -> Expr:
     return value  # type: ignore[return-value]
 
 
-#: What operations on indices that are known are folded by.
+#: Functions that compute an operation on two index literals, for constant folding.
 _INTEGER_FOLDERS: Final[Mapping[str, Callable[[int, int], int]]] = {
     **{op: getattr(operator, op) for op in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge")},
     "floordiv": operator.floordiv, "floormod": operator.mod, "min": min, "max": max,
@@ -332,8 +332,10 @@ _INTEGER_FOLDERS: Final[Mapping[str, Callable[[int, int], int]]] = {
 
 
 def _convert_to_common_type(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr]:
-    """Convert Python numbers among two operands to the type of the other; raise TypeError if types
-    differ.
+    """Return two operands as expressions of one type: a Python number becomes a constant of the
+    type of the expression that it is combined with.
+
+    Raise TypeError if two expressions differ in dtype or lanes.
     """
     left = as_expr(a, b if not isinstance(b, (bool, int, float)) else None)  # type: ignore[arg-type]
     right = as_expr(b, left)
@@ -343,8 +345,10 @@ def _convert_to_common_type(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr
 
 
 def binary(op: str, a: Operand, b: Operand) -> Expr:
-    """`a op b`, folded where both are index literals or one is a neutral element; numbers adopt the
-    other's dtype.
+    """Return `a op b`, folded where both operands are index literals or one is a neutral element.
+
+    A Python number gets the type of the expression that it is combined with; raise TypeError if two
+    expressions differ in dtype or lanes.
     """
     left, right = _convert_to_common_type(op, a, b)
     if op in ("min", "max") and isinstance(left, Const):

@@ -5,10 +5,11 @@ text.
     word_uint8(x[i:4])                       # four neighboring bytes as the bits of an int32
     dot4_uint8_int8_x16(acc, word, w[j:64])  # acc[k] + the sum of the products of word[k] and w[4 * k : 4 * k + 4]
 
-The second operand has four bytes in each number of int32, the third one four times as many bytes as
-there are numbers. Sums wrap around as those of int32 do; no product and no part of a sum is
-saturated.  Where a processor multiplies operands of one signedness only, the sign bits of the other
-operand are flipped, which adds 128 to each byte.
+The second operand holds four bytes in each int32 lane, the third operand has four bytes for each
+lane. Sums wrap around at 32 bits; neither products nor partial sums saturate. If an instruction
+expects an operand of the opposite signedness (VNNI multiplies uint8 by int8), the operand's sign
+bits are flipped, which changes each byte by 128, and 128 times the sum of the operand that it is
+multiplied with is added or subtracted to correct the result.
 """
 
 from collections.abc import Callable, Iterator

@@ -8,9 +8,10 @@ of rounding.
     run_kernel(kernel, [x, w])                 # [y], flat
     run = compile_kernel(kernel)               # for repeated runs: run([x, w])
 
-The threads of a team, or of a GPU block, run one after the other, each from one barrier to the
-next; blocks run one after the other.  The 32 threads of a warp synchronize at each warp-level
-instruction.
+GPU blocks run one after another. The threads of a GPU block, or of a team of CPU threads, are
+interleaved at barriers: the first thread runs to its first barrier, then the second thread, and so
+on; then each runs to its second barrier. The 32 threads of a warp are interleaved at warp-level
+instructions as well.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class CompiledKernel:
             )
 
     def _run_threads_between_barriers(self, threads: Iterable[Iterator[None]]) -> None:
-        """Run all threads one after the other from barrier to barrier, until they end."""
+        """Run each thread to its next barrier, and repeat this until all threads have ended."""
         runs = tuple(threads)
         warps = [runs[k : k + THREADS_PER_WARP] for k in range(0, len(runs), THREADS_PER_WARP)]
         waiting_count = len(runs)
@@ -168,8 +169,8 @@ class CompiledKernel:
                 raise self._barrier_divergence_error(text)
 
     def _run_warp_to_barrier(self, warp: Sequence[Iterator[Any]]) -> int:
-        """Run the threads of a warp to the next barrier and return how many reach it; the others
-        have ended.
+        """Run the threads of a warp to the next barrier and return how many threads reach it; a
+        thread that does not reach it has ended.
         """
         while True:
             events = [next(run, self) for run in warp]

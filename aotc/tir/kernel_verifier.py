@@ -98,10 +98,10 @@ def _needs_gpu(stmt: Stmt, shared_memory_buffers: Container[Buffer]) -> bool:
 class _Scope:
     """The context of a statement: enclosing loops, conditions and visible registers.
 
-    visible   visible registers
-    ranges    known ranges of loop variables, and of registers that hold an index
-    around    enclosing loops, constant registers and conditions, the outermost first; None if the number of
-              executions depends on data
+    visible    visible registers
+    ranges     known ranges of loop variables, and of registers that hold an index
+    contexts   enclosing loops, constant registers and conditions, the outermost first; None if the
+               number of executions depends on data
     """
 
     visible: frozenset[Var] = frozenset()

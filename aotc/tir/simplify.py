@@ -46,9 +46,13 @@ class _SimplifierScope:
     """The ranges of variables in a scope, with memoized facts about expressions.  Ranges are
     shared, not copied.
 
-    found   intervals of expressions; without memoization the work would be exponential in the depth
-    forms   linear forms of index expressions, by identity, each with the expression to keep it alive
-    made    simplified expressions by identity: a shared subexpression is simplified once and stays shared
+    known              ranges of variables
+    interval_by_expr   intervals of expressions; without memoization the work would be exponential
+                       in the depth
+    forms              linear forms of index expressions, by identity, each with the expression to
+                       keep it alive
+    simplified_by_id   simplified expressions by identity, each with the original expression to keep
+                       it alive: a shared subexpression is simplified once and stays shared
     """
 
     known: Ranges

@@ -89,11 +89,11 @@ _ASSUMED_TRIP_COUNT: Final = 128
 class CooperativeRow:
     """One iteration (row) of a loop nest, to be executed by several threads of a GPU block.
 
-    nest     the loops around the row; no loops for a single row
-    own      scratch that each iteration fills anew
-    common   the part of that scratch through which threads pass values to each other
-    across   True if accesses are contiguous along the rows rather than within a row
-    widest   iterations of the longest loop that threads share
+    nest                the loops around the row; no loops for a single row
+    iteration_scratch   scratch that each iteration fills anew
+    common              the part of that scratch through which threads pass values to each other
+    across              True if accesses are contiguous along the rows rather than within a row
+    widest              iterations of the longest loop that threads share
     """
 
     nest: ParallelNest
@@ -385,7 +385,7 @@ class _RowThreadWriter:
 
     lane             index of the thread within its row
     threads          number of threads of the row
-    own              scratch of the thread itself
+    thread_scratch   scratch of which each thread has its own copy
     ok               conditions under which the row exists
     inside           scratch of inner rows, which is allocated in `stack` and `shared`
     gpu              the device, with the shared memory that is left

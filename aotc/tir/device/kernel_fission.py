@@ -64,9 +64,10 @@ class KernelPart:
     """A part of a kernel: a loop of independent iterations, or consecutive statements for one
     thread.
 
-    before   declarations of the registers that the part uses, recomputed or reloaded
-    stmts    a single loop whose iterations are independent, or statements that one thread executes
-    own      scratch of which each iteration needs its own copy
+    before              declarations of the registers that the part uses, recomputed or reloaded
+    stmts               a single loop whose iterations are independent, or statements that one
+                        thread executes
+    iteration_scratch   scratch of which each iteration needs its own copy
     """
 
     before: tuple[Stmt, ...]

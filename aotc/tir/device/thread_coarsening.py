@@ -71,15 +71,17 @@ _MAX_UNROLLED_WINDOW_ITERATIONS: Final = 7
 class Coarsening:
     """A loop each of whose iterations executes `lanes` neighboring iterations of the original loop.
 
-    loop       the loop over groups of iterations
-    lanes      iterations per group
-    ranges     ranges of variables
-    changing   registers that are assigned to after their declaration
-    lane       variable of the iteration within a group
-    values     for original registers, their values as index expressions or array elements
-    stack      the arrays
-    moved      number of accesses of several elements
-    single     number of accesses of one element although its neighbors are accessed as well
+    loop                   the loop over groups of iterations
+    lanes                  iterations per group
+    ranges                 ranges of variables
+    changing               registers that are assigned to after their declaration
+    lane                   variable of the iteration within a group
+    values                 for original registers, their values as index expressions or array
+                           elements
+    stack                  the arrays
+    vector_access_count    number of accesses of several elements
+    element_access_count   number of accesses of one element although its neighbors are accessed as
+                           well
     """
 
     loop: For

@@ -55,14 +55,14 @@ class BarrierPhases:
     """The statements of a loop over threads or blocks, split at barriers; accesses to memory that
     is only read are left out.
 
-    ranges     the ranges of variables, including the new variables of loops around barriers
-    written    buffers that the loop writes, without memory that each iteration has for itself
-    changing   registers that are assigned to after their declaration
-    rounds     the new variables of loops around barriers, each with one value for all threads
-    found      the statements of each phase; where conditions decide, a superset of the statements
-               that run
-    problem    the error in the use of barriers; None if there is none
-    present    the statements collected for the current phase
+    ranges        the ranges of variables, including the new variables of loops around barriers
+    written       buffers that the loop writes, without memory that each iteration has for itself
+    changing      registers that are assigned to after their declaration
+    rounds        the new variables of loops around barriers, each with one value for all threads
+    phase_stmts   the statements of each phase; where conditions decide, a superset of the
+                  statements that run
+    problem       the error in the use of barriers; None if there is none
+    present       the statements collected for the current phase
     """
 
     ranges: Ranges
@@ -204,9 +204,9 @@ def _has_divergent_barrier(loop: For, *, within_warp: bool) -> bool:
 class _DivergenceAnalysis:
     """Fixpoint analysis of thread-dependent (divergent) registers.
 
-    thread   the variable of the loop over threads
-    own      registers whose values may differ between threads; grows until the fixpoint
-    warp     compare the threads of one warp only, instead of all threads of a block
+    thread                the variable of the loop over threads
+    divergent_registers   registers whose values may differ between threads; grows until the fixpoint
+    warp                  compare the threads of one warp only, instead of all threads of a block
     """
 
     thread: Var

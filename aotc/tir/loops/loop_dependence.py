@@ -265,12 +265,12 @@ class _IndexLinearizer:
     The variable of a loop that begins at 5 * i is represented as 5 * i + v, with a new variable v
     that begins at 0.
 
-    ranges      the ranges of the variables
-    closely     see `collect_accesses`
-    lasts       for a loop variable, upper bounds that are linear forms of other variables
-    moved       for a variable of a loop that does not begin at a constant, its begin plus the new
-                variable
-    registers   the values of index registers, which replace the registers
+    ranges              the ranges of the variables
+    closely             see `collect_accesses`
+    lasts               for a loop variable, upper bounds that are linear forms of other variables
+    shifted_loop_vars   for a variable of a loop that does not begin at a constant, its begin plus
+                        the new variable
+    registers           the values of index registers, which replace the registers
     """
 
     ranges: Ranges

@@ -118,9 +118,9 @@ def vectorize_stmt(
 class _ScalarDefinitions:
     """Scalar definitions of registers, for expressions that are computed element by element.
 
-    changed   registers that are assigned to after their declaration
-    reads     loads may be repeated where a register is used, as no store comes between
-    made      for each register, the expression it is computed from
+    changed       registers that are assigned to after their declaration
+    reads         True if loads may be repeated where a register is used, as no store comes between
+    definitions   for each register, the expression it is computed from
     """
 
     changed: frozenset[Var]

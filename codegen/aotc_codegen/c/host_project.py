@@ -397,12 +397,13 @@ def emit_host_project(
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
-    others     if the target has several instruction sets: the program compiled for each but the
-               first, in order
-    accuracy   requested accuracy mode, which is recorded in the metadata
-    passes     names of the passes that produced the program, which are recorded in the metadata
-    numerics   identifiers of the numerical behavior of the program and of each of `other_programs`
-    cflags     C compiler flags of the user, which build files append to the target's flags
+    other_programs   if the target has several instruction sets: the program compiled for each but
+                     the first, in order
+    accuracy         requested accuracy mode, which is recorded in the metadata
+    passes           names of the passes that produced the program, which are recorded in the metadata
+    numerics         identifiers of the numerical behavior of the program and of each of
+                     `other_programs`
+    cflags           C compiler flags of the user, which build files append to the target's flags
 
     Raise AotcError: code "name" if the program's name cannot be used in C, "memory" if a run needs
     more memory than the target has, "output" if a file cannot be written.

@@ -100,8 +100,8 @@ class AttentionChain:
     first, middle, second   the products and the group of stages between them
     scores                  the tensor of the first product's stage that the group reads
     weights                 the tensor of the group that the second product reads
-    moved                   a permutation of the second product's results, in which they are stored;
-                            None for none
+    permutation             the permutation in which the second product's results are stored; None if
+                            they are not permuted
     absorbed                groups that the nest replaces, in addition to that of the second product
     """
 

@@ -155,12 +155,12 @@ def _unit_vectors_per_single_row_tile(gates: int, target: Target) -> int:
 class _RecurrenceTiling:
     """Tile sizes of a recurrent layer on a CPU.
 
-    lanes     elements of a vector
-    vectors   adjacent vectors of units in a tile of one row
-    wide      adjacent vectors of units in a tile of several rows
-    rows      largest number of rows of a tile
-    block     steps whose inputs are multiplied together
-    beside    True if the next block's inputs are multiplied in the loop of the recurrence
+    lanes                   elements of a vector
+    vectors                 adjacent vectors of units in a tile of one row
+    wide                    adjacent vectors of units in a tile of several rows
+    rows                    largest number of rows of a tile
+    block                   steps whose inputs are multiplied together
+    multiplies_next_block   True if the next block's inputs are multiplied in the loop of the recurrence
     """
 
     layer: RecurrentLayer

@@ -18,33 +18,44 @@ how the indices of the operands depend on the axes, never by the name of an oper
 
 Modules, in the order in which a contraction passes through them:
 
-    contraction_index_analysis  the axes, and the operands' indices as affine expressions of them
-    cpu_tilings_vector_along_weights  CPU tilings whose vectors run along the weights
-    cpu_tilings_vector_along_data  CPU tilings whose vectors run along the data
-    int8_depthwise          CPU tilings of int8 depthwise convolutions, four kernel offsets per dot product
-    tile_segments           splits an axis into tiles of equal size and a remainder
-    operand_staging         copies an operand with its padding to scratch, so that vector loads need no bounds checks
-    tiling_candidate        completes a tiling: partial sums, scratch memory, estimated cost
-    tiling_cost             the cost model: cycles of a tiling, tile sizes that fit the registers
-    tiling_choice           picks the cheapest tiling, or the one that a measurement recorded
-    tiling                  a tiling as data: loops, products, reduction, output
-    tile_loop_nest          emits the loops and multiply-adds of a tiling
-    epilogue                emits the code after the accumulation: bias, activation, requantization, stores
-    grouped_dot_steps       reduction steps that issue several dot-product instructions
-    arm_dsp                 int8 GEMM micro-kernels of Cortex-M with the DSP extension
-    arm_mve                 int8 GEMM micro-kernels of Cortex-M with Helium (MVE)
-    x86_amx                 int8 GEMM micro-kernels of x86 with AMX tiles
-    gpu_block_tiles         one tile of the output per GPU thread block, operands in shared memory
-    gpu_block_tile_shape    the tile of a GPU thread block: its threads, shared memory and estimated cost
-    gpu_tensor_cores        multiplies block tiles by tensor cores (float16, bfloat16, TF32)
-    gpu_dp4a                multiplies int8 block tiles by dp4a
-    shared_memory_copies    asynchronous copies from global to shared memory
-    gpu_split_reduction     matrix-vector products: the threads of a block split the reduction
-    untiled_contraction     the loop nest of the definition, used where no tiling applies
+    contraction_index_analysis         the axes, and the operands' indices as affine expressions of
+                                       them
+    cpu_tilings_vector_along_weights   CPU tilings whose vectors run along the weights
+    cpu_tilings_vector_along_data      CPU tilings whose vectors run along the data
+    int8_depthwise                     CPU tilings of int8 depthwise convolutions, four kernel
+                                       offsets per dot product
+    tile_segments                      splits an axis into tiles of equal size and a remainder
+    operand_staging                    copies an operand with its padding to scratch, so that vector
+                                       loads need no bounds checks
+    tiling_completion                  completes a tiling: partial sums, scratch memory, estimated
+                                       cost
+    tiling_cost                        the cost model: cycles of a tiling, tile sizes that fit the
+                                       registers
+    tiling_choice                      picks the cheapest tiling, or the one that a measurement
+                                       recorded
+    register_tiling_types              a tiling as data: loops, products, reduction, output
+    tile_loop_nest                     emits the loops and multiply-adds of a tiling
+    epilogue                           emits the code after the accumulation: bias, activation,
+                                       requantization, stores
+    arm_multi_group_dot_steps          reduction steps that issue several dot-product instructions
+    arm_dsp                            int8 GEMM micro-kernels of Cortex-M with the DSP extension
+    arm_mve                            int8 GEMM micro-kernels of Cortex-M with Helium (MVE)
+    x86_amx                            int8 GEMM micro-kernels of x86 with AMX tiles
+    gpu_block_tiles                    one tile of the output per GPU thread block, operands in
+                                       shared memory
+    gpu_block_tile_shape               the tile of a GPU thread block: its threads, shared memory
+                                       and estimated cost
+    gpu_tensor_cores                   multiplies block tiles by tensor cores (float16, bfloat16,
+                                       TF32)
+    gpu_dp4a                           multiplies int8 block tiles by dp4a
+    shared_memory_copies               asynchronous copies from global to shared memory
+    gpu_split_reduction                matrix-vector products: the threads of a block split the
+                                       reduction
+    untiled_contraction                the loop nest of the definition, used where no tiling applies
 
 Packed layouts appear only in the indices of an operand (`o // 32, k, o % 32`);
-`index_space.ChannelSplit` makes them affine within a tile.  Tile sizes are constants; the number of
-tiles (`tile_segments.TileSegment.count`) becomes a trip count.
+`contraction_index_analysis.ChannelSplit` makes them affine within a tile. Tile sizes are constants;
+the number of tiles (`tile_segments.TileSegment.count`) becomes a trip count.
 """
 
 from contextlib import suppress

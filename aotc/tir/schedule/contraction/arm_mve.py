@@ -134,13 +134,13 @@ def _schedule_depthwise_convolution(request: TilingRequest) -> _ArmMveSchedule:
 class _ArmMveSchedule:
     """The MVE schedule of one contraction.
 
-    req, data   the contraction and its data
-    at          the axes that positions are counted along
-    taps        reduction axes for each point of which a run is gathered
-    run         contiguous bytes of the data at one kernel offset; 0 if a run consists of channels
-    inner       variables that count the elements of a run
-    apart       bytes between the weights of consecutive taps, for depthwise convolutions
-    spread      for a value that is equal for all outputs, the buffer filled with it
+    req, data          the contraction and its data
+    at                 the axes that positions are counted along
+    taps               reduction axes for each point of which a run is gathered
+    run                contiguous bytes of the data at one kernel offset; 0 if a run consists of channels
+    inner              variables that count the elements of a run
+    tap_stride_bytes   bytes between the weights of consecutive taps, for depthwise convolutions
+    spread             for a value that is equal for all outputs, the buffer filled with it
     """
 
     req: TilingRequest

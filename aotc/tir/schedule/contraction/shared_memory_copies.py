@@ -161,16 +161,16 @@ class VectorPiece:
 class TileOperand:
     """One operand of a thread block's product: rows of the data, or columns of the weights.
 
-    whole     the operand with its axes
-    first     offset of the operand in shared memory
-    held      registers for the elements that a thread copies
-    count     rows or columns for which each thread has accumulators
-    threads   threads of a group along the rows or columns
-    own       function that returns a row or column of a thread
-    pitch     elements of shared memory between consecutive steps or (if `deep`) rows or columns
-    tile      index of the block's tile
-    piece     vectors that are copied at once; None for single elements
-    deep      the contiguous axis, in global and shared memory, is that of the reduction steps
+    whole       the operand with its axes
+    first       offset of the operand in shared memory
+    registers   registers for the elements that a thread copies
+    count       rows or columns for which each thread has accumulators
+    threads     threads of a group along the rows or columns
+    own         function that returns a row or column of a thread
+    pitch       elements of shared memory between consecutive steps or (if `deep`) rows or columns
+    tile        index of the block's tile
+    piece       vectors that are copied at once; None for single elements
+    deep        the contiguous axis, in global and shared memory, is that of the reduction steps
     """
 
     whole: ContractionOperand

@@ -177,11 +177,11 @@ class TilingRequest:
 class TilingCandidate:
     """A complete tiling with its estimated cost.
 
-    tiling      the tiling
-    workspace   scratch buffers that it needs
-    cost        estimated cycles
-    name        its kind and parameters, as in records of measurements
-    others      further tilings, for the rest of the output
+    tiling         the tiling
+    workspace      scratch buffers that it needs
+    cost           estimated cycles
+    name           its kind and parameters, as in records of measurements
+    rest_tilings   further tilings, for the rest of the output
     """
 
     tiling: RegisterTiling

@@ -116,7 +116,7 @@ class _AmxSchedule:
     pixels       axes of the data
     axes         axes that positions are counted along, at least two
     pitch        bytes of data from one position to the next
-    apart        positions from one row to the next
+    row_stride   positions from one row to the next
     run          bytes of the reduction that are contiguous
     taps         the other reduction axes: extent, distance in the data, distance in the weights
     weights      address of a weight

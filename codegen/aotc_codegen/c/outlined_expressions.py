@@ -29,8 +29,9 @@ from aotc_codegen.c.printing_scope import PrintingScope
 #: Smallest number of operations of an expression, and of its occurrences, for which it is outlined.
 MIN_OUTLINED_OPERATIONS: Final = 4
 MIN_OUTLINED_REPEATS: Final = 3
-#: Number of parameters up to which a call is shorter than any expression with enough operations. With more parameters
-#: than that, it is shorter if the expression has at least as many operations as parameters.
+#: Number of parameters up to which any expression with enough operations is outlined. An expression
+#: with more parameters is outlined if it has at least as many operations as parameters: otherwise
+#: the call is no shorter than the expression.
 MAX_PARAMETERS_OF_SHORT_CALL: Final = 8
 
 
@@ -86,8 +87,8 @@ class ExpressionOutliner:
 
 
 def parameterize_long_vector_expression(expr: Expr) -> ParameterizedExpression | None:
-    """Return the shape of a vector expression; None for short ones and for dtypes that are printed
-    in several ways.
+    """Return a vector expression with parameters for its loads and variables; None if a call would
+    be no shorter than the expression, or if one of its dtypes has several C forms.
     """
     if expr.lanes == 1:
         return None
@@ -104,8 +105,9 @@ def parameterize_long_vector_expression(expr: Expr) -> ParameterizedExpression |
         return with_operands(node, tuple(map(replace_leaves_by_parameters, operands(node))))
 
     body = replace_leaves_by_parameters(expr)
-    few = operations < MIN_OUTLINED_OPERATIONS or len(param_of_leaf) > max(MAX_PARAMETERS_OF_SHORT_CALL, operations)
-    if few or any(map(_has_several_c_forms, (expr.dtype, *(node.dtype for node in param_of_leaf)))):
+    max_parameters = max(MAX_PARAMETERS_OF_SHORT_CALL, operations)
+    is_short = operations < MIN_OUTLINED_OPERATIONS or len(param_of_leaf) > max_parameters
+    if is_short or any(map(_has_several_c_forms, (expr.dtype, *(node.dtype for node in param_of_leaf)))):
         return None
     params = tuple(param_of_leaf.values())
     return ParameterizedExpression(f"{params}: {body!r}", body, params, tuple(param_of_leaf))

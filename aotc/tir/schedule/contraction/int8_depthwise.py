@@ -69,7 +69,7 @@ from aotc.tir.stmt import Declare, For, If, loop_nest
 CANDIDATE_TILE_COLUMNS: Final = (7, 6, 5, 4, 3, 2)
 #: Largest number of vector products of a row that is fully unrolled.
 MAX_UNROLLED_VECTOR_PRODUCTS: Final = 100
-#: Largest share of the L1 cache for the panel of a row; the rows of data and the results need the other part.
+#: Largest share of the L1 cache that the panel of a row may fill; the rest holds data and results.
 MAX_PANEL_SHARE_OF_L1: Final = 0.5
 #: Bytes of the shortest vectors.
 MIN_VECTOR_BYTES: Final = 16
@@ -201,9 +201,11 @@ def _panel_entry_count(columns: int, step: int, kernel_columns: int, dilation: i
 def _kernel_axes_across_and_along_rows(
     request: TilingRequest, split: ChannelSplit, column: Var
 ) -> tuple[list[te.Axis], list[te.Axis]]:
-    """Return the reduction axes that do not, and that do, move along the columns of the data.
+    """Return the kernel axes that move across the rows of the data, and the kernel axes (none or
+    one) that move along the columns.
 
-    Raise Irregular if several move along the columns.
+    If no axis moves across rows, all axes count as moving across rows. Raise Irregular if several
+    axes move along the columns.
     """
     taps = [(v, n) for v, n in request.contraction.reduce_axes if n > 1]
     column_index_vars = {var for d in split.a if column in d.variables_of_index for var in d.variables_of_index}
@@ -232,7 +234,7 @@ class _InterleavedPanels:
     along            the columns of the kernel
     weights, panel   the buffers of weights and data
     fill             value of the data outside of its range
-    is_per_tile      True if the panel is filled for each tile of columns, False if it is filled for each row
+    is_per_tile      True if the panel is filled for each tile of columns, False if for each row
     """
 
     split: ChannelSplit
@@ -317,6 +319,13 @@ class _InterleavedPanels:
         return [self.across[k : k + BYTES_PER_DOT] for k in range(0, len(self.across), BYTES_PER_DOT)]
 
     @property
+    def first_new_quarter(self) -> int:
+        """Number (0 to 3) of the first quarter of a vector whose channels were not computed with
+        the previous tile of channels.
+        """
+        return BYTES_PER_DOT * self.early // self.split.size
+
+    @property
     def vector_products_per_position(self) -> int:
         """Number of vector products per output position of a depthwise convolution."""
         return len(self.along) * len(self.groups_of_4_taps) * BYTES_PER_DOT
@@ -329,11 +338,12 @@ class _InterleavedPanels:
         """Return statements that rearrange the weights of a tile of channels into a panel."""
         stmts: list[Stmt] = []
         size, column = self.split.size, Var("column")
-        new = BYTES_PER_DOT * self.early // size
         kernel = dict.fromkeys(self.along[0], column)
         for number, group in enumerate(self.groups_of_4_taps):
             places = [_operand_address(self.b, {**values_of_vars, **tap, **kernel}) for tap in group]
-            for k, value in islice(enumerate(self.load_and_interleave(self.b, places, stmts)), new, None):
+            for k, value in islice(
+                enumerate(self.load_and_interleave(self.b, places, stmts)), self.first_new_quarter, None
+            ):
                 index = (column * len(self.groups_of_4_taps) + number) * (BYTES_PER_DOT * size) + k * size
                 stmts.append(Store(self.weights, simplify(index, {}), value))
         return loop_nest([(column, as_expr(len(self.along)))], Block(stmts))
@@ -394,9 +404,8 @@ class _InterleavedPanels:
         """
         stmts: list[Stmt] = []
         size = self.split.size
-        new = BYTES_PER_DOT * self.early // size
         for number, values in enumerate(self._interleaved_data_of_entry(values_of_vars, border_reference_entry, stmts)):
-            for k, value in islice(enumerate(values), new, None):
+            for k, value in islice(enumerate(values), self.first_new_quarter, None):
                 index = (entry * len(self.groups_of_4_taps) + number) * (BYTES_PER_DOT * size) + k * size
                 stmts.append(Store(self.panel, simplify(index, {}), value))
         return Block(stmts)
@@ -528,7 +537,7 @@ class _InterleavedPanels:
         lanes = self.split.size // BYTES_PER_DOT
         name = dot_instruction_name(self.panel.dtype, self.weights.dtype, lanes)
         words = load_words_instruction_name(self.panel.dtype, lanes)
-        for i, k in enumerate(range(self.early // lanes, BYTES_PER_DOT)):
+        for i, k in enumerate(range(self.first_new_quarter, BYTES_PER_DOT)):
             yield Assign(
                 accumulators[0][i, column], call(name, accumulators[0][i, column], call(words, data[k]), weights[k])
             )

@@ -454,7 +454,7 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
                 if interleaves_projection
                 else None
             )
-            products = self._multiply_state_of_single_sequence(time_block, step, unit, following)
+            products = self._multiply_state_of_single_sequence(time_block, unit, following)
         else:
             products = self._multiply_rows_by_weights(
                 self.before, lambda row: row * layer.hidden, layer.batch, self.r, unit, self._store_recurrent_product
@@ -481,7 +481,7 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
         return Store(self.gates, row * self.layer.padded_columns_per_product_row + column, value)
 
     def _multiply_state_of_single_sequence(
-        self, time_block: Expr, time_step: Expr, unit: Expr, interleaved_product: _PartialProduct | None
+        self, time_block: Expr, unit: Expr, interleaved_product: _PartialProduct | None
     ) -> Stmt:
         """Return h R of a single sequence for a tile's units, interleaved with x W + b of the next
         block of time steps.

@@ -6,6 +6,8 @@ for i in 0..4: for j in 0..8: y[i * 8 + j] = x[i * 8 + j]     ->  for i in 0..32
 for i in 0..9: y[i] = i < 2 ? 0 : x[i - 2]                    ->  a loop to 2, one from 2 to 9     split_loops
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -247,10 +249,10 @@ def copy_buffer_loop(source: Buffer, target: Buffer) -> Stmt:
     return forall(i, target.size, Store(target, i, Load(source, i)))
 
 
-def fill_buffer_loop(buffer: Buffer, value: int = 0) -> Stmt:
-    """Return a loop that fills a buffer with a number."""
-    i = Var("i")
-    return forall(i, buffer.size, Store(buffer, i, const(value, buffer.dtype)))
+def fill_buffer_loop(buffer: Buffer, value: int | Expr = 0) -> Stmt:
+    """Return a loop that stores a value to all elements of a buffer."""
+    i, element = Var("i"), const(value, buffer.dtype) if isinstance(value, int) else value
+    return forall(i, buffer.size, Store(buffer, i, element))
 
 
 def unrolled_iterations(loop: For) -> Iterator[Stmt]:

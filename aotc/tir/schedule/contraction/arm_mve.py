@@ -29,6 +29,7 @@ from aotc.tir import (
     as_expr,
     call,
     const,
+    fill_buffer_loop,
     linear_form,
     new_private_scratch_buffer,
     substitute,
@@ -191,7 +192,7 @@ class _ArmMveSchedule:
             parts.append(compute_output_channels(as_expr(outputs - rest), rest))
         nest = loop_nest(self.at.axes, Block((*first, *parts)), "independent")
         start = spare.fill_padding_buffer(self.req.contraction.fill)
-        start += [_fill_buffer_loop(buffer, value) for value, buffer in self.spread.items()]
+        start += [fill_buffer_loop(buffer, value) for value, buffer in self.spread.items()]
         scratch = [col] * self.needs_im2col + spare.all_padding_buffers
         whole = Block((*self.data.before, *start, nest))
         return ContractionNest(whole, (tile, *self.spread.values()), (*self.data.workspace, *scratch))
@@ -295,12 +296,6 @@ class _ArmMveSchedule:
             size = min(MAX_SUMS_PER_CALL, self.req.output_channel_axis[1])
             broadcast_buffers[value] = new_private_scratch_buffer("spread", DType("int32"), size, "stack")
         return Load(broadcast_buffers[value], as_expr(0), channel_count)
-
-
-def _fill_buffer_loop(buffer: Buffer, value: Expr) -> Stmt:
-    """Return a loop that stores a value to all elements of a buffer."""
-    i = Var("i")
-    return forall(i, buffer.size, Store(buffer, i, value))
 
 
 def _int8_clamp_range_and_clamped_value(value: Expr) -> tuple[int, int, Expr]:

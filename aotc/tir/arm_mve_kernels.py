@@ -7,9 +7,9 @@ register.
     tile[0:n] = byte_taps(col[0:t * n], w[0:...], t, apart)      # sums of n channels, each with weights of its own
     y[0:n] = requantize_twice(tile[0:n], bias[0:n], multiplier[0:n], shift[0:n], zero, low, high)
 
-Rows are of any length: Helium leaves out what is behind the end (Arm, "Armv8-M Architecture
-Reference Manual", loops with tail predication).  VMLADAVA adds 16 products to a number in an even
-register; what widens or narrows in memory takes its address from a low register.
+Rows have any length: in loops with tail predication, Helium masks the lanes beyond the end (Arm,
+"Armv8-M Architecture Reference Manual"). VMLADAVA adds 16 products to an even-numbered scalar
+register; loads that widen and stores that narrow need their address in a low register (r0 to r7).
 """
 
 from collections.abc import Iterator

@@ -4,8 +4,8 @@
 with_float_abi(get_target("cortex-m4"), "softfp")        # the FPU computes, integer registers pass floats
 with_float_abi(get_target("cortex-m4"), "soft")          # no instruction of the FPU
 
-A program links only with libraries of the same ABI: what is linked with code of a vendor follows
-that code.
+A program links only with libraries of the same ABI: code that is linked with a vendor's library
+must be compiled for the ABI of that library.
 """
 
 from collections.abc import Sequence

@@ -16,13 +16,13 @@ from aotc.ir import DTYPES, DType, frozen
 class InstructionText:
     """The spelling of an instruction in one language.
 
-    call      an expression: {0} is the first operand, {0:13} one that binds at least as
-              tightly as a product, {f} stands behind functions of float32
-    level     how tightly the call binds, in C's order of precedence
-    dialects  the languages that say it so; none for all
-    lanes     whether it is of one number ("one"), of vectors ("many"), or of both ("")
-    function  a definition that stands in front of kernels that use it; $inline is what
-              functions begin with
+    call      template of an expression: {0} is the first operand, {0:13} the operand in parentheses
+              unless it binds at least as tightly as a product, {f} the suffix of float32 functions
+    level     precedence of the call in C; a larger number binds tighter
+    dialects  the languages that have this spelling; empty for all languages
+    lanes     "one" for scalars, "many" for vectors, "" for both
+    function  definition that is printed before kernels that use it; $inline stands for the
+              specifiers of inline functions
     """
 
     call: str
@@ -36,23 +36,24 @@ class InstructionText:
 class Instruction:
     """A row of the table.
 
-    takes    the types of its operands: "float", "single", "integer", "word" or "number" for those of any one
-             type of that kind and any number of lanes, or a type such as "int32x16"
-    gives    the type of the result; "" for that of the operands
-    meaning  on numpy scalars and arrays, for what is no tensor program of `aotc.tir.functions`
-    block    it makes a square block of memory of another one, instead of a value of values:
-             its type is that of the elements, its meaning is on a matrix, and its call has
-             the addresses of the block that is written, {0}, and of the other one, {2}, each
-             followed by the distance of its rows
-    warp     the 32 threads of a warp compute it together: in the meaning, operands and result have
-             an axis of them in front.  It is the whole value of a statement, which all of them come to.
-             Where that has several lanes, its call has the address of what it makes, {0}, then its
-             operands, those of several lanes by their addresses
-    memory   a function on memory: it is the whole value of a `Store`.  Its call has the address of what it makes,
-             {0}, then those of its operands, and {n} and {m}, the lanes of the last one and of the first.  "int8x*" in
-             `takes` is any number of lanes
-    width    the lanes of its result, from its operands
-    least    the compute capability that a device needs for it, 80 for 8.0
+    takes    types of the operands: "float", "single", "integer", "word" or "number" for all types of that
+             kind, with any number of lanes; or a type such as "int32x16"
+    gives    type of the result; "" for the type of the operands
+    meaning  numpy function that computes the instruction on scalars and arrays; never called for
+             tensor programs of `aotc.tir.functions`
+    block    True if it computes a square block of memory from another block of memory: `takes` has the
+             type of the elements, and `meaning` maps a matrix. In `call`, {0} is the address of the
+             block that is written and {1} the distance of its rows, {2} and {3} are those of the block
+             that is read
+    warp     True if the 32 threads of a warp compute it together: in `meaning`, operands and result
+             have a leading axis of threads. It is the whole value of a statement, which all threads
+             of the warp execute. If the result has several lanes, {0} in `call` is the address of the
+             result; the operands follow, those with several lanes by their addresses
+    memory   True if it is a function on memory and the whole value of a `Store`. In `call`, {0} is the
+             address of the result; the addresses of the operands follow; {n} and {m} are the lanes of
+             the last and the first operand. "int8x*" in `takes` has any number of lanes
+    width    function that returns the lanes of the result for given operands
+    least    compute capability that a device needs for it, 80 for 8.0
     """
 
     name: str

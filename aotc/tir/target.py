@@ -177,9 +177,9 @@ class Target:
                      missing features
     features         processor features that the kernels require, names of `aotc_codegen.c.cpu_feature_check`
     level            the suffix of its kernels in a library that holds several versions of them
-    versions         the targets of which a library has kernels, the best first; the
-                     other fields are then those that graphs, weights and kernels
-                     outside such a library are made for
+    versions         for a library with kernels for several instruction sets, the targets of these kernels, the
+                     best first; the remaining fields then describe the machine for which graphs, weights and
+                     kernels outside of that library are made
 
     Raises AotcError (code "target") for figures that are not within `NUMERIC_FIELD_LIMITS`, and
     for spaces that leave something without a place; code "cflags" as `require_exact_math_flags`.
@@ -532,12 +532,12 @@ _MICROCONTROLLERS: Final = (CORTEX_M0PLUS, CORTEX_M4, CORTEX_M7, CORTEX_M33, COR
 
 
 def target_with_fixed_summation_order(target: Target) -> Target:
-    """Return the target whose kernels give bit-identical results on all machines, those of
-    `target_with_fixed_summation_order(C)`.
+    """Return a variant of a target whose kernels give bit-identical results on all machines: the
+    results of `target_with_fixed_summation_order(C)`.
 
-    Products are rounded before they are added, and sums have one order (`ordered`); what is
-    computed twice rather than stored, which decides along which axis a reduction runs, is that of
-    `C`.
+    Products are rounded before they are added, and sums have one order (`ordered`). The limits that
+    decide which values are recomputed instead of stored are those of `C`, since they also decide
+    along which axis a reduction runs.
     """
     budget = replace(target.budget, index_nodes=C.budget.index_nodes)
     versions = tuple(map(target_with_fixed_summation_order, target.versions))

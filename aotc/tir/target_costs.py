@@ -51,13 +51,14 @@ class Tiles:
     """Costs, in cycles, of the register tiles of contractions.
 
     latency            from the start of a multiply-add to its result
-    load               of a vector as long as the multiply-add units take in a cycle, or half of one
-    broadcast          of one element to a vector
-    finish             of a tile, beside what its elements take
-    finish_vector      of a vector of results that is stored as it is
-    finish_element     of a result that is stored by itself
-    large_copies       copies of operands that do not fit the first-level cache multiply the time by this
-    scalar_columns     where registers hold one number: columns of tiles of one row, of two rows and so on
+    load               load of a vector (or half a vector) of the size that the multiply-add units process
+                       per cycle
+    broadcast          broadcast of one element to a vector
+    finish             constant part of storing the results of a tile
+    finish_vector      store of a vector of results
+    finish_element     store of a single result
+    large_copies       factor of the time if copies of operands do not fit the first-level cache
+    scalar_columns     for targets without vectors: columns of tiles of one row, of two rows and so on
     """
 
     latency: int = 4

@@ -4,12 +4,17 @@
     # of 16 x 16 by 16 x 8 elements: what `mma` makes of c[32, 4], a[32, 4], b[32, 2]
     tensor_core_multiply_reference(c, a, b)
 
-Registers have 32 bits: two neighbors of 16 bits, or one number.  Thread 4 * g + q of a warp has, of
-a matrix on the left, register q of those that hold a row, and the fourth from there, of rows g and
-g + 8; of one on the right, those of column g; of the sum, columns 2 * q and 2 * q + 1 of rows g and
-g + 8.  Of float32, which are multiplied as TF32, there are 16 x 8 by 8 x 8 elements; of bytes, four
-to a number, 16 x 32 by 32 x 8. (PTX ISA, "Warp-level matrix instructions": mma.m16n8k16,
-mma.m16n8k8, ldmatrix.)
+A 32-bit register holds one word of a matrix: one float32, two adjacent 16-bit elements, or four
+adjacent bytes. The words of a row of the left matrix, and of a column of the right matrix, are
+numbered from 0 to 7. Thread 4 * g + q of a warp (0 <= g < 8, 0 <= q < 4) holds
+
+    of the left matrix    words q and q + 4 of rows g and g + 8
+    of the right matrix   words q and q + 4 of column g
+    of the sum            columns 2 * q and 2 * q + 1 of rows g and g + 8
+
+The matrices have 16 x 16 by 16 x 8 elements of 16 bits, 16 x 8 by 8 x 8 float32 elements, which
+are multiplied as TF32, or 16 x 32 by 32 x 8 bytes. (PTX ISA, "Warp-level matrix instructions":
+mma.m16n8k16, mma.m16n8k8, ldmatrix.)
 """
 
 import itertools
@@ -29,7 +34,7 @@ def tensor_core_multiply_reference(data_dtype: DType, weight_dtype: DType, c: Ar
     """Compute c + a @ b in numpy, each step rounded to float32; float16, bfloat16 and TF32 products
     are exact.
 
-    Products of bytes, and their sums, are those of int32.
+    Products of bytes are summed in int32.
     """
     pairs = ((a, data_dtype), (b, weight_dtype))
     left, right = (np.ascontiguousarray(e).view(kind.numpy).astype(c.dtype) for e, kind in pairs)

@@ -4,10 +4,10 @@
 at, g, bt = winograd_transform_matrices(4)  # (4, 6), (6, 3), (6, 6)
 y = at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T     # 4x4 outputs from 6x6 inputs and 3x3 weights
 
-Built by Cook and Toom's interpolation (Lavin and Gray 2015, "Fast algorithms for convolutional
-neural networks", gives the two-dimensional form).  Which points are used decides how much is lost
-to rounding: pairs around one keep the powers small.  F(4) at 0, +-sqrt(2), +-sqrt(1/2) loses a
-fifth of what 0, +-1, +-2 do.
+They are built by Toom-Cook interpolation (Lavin and Gray 2015, "Fast algorithms for convolutional
+neural networks", gives the two-dimensional form). The rounding error depends on the interpolation
+points: pairs p and 1 / p keep the powers small. F(4) with the points 0, +-sqrt(2), +-sqrt(1/2) has
+a fifth of the rounding error that it has with 0, +-1, +-2.
 """
 
 import math

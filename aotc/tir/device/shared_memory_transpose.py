@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coalesce transposing loops: stage tiles of what they read along another axis than they write in
-shared memory.
+"""Coalesce the loads of transposing loops, which read along another axis than they write: stage
+tiles of the data in shared memory.
 
 Input: loops of independent iterations, the last one along contiguous outputs. Output: the
 statements of a block for a tile of 32 x 32 iterations:

@@ -114,7 +114,7 @@ def parameterize_long_vector_expression(expr: Expr) -> ParameterizedExpression |
 
 
 def _has_several_c_forms(dtype: DType) -> bool:
-    """Return True if values of a dtype are printed as C in several ways, depending on where they
-    stand: those of bool, of narrow floats, and indices.
+    """Return True if the C type of values of a dtype depends on the context of an expression: for
+    bool, narrow floats and indices.
     """
     return dtype.is_bool or dtype.is_narrow_float or dtype == INDEX

@@ -70,8 +70,10 @@ class TilingRequest:
         return self.analysis.c
 
     def dtype_of_scratch_copy(self, operand: Buffer) -> DType:
-        """Return the element type of a copy of an operand: narrow floats are converted when they
-        are copied, without vectors only those that cannot represent the zeros of padding.
+        """Return the element type of a copy of an operand.
+
+        Narrow floats are converted to the type of the sums when they are copied; targets without
+        vectors convert only types that cannot represent zero, which padding needs.
         """
         dtype = operand.dtype
         converted = dtype.is_narrow_float and (self.lanes > 1 or not dtype.can_represent_zero)

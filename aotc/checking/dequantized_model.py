@@ -253,7 +253,7 @@ class _QuantizeDequantizeGraphBuilder(_UnroundedGraphBuilder):
     ) -> None:
         """Append QuantizeLinear of the tensor `input_name`; the result is the tensor `output_name`.
 
-        onto    names of the scale and the zero point
+        scale_and_zero_names    names of the scale and of the zero point, "" for none
         """
         self.nodes.append(
             helper.make_node("QuantizeLinear", [input_name, *(n for n in scale_and_zero_names if n)], [output_name])

@@ -39,7 +39,7 @@ def compile_images_for_fake_device(source: str, archs: Sequence[int], *extra_fla
     """Compile CUDA source for the fake device; return {"sm_80": shared library}, whatever
     architectures are requested.
 
-    more    compiler flags after the default flags for C kernels
+    extra_flags    compiler flags after the default flags for C kernels
 
     Raises AotcError: code "no-compiler" without a C++ compiler, "compiler-failed" with its message.
     """

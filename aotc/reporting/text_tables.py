@@ -37,8 +37,8 @@ def make_borderless_table(
 ) -> Table:
     """Return a table without lines; the columns `figures` are right-aligned and not wrapped.
 
-    rows    cells as text, shown without markup
-    more    further options of `rich.table.Table`
+    rows           cells as text, shown without markup
+    table_options  further options of `rich.table.Table`
     """
     columns = [Column(header, overflow="fold") for header in headers]
     for column in columns[figures]:

@@ -64,7 +64,6 @@ class KernelLibrary:
     """A library of kernels, the entries of its table in the order of `infos`.
 
     path    path of the file
-    names   names of the kernels
     infos   signatures of the kernels by name
 
     Threads may call kernels concurrently, since each thread has its own scratch memory.  Calls

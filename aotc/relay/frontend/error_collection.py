@@ -46,11 +46,11 @@ class PoisonedError(Exception):
 class Problems:
     """The problems found in a model so far.
 
-    code       diagnostic code for a node on which a converter raises one of the exceptions MALFORMED_NODE_EXCEPTIONS
-    hint       hint for problems with dimensions and shapes that are known only at run time
-    found      the diagnostics, in order
-    computed   names of tensors that were converted and that nodes with a problem read: the model
-               can be cut there
+    code         diagnostic code for a node on which a converter raises one of the exceptions MALFORMED_NODE_EXCEPTIONS
+    hint         hint for problems with dimensions and shapes that are known only at run time
+    diagnostics  the problems, in order
+    computed     names of tensors that were converted and that nodes with a problem read: the model
+                 can be cut there
     """
 
     code: str

@@ -50,14 +50,14 @@ TensorList: TypeAlias = Annotated[list[Expr], "sequence"]
 class OnnxNode:
     """The ONNX node that is being converted, with its inputs and attributes.
 
-    inputs    expressions; None for omitted optional inputs
-    attrs     attributes by name, with the defaults of the operator's version filled in
-    since     operator version: the newest operator set, up to the model's, that changed the
-              operator
-    wanted    for each output, True if it has a name (an unnamed output need not be computed)
-    tensor    function that decodes the value of a tensor attribute
-    subgraph  function that converts a graph attribute (a branch, a loop body) with given inputs and
-              returns its outputs
+    inputs           expressions; None for omitted optional inputs
+    attrs            attributes by name, with the defaults of the operator's version filled in
+    since            operator version: the newest operator set, up to the model's, that changed the
+                     operator
+    is_output_named  for each output, True if it has a name (an unnamed output need not be computed)
+    tensor           function that decodes the value of a tensor attribute
+    subgraph         function that converts a graph attribute (a branch, a loop body) with given inputs and
+                     returns its outputs
     """
 
     op_type: str

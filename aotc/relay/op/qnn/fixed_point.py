@@ -40,10 +40,10 @@ class FixedPointFactors:
     """Fixed-point representation of a scale ratio; each array has one element or one for each
     element of an axis.
 
-    rounding    rounding mode, one of ROUNDINGS
-    multiplier  31-bit multiplier
-    left        left shift of x before the product, saturated to 32 bits
-    right       right shift after the product
+    rounding     rounding mode, one of ROUNDINGS
+    multiplier   31-bit multiplier
+    left_shift   left shift of x before the product, saturated to 32 bits
+    right_shift  right shift after the product
     """
 
     rounding: str

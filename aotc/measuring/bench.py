@@ -26,7 +26,11 @@ from typing import Any, Final
 import onnx
 from aotc_codegen.c.project_metadata import APPROXIMATE_BOUND
 
-from aotc.checking.compare_model_runs import Run, compare_runs_with_reference, messages_on_inconclusive_or_weak_outputs
+from aotc.checking.compare_model_runs import (
+    Run,
+    compare_runs_grouped_by_input_scale,
+    messages_on_inconclusive_or_weak_outputs,
+)
 from aotc.checking.input_generation import (
     NO_INPUT_RANGES,
     InputRanges,
@@ -143,7 +147,7 @@ class Judge:
             for a, (n, e) in zip(arrays, self._expected.items(), strict=True)
         }
         run = Run(InputSet("", self._inputs), self._inputs, actual, self._expected)
-        (case,) = compare_runs_with_reference([run], bound, self._judging)
+        (case,) = compare_runs_grouped_by_input_scale([run], bound, self._judging)
         worst = max(case.outputs, key=lambda o: (not o.ok, o.relative))
         return {"agrees": case.ok, "relative": float(worst.relative), "reason": worst.reason}
 

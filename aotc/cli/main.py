@@ -218,7 +218,7 @@ def run_command(
     ),
     declare_option(
         "--memory", "What a result in double precision, which judges doubtful outputs, may take.",
-        default="2G", read=options_of.parse_byte_count, write=options_of.format_byte_count, metavar="SIZE",
+        default="2G", read=options_of.parse_byte_count, write=options_of.format_byte_count_option, metavar="SIZE",
     ),
     options_of.COMPILATION_OPTIONS,
     options_of.IO_DTYPE_OPTION,
@@ -282,7 +282,7 @@ def bench_command(out: Reporter, model: Path, output: Path | None, **options: An
     declare_option(
         "--time seconds", "The measurement under way then is the last.", None, "5m", read=options_of.parse_seconds
     ),
-    declare_flag("--again", "Measure what has a record, too."),
+    declare_flag("--again", "Measure contractions again that have a record."),
     declare_option("--scheduler", "Measure on the workers of a Dask cluster.", metavar="ADDRESS"),
     options_of.SHAPE_OPTIONS,
     options_of.TARGET_OPTIONS,
@@ -339,8 +339,8 @@ def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) ->
     """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library
     does.
 
-    What of it cannot be compiled is part of the answer: the exit code is 0 then, too. --json prints
-    the metadata of a project.
+    Parts of a model that cannot be compiled are listed, and the exit code is 0. --json prints the
+    metadata of a project.
     """
     if model.is_dir() or model.suffix in SHARED_LIBRARY_SUFFIXES:
         out.print_result(inspect_project(model), result_tables.render_project_metadata)

@@ -216,7 +216,7 @@ def format_comma_separated(values: Sequence[object]) -> str:
     return ",".join(map(str, values))
 
 
-def format_byte_count(byte_count: int) -> str:
+def format_byte_count_option(byte_count: int) -> str:
     """Return a number of bytes with the largest unit that divides it, such as 4G."""
     units = [(unit, size) for unit, size in _BYTES_PER_UNIT.items() if byte_count % size == 0]
     unit, size = max(units, key=lambda item: item[1])
@@ -417,21 +417,21 @@ BUDGET_OPTIONS: Final = combine_declarations(
         "--ram",
         "Memory of a run, with inputs and outputs: fail if it takes more.",
         read=parse_byte_count,
-        write=format_byte_count,
+        write=format_byte_count_option,
         metavar="64K",
     ),
     declare_option(
         "--flash",
         "Code and parameters: fail if they take more.",
         read=parse_byte_count,
-        write=format_byte_count,
+        write=format_byte_count_option,
         metavar="256K",
     ),
     declare_option(
         "--stack",
         "Stack of a run: fail if it may take more.",
         read=parse_byte_count,
-        write=format_byte_count,
+        write=format_byte_count_option,
         metavar="2K",
     ),
 )

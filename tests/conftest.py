@@ -42,9 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print each target whose kernels no test could run on this processor, with the reason."""
-    from tests.targets.native import beyond
+    from tests.targets.native import targets_that_cannot_run
 
-    for target, why in beyond().items():
+    for target, why in targets_that_cannot_run().items():
         terminalreporter.write_line(f"not run: kernels for {target}, compiled and interpreted: {why}")
 
 
@@ -80,7 +80,7 @@ def exclude_live_objects_from_garbage_collection() -> None:
     gc.freeze()
 
 
-def missing(requirement: str) -> None:
+def skip_or_fail_without(requirement: str) -> None:
     """Skip the running test because a tool or package is missing; fail it if AOTC_REQUIRE_ALL=1 forbids skipping."""
     if os.environ.get("AOTC_REQUIRE_ALL") == "1":
         pytest.fail(f"{requirement} is missing and AOTC_REQUIRE_ALL=1 allows no skips")
@@ -88,10 +88,10 @@ def missing(requirement: str) -> None:
 
 
 def require_tool(name: str) -> str:
-    """Return the path of a command; skip the running test if the command is not installed (see `missing`)."""
+    """Return the path of a command; skip or fail the running test if the command is not installed."""
     path = shutil.which(name)
     if path is None:
-        missing(name)
+        skip_or_fail_without(name)
     return path or ""
 
 

@@ -48,21 +48,21 @@ def modules() -> dict[str, Path]:
     return found
 
 
-VOCABULARIES = ("aotc.ir", "aotc.tir", "aotc.relay.graph_api", "aotc.relay.op.operator_definition")
-"""Modules that fetch their names from the modules that their stubs name."""
+REEXPORTING_MODULES = ("aotc.ir", "aotc.tir", "aotc.relay.graph_api", "aotc.relay.op.operator_definition")
+"""Modules that re-export, on first use, the names that their stub files import from other modules."""
 
 
 @cache
-def homes() -> dict[str, str]:
-    """Where the names of vocabularies live: aotc.ir.DType is aotc.ir.dtype.DType."""
-    stubs = ((name, text_of(modules()[name].with_suffix(".pyi"))) for name in VOCABULARIES)
+def full_names_of_reexports() -> dict[str, str]:
+    """Full names of the re-exported names: aotc.ir.DType is aotc.ir.dtype.DType."""
+    stubs = ((name, text_of(modules()[name].with_suffix(".pyi"))) for name in REEXPORTING_MODULES)
     found = ((package, re.findall(r"^from (\S+) import (\w+) as", text, re.MULTILINE)) for package, text in stubs)
     return {f"{package}.{name}": f"{home}.{name}" for package, names in found for home, name in names}
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import, inside functions too; names of vocabularies by their homes."""
-    yield from ((line, homes().get(name, name)) for line, name in written_imports(tree))
+    """Yield (line, dotted name) of every import, inside functions too. Re-exported names are given in full."""
+    yield from ((line, full_names_of_reexports().get(name, name)) for line, name in written_imports(tree))
 
 
 def written_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -19,7 +19,7 @@ from tests.cli.invoke import call
 WORD, WORDS = "w" * 1_000_000, "\x1b[2J" + "m n " * 250_000
 SHORTER = WORD[:30_000], WORDS[:30_000]
 UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
-MOST = 3 * MAX_TEXT_CHARACTERS
+MAX_MESSAGE_CHARACTERS = 3 * MAX_TEXT_CHARACTERS
 
 
 def saved(path: Path, batch: int | str = 1, names: tuple[str, str] = (WORD, WORDS)) -> Path:
@@ -46,7 +46,7 @@ def saved(path: Path, batch: int | str = 1, names: tuple[str, str] = (WORD, WORD
 def check_text(text: str) -> None:
     assert text.strip()
     assert not UNSAFE.search(text)
-    assert max(map(len, text.split("\n"))) <= MOST
+    assert max(map(len, text.split("\n"))) <= MAX_MESSAGE_CHARACTERS
 
 
 @pytest.mark.parametrize("options", [[], ["--memory"], ["--target", "cortex-m4"]])

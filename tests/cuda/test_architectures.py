@@ -24,7 +24,7 @@ from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
 from tests.codegen.batch import finished
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.cuda.device import CUDA
 from tests.cuda.test_operators import FAMILIES, cases
 from tests.ops.harness import kernel_job
@@ -41,7 +41,7 @@ def images(text: str, archs: Sequence[int]) -> Mapping[str, bytes]:
     try:
         nvrtc = find_nvrtc_compiler()
     except AotcError:
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
     return nvrtc.images(text, [arch for arch in archs if arch in nvrtc.architectures])
 
 

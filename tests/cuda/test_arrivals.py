@@ -25,7 +25,7 @@ from aotc.tir.schedule.contraction import gpu_block_tiles
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
 from aotc.tir.stmt import Kernel
 from tests.codegen.batch import finished
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.cuda.device import CUDA
 from tests.cuda.emulator import Array, build, launch
 from tests.tir.contractions import conv, matmul
@@ -92,7 +92,7 @@ def test_code_of_the_last_block() -> None:
     except AotcError as error:
         if error.diagnostics[0].code != "no-nvrtc":
             raise
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
     found = read_kernel_resources_from_cubin(images["sm_80"])
     assert [one.local_bytes for one in found.values()] == [0, 0, 0]
     ptx = images["compute_80"]

@@ -21,7 +21,7 @@ from aotc.driver.cuda_emulation import run_models_on_fake_gpu
 from aotc.ir.diagnostics import AotcError
 from aotc.reporting.text_tables import describe_register_spills
 from tests.cli.invoke import call
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 
 NET = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[2, 3, 8, 8] x, float[4, 3, 3, 3] w, float[4] b) => (float[2, 4] y) {
@@ -81,7 +81,7 @@ def test_code_for_the_chosen_architectures(model: Path, monkeypatch: pytest.Monk
     try:
         nvrtc.find_nvrtc_compiler()
     except AotcError:
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
     made = aotc.compile(model, target="cuda", cuda_arch=[90, 80], output=tmp_path / "out")
     device = made.metadata["device"]
     assert list(device["code_bytes"]) == ["compute_80", "sm_80", "sm_90"]

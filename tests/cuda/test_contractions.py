@@ -28,7 +28,7 @@ from aotc.tir.schedule.contraction import gpu_block_tiles
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu, Target
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.cuda.device import FLAGS
 from tests.cuda.emulator import build, launch
 from tests.tir.contractions import Case, conv, matmul
@@ -128,7 +128,7 @@ def disassembled(code: bytes, folder: Path) -> Iterator[tuple[str, str]]:
     folders = (package.submodule_search_locations if package is not None else None) or ()
     tool = next((tool for found in folders for tool in Path(found).glob("*/bin/nvdisasm*")), None)
     if tool is None:
-        missing("nvdisasm")
+        skip_or_fail_without("nvdisasm")
     (folder / "net.cubin").write_bytes(code)
     done = subprocess.run([tool, "-c", folder / "net.cubin"], capture_output=True, text=True, check=True)
     for part in re.split(r"\n\s*\.section\s+\.text\.net_", done.stdout)[1:]:
@@ -145,7 +145,7 @@ def code() -> bytes:
     except AotcError as error:
         if error.diagnostics[0].code != "no-nvrtc":
             raise
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
 
 
 def test_kernels_need_no_libraries() -> None:

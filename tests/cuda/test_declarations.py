@@ -11,7 +11,7 @@ from pathlib import Path
 import aotc_runtime_c
 import pytest
 
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 
 RUNTIME = aotc_runtime_c.source_dir() / "aotc_cuda_driver.h"
 FAKE = aotc_runtime_c.emulator_dir() / "fake_cuda.h"
@@ -35,7 +35,7 @@ def theirs() -> str:
     """The folder of cuda.h."""
     found = importlib.util.find_spec("nvidia.cuda_runtime") if importlib.util.find_spec("nvidia") else None
     if found is None:
-        missing("nvidia-cuda-runtime-cu12")
+        skip_or_fail_without("nvidia-cuda-runtime-cu12")
     assert found is not None
     return str(Path(found.submodule_search_locations[0]) / "include")  # type: ignore[index]
 

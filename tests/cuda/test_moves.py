@@ -23,7 +23,7 @@ from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.passes import run_tensor_passes
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.cuda.device import CUDA
 from tests.cuda.emulator import Kernels, build, launch
 from tests.cuda.test_contractions import disassembled
@@ -118,7 +118,7 @@ def test_machine_code_of_what_is_left_over(tmp_path: Path) -> None:
     try:
         images = find_nvrtc_compiler().images(source([mapped(case(name, 9601), CUDA) for name in LEFT]), (80,))
     except AotcError:
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
     assert all(one.local_bytes == 0 for one in read_kernel_resources_from_cubin(images["sm_80"]).values())
     found = {}
     for name, code in disassembled(images["sm_80"], tmp_path):
@@ -135,7 +135,7 @@ def test_code_for_devices() -> None:
     try:
         nvrtc = find_nvrtc_compiler()
     except AotcError:
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
     text = source([mapped(case(name, 9600), CUDA) for name in (*CASES, "slid")])
     images = nvrtc.images(text, (80,))
     assert all(

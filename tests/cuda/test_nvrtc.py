@@ -12,7 +12,7 @@ from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc_compiler
 from aotc.driver.object_cache import ObjectCache
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.target import get_target
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.cuda.programs import diamond
 
 EMPTY = 'extern "C" __global__ void empty(float *y) {{ {} }}\n'
@@ -23,7 +23,7 @@ def nvrtc() -> DeviceCompiler:
     try:
         return find_nvrtc_compiler()
     except AotcError:
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
 
 
 def test_kernels_become_code_and_ptx(nvrtc: DeviceCompiler, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from aotc.runtime.library import find_library
 from aotc.runtime.session import Session, load
 from aotc.tir.target import get_target
 from tests.cli.invoke import call
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.cuda.programs import SIZE, diamond, diamond_results
 
 MINGW = "x86_64-w64-mingw32-gcc"
@@ -90,7 +90,7 @@ def test_make_builds_what_runs(compiler: str, tmp_path: Path, request: pytest.Fi
 
 def test_projects_compile_for_windows(tmp_path: Path) -> None:
     if shutil.which(MINGW) is None:
-        missing(MINGW)
+        skip_or_fail_without(MINGW)
     written(tmp_path)
     sources = [*tmp_path.glob("src/*.[cS]"), *tmp_path.glob("runtime/*.c"), tmp_path / "examples/main.c"]
     command(MINGW, "-std=c99", *WARNINGS.split(), "-Iinclude", *sources, "-o", "net.exe", cwd=tmp_path)

@@ -24,7 +24,7 @@ from aotc.tir.stmt import Block, Kernel, Stmt, Sync, rebuild_stmt, walk_stmts
 from aotc.tir.target import Target
 from tests.codegen.batch import finished
 from tests.codegen.bits import wrong
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.cuda.device import CUDA, run_batch
 from tests.ops.harness import Job, kernel_job
 
@@ -94,7 +94,7 @@ def test_weights_are_in_registers() -> None:
     try:
         nvrtc = find_nvrtc_compiler()
     except AotcError:
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
     assert CUDA.gpu is not None
     sizes = [("nn.lstm", 64), ("nn.lstm", 128), ("nn.lstm", 256), ("nn.gru", 128), ("nn.rnn", 160)]
     pairs = [lower_kernel_to_gpu_kernels(layer(name, 5, 1, hidden).kernel, CUDA) for name, hidden in sizes]

@@ -20,7 +20,7 @@ from aotc_codegen.cuda.kernel_resources import (
 from aotc.driver import nvrtc_worker
 from aotc.driver.nvrtc import FLAGS, find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.cuda.test_declarations import theirs as theirs
 
 SOURCE = """
@@ -48,7 +48,7 @@ def test_the_assembler_says_so_too(arch: int) -> None:
     try:
         path = find_nvrtc_compiler().images.args[0].path  # type: ignore[attr-defined]
     except AotcError:
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
     flags = (f"--gpu-architecture=sm_{arch}", "--ptxas-options=-v", *FLAGS)
     command = [sys.executable, "-I", str(nvrtc_worker.__file__), str(path), *flags]
     done = subprocess.run(command, input=SOURCE.encode(), capture_output=True, check=True)

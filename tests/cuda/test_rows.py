@@ -19,7 +19,7 @@ from aotc.tir.gpu_launch import launch_of
 from aotc.tir.interpreter import run_kernel
 from tests.codegen.batch import finished
 from tests.codegen.bits import wrong
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.cuda.device import CUDA, run_batch
 from tests.ops.harness import Job, kernel_job
 from tests.tir.test_rows import job
@@ -69,7 +69,7 @@ def test_everything_is_in_registers() -> None:
     try:
         nvrtc = find_nvrtc_compiler()
     except AotcError:
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
     assert CUDA.gpu is not None
     shapes = {
         "softmax": ("nn.softmax", (1536, 128), 1),

@@ -22,7 +22,7 @@ from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import Kernel
 from tests.codegen.batch import finished
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.cuda.device import CUDA, run_batch
 
 Array = np.ndarray[Any, Any]
@@ -146,7 +146,7 @@ def test_sums_are_in_registers() -> None:
     except AotcError as error:
         if error.diagnostics[0].code != "no-nvrtc":
             raise
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
     assert all(
         found.local_bytes == 0 and found.registers <= 128 for found in read_kernel_resources_from_cubin(code).values()
     )

@@ -17,7 +17,7 @@ from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.cuda.emulator import Array, build, launch
 from tests.tir.contractions import matmul
 from tests.tir.test_by_warps import TF32
@@ -68,7 +68,7 @@ def compiles(kernels: list[Kernel]) -> bytes:
     try:
         nvrtc = find_nvrtc_compiler()
     except AotcError:
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
     return nvrtc.images(text_of(kernels), (80,))["compute_80"]
 
 

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from aotc.checking.model_reference_runs import Reference
 from examples import demo
-from tests.conftest import missing, require_tool
+from tests.conftest import require_tool, skip_or_fail_without
 from tests.examples.conftest import ROOT
 
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -76,7 +76,7 @@ def test_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("--target", "cuda", "--cuda-arch", "90", "--output", tmp_path / "net")
     done = invoke("--model", DIGITS, *arguments)
     if "compiler for GPU code, is not installed" in done.output:
-        missing("NVRTC")
+        skip_or_fail_without("NVRTC")
     assert done.exit_code == 0, done.output
     assert "sm_90 " in done.output and "an emulated GPU agrees with" in done.output
 

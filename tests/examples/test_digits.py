@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.examples.conftest import ROOT, Shell, blocks
 
 FOLDER = ROOT / "examples" / "digits"
@@ -60,7 +60,7 @@ def test_figures_on_the_page(shell: Shell, name: str, options: str, said: str) -
 def test_the_twin_can_be_made_again(shell: Shell) -> None:
     """The same layers are quantized, with weights and ranges that are those of the file in the repository."""
     if importlib.util.find_spec("onnxruntime") is None:
-        missing("onnxruntime")
+        skip_or_fail_without("onnxruntime")
     (command,) = re.findall(r"^aotc quantize (?:.*\\\n)*.*", (FOLDER / "README.md").read_text("utf-8"), re.MULTILINE)
     shell.succeed(f"mkdir build && {command.partition('#')[0]} --no-build")
     paths = shell.folder / "build" / "digits_int8.onnx", FOLDER / "digits_int8.onnx"

@@ -22,8 +22,8 @@ from onnx import TensorProto, helper
 
 import aotc
 from aotc import relay
-from tests.arch.test_floors import FACADES
-from tests.conftest import missing, require_tool
+from tests.arch.test_layers import FACADES
+from tests.conftest import require_tool, skip_or_fail_without
 
 #: Public modules with examples that are not in FACADES.
 MORE = ("aotc.relay.op", "aotc.relay.frontend.onnx", "aotc.relay.frontend.pytorch", "aotc.relay.frontend.tflite")
@@ -109,7 +109,7 @@ def test_docstring_examples_run(module: str, source: str, tmp_path: Path, monkey
     given = names()
     if module in NEEDED:
         if importlib.util.find_spec(NEEDED[module]) is None:
-            missing(NEEDED[module])
+            skip_or_fail_without(NEEDED[module])
         given |= models_of_optional_packages(module, tmp_path)
     if module == "aotc.relay.vm":
         given["mod"] = aotc.IRModule.from_expr(relay.Function([given["x"]], relay.exp(given["x"])))

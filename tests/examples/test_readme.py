@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.arch.test_floors import FACADES, FLOORS
+from tests.arch.test_layers import FACADES, LAYER_IMPORTS
 from tests.cli.invoke import call
 from tests.conftest import require_tool
 from tests.examples.conftest import ROOT, Shell, blocks
@@ -137,7 +137,7 @@ def test_files_that_decisions_name_exist() -> None:
 def test_the_architecture_names_every_package() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(aotc[\w.]*)`", text))
-    assert set(FLOORS) | FACADES <= named
+    assert set(LAYER_IMPORTS) | FACADES <= named
     assert [n for n in named if importlib.util.find_spec(n) is None] == []
 
 

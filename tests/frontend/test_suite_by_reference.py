@@ -23,7 +23,7 @@ from onnx_suite import all_cases, check, reason
 from aotc.checking.model_reference_runs import convert_inputs_to_float64, convert_module_to_float64
 from aotc.relay.frontend.onnx import from_onnx
 
-LEAST = {"node": 1462, "simple": 10, "real": 9, "pytorch-operator": 35, "pytorch-converted": 82}
+MIN_PASSING_TESTS = {"node": 1462, "simple": 10, "real": 9, "pytorch-operator": 35, "pytorch-converted": 82}
 """How many tests of each kind pass: the number may only grow."""
 ROUNDED = {
     "node/test_attention_4d_causal_fp16",
@@ -52,7 +52,7 @@ def in_double_precision(model: Any) -> Callable[[list[Any]], Sequence[Any]]:
     return run
 
 
-@pytest.mark.parametrize("kind", LEAST)
+@pytest.mark.parametrize("kind", MIN_PASSING_TESTS)
 def test_converted_models_mean_what_onnx_says(kind: str) -> None:
     cases = all_cases([kind])
     failed: dict[str, str] = {}
@@ -65,4 +65,4 @@ def test_converted_models_mean_what_onnx_says(kind: str) -> None:
                 failed[case.name] = reason(error)
     wrong = {name: why for name, why in failed.items() if not why.startswith("onnx-")}
     assert wrong.keys() <= ROUNDED, wrong
-    assert len(cases) - len(failed) >= LEAST[kind], f"{len(cases) - len(failed)} of {len(cases)} pass"
+    assert len(cases) - len(failed) >= MIN_PASSING_TESTS[kind], f"{len(cases) - len(failed)} of {len(cases)} pass"

@@ -19,7 +19,7 @@ from aotc.relay.graph_api import Var, tensor_type_of
 from aotc.relay.type_inference import infer_module
 
 A = torch.ops.aten
-MOST = 2**31 - 1
+INT32_MAX = 2**31 - 1
 NAMES = {torch.float32: "float32", torch.int64: "int64"}
 
 
@@ -42,12 +42,13 @@ Case = tuple[Any, Sequence[Any], Mapping[int, Sequence[Any]]]
 CASES: list[Case] = [
     (A.convolution.default, [t(1, 4, 5, 5), t(6, 4, 3, 3), t(6), [1, 1], [0, 0], [1, 1], False, [0, 0], 1],
      {3: ([0, 1], [-1, 1], [1, 1, 1], []), 4: ([-1, 0], [0, 0, 0]), 5: ([0, 1], [-1, 1], [1, 1, 1]), 7: ([-1, 0],),
-      8: (0, -1, 2, 3, MOST), 1: (t(6, 3, 3, 3), t(6, 4, 3)), 2: (t(5), t(6, 1))}),
+      8: (0, -1, 2, 3, INT32_MAX), 1: (t(6, 3, 3, 3), t(6, 4, 3)), 2: (t(5), t(6, 1))}),
     (A.convolution.default, [t(1, 4, 5, 5), t(4, 2, 3, 3), t(4), [2, 2], [1, 1], [1, 1], True, [1, 1], 2],
-     {3: ([0, 1],), 7: ([2, 1], [-1, 0], [1, 1, 1], [MOST, 0]), 8: (0, -1, 3, MOST), 1: (t(6, 2, 3, 3),), 2: (t(5),)}),
-    (A.conv2d.default, [t(1, 4, 5, 5), t(6, 2, 3, 3), t(6), [1, 1], [0, 0], [1, 1], 2], {6: (1, 4, 0, 3, MOST)}),
+     {3: ([0, 1],), 7: ([2, 1], [-1, 0], [1, 1, 1], [INT32_MAX, 0]), 8: (0, -1, 3, INT32_MAX), 1: (t(6, 2, 3, 3),),
+      2: (t(5),)}),
+    (A.conv2d.default, [t(1, 4, 5, 5), t(6, 2, 3, 3), t(6), [1, 1], [0, 0], [1, 1], 2], {6: (1, 4, 0, 3, INT32_MAX)}),
     (A.max_pool2d.default, [t(1, 4, 5, 5), [2, 2], [2, 2], [0, 0], [1, 1]],
-     {1: ([0, 2], [-1, 2], [6, 6], [2, 2, 2]), 2: ([0, 1], [-1, 1], [1, 1, 1]), 3: ([2, 2], [-1, 0], [MOST, 0]),
+     {1: ([0, 2], [-1, 2], [6, 6], [2, 2, 2]), 2: ([0, 1], [-1, 1], [1, 1, 1]), 3: ([2, 2], [-1, 0], [INT32_MAX, 0]),
       4: ([0, 1], [5, 5])}),
     (A.avg_pool2d.default, [t(1, 4, 5, 5), [2, 2], [2, 2], [0, 0], False, True, None],
      {1: ([0, 2], [6, 6]), 2: ([0, 1],), 3: ([2, 2], [-1, 0]), 6: (0,)}),
@@ -57,15 +58,16 @@ CASES: list[Case] = [
     (A.grid_sampler.default, [t(1, 4, 5, 5), t(1, 3, 3, 2), 0, 0, False], {1: (t(1, 3, 3, 3), t(2, 3, 3, 2))}),
     (A.im2col.default, [t(1, 4, 5, 5), [3, 3], [1, 1], [0, 0], [1, 1]],
      {1: ([0, 3], [6, 6], [-1, 3]), 2: ([0, 1],), 3: ([-1, 0],), 4: ([0, 1],)}),
-    (A.group_norm.default, [t(2, 6, 4), 3, t(6), t(6), 1e-5, False], {1: (0, -1, 4, MOST), 2: (t(5),), 3: (t(3),)}),
+    (A.group_norm.default, [t(2, 6, 4), 3, t(6), t(6), 1e-5, False], {1: (0, -1, 4, INT32_MAX), 2: (t(5),),
+     3: (t(3),)}),
     (A.native_group_norm.default, [t(2, 6, 4), t(6), t(6), 2, 6, 4, 3, 1e-5],
-     {3: (1, 3), 4: (5, 7, 0), 5: (3, 5), 6: (4, 5, MOST), 1: (t(5),), 2: (t(3),)}),
+     {3: (1, 3), 4: (5, 7, 0), 5: (3, 5), 6: (4, 5, INT32_MAX), 1: (t(5),), 2: (t(3),)}),
     (A.layer_norm.default, [t(2, 3, 4), [3, 4], t(3, 4), t(3, 4)],
-     {1: ([4], [4, 3], [12], [2, 2, 3, 4], [MOST]), 2: (t(12), t(4, 3))}),
+     {1: ([4], [4, 3], [12], [2, 2, 3, 4], [INT32_MAX]), 2: (t(12), t(4, 3))}),
     (A.native_layer_norm.default, [t(2, 3, 4), [4], t(4), t(4), 1e-5], {1: ([3], [2, 3], []), 2: (t(3),), 3: (t(5),)}),
-    (A.rms_norm.default, [t(2, 3, 4), [4], t(4)], {1: ([3], [2, 3, 4, 5], [MOST]), 2: (t(3),)}),
+    (A.rms_norm.default, [t(2, 3, 4), [4], t(4)], {1: ([3], [2, 3, 4, 5], [INT32_MAX]), 2: (t(3),)}),
     (A.batch_norm.default, [t(2, 3, 4), t(3), t(3), t(3), t(3), False, 0.1, 1e-5, False], {1: (t(4),), 3: (t(2),)}),
-    (A.softmax.int, [t(2, 3), 1], {1: (2, -3, MOST)}),
+    (A.softmax.int, [t(2, 3), 1], {1: (2, -3, INT32_MAX)}),
     (A.linear.default, [t(2, 3), t(4, 3), t(4)], {0: (t(2, 6), t(4, 3, 6)), 1: (t(4, 2),), 2: (t(3),)}),
     (A.addmm.default, [t(4), t(2, 3), t(3, 4)], {0: (t(3),), 1: (t(2, 4),)}),
     (A.bmm.default, [t(2, 3, 4), t(2, 4, 5)], {1: (t(3, 4, 5), t(1, 4, 5), t(4, 5), t(2, 5, 4))}),
@@ -73,15 +75,16 @@ CASES: list[Case] = [
     (A.scaled_dot_product_attention.default, [t(1, 6, 5, 4), t(1, 6, 7, 4), t(1, 6, 7, 4), None],
      {1: (t(1, 3, 7, 4), t(1, 6, 7, 3)), 2: (t(1, 3, 7, 4),), 3: (t(5, 6), t(2, 7, 7))}),
     (A._native_multi_head_attention.default, _HEADS,
-     {3: (11, 6, 24, 0, MOST), 4: (5, 24, MOST), 5: (t(24, 12), t(36, 11)), 6: (t(35),), 7: (t(12, 11),), 8: (t(11),)}),
+     {3: (11, 6, 24, 0, INT32_MAX), 4: (5, 24, INT32_MAX), 5: (t(24, 12), t(36, 11)), 6: (t(35),), 7: (t(12, 11),),
+      8: (t(11),)}),
     (A.lstm.input, [t(3, 2, 5), _STATE, lstm(4, 5), True, 1, 0.0, False, False, False],
-     {4: (0, 2, MOST), 7: (True,), 1: ([t(1, 2, 4)],), 2: (lstm(4, 5)[:3],)}),
+     {4: (0, 2, INT32_MAX), 7: (True,), 1: ([t(1, 2, 4)],), 2: (lstm(4, 5)[:3],)}),
     (A.lstm_cell.default, [t(2, 5), [t(2, 4), t(2, 4)], *lstm(4, 5)],
      {1: ([t(2, 3), t(2, 3)], [t(2, 4)]), 2: (t(15, 5),), 3: (t(16, 3),), 4: (t(15),)}),
-    (A.view.default, [t(2, 6), [3, 4]], {1: ([3, 5], [-1, -1], [-2, 6], [MOST, MOST], [0, -1], [5, -1])}),
+    (A.view.default, [t(2, 6), [3, 4]], {1: ([3, 5], [-1, -1], [-2, 6], [INT32_MAX, INT32_MAX], [0, -1], [5, -1])}),
     (A.flatten.using_ints, [t(2, 3, 4), 0, 1], {1: (2, 3, -4), 2: (3, -4)}),
     (A.unflatten.int, [t(2, 6), 1, [2, 3]], {1: (2, -3), 2: ([2, 4], [-1, 4], [-1, -1], [])}),
-    (A.transpose.int, [t(2, 3), 0, 1], {1: (2, -3, MOST)}),
+    (A.transpose.int, [t(2, 3), 0, 1], {1: (2, -3, INT32_MAX)}),
     (A.permute.default, [t(2, 3), [1, 0]], {1: ([0, 0], [0], [0, 2], [0, 1, 2])}),
     (A.movedim.intlist, [t(2, 3, 4), [0], [1]], {1: ([3], [0, 1], [0, 0]), 2: ([3], [1, 1])}),
     (A.squeeze.dims, [t(1, 3), [0]], {1: ([2], [0, 0])}),
@@ -92,12 +95,12 @@ CASES: list[Case] = [
     (A.cat.default, [[t(2, 3), t(2, 3)], 1], {0: ([t(2, 3), t(3, 4)], [], [t(2, 3), t(2, 3, 1)]), 1: (2, -3)}),
     (A.stack.default, [[t(2, 3), t(2, 3)], 1], {0: ([t(2, 3), t(2, 4)], []), 1: (3, -4)}),
     (A.split.Tensor, [t(2, 6), 2, 1], {1: (0, -1), 2: (2, -3)}),
-    (A.split_with_sizes.default, [t(2, 6), [2, 4], 1], {1: ([2, 3], [-1, 7], [2, 5], [], [MOST, 4]), 2: (2,)}),
+    (A.split_with_sizes.default, [t(2, 6), [2, 4], 1], {1: ([2, 3], [-1, 7], [2, 5], [], [INT32_MAX, 4]), 2: (2,)}),
     (A.chunk.default, [t(2, 6), 2, 1], {1: (0, -1)}),
     (A.tensor_split.sections, [t(2, 6), 2, 1], {1: (0, -1), 2: (2,)}),
     (A.slice.Tensor, [t(4, 5), 1, 0, 3, 1], {1: (2, -3), 4: (0, -1)}),
-    (A.select.int, [t(4, 5), 1, 2], {1: (2,), 2: (5, -6, MOST)}),
-    (A.narrow.default, [t(4, 5), 1, 1, 2], {2: (6, -6), 3: (5, -1, MOST)}),
+    (A.select.int, [t(4, 5), 1, 2], {1: (2,), 2: (5, -6, INT32_MAX)}),
+    (A.narrow.default, [t(4, 5), 1, 1, 2], {2: (6, -6), 3: (5, -1, INT32_MAX)}),
     (A.flip.default, [t(2, 3), [1]], {1: ([2], [0, 0])}),
     (A.roll.default, [t(2, 3), [1], [1]], {1: ([1, 2], []), 2: ([2], [0, 1])}),
     (A.constant_pad_nd.default, [t(2, 3), [1, 1], 0.0], {1: ([1], [1] * 6, [-4, 0])}),
@@ -108,7 +111,7 @@ CASES: list[Case] = [
     (A.channel_shuffle.default, [t(1, 6, 2, 2), 3], {1: (0, -1, 4)}),
     (A.pixel_shuffle.default, [t(1, 8, 2, 2), 2], {1: (0, -1, 3)}),
     (A.pixel_unshuffle.default, [t(1, 1, 4, 6), 2], {1: (0, -1, 4)}),
-    (A.unfold.default, [t(2, 6), 1, 3, 1], {1: (2,), 2: (7, -1, MOST), 3: (0, -1)}),
+    (A.unfold.default, [t(2, 6), 1, 3, 1], {1: (2,), 2: (7, -1, INT32_MAX), 3: (0, -1)}),
     (A.gather.default, [t(2, 3), 1, index(2, 2)], {1: (2,), 2: (index(3, 3), index(2), index(2, 2, 1))}),
     (A.scatter.src, [t(2, 3), 1, index(2, 2), t(2, 2)], {1: (2,), 2: (index(3, 3), index(2)), 3: (t(1, 1), t(2))}),
     (A.index_select.default, [t(2, 3), 1, index(2)], {1: (2,), 2: (index(2, 2),)}),
@@ -119,7 +122,7 @@ CASES: list[Case] = [
     (A.var.correction, [t(2, 3), [1]], {1: ([2], [0, 0])}),
     (A.argmax.default, [t(2, 3), 1], {1: (2,)}),
     (A.cumsum.default, [t(2, 3), 1], {1: (2,)}),
-    (A.topk.default, [t(2, 3), 2, 1], {1: (4, -1, MOST), 2: (2,)}),
+    (A.topk.default, [t(2, 3), 2, 1], {1: (4, -1, INT32_MAX), 2: (2,)}),
     (A.full.default, [[2, 3], 1.0], {0: ([-1, 2],)}),
     (A.arange.start_step, [0, 4, 1], {2: (0, -1)}),
     (A.eye.default, [3], {0: (-1,)}),
@@ -134,7 +137,7 @@ CASES: list[Case] = [
 UNCHECKED: list[tuple[Any, Sequence[Any]]] = [
     (A.grid_sampler.default, [t(1, 4, 5, 5), t(1, 3, 3, 2), 3, 0, False]),
     (A.grid_sampler.default, [t(1, 4, 5, 5), t(1, 3, 3, 2), 0, -1, False]),
-    (A.im2col.default, [t(1, 4, 5, 5), [MOST, 3], [1, 1], [0, 0], [1, 1]]),
+    (A.im2col.default, [t(1, 4, 5, 5), [INT32_MAX, 3], [1, 1], [0, 0], [1, 1]]),
     (A._native_multi_head_attention.default, [*_HEADS[:4], 0, *_HEADS[5:]]),
     (A.upsample_nearest2d.vec, [t(1, 4, 5, 5), None, [float("nan"), 1.0]]),
     (A.upsample_nearest2d.vec, [t(1, 4, 5, 5), None, [float("inf"), 1.0]]),
@@ -144,8 +147,9 @@ UNCHECKED: list[tuple[Any, Sequence[Any]]] = [
           (_STATE, lstm(4, 5), False), ([t(1, 2, 3)] * 2, lstm(4, 5), True), ([t(2, 2, 4)] * 2, lstm(4, 5), True),
           ([t(1, 3, 4)] * 2, lstm(4, 5), True), (_STATE, lstm(3, 5), True), (_STATE, lstm(4, 4), True),
           (_STATE, [t(15, 5), *lstm(4, 5)[1:]], True))),
-    *((A.full.default, [[MOST, MOST], 1.0]), (A.arange.start_step, [0, 1 << 62, 1]), (A.eye.default, [MOST])),
-    (A.one_hot.default, [index(3), MOST]),
+    *((A.full.default, [[INT32_MAX, INT32_MAX], 1.0]), (A.arange.start_step, [0, 1 << 62, 1]), (A.eye.default,
+     [INT32_MAX])),
+    (A.one_hot.default, [index(3), INT32_MAX]),
 ]  # fmt: skip
 
 
@@ -195,7 +199,7 @@ def test_an_argument_that_contradicts_a_shape_is_an_error(
 ) -> None:
     """Here as in torch, and the message shows the value of a number."""
     given = [*args[:place], value, *args[place + 1 :]]
-    if str(MOST) not in shown(value):
+    if str(INT32_MAX) not in shown(value):
         with pytest.raises((RuntimeError, IndexError, ValueError, TypeError)):
             operator(*given)
     message = check_error(operator, given)

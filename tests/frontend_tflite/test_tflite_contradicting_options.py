@@ -15,9 +15,9 @@ from aotc.ir import AotcError
 from aotc.relay.frontend.tflite import from_tflite
 from tests.frontend_tflite.build import Builder
 
-MOST = 2**31 - 1
+INT32_MAX = 2**31 - 1
 #: Values that no extent, stride or dilation has.
-NONE_OF_THESE = (0, -1)
+INVALID_EXTENTS = (0, -1)
 #: An input that comes at run time.
 Shape = tuple[int, ...]
 #: Operator, inputs (shapes of data, arrays of constants), table of its options, options that fit, those that do not one
@@ -41,48 +41,50 @@ _WINDOW = {"padding": 0, "strideH": 1, "strideW": 1}
 _CONV = {**_WINDOW, "dilationHFactor": 1, "dilationWFactor": 1}
 _SPATIAL = {"padding": 0, **{f"{n}{k}": 1 for n in ("stride",) for k in "DHW"}}
 _SPATIAL |= {f"dilation{k}Factor": 1 for k in "DHW"}
-_CONV_WRONG = {"strideH": NONE_OF_THESE, "strideW": NONE_OF_THESE, "dilationHFactor": NONE_OF_THESE,
-               "dilationWFactor": NONE_OF_THESE, "padding": (2, 127)}  # fmt: skip
+_CONV_WRONG = {"strideH": INVALID_EXTENTS, "strideW": INVALID_EXTENTS, "dilationHFactor": INVALID_EXTENTS,
+               "dilationWFactor": INVALID_EXTENTS, "padding": (2, 127)}  # fmt: skip
 _POOL = {**_WINDOW, "filterHeight": 2, "filterWidth": 2}
-_POOL_WRONG = {name: NONE_OF_THESE for name in _POOL if name != "padding"} | {"padding": (2,)}
-_OFF_AXIS = (5, -5, MOST)
+_POOL_WRONG = {name: INVALID_EXTENTS for name in _POOL if name != "padding"} | {"padding": (2,)}
+_OFF_AXIS = (5, -5, INT32_MAX)
 CASES: list[Case] = [
     ("CONV_2D", [(1, 5, 5, 4), ones(6, 3, 3, 4), ones(6)], "Conv2DOptions", _CONV,
      _CONV_WRONG | {"fusedActivationFunction": (9, 127)}, 1),
     ("DEPTHWISE_CONV_2D", [(1, 5, 5, 4), ones(1, 3, 3, 8), ones(8)], "DepthwiseConv2DOptions",
-     {**_CONV, "depthMultiplier": 2}, {**_CONV_WRONG, "depthMultiplier": (1, 3, -1, MOST)}, 1),
+     {**_CONV, "depthMultiplier": 2}, {**_CONV_WRONG, "depthMultiplier": (1, 3, -1, INT32_MAX)}, 1),
     ("TRANSPOSE_CONV", [ints(1, 10, 10, 3), ones(3, 3, 3, 4), (1, 5, 5, 4)], "TransposeConvOptions",
-     {"padding": 0, "strideH": 2, "strideW": 2}, {"strideH": (0, -1, 3, MOST), "padding": (2,)}, 1),
+     {"padding": 0, "strideH": 2, "strideW": 2}, {"strideH": (0, -1, 3, INT32_MAX), "padding": (2,)}, 1),
     ("CONV_3D", [(1, 4, 5, 5, 2), ones(2, 3, 3, 2, 3)], "Conv3DOptions", _SPATIAL,
-     {n: NONE_OF_THESE for n in _SPATIAL if n != "padding"} | {"padding": (2,)}, 1),
+     {n: INVALID_EXTENTS for n in _SPATIAL if n != "padding"} | {"padding": (2,)}, 1),
     *((name, [(1, 5, 5, 4)], "Pool2DOptions", _POOL, _POOL_WRONG, 1)
       for name in ("AVERAGE_POOL_2D", "L2_POOL_2D", "MAX_POOL_2D")),
     ("FULLY_CONNECTED", [(3, 8), ones(5, 8), ones(5)], "FullyConnectedOptions", {"keepNumDims": True},
      {"weightsFormat": (1, 5)}, 1),
-    ("SPLIT", [number(1), (2, 6)], "SplitOptions", {"numSplits": 2}, {"numSplits": (0, -1, 1, 3, 4, 6, MOST)}, 2),
+    ("SPLIT", [number(1), (2, 6)], "SplitOptions", {"numSplits": 2}, {"numSplits": (0, -1, 1, 3, 4, 6, INT32_MAX)}, 2),
     ("SPLIT_V", [(2, 6), ints(2, 4), number(1)], "SplitVOptions", {"numSplits": 2},
-     {"numSplits": (0, -1, 1, 3, MOST)}, 2),
+     {"numSplits": (0, -1, 1, 3, INT32_MAX)}, 2),
     ("UNPACK", [(2, 3)], "UnpackOptions", {"axis": 1, "num": 3},
-     {"num": (0, -1, 2, 4, MOST), "axis": (0, 2, -3, MOST)}, 3),
+     {"num": (0, -1, 2, 4, INT32_MAX), "axis": (0, 2, -3, INT32_MAX)}, 3),
     ("PACK", [(2, 3), (2, 3)], "PackOptions", {"axis": 1, "valuesCount": 2},
-     {"valuesCount": (0, -1, 1, 3, MOST), "axis": (3, -4, MOST)}, 1),
+     {"valuesCount": (0, -1, 1, 3, INT32_MAX), "axis": (3, -4, INT32_MAX)}, 1),
     ("CONCATENATION", [(2, 3), (2, 3)], "ConcatenationOptions", {"axis": 1}, {"axis": _OFF_AXIS}, 1),
     ("RESHAPE", [(2, 6), ints(3, 4)], "ReshapeOptions", {"newShape": [3, -1]},
-     {"newShape": ([4, 3], [3, 5], [12], [-1, MOST])}, 1),
+     {"newShape": ([4, 3], [3, 5], [12], [-1, INT32_MAX])}, 1),
     ("RESHAPE", [(2, 6)], "ReshapeOptions", {"newShape": [3, 4]},
-     {"newShape": ([3, 5], [-1, -1], [-2, 6], [MOST, MOST], [0, -1])}, 1),
-    ("SQUEEZE", [(1, 3, 1)], "SqueezeOptions", {"squeezeDims": [0]}, {"squeezeDims": ([1], [3], [-4], [MOST])}, 1),
+     {"newShape": ([3, 5], [-1, -1], [-2, 6], [INT32_MAX, INT32_MAX], [0, -1])}, 1),
+    ("SQUEEZE", [(1, 3, 1)], "SqueezeOptions", {"squeezeDims": [0]}, {"squeezeDims": ([1], [3], [-4], [INT32_MAX])}, 1),
     ("GATHER", [(4, 5), ints(3, 0)], "GatherOptions", {"axis": 1, "batchDims": 0},
-     {"axis": _OFF_AXIS, "batchDims": (2, -3, MOST)}, 1),
+     {"axis": _OFF_AXIS, "batchDims": (2, -3, INT32_MAX)}, 1),
     ("ONE_HOT", [ints(2, 0), number(4), np.float32(1), np.float32(0)], "OneHotOptions", {"axis": -1},
      {"axis": _OFF_AXIS}, 1),
-    ("SPACE_TO_DEPTH", [(1, 4, 6, 3)], "SpaceToDepthOptions", {"blockSize": 2}, {"blockSize": (0, -1, 3, MOST)}, 1),
-    ("DEPTH_TO_SPACE", [(1, 2, 2, 12)], "DepthToSpaceOptions", {"blockSize": 2}, {"blockSize": (0, -1, 3, MOST)}, 1),
+    ("SPACE_TO_DEPTH", [(1, 4, 6, 3)], "SpaceToDepthOptions", {"blockSize": 2}, {"blockSize": (0, -1, 3,
+     INT32_MAX)}, 1),
+    ("DEPTH_TO_SPACE", [(1, 2, 2, 12)], "DepthToSpaceOptions", {"blockSize": 2}, {"blockSize": (0, -1, 3,
+     INT32_MAX)}, 1),
     ("REVERSE_SEQUENCE", [(2, 5, 3), ints(4, 2)], "ReverseSequenceOptions", {"seqDim": 1, "batchDim": 0},
      {"seqDim": _OFF_AXIS, "batchDim": _OFF_AXIS}, 1),
     ("MIRROR_PAD", [(3, 4), ints([1, 1], [0, 0])], "MirrorPadOptions", {"mode": 0}, {"mode": (2, 7)}, 1),
     ("LOCAL_RESPONSE_NORMALIZATION", [(1, 2, 3, 8)], "LocalResponseNormalizationOptions",
-     {"radius": 2, "bias": 1.0, "alpha": 0.3, "beta": 0.7}, {"radius": (-1, MOST)}, 1),
+     {"radius": 2, "bias": 1.0, "alpha": 0.3, "beta": 0.7}, {"radius": (-1, INT32_MAX)}, 1),
     ("SOFTMAX", [(3, 7)], "SoftmaxOptions", {"beta": 1.0}, {"beta": (float("nan"), float("inf"))}, 1),
 ]  # fmt: skip
 #: Inputs that contradict one another or the options; operator, inputs, table of its options, options, outputs, and
@@ -112,34 +114,36 @@ INPUTS: list[Inputs] = [
     *(("SPLIT", [number(k), (2, 6)], "SplitOptions", {"numSplits": 2}, 2, (k,)) for k in _OFF_AXIS),
     *(("SPLIT_V", [(2, 6), ints(2, 4), number(k)], "SplitVOptions", {"numSplits": 2}, 2, (k,)) for k in _OFF_AXIS),
     *(("TRANSPOSE", [(2, 3), ints(*order)], "", {}, 1, (max(order, key=abs),))
-      for order in ((0, 0), (0, 2), (0,), (0, 1, 2), (MOST, 0), (-3, 0))),
+      for order in ((0, 0), (0, 2), (0,), (0, 1, 2), (INT32_MAX, 0), (-3, 0))),
     *(("PAD", [(2, 3), ints(*pads)], "", {}, 1, (shown,))
-      for pads, shown in (([[0, 0]], 2), ([[0, -1], [0, 0]], -1), ([[0, 0]] * 3, 2), ([[0, MOST]] * 2, MOST + 2))),
+      for pads, shown in (([[0, 0]], 2), ([[0, -1], [0, 0]], -1), ([[0, 0]] * 3, 2), ([[0, INT32_MAX]] * 2,
+       INT32_MAX + 2))),
     *(("TILE", [(2, 3), ints(*reps)], "", {}, 1, (reps[-1],)) for reps in ((1,), (1, -1), (1, 1, 1))),
-    ("TILE", [(2, 3), ints(MOST, MOST)], "", {}, 1, (2 * MOST, 3 * MOST)),
-    *(("BROADCAST_TO", [(1, 3), ints(*shape)], "", {}, 1, shape) for shape in ((3,), (2, 4), (-1, 3), (MOST, MOST, 3))),
+    ("TILE", [(2, 3), ints(INT32_MAX, INT32_MAX)], "", {}, 1, (2 * INT32_MAX, 3 * INT32_MAX)),
+    *(("BROADCAST_TO", [(1, 3), ints(*shape)], "", {}, 1, shape) for shape in ((3,), (2, 4), (-1, 3), (INT32_MAX,
+     INT32_MAX, 3))),
     *(("SLICE", [(4, 5), ints(*begin), ints(*size)], "", {}, 1, (list(begin), list(size)))
       for begin, size in (((0,), (1,)), ((5, 0), (1, 1)), ((0, 0), (5, 1)), ((0, 0), (-2, 1)), ((-1, 0), (1, 1)))),
-    *(("FILL", [ints(*shape), np.float32(1)], "", {}, 1, shape) for shape in ((-1, 2), (MOST, MOST))),
+    *(("FILL", [ints(*shape), np.float32(1)], "", {}, 1, shape) for shape in ((-1, 2), (INT32_MAX, INT32_MAX))),
     *((f"RESIZE_{name}", [(1, 4, 4, 2), ints(*sizes)], "", {}, 1, shown)
       for name in ("BILINEAR", "NEAREST_NEIGHBOR")
       for sizes, shown in (((0, 2), (0,)), ((-1, 2), (-1,)), ((2,), (2,)), ((2, 2, 2), (2,)),
-                           ((MOST, MOST), (2 * MOST,)))),
+                           ((INT32_MAX, INT32_MAX), (2 * INT32_MAX,)))),
     *((f"RESIZE_{name}", [(1, 4, 4, 2), ints(2, 2)], f"Resize{name.title().replace('_', '')}Options",
        {"alignCorners": True, "halfPixelCenters": True}, 1, ("align_corners", "half_pixel_centers"))
       for name in ("BILINEAR", "NEAREST_NEIGHBOR")),
     *((f"RESIZE_{name}", [(4, 4, 2), ints(2, 2)], "", {}, 1, (3,)) for name in ("BILINEAR", "NEAREST_NEIGHBOR")),
     *(("SPACE_TO_BATCH_ND", [(1, 4, 6, 3), ints(*block), ints(*([[0, 0]] * len(block)))], "", {}, 1, (list(block),))
-      for block in ((2, 4), (0, 2), (-2, 2), (MOST, 2), (2, 2, 2, 2))),
+      for block in ((2, 4), (0, 2), (-2, 2), (INT32_MAX, 2), (2, 2, 2, 2))),
     *(("BATCH_TO_SPACE_ND", [(4, 2, 3, 3), ints(*block), ints(*([[0, 0]] * len(block)))], "", {}, 1, (list(block),))
-      for block in ((2, 4), (0, 2), (-2, -2), (MOST, 2))),
-    *(("TOPK_V2", [(3, 7), number(k)], "", {}, 2, (k, 7)) for k in (-1, 8, MOST)),
+      for block in ((2, 4), (0, 2), (-2, -2), (INT32_MAX, 2))),
+    *(("TOPK_V2", [(3, 7), number(k)], "", {}, 2, (k, 7)) for k in (-1, 8, INT32_MAX)),
     *(("ONE_HOT", [ints(2, 0), number(k), np.float32(1), np.float32(0)], "OneHotOptions", {"axis": -1}, 1, (k,))
-      for k in (-1, MOST)),
+      for k in (-1, INT32_MAX)),
     ("GATHER_ND", [(4, 5), ints([1, 2, 3])], "", {}, 1, (3, "(4, 5)")),
     ("SCATTER_ND", [ints([3], [1]), (2, 4), ints(6, 5)], "", {}, 1, ("(2, 5)", "(2, 4)")),
-    ("SCATTER_ND", [ints([3], [1]), (2, 5), ints(MOST, MOST)], "", {}, 1, (MOST,)),
-    ("RANGE", [number(0), number(MOST), number(1)], "", {}, 1, (MOST,)),
+    ("SCATTER_ND", [ints([3], [1]), (2, 5), ints(INT32_MAX, INT32_MAX)], "", {}, 1, (INT32_MAX,)),
+    ("RANGE", [number(0), number(INT32_MAX), number(1)], "", {}, 1, (INT32_MAX,)),
     ("RANGE", [number(0), number(4), number(0)], "", {}, 1, (0, 4)),
     ("STRIDED_SLICE", [(4, 5), ints(0, 0), ints(4, 5), ints(1, 0)], "StridedSliceOptions", {}, 1, ("[1, 0]", "(4, 5)")),
     ("STRIDED_SLICE", [(4, 5), ints(0, 0), ints(4), ints(1, 1)], "StridedSliceOptions", {}, 1, ("[4]", "(4, 5)")),

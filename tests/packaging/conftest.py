@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.e2e.projects import ROOT, run
 
 NAMES = (
@@ -37,7 +37,7 @@ def copied(folder: Path) -> Path:
 def built(source: Path) -> tuple[Path, Path]:
     """The archive of sources, and the wheel that is made from it, with the build tools of the running environment."""
     if int(version("setuptools").partition(".")[0]) < 77:
-        missing("setuptools 77")
+        skip_or_fail_without("setuptools 77")
     run([sys.executable, "-m", "build", "--no-isolation"], source)
     (archive,), (wheel,) = (source / "dist").glob("*.tar.gz"), (source / "dist").glob("*.whl")
     return archive, wheel

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.e2e.projects import DIGITS, ROOT, run
 from tests.packaging.conftest import clean
 
@@ -40,7 +40,7 @@ def oldest_python() -> str:
         if path is not None and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
             return str(path)
     if sys.version_info >= (3, 12):
-        missing("Python 3.10")
+        skip_or_fail_without("Python 3.10")
     return sys.executable
 
 
@@ -50,7 +50,7 @@ def environment(folder: Path, python: str, *options: str | Path) -> Path:
     pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *options]
     done = subprocess.run([str(p) for p in pip], capture_output=True, text=True, env=os.environ | clean())
     if done.returncode != 0 and "ResolutionImpossible" not in done.stderr and UNREACHABLE.search(done.stderr):
-        missing(f"an index of packages ({done.stderr.strip().splitlines()[-1]})")
+        skip_or_fail_without(f"an index of packages ({done.stderr.strip().splitlines()[-1]})")
     assert done.returncode == 0, done.stderr
     return folder / "bin"
 

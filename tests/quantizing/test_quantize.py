@@ -31,11 +31,11 @@ from aotc.quantizing.onnxruntime_quantizer import (
     quantize_prepared_model,
 )
 from tests.cli.invoke import DIGITS, call, refused, save, value
-from tests.conftest import missing
+from tests.conftest import skip_or_fail_without
 from tests.quantizing.models import digits
 
 if importlib.util.find_spec("onnxruntime") is None:
-    missing("onnxruntime")
+    skip_or_fail_without("onnxruntime")
 QUICK = {"cflags": ["-O1"], "seconds": 0.0}
 
 

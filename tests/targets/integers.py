@@ -27,7 +27,7 @@ from aotc.relay.op.qnn import builders as qnn
 from aotc.relay.type_inference import infer_module
 
 Array = np.ndarray[Any, Any]
-LEAST, MOST = 2.0**-20, 2.0**4
+MIN_SCALE, MAX_SCALE = 2.0**-20, 2.0**4
 """Of scales."""
 ROUNDINGS = ("FLOAT_EVEN", "FLOAT_EVEN", "UPWARD", "TONEAREST", "TFLITE")
 
@@ -88,7 +88,7 @@ class Drawing:
         """A scale for numbers of about this size: most fit, many do not."""
         if self.rng.random() < 0.15:
             return self.scale()
-        return np.float32(np.clip(spread / 2.0 ** self.rng.uniform(4, 8), LEAST, MOST))
+        return np.float32(np.clip(spread / 2.0 ** self.rng.uniform(4, 8), MIN_SCALE, MAX_SCALE))
 
     def start(self) -> Value:
         dtype = self.one("uint8", "int8")
@@ -114,7 +114,7 @@ class Drawing:
         many, size = self.rng.random() < 0.6, self.rng.uniform(-20, 4)
         if self.rng.random() < 0.8:
             size = self.rng.uniform(-15, 8) - 13 - np.log2(x.scale)
-        scale = np.clip(2.0**size * self.rng.uniform(0.3, 1, channels), LEAST, MOST).astype(np.float32)
+        scale = np.clip(2.0**size * self.rng.uniform(0.3, 1, channels), MIN_SCALE, MAX_SCALE).astype(np.float32)
         zero = np.int32(self.one(0, 0, self.zero(dtype)))
         return self.operand(dtype, *shape), const(zero), scale if many else scale[0]
 

@@ -23,9 +23,9 @@ def _obstacle(target: Target) -> str:
     return ""
 
 
-def beyond() -> dict[str, str]:
-    """The targets that neither this processor nor an emulator runs, and why."""
-    own = (
+def targets_that_cannot_run() -> dict[str, str]:
+    """Names of the targets whose code neither this processor nor an emulator can run, with the reason of each."""
+    processor_targets = (
         t for t in TARGETS.values() if t.machine == normalized_architecture_name() and not t.versions and t.gpu is None
     )
-    return {t.name: why for t in own if (why := _obstacle(t))}
+    return {t.name: why for t in processor_targets if (why := _obstacle(t))}

@@ -9,20 +9,20 @@
 #include "aotc_pool.h"
 #include "net.h"
 
-enum { MOST = 4 };
+enum { MAX_PARTS = 4 };
 
 int main(void) {
   static float data[NET_INPUT_DATA_ELEMENTS], alone[NET_OUTPUT_OUTPUT_ELEMENTS], shared[NET_OUTPUT_OUTPUT_ELEMENTS];
   const net_inputs inputs = {data};
   const net_outputs first = {alone}, second = {shared};
-  const size_t bytes = NET_WORKSPACE_BYTES + MOST * net_info()->thread_workspace_bytes;
+  const size_t bytes = NET_WORKSPACE_BYTES + MAX_PARTS * net_info()->thread_workspace_bytes;
   unsigned char *memory = malloc(bytes + NET_WORKSPACE_ALIGNMENT), *arena = memory;
   int parts, k;
   if (memory == NULL) return 1;
   arena += NET_WORKSPACE_ALIGNMENT - (size_t)arena % NET_WORKSPACE_ALIGNMENT;
   for (k = 0; k < NET_INPUT_DATA_ELEMENTS; ++k) data[k] = (float)(k * 37 % 101) - 50.0f;
   if (net_run(&inputs, &first, arena, NULL) != AOTC_OK) return 2;
-  for (parts = 2; parts <= MOST; ++parts) {
+  for (parts = 2; parts <= MAX_PARTS; ++parts) {
     aotc_run_options options = {sizeof options, NULL, NULL, NULL, NULL};
     if (aotc_pool_create(parts, &options.threads) != AOTC_OK) return 3;
     for (k = 0; k < 3; ++k) {

@@ -36,7 +36,7 @@ from tests.conftest import require_tool
 from tests.e2e.projects import run
 from tests.ops.harness import Job, interpret, kernel_job
 from tests.share import share
-from tests.targets.machines import FOREIGN, beyond, machine, native_targets
+from tests.targets.machines import FOREIGN, machine, native_targets, targets_that_cannot_run
 
 Array = np.ndarray[Any, Any]
 VECTORS = [name for name, t in TARGETS.items() if t.dots is not None and t.vector_bytes and not t.versions]
@@ -230,9 +230,9 @@ def test_instructions_that_are_not_run(target: str, tmp_path: Path) -> None:
 
 
 def test_the_report_names_targets_that_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(beyond()) == {t for t in VECTORS if t not in (*HERE, *THERE)}
+    assert set(targets_that_cannot_run()) == {t for t in VECTORS if t not in (*HERE, *THERE)}
     monkeypatch.setattr(toolchain, "_usable_cpu_feature_flags", lambda: frozenset({"avx2", "fma", "bmi2"}))
-    lacking = beyond()
+    lacking = targets_that_cannot_run()
     assert {
         "x86-64-v3-vnni",
         "x86-64-v4",

@@ -40,7 +40,7 @@ TARGETS = ("x86-64-v3", "c")
 """One whose vectors leave remainders, and one without vectors."""
 UNITS = (48, 16, 8)
 """What extents are divided by: all vectors and most tiles divide the first, which small kernels can afford."""
-MOST = 300_000
+MAX_MACS = 300_000
 """Multiplications of a small kernel."""
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 1e-40)
 WHOLE = (
@@ -89,7 +89,7 @@ def small_kernels(work: Compilation, target: Target) -> Iterator[Job]:
         for unit in UNITS:
             small = reduced(function, unit)
             kernel = lower_fused_function(small, kernel_name_from_anchor_operator(small), target)
-            if kernel.macs <= MOST:
+            if kernel.macs <= MAX_MACS:
                 break
         if structural_hash(small) not in seen:
             seen.add(structural_hash(small))
@@ -100,7 +100,7 @@ def small_kernels(work: Compilation, target: Target) -> Iterator[Job]:
 def test_kernels_of_networks(name: str, target: str, compilation: Any, tmp_path: Path) -> None:
     here, work = machine(target), compilation(name, target)
     jobs = list(small_kernels(work, here.target))
-    assert jobs and max(kernel.macs for kernel, _ in jobs) < 30 * MOST
+    assert jobs and max(kernel.macs for kernel, _ in jobs) < 30 * MAX_MACS
     assert disagreements(jobs, here, tmp_path, levels=["-O1"], others=False) == []
 
 

@@ -84,7 +84,7 @@ def small() -> Program:
     return program
 
 
-def beyond(program: Program) -> Program:
+def store_outside_of_buffer(program: Program) -> Program:
     """A store of every kernel outside of its buffer."""
     kernel = program.distinct_kernels[0]
     store = next(s for s in walk_stmts(kernel.body) if isinstance(s, Store))
@@ -93,20 +93,20 @@ def beyond(program: Program) -> Program:
     return replace(program, steps=tuple(replace(s, kernel=made) if s.kernel is kernel else s for s in program.steps))
 
 
-def overlapping(program: Program) -> Program:
+def overlap_temporaries(program: Program) -> Program:
     """All temporaries at the beginning of the arena."""
     plan = MemoryPlan(offsets=dict.fromkeys(program.plan.offsets, 0), peak=program.plan.peak)
     return replace(program, plan=plan)
 
 
-def behind(program: Program) -> Program:
+def shift_last_result(program: Program) -> Program:
     """The first result of the last kernel one element further on."""
     *steps, last = program.steps
     args = (*last.args[:-1], View(last.args[-1].storage, 1))
     return replace(program, steps=(*steps, replace(last, args=args)))
 
 
-@pytest.mark.parametrize("damage", [beyond, overlapping, behind])
+@pytest.mark.parametrize("damage", [store_outside_of_buffer, overlap_temporaries, shift_last_result])
 def test_a_wrong_pass_is_found(damage: Callable[[Program], Program], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VectorizeLoops, "run", lambda self, program, ctx: damage(program))
     with pytest.raises(AotcError) as caught:

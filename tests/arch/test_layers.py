@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.arch.sources import SOURCES, VOCABULARIES, imports, modules, tree_of
+from tests.arch.sources import REEXPORTING_MODULES, SOURCES, imports, modules, tree_of
 
 GRAPH = {"aotc.ir", "aotc.relay", "aotc.relay.op"}
 LOOPS = {"aotc.ir", "aotc.tir", "aotc.tir.loops"}
@@ -51,7 +51,7 @@ BELOW_DRIVER = (
     }
 )
 SHOWN = {"aotc.checking", "aotc.measuring", "aotc.quantizing", "aotc.reporting"}
-FLOORS: dict[str, set[str]] = {
+LAYER_IMPORTS: dict[str, set[str]] = {
     "aotc.ir": set(),
     "aotc.tir": {"aotc.ir"},
     "aotc.tir.interpreter": LOOPS,
@@ -150,10 +150,10 @@ THIRD_PARTY = {
 
 
 def row_of(module: str) -> str | None:
-    """Return the row of FLOORS that a module belongs to; None for facades and for modules outside the project."""
+    """Return the key of LAYER_IMPORTS that a module belongs to; None for facades and modules outside the project."""
     if module in FACADES:
         return None
-    rows = [row for row in FLOORS if (module + ".").startswith(row + ".")]
+    rows = [row for row in LAYER_IMPORTS if (module + ".").startswith(row + ".")]
     return max(rows, key=len) if rows else None
 
 
@@ -165,7 +165,7 @@ def allowed(here: str, name: str) -> bool:
     there = row_of(name)
     if there is None:  # a facade, or a name such as aotc.__version__
         return here == "aotc.cli" and name == "aotc.__version__"
-    return there == here or there in FLOORS[here]
+    return there == here or there in LAYER_IMPORTS[here]
 
 
 @pytest.mark.parametrize(("module", "path"), [pytest.param(*m, id=m[0]) for m in modules().items()])
@@ -190,7 +190,7 @@ def test_every_module_has_a_row() -> None:
 def test_facades_are_not_imported_inside() -> None:
     def targets(path: Path) -> Iterator[str]:
         for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.ImportFrom) and node.module in FACADES.difference(VOCABULARIES):
+            if isinstance(node, ast.ImportFrom) and node.module in FACADES.difference(REEXPORTING_MODULES):
                 yield from (f"{node.module}.{a.name}" for a in node.names)
 
     known = modules().keys() | {"aotc.__version__"}

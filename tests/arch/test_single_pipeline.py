@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Only `aotc.driver.pipeline` calls the stages that compile a module into a library."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.arch.sources import imports, modules, tree_of
+
+PIPELINE = "aotc.driver.pipeline"
+STAGES = {
+    "aotc.relay.transform.pipeline.optimize": {PIPELINE},
+    "aotc.relay.backend.module_to_program.lower_main_to_program": {PIPELINE},
+    "aotc.relay.backend.kernel_deduplication.lower_function_to_kernel": {
+        PIPELINE,
+        "aotc.relay.backend.module_to_program",
+    },
+    "aotc.tir.passes.eliminate_copies_pass": {PIPELINE},
+    "aotc.tir.passes.run_tensor_passes": {PIPELINE},
+    "aotc.tir.schedule.contraction.tiling_choice.use_tiling_chooser": {PIPELINE},
+    "aotc.ir.persistent_memo.memoize_results_in_store": {PIPELINE},
+    "aotc_codegen.c.host_project.emit_host_project": {PIPELINE},
+    "aotc_codegen.c.kernel_library_project.emit_kernel_table_project": {PIPELINE},
+    "aotc.driver.compile_sources.build_project_library": {
+        PIPELINE,
+        "aotc.measuring.machine_peak",
+    },  # the probe measures the machine, with no model
+}
+"""Who may use what a compilation is made of."""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_stages_are_put_together_in_one_place(stage: str) -> None:
+    users = {module for module, path in modules().items() if stage in {name for _, name in imports(tree_of(path))}}
+    assert users == STAGES[stage]

@@ -47,13 +47,22 @@ def _options_named(context: click.Context, keyword: str) -> Iterator[click.Optio
     """Yield the options whose value a function receives as `keyword`: first those of the command
     that runs, then those of `aotc compile`, then those of all further commands.
     """
-    group = context.find_root().command
-    commands = group.commands if isinstance(group, click.Group) else {}
-    main = [commands[_MAIN_COMMAND_NAME]] if _MAIN_COMMAND_NAME in commands else []
-    for command in (context.command, *main, *commands.values()):
+    for command in _commands_by_precedence(context):
         for parameter in command.params:
             if parameter.name == keyword and isinstance(parameter, click.Option):
                 yield parameter
+
+
+def _commands_by_precedence(context: click.Context) -> Iterator[click.Command]:
+    """Yield the command that runs, then `aotc compile`, then all commands.  Each is imported only
+    when it is asked for.
+    """
+    yield context.command
+    root = context.find_root()
+    if isinstance(group := root.command, click.Group):
+        for name in (_MAIN_COMMAND_NAME, *group.list_commands(root)):
+            if command := group.get_command(root, name):
+                yield command
 
 
 def spell_option(option: click.Option, value: Any = None) -> str:

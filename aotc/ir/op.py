@@ -2,7 +2,7 @@
 """Definition of an operator as the graph IR sees it, and the registry of operators by name.
 
 The operators themselves are in `aotc.relay.op`, which adds their lowering to tensor programs.
-`aotc.driver.operator_and_pass_registration` calls `install_op_table` once to register them.
+`aotc.driver.operator_and_pass_registration` says where they are; the first lookup imports them.
 
     get_op("nn.relu").infer(NO_ATTRS, [TensorType((2,), "float32")])
 """
@@ -13,13 +13,13 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir.attrs import REQUIRED, Attrs, NoAttrs, Takes
 from aotc.ir.compile_time_limits import Cost
 from aotc.ir.diagnostics import AotcError, did_you_mean_hint
 from aotc.ir.frozen_dataclass import frozen
+from aotc.ir.lazy_table import LazyTable
 from aotc.ir.span import Span, current_span
 from aotc.ir.types import TensorType, Type, tensor_types
 
@@ -290,21 +290,24 @@ def _flatten_to_tensor_types(types: Types) -> list[TensorType]:
 
 @dataclass(slots=True)
 class _Table:
-    ops: Mapping[str, Op] = field(default_factory=lambda: MappingProxyType({}))
+    ops: LazyTable[Op] = field(default_factory=LazyTable)
     attrs: dict[tuple[str, str], tuple[Any, int]] = field(default_factory=dict)
 
 
 _OP_REGISTRY = _Table()
 
 
-def install_op_table(ops: Mapping[str, Op]) -> None:
-    """Install the table of operators in which `get_op` looks up names."""
-    _OP_REGISTRY.ops = MappingProxyType(dict(ops))
+def install_op_table(ops: Mapping[str, Op] | Callable[[], Mapping[str, Op]]) -> None:
+    """Install the table of operators in which `get_op` looks up names.
+
+    ops    operators by name, or a function that returns them, called at the first lookup
+    """
+    _OP_REGISTRY.ops.install(ops)
 
 
 def installed_ops() -> Mapping[str, Op]:
     """Return all operators known to the compiler, by name."""
-    return _OP_REGISTRY.ops
+    return _OP_REGISTRY.ops.entries()
 
 
 def get_op(name: str, extra_suggestions: Iterable[str] = ()) -> Op:
@@ -312,12 +315,12 @@ def get_op(name: str, extra_suggestions: Iterable[str] = ()) -> Op:
 
     The hint suggests similar names of operators or of `extra_suggestions`.
     """
-    op = _OP_REGISTRY.ops.get(name)
+    op = installed_ops().get(name)
     if op is None:
         raise AotcError(
             "unknown-op",
             f"operator `{name}` not found",
-            hint=did_you_mean_hint(name, [*_OP_REGISTRY.ops, *extra_suggestions]),
+            hint=did_you_mean_hint(name, [*installed_ops(), *extra_suggestions]),
         )
     return op
 

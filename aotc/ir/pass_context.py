@@ -14,12 +14,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, did_you_mean_hint
 from aotc.ir.instrument import PassInfo, PassInstrument
+from aotc.ir.lazy_table import LazyTable
 from aotc.ir.option_references import option_text
 
+#: Functions that create passes with default options, by name.
+PassTable: TypeAlias = Mapping[str, Callable[[], Any]]
 LOG: Final = logging.getLogger("aotc.pass")
 
 
@@ -44,7 +47,7 @@ class ConfigKey:
 @dataclass(slots=True)
 class _Table:
     config: dict[str, ConfigKey]
-    passes: Mapping[str, Callable[[], Any]] = field(default_factory=lambda: MappingProxyType({}))
+    passes: LazyTable[Callable[[], Any]] = field(default_factory=LazyTable)
 
 
 _REGISTRY: Final = _Table({
@@ -104,16 +107,19 @@ _REGISTRY: Final = _Table({
 })  # fmt: skip
 
 
-def install_passes(passes: Mapping[str, Callable[[], Any]]) -> None:
-    """Register passes by name for `get_pass`: functions that create the pass with default options."""
-    _REGISTRY.passes = MappingProxyType(dict(passes))
+def install_passes(passes: PassTable | Callable[[], PassTable]) -> None:
+    """Register passes by name for `get_pass`: functions that create the pass with default options.
+
+    passes    the functions by name, or a function that returns them, called at the first lookup
+    """
+    _REGISTRY.passes.install(passes)
 
 
-def installed_passes() -> Mapping[str, Callable[[], Any]]:
+def installed_passes() -> PassTable:
     """Return the passes known to the compiler: functions that create each with default options, by
     name.
     """
-    return _REGISTRY.passes
+    return _REGISTRY.passes.entries()
 
 
 def registered_config_keys() -> dict[str, ConfigKey]:
@@ -158,7 +164,7 @@ def _validate_pass_names(argument_name: str, names: Iterable[str] | None) -> tup
     for name in items:
         if not isinstance(name, str):
             raise AotcTypeError("pass-names", f"{argument_name} must hold pass names, not {type(name).__name__}")
-        close = did_you_mean_hint(name, _REGISTRY.passes) if name not in _REGISTRY.passes else ""
+        close = did_you_mean_hint(name, passes) if name not in (passes := installed_passes()) else ""
         if close:
             warnings.warn(f"{argument_name}: there is no pass {name!r}; {close}", stacklevel=3)
     return items

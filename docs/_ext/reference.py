@@ -20,7 +20,7 @@ import onnx
 
 import aotc
 from aotc import relay, tir
-from aotc.cli.main import main
+from aotc.cli.main import import_all_commands, main
 from aotc.relay import transform
 from aotc.relay.frontend.onnx import supported_ops
 from aotc.relay.op import opdef
@@ -70,9 +70,8 @@ def first_sentence(thing: object) -> str:
 def command_page() -> str:
     """Every command with its help, as `aotc COMMAND --help` prints it, 100 columns wide."""
     parts = ["# The command `aotc`", "`python -m aotc` is the same command. Each section is what `--help` prints.", ""]
-    assert isinstance(main, click.Group)
     parts.append(block(help_of(main, "aotc")))
-    for name, command in sorted(main.commands.items()):
+    for name, command in import_all_commands().items():
         parts += [f"## `aotc {name}`", block(help_of(command, f"aotc {name}"))]
     return "\n".join(parts)
 

@@ -354,18 +354,25 @@ def interrupted(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]
 
 
 def running_processes_in(folder: Path) -> list[Path]:
-    """Return the folders below /proc of processes whose environment names a folder.
-
-    A process that was killed but has not ended yet is left out: SIGKILL is among its pending signals.
-    """
+    """Return the folders below /proc of processes whose environment names a folder and that were not killed."""
     running = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if str(folder).encode() in (process / "environ").read_bytes():
-                pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)$", (process / "status").read_text(), re.MULTILINE)
-                if not any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in pending):
-                    running.append(process)
+            if str(folder).encode() in (process / "environ").read_bytes() and not is_killed_or_exiting(process):
+                running.append(process)
     return running
+
+
+PF_EXITING = 0x4
+"""Flag of Linux's tasks that have begun to exit; such a process has no pending signals, and may have memory still."""
+
+
+def is_killed_or_exiting(process: Path) -> bool:
+    """Return True if a process, given by its folder below /proc, has a pending SIGKILL or has begun to exit."""
+    pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)$", (process / "status").read_text(), re.MULTILINE)
+    _, _, fields_from_state = (process / "stat").read_text().rpartition(") ")
+    flags = int(fields_from_state.split()[6])
+    return any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in pending) or bool(flags & PF_EXITING)
 
 
 def ended(process: subprocess.Popen[str], folder: Path, number: signal.Signals) -> None:

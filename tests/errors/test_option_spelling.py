@@ -12,7 +12,7 @@ import json
 import pickle
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,7 +28,7 @@ import aotc
 from aotc import relay
 from aotc.checking.verify import verify
 from aotc.cli import options as options_of
-from aotc.cli.main import main
+from aotc.cli.main import import_all_commands, main
 from aotc.cli.options_in_messages import spell_for_command, spell_option
 from aotc.driver.compile import CompileOptions
 from aotc.ir import AotcError, join_texts, option_text, rename_options_in_errors
@@ -48,17 +48,12 @@ DYNAMIC = '<ir_version: 9, opset_import: ["" : 20]> main (float[batch, 3] x) => 
 OPERATOR = '<ir_version: 9, opset_import: ["" : 20]> main (float[3] x) => (float[3] y) { a = Relu(x) y = Foo(a) }'
 
 
-def commands() -> Mapping[str, click.Command]:
-    assert isinstance(main, click.Group)
-    return main.commands
-
-
 def declared_options() -> list[click.Option]:
-    return [p for command in commands().values() for p in command.params if isinstance(p, click.Option)]
+    return [p for command in import_all_commands().values() for p in command.params if isinstance(p, click.Option)]
 
 
 def option_named(command: str, keyword: str) -> click.Option:
-    (found,) = [p for p in commands()[command].params if p.name == keyword]
+    (found,) = [p for p in import_all_commands()[command].params if p.name == keyword]
     assert isinstance(found, click.Option)
     return found
 
@@ -232,7 +227,7 @@ def test_commands_in_messages_exist() -> None:
             (value,) = [k.value for k in node.keywords if k.arg == "command"]
             text = ast.unparse(value)
             (name,) = re.findall(r"aotc (\w+)", text)
-            options = {opt for p in commands()[name].params for opt in (*p.opts, *p.secondary_opts)}
+            options = {opt for p in import_all_commands()[name].params for opt in (*p.opts, *p.secondary_opts)}
             assert options.issuperset(re.findall(r"(?<!\w)--?[a-zA-Z][\w-]*", text)), (name_of(path), text)
             texts += 1
     assert texts >= 5
@@ -300,7 +295,7 @@ def test_values_from_models_are_escaped() -> None:
     """Names in options come from files: neither spelling may hold control characters."""
     hint = option_text("cut_after", ["\x1b[2J\u202e", "x" * 10_000])
     found = Diagnostic("code", "text", hint=hint)
-    with click.Context(main) as group, click.Context(commands()["compile"], parent=group):
+    with click.Context(main) as group, click.Context(import_all_commands()["compile"], parent=group):
         spelled = spell_for_command(found.hint)
     assert spelled.startswith("--cut-after")
     for text in (found.hint, spelled):
@@ -326,7 +321,7 @@ def test_errors_of_workers_are_spelled_for_the_caller() -> None:
         with pool() as workers, pytest.raises(AotcError) as caught:
             list(workers.map(fail, [0]))
         assert caught.value.diagnostics[0].hint == "leave `threads` out"
-        with click.Context(main) as group, click.Context(commands()["compile"], parent=group):
+        with click.Context(main) as group, click.Context(import_all_commands()["compile"], parent=group):
             assert spell_for_command(caught.value.diagnostics[0].hint) == "leave --threads out"
 
 
@@ -359,7 +354,7 @@ def test_hints_of_both_callers(arguments: list[str], keywords: dict[str, Any], t
     outcome = call("compile", DIGITS, "-o", tmp_path / "net", *arguments, "--json")
     assert outcome.code == 2
     hints = " ".join(row["hint"] for row in json.loads(outcome.out)["errors"])
-    options = {o for p in commands()["compile"].params for o in (*p.opts, *p.secondary_opts)}
+    options = {o for p in import_all_commands()["compile"].params for o in (*p.opts, *p.secondary_opts)}
     assert not LONG_OPTION.search(in_python)
     assert LONG_OPTION.search(hints) and options.issuperset(LONG_OPTION.findall(hints))
     for name in re.findall(r"`(\w+)`|\b(\w+)=", in_python.partition("hint:")[2]):

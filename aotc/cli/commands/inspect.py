@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`aotc inspect`: show what a model needs, or what a compiled project or library does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.json import JSON
+from rich.table import Table
+from rich.text import Text
+
+from aotc.cli import options as options_of
+from aotc.cli.command_definition import define_command
+from aotc.cli.console import JsonObject, RenderedParts, Reporter
+from aotc.cli.options import declare_flag
+from aotc.cli.result_tables import (
+    format_arena_size,
+    format_microcontroller_footprint,
+    format_or_blank,
+    weight_size_lines,
+)
+from aotc.reporting.model_inspection import MAX_LARGEST_KERNELS, SHARED_LIBRARY_SUFFIXES, inspect_model, inspect_project
+from aotc.reporting.text_tables import describe_register_spills, format_with_unit_prefix, make_borderless_table
+
+
+@define_command(
+    "inspect",
+    options_of.MODEL_ARGUMENT,
+    declare_flag("--memory", "Show the arena over the steps of the schedule."),
+    options_of.SHAPE_OPTIONS,
+    options_of.CUT_OPTIONS,
+    options_of.TARGET_OPTIONS,
+    options_of.THREADS_OPTION,
+    options_of.BOARD_OPTIONS,
+    options_of.WORKSPACE_IO_FLAG,
+    options_of.IO_DTYPE_OPTION,
+    renamed={"--profile": "--environment"},
+)
+def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) -> None:
+    """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library
+    does.
+
+    Parts of a model that cannot be compiled are listed, and the exit code is 0. --json prints the
+    metadata of a project.
+    """
+    if model.is_dir() or model.suffix in SHARED_LIBRARY_SUFFIXES:
+        out.print_result(inspect_project(model), render_project_metadata)
+        return
+    out.report_stage("inspecting the model")
+    inspection = inspect_model(model, **options)
+    out.print_result(
+        inspection, render_memory_per_step if memory and "moments" in inspection else render_model_inspection
+    )
+
+
+def render_project_metadata(data: JsonObject) -> RenderedParts:
+    """Format the metadata of a project, as JSON if another version of aotc wrote them in another
+    form.
+    """
+    try:
+        parts = [*(_gpu_project_tables if "device" in data else _cpu_project_lines)(data)]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        parts = [JSON.from_data(data)]
+    yield from parts
+
+
+def _cpu_project_lines(data: JsonObject) -> RenderedParts:
+    yield f"{data['name']} for {data['target']}, by aotc {data['version']}"
+    yield _input_output_table(data)
+    yield from _parameter_mac_and_arena_lines(
+        data, format_with_unit_prefix(data["weights_bytes"], "B"), len(data["steps"]), data["memory"]
+    )
+    yield from weight_size_lines(data.get("sizes"))
+    if data["library"].endswith(".a"):
+        yield f"footprint    {format_microcontroller_footprint(data['footprint'])}"
+    yield f"numerics     {data['numerics']}"
+    yield _largest_kernels_table(sorted(data["steps"], key=lambda step: -step["macs"])[:MAX_LARGEST_KERNELS])
+
+
+def _input_output_table(data: JsonObject) -> Table:
+    """Return a table of a model's inputs and outputs with their types."""
+    rows = []
+    for kind in ("input", "output"):
+        for tensor in data[f"{kind}s"]:
+            shape = "x".join(map(str, tensor["shape"])) or "scalar"
+            rows.append((kind, str(tensor["name"]), f"{tensor['dtype']} {shape}"))
+    return make_borderless_table("", "name", "type", rows=rows)
+
+
+def _parameter_mac_and_arena_lines(
+    data: JsonObject, parameters: str, step_count: int, memory: JsonObject
+) -> RenderedParts:
+    yield f"parameters   {parameters}"
+    yield f"MACs         {format_with_unit_prefix(data['macs'])} in {step_count} steps, {data['kernels']} kernels"
+    yield f"arena        {format_arena_size(memory)}"
+    yield f"accuracy     {data.get('accuracy', 'not known')}"
+
+
+def _largest_kernels_table(steps: Sequence[JsonObject]) -> Table:
+    """Return a table of the steps with the most multiply-accumulates."""
+    rows = [(step["kernel"], format_with_unit_prefix(step["macs"]), ", ".join(step["nodes"][:4])) for step in steps]
+    return make_borderless_table("largest kernels", "MACs", "nodes", rows=rows)
+
+
+def _gpu_project_tables(data: JsonObject) -> RenderedParts:
+    """Format the resource use of a project's GPU kernels for each architecture."""
+    device = data["device"]
+    for arch, kernels in device["kernels"].items():
+        rows = [_gpu_kernel_row(data, name, row) for name, row in kernels.items()]
+        head = (arch, "blocks", "threads", "registers", "shared", "local", "held", "occupancy", "code")
+        yield make_borderless_table(*head, rows=rows, figures=slice(1, None), padding=(0, 1, 0, 0))
+        yield ""
+    code = ", ".join(f"{name} {format_with_unit_prefix(size, 'B')}" for name, size in device["code_bytes"].items())
+    yield f"code         {code}"
+    yield f"driver       for CUDA {device['least_driver']} or newer"
+    yield from _parameter_mac_and_arena_lines(
+        data, format_with_unit_prefix(data["weights_bytes"], "B"), len(data["steps"]), data["memory"]
+    )
+    if slow := describe_register_spills(data):
+        yield f"warning      kernels that spill into memory: {slow}"
+
+
+def _gpu_kernel_row(project: JsonObject, name: str, kernel: JsonObject) -> list[str | Text]:
+    """Return a table row of a GPU kernel: blocks of all launches, threads, registers, memory and
+    occupancy.
+    """
+    launches = [step for step in project["steps"] if step["kernel"] == name]
+    sizes = [kernel[key] for key in ("registers", "shared_bytes", "local_bytes")]
+    figures = [sum(launch["grid"] for launch in launches), launches[0]["block"], *sizes]
+    occupancy_cells = format_or_blank(kernel["resident_blocks"], "d"), format_or_blank(kernel["occupancy"], ".0%")
+    return [name.removeprefix(f"{project['name']}_"), *map(str, figures), *occupancy_cells, str(kernel["code_bytes"])]
+
+
+def _unknown_dimension_lines(report: JsonObject) -> RenderedParts:
+    """Format the report of `aotc inspect` on a model with unknown dimensions, and the options that
+    fix them.
+    """
+    yield _input_output_table({**report, "outputs": []})
+    ranked = sorted(report["operators"].items(), key=lambda r: -r[1])
+    yield f"operators    {', '.join(f'{name} {n}' for name, n in ranked)}"
+    yield "dimensions that are not known have to be pinned (1 stands for any size):"
+    for pin in report["pins"]:
+        yield f"  {pin}"
+
+
+def render_model_inspection(report: JsonObject) -> RenderedParts:
+    """Format the report of `aotc inspect` on a model file: sizes, operators, largest kernels."""
+    if report["unsupported"]:
+        yield f"{report['model']} cannot be compiled:"
+        for problem in report["unsupported"]:
+            yield f"  {problem}"
+        return
+    if report["pins"]:
+        yield from _unknown_dimension_lines(report)
+        return
+    yield _input_output_table(report)
+    parameters = (
+        f"{format_with_unit_prefix(report['parameters'])} ({format_with_unit_prefix(report['parameter_bytes'], 'B')})"
+    )
+    yield from _parameter_mac_and_arena_lines(report, parameters, report["steps"], report["arena"])
+    if footprint := report["footprint"]:
+        yield f"footprint    {format_microcontroller_footprint(footprint)}"
+    yield f"numerics     {report['numerics']}"
+    ranked = sorted(report["operators"].items(), key=lambda r: -r[1])
+    operators = ", ".join(f"{name} {n}" for name, n in ranked)
+    yield f"operators    {operators}"
+    yield _largest_kernels_table(report["largest"])
+    if report["left_real"]:
+        real = [(row["operator"], row["reason"], ", ".join(row["nodes"][:2])) for row in report["left_real"]]
+        yield make_borderless_table("not on integers", "because", "nodes", rows=real)
+    if report["scalar_loops"]:
+        scalar = [
+            (row["kernel"], row["loop"], row["reason"], ", ".join(row["nodes"][:1])) for row in report["scalar_loops"]
+        ]
+        yield make_borderless_table("scalar loops", "of", "because of", "first node", rows=scalar)
+
+
+#: Length in characters of the bar of the step with the most memory.
+MAX_BAR_CHARACTERS = 16
+
+
+def render_memory_per_step(report: JsonObject) -> RenderedParts:
+    """Format the memory use of each step as a table with bars relative to the peak."""
+    whole = max((row["bytes"] for row in report["moments"]), default=0)
+    rows = []
+    for k, row in enumerate(report["moments"]):
+        bar = "#" * round(MAX_BAR_CHARACTERS * row["bytes"] / max(whole, 1)) + ("<" if row["bytes"] == whole else "")
+        live = ", ".join(f"{t['name']} {t['bytes']}" for t in row["live"][:3])
+        live += f" and {len(row['live']) - 3} more" if len(row["live"]) > 3 else ""
+        rows.append((str(k), str(row["bytes"]), bar, row["kernel"], live))
+    yield make_borderless_table("step", "bytes", "", "kernel", "live", rows=rows, figures=slice(2))
+    memory = report["arena"]
+    yield f"arena        {memory['peak']} bytes, lower bound {memory['lower_bound']}, gap {memory['gap']}"
+    if len(parts := memory["parts"]) > 1:
+        of = [(p["memory"], *(str(p[key]) for key in ("offset", "bytes", "room", "accesses"))) for p in parts]
+        yield make_borderless_table("memory", "from byte", "taken", "of", "accesses", rows=of, figures=slice(1, 5))

@@ -113,7 +113,7 @@ class PreparedCase:
             weights[first : first + random_bytes.size] = random_bytes
         return weights
 
-    def input_bytes(self) -> list[Array]:
+    def stored_or_generated_input_bytes(self) -> list[Array]:
         """Return the bytes of a case's inputs; random inputs are generated from their seeds."""
         sizes = [int(np.prod(x["shape"])) for x in self.about["inputs"]]
         known = (self.data.get(f"in{k}") for k in range(len(sizes)))
@@ -215,7 +215,7 @@ def run_case_and_yield_outputs(
     """Yield the bytes of all outputs for each run; outputs of samples that are not run have
     undefined contents.
     """
-    opened, inputs = LoadedCase(case, samples), case.input_bytes()
+    opened, inputs = LoadedCase(case, samples), case.stored_or_generated_input_bytes()
     for _ in range(run_count):
         outputs = [np.full(x["bytes"], 0xA5, np.uint8) for x in case.about["outputs"]]
         opened.run_on_tensor_addresses([a.ctypes.data for a in inputs], [a.ctypes.data for a in outputs])
@@ -290,7 +290,7 @@ def run_job_in_this_process(job_words: Sequence[str]) -> None:
 
             case = PreparedCase(CASES_FOLDER / f"{name}.npz")
             for result in time_case_and_competitors(
-                case.data["model"].tobytes(), case.input_bytes(), LoadedCase(case), case.about
+                case.data["model"].tobytes(), case.stored_or_generated_input_bytes(), LoadedCase(case), case.about
             ):
                 print(json.dumps(result), flush=True)
 

@@ -156,7 +156,7 @@ def _only_input_name_and_shape(model: onnx.ModelProto) -> tuple[str, list[int]]:
     return value.name, [d.dim_value for d in value.type.tensor_type.shape.dim]
 
 
-def float_and_quantized_model_paths(name: str, folder: Path) -> tuple[Path, list[Path]]:
+def create_float_and_quantized_model_files(name: str, folder: Path) -> tuple[Path, list[Path]]:
     """Write a float32 model and its quantized versions into a folder if needed; return their paths."""
     models = Path(os.environ.get("AOTC_MODELS", REPOSITORY_ROOT.parent / "shared" / "models"))
     if name in FLOAT_MODEL_BY_TRAINED_QUANTIZED:
@@ -238,7 +238,7 @@ def benchmark_float_and_quantized(
     against = () if scaling else RIVAL_NAMES
     for name in names:
         with tempfile.TemporaryDirectory() as scratch:
-            source, quantized_versions = float_and_quantized_model_paths(name, Path(scratch))
+            source, quantized_versions = create_float_and_quantized_model_files(name, Path(scratch))
             pins = INPUT_SHAPES_BY_MODEL.get(name, {})
             results = [benchmark_model(p, against=against, input_shapes=pins, **how) for p in quantized_versions]
             yield name, results[0] if name == DECODER_NAME else benchmark_model(source, against=(), **how), results

@@ -136,7 +136,7 @@ def compare_runs_grouped_by_input_scale(
         for k, case in zip(group, judged, strict=True):
             cases[k] = case if k in wrong else cases[k]
         borderline = [k for k in wrong if _may_rounding_explain_failure(cases[k])]
-        samples = [sample for k in borderline for sample in _reference_runs_near_inputs(runs[k], reference)]
+        samples = [sample for k in borderline for sample in _reference_runs_on_perturbed_inputs(runs[k], reference)]
         if samples:
             judged = compare_runs_with_reference([*(runs[k] for k in group), *samples], float32_bound, reference)
             for k, case in zip(group, judged[: len(group)], strict=True):
@@ -159,7 +159,7 @@ def _may_rounding_explain_failure(case: Case) -> bool:
     )
 
 
-def _reference_runs_near_inputs(run: Run, reference: Reference) -> list[Run]:
+def _reference_runs_on_perturbed_inputs(run: Run, reference: Reference) -> list[Run]:
     """Return runs of the reference on inputs that differ from those of `run` by rounding only: each
     float is its value or the next one toward zero.
 
@@ -172,14 +172,14 @@ def _reference_runs_near_inputs(run: Run, reference: Reference) -> list[Run]:
     rng = np.random.default_rng(0)
     samples: list[Run] = []
     for index in range(NEARBY_SAMPLES):
-        inputs = {n: _round_some_toward_zero(a, rng) for n, a in run.inputs.items()}
+        inputs = {n: _move_half_of_elements_one_ulp_to_zero(a, rng) for n, a in run.inputs.items()}
         expected = reference.run(inputs)
         source = f"{run.given.source}, nearby inputs {index}"
         samples.append(Run(replace(run.given, source=source, usual=False), inputs, expected, expected))
     return samples
 
 
-def _round_some_toward_zero(array: Array, rng: np.random.Generator) -> Array:
+def _move_half_of_elements_one_ulp_to_zero(array: Array, rng: np.random.Generator) -> Array:
     """Return a float array with half of its finite elements replaced by the next value toward zero;
     other arrays are returned unchanged.
     """

@@ -77,7 +77,7 @@ class _UnroundedGraphBuilder:
         self.nodes: list[NodeProto] = []
         self.count = 0
 
-    def append_node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+    def append_node_and_return_output_name(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """Append a node with a generated output name; return that name."""
         self.count += 1
         name = f"{op_type}__{self.count}__plain"
@@ -94,7 +94,7 @@ class _UnroundedGraphBuilder:
         return (
             tensor_scale_zero_names[0]
             if tensor_scale_zero_names[0] in self.made
-            else self.append_node("DequantizeLinear", *tensor_scale_zero_names, axis=axis)
+            else self.append_node_and_return_output_name("DequantizeLinear", *tensor_scale_zero_names, axis=axis)
         )
 
     def append_saturation_to_quantized_range(
@@ -115,7 +115,9 @@ class _UnroundedGraphBuilder:
             limits = ml_dtypes.iinfo(middle.dtype)
             ends = [size * (end - middle.astype(np.float64)) for end in (limits.min, limits.max)]
         if ends and ends[0].size == 1:
-            low, high = (self.append_node("Constant", value_float=float(e.reshape(()))) for e in ends)
+            low, high = (
+                self.append_node_and_return_output_name("Constant", value_float=float(e.reshape(()))) for e in ends
+            )
             self.nodes.append(helper.make_node("Clip", [input_name, low, high], [output_name]))
         else:
             self.nodes.append(helper.make_node("Identity", [input_name], [output_name]))
@@ -137,8 +139,12 @@ class _UnroundedGraphBuilder:
         parts = [self.append_dequantize_if_quantized(given[k : k + 3], last if k == 3 else -1) for k in places]
         at = _BIAS_INPUT_INDEX.get(node.op_type)
         if at is not None and given[at]:
-            scale = self.append_node("Mul", given[1], given[4])
-            parts.append(self.append_node("DequantizeLinear", given[at], scale, axis=0 if op == "Conv" else -1))
+            scale = self.append_node_and_return_output_name("Mul", given[1], given[4])
+            parts.append(
+                self.append_node_and_return_output_name(
+                    "DequantizeLinear", given[at], scale, axis=0 if op == "Conv" else -1
+                )
+            )
         if attributes.get("channels_last") or (attributes.get("alpha", 1.0) != 1.0 and op == "Gemm"):
             raise AotcError("reference", f"{node.op_type} has no floating-point counterpart")
         float_attributes = {k: v for k, v in attributes.items() if k not in _QUANTIZED_ONLY_ATTRIBUTES}
@@ -146,7 +152,7 @@ class _UnroundedGraphBuilder:
             given[:2] if op == "Concat" else given[_RESULT_SCALE_INPUT_INDEX.get(node.op_type, 3 * len(places)) :][:2]
         )
         self.append_saturation_to_quantized_range(
-            self.append_node(op, *parts, **float_attributes), onto, node.output[0]
+            self.append_node_and_return_output_name(op, *parts, **float_attributes), onto, node.output[0]
         )
 
     def replace_dynamic_quantize_by_identity(self, node: NodeProto) -> None:
@@ -163,7 +169,7 @@ class _UnroundedGraphBuilder:
         with scale 1.
         """
         given = [*node.input, "", ""]
-        unit_scale = self.append_node("Constant", value_float=1.0)
+        unit_scale = self.append_node_and_return_output_name("Constant", value_float=1.0)
         op, axis = ("Conv", 0) if node.op_type == "ConvInteger" else ("MatMul", -1)
         parts = [self.append_dequantize_if_quantized((given[k], unit_scale, given[k + 2]), axis) for k in range(2)]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -195,7 +201,7 @@ class _UnroundedGraphBuilder:
         )
         real = (whole - middle.reshape(len(middle), 1, -1)) * size.reshape(len(size), 1, -1)
         value = numpy_helper.from_array(np.ascontiguousarray(real.transpose(0, 2, 1)))
-        return self.append_node("Constant", value=value)
+        return self.append_node_and_return_output_name("Constant", value=value)
 
     def append_node_with_float_arithmetic(self, node: NodeProto) -> None:
         """Append the conversion of one node of the model, without rounding.

@@ -58,14 +58,14 @@ class MemoryBudget:
         self._counts: dict[int, int] = {}
         self.held = 0
 
-    def count_buffers_of_value(self, value: Any) -> None:
+    def add_buffers_of_held_value(self, value: Any) -> None:
         """Count the buffers of a value, each buffer once even if several held values share it."""
         for key, size in _buffer_identities_and_sizes(value):
             self._counts[key] = self._counts.get(key, 0) + 1
             self.held += size if self._counts[key] == 1 else 0
 
-    def uncount_buffers_of_value(self, value: Any) -> None:
-        """Undo one `count_buffers_of_value` of a value; a buffer that no held value uses is no
+    def remove_buffers_of_released_value(self, value: Any) -> None:
+        """Undo one `add_buffers_of_held_value` of a value; a buffer that no held value uses is no
         longer counted.
         """
         for key, size in _buffer_identities_and_sizes(value):
@@ -81,7 +81,7 @@ class MemoryBudget:
         if self.held + additional_bytes > self._limit:
             raise memory_budget_exceeded_error(node_or_tensor, self.held + additional_bytes, self._limit, self._purpose)
 
-    def before_op_call(self, call: Call) -> None:
+    def check_before_op_call(self, call: Call) -> None:
         """Raise AotcError (code "memory") unless the results and temporary arrays of an operator
         call in a graph fit in the budget.
         """

@@ -85,16 +85,16 @@ class Float64Evaluator:
         evaluator = self._evaluator
         values: dict[str, Any] = {"": None, **evaluator.rt_inits_, **inputs}
         budget = MemoryBudget(self._memory)
-        budget.count_buffers_of_value(list(values.values()))
+        budget.add_buffers_of_held_value(list(values.values()))
         for node, dying in zip(evaluator.rt_nodes_, self._last_uses, strict=True):
             self._require_memory_for_node(node, budget)
             context = {"context": values} if node.need_context() else {}
             results = node.run(*(values[name] for name in node.input), **context)
             for name, value in zip(node.output, results, strict=False):
                 values[name] = value
-                budget.count_buffers_of_value(value)
+                budget.add_buffers_of_held_value(value)
             for name in dying:
-                budget.uncount_buffers_of_value(values.pop(name, None))
+                budget.remove_buffers_of_released_value(values.pop(name, None))
         return {name: np.asarray(values[name]) for name in self._outputs}
 
     def _require_memory_for_node(self, node: Any, budget: MemoryBudget) -> None:

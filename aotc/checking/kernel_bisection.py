@@ -79,7 +79,7 @@ def find_first_wrong_kernel(
 
 def _kernel_names_without_model_prefix(program: Program) -> dict[Kernel, str]:
     """Return the names of kernels in the emitted project, without the model's name as a prefix."""
-    names = print_kernels(program.distinct_kernels, program.name, share="values").names
+    names = print_kernels(program.distinct_kernels, program.name, kernel_merging="values").names
     return {kernel: name.removeprefix(f"{program.name}_") for kernel, name in names.items()}
 
 
@@ -99,7 +99,7 @@ class _KernelComparison:
         self.names, self._budget = _kernel_names_without_model_prefix(program), budget
         budget.require_bytes_fit_in_memory_budget("the arena", program.plan.peak)
         self._arena = np.zeros(program.plan.peak, np.uint8)
-        budget.count_buffers_of_value(self._arena)
+        budget.add_buffers_of_held_value(self._arena)
         self._own: dict[Storage, Array] = {}
 
     def run_steps_and_yield_wrong_outputs(self, inputs: Arrays) -> Iterator[tuple[Step, SuspectKernel]]:
@@ -147,7 +147,7 @@ class _KernelComparison:
         kernel = step.kernel
         for view in (*step.inputs, *step.outputs):
             if view.storage.kind != "temp" and view.storage not in self._own:
-                self._budget.count_buffers_of_value(self._elements_of_storage(view.storage))
+                self._budget.add_buffers_of_held_value(self._elements_of_storage(view.storage))
         read, written = (sum(b.nbytes for b in side) for side in (kernel.inputs, kernel.outputs))
         self._budget.require_bytes_fit_in_memory_budget(
             f"kernel {self.names[kernel]}", read + EVALUATION_BYTES_PER_RESULT_BYTE * written

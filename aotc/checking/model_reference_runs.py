@@ -171,7 +171,7 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
         name, session = ONNX_EVALUATOR_NAME, ReferenceEvaluator(model)
 
     @cache
-    def float64_evaluator() -> Any:
+    def create_float64_evaluator_once() -> Any:
         # imported here, since onnx's evaluator takes long to import
         from aotc.checking.dequantized_model import remove_quantization_rounding
         from aotc.checking.float64_reference import Float64Evaluator
@@ -179,10 +179,10 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
         return Float64Evaluator(remove_quantization_rounding(model) if quantized else model, max_bytes)
 
     def evaluate_in_float64(inputs: Arrays) -> Arrays:
-        results: Arrays = float64_evaluator().evaluate_model(convert_inputs_to_float64(inputs))
+        results: Arrays = create_float64_evaluator_once().evaluate_model(convert_inputs_to_float64(inputs))
         return results
 
-    def evaluate_by_definition(inputs: Arrays) -> Arrays:
+    def evaluate_with_ops_expanded_to_qdq(inputs: Arrays) -> Arrays:
         from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq
         from aotc.checking.float64_reference import Float64Evaluator
 
@@ -204,7 +204,7 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
             run,
             run_or_none_on_exception(evaluate_in_float64),
             quantized,
-            defined=run_or_none_on_exception(evaluate_by_definition),
+            defined=run_or_none_on_exception(evaluate_with_ops_expanded_to_qdq),
         )
     return Reference(
         name,

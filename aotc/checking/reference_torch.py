@@ -54,13 +54,13 @@ class _Float64Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
             wide = 2 if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else 1
             budget.require_bytes_fit_in_memory_budget("the parameters", wide * getattr(value, "nbytes", 0))
             self._arguments.append(_widen_float32_tensor(value))
-            budget.count_buffers_of_value(self._arguments[-1])
+            budget.add_buffers_of_held_value(self._arguments[-1])
         return super().run(*self._arguments, **kwargs)
 
     def run_node(self, n: Any) -> Any:
         if n.op == "call_function":
             budget = MemoryBudget(self._memory)
-            budget.count_buffers_of_value([*self._arguments, *self.env.values()])
+            budget.add_buffers_of_held_value([*self._arguments, *self.env.values()])
             budget.require_bytes_fit_in_memory_budget(
                 f"node {n.name!r} ({n.target})", _estimated_float64_bytes_of_node(n)
             )

@@ -58,7 +58,7 @@ from aotc.driver.import_model import (
 )
 from aotc.driver.pipeline import Compilation, CompiledModel
 from aotc.driver.toolchain import require_cpu_can_run
-from aotc.ir import AotcError, TensorType, command_or_python, frozen, gpu_count, option_text
+from aotc.ir import AotcError, TensorType, frozen, gpu_count, option_text, text_for_command_or_python
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.graph_api import IRModule, infer_module
 from aotc.relay.op.input_value_range_inference import infer_input_domains
@@ -220,7 +220,7 @@ def verify(
     chosen = _options_with_verification_defaults(path, options, check_compiler, bisect, project)
     require_cpu_can_run(chosen.machine)
     _require_options_allow_comparison(path, chosen, bisect, project)
-    model = cut_model_at_tensors(load_model_of_any_format(path, chosen.tflite_rounding_or_default), chosen.cut)
+    model = cut_model_at_tensors(load_model_of_any_format(path, chosen.tflite_rounding_or_default), chosen.graph_cut)
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
     work = chosen.start_compilation(source, toolchain=chosen.toolchain_factory())
     types = input_types(work.module)
@@ -277,7 +277,7 @@ def _require_options_allow_comparison(
         text = "the kernels in a project cannot be called one by one"
         hint = option_text("bisect", True) + " without " + option_text("project") + " compiles the model anew"
         raise AotcError("project", text, hint=hint + " and looks there")
-    require_tflite_model_is_not_cut(model, options.cut)
+    require_tflite_model_is_not_cut(model, options.graph_cut)
 
 
 def _add_first_wrong_node_to_report(
@@ -325,7 +325,9 @@ def _add_first_wrong_kernel_to_report(
     if not first_wrong_node and has_nodes:
         first_wrong_node = "no node differs when every result is an output"
     if not suspect.blame:
-        checker = command_or_python(command="`aotc compile --check-passes`", python="aotc.instrument.NumericCheck")
+        checker = text_for_command_or_python(
+            command="`aotc compile --check-passes`", python="aotc.instrument.NumericCheck"
+        )
         first_wrong_node += ", and " if first_wrong_node else ""
         first_wrong_node += "no kernel is wrong: a pass on the graph is (" + checker + " names it)"
     return replace(report, first_difference=first_wrong_node, wrong_kernel=suspect.kernel, blame=suspect.blame)

@@ -29,7 +29,7 @@ def define_command(
 
     def convert_to_command(function: CommandFunction) -> click.Command:
         @click.command(name, cls=RenamingCommand, renamed=renamed or {})
-        @options_of.combine_declarations(*declarations, options_of.COMMON_OUTPUT_OPTIONS)
+        @options_of.combine_option_declarations(*declarations, options_of.COMMON_OUTPUT_OPTIONS)
         @wraps(function)
         def run_with_reporter(quiet: bool, verbose: int, as_json: bool, **arguments: Any) -> None:
             with report_errors_and_exit(quiet, as_json, verbose) as out:

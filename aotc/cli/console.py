@@ -20,10 +20,10 @@ from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 
-from aotc.cli.options_in_messages import spell_for_command
+from aotc.cli.options_in_messages import spell_option_references_for_command
 from aotc.driver.temporary_folders import open_output_file
 from aotc.ir.diagnostics import AotcError, diagnostic_texts
-from aotc.ir.terminal_safe_text import escape_unsafe_lines, escape_unsafe_text, escape_unsafe_texts
+from aotc.ir.terminal_safe_text import escape_texts_in_nested_data, escape_unsafe_lines, escape_unsafe_text
 
 #: Result of a command as --json prints it, and the parts printed otherwise.
 JsonObject: TypeAlias = Mapping[str, Any]
@@ -51,7 +51,7 @@ class Reporter:
         """Report on standard error that a stage begins: as a status on a terminal, else as a line
         of its own.
         """
-        name = spell_for_command(name)
+        name = spell_option_references_for_command(name)
         logging.getLogger("aotc").info(name)
         self._stage, self._began = name, time.monotonic()
         if not self._silent:
@@ -94,17 +94,17 @@ class Reporter:
         which may come from a model, are shortened unless they are printed as JSON.
         """
         self.stop_progress_display()
-        shown = spell_for_command(data)
+        shown = spell_option_references_for_command(data)
         if self.as_json:
             sys.stdout.write(_format_json(shown))
         elif not self.quiet:
-            for part in render(escape_unsafe_texts(shown)):
-                self.console.print(spell_for_command(part))
+            for part in render(escape_texts_in_nested_data(shown)):
+                self.console.print(spell_option_references_for_command(part))
 
     def print_text_or_json(self, data: JsonObject, text: str) -> None:
         """Print requested text without wrapping and markup, also with --quiet; or `data` as JSON."""
         self.stop_progress_display()
-        sys.stdout.write(_format_json(spell_for_command(data)) if self.as_json else text)
+        sys.stdout.write(_format_json(spell_option_references_for_command(data)) if self.as_json else text)
 
     def print_to_stderr(self, text: str) -> None:
         """Print text to standard error without wrapping and markup."""
@@ -114,14 +114,14 @@ class Reporter:
     def write_json_file(self, path: Path, data: JsonObject) -> None:
         """Write a result to a file as JSON; AotcError (code "output") on failure."""
         with open_output_file(path, "output") as file:
-            file.write(_format_json(spell_for_command(data)).encode())
+            file.write(_format_json(spell_option_references_for_command(data)).encode())
 
     def print_error(self, error: AotcError) -> None:
         """Print every diagnostic of an error, with --json also as JSON on standard output; options
         are named as the command has them.
         """
         self.stop_progress_display()
-        diagnostics = [d.map_texts(spell_for_command) for d in error.diagnostics]
+        diagnostics = [d.map_texts(spell_option_references_for_command) for d in error.diagnostics]
         if self.as_json:
             problems = [
                 {"code": d.code, "message": d.message, "at": str(d.span or ""), "notes": d.notes, "hint": d.hint}

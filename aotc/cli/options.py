@@ -274,15 +274,15 @@ def declare_flag(names: str, help_text: str, **click_arguments: Any) -> OptionDe
     return click.option(*names.split(), is_flag=True, help=help_text, **click_arguments)
 
 
-def combine_declarations(*declarations: OptionDecorator) -> OptionDecorator:
+def combine_option_declarations(*declarations: OptionDecorator) -> OptionDecorator:
     """Combine declarations of options, listed in this order in the help text."""
 
-    def apply_declarations(command: CommandFunction) -> CommandFunction:
+    def apply_option_declarations(command: CommandFunction) -> CommandFunction:
         for declaration in reversed(declarations):
             command = declaration(command)
         return command
 
-    return apply_declarations
+    return apply_option_declarations
 
 
 class RenamingCommand(click.Command):
@@ -314,14 +314,14 @@ class RenamingCommand(click.Command):
 
 
 MODEL_ARGUMENT: Final = click.argument("model", type=PATH_TYPE)
-INPUT_OPTIONS: Final = combine_declarations(
+INPUT_OPTIONS: Final = combine_option_declarations(
     declare_option("--inputs", "Inputs by name [default: random].", PATH_TYPE, metavar="FILE.npz"),
     declare_option(
         "--input-range input_ranges", "Range of a random input [default: by what the model does with it].",
         multiple=True, read=parse_input_ranges, write=format_input_range, metavar="NAME=LEAST:MOST",
     ),
 )  # fmt: skip
-SHAPE_OPTIONS: Final = combine_declarations(
+SHAPE_OPTIONS: Final = combine_option_declarations(
     declare_option(
         "--input-shape input_shapes", "Shape of an input with dynamic dimensions.",
         multiple=True, read=parse_input_shapes, write=format_input_shape, metavar="NAME:D,D,...",
@@ -331,7 +331,7 @@ SHAPE_OPTIONS: Final = combine_declarations(
         multiple=True, read=parse_symbolic_dims, write=format_symbolic_dim, metavar="SYMBOL=N",
     ),
 )  # fmt: skip
-CUT_OPTIONS: Final = combine_declarations(
+CUT_OPTIONS: Final = combine_option_declarations(
     declare_option(
         "--cut-before", "Tensor of an ONNX or TFLite model that becomes an input: leave out what computes it.",
         multiple=True, metavar="NAME",
@@ -341,7 +341,7 @@ CUT_OPTIONS: Final = combine_declarations(
         multiple=True, metavar="NAME",
     ),
 )  # fmt: skip
-TARGET_OPTIONS: Final = combine_declarations(
+TARGET_OPTIONS: Final = combine_option_declarations(
     declare_option("--target", "Machine to generate code for; `aotc targets` lists them.", default="host"),
     declare_option("-O opt_level", "Graph optimization level.", click.IntRange(0, 3), 3),
     declare_flag("--size", "Prefer small: no weights that are larger for the sake of time, such as Winograd's."),
@@ -355,7 +355,7 @@ TARGET_OPTIONS: Final = combine_declarations(
         multiple=True, read=parse_config_entries, write=format_config_entry, metavar="KEY=VALUE",
     ),
 )  # fmt: skip
-COMPILER_OPTIONS: Final = combine_declarations(
+COMPILER_OPTIONS: Final = combine_option_declarations(
     declare_option("--cc", "C compiler [default: $CC; cc, gcc, clang or the cross compiler]."),
     declare_option(
         "--cflags", "Flags after the default ones, in emitted build files, too.",
@@ -371,7 +371,7 @@ CUDA_ARCH_OPTION: Final = declare_option(
     "--cuda-arch", "Compute capabilities of GPUs to make code for [default: 80,90,100,120].",
     read=parse_cuda_architectures, write=format_comma_separated, metavar="NN,...",
 )  # fmt: skip
-BOARD_OPTIONS: Final = combine_declarations(
+BOARD_OPTIONS: Final = combine_option_declarations(
     declare_option(
         "--environment", "bare: a static library for programs without an operating system, as on microcontrollers.",
         metavar="hosted|bare",
@@ -386,7 +386,7 @@ BOARD_OPTIONS: Final = combine_declarations(
 WORKSPACE_IO_FLAG: Final = declare_flag(
     "--workspace-io", "Give inputs and outputs places in the arena, where callers may keep them."
 )
-FIRMWARE_OPTIONS: Final = combine_declarations(
+FIRMWARE_OPTIONS: Final = combine_option_declarations(
     BOARD_OPTIONS,
     declare_flag("--selftest", "Without an operating system: a function that runs the model on known values."),
     declare_flag("--single-file", "Without an operating system: one source and one header."),
@@ -404,7 +404,7 @@ ROUNDING_OPTION: Final = declare_option(
     " [default: tflm].", click.Choice(("tflm", "litert")),
 )  # fmt: skip
 #: Options of how a model is compiled, as in `CompileOptions`.
-COMPILATION_OPTIONS: Final = combine_declarations(
+COMPILATION_OPTIONS: Final = combine_option_declarations(
     SHAPE_OPTIONS, CUT_OPTIONS, TARGET_OPTIONS, CUDA_ARCH_OPTION, ROUNDING_OPTION, COMPILER_OPTIONS, TUNING_FLAG
 )
 IO_DTYPE_OPTION: Final = declare_option(
@@ -412,7 +412,7 @@ IO_DTYPE_OPTION: Final = declare_option(
     " outputs; or by name (float32 leaves one as it is).", multiple=True,
     read=parse_io_dtypes, write=format_io_dtype, metavar="[NAME:]TYPE",
 )  # fmt: skip
-BUDGET_OPTIONS: Final = combine_declarations(
+BUDGET_OPTIONS: Final = combine_option_declarations(
     declare_option(
         "--ram",
         "Memory of a run, with inputs and outputs: fail if it takes more.",
@@ -435,10 +435,10 @@ BUDGET_OPTIONS: Final = combine_declarations(
         metavar="2K",
     ),
 )
-VERBOSITY_OPTIONS: Final = combine_declarations(
+VERBOSITY_OPTIONS: Final = combine_option_declarations(
     declare_flag("--quiet -q", "Print errors only."),
     click.option("--verbose", "-v", count=True, help="Log what happens (twice: debugging)."),
 )
-COMMON_OUTPUT_OPTIONS: Final = combine_declarations(
+COMMON_OUTPUT_OPTIONS: Final = combine_option_declarations(
     VERBOSITY_OPTIONS, declare_flag("--json as_json", "Print one JSON object.")
 )

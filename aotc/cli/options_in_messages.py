@@ -16,7 +16,7 @@ from aotc.ir.option_references import OptionReference, OptionText, Reference
 _MAIN_COMMAND_NAME: Final = "compile"
 
 
-def spell_for_command(data: Any) -> Any:
+def spell_option_references_for_command(data: Any) -> Any:
     """Return text, or a structure of mappings, lists and tuples, in which all texts name options as
     the command has them.
 
@@ -24,26 +24,29 @@ def spell_for_command(data: Any) -> Any:
     """
     match data:
         case OptionText():
-            return data.spell(_spell_reference)
+            return data.text_with_spelled_references(_spell_reference_for_current_command)
         case Mapping():
-            return {key: spell_for_command(value) for key, value in data.items()}
+            return {key: spell_option_references_for_command(value) for key, value in data.items()}
         case list() | tuple():
-            return [spell_for_command(item) for item in data]
+            return [spell_option_references_for_command(item) for item in data]
         case _:
             return data
 
 
-def _spell_reference(reference: Reference) -> str:
+def _spell_reference_for_current_command(reference: Reference) -> str:
     context = click.get_current_context(silent=True)
     if context is None:
         return str(reference)
     if not isinstance(reference, OptionReference):
         return reference.command
-    spellings = (spell_option(option, reference.value) for option in _options_named(context, reference.keyword))
+    spellings = (
+        command_line_text_of_option(option, reference.value)
+        for option in _command_options_with_keyword(context, reference.keyword)
+    )
     return next((text for text in spellings if text), str(reference))
 
 
-def _options_named(context: click.Context, keyword: str) -> Iterator[click.Option]:
+def _command_options_with_keyword(context: click.Context, keyword: str) -> Iterator[click.Option]:
     """Yield the options whose value a function receives as `keyword`: first those of the command
     that runs, then those of `aotc compile`, then those of all further commands.
     """
@@ -65,7 +68,7 @@ def _commands_by_precedence(context: click.Context) -> Iterator[click.Command]:
                 yield command
 
 
-def spell_option(option: click.Option, value: Any = None) -> str:
+def command_line_text_of_option(option: click.Option, value: Any = None) -> str:
     """Return the text by which a user of the command sets an option to a value: `--dim batch=1`.
 
     value    as the command's function receives it; None for the option's name alone
@@ -75,13 +78,19 @@ def spell_option(option: click.Option, value: Any = None) -> str:
     if value is None:
         return max(option.opts, key=len)
     if option.is_flag or isinstance(value, bool):
-        return _spell_flag(option, value)
+        return _command_line_text_of_flag(option, value)
     write = getattr(option, "write", str)
-    items = value.items() if isinstance(value, Mapping) else value if option.multiple and _is_list(value) else [value]
-    return " ".join(_spell_value(max(option.opts, key=len), write(item)) for item in items)
+    items = (
+        value.items()
+        if isinstance(value, Mapping)
+        else value
+        if option.multiple and _is_list_or_tuple(value)
+        else [value]
+    )
+    return " ".join(_option_name_with_quoted_value(max(option.opts, key=len), write(item)) for item in items)
 
 
-def _spell_flag(option: click.Option, value: Any) -> str:
+def _command_line_text_of_flag(option: click.Option, value: Any) -> str:
     if not option.is_flag:
         return ""
     if option.secondary_opts:
@@ -91,10 +100,10 @@ def _spell_flag(option: click.Option, value: Any) -> str:
     return max(option.opts, key=len) if value is flag_value else ""
 
 
-def _is_list(value: Any) -> bool:
+def _is_list_or_tuple(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
 
-def _spell_value(name: str, text: str) -> str:
-    quoted = shlex.quote(text)
-    return f"{name}={quoted}" if text.startswith("-") else f"{name} {quoted}"
+def _option_name_with_quoted_value(option_name: str, value_text: str) -> str:
+    quoted = shlex.quote(value_text)
+    return f"{option_name}={quoted}" if value_text.startswith("-") else f"{option_name} {quoted}"

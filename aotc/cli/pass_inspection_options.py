@@ -118,7 +118,9 @@ class PassInspection:
         instruments += [dump_ir(self.dump, True, self.show_meta_data)] if self.dump is not None else []
         instruments += [self._print] if self.print_after else []
         instruments += [NumericCheck(), ProgramVerifier()] if self.check_passes else []
-        instruments += [TextAfter(self._stops, _stop_compilation, self.show_meta_data)] if self._stops else []
+        instruments += (
+            [TextAfter(self._stops, _raise_stopped_with_program_text, self.show_meta_data)] if self._stops else []
+        )
         return instruments
 
     def _print_program_after_pass(self, pass_name: str, program_text: str) -> None:
@@ -171,7 +173,7 @@ class PassInspection:
             raise AotcError.collect([*(failure.diagnostics if failure else ()), *error.diagnostics]) from failure
 
 
-def _stop_compilation(_: str, program_text: str) -> None:
+def _raise_stopped_with_program_text(_: str, program_text: str) -> None:
     raise _Stopped(program_text)
 
 

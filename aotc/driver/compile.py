@@ -29,7 +29,7 @@ from aotc.driver.import_model import (
     is_tflite_path,
 )
 from aotc.driver.memory_budgets import Budgets
-from aotc.driver.option_types import is_list, require_option_types
+from aotc.driver.option_types import is_collection_but_not_str_or_mapping, require_option_types
 from aotc.driver.output_folder import check_output_folder_is_writable
 from aotc.driver.pass_observers import require_known_passes
 from aotc.driver.pipeline import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
@@ -86,7 +86,7 @@ def _require_positive_dims(dims: Mapping[str, int]) -> None:
         raise AotcError("dims", text, hint=hint)
 
 
-def _stack_level_of_caller() -> int:
+def _warning_stacklevel_of_outside_caller() -> int:
     """Return the `stacklevel` of a warning of the calling function that shows the line of code which
     called this file.
     """
@@ -97,10 +97,13 @@ def _stack_level_of_caller() -> int:
     return level
 
 
-def _require_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
+def _require_shapes_are_integer_lists(shapes: Mapping[str, Sequence[int]]) -> None:
     """Raise AotcTypeError (code "option-type") unless the shapes of inputs are lists of integers."""
     for name, shape in shapes.items():
-        if not (is_list(shape) and all(isinstance(size, Integral) and not isinstance(size, bool) for size in shape)):
+        if not (
+            is_collection_but_not_str_or_mapping(shape)
+            and all(isinstance(size, Integral) and not isinstance(size, bool) for size in shape)
+        ):
             hint = "for example: " + option_text("input_shapes", {name: (1, 3, 224, 224)})
             text = f"the shape of input {name!r} must be a list of integers, not {shape!r}"
             raise AotcTypeError("option-type", text, hint=hint)
@@ -245,7 +248,7 @@ class CompileOptions:
         machine = resolve_target(self.target)
         if self.profile is not None:
             text = "the option profile is now named environment"
-            warnings.warn(text, DeprecationWarning, stacklevel=_stack_level_of_caller())
+            warnings.warn(text, DeprecationWarning, stacklevel=_warning_stacklevel_of_outside_caller())
         if (environment := self.environment or self.profile) is not None:
             machine = target_for_environment(machine, environment)
         if self.threads and machine.threads is None:
@@ -277,7 +280,7 @@ class CompileOptions:
             hint = option_text("check_compiler", True) + " needs a build: leave "
             raise AotcError("compiler-check", text, hint=hint + option_text("build", False) + " out")
         _require_positive_dims(self.dims or {})
-        _require_shapes(self.input_shapes or {})
+        _require_shapes_are_integer_lists(self.input_shapes or {})
         # raise for invalid values
         self.pass_context()
         _ = self.ram_flash_and_stack_budgets
@@ -297,7 +300,7 @@ class CompileOptions:
         return cls(**keywords)
 
     @property
-    def cut(self) -> Cut:
+    def graph_cut(self) -> Cut:
         """Names of the tensors at which the model is cut: its new inputs and outputs."""
         return Cut(tuple(self.cut_before), tuple(self.cut_after))
 
@@ -366,7 +369,7 @@ class CompileOptions:
             raise AotcError("tflite-rounding", text, hint="leave " + option_text("rounding") + " out")
         shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
         with budget_scope(self.config or {}):
-            module = import_model_of_any_format(model, shapes, dims, self.tflite_rounding_or_default, self.cut)
+            module = import_model_of_any_format(model, shapes, dims, self.tflite_rounding_or_default, self.graph_cut)
         return bind_params_as_constants(module, self.params)
 
     def start_compilation(

@@ -65,10 +65,10 @@ def write_report_on_internal_error() -> Iterator[None]:
         if failure is None:
             raise
         text = f"{failure.stage} {failure.name} failed: {type(error).__name__}: {error}"
-        raise AotcError("internal", text, hint=_write_failure_report(failure, str(error))) from error
+        raise AotcError("internal", text, hint=_write_failure_report_and_return_hint(failure, str(error))) from error
 
 
-def _write_failure_report(failure: Failure, error_text: str) -> str:
+def _write_failure_report_and_return_hint(failure: Failure, error_text: str) -> str:
     """Write the failure report; return the hint for the user, which names its path or says why
     there is none.
     """
@@ -149,7 +149,7 @@ def read_failure_report(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def rerun_failed_step(report_path: str | Path) -> str:
+def rerun_failed_pass_or_kernel(report_path: str | Path) -> str:
     """Run again the pass or kernel that a failure report describes; return the resulting program as
     text.
 

@@ -18,7 +18,7 @@ from aotc_codegen.c.c_identifiers import model_nodes_of_span
 
 from aotc.driver.subprocesses import run_program
 from aotc.driver.toolchain import PROBE_TIMEOUT_SECONDS, Toolchain
-from aotc.ir import AotcError, Diagnostic, command_or_python, frozen, join_texts, option_text
+from aotc.ir import AotcError, Diagnostic, frozen, join_texts, option_text, text_for_command_or_python
 from aotc.tir import Program, Storage, peak_memory_step
 
 #: Largest number of tensors live at the arena's peak that an error names.
@@ -38,7 +38,7 @@ class MemorySaving:
     saved: int
     measured: bool = False
 
-    def text(self) -> str:
+    def suggestion_with_saved_bytes(self) -> str:
         """Return the suggestion with the bytes saved, as text that keeps references to options."""
         return self.what + f" ({'' if self.measured else 'about '}{self.saved} bytes less)"
 
@@ -87,7 +87,10 @@ class Budgets:
             excess_bytes = needed_bytes - budget
             message = f"the model needs {needed_bytes} bytes of {name}, {excess_bytes} more than the budget of {budget}"
             better = sorted(find_savings(name), key=lambda way: -way.saved)
-            hint = join_texts("; ", (way.text() for way in better)) or "no option that was tried takes less"
+            hint = (
+                join_texts("; ", (way.suggestion_with_saved_bytes() for way in better))
+                or "no option that was tried takes less"
+            )
             if not better or better[0].saved < excess_bytes:
                 prefix = "none is enough by itself, and " if better else ""
                 hint += f"; {prefix}{_irreducible_memory_text(name, program, footprint)}: a smaller model, or "
@@ -168,42 +171,46 @@ class OptionChange:
     selftest: bool = True
 
 
-def _with_option(change: str, option: str) -> str:
-    return change + " (" + option + ")"
+def _append_option_in_parentheses(description: str, option: str) -> str:
+    return description + " (" + option + ")"
 
 
-def _config_change(change: str, budget_name: str, config: Mapping[str, Any]) -> OptionChange:
-    what = _with_option(change, option_text("config", config))
+def _make_config_option_change(description: str, budget_name: str, config: Mapping[str, Any]) -> OptionChange:
+    what = _append_option_in_parentheses(description, option_text("config", config))
     return OptionChange(what=what, helps=(budget_name,), config=config)
 
 
 MEMORY_SAVING_CHANGES: Final = (
-    _config_change("order steps for memory", "ram", {"compile.reorder": True}),
-    _config_change("let results overlap inputs that die", "ram", {"compile.overlap": True}),
+    _make_config_option_change("order steps for memory", "ram", {"compile.reorder": True}),
+    _make_config_option_change("let results overlap inputs that die", "ram", {"compile.overlap": True}),
     OptionChange(
-        what=_with_option("keep inputs and outputs in the arena", option_text("workspace_io", True)),
+        what=_append_option_in_parentheses("keep inputs and outputs in the arena", option_text("workspace_io", True)),
         helps=("ram",),
         config={"compile.workspace_io": True},
     ),
     OptionChange(
-        what=_with_option("take and give integers where the model quantizes", option_text("io_dtype", "int8")),
+        what=_append_option_in_parentheses(
+            "take and give integers where the model quantizes", option_text("io_dtype", "int8")
+        ),
         helps=("ram", "flash"),
         config={"compile.io_dtype": "int8"},
     ),
     *(
-        _config_change(f"run the first layers in {count} parts", "ram", {"compile.patches": count})
+        _make_config_option_change(f"run the first layers in {count} parts", "ram", {"compile.patches": count})
         for count in (2, 4, 8)
     ),
     OptionChange(
-        what=_with_option(
+        what=_append_option_in_parentheses(
             "share kernels among layers, keep large arrays off the stack", option_text("environment", "bare")
         ),
         helps=("flash", "stack"),
         environment="bare",
     ),
-    _config_change("keep all arrays off the stack", "stack", {"compile.stack_bytes": 0}),
+    _make_config_option_change("keep all arrays off the stack", "stack", {"compile.stack_bytes": 0}),
     OptionChange(
-        what=_with_option("prefer small code and weights", option_text("size", True)), helps=("flash",), size=True
+        what=_append_option_in_parentheses("prefer small code and weights", option_text("size", True)),
+        helps=("flash",),
+        size=True,
     ),
     OptionChange(what="leave " + option_text("selftest") + " out", helps=("flash",), selftest=False),
 )
@@ -239,10 +246,14 @@ def int8_quantization_savings(program: Program, budget_name: str) -> list[Memory
     floats = sum(s.nbytes for s in tensors if str(s.dtype) == "float32")
     if 2 * floats <= sum(s.nbytes for s in tensors):
         return []
-    tool = command_or_python(command="aotc quantize", python="aotc.quantize")
+    tool = text_for_command_or_python(command="aotc quantize", python="aotc.quantize")
     # tensors may share bytes of the arena, so the sum is bounded by the peak
     there = min(floats, most[0].size) if budget_name == "ram" and most is not None else floats
-    return [MemorySaving(_with_option("quantize the model to int8", tool), int(_INT8_SAVED_FRACTION * there))]
+    return [
+        MemorySaving(
+            _append_option_in_parentheses("quantize the model to int8", tool), int(_INT8_SAVED_FRACTION * there)
+        )
+    ]
 
 
 def _binary_utility_output(toolchain: Toolchain, tool: str, *words: str) -> str:

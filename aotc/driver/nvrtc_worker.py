@@ -45,7 +45,7 @@ def _compile_and_write_result(nvrtc: Any, cuda_source: bytes, flags: Sequence[st
     return result
 
 
-def describe_nvrtc_or_compile(nvrtc_library: str, *flags: str) -> int:
+def print_nvrtc_version_or_compile_stdin(nvrtc_library: str, *flags: str) -> int:
     """Print NVRTC's version and architectures, or with flags compile standard input; return the
     exit status.
     """
@@ -57,4 +57,4 @@ def describe_nvrtc_or_compile(nvrtc_library: str, *flags: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(describe_nvrtc_or_compile(*sys.argv[1:]))
+    sys.exit(print_nvrtc_version_or_compile_stdin(*sys.argv[1:]))

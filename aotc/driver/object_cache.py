@@ -11,7 +11,7 @@ cache.trim_after_additions()
 An entry is a file with a SHA-256 of key and object, followed by the object.  Entries are created by
 renaming, so that other processes see a complete entry or none; an entry with a wrong checksum is
 deleted with a warning.  `trim_cache_to_size_limit` removes the least recently used entries, and
-`trim_after_additions` does so when this process has added enough of them to make it worthwhile.
+`trim_cache_if_enough_was_added` does so when this process has added enough of them to make it worthwhile.
 Folders that other users may write to are not used, because objects are linked into programs that
 the user runs.  Errors of the cache cost time but never change a result; each kind is logged once as
 a warning.
@@ -233,7 +233,7 @@ class ObjectCache:
         sizes = [file.size_bytes for file in self._files_in_entry_subfolders() if file.is_entry]
         return len(sizes), sum(sizes)
 
-    def trim_after_additions(self) -> None:
+    def trim_cache_if_enough_was_added(self) -> None:
         """Trim the cache if this process never did, or if it has since added an eighth of the space
         that was free then; otherwise do nothing, because listing all entries takes time.
         """
@@ -292,7 +292,7 @@ def _remove_files_or_warn(paths: Iterable[Path]) -> None:
 
 
 @lru_cache
-def compiler_code_digest() -> str:
+def digest_of_aotc_python_code() -> str:
     """Return a hash of the compiler's own Python code and of the versions of Python and numpy that
     run it.
     """

@@ -22,15 +22,15 @@ from aotc.ir import AotcTypeError, python_expression
 _Check = tuple[str, Callable[[object], bool]]
 
 
-def is_list(value: object) -> TypeGuard[Collection[Any]]:
+def is_collection_but_not_str_or_mapping(value: object) -> TypeGuard[Collection[Any]]:
     """Return True for a collection of values, such as a list or an array; False for strings and
     mappings.
     """
     return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
 
 
-def _is_list_of_strings(value: object) -> bool:
-    return is_list(value) and all(isinstance(item, str) for item in value)
+def _is_collection_of_strings(value: object) -> bool:
+    return is_collection_but_not_str_or_mapping(value) and all(isinstance(item, str) for item in value)
 
 
 _CHECKS: Final[Mapping[object, _Check]] = {
@@ -41,8 +41,8 @@ _CHECKS: Final[Mapping[object, _Check]] = {
     str: ("a string", lambda value: isinstance(value, str)),
     Path: ("a path", lambda value: isinstance(value, Path)),
     Mapping: ("a mapping from names to values", lambda value: isinstance(value, Mapping)),
-    Sequence: ("a list", is_list),
-    Sequence[str]: ("a list of strings", _is_list_of_strings),
+    Sequence: ("a list", is_collection_but_not_str_or_mapping),
+    Sequence[str]: ("a list of strings", _is_collection_of_strings),
     Iterable: ("a list", lambda value: isinstance(value, Iterable)),
     Callable: ("a function", callable),
 }

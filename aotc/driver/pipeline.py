@@ -35,7 +35,7 @@ from aotc.driver.failure_replay import write_report_on_internal_error
 from aotc.driver.memory_budgets import UNLIMITED_BUDGETS, Budgets, measure_code_bytes, undefined_symbols
 from aotc.driver.memory_savings import measure_memory_savings
 from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc_compiler
-from aotc.driver.object_cache import compiler_code_digest, sha256_of_parts, user_object_cache
+from aotc.driver.object_cache import digest_of_aotc_python_code, sha256_of_parts, user_object_cache
 from aotc.driver.output_folder import stage_output_files
 from aotc.driver.pass_observers import PassList
 from aotc.driver.selftest_data import draw_selftest_inputs_and_outputs
@@ -253,7 +253,7 @@ class Compilation:
             return
         result_cache = user_object_cache() if self.uses_kernel_and_object_cache else None
         tilings = self.tilings or RecordedTilings(None if self.context.get_config("compile.tuning", True) else False)
-        salt = sha256_of_parts(compiler_code_digest(), tilings.digest) if result_cache is not None else ""
+        salt = sha256_of_parts(digest_of_aotc_python_code(), tilings.digest) if result_cache is not None else ""
         with (
             temporarily_set_context_variable(_CURRENT_COMPILATION, self),
             write_report_on_internal_error(),
@@ -262,7 +262,7 @@ class Compilation:
         ):
             yield
         if result_cache is not None and result_cache.misses:
-            result_cache.trim_after_additions()
+            result_cache.trim_cache_if_enough_was_added()
 
     @contextmanager
     def _activate_pass_context(self) -> Iterator[None]:

@@ -502,4 +502,4 @@ class ObjectCompiler:
                     kill_all_programs()
                 raise
         if self.toolchain.cache is not None and self.toolchain.cache.misses:
-            self.toolchain.cache.trim_after_additions()
+            self.toolchain.cache.trim_cache_if_enough_was_added()

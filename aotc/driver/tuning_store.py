@@ -103,7 +103,7 @@ class TuningStore:
         query = f"SELECT signature, cpu, candidate, seconds, trials FROM tilings WHERE cpu = ? LIMIT {MAX_RECORDS}"
         try:
             with closing(self._open_database()) as base:
-                _has_tilings_table_or_is_empty(base)
+                _has_tilings_table_or_raise_if_not_empty(base)
                 records = [TuningRecord(*row) for row in base.execute(query, (cpu,))]
             sound = {record.signature: record for record in records if record.has_valid_tuning_values}
             if unsound := len(records) - len(sound):
@@ -145,7 +145,7 @@ class TuningStore:
             base.execute("PRAGMA journal_mode = WAL")
             with base:
                 base.execute("BEGIN IMMEDIATE")
-                if not _has_tilings_table_or_is_empty(base):
+                if not _has_tilings_table_or_raise_if_not_empty(base):
                     base.execute(_CREATE_TABLE_SQL)
                 base.executemany("INSERT OR REPLACE INTO tilings VALUES (?, ?, ?, ?, ?, ?)", rows)
                 cutoff_query = "SELECT written FROM tilings ORDER BY written DESC LIMIT 1 OFFSET ?"
@@ -190,7 +190,7 @@ class TuningStore:
         return False
 
 
-def _has_tilings_table_or_is_empty(database: sqlite3.Connection) -> bool:
+def _has_tilings_table_or_raise_if_not_empty(database: sqlite3.Connection) -> bool:
     """Return True if the table of tilings exists, False for an empty database.
 
     Raise sqlite3.OperationalError for any other schema: views in an untrusted file could run

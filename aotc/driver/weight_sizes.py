@@ -51,7 +51,7 @@ def project_weight_bytes_by_cause(
     weight_ids = set[int]()
     for call, weight in _calls_with_constant_weights(graph):
         saved += _cycles_saved_by_winograd(call, target)
-        plain = _weight_elements_before_packing(call)
+        plain = _weight_elements_before_packing_or_none(call)
         if id(weight) in weight_ids or plain is None:
             continue
         weight_ids.add(id(weight))
@@ -103,7 +103,7 @@ def _is_static_tensor(expr: Expr) -> bool:
     return isinstance(ty, TensorType) and is_static(ty.shape)
 
 
-def _weight_elements_before_packing(call: Call) -> int | None:
+def _weight_elements_before_packing_or_none(call: Call) -> int | None:
     """Return the number of weight elements of a call before the Winograd transform and padding;
     None if unchanged.
     """

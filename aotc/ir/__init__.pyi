@@ -36,7 +36,7 @@ from aotc.ir.dimensions import Dim as Dim
 from aotc.ir.dimensions import Shape as Shape
 from aotc.ir.dimensions import SymDim as SymDim
 from aotc.ir.dimensions import indexdiv as indexdiv
-from aotc.ir.dimensions import is_shape_compatible as is_shape_compatible
+from aotc.ir.dimensions import is_shape_compatible_binding_symbols as is_shape_compatible_binding_symbols
 from aotc.ir.dimensions import is_static as is_static
 from aotc.ir.dimensions import numel as numel
 from aotc.ir.dimensions import product_of_dims as product_of_dims
@@ -84,15 +84,15 @@ from aotc.ir.op import is_any_op_attr_registered as is_any_op_attr_registered
 from aotc.ir.op import register_op_attr as register_op_attr
 from aotc.ir.op import require as require
 from aotc.ir.option_references import COMPILE_CALL as COMPILE_CALL
-from aotc.ir.option_references import command_or_python as command_or_python
 from aotc.ir.option_references import join_texts as join_texts
 from aotc.ir.option_references import option_text as option_text
 from aotc.ir.option_references import python_expression as python_expression
+from aotc.ir.option_references import text_for_command_or_python as text_for_command_or_python
 from aotc.ir.parameter_file import ParameterFileReader as ParameterFileReader
 from aotc.ir.parameter_file import serialize_array as serialize_array
+from aotc.ir.persistent_memo import give_new_value_memo_key_of_old as give_new_value_memo_key_of_old
 from aotc.ir.persistent_memo import load_or_compute_memoized_result as load_or_compute_memoized_result
 from aotc.ir.persistent_memo import memoize_results_in_store as memoize_results_in_store
-from aotc.ir.persistent_memo import share_memo_key as share_memo_key
 from aotc.ir.progress import listen_to_progress as listen_to_progress
 from aotc.ir.progress import report_progress as report_progress
 from aotc.ir.quantization import Quantization as Quantization

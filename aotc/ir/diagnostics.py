@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aotc.ir.frozen_dataclass import frozen, set_frozen_fields
-from aotc.ir.option_references import join_texts, map_plain_texts, rename_options_in_text
+from aotc.ir.option_references import join_texts, map_texts_between_references, rename_options_in_text
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ class Diagnostic:
 
     def __post_init__(self) -> None:
         set_frozen_fields(
-            self, message=_printable(self.message), notes=tuple(map(_printable, self.notes)), hint=_printable(self.hint)
+            self,
+            message=_escape_unsafe_parts_of_text(self.message),
+            notes=tuple(map(_escape_unsafe_parts_of_text, self.notes)),
+            hint=_escape_unsafe_parts_of_text(self.hint),
         )
 
     def map_texts(self, function: Callable[[str], str]) -> Diagnostic:
@@ -61,8 +64,8 @@ class Diagnostic:
         return str(self.text())
 
 
-def _printable(text: str) -> str:
-    return map_plain_texts(text, escape_unsafe_text)
+def _escape_unsafe_parts_of_text(text: str) -> str:
+    return map_texts_between_references(text, escape_unsafe_text)
 
 
 def diagnostic_texts(diagnostics: Sequence[Diagnostic]) -> list[str]:

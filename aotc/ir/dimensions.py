@@ -135,18 +135,18 @@ def same_dim(a: Dim, b: Dim) -> bool:
     return a == b
 
 
-def is_shape_compatible(shape: Shape, sizes: Sequence[int], symbol_sizes: dict[str, int]) -> bool:
+def is_shape_compatible_binding_symbols(shape: Shape, sizes: Sequence[int], symbol_sizes: dict[str, int]) -> bool:
     """Return True if a shape can have the given sizes.
 
     `symbol_sizes` maps names of symbols to sizes: a symbol not in it is added with its size,
     otherwise sizes must agree.
     """
     return len(shape) == len(sizes) and all(
-        _is_dim_compatible(dim, size, symbol_sizes) for dim, size in zip(shape, sizes, strict=True)
+        _is_dim_compatible_binding_symbol(dim, size, symbol_sizes) for dim, size in zip(shape, sizes, strict=True)
     )
 
 
-def _is_dim_compatible(dim: Dim, size: int, symbol_sizes: dict[str, int]) -> bool:
+def _is_dim_compatible_binding_symbol(dim: Dim, size: int, symbol_sizes: dict[str, int]) -> bool:
     if isinstance(dim, int):
         return dim == size
     within = dim.upper is None or size <= dim.upper

@@ -6,7 +6,7 @@ hint = "pin it: " + option_text("dims", {"batch": 1})    # pin it: dims={"batch"
 spell_for_command(hint)                                  # pin it: --dim batch=1
 
 The string itself is the Python spelling.  The text keeps references to its options, so that the code
-that shows it can spell them in another way: `aotc.cli.options_in_messages.spell_for_command` derives
+that shows it can spell them in another way: `aotc.cli.options_in_messages.spell_option_references_for_command` derives
 the spelling of a reference from the declarations of the command's options.  Concatenation with +
 keeps references; f-strings lose them.
 """
@@ -72,22 +72,22 @@ class OptionText(str):
 
     def __new__(cls, *parts: TextPart) -> OptionText:
         """Join parts; references are escaped for terminals, since values may come from a model."""
-        text = super().__new__(cls, "".join(_map_reference(part, str) for part in parts))
+        text = super().__new__(cls, "".join(_part_text_with_spelled_reference(part, str) for part in parts))
         text.parts = parts
         return text
 
     def __add__(self, other: str) -> OptionText:
-        return OptionText(*self.parts, *parts_of(other))
+        return OptionText(*self.parts, *split_into_texts_and_references(other))
 
     def __radd__(self, other: str) -> OptionText:
-        return OptionText(*parts_of(other), *self.parts)
+        return OptionText(*split_into_texts_and_references(other), *self.parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OptionText, self.parts
 
-    def spell(self, spell_reference: Callable[[Reference], str]) -> str:
+    def text_with_spelled_references(self, spell_reference: Callable[[Reference], str]) -> str:
         """Return the text as a plain string in which a function spells the references."""
-        return "".join(_map_reference(part, spell_reference) for part in self.parts)
+        return "".join(_part_text_with_spelled_reference(part, spell_reference) for part in self.parts)
 
 
 def option_text(keyword: str, value: Any = None, function: str = "") -> OptionText:
@@ -101,12 +101,12 @@ def option_text(keyword: str, value: Any = None, function: str = "") -> OptionTe
     return OptionText(OptionReference(keyword, value, function))
 
 
-def command_or_python(*, command: str, python: str) -> OptionText:
+def text_for_command_or_python(*, command: str, python: str) -> OptionText:
     """Return text that is `command` for users of the command, and `python` for Python's callers."""
     return OptionText(CommandOrPython(command, python))
 
 
-def parts_of(text: str) -> tuple[TextPart, ...]:
+def split_into_texts_and_references(text: str) -> tuple[TextPart, ...]:
     """Return the texts and references that a string consists of; a plain string is one text."""
     return text.parts if isinstance(text, OptionText) else (text,)
 
@@ -117,30 +117,30 @@ def join_texts(separator: str, texts: Iterable[str]) -> str:
     return reduce(lambda joined, text: joined + separator + text, others, first)
 
 
-def map_plain_texts(text: str, function: Callable[[str], str]) -> str:
+def map_texts_between_references(text: str, function: Callable[[str], str]) -> str:
     """Return a string with `function` applied to its texts, but not to its references."""
     if not isinstance(text, OptionText):
         return function(text)
     return OptionText(*(function(part) if isinstance(part, str) else part for part in text.parts))
 
 
-def rename_options_in_text(text: str, keywords: Mapping[str, str]) -> str:
+def rename_options_in_text(text: str, new_keyword_by_old: Mapping[str, str]) -> str:
     """Return a string in which options have other keywords.
 
-    keywords   new keywords by present keywords; options with other keywords remain as they are
+    new_keyword_by_old   new keywords by present keywords; options with other keywords remain as they are
     """
     if not isinstance(text, OptionText):
         return text
-    return OptionText(*(_rename_option(part, keywords) for part in text.parts))
+    return OptionText(*(_rename_option_in_reference(part, new_keyword_by_old) for part in text.parts))
 
 
-def _rename_option(part: TextPart, keywords: Mapping[str, str]) -> TextPart:
+def _rename_option_in_reference(part: TextPart, new_keyword_by_old: Mapping[str, str]) -> TextPart:
     if not isinstance(part, OptionReference):
         return part
-    return replace(part, keyword=keywords.get(part.keyword, part.keyword))
+    return replace(part, keyword=new_keyword_by_old.get(part.keyword, part.keyword))
 
 
-def _map_reference(part: TextPart, spell_reference: Callable[[Reference], str]) -> str:
+def _part_text_with_spelled_reference(part: TextPart, spell_reference: Callable[[Reference], str]) -> str:
     return part if isinstance(part, str) else escape_unsafe_text(spell_reference(part))
 
 
@@ -160,4 +160,4 @@ def python_expression(value: object) -> str:
 
 
 #: The entry point of the compiler.
-COMPILE_CALL: Final = command_or_python(command="`aotc compile`", python="aotc.compile")
+COMPILE_CALL: Final = text_for_command_or_python(command="`aotc compile`", python="aotc.compile")

@@ -111,7 +111,7 @@ def _load_memoized_result(store: Store, key: str, form: JsonFormat[T]) -> T | No
         return None
 
 
-def share_memo_key(new: T, old: object) -> T:
+def give_new_value_memo_key_of_old(new: T, old: object) -> T:
     """Register `new` under the key of the remembered `old`, so that results derived from either
     share an entry.
 

@@ -34,12 +34,12 @@ def escape_unsafe_text(text: str) -> str:
 
 
 class PreformattedText(str):
-    """Text of several lines that `escape_unsafe_texts` leaves unchanged."""
+    """Text of several lines that `escape_texts_in_nested_data` leaves unchanged."""
 
     __slots__ = ()
 
 
-def escape_unsafe_texts(data: Any) -> Any:
+def escape_texts_in_nested_data(data: Any) -> Any:
     """Apply `escape_unsafe_text` to all texts, keys too, in a structure of mappings, lists and
     tuples; lists and tuples become lists.
     """
@@ -49,9 +49,9 @@ def escape_unsafe_texts(data: Any) -> Any:
         case str():
             return escape_unsafe_text(data)
         case Mapping():
-            return {escape_unsafe_texts(key): escape_unsafe_texts(value) for key, value in data.items()}
+            return {escape_texts_in_nested_data(key): escape_texts_in_nested_data(value) for key, value in data.items()}
         case list() | tuple():
-            return [escape_unsafe_texts(item) for item in data]
+            return [escape_texts_in_nested_data(item) for item in data]
         case _:
             return data
 

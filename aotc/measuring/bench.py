@@ -52,7 +52,7 @@ from aotc.driver.import_model import (
 from aotc.driver.pipeline import CompiledModel, Progress
 from aotc.driver.toolchain import compiler_version_line, find_toolchain, require_cpu_can_run
 from aotc.driver.tuning_store import cpu_model_name
-from aotc.ir import AotcError, command_or_python
+from aotc.ir import AotcError, text_for_command_or_python
 from aotc.ir.atomic_write import temporary_folder
 from aotc.ir.version import VERSION
 from aotc.measuring.competitors import (
@@ -241,7 +241,9 @@ def _require_format_readable_by_rivals(path: Path) -> None:
         raise AotcError(
             "rival",
             f"{path} is Relay text, which the other implementations cannot read",
-            hint=command_or_python(command="`aotc run --repeat`", python="aotc.measuring.run_library.run_library")
+            hint=text_for_command_or_python(
+                command="`aotc run --repeat`", python="aotc.measuring.run_library.run_library"
+            )
             + " measures it",
         )
 
@@ -282,12 +284,12 @@ def benchmark_model(
     chosen = CompileOptions.from_keywords(options, benchmark_model)
     require_cpu_can_run(chosen.machine)
     path = Path(model)
-    require_tflite_model_is_not_cut(path, chosen.cut)
+    require_tflite_model_is_not_cut(path, chosen.graph_cut)
     _require_format_readable_by_rivals(path)
     start = time.perf_counter()
     compiled = chosen.compile_model(path)
     build_seconds, metadata = time.perf_counter() - start, compiled.metadata
-    with _prepare_model_and_inputs(path, compiled, inputs, input_ranges, chosen.cut) as entrant:
+    with _prepare_model_and_inputs(path, compiled, inputs, input_ranges, chosen.graph_cut) as entrant:
         judge = Judge(entrant, [tensor["name"] for tensor in metadata["outputs"]])
         work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
         rounds = [work.benchmark_all_with_thread_count(n) for n in threads]

@@ -117,18 +117,18 @@ class BenchmarkModel:
         return self.path.suffix not in (".pt2", ".tflite")
 
     @property
-    def pnnx_folder(self) -> Path:
+    def folder_with_pnnx_conversion(self) -> Path:
         """The folder of the model converted by pnnx: m.ncnn.param, m.ncnn.bin, m_ncnn.py,
         m_pnnx.py.
 
         Raises AotcError (code "rival") if the conversion fails.
         """
-        if self._pnnx_conversion_error:
-            raise AotcError("rival", self._pnnx_conversion_error)
+        if self._run_pnnx_conversion_and_return_error:
+            raise AotcError("rival", self._run_pnnx_conversion_and_return_error)
         return self.scratch / "pnnx"
 
     @cached_property
-    def _pnnx_conversion_error(self) -> str:
+    def _run_pnnx_conversion_and_return_error(self) -> str:
         """Convert the model with pnnx, once; return the reason of a failure, "" on success."""
         if importlib.util.find_spec("pnnx") is None:
             return "it reads ONNX models through pnnx, which is not installed (pip install pnnx)"
@@ -187,10 +187,10 @@ def _load_in_openvino(openvino: Any, entrant: BenchmarkModel, threads: int) -> L
     for k, array in enumerate(entrant.inputs.values()):
         request.set_input_tensor(k, openvino.Tensor(array, shared_memory=True))
 
-    def outputs() -> list[Array]:
+    def copy_output_tensors() -> list[Array]:
         return [np.array(request.get_output_tensor(k).data) for k in range(len(model.outputs))]
 
-    return version("openvino"), request.infer, outputs
+    return version("openvino"), request.infer, copy_output_tensors
 
 
 def _batch_axes_in_pnnx_script(script: str, call_text: str) -> list[int]:
@@ -205,7 +205,7 @@ def _load_in_ncnn(ncnn: Any, entrant: BenchmarkModel, threads: int) -> LoadedImp
     """Create an ncnn network in float32 (with its Winograd algorithm); each run uses a new
     extractor, as ncnn expects.
     """
-    folder = entrant.pnnx_folder
+    folder = entrant.folder_with_pnnx_conversion
     net = ncnn.Net()
     net.opt.num_threads = threads
     for option in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_packed", "bf16_storage", "vulkan_compute"):
@@ -240,8 +240,10 @@ def _torch_module_and_version_suffix(entrant: BenchmarkModel) -> tuple[Callable[
     if not entrant.is_onnx_model:
         return load_exported_program(entrant.path).module(), ""
     # the script reads the weights by a relative path: make it absolute
-    path = entrant.pnnx_folder / "m_pnnx.py"
-    text = path.read_text(encoding="utf-8").replace("'m.pnnx.bin'", repr(str(entrant.pnnx_folder / "m.pnnx.bin")))
+    path = entrant.folder_with_pnnx_conversion / "m_pnnx.py"
+    text = path.read_text(encoding="utf-8").replace(
+        "'m.pnnx.bin'", repr(str(entrant.folder_with_pnnx_conversion / "m.pnnx.bin"))
+    )
     namespace: dict[str, Any] = {"__name__": "m_pnnx"}
     exec(compile(text, str(path), "exec"), namespace)
     return namespace["Model"]().float().eval(), " through pnnx"
@@ -293,7 +295,7 @@ def load_rival(name: str, entrant: BenchmarkModel, threads: int) -> Contestant:
         if name in _ONNX_ONLY_RIVALS and not entrant.is_onnx_model:
             raise AotcError("rival", "it reads ONNX models only")
         if name in _RIVALS_THROUGH_PNNX and entrant.is_onnx_model:
-            _ = entrant.pnnx_folder
+            _ = entrant.folder_with_pnnx_conversion
         return load_and_time_first_run(name, threads, lambda: RIVAL_LOADERS[name](package, entrant, threads))
     except AotcError:
         raise

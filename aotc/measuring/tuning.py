@@ -31,7 +31,7 @@ from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import check_kernels_against_unoptimized_build, compile_kernel_library
 from aotc.driver.toolchain import ToolchainFactory, require_cpu_can_run
 from aotc.driver.tuning_store import TuningRecord, TuningStore, cpu_model_name, user_tuning_store_path
-from aotc.ir import AotcError, Array, command_or_python, frozen
+from aotc.ir import AotcError, Array, frozen, text_for_command_or_python
 from aotc.measuring.timing import milliseconds_per_call, repeat_for_seconds
 from aotc.tir import (
     Buffer,
@@ -40,7 +40,7 @@ from aotc.tir import (
     Stmt,
     Store,
     Target,
-    hoist_invariants,
+    hoist_costly_loop_invariants,
     remove_dead_registers,
     simplify_stmt,
     te,
@@ -146,7 +146,7 @@ def _candidate_kernel(
     name: str, candidate: TilingCandidate, inputs: tuple[Buffer, Buffer], out: Buffer, macs: int
 ) -> Kernel:
     nest = candidate.build_loop_nests()
-    body = remove_dead_registers(hoist_invariants(simplify_stmt(nest.stmt, {})))
+    body = remove_dead_registers(hoist_costly_loop_invariants(simplify_stmt(nest.stmt, {})))
     return Kernel(
         name=name, inputs=inputs, outputs=(out,), body=body, workspace=nest.workspace, stack=nest.stack, macs=macs
     )
@@ -326,7 +326,9 @@ def tune_contractions(
     records = _open_writable_tuning_store(store)
     chosen = CompileOptions.from_keywords(options, tune_contractions)
     if chosen.machine.gpu is not None:
-        profiler = command_or_python(command="`aotc run --profile`", python="aotc.measuring.profile.profile_library")
+        profiler = text_for_command_or_python(
+            command="`aotc run --profile`", python="aotc.measuring.profile.profile_library"
+        )
         hint = "take a target that runs C; " + profiler + " measures the times of kernels on GPUs"
         raise AotcError("tuning", "tuning measures tilings on CPUs only, not on GPUs", hint=hint)
     sites = collect_contractions_of_model(model, chosen)

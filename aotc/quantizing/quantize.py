@@ -81,7 +81,7 @@ def quantize(
 
     Raises AotcError with a diagnostic for each problem of model, settings or calibration data.
     """
-    settings = Settings(per_channel, method, weights, _names_of_excluded_nodes(exclude))
+    settings = Settings(per_channel, method, weights, _excluded_node_names_as_tuple(exclude))
     chosen = CompileOptions.from_keywords(options, quantize)
     import_onnxruntime_quantizer()
     _require_onnx_model_and_output(model, output)
@@ -89,9 +89,8 @@ def quantize(
         require_cpu_can_run(chosen.machine)
     types = _static_input_types(model, chosen)
     sets = load_calibration_sets(calibration, types)
-    prepared = prepare_for_quantization(
-        pin_static_input_shapes(cut_model_at_tensors(load_model(model), chosen.cut), types), weights, per_channel
-    )
+    static_model = pin_static_input_shapes(cut_model_at_tensors(load_model(model), chosen.graph_cut), types)
+    prepared = prepare_for_quantization(static_model, weights, per_channel)
     chosen.progress(f"calibrating on {len(sets)} sets of inputs")
     quantized = quantize_prepared_model(prepared, sets, settings)
     compared = sets[:: -(-len(sets) // MAX_COMPARED_SETS)]
@@ -112,7 +111,7 @@ def quantize(
     return report | _compare_memory_or_times(model, quantized, compared, chosen, seconds)
 
 
-def _names_of_excluded_nodes(exclude: Sequence[str]) -> tuple[str, ...]:
+def _excluded_node_names_as_tuple(exclude: Sequence[str]) -> tuple[str, ...]:
     """Return the names of nodes to exclude; AotcTypeError (code "quantize") for a single string."""
     if isinstance(exclude, str):
         hint = "write " + option_text("exclude", [exclude])

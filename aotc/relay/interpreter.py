@@ -30,7 +30,7 @@ from aotc.ir import (
     convert_argument_to_array,
     did_you_mean_hint,
     frozen,
-    is_shape_compatible,
+    is_shape_compatible_binding_symbols,
     run_recursive_task,
 )
 from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall
@@ -69,15 +69,15 @@ class _Frame(ChainMap[Expr, "Value"]):
 class EvaluationObserver(Protocol):
     """Observer of an evaluation, for example to limit its memory."""
 
-    def before_op_call(self, call: Call) -> None:
+    def check_before_op_call(self, call: Call) -> None:
         """Called before an operator is evaluated."""
 
-    def count_buffers_of_value(self, value: Value) -> None:
+    def add_buffers_of_held_value(self, value: Value) -> None:
         """Called when a value was computed and is held from now on, for instance to add its buffers
         to the memory in use.
         """
 
-    def uncount_buffers_of_value(self, value: Value) -> None:
+    def remove_buffers_of_released_value(self, value: Value) -> None:
         """Called when a node or activation that held a value does not need it any more."""
 
 
@@ -189,7 +189,7 @@ def bind_arguments(variables: Sequence[Var], args: Sequence[Any], named_args: Ma
 def _convert_and_check_input(var: Var, value: Any, symbol_sizes: dict[str, int]) -> Value:
     ty = var.checked_type
     result = _to_interpreter_value(value, ty)
-    if ty is not None and not _has_type(result, ty, symbol_sizes):
+    if ty is not None and not _match_type_and_bind_symbols(result, ty, symbol_sizes):
         raise AotcError("interp", f"input {var.name!r} must be {ty}, got {_describe_value_type(result)}", span=var.span)
     return result
 
@@ -209,15 +209,19 @@ def _to_interpreter_value(value: Any, ty: Type | None) -> Value:
             return convert_argument_to_array(value, ty)
 
 
-def _has_type(value: Value, ty: Type, symbol_sizes: dict[str, int]) -> bool:
+def _match_type_and_bind_symbols(value: Value, ty: Type, symbol_sizes: dict[str, int]) -> bool:
     """Return True if an interpreter value has a type; the first use of a symbolic dimension fixes
     its size in `symbol_sizes`.
     """
     match value, ty:
         case np.ndarray(), TensorType():
-            return DType.from_numpy(value) == ty.dtype and is_shape_compatible(ty.shape, value.shape, symbol_sizes)
+            return DType.from_numpy(value) == ty.dtype and is_shape_compatible_binding_symbols(
+                ty.shape, value.shape, symbol_sizes
+            )
         case tuple(), TupleType():
-            return len(value) == len(ty.fields) and all(map(_has_type, value, ty.fields, repeat(symbol_sizes)))
+            return len(value) == len(ty.fields) and all(
+                map(_match_type_and_bind_symbols, value, ty.fields, repeat(symbol_sizes))
+            )
         case _:
             kind = _VALUE_CLASSES_BY_TYPE.get(type(ty))
             return kind is not None and isinstance(value, kind)
@@ -275,9 +279,9 @@ class _Machine:
         """
         if self._watch is not None:
             for value in held:
-                self._watch.count_buffers_of_value(value)
+                self._watch.add_buffers_of_held_value(value)
             for value in released:
-                self._watch.uncount_buffers_of_value(value)
+                self._watch.remove_buffers_of_released_value(value)
 
     def evaluate_node(self, node: Expr, frame: _Frame) -> Task[Value]:
         """Evaluate a node unless `frame` holds its value, and return it; the frame frees it after
@@ -331,7 +335,7 @@ class _Machine:
 
     def _evaluate_op_call(self, call: Call, op: Op, args: Sequence[Value]) -> Value:
         if self._watch is not None:
-            self._watch.before_op_call(call)
+            self._watch.check_before_op_call(call)
         return _reference_result_to_value(op.reference(call.attrs, *args))
 
     def _evaluate_match(self, node: Match, frame: _Frame) -> Task[Value]:

@@ -287,12 +287,14 @@ def structural_hash(x: Expr | IRModule | Type | Pattern, map_free_vars: bool = F
     """
     if isinstance(x, IRModule):
         parts = [f"{name}:{structural_hash(x[name], map_free_vars)}" for name in sorted(x)]
-        return int.from_bytes(_digest("module", *parts), "little")
+        return int.from_bytes(_hash_digest_of_parts("module", *parts), "little")
     if isinstance(x, Pattern):
-        return int.from_bytes(_digest("pattern", _pattern_without_variable_names(x)), "little")
+        return int.from_bytes(_hash_digest_of_parts("pattern", _pattern_without_variable_names(x)), "little")
     if isinstance(x, Type):
         free = type_vars(x) if map_free_vars else ()
-        return int.from_bytes(_digest("type", _canonical_type_text(x, _numbered_type_vars(free))), "little")
+        return int.from_bytes(
+            _hash_digest_of_parts("type", _canonical_type_text(x, _numbered_type_vars(free))), "little"
+        )
     functions = (f for f in post_order(x) if isinstance(f, Function))
     generic = dict.fromkeys(v for f in functions for v in f.type_params)
     names = _numbered_type_vars(generic)
@@ -306,17 +308,17 @@ def structural_hash(x: Expr | IRModule | Type | Pattern, map_free_vars: bool = F
             known = node in bound or map_free_vars
             number = numbers.setdefault(node, len(numbers)) if known else id(node)
             ty = node.checked_type if node in inferred else node.annotation
-            digests[node] = _digest("var", number, _canonical_type_text(ty, names))
+            digests[node] = _hash_digest_of_parts("var", number, _canonical_type_text(ty, names))
         else:
             serial += not _is_freely_shareable_leaf(node)  # distinguishes a shared node from equal nodes
             below = (digests[child] for child in children(node))
-            digests[node] = _digest(
+            digests[node] = _hash_digest_of_parts(
                 0 if _is_freely_shareable_leaf(node) else serial, *_hashed_node_properties(node, names), *below
             )
     return int.from_bytes(digests[x], "little")
 
 
-def _digest(*parts: object) -> bytes:
+def _hash_digest_of_parts(*parts: object) -> bytes:
     state = hashlib.blake2b(digest_size=8)
     for part in parts:
         state.update(part if isinstance(part, bytes) else f"{part}\0".encode())

@@ -238,7 +238,7 @@ def build(
             text = f"expected a {kind.__name__}, not {type(choice).__name__}"
             raise AotcTypeError("build", text, hint=f"relay.backend.{kind.__name__}(name)")
         if choice is not None:
-            choice.check_buildable()
+            choice.check_options_are_supported()
     machine = require_single_target(target)
     check_target_host(machine, target_host)
     if machine.versions:

@@ -217,11 +217,16 @@ def _format_percentage(part: float, whole: float) -> str:
     return f"{100 * part / whole if whole else 0:.1f}"
 
 
-def _program_statistics_with_units(measure: ProgramStatistics) -> tuple[tuple[int, str], ...]:
+def _program_statistics_with_units(statistics: ProgramStatistics) -> tuple[tuple[int, str], ...]:
     """Return calls, parameters, FLOPs and live memory of a program, each with its unit, for a
     report.
     """
-    return (measure.operators.total(), ""), (measure.parameters, "B"), (measure.flops, ""), (measure.live, "B")
+    return (
+        (statistics.operators.total(), ""),
+        (statistics.parameters, "B"),
+        (statistics.flops, ""),
+        (statistics.live, "B"),
+    )
 
 
 def _pass_table_row(number: int, record: PassRecord, longest_seconds: float) -> dict[str, Any]:

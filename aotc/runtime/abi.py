@@ -17,7 +17,7 @@ import cffi
 from aotc_runtime_c import cuda_runtime_files, hosted_runtime_files
 
 from aotc.ir.dtype import DType
-from aotc.runtime.fork_safety import fork_safe_lock_of
+from aotc.runtime.fork_safety import new_fork_safe_lock_for
 
 _HEADER, _SOURCE = (path.read_text(encoding="utf-8") for path in hosted_runtime_files())
 _CUDA_HEADER = cuda_runtime_files()[0].read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ def cffi_interface_for(declarations: str) -> Any:
     """
     interface: Any = cffi.FFI()
     interface.cdef(declarations)
-    interface._lock = fork_safe_lock_of(interface)
+    interface._lock = new_fork_safe_lock_for(interface)
     return interface
 
 

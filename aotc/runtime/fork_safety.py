@@ -17,7 +17,7 @@ from aotc.ir.interrupts import remove_temporary_path
 _LOCK_OWNERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
-def fork_safe_lock_of(owner: Any) -> threading.Lock:
+def new_fork_safe_lock_for(owner: Any) -> threading.Lock:
     """Return a lock for the attribute `_lock` of an object; forked children replace it by a new,
     free lock.
 
@@ -41,7 +41,7 @@ class ForkSafeMutex:
     """A mutex for `with` statements that is always free in forked child processes."""
 
     def __init__(self) -> None:
-        self._lock = fork_safe_lock_of(self)
+        self._lock = new_fork_safe_lock_for(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()

@@ -21,13 +21,13 @@ from aotc.ir import (
     AotcError,
     DType,
     Quantization,
-    command_or_python,
     did_you_mean_hint,
     elf_architecture,
     normalized_architecture_name,
     option_text,
     python_expression,
     read_json_object,
+    text_for_command_or_python,
     translate_os_errors,
 )
 from aotc.ir.file_checksum_manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME
@@ -207,7 +207,7 @@ def _load_failure_error(path: Path, error: OSError) -> AotcError:
         elif path.suffix in (".onnx", ".pt2", ".tflite", ".relay"):
             text, notes = f"{text}: it is a model, not a library", []
             call = f'aotc.compile({python_expression(str(path))}, output="DIR")'
-            hint = command_or_python(command=f"`aotc compile {shlex.quote(str(path))} -o DIR`", python=call)
+            hint = text_for_command_or_python(command=f"`aotc compile {shlex.quote(str(path))} -o DIR`", python=call)
             hint += " makes a library of it"
     return AotcError("load", text, notes=notes, hint=hint)
 

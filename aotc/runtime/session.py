@@ -27,7 +27,7 @@ from aotc.ir.option_references import option_text
 from aotc.runtime import tensor_info as tensors
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
 from aotc.runtime.dlpack import is_on_gpu
-from aotc.runtime.fork_safety import fork_safe_lock_of
+from aotc.runtime.fork_safety import new_fork_safe_lock_for
 from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
 from aotc.runtime.gpu_tensors import GpuRunTensors
 from aotc.runtime.library import Library, ThreadPool, find_library
@@ -117,7 +117,7 @@ class Session:
         self._arguments = self.threads or threads, isa, device
         self._options = self._allocate_run_options()
         self._call = library.run
-        self._lock = fork_safe_lock_of(self)
+        self._lock = new_fork_safe_lock_for(self)
         self._calls = 0
         self._frames: list[_RunFrame] = []
         self._expected = [(i.name, i.dtype.numpy, tuple(i.shape)) for i in library.inputs]
@@ -350,7 +350,7 @@ class Binding:
         infos_out = session.get_outputs()
         results = [outputs[i.name] if i.name in outputs else np.empty(i.shape, i.dtype.numpy) for i in infos_out]
         self._session = session
-        self._lock = fork_safe_lock_of(self)
+        self._lock = new_fork_safe_lock_for(self)
         self.inputs: Mapping[str, Array] = _arrays_by_tensor_name(infos_in, inputs)
         self.outputs: Mapping[str, Array] = _arrays_by_tensor_name(infos_out, results)
         sources = arrays_in_c_memory_format(inputs, infos_in)

@@ -33,7 +33,7 @@ from aotc.ir import (
     SymDim,
     did_you_mean_hint,
     frozen,
-    is_shape_compatible,
+    is_shape_compatible_binding_symbols,
     require_usable_device,
     serialize_array,
 )
@@ -225,14 +225,14 @@ _EXECUTABLE_FORMAT: Final = JsonFormat(
 )
 
 
-def _deserialize_executable(code: bytes) -> tuple[_SavedExecutable, list[Array]]:
+def _deserialize_executable(serialized_executable: bytes) -> tuple[_SavedExecutable, list[Array]]:
     """Deserialize the bytecode and constants of a saved executable; raise ValueError if the data is
     invalid.
     """
-    reader = ParameterFileReader(code)
+    reader = ParameterFileReader(serialized_executable)
     if (
         reader.read_bytes(len(_EXECUTABLE_MAGIC)) != _EXECUTABLE_MAGIC
-        or reader.read_bytes(32) != hashlib.sha256(code[len(_EXECUTABLE_MAGIC) + 32 :]).digest()
+        or reader.read_bytes(32) != hashlib.sha256(serialized_executable[len(_EXECUTABLE_MAGIC) + 32 :]).digest()
     ):
         raise ValueError("its checksum is wrong")
     (size,) = reader.read_struct("<Q")
@@ -437,7 +437,9 @@ def _check_and_convert_argument(name: str, value: Any, ty: Type, symbol_sizes: d
     match ty:
         case TensorType():
             array = convert_argument_to_array(value, ty)
-            if array.dtype != ty.dtype.numpy or not is_shape_compatible(ty.shape, array.shape, symbol_sizes):
+            if array.dtype != ty.dtype.numpy or not is_shape_compatible_binding_symbols(
+                ty.shape, array.shape, symbol_sizes
+            ):
                 got = TensorType(array.shape, DType.from_numpy(array))
                 raise AotcError("vm", f"argument {name!r} must be {ty}, got {got}")
             return array

@@ -92,7 +92,7 @@ from aotc.tir.loops.loop_dependence import written_buffers as written_buffers
 from aotc.tir.loops.loop_nest_rewrites import constant_unit_step_range as constant_unit_step_range
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop as copy_buffer_loop
 from aotc.tir.loops.loop_nest_rewrites import fill_buffer_loop as fill_buffer_loop
-from aotc.tir.loops.loop_nest_rewrites import hoist_invariants as hoist_invariants
+from aotc.tir.loops.loop_nest_rewrites import hoist_costly_loop_invariants as hoist_costly_loop_invariants
 from aotc.tir.loops.loop_nest_rewrites import optimize_loop_nests as optimize_loop_nests
 from aotc.tir.loops.loop_nest_rewrites import unrolled_iterations as unrolled_iterations
 from aotc.tir.loops.loop_vectorization import MIN_VECTOR_ELEMENTS as MIN_VECTOR_ELEMENTS
@@ -101,7 +101,9 @@ from aotc.tir.loops.loop_vectorization import why_loop_not_vectorized as why_loo
 from aotc.tir.loops.merge_narrowing_stores import (
     merge_4_adjacent_quantized_byte_stores as merge_4_adjacent_quantized_byte_stores,
 )
-from aotc.tir.loops.pack_outer_iterations_to_vector import pack_loop_nest as pack_loop_nest
+from aotc.tir.loops.pack_outer_iterations_to_vector import (
+    pack_outer_iterations_into_inner_loop as pack_outer_iterations_into_inner_loop,
+)
 from aotc.tir.loops.race_enumeration import is_race_free_by_enumeration as is_race_free_by_enumeration
 from aotc.tir.loops.register_promotion import promote_scratch_to_registers as promote_scratch_to_registers
 from aotc.tir.loops.statement_vectorization import vectorize_stmt_or_none as vectorize_stmt_or_none
@@ -128,7 +130,7 @@ from aotc.tir.plan.memory_plan import lifetimes_of_memory_owners as lifetimes_of
 from aotc.tir.plan.memory_plan import lifetimes_of_temporaries as lifetimes_of_temporaries
 from aotc.tir.plan.memory_space_assignment import arrange_in_first_memory_or_spread as arrange_in_first_memory_or_spread
 from aotc.tir.plan.memory_space_assignment import element_accesses_per_storage as element_accesses_per_storage
-from aotc.tir.plan.memory_space_assignment import spread_over_memories as spread_over_memories
+from aotc.tir.plan.memory_space_assignment import spread_blocks_over_memories as spread_blocks_over_memories
 from aotc.tir.plan.program import ArenaPart as ArenaPart
 from aotc.tir.plan.program import Program as Program
 from aotc.tir.plan.program import Step as Step
@@ -162,6 +164,8 @@ from aotc.tir.stmt import While as While
 from aotc.tir.stmt import all_exprs_in_stmt as all_exprs_in_stmt
 from aotc.tir.stmt import bind_to_new_register as bind_to_new_register
 from aotc.tir.stmt import block_stmts_or_self as block_stmts_or_self
+from aotc.tir.stmt import direct_child_stmts as direct_child_stmts
+from aotc.tir.stmt import direct_exprs_of_stmt as direct_exprs_of_stmt
 from aotc.tir.stmt import forall as forall
 from aotc.tir.stmt import map_exprs as map_exprs
 from aotc.tir.stmt import memoized_kernel as memoized_kernel
@@ -169,8 +173,6 @@ from aotc.tir.stmt import modified_vars_and_buffers as modified_vars_and_buffers
 from aotc.tir.stmt import rebuild_stmt as rebuild_stmt
 from aotc.tir.stmt import remove_dead_registers as remove_dead_registers
 from aotc.tir.stmt import rename_declared_vars as rename_declared_vars
-from aotc.tir.stmt import stmt_children as stmt_children
-from aotc.tir.stmt import stmt_exprs as stmt_exprs
 from aotc.tir.stmt import substitute_in_stmt as substitute_in_stmt
 from aotc.tir.stmt import walk_stmts as walk_stmts
 from aotc.tir.target import TARGETS as TARGETS

@@ -217,7 +217,7 @@ def _int4_tile_matmul_numpy_reference(data_dtype: str, weight_dtype: str, x: Any
     )
 
 
-def _accumulators_per_call(*operands: Any) -> int:
+def _int32_accumulators_per_amx_call(*operands: Any) -> int:
     """Return the number of int32 accumulators that a call computes, from its constant operands."""
     return int(operands[2].value) * int(operands[4].value) * OUTPUTS_PER_BLOCK
 
@@ -246,5 +246,5 @@ def instruction_definitions() -> Iterator[Instruction]:
             kinds = (f"{data}x*", f"{arg_types[0]}x*", *arg_types[1:])
             operands = ", ".join(f"{{{k}}}" for k in range(1, len(kinds) + 1))
             yield define_memory_micro_kernel(
-                kernel_name, kinds, "int32", _accumulators_per_call, meaning, operands, kernel_text, **words
+                kernel_name, kinds, "int32", _int32_accumulators_per_amx_call, meaning, operands, kernel_text, **words
             )

@@ -36,7 +36,7 @@ def interleaved_int16_count(run_bytes: int) -> int:
     return -(-run_bytes // BYTES_PER_DOT) * BYTES_PER_DOT * POSITIONS_PER_TILE
 
 
-def _interleave_rows_reference(*runs: Any) -> Any:
+def _interleave_rows_numpy_reference(*runs: Any) -> Any:
     data = np.stack(runs).reshape(POSITIONS_PER_TILE, -1)
     size = -(-data.shape[1] // BYTES_PER_DOT) * BYTES_PER_DOT
     whole = np.zeros((POSITIONS_PER_TILE, size), np.int16)
@@ -126,7 +126,7 @@ def _assembly_of_two_outputs_by_smlad(weight_address: str, rotation: str, first_
         yield f"smlad r{first_sum_register + k}, {data}, {word}, r{first_sum_register + k}"
 
 
-def _tile_2x4_assembly() -> Iterator[str]:
+def _dot_2_positions_4_outputs_assembly() -> Iterator[str]:
     """Yield the assembly of a tile: r1 points to the pairs, r2 to the weights, r4 to r11 hold the
     sums.
     """
@@ -167,11 +167,11 @@ aotc_pairs2x4(int32_t *sums, const int16_t *x, const int8_t *w, ptrdiff_t groups
         sums[k] += x[j % 2 * 4 + k % 2 * 2 + j / 2] * w[k / 2 * 4 + j];
 }
 #endif
-""".replace("TEXT", "\n".join(f'      "{line}\\n"' for line in _tile_2x4_assembly()))
+""".replace("TEXT", "\n".join(f'      "{line}\\n"' for line in _dot_2_positions_4_outputs_assembly()))
 )
 
 
-def _word_step_assembly() -> Iterator[str]:
+def _dot_one_data_word_4_outputs_assembly() -> Iterator[str]:
     """Yield the assembly of the products of one 32-bit word of data."""
     yield "const uint32_t even = aotc_even(word), odd = aotc_odd(word);"
     for k, total in enumerate("abcd"):
@@ -210,7 +210,7 @@ TEXT
   sums[2] = c;
   sums[3] = d;
 }
-""".replace("TEXT", "\n".join(f"    {line}" for line in _word_step_assembly()))
+""".replace("TEXT", "\n".join(f"    {line}" for line in _dot_one_data_word_4_outputs_assembly()))
 )
 
 
@@ -223,7 +223,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             (run, run),
             "int16",
             lambda x, _: interleaved_int16_count(x.lanes),
-            _interleave_rows_reference,
+            _interleave_rows_numpy_reference,
             "{1}, {2}, {n}",
             _INTERLEAVE_ROWS_C,
         ),

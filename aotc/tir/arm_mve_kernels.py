@@ -42,7 +42,7 @@ def _depthwise_numpy_reference(data: Any, weights: Any, tap_count: Any, tap_stri
     return _unwrap_single_element(sums.astype(np.int32))
 
 
-def _requantize_numpy_reference(rounds_twice: bool) -> Any:
+def _make_requantize_numpy_reference(rounds_twice: bool) -> Any:
     def requantize_with_numpy(
         sums: Any, bias: Any, multiplier: Any, shift: Any, zero_point: Any, low: Any, high: Any
     ) -> Any:
@@ -265,7 +265,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             scaled,
             "int8",
             data_lane_count,
-            _requantize_numpy_reference(False),
+            _make_requantize_numpy_reference(False),
             rest,
             _requantize_c_function(False),
         ),
@@ -274,7 +274,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             scaled,
             "int8",
             data_lane_count,
-            _requantize_numpy_reference(True),
+            _make_requantize_numpy_reference(True),
             rest,
             _requantize_c_function(True),
         ),

@@ -67,7 +67,7 @@ def quantize_numpy_reference(dtype: str, values: Any, zero_point: Any) -> Any:
     return np.clip(np.where(np.isnan(whole), low, whole), low, low + 255).astype(dtype)
 
 
-def _numpy_quantize_of_vectors(dtype: str) -> Any:
+def _make_numpy_quantize_of_vectors(dtype: str) -> Any:
     return lambda *values: quantize_numpy_reference(dtype, np.stack(values[:-1]), values[-1]).reshape(-1)
 
 
@@ -117,7 +117,7 @@ def instruction_definitions() -> Iterator[Instruction]:
     """Yield the instructions for int8, uint8 and all vector lengths."""
     for dtype, lanes in product(_PACK_BUILTIN_AND_MINIMUM, INT32_VECTOR_LENGTHS):
         arg_types, gives = (f"float32x{lanes}",) * (BYTES_PER_DOT + 1), f"{dtype}x{BYTES_PER_DOT * lanes}"
-        name, meaning = quantize_instruction_name(dtype, lanes), _numpy_quantize_of_vectors(dtype)
+        name, meaning = quantize_instruction_name(dtype, lanes), _make_numpy_quantize_of_vectors(dtype)
         yield define_c_vector_instruction(
             name, arg_types, gives, meaning, _QUANTIZE_C, **_quantize_text_substitutions(dtype, lanes)
         )

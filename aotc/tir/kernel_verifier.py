@@ -31,7 +31,7 @@ from aotc.tir.loops.loop_dependence import (
     why_loop_kind_unproven,
     written_buffers,
 )
-from aotc.tir.loops.out_of_bounds_index_search import EnclosingContext, index_values_reached
+from aotc.tir.loops.out_of_bounds_index_search import EnclosingContext, sample_reachable_index_values
 from aotc.tir.simplify import Interval, bounds, linear_form
 from aotc.tir.stmt import (
     GPU_LOOP_KINDS,
@@ -48,9 +48,9 @@ from aotc.tir.stmt import (
     Sync,
     Wait,
     block_stmts_or_self,
+    direct_exprs_of_stmt,
     last_block_counter_increment,
     micro_kernel_call_of_stmt,
-    stmt_exprs,
     walk_stmts,
     warp_instruction_of_stmt,
 )
@@ -168,7 +168,7 @@ class _KernelChecker:
     # statements
 
     def check_stmt(self, stmt: Stmt, scope: _Scope) -> None:
-        for expr in stmt_exprs(stmt):
+        for expr in direct_exprs_of_stmt(stmt):
             self.check_expr(
                 expr,
                 scope,
@@ -354,7 +354,7 @@ class _KernelChecker:
         low, high = bounds(index, scope.ranges)
         if scope.contexts is None or (low >= 0 and high <= buffer.size - lanes):
             return
-        indices = sorted(index_values_reached(scope.contexts, index))
+        indices = sorted(sample_reachable_index_values(scope.contexts, index))
         if indices and (indices[0] < 0 or indices[-1] > buffer.size - lanes):
             self.report_problem(
                 f"{buffer.name}[{indices[0]} .. {indices[-1] + lanes - 1}] is outside its {buffer.size} elements"

@@ -80,7 +80,7 @@ def _wrap64(value: Value) -> Value:
     return wrap_to_int64(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
-def _convert_array(array: Any, dtype: Any) -> Any:
+def _cast_array_to_dtype(array: Any, dtype: Any) -> Any:
     if dtype == _DTYPE_WITHOUT_NAN:  # it has no NaN: it becomes zero, whatever its sign
         array = np.where(np.isnan(array.astype(np.float32)), np.float32(0), array)
     if DType.from_numpy(array.dtype).is_float and DType.from_numpy(np.dtype(dtype)).is_integer:
@@ -109,8 +109,8 @@ def _truncate_float_to_integer(x: Any, dtype: Any) -> Any:
 
 def _cast(value: Value, dtype: Any) -> Value:
     if isinstance(value, np.ndarray):
-        return _convert_array(value, dtype)
-    result = _convert_array(np.asarray(_wrap64(value)), dtype)[()]
+        return _cast_array_to_dtype(value, dtype)
+    result = _cast_array_to_dtype(np.asarray(_wrap64(value)), dtype)[()]
     return int(result) if dtype == np.int64 else bool(result) if dtype == np.bool_ else result
 
 
@@ -203,7 +203,7 @@ def _compute_in_float64(function: Callable[..., Value]) -> Callable[..., Value]:
     def apply_in_float64(*args: Value) -> Value:
         dtype = np.asarray(args[0]).dtype
         wide = [np.asarray(a).astype(np.float64) for a in args]
-        return _convert_array(np.asarray(function(*wide)), dtype)[()]
+        return _cast_array_to_dtype(np.asarray(function(*wide)), dtype)[()]
 
     return apply_in_float64
 
@@ -212,7 +212,7 @@ def _div(a: Value, b: Value) -> Value:
     return _compute_in_float64(np.true_divide)(a, b) if a.dtype == _DTYPE_WITHOUT_NAN else a / b
 
 
-def _round_away(x: Value) -> Value:
+def _round_half_away_from_zero(x: Value) -> Value:
     whole = np.trunc(x)
     return np.copysign(whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(1.0, x), 0.0), x)
 
@@ -269,7 +269,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "product": operator.mul,
     "isnan": np.isnan,
     "round_even": _compute_in_float64(np.rint),
-    "round_away": _compute_in_float64(_round_away),
+    "round_away": _compute_in_float64(_round_half_away_from_zero),
     **{name: _compute_in_float64(getattr(np, name)) for name in _NUMPY_NAMES.split()},
 }
 #: What the interpreter's generated code may call, besides FUNCTIONS.

@@ -24,8 +24,8 @@ from aotc.tir.plan.memory_plan import (
     check_memory_plan,
     place_inputs_and_outputs_in_arena,
     plan_memory,
-    run_kernels_in_place,
-    shareable_bytes_of_pairs,
+    shareable_bytes_of_output_input_pairs,
+    write_outputs_over_dying_inputs,
 )
 from aotc.tir.plan.pack_int4 import pack_constants_as_int4
 from aotc.tir.plan.step_order import least_peak_bytes, reorder_steps_for_least_peak
@@ -99,7 +99,9 @@ class OrderSteps(ProgramPass):
     def run(self, module: Program, ctx: PassContext) -> Program:
         align = _arena_alignment_bytes(self.target)
         return reorder_steps_for_least_peak(
-            module, shareable_bytes_of_pairs(module, _are_outputs_allowed_over_dying_inputs(self.target), align), align
+            module,
+            shareable_bytes_of_output_input_pairs(module, _are_outputs_allowed_over_dying_inputs(self.target), align),
+            align,
         )
 
 
@@ -114,7 +116,10 @@ class FuseLoops(ProgramPass):
     def run(self, module: Program, ctx: PassContext) -> Program:
         align, over = _arena_alignment_bytes(self.target), _are_outputs_allowed_over_dying_inputs(self.target)
         return fuse_loops_while_peak_falls(
-            module, lambda program: least_peak_bytes(program, shareable_bytes_of_pairs(program, over, align), align)
+            module,
+            lambda program: least_peak_bytes(
+                program, shareable_bytes_of_output_input_pairs(program, over, align), align
+            ),
         )
 
 
@@ -122,7 +127,7 @@ class WorkInPlace(ProgramPass):
     """Let kernels write outputs over inputs that no later step reads, where the kernel allows it."""
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return run_kernels_in_place(module)
+        return write_outputs_over_dying_inputs(module)
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import DType, JsonFormat, Span, frozen, load_or_compute_memoized_result, share_memo_key
+from aotc.ir import DType, JsonFormat, Span, frozen, give_new_value_memo_key_of_old, load_or_compute_memoized_result
 from aotc.tir import expr as values
 from aotc.tir.expr import Buffer, Call, Expr, Load, Operand, Var, as_expr, substitute, walk
 from aotc.tir.instruction_table import INSTRUCTIONS
@@ -233,7 +233,7 @@ def memoized_kernel(memo_kind: str, memo_key: object, span: Span | None, make_ke
     The results are stored by `aotc.ir.persistent_memo`.
     """
     kernel = load_or_compute_memoized_result(memo_kind, memo_key, make_kernel, _KERNEL_FORM)
-    return share_memo_key(replace(kernel, span=span), kernel)
+    return give_new_value_memo_key_of_old(replace(kernel, span=span), kernel)
 
 
 def _no_parts(_: Any) -> tuple[()]:
@@ -265,12 +265,12 @@ _PARTS_AND_BUILDER_OF_KIND: Final[dict[type, tuple[_Exprs, _Stmts, Any]]] = {
 }
 
 
-def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
+def direct_exprs_of_stmt(stmt: Stmt) -> tuple[Expr, ...]:
     """The expressions directly in `stmt` (not those of statements inside it)."""
     return _PARTS_AND_BUILDER_OF_KIND[type(stmt)][0](stmt)
 
 
-def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
+def direct_child_stmts(stmt: Stmt) -> tuple[Stmt, ...]:
     """The statements directly inside `stmt`."""
     return _PARTS_AND_BUILDER_OF_KIND[type(stmt)][1](stmt)
 
@@ -286,12 +286,12 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(stmt_children(node)))
+        stack.extend(reversed(direct_child_stmts(node)))
 
 
 def all_exprs_in_stmt(stmt: Stmt) -> Iterator[Expr]:
     """Every expression and sub-expression in a statement, at any depth of statements."""
-    return (n for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk(e))
+    return (n for s in walk_stmts(stmt) for e in direct_exprs_of_stmt(s) for n in walk(e))
 
 
 def warp_instruction_of_stmt(stmt: Stmt) -> Call | None:
@@ -393,7 +393,7 @@ def remove_dead_registers(stmt: Stmt) -> Stmt:
     read_for: dict[Var, list[Var]] = {}
     needed: list[Var] = []
     for s in walk_stmts(stmt):
-        read_vars = [n for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Var)]
+        read_vars = [n for e in direct_exprs_of_stmt(s) for n in walk(e) if isinstance(n, Var)]
         (read_for.setdefault(s.var, []) if isinstance(s, (Declare, Assign)) else needed).extend(read_vars)
     live: set[Var] = set()
     while needed:

@@ -98,10 +98,10 @@ def substitution_for_axes(axes: Sequence[te.Axis], values: Sequence[Expr]) -> di
 
 def estimated_operations_per_element(tensor: te.Tensor) -> int:
     """Estimate the number of operations in one evaluation of the body, without reads of elements."""
-    return sum(_operations_of_node(node) for body in scalar_exprs_defining_tensor(tensor) for node in walk(body))
+    return sum(_operation_cost_of_node(node) for body in scalar_exprs_defining_tensor(tensor) for node in walk(body))
 
 
-def _operations_of_node(node: Expr) -> int:
+def _operation_cost_of_node(node: Expr) -> int:
     if isinstance(node, Call):
         return _CALL_COST.get(node.name, _FUNCTION_COST)
     return _OP_COST.get(node.op, 1) if isinstance(node, Binary) else 0

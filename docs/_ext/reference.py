@@ -415,7 +415,7 @@ EXTENSIONS: Mapping[str, tuple[Any, ...]] = {
         pass_base.Rule,
         pass_base.WhyNot,
         pass_base.RulePass,
-        pass_base.is_call,
+        pass_base.is_op_call,
     ),
     "Targets: `aotc.tir.target`": (Target, Space),
     "Tensor expressions: `aotc.tir.te`": (te.placeholder, te.compute, te.reduce, te.contraction, te.view, te.extern),

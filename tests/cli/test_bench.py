@@ -64,7 +64,7 @@ def test_model_that_cannot_be_converted(monkeypatch: pytest.MonkeyPatch, tmp_pat
     entrant = competitors.BenchmarkModel(DIGITS, {}, tmp_path)
     for _ in range(2):
         with pytest.raises(AotcError, match=r"cannot convert the model \(exit code 139\): no such operator"):
-            _ = entrant.pnnx_folder
+            _ = entrant.folder_with_pnnx_conversion
     assert len(calls) == 1
 
 

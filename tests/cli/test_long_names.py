@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.ir.terminal_safe_text import MAX_TEXT_CHARACTERS, PreformattedText, escape_unsafe_texts
+from aotc.ir.terminal_safe_text import MAX_TEXT_CHARACTERS, PreformattedText, escape_texts_in_nested_data
 from tests.cli.invoke import call
 
 #: One word, and a name of many words with what a terminal takes for a command; shorter ones that a compiler reads.
@@ -92,8 +92,8 @@ def test_commands_on_a_compiled_model(tmp_path: Path) -> None:
 
 def test_what_a_structure_of_texts_becomes() -> None:
     lines = PreformattedText("a\nb" * 3000)
-    assert escape_unsafe_texts(lines) == lines
-    found = escape_unsafe_texts({WORD: (1, None, [WORDS, "ok"], {"k": "a\nb"})})
+    assert escape_texts_in_nested_data(lines) == lines
+    found = escape_texts_in_nested_data({WORD: (1, None, [WORDS, "ok"], {"k": "a\nb"})})
     ((key, (number, nothing, (long, short), inner)),) = found.items()
     assert len(key) <= 400 and len(long) <= MAX_TEXT_CHARACTERS and "\x1b" not in long
     assert (number, nothing, short, inner) == (1, None, "ok", {"k": "a\\nb"})

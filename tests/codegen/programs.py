@@ -13,7 +13,7 @@ import numpy as np
 from aotc.ir.dtype import DType
 from aotc.ir.span import Span
 from aotc.tir.expr import Buffer, Expr, Load, Var
-from aotc.tir.plan.memory_plan import plan_memory, run_kernels_in_place
+from aotc.tir.plan.memory_plan import plan_memory, write_outputs_over_dying_inputs
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import For, Kernel, Store
 
@@ -47,7 +47,7 @@ def affine(
         Step(twice, (View(t), View(u)), span),
         Step(again, (View(u), View(w), View(y)), span),
     )
-    return plan_memory(run_kernels_in_place(Program(name=name, inputs=(x,), outputs=(y,), steps=steps)))
+    return plan_memory(write_outputs_over_dying_inputs(Program(name=name, inputs=(x,), outputs=(y,), steps=steps)))
 
 
 def expected(program: Program, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

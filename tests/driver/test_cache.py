@@ -259,17 +259,17 @@ def test_compilations_trim_when_they_have_added_enough(cache: ObjectCache) -> No
     """A first trim, a small addition that needs none, and one that fills more than an eighth of the free space."""
     filled(cache, 4, 1000)
     cache = ObjectCache(cache.folder, 12_000)
-    cache.trim_after_additions()
+    cache.trim_cache_if_enough_was_added()
     abandoned = next(cache.folder.iterdir()) / ".aotc-0123456789abcdef"  # a trim would remove it
     abandoned.touch()
     os.utime(abandoned, (0, 0))
     cache.put("small", bytes(500))
-    ObjectCache(cache.folder, 12_000).trim_after_additions()
+    ObjectCache(cache.folder, 12_000).trim_cache_if_enough_was_added()
     assert abandoned.exists()
     cache.put("large", bytes(800))
-    ObjectCache(cache.folder, 12_000).trim_after_additions()
+    ObjectCache(cache.folder, 12_000).trim_cache_if_enough_was_added()
     assert not abandoned.exists()
-    ObjectCache(cache.folder, 3000).trim_after_additions()  # a smaller limit is another cache
+    ObjectCache(cache.folder, 3000).trim_cache_if_enough_was_added()  # a smaller limit is another cache
     assert cache.cache_entry_count_and_total_bytes()[1] <= 3000
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import aotc
 from aotc.cli.main import main
-from aotc.driver.failure_replay import rerun_failed_step, write_report_on_internal_error
+from aotc.driver.failure_replay import rerun_failed_pass_or_kernel, write_report_on_internal_error
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import pass_instrument
@@ -63,7 +63,7 @@ def test_a_pass_that_fails(kind: Any, folder: Path) -> None:
         error, file = failing(folder, target="x86-64-v3", config={"relay.FuseOps.max_depth": 7})
         assert f"pass {kind.name} failed: ValueError: a fault of the compiler" in str(error)
         with pytest.raises(ValueError, match="a fault of the compiler"):
-            rerun_failed_step(file)
+            rerun_failed_pass_or_kernel(file)
         outcome = CliRunner().invoke(main, ["replay", str(file), "--json"])
         assert outcome.exit_code == 1 and json.loads(outcome.stdout)["fails"]
         assert "Traceback" in outcome.stderr and "a fault of the compiler" in outcome.stderr
@@ -82,8 +82,8 @@ def test_a_kernel_that_fails(folder: Path) -> None:
         error, file = failing(folder, target="host")
         assert "kernel conv2d failed" in str(error)
         with pytest.raises(ValueError, match="a fault of the compiler"):
-            rerun_failed_step(file)
-    assert 'kernel "conv2d"' in rerun_failed_step(file)
+            rerun_failed_pass_or_kernel(file)
+    assert 'kernel "conv2d"' in rerun_failed_pass_or_kernel(file)
 
 
 def test_options_of_passes_come_back(folder: Path) -> None:
@@ -101,7 +101,7 @@ def test_options_of_passes_come_back(folder: Path) -> None:
 
         # a pass that an instrument runs is a pass, too
         _, file = failing(folder, instruments=[Convert()])
-    assert 'data_layout="NHWC"' in rerun_failed_step(file)
+    assert 'data_layout="NHWC"' in rerun_failed_pass_or_kernel(file)
 
 
 def relu_of_convolution() -> Any:
@@ -181,7 +181,7 @@ def test_options_of_every_target_come_back(name: str, folder: Path, monkeypatch:
             SelectLayout(get_target(name))(module)
     (file,) = folder.glob("aotc-pass-SelectLayout-*.json")
     monkeypatch.setattr(SelectLayout, "transform", lambda self, function, *_: [function, made.append(self.target)][0])
-    assert "nn.conv2d" in rerun_failed_step(file)
+    assert "nn.conv2d" in rerun_failed_pass_or_kernel(file)
     assert made == [get_target(name)]
 
 
@@ -194,7 +194,7 @@ def test_enumerations_among_options_come_back(folder: Path, monkeypatch: pytest.
             step(IRModule({"main": relu_of_convolution()}))
     (file,) = folder.glob("aotc-pass-ToMixedPrecision-*.json")
     monkeypatch.setattr(ToMixedPrecision, "transform", lambda self, function, *_: [function, made.append(self)][0])
-    rerun_failed_step(file)
+    rerun_failed_pass_or_kernel(file)
     assert made == [step] and type(made[0].conversions["nn.conv2d"]) is PrecisionTreatment
 
 
@@ -225,7 +225,7 @@ def test_files_that_are_damaged(name: str, folder: Path) -> None:
     changed = json.loads(file.read_text()) | change
     file.write_text(json.dumps({key: value for key, value in changed.items() if value is not ...}))
     with pytest.raises(AotcError, match=words):
-        rerun_failed_step(file)
+        rerun_failed_pass_or_kernel(file)
     assert str(file) in refused("replay", file)
 
 

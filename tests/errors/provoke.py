@@ -39,7 +39,7 @@ from aotc.cli.console import report_errors_and_exit
 from aotc.cli.main import main
 from aotc.contrib import graph_executor
 from aotc.contrib.debugger import debug_executor
-from aotc.driver.failure_replay import rerun_failed_step, write_report_on_internal_error
+from aotc.driver.failure_replay import rerun_failed_pass_or_kernel, write_report_on_internal_error
 from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.driver.tuning_store import TuningStore
 from aotc.ir.diagnostics import AotcError, Diagnostic

@@ -16,7 +16,7 @@ import click
 import pytest
 
 from aotc.cli.main import import_command, main
-from aotc.cli.options_in_messages import spell_for_command
+from aotc.cli.options_in_messages import spell_option_references_for_command
 from aotc.ir.diagnostics import Diagnostic
 from tests.conftest import ROOT
 from tests.errors.provoke import Entry, Surroundings, entries
@@ -80,7 +80,7 @@ def test_examples(name: str, surroundings: Surroundings, tmp_path: Path, update_
 def in_both_spellings(found: Diagnostic) -> str:
     """The text for Python's callers, with the hint that the command shows if its users read another one."""
     with click.Context(main) as group, click.Context(import_command("compile"), parent=group):
-        hint = spell_for_command(found.hint)
+        hint = spell_option_references_for_command(found.hint)
     return str(found) if hint == found.hint else f"{found}\n  hint of the command: {hint}"
 
 

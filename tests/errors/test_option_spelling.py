@@ -29,7 +29,7 @@ from aotc import relay
 from aotc.checking.verify import verify
 from aotc.cli import options as options_of
 from aotc.cli.main import import_all_commands, main
-from aotc.cli.options_in_messages import spell_for_command, spell_option
+from aotc.cli.options_in_messages import command_line_text_of_option, spell_option_references_for_command
 from aotc.driver.compile import CompileOptions
 from aotc.ir import AotcError, join_texts, option_text, rename_options_in_errors
 from aotc.ir.diagnostics import Diagnostic
@@ -93,7 +93,7 @@ def test_named_options_exist_for_both_kinds_of_callers() -> None:
 def test_options_of_compilations_are_keywords_of_compile() -> None:
     """Options shared by commands arrive at `aotc.compile` under their own names."""
 
-    @options_of.combine_declarations(
+    @options_of.combine_option_declarations(
         options_of.COMPILATION_OPTIONS, options_of.BUDGET_OPTIONS, options_of.FIRMWARE_OPTIONS,
         options_of.THREADS_OPTION, options_of.IO_DTYPE_OPTION, options_of.WORKSPACE_IO_FLAG,
     )  # fmt: skip
@@ -141,7 +141,7 @@ def test_options_of_compilations_are_keywords_of_compile() -> None:
 def test_spellings_of_options(command: str, keyword: str, value: Any, text: str) -> None:
     """The text, read again by the command's own parser, gives the value."""
     option = option_named(command, keyword)
-    assert spell_option(option, value) == text
+    assert command_line_text_of_option(option, value) == text
     if not text or value is None:
         return
     words = click.Command(command, params=[option]).make_context(command, shlex.split(text)).params
@@ -284,7 +284,7 @@ def test_texts_keep_references() -> None:
     text += "."
     assert isinstance(text, OptionText)
     assert text == 'leave `threads` out, or dims={"n": 1}.'
-    assert text.spell(lambda r: getattr(r, "keyword", "")) == "leave threads out, or dims."
+    assert text.text_with_spelled_references(lambda r: getattr(r, "keyword", "")) == "leave threads out, or dims."
     assert isinstance(join_texts("; ", ["a", text]), OptionText)
     assert join_texts("; ", []) == ""
     copied = pickle.loads(pickle.dumps(text))
@@ -296,7 +296,7 @@ def test_values_from_models_are_escaped() -> None:
     hint = option_text("cut_after", ["\x1b[2J\u202e", "x" * 10_000])
     found = Diagnostic("code", "text", hint=hint)
     with click.Context(main) as group, click.Context(import_all_commands()["compile"], parent=group):
-        spelled = spell_for_command(found.hint)
+        spelled = spell_option_references_for_command(found.hint)
     assert spelled.startswith("--cut-after")
     for text in (found.hint, spelled):
         assert text.isprintable() and len(text) < 1000
@@ -322,7 +322,7 @@ def test_errors_of_workers_are_spelled_for_the_caller() -> None:
             list(workers.map(fail, [0]))
         assert caught.value.diagnostics[0].hint == "leave `threads` out"
         with click.Context(main) as group, click.Context(import_all_commands()["compile"], parent=group):
-            assert spell_for_command(caught.value.diagnostics[0].hint) == "leave --threads out"
+            assert spell_option_references_for_command(caught.value.diagnostics[0].hint) == "leave --threads out"
 
 
 # --- the same mistakes, by the command and in Python

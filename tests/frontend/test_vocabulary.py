@@ -39,10 +39,10 @@ def test_problems_get_the_name_of_the_front_end_that_is_entered() -> None:
     with pytest.raises(AotcError) as neutral:
         g.normalize_axis(2, g.rank(x))
     assert neutral.value.code == "graph-axis"
-    with pytest.raises(AotcError) as named, g.rename_error_codes("onnx"):
+    with pytest.raises(AotcError) as named, g.replace_graph_prefix_of_error_codes("onnx"):
         g.reshape(x, (4,))
     assert named.value.code == "onnx-reshape"
-    with pytest.raises(AotcError) as kept, g.rename_error_codes("onnx"):
+    with pytest.raises(AotcError) as kept, g.replace_graph_prefix_of_error_codes("onnx"):
         g.check_unroll_count(1 << 20, "a loop")
     assert kept.value.code == "budget"
 
@@ -78,7 +78,7 @@ def test_a_quantized_layer_with_the_channels_last() -> None:
     sums = conv_pool.build_convolution(data.data, weight.data, window, g.constant(bias), terms=terms, **layouts)
     onto = OutputQuantization(g.constant(y_scale), g.constant(y_zero, "int32"), DType("uint8"))
     stored = quantization.requantize(sums, quantization.product_scale(data, weight), onto, axis=3)
-    kept = QuantizedTensor(stored, onto.scale, onto.zero).dequantized
+    kept = QuantizedTensor(stored, onto.scale, onto.zero).dequantized_expr
     assert isinstance(kept, Call) and kept.args[0] is stored  # what weights stand for is not worked out at once
     real = evaluate_constant_call(kept)
 

@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.ir.persistent_memo import load_or_compute_memoized_result, memoize_results_in_store, share_memo_key
+from aotc.ir.persistent_memo import (
+    give_new_value_memo_key_of_old,
+    load_or_compute_memoized_result,
+    memoize_results_in_store,
+)
 from aotc.ir.safe_json import JsonFormat
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Load, Var
@@ -79,7 +83,7 @@ def test_results_are_known_by_their_sources(other: int) -> None:
 
         with memoize_results_in_store(shelf, "s"):
             first = load_or_compute_memoized_result("first", source, lambda: step("first", [5]), LISTS)
-            again = share_memo_key([*first, 9], first)  # another object, of the same worth
+            again = give_new_value_memo_key_of_old([*first, 9], first)  # another object, of the same worth
             load_or_compute_memoized_result("second", again, lambda: step("second", [6]), LISTS)
         return steps
 

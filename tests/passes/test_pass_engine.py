@@ -215,7 +215,7 @@ def test_differences_are_listed_with_depth() -> None:
         assert counter.get_pass_to_op_diff() == expected
     assert counter.render() == "\tFoldConstant: add -1\n\tSimplifyExpr: add -1\nsequential: add -2\n"
     with PassContext(instruments=[counter]):
-        assert counter.op_changes_of_passes == ()
+        assert counter.op_count_changes_by_pass == ()
 
 
 def test_differences_survive_exceptions() -> None:

@@ -46,7 +46,9 @@ def test_blocks_that_live_together_lie_apart(items: list[LiveBlock], align: int)
 def test_few_blocks_are_placed_optimally(items: list[LiveBlock]) -> None:
     packer = _ArenaPacker(items, 1)
     peaks = [
-        packed[1] for order in itertools.permutations(range(len(items))) if (packed := packer.place_in_order(order))
+        packed[1]
+        for order in itertools.permutations(range(len(items)))
+        if (packed := packer.place_blocks_in_order(order))
     ]
     assert place_blocks_in_arena(items, 1).peak == min(peaks, default=0)
 

@@ -20,7 +20,7 @@ from aotc.tir.plan.memory_footprint import (
     memory_use_of_steps,
     peak_memory_step,
 )
-from aotc.tir.plan.memory_plan import check_memory_plan, plan_memory, run_kernels_in_place
+from aotc.tir.plan.memory_plan import check_memory_plan, plan_memory, write_outputs_over_dying_inputs
 from tests.conftest import ROOT
 from tests.plan.test_memory import SIZE, elementwise, program, storage
 
@@ -44,7 +44,9 @@ def test_moments_tell_what_lives() -> None:
 def test_what_is_computed_in_place_takes_bytes_once() -> None:
     x, y, a, b = storage("x", "input"), storage("y", "output"), storage("a"), storage("b")
     kernel = elementwise(1)
-    planned = plan_memory(run_kernels_in_place(program((kernel, [x, a]), (kernel, [a, b]), (kernel, [b, y]))))
+    planned = plan_memory(
+        write_outputs_over_dying_inputs(program((kernel, [x, a]), (kernel, [a, b]), (kernel, [b, y])))
+    )
     check_memory_plan(planned)
     assert [moment.size for moment in memory_use_of_steps(planned)] == [4 * SIZE] * 3
 

@@ -12,7 +12,7 @@ from aotc.ir import DType, PassContext
 from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, minimum
 from aotc.tir.passes import ProgramVerifier, program_passes
 from aotc.tir.plan.loop_fusion import fuse_loops_while_peak_falls
-from aotc.tir.plan.memory_plan import check_memory_plan, shareable_bytes_of_pairs
+from aotc.tir.plan.memory_plan import check_memory_plan, shareable_bytes_of_output_input_pairs
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.plan.step_order import least_peak_bytes
 from aotc.tir.stmt import Block, For, If, Kernel, Stmt, Store, forall
@@ -62,7 +62,7 @@ def program(first: Kernel, second: Kernel) -> Program:
 
 
 def peak(made: Program) -> int:
-    return least_peak_bytes(made, shareable_bytes_of_pairs(made, True, 8), 8)
+    return least_peak_bytes(made, shareable_bytes_of_output_input_pairs(made, True, 8), 8)
 
 
 def planned(made: Program, *, joins: bool) -> Program:

@@ -9,7 +9,12 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Expr, Load, Var
-from aotc.tir.plan.memory_plan import check_memory_plan, lifetimes_of_temporaries, plan_memory, run_kernels_in_place
+from aotc.tir.plan.memory_plan import (
+    check_memory_plan,
+    lifetimes_of_temporaries,
+    plan_memory,
+    write_outputs_over_dying_inputs,
+)
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import For, Kernel, Stmt, Store
 
@@ -42,7 +47,7 @@ def program(*steps: tuple[Kernel, list[Storage]]) -> Program:
 
 
 def in_arena(lowered: Program) -> Program:
-    return plan_memory(run_kernels_in_place(lowered))
+    return plan_memory(write_outputs_over_dying_inputs(lowered))
 
 
 def test_a_chain_in_place_needs_one_buffer() -> None:

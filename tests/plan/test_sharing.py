@@ -169,7 +169,7 @@ def test_groups_with_one_text_are_one_function(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(similar_kernel_merging, "CODE_GROWTH_FACTOR", -1e9)
     sizes = {(4, 6): 64, (8, 3): 64, (5, 7): 16, (9, 2): 16}
     kernels = [transposed(*size, scaled(2.0), align=align) for size, align in sizes.items()]
-    printed = print_kernels(kernels, "net", DIALECTS[M4.dialect], share="numbers")
+    printed = print_kernels(kernels, "net", DIALECTS[M4.dialect], kernel_merging="numbers")
     assert [one.name for one in printed.kernels] == ["net_t"]
     calls = [printed.kernel_call_statement(kernel, ["x", "y"]) for kernel in kernels]
     assert calls == [f"net_t(x, y, {rows}, {columns});" for rows, columns in sizes]
@@ -192,7 +192,7 @@ def test_values_are_numbers_of_vectors_and_of_teams() -> None:
     assert [[v.value for v in values] for _, values in shared.members] == [[2.5, 3.0], [1.5, 5.0]]
     assert [member for member, _ in shared.members] == kernels[:2]
     assert "broadcast(n0, 8) / broadcast(n1, 8)" in to_text(shared.kernel)
-    printed = print_kernels(kernels, "net", share="values")
+    printed = print_kernels(kernels, "net", kernel_merging="values")
     assert len(printed.kernels) == 4
     assert printed.kernel_call_statement(kernels[1], ["x", "y"]).endswith("(x, y, 1.5f, 5.0f, team);")
     assert len(print_kernels(kernels, "net").kernels) == 5
@@ -223,7 +223,7 @@ def test_random_kernels_with_other_numbers(
     for one in found:
         for kernel, values in one.members:
             assert to_text(told(one, values)).split("{", 1)[1] == to_text(kernel).split("{", 1)[1]
-    printed = print_kernels(kernels, "net", DIALECTS[target.dialect], share=kind)
+    printed = print_kernels(kernels, "net", DIALECTS[target.dialect], kernel_merging=kind)
     assert printed.numbers
     flags = target.cflags if target is V3 else ()
     library = ctypes.CDLL(str(build(caller(printed, kernels), tmp_path, "-O0", *flags)))

@@ -16,7 +16,7 @@ from aotc.tir.plan.memory_plan import check_memory_plan, plan_memory
 from aotc.tir.plan.memory_space_assignment import (
     element_accesses_per_buffer,
     element_accesses_per_storage,
-    spread_over_memories,
+    spread_blocks_over_memories,
 )
 from aotc.tir.plan.program import ArenaPart, Program
 from aotc.tir.stmt import For, Store
@@ -31,8 +31,8 @@ ROOM = 4 * SIZE
 def test_random_blocks_over_random_memories(items: list[LiveBlock], rooms: list[int], align: int) -> None:
     """Each lies in one memory with room for it, whatever they are; the last one takes what is left."""
     weights = [(7 * k + block.size) % 50 for k, block in enumerate(items)]
-    assert spread_over_memories(items, weights, [*rooms, 0], align) is not None
-    found = spread_over_memories(items, weights, rooms, align)
+    assert spread_blocks_over_memories(items, weights, [*rooms, 0], align) is not None
+    found = spread_blocks_over_memories(items, weights, rooms, align)
     if found is None:
         assert sum(rooms) < place_blocks_in_arena(items, align).peak or len(rooms) > 1
         return
@@ -45,16 +45,16 @@ def test_random_blocks_over_random_memories(items: list[LiveBlock], rooms: list[
 
 def test_what_is_accessed_most_by_the_byte_is_in_the_first() -> None:
     items = [LiveBlock(64, 0, 3), LiveBlock(64, 0, 3), LiveBlock(8, 0, 3), LiveBlock(64, 0, 3)]
-    found = spread_over_memories(items, [100, 300, 40, 200], [72, 0], 8)
+    found = spread_blocks_over_memories(items, [100, 300, 40, 200], [72, 0], 8)
     assert found is not None and found.sizes == (72, 128)
     assert [offset < 72 for offset in found.arrangement.offsets] == [False, True, True, False]
 
 
 def test_large_blocks_come_first_where_others_leave_no_room() -> None:
     items = [LiveBlock(40, 0, 1), LiveBlock(64, 0, 1)]
-    found = spread_over_memories(items, [1000, 1], [64, 48], 8)
+    found = spread_blocks_over_memories(items, [1000, 1], [64, 48], 8)
     assert found is not None and found.sizes == (64, 40)
-    assert spread_over_memories(items, [1000, 1], [56, 48], 8) is None
+    assert spread_blocks_over_memories(items, [1000, 1], [56, 48], 8) is None
 
 
 def test_accesses_are_those_of_all_iterations() -> None:

@@ -21,7 +21,7 @@ from aotc.tir.kernel_text import to_text
 from aotc.tir.passes import PlanMemory
 from aotc.tir.schedule import schedule
 from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3
-from aotc.tir.schedule.contraction import weight_packing_block
+from aotc.tir.schedule.contraction import weight_packing_block_size
 from aotc.tir.schedule.contraction.tiling_cost import reduction_step_cycles, weight_load_wait_cycles
 from aotc.tir.schedule.stages.store_or_inline_tensors import plan_storage
 from aotc.tir.target import TARGETS, Budget, C, Space, Target, Threads, Tiles, Winograd, get_target
@@ -89,10 +89,10 @@ def test_every_target_has_words() -> None:
 def test_facts_of_a_machine_decide() -> None:
     """Machines that differ in one fact give different answers."""
     pitch = {"output_positions": 64, "position_pitch_bytes": 4096}
-    assert weight_packing_block(96, V4, "float32", **pitch) != weight_packing_block(
+    assert weight_packing_block_size(96, V4, "float32", **pitch) != weight_packing_block_size(
         96, replace(V4, l1_stride=3000), "float32", **pitch
     )
-    assert weight_packing_block(96, V4, "float32", **pitch) != weight_packing_block(
+    assert weight_packing_block_size(96, V4, "float32", **pitch) != weight_packing_block_size(
         96, replace(V4, l1_ways=32), "float32", **pitch
     )
     slow = replace(V4, memory_rate=1.0)

@@ -21,7 +21,7 @@ from aotc.tir.schedule.contraction import (
     build_contraction_nest,
     cpu_tiling_candidates,
     untiled_contraction,
-    weight_packing_block,
+    weight_packing_block_size,
 )
 from aotc.tir.schedule.contraction.contraction_index_analysis import OperandDimension
 from aotc.tir.schedule.contraction.tile_segments import BorderSignature, even_tiles_grouped_by_border_signature
@@ -475,30 +475,30 @@ def test_generated_code_is_deterministic() -> None:
     ],
 )
 def test_pack_block(n: int, target: str, dtype: str, block: int) -> None:
-    assert weight_packing_block(n, get_target(target), dtype) == block
+    assert weight_packing_block_size(n, get_target(target), dtype) == block
 
 
 def test_packing_for_one_row_takes_more_vectors() -> None:
-    assert weight_packing_block(1000, V4, "float32", output_positions=1) == 64
+    assert weight_packing_block_size(1000, V4, "float32", output_positions=1) == 64
 
 
 def test_thin_products_on_devices_take_weights_as_they_are() -> None:
-    assert [weight_packing_block(1000, get_target("cuda"), "float32", output_positions=n) for n in (1, 15, 16)] == [
-        0,
-        0,
-        32,
-    ]
+    assert [
+        weight_packing_block_size(1000, get_target("cuda"), "float32", output_positions=n) for n in (1, 15, 16)
+    ] == [0, 0, 32]
 
 
 def test_pack_block_of_rows_that_share_a_place_of_the_cache() -> None:
     """Rows a multiple of 4096 bytes apart: fewer of them at a time, and more channels."""
     blocks = [
-        weight_packing_block(768, V4, "float32", output_positions=n, position_pitch_bytes=p)
+        weight_packing_block_size(768, V4, "float32", output_positions=n, position_pitch_bytes=p)
         for n, p in ((64, 4096), (64, 3072), (16, 12288))
     ]
     assert blocks == [48, 32, 32]
     assert (
-        weight_packing_block(768, get_target("x86-64-v3"), "float32", output_positions=64, position_pitch_bytes=4096)
+        weight_packing_block_size(
+            768, get_target("x86-64-v3"), "float32", output_positions=64, position_pitch_bytes=4096
+        )
         == 16
     )
 
@@ -528,6 +528,6 @@ def test_blocks_of_small_targets_fill_no_more_than_a_vector() -> None:
     small = target_optimized_for_size(V4)
     for n in (16, 24, 33, 80, 100, 1000):
         for columns in (0, 1, 49):
-            block = weight_packing_block(n, small, "float32", output_positions=columns)
+            block = weight_packing_block_size(n, small, "float32", output_positions=columns)
             assert -(-n // block) * block - n < 16, (n, columns)
-    assert weight_packing_block(1000, small, "float32", output_positions=1) == 48
+    assert weight_packing_block_size(1000, small, "float32", output_positions=1) == 48

@@ -12,7 +12,7 @@ import pytest
 from aotc.tir import INDEX, Const, Declare, Expr, For, Var, as_expr
 from aotc.tir.expr import unary
 from aotc.tir.loops import out_of_bounds_index_search as module
-from aotc.tir.loops.out_of_bounds_index_search import EnclosingContext, index_values_reached
+from aotc.tir.loops.out_of_bounds_index_search import EnclosingContext, sample_reachable_index_values
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block
 
@@ -57,15 +57,15 @@ def test_values_of_random_nests(seed: int) -> None:
         *(c for c in conditions[1:] if rng.random() < 0.6),
     ]
     index = n * draw(1, 4) - i
-    assert set(index_values_reached(around, index)) <= taken(around, index, {})
+    assert set(sample_reachable_index_values(around, index)) <= taken(around, index, {})
     for condition in (other < 4, unary("not", other - i >= 4), (i < 9) & (other < n)):
-        assert list(index_values_reached([*around, condition], index)) == []
+        assert list(sample_reachable_index_values([*around, condition], index)) == []
 
 
 def test_the_ends_of_loops_and_conditions_are_found() -> None:
     i = Var("i", INDEX)
-    assert {0, 15} <= set(index_values_reached([For(i, 16, EMPTY)], i))
-    assert {0, 11} <= set(index_values_reached([For(i, 16, EMPTY), i < 12], i))
+    assert {0, 15} <= set(sample_reachable_index_values([For(i, 16, EMPTY)], i))
+    assert {0, 11} <= set(sample_reachable_index_values([For(i, 16, EMPTY), i < 12], i))
 
 
 def test_nothing_is_followed_where_data_decide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,4 +75,4 @@ def test_nothing_is_followed_where_data_decide(monkeypatch: pytest.MonkeyPatch) 
     for a, b in pairwise(loops):
         sums = sums + a.var * b.var
     monkeypatch.setattr(module, "_iteration_space_corners", lambda _: pytest.fail("followed"))
-    assert list(index_values_reached([*loops, Var("low", INDEX) < 4], sums)) == []
+    assert list(sample_reachable_index_values([*loops, Var("low", INDEX) < 4], sums)) == []

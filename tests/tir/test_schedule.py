@@ -35,7 +35,7 @@ from aotc.tir.kernel_verifier import verify
 from aotc.tir.loops.loop_vectorization import vectorize_kernel
 from aotc.tir.loops.unvectorized_loop_report import scalar_loops
 from aotc.tir.schedule import schedule
-from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store, stmt_exprs, walk_stmts
+from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store, direct_exprs_of_stmt, walk_stmts
 from aotc.tir.target import X86_64_V4, C, Target
 from tests.tir.evaluate import evaluate
 from tests.tir.graphs import Graph, graphs
@@ -139,7 +139,7 @@ def test_layer_norm_shares_rows_and_hoists() -> None:
     assert sum(b.nbytes for b in kernel.stack) <= 4096
     assert not kernel.workspace
     last = innermost(kernel)[-1]
-    assert not any(n.name == "sqrt" for e in stmt_exprs(last.body) for n in walk(e) if hasattr(n, "name"))
+    assert not any(n.name == "sqrt" for e in direct_exprs_of_stmt(last.body) for n in walk(e) if hasattr(n, "name"))
     both = check([x, r, g], [y, added], X86_64_V4, tolerance=1e-5)
     assert both.inplace == ((0, 0), (1, 1))
 
@@ -182,7 +182,13 @@ def test_reductions_run_along_memory(rows: int, columns: int, target: Target) ->
     for tensor in (down, along, everything):
         kernel = check([x], [tensor], target)
         for loop in innermost(kernel):
-            loads = [n for s in walk_stmts(loop.body) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load)]
+            loads = [
+                n
+                for s in walk_stmts(loop.body)
+                for e in direct_exprs_of_stmt(s)
+                for n in walk(e)
+                if isinstance(n, Load)
+            ]
             assert loads or isinstance(loop.body, Store)
 
 
@@ -219,7 +225,9 @@ def test_padding_and_concatenation_copy_without_conditions() -> None:
         "padded",
     )
     kernel = check([x, y], [padded])
-    assert not any(isinstance(n, Select) for s in walk_stmts(kernel.body) for e in stmt_exprs(s) for n in walk(e))
+    assert not any(
+        isinstance(n, Select) for s in walk_stmts(kernel.body) for e in direct_exprs_of_stmt(s) for n in walk(e)
+    )
     kernel = check([x, y], [joined])
     assert [(loop.begin, loop.end) for loop in innermost(kernel)] == [
         (const(0), const(3 * 64)),
@@ -317,7 +325,7 @@ def test_long_chains(reads: int) -> None:
     for _ in range(10_000):
         tensor = te.compute((16,), lambda i, t=tensor: maximum(t[i] if reads == 1 else t[i] + t[i] - 1.0, 0.0), "t")
     kernel = schedule("k", [x], [tensor], C)
-    depth = max(_depth(e) for s in walk_stmts(kernel.body) for e in stmt_exprs(s))
+    depth = max(_depth(e) for s in walk_stmts(kernel.body) for e in direct_exprs_of_stmt(s))
     assert depth < 100
     assert sum(isinstance(s, Declare) for s in walk_stmts(kernel.body)) <= 10_000
 
@@ -343,7 +351,11 @@ def test_shared_values_are_computed_once() -> None:
     z = te.compute((64,), lambda i: y[i] * y[i] + y[i], "z")
     kernel = check([x], [z], tolerance=1e-6)
     calls = [
-        n for s in walk_stmts(kernel.body) for e in stmt_exprs(s) for n in walk(e) if getattr(n, "name", "") == "tanh"
+        n
+        for s in walk_stmts(kernel.body)
+        for e in direct_exprs_of_stmt(s)
+        for n in walk(e)
+        if getattr(n, "name", "") == "tanh"
     ]
     assert len(calls) == 1
 

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from aotc.ir.dtype import DType
 from aotc.tir.expr import BOOL, Binary, Buffer, Const, Expr, Select, Var, all_of, as_expr, binary, const, walk
 from aotc.tir.interpreter import run_kernel
-from aotc.tir.loops.loop_nest_rewrites import merge_loops, split_loops, unroll_loops_bounding_inner_loops
+from aotc.tir.loops.loop_nest_rewrites import (
+    merge_nested_loops_into_flat_loop,
+    split_loops_at_condition_changes,
+    unroll_loops_bounding_inner_loops,
+)
 from aotc.tir.simplify import bounds, simplify, simplify_stmt
 from aotc.tir.stmt import (
     Assign,
@@ -151,7 +155,9 @@ def test_guards_become_bounds(cond: Expr, begin: int, end: int) -> None:
         want = _filled(stmt, 64)
         short = simplify_stmt(stmt, {})
         assert np.array_equal(_filled(short, 64), want)
-        assert np.array_equal(_filled(unroll_loops_bounding_inner_loops(split_loops(short, {})), 64), want)
+        assert np.array_equal(
+            _filled(unroll_loops_bounding_inner_loops(split_loops_at_condition_changes(short, {})), 64), want
+        )
 
 
 def test_guard_is_gone() -> None:
@@ -163,10 +169,10 @@ def test_guard_is_gone() -> None:
 
 def test_flat_loops_are_merged() -> None:
     y = Buffer("y", DType("int64"), 64)
-    merged = merge_loops(loop_nest([(A, 8), (B, 8)], Store(y, A * 8 + B, as_expr(1))))
+    merged = merge_nested_loops_into_flat_loop(loop_nest([(A, 8), (B, 8)], Store(y, A * 8 + B, as_expr(1))))
     assert isinstance(merged, For)
     assert merged.end == const(64)
-    apart = merge_loops(loop_nest([(A, 8), (B, 4)], Store(y, A * 8 + B, as_expr(1))))
+    apart = merge_nested_loops_into_flat_loop(loop_nest([(A, 8), (B, 4)], Store(y, A * 8 + B, as_expr(1))))
     assert isinstance(apart, For)
     assert apart.end == const(8)
 
@@ -177,7 +183,7 @@ def test_flat_loops_are_merged() -> None:
 def test_conditions_split_loops(cond: Expr, count: int) -> None:
     y = Buffer("y", DType("int64"), 12)
     value = Select(cond, binary("add", A, 1), as_expr(-1))
-    pieces = split_loops(For(A, 12, Store(y, A, value)), {})
+    pieces = split_loops_at_condition_changes(For(A, 12, Store(y, A, value)), {})
     assert len([s for s in walk_stmts(pieces) if isinstance(s, For)]) == count
     assert not any(isinstance(n, Select) for s in walk_stmts(pieces) if isinstance(s, Store) for n in walk(s.value))
 

@@ -11,7 +11,7 @@ import click
 from aotc.cli.command_definition import define_command
 from aotc.cli.console import Reporter
 from aotc.cli.options import PATH_TYPE
-from aotc.driver.failure_replay import read_failure_report, rerun_failed_step
+from aotc.driver.failure_replay import read_failure_report, rerun_failed_pass_or_kernel
 from aotc.ir import AotcError
 
 
@@ -25,7 +25,7 @@ def replay_command(out: Reporter, file: Path) -> None:
     data = read_failure_report(file)
     step = {key: data[key] for key in ("stage", "name")}
     try:
-        text = rerun_failed_step(file)
+        text = rerun_failed_pass_or_kernel(file)
     except AotcError as error:
         if error.code == "replay":
             raise

@@ -98,7 +98,7 @@ class _Assembler:
             self.registers[param] = self._allocate_register()
         result = self._allocate_register()
         if "Compiler" in whole.attrs:  # the function of an external compiler is one kernel
-            self._emit_instruction(
+            self._emit_instruction_and_return_position(
                 Opcode.INVOKE_PACKED,
                 result,
                 tuple(range(len(params))),
@@ -106,7 +106,7 @@ class _Assembler:
             )
         else:
             run_recursive_task(self._emit_code_of_let_block(inner.body, result))
-        self._emit_instruction(Opcode.RET, args=(result,))
+        self._emit_instruction_and_return_position(Opcode.RET, args=(result,))
         ty = FuncType(map(type_of, params), type_of(inner.body))
         return VMFunction(str(self.name), tuple(p.name for p in params), ty, self.count, tuple(self.code))
 
@@ -124,7 +124,7 @@ class _Assembler:
         self.count += 1
         return self.count - 1
 
-    def _emit_instruction(
+    def _emit_instruction_and_return_position(
         self, opcode: Opcode, dst: int = -1, args: tuple[int, ...] = (), operand_index: int = -1
     ) -> int:
         self.code.append(Instruction(opcode, dst, args, operand_index))
@@ -153,23 +153,25 @@ class _Assembler:
                 yield self._emit_call(node, args, dst)
             case Tuple():
                 fields = yield self._emit_operands_and_return_registers(node.fields)
-                self._emit_instruction(Opcode.ALLOC_ADT, dst, fields)
+                self._emit_instruction_and_return_position(Opcode.ALLOC_ADT, dst, fields)
             case TupleGetItem():
                 whole = yield self._emit_operand_and_return_register(node.tuple_value)
-                self._emit_instruction(Opcode.GET_FIELD, dst, (whole,), node.index)
+                self._emit_instruction_and_return_position(Opcode.GET_FIELD, dst, (whole,), node.index)
             case _:
                 self._emit_code_of_leaf_into_register(node, dst)
 
     def _emit_code_of_leaf_into_register(self, node: Expr, dst: int) -> None:
         match node:
             case Var() if node in self.registers:
-                self._emit_instruction(Opcode.MOVE, dst, (self.registers[node],))
+                self._emit_instruction_and_return_position(Opcode.MOVE, dst, (self.registers[node],))
             case Constant():
-                self._emit_instruction(
+                self._emit_instruction_and_return_position(
                     Opcode.LOAD_CONST, dst, operand_index=self.constants.setdefault(node, len(self.constants))
                 )
             case GlobalVar():
-                self._emit_instruction(Opcode.ALLOC_CLOSURE, dst, operand_index=self._function_number(node))
+                self._emit_instruction_and_return_position(
+                    Opcode.ALLOC_CLOSURE, dst, operand_index=self._function_number(node)
+                )
             case _:
                 text = f"@{self.name}: a {type(node).__name__} used as a value has no bytecode"
                 raise AotcError("first-class-function", text, span=node.span, hint="call it, or wrap it in a function")
@@ -191,9 +193,9 @@ class _Assembler:
 
     def _emit_if(self, node: If, dst: int) -> Task[None]:
         cond = yield self._emit_operand_and_return_register(node.cond)
-        test = self._emit_instruction(Opcode.IF, args=(cond,))
+        test = self._emit_instruction_and_return_position(Opcode.IF, args=(cond,))
         yield self._emit_code_of_let_block(node.true_branch, dst)
-        leave = self._emit_instruction(Opcode.GOTO)
+        leave = self._emit_instruction_and_return_position(Opcode.GOTO)
         self.code[test] = Instruction(Opcode.IF, args=(cond,), index=len(self.code))
         yield self._emit_code_of_let_block(node.false_branch, dst)
         self.code[leave] = Instruction(Opcode.GOTO, index=len(self.code))
@@ -202,13 +204,15 @@ class _Assembler:
         callee = self.kernels.get(node.op, node.op)
         match callee:
             case Function() if callee.is_primitive:
-                self._emit_instruction(
+                self._emit_instruction_and_return_position(
                     Opcode.INVOKE_PACKED, dst, args, self.table.find_or_add_structurally_equal_function(callee)
                 )
             case GlobalVar():
                 number = self._function_number(callee)
                 captures = self.module[callee].attrs.get("Closure")
-                self._emit_instruction(Opcode.ALLOC_CLOSURE if captures else Opcode.INVOKE, dst, args, number)
+                self._emit_instruction_and_return_position(
+                    Opcode.ALLOC_CLOSURE if captures else Opcode.INVOKE, dst, args, number
+                )
             case _:
                 closure = yield self._emit_operand_and_return_register(callee)
-                self._emit_instruction(Opcode.INVOKE_CLOSURE, dst, (closure, *args))
+                self._emit_instruction_and_return_position(Opcode.INVOKE_CLOSURE, dst, (closure, *args))

@@ -53,7 +53,7 @@ class NamedVariant:
     def __hash__(self) -> int:
         return hash(self.name)
 
-    def check_buildable(self) -> None:
+    def check_options_are_supported(self) -> None:
         """Raise AotcError (code "executor") if an option has a value that compiled libraries do not
         fulfill.
         """

@@ -99,7 +99,7 @@ class _Lowering:
             case Constant():
                 ty = node.checked_type
                 assert isinstance(ty, TensorType)
-                self.values[node] = View(self.constant_storage(node, ty))
+                self.values[node] = View(self.create_constant_storage(node, ty))
             case Tuple():
                 self.values[node] = tuple(self.storage_location_of_result(f) for f in node.fields)
             case TupleGetItem():
@@ -157,7 +157,7 @@ class _Lowering:
             self.kernels.append(lower_function_to_kernel(function, self.target))
         return self.kernels[number]
 
-    def constant_storage(self, node: Constant, ty: TensorType) -> Storage:
+    def create_constant_storage(self, node: Constant, ty: TensorType) -> Storage:
         """Return the storage of a constant that a kernel reads from memory; a splat is expanded to
         all of its elements.
 

@@ -35,7 +35,7 @@ def _evaluate_on_flat_element_indices(node: Expr, values: dict[Expr, Any]) -> An
     match node:
         case Call(op=Op(arity=1) as op) if op.pattern in _DATA_MOVEMENT_PATTERNS or op.name in _ANNOTATION_OPS:
             argument = values[node.args[0]]
-            if not isinstance(argument, tuple) and _has_small_result_within_budget(node, op):
+            if not isinstance(argument, tuple) and _is_result_no_larger_and_within_budget(node, op):
                 return op.reference(node.attrs, argument)
             return None
         case Tuple():
@@ -46,7 +46,7 @@ def _evaluate_on_flat_element_indices(node: Expr, values: dict[Expr, Any]) -> An
             return None
 
 
-def _has_small_result_within_budget(node: Call, op: Op) -> bool:
+def _is_result_no_larger_and_within_budget(node: Call, op: Op) -> bool:
     """Return True if a call's result has at most as many elements as its arguments, and the budget
     allows to compute it.
     """

@@ -80,7 +80,7 @@ class _GroupSearch:
     def _group_nodes_of_pattern_match(self, root: Expr, node_map: NodeMap) -> Group:
         matched_nodes = {m for p in self.parts for m in _group_members_matched_by(p, node_map)}
         for node in list(matched_nodes):
-            matched_nodes.update(_nodes_nested_in(node))
+            matched_nodes.update(_nodes_nested_in_if_let_function_match(node))
         members = sorted((m for m in matched_nodes if m in self.position), key=self.position.__getitem__)
         inside = set(members)
         bound = {v for m in members for v in variables_bound_by_node(m)}
@@ -144,7 +144,7 @@ def _group_members_matched_by(pattern: DFPattern, node_map: NodeMap) -> list[Exp
             return nodes if type(pattern) in patterns.NODE_CLASS_BY_PATTERN_CLASS else []
 
 
-def _nodes_nested_in(node: Expr) -> list[Expr]:
+def _nodes_nested_in_if_let_function_match(node: Expr) -> list[Expr]:
     """Return all nodes nested in an if, let, function or match node; they must stay in the node's
     group.
 

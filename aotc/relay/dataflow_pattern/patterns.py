@@ -55,10 +55,10 @@ class DFPattern:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
             if f.type == "DFPattern":
-                _require_patterns(value)
+                _require_values_are_patterns(value)
             elif f.type == "Sequence[DFPattern] | None" and value is not None:
                 object.__setattr__(self, f.name, tuple(value))
-                _require_patterns(*getattr(self, f.name))
+                _require_values_are_patterns(*getattr(self, f.name))
 
     def __repr__(self) -> str:
         values = (getattr(self, field.name) for field in dataclasses.fields(self))
@@ -114,7 +114,7 @@ class DFPattern:
         return DominatorPattern(parent, wildcard() if path is None else path, self)
 
 
-def _require_patterns(*values: object) -> None:
+def _require_values_are_patterns(*values: object) -> None:
     for value in values:
         if not isinstance(value, DFPattern):
             hint = "is_expr(...) matches one expression, is_constant() any constant"

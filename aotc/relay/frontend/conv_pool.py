@@ -94,12 +94,12 @@ def same_padding(spatial_extents: Sequence[int], window: Window, larger_half_aft
     )
 
 
-def require_spatial_rank_1_to_3(rank: int, subject: str) -> int:
-    """Return the number of spatial axes, 1 to 3, of a tensor of rank `rank` with batch and channel
+def spatial_rank_of_tensor_rank_3_to_5(tensor_rank: int, subject: str) -> int:
+    """Return the number of spatial axes, 1 to 3, of a tensor of rank `tensor_rank` with batch and channel
     axes. Raises AotcError (code "graph-rank") for other ranks.
     """
-    require("graph-rank", 3 <= rank <= 5, f"{subject} of rank {rank} is not supported (3 to 5 are)")
-    return rank - 2
+    require("graph-rank", 3 <= tensor_rank <= 5, f"{subject} of rank {tensor_rank} is not supported (3 to 5 are)")
+    return tensor_rank - 2
 
 
 def add_optional_bias(y: Expr, bias: OptionalExpr, axis: int = 1) -> Expr:

@@ -66,7 +66,7 @@ _MAX_SHOWN_PARTS: Final = 8
 
 
 @contextmanager
-def rename_error_codes(front_end: str) -> Iterator[None]:
+def replace_graph_prefix_of_error_codes(front_end: str) -> Iterator[None]:
     """Return a context manager (also a decorator) that renames the diagnostic codes of the shared
     builders for a front end: an AotcError with "graph-axis" raised inside becomes one with
     "onnx-axis" for the source "onnx".
@@ -204,7 +204,7 @@ def dtype(x: Expr) -> DType:
     return tensor_type_of(x).dtype
 
 
-def single_element(value: Any, subject: str) -> Any:
+def require_single_element(value: Any, subject: str) -> Any:
     """Return the only element of an array. Raises AotcError (code "graph-input") if the array does
     not have exactly one element.
     """
@@ -213,12 +213,12 @@ def single_element(value: Any, subject: str) -> Any:
     return array.reshape(-1)[0]
 
 
-def normalize_axis(given: int, ndim: int) -> int:
+def normalize_axis(axis: int, ndim: int) -> int:
     """Convert a possibly negative axis of a tensor of rank `ndim` to one counted from 0. Raises
     AotcError (code "graph-axis") if the axis is out of range.
     """
-    require("graph-axis", -ndim <= given < max(ndim, 1), f"axis {given} is outside rank {ndim}")
-    return given % ndim if ndim else 0
+    require("graph-axis", -ndim <= axis < max(ndim, 1), f"axis {axis} is outside rank {ndim}")
+    return axis % ndim if ndim else 0
 
 
 # --- constants
@@ -246,7 +246,7 @@ def iota(count: int, as_type: str = "int64") -> Constant:
 # --- arithmetic
 
 
-def _match_operand_types(a: Operand, b: Operand) -> tuple[Expr, Expr]:
+def _convert_number_operand_to_constant(a: Operand, b: Operand) -> tuple[Expr, Expr]:
     """Convert an operand that is a Python number to a scalar constant with the data type of the
     other operand.
     """
@@ -260,7 +260,7 @@ def call_binary_op(name: str, a: Operand, b: Operand) -> Expr:
     """Call a broadcasting binary operator; an operand that is a number gets the data type of the
     other operand.
     """
-    return call_op(name, *_match_operand_types(a, b))
+    return call_op(name, *_convert_number_operand_to_constant(a, b))
 
 
 _UNARY = ("abs", "exp", "log", "negative", "sigmoid", "sqrt", "tanh")
@@ -272,7 +272,7 @@ equal, less, greater = (partial(call_binary_op, name) for name in ("equal", "les
 
 def where(condition: Expr, a: Operand, b: Operand) -> Expr:
     """Select `a` where the condition holds and `b` elsewhere; all three operands broadcast."""
-    return call_op("where", condition, *_match_operand_types(a, b))
+    return call_op("where", condition, *_convert_number_operand_to_constant(a, b))
 
 
 def cast(x: Expr, to: str) -> Expr:

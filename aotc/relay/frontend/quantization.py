@@ -32,7 +32,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import ProductBuilders, matmul
 from aotc.relay.graph_api import Call, Constant, Expr, compile_time_elements
-from aotc.relay.op.qnn.quant_params import check_constant_scales
+from aotc.relay.op.qnn.quant_params import check_scales_positive_if_constant
 from aotc.relay.op.window_attributes import may_be_equal_dims
 
 _SATURATING_DTYPES: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
@@ -58,7 +58,7 @@ class QuantizedTensor:
     zero: Expr
 
     @property
-    def dequantized(self) -> Expr:
+    def dequantized_expr(self) -> Expr:
         """The dequantized real numbers, in the data type of the scale."""
         return dequantize(self.data, self.scale, self.zero, g.dtype(self.scale))
 
@@ -72,7 +72,7 @@ def checked_scale_with_single_as_scalar(scale: Expr, subject: str = "a scale") -
     """Return a scale, reshaped to rank 0 if it is a single value. Raises AotcError (code
     "qnn.scale") for a constant scale that is not positive and finite.
     """
-    check_constant_scales([(subject, scale)])
+    check_scales_positive_if_constant([(subject, scale)])
     return g.reshape(scale, ()) if is_single_element_quant_param(scale) else scale
 
 
@@ -187,10 +187,10 @@ def quantize(
             g.cast(x, work),
             *numbers,
             out_dtype=dtype,
-            axis=_nonnegative_scale_axis_or_minus_one(x, **places),
+            axis=_normalize_axis_or_minus_one_if_invalid(x, **places),
         )
     if g.dtype(scale).is_float:
-        check_constant_scales([("a scale", scale)])
+        check_scales_positive_if_constant([("a scale", scale)])
     y = g.div(g.cast(x, work), g.cast(_make_quant_param_broadcastable_to(scale, x, **places), work))
     y = y if dtype.is_float else g.call_op("round", y)
     if zero is not None and not is_omitted_or_zero(zero):
@@ -202,7 +202,7 @@ def dequantize(x: Expr, scale: Expr, zero: OptionalExpr, dtype: DType, **places:
     """Dequantize `x` to real numbers of the data type `dtype`; `places` as in `quantize`."""
     _check_param_shapes(x, scale, zero, **places)
     if g.dtype(x).is_integer and _is_supported_by_qnn(x, scale, **places):
-        axis = _nonnegative_scale_axis_or_minus_one(x, **places)
+        axis = _normalize_axis_or_minus_one_if_invalid(x, **places)
         return g.call_op_unfolded(
             "qnn.dequantize",
             x,
@@ -211,7 +211,7 @@ def dequantize(x: Expr, scale: Expr, zero: OptionalExpr, dtype: DType, **places:
             out_dtype=dtype,
             axis=axis,
         )
-    require_finite_scales(scale)
+    require_finite_scales_if_constant(scale)
     if zero is None or is_omitted_or_zero(zero):
         y = g.cast(x, dtype)
     else:
@@ -227,7 +227,7 @@ def _is_supported_by_qnn(x: Expr, scale: Expr, axis: int = 1, block_size: int = 
     return g.dtype(scale).is_float and (is_single_element_quant_param(scale) or (g.rank(scale) == 1 and not block_size))
 
 
-def _nonnegative_scale_axis_or_minus_one(x: Expr, axis: int = 1, block_size: int = 0) -> int:
+def _normalize_axis_or_minus_one_if_invalid(x: Expr, axis: int = 1, block_size: int = 0) -> int:
     """Return the axis of a scale counted from 0, or -1 if `axis` is out of range, which can only be
     for a single scale, where the axis has no meaning.
     """
@@ -253,7 +253,7 @@ def _check_param_shapes(x: Expr, scale: Expr, zero: OptionalExpr, axis: int = 1,
     require("graph-quant", equal, text)
 
 
-def require_finite_scales(scale: Expr) -> None:
+def require_finite_scales_if_constant(scale: Expr) -> None:
     """Raise AotcError (code "qnn.scale") if the constant scales of blocks are not all finite.
 
     They may be 0 or negative: quantizers of weights choose 0 for blocks of zeros, and a negative
@@ -268,7 +268,7 @@ def dequantize_in_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block_si
     """Dequantize integers with a scale and a zero point per block of `block_size` elements along an
     axis.
     """
-    require_finite_scales(scales)
+    require_finite_scales_if_constant(scales)
     shape, work = g.shape(x), g.dtype(scales)
     scales, zeros = (_repeat_param_per_block(v, shape, axis, block_size) for v in (scales, zeros))
     # do not constant-fold: a later pass matches this pattern of integer weights

@@ -186,8 +186,8 @@ class UnrolledLayer:
             o = g.add(o, g.mul(self.peepholes[1], c))
         return [g.mul(self._apply_activation_to_clipped(0, o), self.act[2](c)), c]
 
-    def _gru_step(self, x: Expr, h: Expr) -> RecurrentState:
-        weight, bias, gates = self.weights.r, self.weights.rb, self._split_gates(x, self.order)
+    def _gru_step(self, input_products: Expr, h: Expr) -> RecurrentState:
+        weight, bias, gates = self.weights.r, self.weights.rb, self._split_gates(input_products, self.order)
         if self.reset_after:
             *recurrence, last = self._split_gates(dense_with_bias(h, weight, bias), self.order)
         else:  # the candidate state needs the reset gate first: a separate product

@@ -33,14 +33,14 @@ def apply_reduction(reduction: Reduction, x: Expr, axes: Iterable[int], keepdims
     return reduction(x, tuple(sorted(set(axes))), keepdims)
 
 
-def reduction_in_float32(reduction: Reduction) -> Reduction:
+def reduction_with_narrow_floats_in_float32(reduction: Reduction) -> Reduction:
     """Return the reduction `reduction`, which consists of several operators, computed in float32
     for narrow floats and rounded once at the end.
     """
     return lambda x, axes, keepdims: g.call_with_narrow_floats_in_float32(lambda y: reduction(y, axes, keepdims), x)
 
 
-@reduction_in_float32
+@reduction_with_narrow_floats_in_float32
 def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
     """Compute log(sum(exp(x))) over axes, with the maximum subtracted before `exp` so that it does
     not overflow.

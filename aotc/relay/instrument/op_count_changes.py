@@ -61,7 +61,7 @@ class OpDifference(PassObserver):
             self._changes.append(OpChange(depth, info.name, change))
 
     @property
-    def op_changes_of_passes(self) -> tuple[OpChange, ...]:
+    def op_count_changes_by_pass(self) -> tuple[OpChange, ...]:
         """The operator count changes made by each pass, in the order in which the passes ended."""
         return tuple(self._changes)
 

@@ -38,7 +38,7 @@ from aotc.relay.op.type_rules import (
 # --- adv_index
 
 
-def _split_indexing_types(types: Types) -> tuple[TensorType, list[TensorType], Shape]:
+def _data_index_types_and_broadcast_shape(types: Types) -> tuple[TensorType, list[TensorType], Shape]:
     """Return the type of the data, the types of the indices, and the shape to which the indices
     broadcast.
     """
@@ -50,7 +50,7 @@ def _split_indexing_types(types: Types) -> tuple[TensorType, list[TensorType], S
 
 
 def _infer_adv_index_type(_: Any, types: Types) -> Type:
-    data, indices, spots = _split_indexing_types(types)
+    data, indices, spots = _data_index_types_and_broadcast_shape(types)
     shape = (*spots, *data.shape[len(indices) :])
     readable = 0 not in data.shape[: len(indices)] or 0 in shape
     require("gather_nd.empty", readable, "cannot gather from an empty axis")
@@ -66,7 +66,7 @@ def _adv_index_reference(_: Any, inputs: Sequence[Array]) -> Array:
 
 def _expand_adv_index(_: Any, inputs: Expr) -> Expr:
     assert inputs.checked_type is not None
-    _, indices, spots = _split_indexing_types((inputs.checked_type,))
+    _, indices, spots = _data_index_types_and_broadcast_shape((inputs.checked_type,))
     wide = require_static_shape(spots)
     parts = [cast_clip_prelu.cast(tuple_item(inputs, k + 1), "int64") for k in range(len(indices))]
     rows = [shapes.reshape(shapes.broadcast_to(x, wide), (1, *wide), allowzero=True) for x in parts]

@@ -39,8 +39,8 @@ from aotc.relay.op.operator_definition import (
 )
 from aotc.relay.op.shape import multiply_dim
 from aotc.relay.op.type_rules import (
-    axis_map_without_worked_axis,
-    axis_map_without_worked_axis_or_flat,
+    axis_map_excluding_axis_attribute,
+    axis_map_excluding_axis_attribute_or_flat,
     normalize_axis,
     require_known_name,
     require_same_dtype,
@@ -157,7 +157,7 @@ concatenate = OpDef(
     infer=_infer_concatenate_type,
     reference=lambda a, data: np.concatenate(data, axis=a.axis),
     pattern=OpPattern.INJECTIVE,
-    axes=axis_map_without_worked_axis,
+    axes=axis_map_excluding_axis_attribute,
     compute=_compute_concatenate,
     quantized=QuantizationTreatment.RESCALE,
     samples=exact_samples_from_rows(ConcatenateAttrs, "axis", (
@@ -340,7 +340,7 @@ split = OpDef(
     infer=_infer_split_type,
     reference=_split_reference,
     pattern=OpPattern.INJECTIVE,
-    axes=axis_map_without_worked_axis,
+    axes=axis_map_excluding_axis_attribute,
     compute=_compute_split,
     samples=exact_samples_from_rows(
         SplitAttrs,
@@ -435,7 +435,7 @@ repeat = OpDef(
     infer=_infer_repeat_type,
     reference=lambda a, x: np.repeat(x, a.repeats, a.axis),
     pattern=OpPattern.BROADCAST,
-    axes=axis_map_without_worked_axis_or_flat,
+    axes=axis_map_excluding_axis_attribute_or_flat,
     compute=_compute_repeat,
     samples=exact_samples_from_rows(
         RepeatAttrs,

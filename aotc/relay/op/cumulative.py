@@ -27,7 +27,7 @@ from aotc.relay.op.operator_definition import (
     widen_narrow_float_array,
 )
 from aotc.relay.op.type_rules import (
-    axis_map_without_worked_axis_or_flat,
+    axis_map_excluding_axis_attribute_or_flat,
     normalize_axis,
     require_dtype,
     require_tensor_type,
@@ -41,8 +41,8 @@ class ScanAttrs(Attrs):
     exclusive: bool = attribute_field(default=False, parameter_default=None)
 
 
-def _scan_result_dtype(a: ScanAttrs, data: DType) -> DType:
-    return DType(a.dtype or ("int32" if data.is_bool else data))
+def _scan_result_dtype(a: ScanAttrs, data_dtype: DType) -> DType:
+    return DType(a.dtype or ("int32" if data_dtype.is_bool else data_dtype))
 
 
 def _infer_scan_type(a: ScanAttrs, types: Types) -> Type:
@@ -146,7 +146,7 @@ def _scan_op(name: str, doc: str, combiner: str, ufunc: Any) -> OpDef:
         attrs=ScanAttrs,
         infer=_infer_scan_type,
         reference=partial(_scan_reference, ufunc),
-        axes=axis_map_without_worked_axis_or_flat,
+        axes=axis_map_excluding_axis_attribute_or_flat,
         precision=PrecisionTreatment.NEVER,
         compute=partial(_compute_scan, combiner),
         samples=_scan_test_samples,

@@ -37,7 +37,9 @@ from aotc.relay.op.type_rules import static_shape_of
 PASS_COST_IN_MULTIPLICATIONS: Final = 24
 
 
-def fourier_matrix(transform: Callable[[Array], Array], length: int, columns: int, dtype: str) -> Array:
+def fourier_matrix_of_interleaved_parts(
+    transform: Callable[[Array], Array], length: int, columns: int, dtype: str
+) -> Array:
     """Return the matrix (2 * length, columns) of a Fourier transform of interleaved real and
     imaginary parts.
 
@@ -65,7 +67,10 @@ def expand_fourier_transform(signals: Expr, bins: int, inverse: bool = False, sc
     first = _cheapest_first_factor_of_length(length, parts, bins)
     if first == 1:
         dtype = str(tensor_type_of(signals).dtype)
-        matrix = scale * fourier_matrix(_numpy_unscaled_fft(inverse), length, 2 * bins, dtype)[:: 3 - parts]
+        matrix = (
+            scale
+            * fourier_matrix_of_interleaved_parts(_numpy_unscaled_fft(inverse), length, 2 * bins, dtype)[:: 3 - parts]
+        )
         flat = shape.reshape(signals, (rows, length * parts), allowzero=True)
         return shape.reshape(dense.matmul(flat, Constant(matrix)), (rows, bins, 2), allowzero=True)
     return _expand_two_factor_transform(signals, first, bins, inverse, scale)

@@ -98,7 +98,7 @@ def _argument_replacing_attribute(name: str, defaults: Mapping[str, Array]) -> A
     return Arg(name, "Expr | None", None, lambda given, _: Constant(defaults[name]) if given is None else given)
 
 
-def _attrs_class_without(static_op: OpDef, removed_names: Sequence[str]) -> type[Attrs]:
+def _attrs_class_without_fields(static_op: OpDef, removed_names: Sequence[str]) -> type[Attrs]:
     left = [field for field in dataclasses.fields(static_op.attrs) if field.name not in removed_names]
     return attrs_class_from_fields(f"Dyn{static_op.attrs.__name__}", left) if left else NoAttrs
 
@@ -137,7 +137,7 @@ class _DynamicVariant:
         static_args = [x for k, x in enumerate(arguments) if k not in self.values]
         return self.static.attrs(**self.fixed, **attribute_values, **dict(attrs.items())), static_args
 
-    def infer_dynamic_type(self, attrs: Any, types: Types) -> Type:
+    def infer_type_with_dynamic_extents(self, attrs: Any, types: Types) -> Type:
         """Return the result type for shape arguments of the given length but unknown values."""
         attributes, static_types = self.to_static_attrs_and_args(attrs, types, _placeholder_attribute_value)
         # extents of 1 are valid for all attribute values
@@ -157,7 +157,9 @@ class _DynamicVariant:
         attributes, static_args = self.to_static_attrs_and_args(attrs, arguments, _array_to_attribute)
         static_type = self.static.infer(attributes, tensor_types_of_values(static_args))
         _check_inferred_rank(
-            self.dynamic_operator_name, self.infer_dynamic_type(attrs, tensor_types_of_values(arguments)), static_type
+            self.dynamic_operator_name,
+            self.infer_type_with_dynamic_extents(attrs, tensor_types_of_values(arguments)),
+            static_type,
         )
         return self.static.reference(attributes, *static_args)
 
@@ -171,13 +173,13 @@ class _DynamicVariant:
             types = [x.checked_type for x in arguments]
             _check_inferred_rank(
                 self.dynamic_operator_name,
-                self.infer_dynamic_type(attrs, [t for t in types if t is not None]),
+                self.infer_type_with_dynamic_extents(attrs, [t for t in types if t is not None]),
                 result.checked_type,
             )
         return result
 
     def dynamic_axis_map(self, attrs: Any, types: Types) -> AxisMap | None:
-        result = self.infer_dynamic_type(attrs, types)
+        result = self.infer_type_with_dynamic_extents(attrs, types)
         return AxisMap(((None,) * result.rank,)) if isinstance(result, TensorType) else None
 
 
@@ -208,7 +210,7 @@ def _dynamic_variant_of(
     )
     kinds = {f.name: str(f.type) for f in dataclasses.fields(static_op.attrs)}
     places = {k: (a.name, kinds[a.name]) for k, a in enumerate(args) if a.name not in static_args}
-    attributes = _attrs_class_without(static_op, [*attributes_as_arguments.split(), *fixed_attributes])
+    attributes = _attrs_class_without_fields(static_op, [*attributes_as_arguments.split(), *fixed_attributes])
     twin = _DynamicVariant(static_op, args, places, fixed_attributes, keeps_mapped_extents)
     return OpDef(
         name=twin.dynamic_operator_name,
@@ -217,7 +219,7 @@ def _dynamic_variant_of(
         attrs=attributes,
         args=args,
         order=" ".join(order),
-        infer=twin.infer_dynamic_type,
+        infer=twin.infer_type_with_dynamic_extents,
         reference=twin.evaluate_dynamic_reference,
         axes=twin.dynamic_axis_map,
         # scale arguments must not be rounded to float16

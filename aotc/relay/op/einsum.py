@@ -43,14 +43,14 @@ def expand_einsum(equation: str, operands: Sequence[Expr]) -> Expr:
     """
     shapes = list(map(static_shape_of, operands))
     inputs, output, sizes = _parse_equation_with_sizes(equation, shapes)
-    if _needs_intermediate_rounding(inputs, output):
+    if _has_rounded_intermediate_results(inputs, output):
         return cast_clip_prelu.compute_narrow_floats_in_float32(
             lambda *wide: _contract_operands_left_to_right(wide, inputs, output, sizes), *operands
         )
     return _contract_operands_left_to_right(operands, inputs, output, sizes)
 
 
-def _needs_intermediate_rounding(input_axes: Sequence[Sequence[str]], output_axes: Sequence[str]) -> bool:
+def _has_rounded_intermediate_results(input_axes: Sequence[Sequence[str]], output_axes: Sequence[str]) -> bool:
     """Return True if the sum of products is computed in several steps, with rounded intermediate
     results.
     """
@@ -65,7 +65,7 @@ def _needs_intermediate_rounding(input_axes: Sequence[Sequence[str]], output_axe
 def _contract_operands_left_to_right(
     operands: Sequence[Expr], input_axes: Sequence[list[str]], output_axes: Sequence[str], sizes: Mapping[str, int]
 ) -> Expr:
-    terms = [_sum_to_diagonal(x, axes) for x, axes in zip(operands, input_axes, strict=True)]
+    terms = [_reduce_repeated_axis_to_diagonal(x, axes) for x, axes in zip(operands, input_axes, strict=True)]
     x, axes = terms[0]
     for k in range(1, len(terms)):
         needed = set(output_axes).union(*(later for _, later in terms[k + 1 :]))
@@ -141,7 +141,7 @@ def _axis_sizes_by_name(input_axes: Sequence[Sequence[str]], shapes: Sequence[Se
     return sizes
 
 
-def _sum_to_diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
+def _reduce_repeated_axis_to_diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
     """Merge an axis that is named twice: set off-diagonal elements to zero and sum over the second
     axis.
     """

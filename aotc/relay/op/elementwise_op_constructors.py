@@ -49,11 +49,11 @@ def elementwise_numpy_reference(fn: NumpyFn, result_dtype: str = "") -> Callable
     The result has the dtype `result_dtype`, or that of the last argument if `result_dtype` is "".
     """
 
-    def apply_numpy_function(_: Any, *args: Array) -> Array:
+    def apply_numpy_fn_and_cast_result(_: Any, *args: Array) -> Array:
         dtype = DType(result_dtype or DType.from_numpy(args[-1]))
         return np.asarray(fn(*map(to_numpy_computable_dtype, args))).astype(dtype.numpy, copy=False)
 
-    return apply_numpy_function
+    return apply_numpy_fn_and_cast_result
 
 
 def compute_narrow_floats_in_float32(fn: NumpyFn) -> NumpyFn:

@@ -77,7 +77,7 @@ def clip_index(index: Any, extent: int) -> Any:
     return lesser(greater(convert_index_to_int64(index), 0), max(extent, 1) - 1)
 
 
-def count_negative_index_from_end(index: Any, extent: int) -> Any:
+def normalize_negative_index(index: Any, extent: int) -> Any:
     """Return indices as int64, with negative ones counted from the end of the axis."""
     at = convert_index_to_int64(index)
     return choose(at < 0, at + extent, at)
@@ -85,7 +85,7 @@ def count_negative_index_from_end(index: Any, extent: int) -> Any:
 
 def normalize_and_clip_index(index: Any, extent: int) -> Any:
     """Return indices with negative ones counted from the end, clipped to the range of the axis."""
-    return clip_index(count_negative_index_from_end(index, extent), extent)
+    return clip_index(normalize_negative_index(index, extent), extent)
 
 
 # --- take

@@ -30,7 +30,7 @@ from aotc.relay.op.operand_shapes_and_constants import (
     constant_elements_or_none,
     constant_min_and_max,
     is_bool_or_unknown,
-    is_integer_or_float_tensor,
+    is_tensor_of_requested_number_kind,
     static_tensor_type_or_none,
 )
 from aotc.relay.value_domains import (
@@ -59,7 +59,7 @@ def infer_input_domains(function: Function) -> dict[str, ValueDomain]:
     domains: dict[str, ValueDomain] = {}
     for param in function.params:
         domain = intersect_value_domains(requirements.get(param, ()))
-        if domain.is_unconstrained and is_integer_or_float_tensor(param, integer=True):
+        if domain.is_unconstrained and is_tensor_of_requested_number_kind(param, integer=True):
             domain = next(
                 (known for word, known in DOMAINS_BY_NAME_SUBSTRING.items() if word in param.name.lower()),
                 UNCONSTRAINED_DOMAIN,

@@ -329,22 +329,22 @@ class _BlockedLayoutSupport:
             for change, ty in zip(plain_form.args, refined, strict=False)
         ]
 
-    def _run_op_facet_on_unblocked_layouts(self, attrs: Any, args: Sequence[Any], facet: str) -> Any:
-        plain_form, run = self.unblocked_form_or_none(attrs), getattr(self.op, facet)
+    def _run_op_function_on_unblocked_layouts(self, attrs: Any, args: Sequence[Any], function_name: str) -> Any:
+        plain_form, run = self.unblocked_form_or_none(attrs), getattr(self.op, function_name)
         if plain_form is None:
             return run(attrs, *args)
-        move = getattr(layout_transform, facet)
+        move = getattr(layout_transform, function_name)
         return plain_form.result.convert_unless_equal(
             move, run(plain_form.attrs, *plain_form.convert_arguments_to_unblocked(move, args))
         )
 
     def reference(self, attrs: Any, *args: Any) -> Any:
-        return self._run_op_facet_on_unblocked_layouts(attrs, args, "reference")
+        return self._run_op_function_on_unblocked_layouts(attrs, args, "reference")
 
     def compute(self, attrs: Any, *args: Any) -> Any:
-        return self._run_op_facet_on_unblocked_layouts(attrs, args, "compute")
+        return self._run_op_function_on_unblocked_layouts(attrs, args, "compute")
 
-    def unblocked(self, attrs: Any, *args: Expr) -> Any:
+    def call_in_unblocked_layouts_or_none(self, attrs: Any, *args: Expr) -> Any:
         plain_form = self.unblocked_form_or_none(attrs)
         if plain_form is None:
             return None
@@ -356,7 +356,7 @@ class _BlockedLayoutSupport:
         return plain_form.result.convert_unless_equal(_layout_transform_call, plain_call)
 
     def expand(self, attrs: Any, *args: Expr) -> Any:
-        return self.unblocked(attrs, *args) or self.op.expand(attrs, *args)
+        return self.call_in_unblocked_layouts_or_none(attrs, *args) or self.op.expand(attrs, *args)
 
     def axes(self, attrs: Any, types: Types) -> AxisMap | None:
         return self.op.axes(attrs, types) if self.unblocked_form_or_none(attrs) is None else None
@@ -378,7 +378,7 @@ def add_blocked_layout_support(op: OpDef, is_supported_kernel_layout: Callable[[
     support = _BlockedLayoutSupport(op, is_supported_kernel_layout)
     facets = ("infer", "refine", "reference", "compute", "expand", "axes", "scratch")
     changes: dict[str, Any] = {name: getattr(support, name) for name in facets if getattr(op, name) is not None}
-    return replace(op, **changes, unblocked=support.unblocked)
+    return replace(op, **changes, unblocked=support.call_in_unblocked_layouts_or_none)
 
 
 def _layout_transform_call(attrs: LayoutTransformAttrs, x: Expr) -> Expr:

@@ -78,7 +78,7 @@ def _pixel_or_outside_value(
     return choose(inside, image[canonical_to_layout_order(place, axis_positions)], outside_value)
 
 
-def _window_reduction_facets(
+def _window_reduction_op_functions(
     name: str, infer: Infer, combiner: str, window_sizes: Callable[..., Sequence[int]], term: Callable[..., Any]
 ) -> dict[str, Any]:
     """Return `infer`, `reduce_windows_of_arrays` and `reduce_windows_of_tensors` of an operator
@@ -112,13 +112,13 @@ def _window_reduction_facets(
         def term_of_tap(*v: Scalar) -> Any:
             return term(attrs, v, *work)
 
-        def finish_and_cast_element(*i: Scalar) -> Scalar:
+        def total_or_mean_in_result_dtype(*i: Scalar) -> Scalar:
             value = total[i]
             count = float(np.prod(extents))
             return (value / count if combiner == "mean" else value).astype(result.dtype)
 
         total: Tensor = te.reduce(kind, result.static_shape, extents, term_of_tap, name)
-        return te.compute(total.shape, finish_and_cast_element, "finished")
+        return te.compute(total.shape, total_or_mean_in_result_dtype, "finished")
 
     return {"infer": infer, "reference": reduce_windows_of_arrays, "compute": reduce_windows_of_tensors}
 
@@ -196,7 +196,7 @@ dilation2d = OpDef(
             (((1, 1, 3, 3), (1, 2, 2)), {}, "float16"),
         ),
     ),
-    **_window_reduction_facets(
+    **_window_reduction_op_functions(
         "dilation2d", _infer_dilation2d_type, "max", _dilation2d_window_size, _dilation2d_tap_value
     ),
     layout=LayoutTreatment.BARRIER,
@@ -454,7 +454,7 @@ correlation = OpDef(
             _sample_case_of_two_equal_shapes(2, 2, 5, 6, padding=(1, 0, 2, 1), is_multiply=False),
         ),
     ),
-    **_window_reduction_facets(
+    **_window_reduction_op_functions(
         "correlation", _infer_correlation_type, "mean", _correlation_patch_size, _correlation_term_of_tap
     ),
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,

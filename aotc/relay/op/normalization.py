@@ -376,10 +376,10 @@ def _compute_lrn(a: LRNAttrs, x: Tensor) -> Tensor:
 
     total = te.reduce("sum", data.shape, (a.size,), squared_neighbor, "squares", guard=is_neighbor_in_bounds)
 
-    def normalized_element(*v: Scalar) -> Scalar:
+    def lrn_normalized_element(*v: Scalar) -> Scalar:
         return data[v] / call("pow", total[v] * (a.alpha / a.size) + a.bias, a.beta)
 
-    return cast_tensor(te.compute(data.shape, normalized_element, "lrn"), x.dtype)
+    return cast_tensor(te.compute(data.shape, lrn_normalized_element, "lrn"), x.dtype)
 
 
 def _lrn_reference(a: LRNAttrs, data: Array) -> Array:
@@ -443,7 +443,7 @@ def _normalization_op(
         refine=type_rules.infer_missing_vector_types,
         reference=partial(_layer_or_group_norm_reference, only_along_axis),
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-        axes=type_rules.axis_map_without_worked_axis if only_along_axis else _batch_only_axis_map,
+        axes=type_rules.axis_map_excluding_axis_attribute if only_along_axis else _batch_only_axis_map,
         moved=None if only_along_axis else _norm_attrs_after_permutation,
         compute=partial(_compute_layer_or_group_norm, only_along_axis),
         samples=random_samples_from_rows(attrs_class, samples),
@@ -465,7 +465,7 @@ rms_norm = OpDef(
     refine=type_rules.infer_missing_vector_types,
     reference=_rms_norm_reference,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=type_rules.axis_map_without_worked_axis,
+    axes=type_rules.axis_map_excluding_axis_attribute,
     compute=_compute_rms_norm,
     samples=random_samples_from_rows(RMSNormAttrs, _RMS_NORM_TEST_CASES),
 )
@@ -475,7 +475,7 @@ l2_normalize = OpDef(
     infer=type_rules.infer_float_along_axis_type,
     reference=_l2_normalize_reference,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=type_rules.axis_map_without_worked_axis,
+    axes=type_rules.axis_map_excluding_axis_attribute,
     compute=_compute_l2_normalize,
     samples=_l2_normalize_test_samples,
 )
@@ -484,7 +484,7 @@ lrn = OpDef(
     attrs=LRNAttrs,
     infer=_infer_lrn_type,
     reference=_lrn_reference,
-    axes=type_rules.axis_map_without_worked_axis,
+    axes=type_rules.axis_map_excluding_axis_attribute,
     compute=_compute_lrn,
     precision=PrecisionTreatment.NEVER,
     samples=random_samples_from_rows(LRNAttrs, _LRN_TEST_CASES),

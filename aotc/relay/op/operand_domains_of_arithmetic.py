@@ -22,7 +22,7 @@ from aotc.relay.op.operand_shapes_and_constants import (
     constant_elements_or_none,
     constant_min_and_max,
     is_bool_or_unknown,
-    is_integer_or_float_tensor,
+    is_tensor_of_requested_number_kind,
     static_tensor_type_or_none,
 )
 from aotc.relay.value_domains import (
@@ -69,7 +69,7 @@ def _linear_sum_operand_domains(
     """Rule of left * x + right * y where one operand is constant; terms of a nonnegative sum are
     nonnegative.
     """
-    integer = is_integer_or_float_tensor(call, integer=True)
+    integer = is_tensor_of_requested_number_kind(call, integer=True)
     for place, (factor, other) in enumerate(((left_factor, right_factor), (right_factor, left_factor))):
         ends = constant_min_and_max(call.args[1 - place])
         if ends is not None:
@@ -124,7 +124,7 @@ def _domain_before_scaling(call: Call, result_domain: ValueDomain, factor_range:
     least, most = factor_range
     if least == most:
         return value_domain_before_affine_map(
-            result_domain, least, 0.0, is_integer=is_integer_or_float_tensor(call, integer=True)
+            result_domain, least, 0.0, is_integer=is_tensor_of_requested_number_kind(call, integer=True)
         )
     if most < 0:
         return value_domain_before_affine_map(_domain_before_scaling(call, result_domain, (-most, -least)), -1.0, 0.0)
@@ -142,7 +142,7 @@ def _divide_operand_domains(call: Call, result_domain: ValueDomain) -> OperandDo
         return [
             UNCONSTRAINED_DOMAIN if by_zero else _domain_before_scaling(call, result_domain, (1 / ends[1], 1 / ends[0]))
         ]
-    if is_integer_or_float_tensor(call, integer=True):
+    if is_tensor_of_requested_number_kind(call, integer=True):
         return [UNCONSTRAINED_DOMAIN, NONZERO_INTEGER_DOMAIN]
     if result_domain.lo >= 0:
         return [ValueDomain(lo=result_domain.lo), ValueDomain(lo=MIN_DIVISOR_MAGNITUDE)]
@@ -156,7 +156,7 @@ def _remainder_operand_domains(call: Call, _: ValueDomain) -> OperandDomains:
         UNCONSTRAINED_DOMAIN
         if constant
         else NONZERO_INTEGER_DOMAIN
-        if is_integer_or_float_tensor(call, integer=True)
+        if is_tensor_of_requested_number_kind(call, integer=True)
         else NONZERO_DOMAIN,
     ]
 
@@ -225,7 +225,7 @@ def _comparison_domain_rule(step_down: bool, is_equality: bool) -> DomainRule:
             if data is None or DType.from_numpy(data).is_bool or is_bool_or_unknown(call.args[place]):
                 continue
             points = [float(p) for p in np.unique(data.astype(np.float64)) if math.isfinite(p)]
-            if is_integer_or_float_tensor(call.args[place], integer=True):
+            if is_tensor_of_requested_number_kind(call.args[place], integer=True):
                 # x < c changes below c, c < x above it
                 down = step_down if place == 0 else not step_down and not is_equality
                 operand_domain = ValueDomain(

@@ -29,7 +29,7 @@ def static_tensor_type_or_none(expr: Expr) -> TensorType | None:
     return ty if isinstance(ty, TensorType) and ty.is_static else None
 
 
-def is_integer_or_float_tensor(expr: Expr, *, integer: bool) -> bool:
+def is_tensor_of_requested_number_kind(expr: Expr, *, integer: bool) -> bool:
     """Return True if an expression is a tensor of integers (`integer` True) or of floats (False);
     bool is neither.
     """

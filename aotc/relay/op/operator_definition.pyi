@@ -48,7 +48,7 @@ from aotc.relay.op.operator_test_inputs import random_sample as random_sample
 from aotc.relay.op.operator_test_inputs import random_samples_from_rows as random_samples_from_rows
 from aotc.relay.op.operator_test_inputs import sample_accuracy as sample_accuracy
 from aotc.relay.op.operator_test_inputs import special_values as special_values
-from aotc.relay.op.type_rules import axis_map_without_worked_axis as axis_map_without_worked_axis
+from aotc.relay.op.type_rules import axis_map_excluding_axis_attribute as axis_map_excluding_axis_attribute
 from aotc.relay.op.type_rules import broadcast_dim as broadcast_dim
 from aotc.relay.op.type_rules import infer_float_along_axis_type as infer_float_along_axis_type
 from aotc.relay.op.type_rules import map_extent as map_extent

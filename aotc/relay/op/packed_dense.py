@@ -25,7 +25,7 @@ from aotc.relay.op.operator_definition import (
     require_tensor_type,
 )
 from aotc.tir import Tensor, const, te
-from aotc.tir.schedule.algorithms.low_bit_weight_matmul import UINT32, PackedProduct, build_packed_product
+from aotc.tir.schedule.algorithms.low_bit_weight_matmul import UINT32, PackedProduct, build_packed_low_bit_weight_matmul
 
 
 class DenseBitsAttrs(Attrs):
@@ -57,7 +57,7 @@ class PackedWeights:
     bits: int
 
     @property
-    def operator_arguments(self) -> tuple[Array, Array, Array]:
+    def weight_scale_and_zero_arrays(self) -> tuple[Array, Array, Array]:
         return self.weight, self.scale, self.zero
 
 
@@ -139,7 +139,11 @@ def _compute_dense_bits(a: DenseBitsAttrs, data: Tensor, *parts: Tensor) -> Tens
         return te.compute(shape, lambda *_: const(0.0, "float32"), "dense")
     kinds = [(shape, data.dtype)]
     return te.extern_for_target(
-        "dense", kinds, (data, *parts), lambda target: build_packed_product(product, target), macs=product.macs
+        "dense",
+        kinds,
+        (data, *parts),
+        lambda target: build_packed_low_bit_weight_matmul(product, target),
+        macs=product.macs,
     )[0]
 
 
@@ -160,7 +164,7 @@ def _dense_bits_test_samples() -> Iterator[Sample]:
         for first in (False, True):
             attrs = DenseBitsAttrs(units=units, bits=bits, block_size=block, scale_first=first)
             yield Sample(
-                args=(random_array((rows, depth)), *packed_weights.operator_arguments),
+                args=(random_array((rows, depth)), *packed_weights.weight_scale_and_zero_arrays),
                 attrs=attrs,
                 accuracy=Accuracy.LOOSE,
             )

@@ -196,15 +196,18 @@ class _Window:
         return tap_count
 
 
-def pool_windows_by_axis(spatial_rank: int, a: MaxPoolAttrs, space: Sequence[int]) -> list[_Window]:
+def pool_windows_by_axis(spatial_rank: int, a: MaxPoolAttrs, spatial_extents: Sequence[int]) -> list[_Window]:
     size = repeat_for_each_axis(a.pool_size, spatial_rank)
-    counts = window_attributes.window_counts_of_axes(spatial_rank, a, space, size, a.ceil_mode)
-    return [_Window(*w) for w in zip(space, size, *strides_dilations_and_pads(spatial_rank, a), counts, strict=True)]
+    counts = window_attributes.window_counts_of_axes(spatial_rank, a, spatial_extents, size, a.ceil_mode)
+    return [
+        _Window(*w)
+        for w in zip(spatial_extents, size, *strides_dilations_and_pads(spatial_rank, a), counts, strict=True)
+    ]
 
 
-def _pool_result_extents(spatial_rank: int, a: MaxPoolAttrs, space: Sequence[Dim]) -> list[Dim]:
+def _pool_result_extents(spatial_rank: int, a: MaxPoolAttrs, spatial_extents: Sequence[Dim]) -> list[Dim]:
     return window_attributes.window_counts_of_axes(
-        spatial_rank, a, space, repeat_for_each_axis(a.pool_size, spatial_rank), a.ceil_mode
+        spatial_rank, a, spatial_extents, repeat_for_each_axis(a.pool_size, spatial_rank), a.ceil_mode
     )
 
 
@@ -287,7 +290,7 @@ def _compute_avg_pool(spatial_rank: int, attrs: Any, data: Tensor) -> Tensor:
     windows = pool_windows_by_axis(spatial_rank, attrs, layout_to_canonical_order(data.shape, source)[2:])
     total = reduce_pool_windows(spatial_rank, attrs, data, windows, is_average=True)
 
-    def body(*v: Scalar) -> Scalar:
+    def average_of_window_at_output(*v: Scalar) -> Scalar:
         tap_counts = [
             w.counted_tap_count_constant_if_uniform(v[p], attrs.count_include_pad)
             for w, p in zip(windows, result[2:], strict=True)
@@ -297,7 +300,7 @@ def _compute_avg_pool(spatial_rank: int, attrs: Any, data: Tensor) -> Tensor:
             count = count if isinstance(s, int) else s * count
         return average_of_total(total[v], count).astype(data.dtype)
 
-    return te.compute(total.shape, body, "avg_pool")
+    return te.compute(total.shape, average_of_window_at_output, "avg_pool")
 
 
 def _pool_values_of_array(spatial_rank: int, is_average: bool, attrs: Any, x: Array, dtype: DType) -> Array:
@@ -320,7 +323,7 @@ def _pool_values_of_array(spatial_rank: int, is_average: bool, attrs: Any, x: Ar
     return divide_counting_zero_as_one(sum_windows_in_row_major_order(view[steps], spatial_rank), count)
 
 
-def _padded_data_elements(spatial_rank: int, a: MaxPoolAttrs, types: Types) -> int:
+def _padded_data_element_count(spatial_rank: int, a: MaxPoolAttrs, types: Types) -> int:
     """Return the number of elements of the padded data, the scratch memory of the operator."""
     batch, channels, *space = layout_to_canonical_order(
         require_tensor_type(types[0]).static_shape, pool_axis_positions(spatial_rank, a)[0]
@@ -398,7 +401,7 @@ def _sliding_pool_op(spatial_rank: int, is_average: bool) -> OpDef:
         partial(_pool_result_extents, spatial_rank),
         partial(_pool_values_of_array, spatial_rank, is_average),
         attrs=attributes,
-        scratch=partial(_padded_data_elements, spatial_rank),
+        scratch=partial(_padded_data_element_count, spatial_rank),
         precision=PrecisionTreatment.FOLLOW,
         compute=partial(_compute_avg_pool if is_average else _compute_max_pool, spatial_rank),
         samples=partial(_pool_test_samples, spatial_rank, attributes),
@@ -470,16 +473,22 @@ class _AdaptiveWindow:
         return [low + tap < high] if least != most else []
 
 
-def _adaptive_output_sizes(spatial_rank: int, a: AdaptivePoolAttrs, space: Sequence[Dim]) -> Sequence[Dim]:
-    sizes = repeat_for_each_axis(a.output_size, spatial_rank) if a.output_size else space
+def _adaptive_output_sizes(spatial_rank: int, a: AdaptivePoolAttrs, spatial_extents: Sequence[Dim]) -> Sequence[Dim]:
+    sizes = repeat_for_each_axis(a.output_size, spatial_rank) if a.output_size else spatial_extents
     positive = all(not isinstance(m, int) or m > 0 for m in sizes)
     require("pool.size", positive, f"output_size must be positive, got {a.output_size}")
     return sizes
 
 
-def _adaptive_windows_by_axis(spatial_rank: int, a: AdaptivePoolAttrs, space: Sequence[int]) -> list[_AdaptiveWindow]:
+def _adaptive_windows_by_axis(
+    spatial_rank: int, a: AdaptivePoolAttrs, spatial_extents: Sequence[int]
+) -> list[_AdaptiveWindow]:
     return list(
-        map(_AdaptiveWindow, space, repeat_for_each_axis(a.output_size, spatial_rank) if a.output_size else space)
+        map(
+            _AdaptiveWindow,
+            spatial_extents,
+            repeat_for_each_axis(a.output_size, spatial_rank) if a.output_size else spatial_extents,
+        )
     )
 
 

@@ -73,15 +73,15 @@ MAX_ENUMERATED_OUTPUTS: Final = 1 << 20
 TRUNCATION_TOLERANCE: Final = 2.0**-10
 
 
-def _scale_attribute() -> Any:
+def _float_scale_attribute_field() -> Any:
     return attribute_field(parameter_default=1, convert=lambda value, _: float(value))
 
 
 class UpSamplingAttrs(Attrs):
     """Data upsampled by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
 
-    scale_h: float = _scale_attribute()
-    scale_w: float = _scale_attribute()
+    scale_h: float = _float_scale_attribute_field()
+    scale_w: float = _float_scale_attribute_field()
     layout: str = "NCHW"
     method: str = "nearest_neighbor"
     align_corners: bool = False
@@ -90,9 +90,9 @@ class UpSamplingAttrs(Attrs):
 class UpSampling3DAttrs(Attrs):
     """Data upsampled by three factors; `method` is "nearest_neighbor" or "trilinear"."""
 
-    scale_d: float = _scale_attribute()
-    scale_h: float = _scale_attribute()
-    scale_w: float = _scale_attribute()
+    scale_d: float = _float_scale_attribute_field()
+    scale_h: float = _float_scale_attribute_field()
+    scale_w: float = _float_scale_attribute_field()
     layout: str = "NCDHW"
     method: str = "nearest_neighbor"
     coordinate_transformation_mode: str = "half_pixel"
@@ -147,13 +147,13 @@ def _resize_reference(spatial_rank: int, a: ResizeAttrs, data: Array) -> Array:
         for k in resampled_axes_by_scale(axes):
             x = _interpolate_array_along_axis(x, k + 2, a, axes[k])
     if a.coordinate_transformation_mode == "tf_crop_and_resize":
-        x = _fill_outside_region(a, x, axes)
+        x = _fill_extrapolation_outside_crop(a, x, axes)
     if out.is_integer and DType.from_numpy(x).is_float:
         x = np.clip(np.trunc(x + np.copysign(x.dtype.type(_truncation_tolerance(a)), x)), out.min, out.max)
     return transpose_to_layout(cast_array(x, out), where)
 
 
-def _fill_outside_region(a: ResizeAttrs, x: Array, axes: Sequence[AxisMapping]) -> Array:
+def _fill_extrapolation_outside_crop(a: ResizeAttrs, x: Array, axes: Sequence[AxisMapping]) -> Array:
     inside = np.ones((), bool)
     for axis in axes:
         at = axis.source_coordinate_numerator(np.arange(axis.count))
@@ -419,12 +419,12 @@ _RESIZE_METHODS_OF_UPSAMPLING: Final = {
 }
 
 
-def _upsampled_extents(spatial_rank: int, attrs: Any, space: Sequence[Dim]) -> list[Dim]:
+def _upsampled_extents(spatial_rank: int, attrs: Any, spatial_extents: Sequence[Dim]) -> list[Dim]:
     """Return the spatial extents of the result of an upsampling."""
     scales = (attrs.scale_h, attrs.scale_w) if spatial_rank == 2 else (attrs.scale_d, attrs.scale_h, attrs.scale_w)
     finite = all(map(isfinite, scales))
     require("resize.scales", finite, f"scales must be finite, got {scales}")
-    return [map_extent(d, partial(_scaled_extent_rounded, s)) for d, s in zip(space, scales, strict=True)]
+    return [map_extent(d, partial(_scaled_extent_rounded, s)) for d, s in zip(spatial_extents, scales, strict=True)]
 
 
 def _scaled_extent_rounded(scale: float, extent: int) -> int:

@@ -159,7 +159,7 @@ def rounding_method_or_default(a: ResizeAttrs) -> str:
 # --- filters: written once for numpy arrays and for expressions
 
 
-def keys_cubic_kernel(distance: Any, alpha: float) -> tuple[Any, Any]:
+def cubic_convolution_kernel_near_and_far(distance: Any, alpha: float) -> tuple[Any, Any]:
     """Return the values of Keys' cubic convolution kernel for a distance d in [0, 1] and for d in
     [1, 2].
     """
@@ -173,7 +173,7 @@ def filter_weight_at_distance(a: ResizeAttrs, distance: Any) -> Any:
     """Return the filter weight of a tap at distance d."""
     if a.method == "linear":
         return greater(1.0 - distance, 0.0)
-    near, far = keys_cubic_kernel(distance, a.cubic_alpha)
+    near, far = cubic_convolution_kernel_near_and_far(distance, a.cubic_alpha)
     return choose(distance <= 1.0, near, choose(distance < 2.0, far, 0.0))
 
 
@@ -185,10 +185,10 @@ def tap_weights_at_fraction(a: ResizeAttrs, fraction: Any) -> list[Any]:
         return [1.0 - fraction, fraction]
     alpha = a.cubic_alpha
     return [
-        keys_cubic_kernel(fraction + 1.0, alpha)[1],
-        keys_cubic_kernel(fraction, alpha)[0],
-        keys_cubic_kernel(1.0 - fraction, alpha)[0],
-        keys_cubic_kernel(2.0 - fraction, alpha)[1],
+        cubic_convolution_kernel_near_and_far(fraction + 1.0, alpha)[1],
+        cubic_convolution_kernel_near_and_far(fraction, alpha)[0],
+        cubic_convolution_kernel_near_and_far(1.0 - fraction, alpha)[0],
+        cubic_convolution_kernel_near_and_far(2.0 - fraction, alpha)[1],
     ]
 
 

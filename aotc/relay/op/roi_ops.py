@@ -261,7 +261,7 @@ def _variable_declarer(stmts: list[Stmt]) -> Callable[[Any], Any]:
     return declare_variable
 
 
-def _cell_initial_value_and_combiner(attrs: Any) -> tuple[float, Callable[[Any, Any], Any]]:
+def _roi_cell_initial_value_and_combiner(attrs: Any) -> tuple[float, Callable[[Any, Any], Any]]:
     """Return the initial value of a cell and the function that combines it with a term."""
     mean = getattr(attrs, "mode", "max") == "avg"
     return (0.0, lambda x, y: x + y) if mean else (-np.inf, greater)
@@ -283,11 +283,11 @@ class _RegionCellReduction:
     term: Callable[..., Any]
     finish: Callable[..., Any]
 
-    def reduce_cells_of_arrays(self, attrs: Any, data: Array, rois: Array) -> Array:
+    def reduce_roi_cells_of_arrays(self, attrs: Any, data: Array, rois: Array) -> Array:
         where, (batch, _, *space), shape = _axis_positions_and_extents(attrs, data, rois)
         x, (start, combine) = (
             transpose_to_canonical(widen_narrow_float_array(data), where),
-            _cell_initial_value_and_combiner(attrs),
+            _roi_cell_initial_value_and_combiner(attrs),
         )
         n, channel, *at = np.indices(shape, sparse=True)
         roi = [rois[n, k].astype(np.float32) for k in range(5)]
@@ -304,16 +304,16 @@ class _RegionCellReduction:
             total = np.where(masks[0] & masks[1], combine(total, value), total)
         return cast_array(transpose_to_layout(self.finish(attrs, total, bounds), where), data.dtype)
 
-    def reduce_cells_of_tensors(self, attrs: Any, data: Tensor, rois: Tensor) -> Tensor:
+    def reduce_roi_cells_of_tensors(self, attrs: Any, data: Tensor, rois: Tensor) -> Tensor:
         where, (batch, _, *space), extents = _axis_positions_and_extents(attrs, data, rois)
         x, table, shape = (
             widen_narrow_float_tensor(data),
             cast_tensor(rois, "float32"),
             canonical_to_layout_order(extents, where),
         )
-        start, combine = _cell_initial_value_and_combiner(attrs)
+        start, combine = _roi_cell_initial_value_and_combiner(attrs)
 
-        def build_cell_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+        def build_roi_cell_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
             n, channel, *at = axes = [Var(name) for name in "ncij"]
             before: list[Stmt] = []
             inner: list[Stmt] = []
@@ -337,7 +337,7 @@ class _RegionCellReduction:
             cell = Block((*before, begin_, body, keep))
             return loop_nest(zip(axes, extents, strict=True), cell, "independent")
 
-        return cast_tensor(te.extern("cells", [(shape, x.dtype)], [x, table], build_cell_loops)[0], data.dtype)
+        return cast_tensor(te.extern("cells", [(shape, x.dtype)], [x, table], build_roi_cell_loops)[0], data.dtype)
 
 
 def _roi_op_test_samples(attrs_class: Any, sample_attributes: Sequence[dict[str, Any]]) -> Samples:
@@ -358,8 +358,8 @@ def _roi_op(
         attrs=attrs_class,
         args=declare_arguments("data", "rois"),
         infer=_infer_roi_op_type,
-        reference=cells.reduce_cells_of_arrays,
-        compute=cells.reduce_cells_of_tensors,
+        reference=cells.reduce_roi_cells_of_arrays,
+        compute=cells.reduce_roi_cells_of_tensors,
         samples=partial(_roi_op_test_samples, attrs_class, sample_attributes),
         **_REGION_OP_FACETS,
     )
@@ -372,7 +372,7 @@ def _roi_pool_pixel_range(attrs: Any, roi: Any, axis: int, cell: Any, extent: in
     return [lesser(greater(start + p, 0), extent) for p in (cell * size // count, cell_end)]
 
 
-def _zero_if_cell_is_empty(_: Any, total: Any, bounds: Any) -> Any:
+def _zero_if_roi_cell_is_empty(_: Any, total: Any, bounds: Any) -> Any:
     rows, columns = (end <= begin for begin, end in bounds)
     return choose(rows | columns, 0.0, total)
 
@@ -384,7 +384,7 @@ def _roi_pool_pixel_at_tap(_a: Any, _roi: Any, _at: Any, taps: Any, _space: Any,
 roi_pool = _roi_op(
     "roi_pool",
     RoiPoolAttrs,
-    _RegionCellReduction(_roi_pool_pixel_range, _roi_pool_pixel_at_tap, _zero_if_cell_is_empty),
+    _RegionCellReduction(_roi_pool_pixel_range, _roi_pool_pixel_at_tap, _zero_if_roi_cell_is_empty),
     {},
 )
 
@@ -406,10 +406,10 @@ def _roi_align_sample_range(attrs: Any, roi: Any, axis: int, *_: Any) -> list[An
 
 
 def _roi_align_bilinear_sample(
-    attrs: Any, roi: Any, cell_index: Any, taps: Any, space: Any, element: Any, bind: Any
+    attrs: Any, roi: Any, cell_index: Any, taps: Any, spatial_extents: Any, element: Any, bind: Any
 ) -> Any:
     inside, sides = [], []
-    for k, extent in enumerate(space):
+    for k, extent in enumerate(spatial_extents):
         start, size, count = _roi_align_start_cell_size_and_samples(attrs, roi, k)
         cell, tap = (v[k].astype("float32") for v in (cell_index, taps))
         x = bind(start + cell * size + (tap + 0.5) * (size / count))

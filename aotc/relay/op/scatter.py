@@ -21,8 +21,8 @@ from aotc.ir import Attrs, AxisMap, PrecisionTreatment, TensorType, Type, Types,
 from aotc.relay.op.gather import (
     check_indices_fit_except_along,
     convert_index_to_int64,
-    count_negative_index_from_end,
     index_tuple_length,
+    normalize_negative_index,
     require_integer_tensor,
 )
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
@@ -135,7 +135,7 @@ def _validity_and_normalized_index(index: Any, extent: int) -> tuple[Any, Any]:
     """Return a condition that is True for valid indices, and the indices with negative ones counted
     from the end.
     """
-    at = count_negative_index_from_end(index, extent)
+    at = normalize_negative_index(index, extent)
     return (at >= 0) & (at < extent), at
 
 

@@ -222,7 +222,9 @@ reverse_reshape = _shape_changing_op(
 # --- squeeze, expand_dims, batch_flatten
 
 
-def _shape_and_axis_map_from_axes(source_axes: Callable[[Any, Shape], Sequence[int | None]]) -> tuple[Any, Any]:
+def _shape_and_axis_map_functions_from_axes(
+    source_axes: Callable[[Any, Shape], Sequence[int | None]],
+) -> tuple[Any, Any]:
     """Return shape function and axis map of a view whose axes are data axes or new axes of extent 1
     (None).
     """
@@ -257,7 +259,7 @@ def _squeeze_attrs_after_permutation(a: SqueezeAttrs, types: Types, new_axis_of:
 squeeze = _shape_changing_op(
     "squeeze",
     SqueezeAttrs,
-    *_shape_and_axis_map_from_axes(_axes_kept_by_squeeze),
+    *_shape_and_axis_map_functions_from_axes(_axes_kept_by_squeeze),
     exact_samples_from_rows(
         SqueezeAttrs,
         "axis",
@@ -285,7 +287,7 @@ def _axes_with_new_axes_as_none(a: ExpandDimsAttrs, shape: Shape) -> tuple[int |
 expand_dims = _shape_changing_op(
     "expand_dims",
     ExpandDimsAttrs,
-    *_shape_and_axis_map_from_axes(_axes_with_new_axes_as_none),
+    *_shape_and_axis_map_functions_from_axes(_axes_with_new_axes_as_none),
     exact_samples_from_rows(
         ExpandDimsAttrs,
         "axis num_newaxis",

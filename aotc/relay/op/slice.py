@@ -32,7 +32,7 @@ from aotc.ir import (
 )
 from aotc.ir.attrs import NO_ATTRS, Attrs, attribute_field
 from aotc.relay.expr import Constant
-from aotc.relay.op.gather import convert_index_to_int64, count_negative_index_from_end, require_integer_tensor
+from aotc.relay.op.gather import convert_index_to_int64, normalize_negative_index, require_integer_tensor
 from aotc.relay.op.opdef import (
     Array,
     Index,
@@ -54,8 +54,8 @@ from aotc.relay.op.operator_definition import (
     to_int_tuple,
 )
 from aotc.relay.op.type_rules import (
+    axis_map_excluding_axis_attribute,
     axis_map_row_without_axes,
-    axis_map_without_worked_axis,
     normalize_axis,
     require_dtype,
     require_same_dtype,
@@ -172,8 +172,8 @@ def _is_in_slice_and_slice_index(position: Any, extent: int, begin: Any, end: An
     stride = choose(stride >= 0, greater(stride, 1), stride)
     up = stride > 0
     low, high = choose(up, 0, -1), choose(up, extent, extent - 1)
-    first = choose(up, low, high) if begin is None else count_negative_index_from_end(begin, extent)
-    last = choose(up, high, low) if end is None else count_negative_index_from_end(end, extent)
+    first = choose(up, low, high) if begin is None else normalize_negative_index(begin, extent)
+    last = choose(up, high, low) if end is None else normalize_negative_index(end, extent)
     first, last = (lesser(greater(x, low), high) for x in (first, last))
     at, rest = (position - first) // stride, (position - first) % stride
     return (rest >= 0) & (rest <= 0) & (at >= 0) & choose(up, position < last, position > last), at
@@ -269,7 +269,7 @@ reverse = OpDef(
     infer=_infer_reverse_type,
     reference=lambda a, x: np.flip(x, a.axis),
     pattern=OpPattern.INJECTIVE,
-    axes=axis_map_without_worked_axis,
+    axes=axis_map_excluding_axis_attribute,
     element=_reverse_element,
     samples=exact_samples_from_rows(
         ReverseAttrs, "axis", (((2, 3), 1), ((2, 3), 0), ((2, 1, 3), -2), ((4,), 0), ((0, 2), 0))

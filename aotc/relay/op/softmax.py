@@ -24,7 +24,7 @@ from aotc.relay.op.elementwise_unary import exp_with_clamped_argument
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
 from aotc.relay.op.operator_definition import (
     ScalarFn,
-    axis_map_without_worked_axis,
+    axis_map_excluding_axis_attribute,
     infer_float_along_axis_type,
     intrinsic_for_scalars_and_arrays,
     normalize_axis,
@@ -109,7 +109,7 @@ def _softmax_op(name: str, doc: str, reference: Callable[..., Array], compute: C
         infer=infer_float_along_axis_type,
         reference=reference,
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-        axes=axis_map_without_worked_axis,
+        axes=axis_map_excluding_axis_attribute,
         compute=compute,
         samples=_softmax_test_samples,
     )

@@ -31,7 +31,7 @@ from aotc.relay.op.operator_definition import (
     to_numpy_computable_dtype,
 )
 from aotc.relay.op.type_rules import (
-    axis_map_without_worked_axis,
+    axis_map_excluding_axis_attribute,
     normalize_axis,
     require_dtype,
     require_known_name,
@@ -378,7 +378,7 @@ def _sort_op(name: str, attrs_class: type[Attrs], samples: Callable[[], Samples]
         attrs=attrs_class,
         infer=_infer_sort_type,
         reference=_sort_reference,
-        axes=axis_map_without_worked_axis,
+        axes=axis_map_excluding_axis_attribute,
         compute=_compute_sort,
         precision=PrecisionTreatment.FOLLOW,
         samples=samples,

@@ -206,7 +206,7 @@ def axis_map_row_without_axes(unmapped_axes: Sequence[int], rank: int) -> tuple[
     return tuple(None if k in unmapped_axes else k for k in range(rank))
 
 
-def axis_map_without_worked_axis(attrs: Any, types: Types) -> AxisMap:
+def axis_map_excluding_axis_attribute(attrs: Any, types: Types) -> AxisMap:
     """Return the axis map (from result axes to argument axes) of an operator that works along
     `attrs.axis`.
 
@@ -218,11 +218,11 @@ def axis_map_without_worked_axis(attrs: Any, types: Types) -> AxisMap:
     return AxisMap((axis_map_row_without_axes(normalize_axes(attrs.axis, rank), rank),))
 
 
-def axis_map_without_worked_axis_or_flat(attrs: Any, types: Types) -> AxisMap:
+def axis_map_excluding_axis_attribute_or_flat(attrs: Any, types: Types) -> AxisMap:
     """Return the axis map of an operator that works along `attrs.axis`, or on the flattened
     argument if `attrs.axis` is None.
     """
-    return AxisMap(((None,),)) if attrs.axis is None else axis_map_without_worked_axis(attrs, types)
+    return AxisMap(((None,),)) if attrs.axis is None else axis_map_excluding_axis_attribute(attrs, types)
 
 
 # --- data and vectors along one of its axes: nn.bias_add, nn.prelu, normalizations

@@ -31,13 +31,13 @@ def enabled_targets() -> list[tuple[str, Device]]:
     return [("llvm", cpu(0)), *([("cuda", gpu)] if (gpu := cuda(0)).exist else [])]
 
 
-def count(prelude: object, value: Any) -> int:
+def count(prelude: object, nat_value: Any) -> int:
     """Return the number that a value of the prelude's data type nat represents: the number of its
     constructors `S`.
     """
     number = 0
-    while value.fields:
-        (value,) = value.fields
+    while nat_value.fields:
+        (nat_value,) = nat_value.fields
         number += 1
     return number
 

@@ -223,7 +223,7 @@ class _Printer:
                 self.raw[node] = yield self._text_of_node_with_blocks(node)
             else:
                 self.raw[node] = self._text_of_node_without_blocks(node)
-        return self._text_referring_to_node(root, is_block_result)
+        return self._reference_text_after_writing_definition(root, is_block_result)
 
     def _has_printed_text(self, node: Expr) -> bool:
         return node in self.raw or node in self.memo
@@ -235,7 +235,7 @@ class _Printer:
         flat = not isinstance(node, (Function, If, Let, Match)) and not self._has_printed_text(node)
         return children(node) if flat else ()
 
-    def _text_referring_to_node(self, node: Expr, is_block_result: bool = False) -> str:
+    def _reference_text_after_writing_definition(self, node: Expr, is_block_result: bool = False) -> str:
         """Return the text by which a visited node is referred to; write a line `%0 = ...;` first if
         it is not inlined.
         """
@@ -273,18 +273,20 @@ class _Printer:
         match node:
             case Call():
                 items = [
-                    *map(self._text_referring_to_node, node.args),
+                    *map(self._reference_text_after_writing_definition, node.args),
                     *literal_printer.attribute_texts(node.attrs.non_default_fields()),
                 ]
                 if isinstance(node.attrs, DictAttrs):
                     items += literal_printer.attribute_texts({"attrs_type_key": node.attrs.type_key})
                 bare = isinstance(node.op, Constructor) and not items
-                return self._text_referring_to_node(node.op) + ("" if bare else f"({', '.join(items)})")
+                return self._reference_text_after_writing_definition(node.op) + (
+                    "" if bare else f"({', '.join(items)})"
+                )
             case Tuple():
-                fields = list(map(self._text_referring_to_node, node.fields))
+                fields = list(map(self._reference_text_after_writing_definition, node.fields))
                 return f"({fields[0]},)" if len(fields) == 1 else f"({', '.join(fields)})"
             case TupleGetItem():
-                return f"{self._text_referring_to_node(node.tuple_value)}.{node.index}"
+                return f"{self._reference_text_after_writing_definition(node.tuple_value)}.{node.index}"
             case Constant():
                 return self._constant_text(node)
             case GlobalVar():
@@ -295,7 +297,7 @@ class _Printer:
                 return node.name_hint
             case RefCreate() | RefRead() | RefWrite():
                 word = node_kind(node).name.replace("ref_create", "ref")
-                return f"{word}({', '.join(map(self._text_referring_to_node, children(node)))})"
+                return f"{word}({', '.join(map(self._reference_text_after_writing_definition, children(node)))})"
             case Var():  # bound variables are known before they are used
                 self.free.add(node)
                 return self._variable_declaration_text(node, shows_type=False)

@@ -55,7 +55,7 @@ def all_except_position(items: Sequence[T], position: int) -> tuple[T, ...]:
     return (*items[:position], *items[position + 1 :])
 
 
-def is_same_value(exprs: Sequence[Expr]) -> bool:
+def are_same_node_or_equal_constants(exprs: Sequence[Expr]) -> bool:
     """Return True if all expressions are one node or are constants of equal bits (0.0 and -0.0
     differ as divisors).
     """
@@ -149,7 +149,7 @@ class Concatenation:
         operands = [node.args[operand_index] for node in step.nodes]
         along = next((c for c in columns if c is not None), None)
         if along is None:
-            return None if is_same_value(operands) else -1
+            return None if are_same_node_or_equal_constants(operands) else -1
         for node, column in zip(step.nodes, columns, strict=True):
             # an operand of one element for a single channel looks like a broadcast one
             single = (
@@ -274,8 +274,8 @@ class _Search:
             else None
         )
 
-    def _single_user_if_pointwise(self, end: Expr) -> Call | None:
-        call = as_op_call(self.users[end][0]) if len(self.users[end]) == 1 else None
+    def _single_user_if_pointwise(self, branch_result: Expr) -> Call | None:
+        call = as_op_call(self.users[branch_result][0]) if len(self.users[branch_result]) == 1 else None
         return call if call is not None and call in self.region and _is_elementwise_or_plain_broadcast(call) else None
 
     def _has_independent_static_operands(self, step: ElementwiseStep, group: ParallelGroup) -> bool:
@@ -308,11 +308,11 @@ def combine_parallel_calls(function: Function, combination: Combination, min_num
     group_of: dict[Expr, ParallelGroup] = {end: group for group in groups for end in group.last_call_of_each_branch}
     memo: dict[Expr, Expr] = {}
 
-    def dependencies(node: Expr) -> Iterable[Expr]:
+    def operands_of_node_or_its_group(node: Expr) -> Iterable[Expr]:
         return group_of[node].all_operands_from_outside_group() if node in group_of else children(node)
 
     roots: list[Expr] = [function]
-    for node in depth_first_post_order(roots, dependencies):
+    for node in depth_first_post_order(roots, operands_of_node_or_its_group):
         group = group_of.get(node)
         if group is None:
             memo[node] = map_children(node, memo.__getitem__)
@@ -396,7 +396,7 @@ class _DenseBatch:
             return False
         columns = list(zip(*(node.args for node in step.nodes), strict=True))
         return all(
-            k == step.position or is_same_value(c) or len({str(tensor_type_of(e)) for e in c}) == 1
+            k == step.position or are_same_node_or_equal_constants(c) or len({str(tensor_type_of(e)) for e in c}) == 1
             for k, c in enumerate(columns)
         )
 
@@ -422,7 +422,7 @@ def _stack_broadcast_operands(operands: Sequence[Expr]) -> Expr:
     """Stack operands that broadcast to matrices into one operand that broadcasts to the batch of
     the matrices.
     """
-    if is_same_value(operands):
+    if are_same_node_or_equal_constants(operands):
         return operands[0]
     shape = tensor_type_of(operands[0]).static_shape
     missing = 2 - len(shape)

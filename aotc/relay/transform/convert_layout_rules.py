@@ -99,7 +99,7 @@ def flatten_tuple_types(types: Iterable[Type]) -> list[Type]:
     return list(chain.from_iterable(t.fields if isinstance(t, TupleType) else (t,) for t in types))
 
 
-def tensor_ranks(*types: Type) -> list[int]:
+def ranks_of_flattened_types(*types: Type) -> list[int]:
     return [t.rank if isinstance(t, TensorType) else -1 for t in flatten_tuple_types(types)]
 
 
@@ -187,9 +187,9 @@ def plan_call_layout(call: Call, orders: Sequence[AxisOrder]) -> LayoutPlan | No
         return _plan_keeping_data_axis_order(call, AxisOrder(op.layout, op.layout))
     if op.axes is elementwise_axis_map:
         return _plan_elementwise(call, orders)
-    if _is_lookup_of_each_index(call):
+    if _is_lookup_in_1d_table(call):
         return LayoutPlan((ORIGINAL_ORDER, orders[1]), (orders[1],), a)
-    order, ranks = first_reordered_or_known_axis_order(orders), tensor_ranks(*map(type_of, call.args))
+    order, ranks = first_reordered_or_known_axis_order(orders), ranks_of_flattened_types(*map(type_of, call.args))
     if not order.is_known_axis_order or len(order.old) != ranks[0]:
         return None
     if not order.has_blocked_axes:
@@ -197,7 +197,7 @@ def plan_call_layout(call: Call, orders: Sequence[AxisOrder]) -> LayoutPlan | No
     return _Blocks.from_order(order).plan_blocked_call(call, ranks) if order.old.isupper() else None
 
 
-def _is_lookup_of_each_index(call: Call) -> bool:
+def _is_lookup_in_1d_table(call: Call) -> bool:
     """Return True for a call of `take` that maps each index to an entry of a one-dimensional table."""
     return (
         require_op_of_call(call) is take and tensor_type_of(call.args[0]).rank == 1 and call.attrs["axis"] is not None
@@ -208,7 +208,7 @@ def _plan_keeping_data_axis_order(call: Call, order: AxisOrder) -> LayoutPlan | 
     """Return the layout plan of an operator whose data and result have one fixed layout; None if
     the rank differs.
     """
-    data, *other_ranks = tensor_ranks(*map(type_of, call.args))
+    data, *other_ranks = ranks_of_flattened_types(*map(type_of, call.args))
     if data == len(order.old):
         return LayoutPlan((order, *(ORIGINAL_ORDER for _ in other_ranks)), (order,), call.attrs)
     return None
@@ -230,7 +230,7 @@ def _plan_elementwise(call: Call, orders: Sequence[AxisOrder]) -> LayoutPlan | N
     Operands of lower rank are expanded, with blocks of 1 along the new axes. None if there is no
     such plan.
     """
-    types, (rank, *other_ranks) = [tensor_type_of(x) for x in call.args], tensor_ranks(type_of(call))
+    types, (rank, *other_ranks) = [tensor_type_of(x) for x in call.args], ranks_of_flattened_types(type_of(call))
     order = first_reordered_or_known_axis_order([o for o, ty in zip(orders, types, strict=True) if ty.rank == rank])
     if not order.is_known_axis_order or len(Layout.parse_layout(order.old).axes) != rank:
         return None
@@ -274,7 +274,7 @@ def _plan_by_axis_map(call: Call, order: AxisOrder, ranks: Sequence[int]) -> Lay
 
     Arguments of the data's rank have the data's order, results the order that the axis map implies.
     """
-    results, axes = tensor_ranks(type_of(call)), axis_map_of_call(call)
+    results, axes = ranks_of_flattened_types(type_of(call)), axis_map_of_call(call)
     attrs = _renumber_axis_attrs(call, order, axes) if axes is not None else None
     if axes is None or attrs is None:
         return None
@@ -426,7 +426,7 @@ def is_equivalent_up_to_axis_order(old: Call, new: Call, plan: LayoutPlan) -> bo
 def _renumber_axis_map(axes: AxisMap, types: Sequence[Type], plan: LayoutPlan) -> AxisMap:
     sizes = [len(t.fields) if isinstance(t, TupleType) else 1 for t in types]
     starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    ranks, output = tensor_ranks(*types), plan.outputs[0]
+    ranks, output = ranks_of_flattened_types(*types), plan.outputs[0]
     rows = []
     for row, start in zip(axes.inputs, starts, strict=False):
         order = plan.inputs[start]

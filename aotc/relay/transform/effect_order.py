@@ -35,9 +35,9 @@ class LetBinder:
         self.done: dict[Expr, Expr] = {}
         for node in self.order:
             if isinstance(node, Let):
-                self._register_let_value(node)
+                self._record_alias_or_variable_of_let(node)
 
-    def _register_let_value(self, let: Let) -> None:
+    def _record_alias_or_variable_of_let(self, let: Let) -> None:
         value = let.value
         while isinstance(value, Let):
             value = value.body
@@ -55,10 +55,10 @@ class LetBinder:
         """Return the function with the selected nodes bound to variables by lets."""
         for node in self.order:
             if not isinstance(node, Var):
-                self.done[node] = self._bind_or_replace(node)
+                self.done[node] = self._bind_node_by_let_or_replace(node)
         return require_function(self.done[self.root])
 
-    def _bind_or_replace(self, node: Expr) -> Expr:
+    def _bind_node_by_let_or_replace(self, node: Expr) -> Expr:
         """Return the variable or expression that replaces a node, and add a let to the node's block
         if it gets a variable.
         """

@@ -42,8 +42,8 @@ from aotc.relay.op.annotation import compiler_begin, compiler_end
 from aotc.relay.transform.pass_base import (
     FunctionPass,
     as_op_call,
-    is_call,
     is_excluded_from_passes,
+    is_op_call,
     with_inferred_types,
 )
 from aotc.relay.visitor import children, depth_first_post_order, map_children, post_order, with_children
@@ -51,7 +51,7 @@ from aotc.relay.visitor import children, depth_first_post_order, map_children, p
 
 def is_compiler_mark(expr: Expr) -> bool:
     """Return True if `expr` is a call of compiler_begin or compiler_end."""
-    return is_call(expr, compiler_begin, compiler_end)
+    return is_op_call(expr, compiler_begin, compiler_end)
 
 
 def strip_compiler_marks(expr: Expr) -> Expr:
@@ -183,10 +183,10 @@ def _insert_compiler_marks(root: Expr, labels: dict[Expr, str], groups: dict[Exp
     def mark_region_end(node: Expr) -> Expr:
         return compiler_end(new[node], labels[node]) if node in labels else new[node]
 
-    def marked_operand(user: Expr, used: Expr) -> Expr:
-        plain = strip_compiler_marks(used)
+    def marked_operand(user: Expr, operand: Expr) -> Expr:
+        plain = strip_compiler_marks(operand)
         if isinstance(plain, (Op, Function)):
-            return used
+            return operand
         if plain in groups and groups[plain] == groups.get(user):
             return new[plain]
         return compiler_begin(mark_region_end(plain), labels[user]) if user in labels else mark_region_end(plain)
@@ -321,7 +321,7 @@ def _find_regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
                 node_region.inputs[used] = None
     if strip_compiler_marks(root) in region_by_node:
         region_by_node[strip_compiler_marks(root)].outputs[strip_compiler_marks(root)] = None
-    ends = [strip_compiler_marks(n) for n in post_order(root, is_not_a_scope) if is_call(n, compiler_end)]
+    ends = [strip_compiler_marks(n) for n in post_order(root, is_not_a_scope) if is_op_call(n, compiler_end)]
     for region in by_group.values():
         marked_first = dict.fromkeys(n for n in ends if n in region.outputs)
         region.outputs = marked_first | region.outputs
@@ -368,11 +368,11 @@ class _Partition:
             if node not in self.new and node in self.regions:
                 self._outline_region(self.regions[node])
             elif node not in self.new:
-                self.new[node] = map_children(node, self._replacement_of) if is_not_a_scope(node) else node
+                self.new[node] = map_children(node, self._replacement_of_operand) if is_not_a_scope(node) else node
         return self.new[strip_compiler_marks(root)]
 
-    def _replacement_of(self, used: Expr) -> Expr:
-        return self.new.get(strip_compiler_marks(used), used)
+    def _replacement_of_operand(self, operand: Expr) -> Expr:
+        return self.new.get(strip_compiler_marks(operand), operand)
 
     def _region_inputs_or_node_operands(self, node: Expr) -> list[Expr]:
         if node in self.regions:

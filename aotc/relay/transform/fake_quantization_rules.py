@@ -247,7 +247,7 @@ def _concatenate_quantized_operands(region: IntegerRegion, node: Call, target_ty
     parts = node.args[0]
     if not isinstance(parts, Tuple):
         raise IntegerRuleRefused("its operands are not written out", node)
-    given = [_byte_operand_or_none(region, part, target_type) for part in parts.fields]
+    given = [_integers_if_byte_of_target_dtype(region, part, target_type) for part in parts.fields]
     if require_op_of_call(node).name != "concatenate" or any(g is None for g in given):
         fresh = [_quantize_operand(region, part, target_type) for part in parts.fields]
         return typed_op_call(require_op_of_call(node), (Tuple(fresh),), node.attrs)
@@ -259,12 +259,14 @@ def _concatenate_quantized_operands(region: IntegerRegion, node: Call, target_ty
     return call_qnn_op("concatenate", data, *numbers, *scale_and_zero_point(target_type), axis=node.attrs["axis"])
 
 
-def _byte_operand_or_none(region: IntegerRegion, part: Expr, target_type: TensorAffineType) -> QuantizedExpr | None:
+def _integers_if_byte_of_target_dtype(
+    region: IntegerRegion, concatenated_operand: Expr, target_type: TensorAffineType
+) -> QuantizedExpr | None:
     """Return the 8-bit integers of one operand of a concatenation, if they have the wanted type;
     None otherwise.
     """
     try:
-        operand = region.exact_integers(part)
+        operand = region.exact_integers(concatenated_operand)
     except IntegerRuleRefused:
         return None
     return operand if operand.is_per_tensor_byte and operand.affine_type.dtype == target_type.dtype else None

@@ -32,7 +32,7 @@ from aotc.relay.transform.pass_base import (
     GraphMutator,
     WhyNot,
     as_op_call,
-    is_call,
+    is_op_call,
     record_rule_outcome,
     with_inferred_types,
 )
@@ -66,7 +66,7 @@ class _Unsigned(GraphMutator):
     scale_by_new_quantize: dict[Expr, Expr] = field(default_factory=dict, init=False)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
-        if is_call(old, _QUANTIZE) and self._is_convertible_to_uint8(old):
+        if is_op_call(old, _QUANTIZE) and self._is_convertible_to_uint8(old):
             new_quantize = typed_op_call(
                 require_op_of_call(new),
                 (*new.args[:2], _zero_point_plus_128(new)),
@@ -74,7 +74,7 @@ class _Unsigned(GraphMutator):
             )
             self.scale_by_new_quantize[new_quantize] = new_quantize.args[2]
             return new_quantize
-        if is_call(new, _DEQUANTIZE) and new.args[0] in self.scale_by_new_quantize:
+        if is_op_call(new, _DEQUANTIZE) and new.args[0] in self.scale_by_new_quantize:
             return typed_op_call(
                 require_op_of_call(new), (*new.args[:2], self.scale_by_new_quantize[new.args[0]]), new.attrs
             )
@@ -122,9 +122,9 @@ class _Absorb(GraphMutator):
 
     def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
         inside, node = self.region.inside, as_op_call(new)
-        if node is not None and is_call(node, _QUANTIZE):
+        if node is not None and is_op_call(node, _QUANTIZE):
             return self._compute_quantize_call_on_integers(node)
-        if is_call(new, _DEQUANTIZE) or any(c in inside for c in children(new)):
+        if is_op_call(new, _DEQUANTIZE) or any(c in inside for c in children(new)):
             inside.add(new)
         return new if node is None or node not in inside else self._compute_contraction_on_integers(node)
 
@@ -167,7 +167,7 @@ class _Absorb(GraphMutator):
         except IntegerRuleRefused as refused:
             self._record_refusal(refused, time.perf_counter() - start)
             return None
-        root = node.args[0] if is_call(node, _QUANTIZE) else node
+        root = node.args[0] if is_op_call(node, _QUANTIZE) else node
         record_rule_outcome(self._integer_rule_name_for_report(root), replacement, time.perf_counter() - start)
         return replacement
 
@@ -208,7 +208,7 @@ class FakeQuantizationToInteger(FunctionPass):
     opt_level: ClassVar[int] = 0
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        if not any(is_call(n, _DEQUANTIZE) for n in post_order(function)):
+        if not any(is_op_call(n, _DEQUANTIZE) for n in post_order(function)):
             return function
         return _Absorb(self).visit_function(self.convert_int8_to_uint8_if_requested(function))
 
@@ -242,5 +242,5 @@ def _reason_call_was_left_in_float(node: Call, absorb: _Absorb) -> str:
     """
     if require_op_of_call(node).name.startswith("qnn."):
         return ""
-    reads_quantized = any(is_call(a, _DEQUANTIZE) for a in node.args)
+    reads_quantized = any(is_op_call(a, _DEQUANTIZE) for a in node.args)
     return absorb.refusal_reasons.get(node, _PARTLY_QUANTIZED_REASON if reads_quantized else "")

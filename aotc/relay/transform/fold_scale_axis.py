@@ -33,7 +33,7 @@ from aotc.relay.op.layout import Layout
 from aotc.relay.op.shape import reshape, squeeze
 from aotc.relay.transform.expand_ops import expand_vector_along_axis
 from aotc.relay.transform.fold_constant import FoldConstant
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, as_op_call, is_call, rebuild_call
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, as_op_call, is_op_call, rebuild_call
 from aotc.relay.transform.simplify_expr import VIEWS
 
 _ANCHORS: Final = (conv1d, conv2d, conv3d, dense)
@@ -299,7 +299,7 @@ class _Backward(_Fold):
         if node is None or self.counts.get(expr, 1) != 1 or max_depth == 0:
             return None
         with span_scope(merge_spans([node.span, self.origin])):
-            if is_call(node, *_ANCHORS):
+            if is_op_call(node, *_ANCHORS):
                 return scale_output_channels(node, scale, self.only_constants)
             return self._push_scale_through(node, scale, max_depth - 1)
 
@@ -307,17 +307,17 @@ class _Backward(_Fold):
         """Push a scale through an operator into its operands; return the new call, or None if they
         cannot absorb it.
         """
-        if is_call(node, *_SUMS):
+        if is_op_call(node, *_SUMS):
             return self._push_scale_through_sum(node, scale, max_depth)
         args, data = list(node.args), node.args[0]
-        if is_call(node, *_SIGN_DEPENDENT_OPERATORS) and not scale.is_every_scale_factor_positive:
+        if is_op_call(node, *_SIGN_DEPENDENT_OPERATORS) and not scale.is_every_scale_factor_positive:
             return None
-        if is_call(node, "multiply"):  # the constant factor stays where it is
+        if is_op_call(node, "multiply"):  # the constant factor stays where it is
             product = _match_constant_product(node)
             if product is None:
                 return None
             data = product[0]
-        if is_call(node, "nn.bias_add"):
+        if is_op_call(node, "nn.bias_add"):
             axis = node.attrs["axis"] % tensor_type_of(data).rank
             if (self.only_constants and not isinstance(args[1], Constant)) or scale.axes not in ((), (axis,)):
                 return None
@@ -377,7 +377,7 @@ class _Forward(_Fold):
             if not all(self._can_absorb_or_pass_scale(user, source, scale) for user, source in pairs):
                 return
             changes.update((user, None) for user, _ in pairs)
-            layer = {user: None for user, _ in pairs if not is_call(user, *_ANCHORS)}
+            layer = {user: None for user, _ in pairs if not is_op_call(user, *_ANCHORS)}
             if not layer:
                 break
         else:
@@ -385,7 +385,7 @@ class _Forward(_Fold):
         if changes:
             self.dropped.add(node)
             for user in changes:
-                if not is_call(user, *_SIGN_DEPENDENT_OPERATORS, "multiply"):
+                if not is_op_call(user, *_SIGN_DEPENDENT_OPERATORS, "multiply"):
                     self.scales[user].append(scale)
 
     def _can_absorb_or_pass_scale(self, user: Expr, source: Expr, scale: Scale) -> bool:
@@ -395,12 +395,12 @@ class _Forward(_Fold):
         node = as_op_call(user, *_ANCHORS, "multiply", *_SUMS, *_SIGN_DEPENDENT_OPERATORS)
         if node is None or not self.users.get(user):
             return False
-        if is_call(node, *_SIGN_DEPENDENT_OPERATORS):
+        if is_op_call(node, *_SIGN_DEPENDENT_OPERATORS):
             return scale.is_every_scale_factor_positive
-        if is_call(node, "multiply"):
+        if is_op_call(node, "multiply"):
             product = _match_constant_product(node)
             return product is not None and product[0] is source
-        if is_call(node, *_SUMS):
+        if is_op_call(node, *_SUMS):
             other = node.args[1] if node.args[0] is source else node.args[0]
             return node.checked_type == source.checked_type and self._is_addend_divisible_by_scale(other, scale, source)
         data, weight = node.args
@@ -422,11 +422,11 @@ class _Forward(_Fold):
             return new.args[0 if _constant_or_reshaped_value(old.args[0]) is None else 1]
         with span_scope(new.span):
             for scale in self.scales.get(old, ()):
-                new = self._apply_scale_removed_from_operand(old, new, scale)
+                new = self._compensate_call_for_removed_scale(old, new, scale)
         return new
 
-    def _apply_scale_removed_from_operand(self, old: Call, node: Call, scale: Scale) -> Call:
-        if is_call(node, *_SUMS):
+    def _compensate_call_for_removed_scale(self, old: Call, node: Call, scale: Scale) -> Call:
+        if is_op_call(node, *_SUMS):
             divisor = scale.scale_factors_broadcast_along_axes(scale.axes, node)
             # an operand of the full type is scaled by its own rewriting
             whole = [not isinstance(x, Constant) and x.checked_type == old.checked_type for x in old.args]

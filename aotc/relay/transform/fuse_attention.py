@@ -200,7 +200,7 @@ class _Fuse(GraphMutator):
         signature = FusedSignature()
         inside: dict[Expr, Expr] = {}
 
-        def map_into_function(expr: Expr) -> Expr:
+        def operand_inside_fused_function(expr: Expr) -> Expr:
             if expr in inside or isinstance(expr, Op):
                 return inside.get(expr, expr)
             if isinstance(expr, Constant) and uniform_value_of_constant(expr) is not None:
@@ -209,6 +209,6 @@ class _Fuse(GraphMutator):
 
         for node in post_order(old, lambda n: n in members):
             if node in members:
-                inside[node] = map_children(node, map_into_function)
+                inside[node] = map_children(node, operand_inside_fused_function)
                 signature.members.append(node)
         return call_new_primitive_function(inside[old], old, signature)

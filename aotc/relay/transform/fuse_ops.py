@@ -152,7 +152,7 @@ class _ForwardGraph:
             _set_post_dominator(node)
             node.group = _Group(node.pattern, node.ref, node.pattern is OpPattern.OUT_ELEMWISE_FUSABLE, [node.ref])
 
-    def _mark_needed_outside_dataflow(self, *exprs: Expr) -> None:
+    def _mark_exprs_used_outside_dataflow(self, *exprs: Expr) -> None:
         for expr in exprs:
             self.by_ref[expr].external = True
 
@@ -175,26 +175,26 @@ class _ForwardGraph:
                     if isinstance(item.checked_type, TensorType):
                         self.by_ref[item].outputs.append((node, OpPattern.INJECTIVE))
                     else:
-                        self._mark_needed_outside_dataflow(item)
+                        self._mark_exprs_used_outside_dataflow(item)
             case TupleGetItem(tuple_value=value):
                 if self._is_tuple_of_tensors(value):
                     node.pattern = OpPattern.INJECTIVE
                     self.by_ref[value].outputs.append((node, OpPattern.INJECTIVE))
                 else:
-                    self._mark_needed_outside_dataflow(value)
+                    self._mark_exprs_used_outside_dataflow(value)
             case Constant():
                 inside = self.link_params or _is_inlinable_constant(node.ref)
                 node.pattern = OpPattern.ELEMWISE if inside else OpPattern.OPAQUE
             case _ if not is_fused_or_external_function(
                 node.ref
             ):  # results of bodies and branches; variables have no children
-                self._mark_needed_outside_dataflow(*children(node.ref))
+                self._mark_exprs_used_outside_dataflow(*children(node.ref))
 
     def _add_edges_to_call(self, node: _Node, call: Call) -> None:
         if isinstance(call.op, Op):
             node.pattern = call.op.pattern
         else:
-            self._mark_needed_outside_dataflow(call.op)
+            self._mark_exprs_used_outside_dataflow(call.op)
         result = call.checked_type
         for arg in call.args:
             edge, ty = node.pattern, arg.checked_type
@@ -289,7 +289,7 @@ def _nodes_to_merge(node: _Node, phase: int) -> list[_Node]:
     pattern, parent = node.group.pattern, node.parent
     if pattern is OpPattern.OPAQUE or parent is None:
         return []
-    if node.root_group.anchored and _is_narrow_before_widening(node):
+    if node.root_group.anchored and _should_end_group_before_widening(node):
         return []
     into_tuple = parent.group.pattern is OpPattern.TUPLE
     limits: _PatternLimits | None = None
@@ -300,7 +300,7 @@ def _nodes_to_merge(node: _Node, phase: int) -> list[_Node]:
     return [] if limits is None else _path_nodes_within_pattern_limits(node, parent, limits)
 
 
-def _is_narrow_before_widening(node: _Node) -> bool:
+def _should_end_group_before_widening(node: _Node) -> bool:
     """Return True if fusion should stop at a node whose successors only widen it before another
     anchor's group.
 

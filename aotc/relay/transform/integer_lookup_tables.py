@@ -104,7 +104,7 @@ def _require_uniform_value_as_scalar(expr: Expr, root: Call) -> Constant:
     return Constant(np.asarray(value))
 
 
-def _source_and_values_of_dequantized_leaves(region: IntegerRegion, root: Call) -> tuple[Expr, dict[Expr, Constant]]:
+def _byte_source_and_tabulated_leaf_values(region: IntegerRegion, root: Call) -> tuple[Expr, dict[Expr, Constant]]:
     """Return the one 8-bit tensor of which `root` is an elementwise function, and the value of each
     dequantized tensor in it for all 256 values of that tensor.
 
@@ -140,7 +140,7 @@ def _source_and_values_of_dequantized_leaves(region: IntegerRegion, root: Call) 
     every = all_byte_values(str(tensor_type_of(source).dtype))
     values = {}
     for node, leaf in leaves.items():
-        stored = _substitute_all_values(leaf.expr, source, every)
+        stored = _substitute_all_byte_values(leaf.expr, source, every)
         real = constant_value_or_none(call_qnn_op("dequantize", stored, *scale_and_zero_point(leaf.affine_type)))
         assert real is not None
         values[node] = Constant(real)
@@ -166,7 +166,7 @@ def call_as_table_lookup(region: IntegerRegion, node: Call, target_type: TensorA
     """
     if not target_type.is_per_tensor or target_type.dtype not in BYTE_DTYPES:
         raise IntegerRuleRefused("its result is no tensor of 8 bits with one scale", node)
-    source, leaves = _source_and_values_of_dequantized_leaves(region, node)
+    source, leaves = _byte_source_and_tabulated_leaf_values(region, node)
     values = _evaluate_elementwise(node, leaves)
     return apply_by_lookup_table(source, lambda _: _quantize_constant(values, target_type).data)
 
@@ -244,7 +244,7 @@ def binary_call_as_table_lookup(node: Call) -> Expr:
         return node
     x = shared[-1]
     every = all_byte_values(str(tensor_type_of(x).dtype))
-    operands = [_substitute_all_values(arg, x, every) for arg in (left, right)]
+    operands = [_substitute_all_byte_values(arg, x, every) for arg in (left, right)]
     value = constant_value_or_none(typed_op_call(require_op_of_call(node), [*operands, *node.args[2:]], node.attrs))
     return node if value is None else apply_by_lookup_table(x, lambda _: value)
 
@@ -279,7 +279,7 @@ def _only_varying_operand(expr: Expr) -> Expr | None:
     return first if is_unary and all(map(_is_uniform_constant, rest)) else None
 
 
-def _substitute_all_values(arg: Expr, x: Expr, all_values: Constant) -> Expr:
+def _substitute_all_byte_values(arg: Expr, x: Expr, all_values: Constant) -> Expr:
     """Return an operand with the 8-bit tensor `x` replaced by the constant `all_values`, which
     holds all of its values.
     """
@@ -290,5 +290,5 @@ def _substitute_all_values(arg: Expr, x: Expr, all_values: Constant) -> Expr:
     node = as_op_call(arg)
     assert node is not None
     return typed_op_call(
-        require_op_of_call(node), [_substitute_all_values(a, x, all_values) for a in node.args], node.attrs
+        require_op_of_call(node), [_substitute_all_byte_values(a, x, all_values) for a in node.args], node.attrs
     )

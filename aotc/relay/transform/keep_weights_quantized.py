@@ -181,4 +181,4 @@ def _dense_bits_arguments_and_attrs(
         return None
     exact = PassContext.current().get_config("compile.accuracy", "fast") != "fast"
     attrs = {"units": units, "bits": packed_weights.bits, "block_size": block, "scale_first": exact}
-    return [Constant(part) for part in packed_weights.operator_arguments], attrs
+    return [Constant(part) for part in packed_weights.weight_scale_and_zero_arrays], attrs

@@ -57,13 +57,13 @@ def _post_order_through_let_values(root: Expr, values: Mapping[Expr, Expr]) -> I
     place of the variables.
     """
 
-    def dependencies(node: Expr) -> tuple[Expr, ...]:
+    def dependencies_through_let_values(node: Expr) -> tuple[Expr, ...]:
         meant = _replacement_of_eliminated_let(node, values)
         if meant is not None:
             return (meant,)
         return children(node) if is_not_primitive_function(node) else ()
 
-    return depth_first_post_order([root], dependencies)
+    return depth_first_post_order([root], dependencies_through_let_values)
 
 
 @dataclass(frozen=True, repr=False)

@@ -65,7 +65,7 @@ class StoreNarrow(FunctionPass):
     def rewrite_function_body(self, function: Function) -> Function:
         rewriter = _Rewriter(self.target, self.max_args, users(function))
         for node in post_order(function, is_not_primitive_function):
-            rewriter.rewrite_node(node)
+            rewriter.record_rewritten_node(node)
         return require_function(rewriter.new[function])
 
 
@@ -93,7 +93,7 @@ class _KernelCall:
         """Return the parameters of the kernel whose arguments are constants."""
         return {param for param, arg in self.args.items() if isinstance(arg, Constant)}
 
-    def build_call(self) -> Call:
+    def build_call_with_needed_params(self) -> Call:
         """Return the call of a function with this body and only the parameters that it needs."""
         needed = set(post_order(self.body))
         args = {param: arg for param, arg in self.args.items() if param in needed}
@@ -136,7 +136,7 @@ class _Rewriter:
     new: dict[Expr, Expr] = field(default_factory=dict)
     tails: dict[Expr, _Tail] = field(default_factory=dict)
 
-    def rewrite_node(self, node: Expr) -> None:
+    def record_rewritten_node(self, node: Expr) -> None:
         if not _is_kernel_call(node):
             self.new[node] = map_children(node, self.new.__getitem__) if is_not_primitive_function(node) else node
             return
@@ -147,7 +147,7 @@ class _Rewriter:
             self.tails[node] = _split_kernel_after_node(kernel, cut)
         else:
             same = len(kernel.args) == len(node.args) and all(map(operator.is_, kernel.args.values(), node.args))
-            self.new[node] = node if same else kernel.build_call()
+            self.new[node] = node if same else kernel.build_call_with_needed_params()
 
     def _inline_tails_of_arguments(self, kernel: _KernelCall) -> _KernelCall:
         """Return a kernel with rewritten arguments; its body computes the trailing operations of
@@ -218,7 +218,7 @@ def _split_kernel_after_node(kernel: _KernelCall, node: Expr) -> _Tail:
     var = Var("narrow", type_of(node))
     body = _replace_node(kernel.body, node, var)
     free = [n for n in post_order(body) if isinstance(n, Var) and n is not var]
-    stored = kernel.args[node] if isinstance(node, Var) else replace(kernel, body=node).build_call()
+    stored = kernel.args[node] if isinstance(node, Var) else replace(kernel, body=node).build_call_with_needed_params()
     return _Tail(stored, var, body, {v: kernel.args[v] for v in free})
 
 

@@ -60,7 +60,7 @@ from aotc.relay.transform.user_alter_layout import apply_registered_layouts
 from aotc.tir import BYTES_PER_DOT, FILTER_EXTENT, INT8_DTYPES, SUPPORTED_OUTPUT_TILES, C, Target
 from aotc.tir.schedule.algorithms.cpu_recurrence import columns_per_weight_block, hidden_units_per_weight_block
 from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3
-from aotc.tir.schedule.contraction import weight_packing_block
+from aotc.tir.schedule.contraction import weight_packing_block_size
 
 #: Smallest number of output positions of a convolution whose loop over taps may be outside of the
 #: loop over input channels.
@@ -242,7 +242,7 @@ def _output_channel_block_size(
     dtype, inputs = tensor_type_of(call).dtype, tensor_type_of(call.args[0]).shape[-1]
     columns = numel(outer_extents) if is_static(outer_extents) else 0
     pitch = inputs * dtype.itemsize if channels_last and isinstance(inputs, int) else 0
-    return weight_packing_block(channels, target, dtype, output_positions=columns, position_pitch_bytes=pitch)
+    return weight_packing_block_size(channels, target, dtype, output_positions=columns, position_pitch_bytes=pitch)
 
 
 def _evaluate_packed_weight_if_large(packed: Call) -> Expr:
@@ -451,7 +451,7 @@ def _profitable_winograd_options(
     these convolutions.
     """
     outputs, channels = weight.data.shape[:2]
-    if weight_packing_block(outputs, target, "float32") == 0:
+    if weight_packing_block_size(outputs, target, "float32") == 0:
         return
     direct = sum(estimated_winograd_or_direct_cycles(call, channels, 0, target) for call in calls)
     for tile in SUPPORTED_OUTPUT_TILES:

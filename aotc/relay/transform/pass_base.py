@@ -154,7 +154,7 @@ class GraphMutator(Mutator):
         return is_not_primitive_function(node)
 
 
-def is_call(expr: Expr, *ops: Op | str) -> bool:
+def is_op_call(expr: Expr, *ops: Op | str) -> bool:
     """Return True if `expr` is an operator call, of one of `ops` (operators or names) if any are
     given.
     """
@@ -165,7 +165,7 @@ def as_op_call(expr: Expr, *ops: Op | str) -> Call | None:
     """Return `expr` if it is a call of one of the operators, or of any operator if none are given;
     else None.
     """
-    return expr if isinstance(expr, Call) and is_call(expr, *ops) else None
+    return expr if isinstance(expr, Call) and is_op_call(expr, *ops) else None
 
 
 def uniform_value_of_constant(expr: Expr) -> Any:

@@ -47,7 +47,7 @@ from aotc.relay.graph_api import (
 from aotc.relay.op.layout import may_zero_pad_blocks
 from aotc.relay.op.qnn.quant_params import constant_value_or_none
 from aotc.relay.transform.fake_quantization_to_integer import convert_int8_to_uint8
-from aotc.relay.transform.pass_base import WhyNot, as_op_call, is_call, with_inferred_types
+from aotc.relay.transform.pass_base import WhyNot, as_op_call, is_op_call, with_inferred_types
 from aotc.relay.transform.select_signedness import flip_sign_bit
 
 #: Data types that can be requested for inputs and outputs.
@@ -298,7 +298,7 @@ class _Edges:
         """
         name = "qnn.quantize" if current_dtype.is_float else "qnn.dequantize"
         ends = self._readers_behind_element_moves(param)
-        other_readers = [r for r, x in ends if not is_call(r, name) or children(r)[1] is not x]
+        other_readers = [r for r, x in ends if not is_op_call(r, name) or children(r)[1] is not x]
         reader_text = describe_node_for_message(other_readers[0]) if other_readers else ""
         if param in self._results:
             reader_text = reader_text or "an output"
@@ -331,7 +331,7 @@ class _Edges:
         if current_dtype.is_float:
             names = ["qnn.dequantize"]
         source, moves = _source_and_element_moves(node)
-        if is_call(source, *names):
+        if is_op_call(source, *names):
             return _quantization_of_call(source, _integers_before_dequantize(source), bool(moves))
         names_text = " or ".join(names)
         return WhyNot(f"it comes from {describe_node_for_message(source)}, not from {names_text}")
@@ -345,10 +345,10 @@ class _Edges:
         body = self._results[0]
         if isinstance(main.body, Tuple):
             body = Tuple(self._results, main.body.span)
-        body = rewrite_bottom_up(body, self._rewrite_node)
+        body = rewrite_bottom_up(body, self._replace_node_using_converted_input)
         return replace(main, params=tuple(self._params), body=body, ret_type=None)
 
-    def _rewrite_node(self, old: Expr, new: Expr) -> Expr:
+    def _replace_node_using_converted_input(self, old: Expr, new: Expr) -> Expr:
         """Return a node over the model's new inputs; a removed qnn.quantize is replaced by its
         operand.
         """

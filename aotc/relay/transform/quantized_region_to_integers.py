@@ -19,7 +19,7 @@ import numpy as np
 from aotc.ir import DType, frozen, get_op
 from aotc.relay.expr import Call, Constant, Expr, Tuple, TupleGetItem, tensor_type_of, tuple_item, typed_op_call
 from aotc.relay.op.qnn.quant_params import constant_value_or_none
-from aotc.relay.transform.pass_base import is_call
+from aotc.relay.transform.pass_base import is_op_call
 from aotc.relay.visitor import children, depth_first_post_order
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -251,7 +251,7 @@ class IntegerRegion:
         """Return the operands whose integer form must be computed before that of `node`, to avoid
         deep recursion.
         """
-        inside = node in self.inside and not is_call(node, "qnn.dequantize")
+        inside = node in self.inside and not is_op_call(node, "qnn.dequantize")
         return [c for c in children(node) if c in self.inside and c not in self._known] if inside else []
 
     def _cache_exact_integers(self, node: Expr) -> None:

@@ -35,7 +35,7 @@ from aotc.relay.op.binary_elementwise import add, bitwise_xor
 from aotc.relay.op.cast_clip_prelu import cast
 from aotc.relay.op.layout import may_zero_pad_blocks
 from aotc.relay.op.qnn.quant_params import call_or_fold_constants
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, as_op_call, is_call, uniform_value_of_constant
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, as_op_call, is_op_call, uniform_value_of_constant
 from aotc.relay.visitor import post_order
 from aotc.tir import C, Target
 
@@ -78,10 +78,10 @@ def _match_sign_bit_flip(node: Call) -> Expr | None:
     for other nodes.
     """
     steps = ("cast", "bitwise_xor")
-    inner = as_op_call(node.args[0], *steps) if is_call(node, *steps) else None
+    inner = as_op_call(node.args[0], *steps) if is_op_call(node, *steps) else None
     if inner is None or inner.op is node.op:
         return None
-    bit = (inner if is_call(node, "cast") else node).args[1]
+    bit = (inner if is_op_call(node, "cast") else node).args[1]
     old, new = map(tensor_type_of, (inner.args[0], node))
     fits = old.shape == new.shape and _OPPOSITE_SIGNEDNESS.get(str(old.dtype)) == new.dtype
     return inner.args[0] if fits and uniform_value_of_constant(bit) == _SIGN_BIT else None

@@ -55,9 +55,9 @@ class ShareKernels(FunctionPass):
         primitive = dict.fromkeys(op for op in called if isinstance(op, Function) and op.is_primitive)
         shared: dict[Expr, _SharedFunction] = {}
         for group in _groups_equal_up_to_scalars(primitive):
-            shared.update(_share_function(group))
+            shared.update(_shared_function_of_each_member(group))
 
-        def pass_scalars(_: Expr, new: Expr) -> Expr:
+        def append_scalar_arguments_to_call(_: Expr, new: Expr) -> Expr:
             if not isinstance(new, Call) or new.op not in shared:
                 return new
             replacement = shared[new.op]
@@ -65,7 +65,7 @@ class ShareKernels(FunctionPass):
             return Call(replacement.function, args, span=new.span, checked_type=new.checked_type)
 
         return (
-            require_function(rewrite_bottom_up(function, pass_scalars, is_not_primitive_function))
+            require_function(rewrite_bottom_up(function, append_scalar_arguments_to_call, is_not_primitive_function))
             if shared
             else function
         )
@@ -86,7 +86,7 @@ def _groups_equal_up_to_scalars(functions: Iterable[Function]) -> list[list[Func
     by_hash: dict[int, list[tuple[Function, list[Function]]]] = {}
     for function in functions:
         operands = _replaceable_scalar_operands(function)
-        placeholders = {operand: _placeholder(operand) for operand in operands}
+        placeholders = {operand: _placeholder_constant_like_operand(operand) for operand in operands}
         skeleton = _replace_operands(function, placeholders) if placeholders else function
         groups = by_hash.setdefault(structural_hash(skeleton), [])
         equal = next((group for other, group in groups if structural_equal(other, skeleton, exact=True)), None)
@@ -130,12 +130,12 @@ def _constant_operand(operand: _ScalarOperand) -> Constant:
     return constant
 
 
-def _placeholder(operand: _ScalarOperand) -> Constant:
+def _placeholder_constant_like_operand(operand: _ScalarOperand) -> Constant:
     """Return a constant of the operand's dtype that replaces it where functions are compared."""
     return Constant(np.full_like(_constant_operand(operand).data, 7))
 
 
-def _share_function(group: Sequence[Function]) -> dict[Expr, _SharedFunction]:
+def _shared_function_of_each_member(group: Sequence[Function]) -> dict[Expr, _SharedFunction]:
     """Return the replacement of each function of a group, whose functions are equal apart from
     scalar operands; {} if the scalars are equal as well, or more than _MAX_SCALAR_PARAMETERS of
     them differ.

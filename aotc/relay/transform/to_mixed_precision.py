@@ -37,7 +37,7 @@ from aotc.relay.expr import (
 from aotc.relay.expr import typed_op_call as node_of
 from aotc.relay.graph_api import IRModule, children, global_uses, with_children
 from aotc.relay.op.cast_clip_prelu import cast
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_call
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_op_call
 
 KEEP_OUTPUT_DTYPE_CONFIG: Final = "relay.ToMixedPrecision.keep_orig_output_dtype"
 FULL_PRECISION_DTYPE: Final = DType("float32")
@@ -175,7 +175,7 @@ class _Reduce(GraphMutator):
         arg_types = [self._type_in_reduced_precision(type_of(o)) for o in old.args]
         args = tuple(map(self.convert_to_type, new.args, arg_types))
         result = node_of(op, args, self._attrs_in_reduced_precision(new.attrs), new.span)
-        if is_call(result, "cast") and type_of(args[0]) == result.checked_type:
+        if is_op_call(result, "cast") and type_of(args[0]) == result.checked_type:
             return args[0]
         if result.checked_type != old.checked_type or not hasattr(new.attrs, "out_dtype"):
             return result

@@ -65,9 +65,9 @@ from aotc.tir.stmt import (
     Sync,
     all_exprs_in_stmt,
     block_stmts_or_self,
+    direct_child_stmts,
     forall,
     modified_vars_and_buffers,
-    stmt_children,
 )
 
 #: Threads per row of an inner nest of rows.
@@ -210,7 +210,7 @@ def _estimated_statements_per_thread(stmt: Stmt, threads_per_row: int, ranges: R
             return max(0, rounds) * _estimated_statements_per_thread(
                 stmt.body, threads_per_row, ranges_inside_loops([stmt], ranges)
             )
-        case _ if inner := stmt_children(stmt):
+        case _ if inner := direct_child_stmts(stmt):
             return sum(_estimated_statements_per_thread(s, threads_per_row, ranges) for s in inner)
     return 1
 
@@ -337,7 +337,7 @@ class RowMapping:
             lane, self.each, thread_arrays, [number < extent] if extent % self.rows else [], inner, left
         )
         body = Block(
-            writer.insert_barriers_between(
+            writer.stmts_of_one_thread_with_barriers(
                 block_stmts_or_self(replace_buffers_with_offsets(self.row.nest.body, places))
             )
         )
@@ -405,7 +405,7 @@ class _RowThreadWriter:
     stored: set[Buffer] = field(default_factory=set)
     loaded: set[Buffer] = field(default_factory=set)
 
-    def insert_barriers_between(self, stmts: Sequence[Stmt]) -> list[Stmt]:
+    def stmts_of_one_thread_with_barriers(self, stmts: Sequence[Stmt]) -> list[Stmt]:
         """Return the statements of one thread, with barriers where a statement reads or overwrites
         memory that another thread of the block accessed.
         """
@@ -419,7 +419,10 @@ class _RowThreadWriter:
                     replace(
                         stmt,
                         body=Block(
-                            (*self.insert_barriers_between(block_stmts_or_self(stmt.body)), self.emit_barrier())
+                            (
+                                *self.stmts_of_one_thread_with_barriers(block_stmts_or_self(stmt.body)),
+                                self.emit_barrier(),
+                            )
                         ),
                     )
                 )

@@ -25,8 +25,8 @@ from aotc.tir import (
     MemoryEffects,
     Stmt,
     ThreadSharedAccesses,
+    direct_exprs_of_stmt,
     elements_always_written,
-    stmt_exprs,
     walk_stmts,
     written_buffers,
 )
@@ -49,9 +49,9 @@ from aotc.tir.stmt import (
     Store,
     While,
     block_stmts_or_self,
+    direct_child_stmts,
     modified_vars_and_buffers,
     rebuild_stmt,
-    stmt_children,
 )
 
 _INDEX_ZERO: Final[Expr] = Const(0, INDEX)
@@ -180,7 +180,7 @@ def executed_statement_count(stmt: Stmt) -> int:
     total, stack = 0, [(stmt, 1)]
     while stack:
         node, times = stack.pop()
-        inner = stmt_children(node)
+        inner = direct_child_stmts(node)
         total += 0 if inner else times
         if isinstance(node, (For, While)):
             times *= (len(constant_loop_range(node)) if isinstance(node, For) else 0) or MAX_STATEMENTS_OF_ONE_THREAD
@@ -256,7 +256,9 @@ def _do_intervals_of_buffers_overlap(
 
 def _vars_and_buffers_read(stmts: Iterable[Stmt]) -> set[Var | Buffer]:
     """Return the registers and buffers that some statements read."""
-    return {m for stmt in stmts for s in walk_stmts(stmt) for e in stmt_exprs(s) for m in vars_and_buffers_in(e)}
+    return {
+        m for stmt in stmts for s in walk_stmts(stmt) for e in direct_exprs_of_stmt(s) for m in vars_and_buffers_in(e)
+    }
 
 
 def _split_and_pass_registers_in_memory(kernel: Kernel) -> list[KernelPart] | None:

@@ -34,7 +34,19 @@ from aotc.tir import (
 )
 from aotc.tir.device.kernel_fission import ParallelNest
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Sync, map_exprs, stmt_exprs, walk_stmts
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Stmt,
+    Store,
+    Sync,
+    direct_exprs_of_stmt,
+    map_exprs,
+    walk_stmts,
+)
 
 #: Rows and columns of a tile.
 _TILE_SIDE: Final = 32
@@ -72,7 +84,7 @@ class TransposingLoads:
         for stmt in body.stmts:
             loads = [
                 load
-                for e in stmt_exprs(stmt)
+                for e in direct_exprs_of_stmt(stmt)
                 for load in _unconditional_loads(e)
                 if isinstance(stmt, (Declare, Assign, Store))
             ]

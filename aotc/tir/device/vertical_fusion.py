@@ -242,14 +242,14 @@ class _AppendPoint:
         """Return the ways to group blocks, as (size, stride): `size` blocks whose indices are
         `stride` apart; small groups first.
         """
-        divisors = set(self._constants_dividing_block_index())
+        divisors = set(self._constants_block_index_is_divided_by())
         near = {(size, 1) for size in (1, *divisors, self.count) if self.count % size == 0}
         far = {(self.count // n, n) for n in divisors if self.count % n == 0}
         if self.number is not self.blocks.var:
             far = set()
         return sorted(near | far)
 
-    def _constants_dividing_block_index(self) -> Iterator[int]:
+    def _constants_block_index_is_divided_by(self) -> Iterator[int]:
         """Yield the constants by which the kernel divides the index of its thread block, as
         candidates for group sizes.
         """
@@ -284,7 +284,7 @@ class _FusedPair:
         a, b, level = self.a.kernel, self.b.kernel, self.level
         places = self.map_second_kernel_params_to_buffers()
         alone = [x for x in b.inputs if places[x][0] is x]
-        shared = self.reuse_first_kernel_shared_memory(places)
+        shared = self.reuse_shared_memory_return_unfit_arrays(places)
         group = level.number if self.size == 1 else Var("group")
         turn = Var("round")
         last = inline_kernel_thread_body(b, group * self.rounds + turn, level.threads.var, places)
@@ -349,7 +349,7 @@ class _FusedPair:
                     offsets[param] = buffer, as_expr(first)
         return offsets
 
-    def reuse_first_kernel_shared_memory(self, buffer_offsets: BufferOffsets) -> list[Buffer]:
+    def reuse_shared_memory_return_unfit_arrays(self, buffer_offsets: BufferOffsets) -> list[Buffer]:
         """Assign the shared-memory arrays of the second kernel to the memory of the first kernel's
         arrays, which are unused by then.
 

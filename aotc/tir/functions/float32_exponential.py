@@ -14,7 +14,7 @@ from aotc.tir.functions.double_float32 import (
     fast_two_sum,
     float32_to_bits,
 )
-from aotc.tir.functions.float32_functions import ROUND_TO_INTEGER_SHIFTER, multiply_by_power_of_2
+from aotc.tir.functions.float32_functions import ROUND_TO_INTEGER_SHIFTER, multiply_by_power_of_2_in_low_bits
 
 
 def _reduce_exp_argument(y: Expr) -> tuple[Expr, Expr, Expr]:
@@ -39,7 +39,7 @@ def exp2(x: Expr) -> Expr:
     t = y + ROUND_TO_INTEGER_SHIFTER
     r = y - (t - ROUND_TO_INTEGER_SHIFTER)
     p = evaluate_polynomial_by_horner(r, "1.546288e-4 1.3390984e-3 9.6180625e-3 5.5503596e-2 2.4022651e-1 6.9314718e-1")
-    return multiply_by_power_of_2(p * r + 1.0, t)
+    return multiply_by_power_of_2_in_low_bits(p * r + 1.0, t)
 
 
 def expm1(x: Expr) -> Expr:

@@ -36,7 +36,7 @@ def _exp_mantissa_and_exponent(y: Expr) -> tuple[Expr, Expr]:
     return ((p * r) * r + r) + 1.0, t
 
 
-def multiply_by_power_of_2(p: Expr, t: Expr) -> Expr:
+def multiply_by_power_of_2_in_low_bits(p: Expr, t: Expr) -> Expr:
     """Return p * 2^n by two multiplications, as n, the low bits of t, may exceed the exponent range
     of normal numbers.
     """
@@ -46,7 +46,7 @@ def multiply_by_power_of_2(p: Expr, t: Expr) -> Expr:
 
 
 def exp(x: Expr) -> Expr:
-    return multiply_by_power_of_2(*_exp_mantissa_and_exponent(minimum(maximum(x, -104.0), 89.0)))
+    return multiply_by_power_of_2_in_low_bits(*_exp_mantissa_and_exponent(minimum(maximum(x, -104.0), 89.0)))
 
 
 def exp_without_subnormals(y: Expr) -> Expr:
@@ -75,11 +75,11 @@ def log(x: Expr) -> Expr:
     return add_log_special_cases(x, (f + (p - s * 0.5)) + e * 0.693359375)
 
 
-def add_log_special_cases(x: Expr, y: Expr) -> Expr:
-    """Return a logarithm of x with its special cases; `y` is the result for finite x > 0."""
-    y = select(x > MAX_FLOAT32, x, y)
-    y = select(x.equal(0.0), -INFINITY, y)
-    return select(x >= 0.0, y, NAN)
+def add_log_special_cases(x: Expr, finite_log: Expr) -> Expr:
+    """Return a logarithm of x with its special cases; `finite_log` is the result for finite x > 0."""
+    finite_log = select(x > MAX_FLOAT32, x, finite_log)
+    finite_log = select(x.equal(0.0), -INFINITY, finite_log)
+    return select(x >= 0.0, finite_log, NAN)
 
 
 def tanh(x: Expr) -> Expr:

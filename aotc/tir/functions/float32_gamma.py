@@ -24,7 +24,7 @@ from aotc.tir.functions.double_float32 import (
     fast_two_sum,
     float32_to_bits,
 )
-from aotc.tir.functions.float32_functions import multiply_by_power_of_2
+from aotc.tir.functions.float32_functions import multiply_by_power_of_2_in_low_bits
 from aotc.tir.functions.float32_power import exp2_of_pair, log2_as_pair
 
 #: Bound from which on z - 1/2 rounds to z, and adding numbers below 100 has no effect.
@@ -39,11 +39,11 @@ def _divide_pairs(n: FloatPair, d: FloatPair) -> FloatPair:
     return q, (((n[0] - p) - error) + (n[1] - q * d[1])) / d[0]
 
 
-def _log2_gamma_by_stirling(z: Expr, near: Expr) -> FloatPair:
-    """Return log2(gamma(z)), or log2(gamma(z + 2)) if `near`, as a pair; divided by 256 for z >
+def _log2_gamma_by_stirling(z: Expr, below_2: Expr) -> FloatPair:
+    """Return log2(gamma(z)), or log2(gamma(z + 2)) if `below_2`, as a pair; divided by 256 for z >
     `MIN_LARGE_ARGUMENT`.
     """
-    y = select(near, z + 2.0, z)
+    y = select(below_2, z + 2.0, z)
     log, low = log2_as_pair(y)
     log, rest = fast_two_sum(log, as_expr(-1.44269502, y))  # less log2(e)
     factor = select(y > MIN_LARGE_ARGUMENT, y * 0.00390625, y - 0.5)
@@ -54,29 +54,31 @@ def _log2_gamma_by_stirling(z: Expr, near: Expr) -> FloatPair:
         s * s, "2.8816654e-4 -4.9371691e-4 7.8390911e-4 -2.7773681e-3 8.3333328e-2"
     )
     # the rounding error of y times the derivative
-    correction = select(near, (z - (y - 2.0)) * (z * 0.6 + 0.63), 0.0)
+    correction = select(below_2, (z - (y - 2.0)) * (z * 0.6 + 0.63), 0.0)
     return w, w_low + (
         (error + factor * (rest + (low - 1.925963e-8))) + (series * 1.44269504 + (correction + 2.8735342e-8))
     )
 
 
-def _gamma_correction_factor(below: Expr, z: Expr, near: Expr, r: Expr) -> FloatPair:
+def _gamma_shift_and_reflection_factor(
+    is_negative: Expr, z: Expr, below_2: Expr, distance_from_integer: Expr
+) -> FloatPair:
     """Return the factor by which gamma(y) or its inverse is multiplied, without its sign; infinite
     for r = 0.
     """
     # |sin(pi z)| = sin(pi r) = pi r (1 - r^2 (...))
-    s, s_low = exact_float32_product(r, r)
+    s, s_low = exact_float32_product(distance_from_integer, distance_from_integer)
     p = evaluate_polynomial_by_horner(s, "2.2146916e-3 -2.610443e-2 1.9074535e-1 -8.1174201e-1 1.6449341")
     less, rest = exact_float32_product(s, p)
     sinc, sinc_low = fast_two_sum(as_expr(1.0, s), -less)
     sinc_low = sinc_low - (rest + s_low * p)
-    wave, error = exact_float32_product(r, sinc)
+    wave, error = exact_float32_product(distance_from_integer, sinc)
     u, u_low = exact_sum_any_magnitude(z, as_expr(1.0, z))
-    u, u_low = select(near, u, 1.0), select(near, u_low, 0.0)
-    d, d_low = select(below, wave, u), select(below, error + r * sinc_low, u_low)
-    times = select(below, select(near, as_expr(1.0, z), z), select(near, z, 1.0))
+    u, u_low = select(below_2, u, 1.0), select(below_2, u_low, 0.0)
+    d, d_low = select(is_negative, wave, u), select(is_negative, error + distance_from_integer * sinc_low, u_low)
+    times = select(is_negative, select(below_2, as_expr(1.0, z), z), select(below_2, z, 1.0))
     high, rest = exact_float32_product(d, times)
-    return _divide_pairs((select(below, u, 1.0), select(below, u_low, 0.0)), (high, rest + d_low * times))
+    return _divide_pairs((select(is_negative, u, 1.0), select(is_negative, u_low, 0.0)), (high, rest + d_low * times))
 
 
 def tgamma(x: Expr) -> Expr:
@@ -84,11 +86,14 @@ def tgamma(x: Expr) -> Expr:
     z, near, below = minimum(a, 60.0), a < 2.0, x < 0.0
     whole, flip = call("round_even", a), float32_to_bits(x) & FLOAT32_SIGN_BIT
     r = a - whole
-    (w, low), (q, q_low) = _log2_gamma_by_stirling(z, near), _gamma_correction_factor(below, z, near, call("abs", r))
+    (w, low), (q, q_low) = (
+        _log2_gamma_by_stirling(z, near),
+        _gamma_shift_and_reflection_factor(below, z, near, call("abs", r)),
+    )
     w = bits_to_float32(float32_to_bits(w) ^ flip)
     (high, rest), t = exp2_of_pair(w, bits_to_float32(float32_to_bits(low) ^ flip))
     p, error = exact_float32_product(high, q)
-    value = multiply_by_power_of_2(p + (error + (high * q_low + rest * q)), t)
+    value = multiply_by_power_of_2_in_low_bits(p + (error + (high * q_low + rest * q)), t)
     # the sine has the sign of r, negated after an odd number of half periods
     half = whole * 0.5
     odd = select(call("round_even", half).equal(half), as_expr(FLOAT32_SIGN_BIT, flip), 0)
@@ -115,7 +120,10 @@ def lgamma(x: Expr) -> Expr:
     a = call("abs", x)
     near, below, small = a < 2.0, x < 0.0, a < MAX_RECIPROCAL_ARGUMENT
     r = a - call("round_even", a)
-    (w, low), (q, q_low) = _log2_gamma_by_stirling(a, near), _gamma_correction_factor(below, a, near, call("abs", r))
+    (w, low), (q, q_low) = (
+        _log2_gamma_by_stirling(a, near),
+        _gamma_shift_and_reflection_factor(below, a, near, call("abs", r)),
+    )
     flip = float32_to_bits(x) & FLOAT32_SIGN_BIT
     w, low = (
         select(small, as_expr(0.0, x), bits_to_float32(float32_to_bits(w) ^ flip)),

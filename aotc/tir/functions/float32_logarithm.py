@@ -23,12 +23,12 @@ from aotc.tir.functions.double_float32 import (
 from aotc.tir.functions.float32_functions import add_log_special_cases, split_mantissa_and_exponent
 
 
-def _log1p_remainder(f: Expr, s: Expr) -> Expr:
+def _log1p_minus_quadratic_terms(f: Expr, f_squared: Expr) -> Expr:
     """Return log(1 + f) - f + s/2, where s = f^2, for f from sqrt(1/2) - 1 to sqrt(2) - 1."""
     p = evaluate_polynomial_by_horner(f, "6.7491897e-2 -1.1670025e-1 1.1883537e-1 -1.240624e-1 "
 "1.422036e-1 -1.6667989e-1 2.0002072e-1"
                   " -2.5000009e-1 3.3333313e-1")  # fmt: skip
-    return (p * f) * s
+    return (p * f) * f_squared
 
 
 def _log_times_factor(x: Expr, factor: tuple[float, float, float], exponent: tuple[float, float] | None) -> Expr:
@@ -42,7 +42,7 @@ def _log_times_factor(x: Expr, factor: tuple[float, float, float], exponent: tup
     s = f * f
     half = s * 0.5
     high = truncate_to_upper_12_bits(f - half)
-    low = ((f - high) - half) + _log1p_remainder(f, s)
+    low = ((f - high) - half) + _log1p_minus_quadratic_terms(f, s)
     whole, part = (e, 0.0) if exponent is None else (e * exponent[0], e * exponent[1])
     total, error = fast_two_sum(whole, high * factor[1])
     return add_log_special_cases(x, total + (error + (part + (low * factor[0] + high * factor[2]))))
@@ -70,7 +70,7 @@ def _log1p_of_pair(w: Expr, low: Expr, twice: Expr | None = None) -> Expr:
     s = f * f
     e = e if twice is None else select(twice, e + 1.0, e)
     total, rest = fast_two_sum(e * 0.693359375, f)
-    return total + (rest + ((_log1p_remainder(f, s) - s * 0.5) + (c + e * -2.12194440e-4)))
+    return total + (rest + ((_log1p_minus_quadratic_terms(f, s) - s * 0.5) + (c + e * -2.12194440e-4)))
 
 
 def log1p(x: Expr) -> Expr:

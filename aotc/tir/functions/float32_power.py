@@ -24,7 +24,7 @@ from aotc.tir.functions.double_float32 import (
 )
 from aotc.tir.functions.float32_functions import (
     ROUND_TO_INTEGER_SHIFTER,
-    multiply_by_power_of_2,
+    multiply_by_power_of_2_in_low_bits,
     split_mantissa_and_exponent,
 )
 
@@ -78,7 +78,9 @@ def pow(x: Expr, y: Expr) -> Expr:
     w, error = exact_float32_product(c, log)
     w = select(edge, select(a.equal(0.0), -c, c) * INFINITY, w)
     (high, rest), t = exp2_of_pair(w, select(edge, as_expr(0.0, x), error + c * low))
-    f = select(w > 129.0, INFINITY, select(w < -151.0, as_expr(0.0, w), multiply_by_power_of_2(high + rest, t)))
+    f = select(
+        w > 129.0, INFINITY, select(w < -151.0, as_expr(0.0, w), multiply_by_power_of_2_in_low_bits(high + rest, t))
+    )
     f = bits_to_float32(float32_to_bits(f) | (float32_to_bits(x) & odd))
     f = select((x < 0.0) & whole.not_equal(c) & (a <= MAX_FLOAT32), NAN, f)
     f = select(x.not_equal(x), x, select(y.not_equal(y), y, f))

@@ -79,7 +79,7 @@ def power_of_2_from_low_bits(t: Expr, exponent_decrement: int = 0) -> Expr:
     )
 
 
-def multiply_by_power_of_2(v: Expr, t: Expr) -> Expr:
+def multiply_by_power_of_2_in_low_bits(v: Expr, t: Expr) -> Expr:
     """Return v * 2^n by two multiplications, as n may exceed the exponent range of normal numbers."""
     k = float64_to_bits(t) + (2048 - ROUND_TO_INTEGER_SHIFTER_BITS) % 2**64
     half = k >> 1
@@ -88,12 +88,12 @@ def multiply_by_power_of_2(v: Expr, t: Expr) -> Expr:
 
 def exp(x: Expr) -> Expr:
     s, c, t = exp_mantissa_and_exponent(clamp_keeping_nan(x, -746.0, 710.0))
-    return multiply_by_power_of_2(s + c, t)
+    return multiply_by_power_of_2_in_low_bits(s + c, t)
 
 
 def exp2(x: Expr) -> Expr:
     s, c, t = exp2_mantissa_and_exponent(clamp_keeping_nan(x, -1076.0, 1025.0), as_expr(0.0, x))
-    return multiply_by_power_of_2(s + c, t)
+    return multiply_by_power_of_2_in_low_bits(s + c, t)
 
 
 def exp2_mantissa_and_exponent(head: Expr, tail: Expr) -> tuple[Expr, Expr, Expr]:
@@ -154,11 +154,11 @@ def split_mantissa_and_exponent(x: Expr) -> tuple[Expr, Expr]:
     return bits_to_float64((u & (2**52 - 1)) + _SQRT_HALF_BITS), e - select(tiny, as_expr(54.0, x), 0.0)
 
 
-def add_log_special_cases(x: Expr, value: Expr) -> Expr:
-    """Return a logarithm of x with its special cases; `value` is the result for finite x > 0."""
-    value = select(x > MAX_FLOAT64, x, value)
-    value = select(x.equal(0.0), -INFINITY, value)
-    return select(x >= 0.0, value, NAN)
+def add_log_special_cases(x: Expr, finite_log: Expr) -> Expr:
+    """Return a logarithm of x with its special cases; `finite_log` is the result for finite x > 0."""
+    finite_log = select(x > MAX_FLOAT64, x, finite_log)
+    finite_log = select(x.equal(0.0), -INFINITY, finite_log)
+    return select(x >= 0.0, finite_log, NAN)
 
 
 def log(x: Expr) -> Expr:
@@ -192,7 +192,7 @@ def twice_atanh(s: FloatPair) -> FloatPair:
     return add_double_doubles((s[0] + s[0], s[1] + s[1]), cubic)
 
 
-def log_mantissa_and_exponent(head: Expr, tail: Expr | None = None) -> tuple[Expr, FloatPair]:
+def exponent_and_log_of_mantissa(head: Expr, tail: Expr | None = None) -> tuple[Expr, FloatPair]:
     """Return (e, w) such that log(head + tail) is w + e * log(2), for head > 0."""
     m, e = split_mantissa_and_exponent(head)
     low = (
@@ -206,7 +206,7 @@ def log_mantissa_and_exponent(head: Expr, tail: Expr | None = None) -> tuple[Exp
 
 def log_as_pair(head: Expr, tail: Expr | None = None, exponent_addend: Expr | float = 0.0) -> FloatPair:
     """Return log(head + tail) + more * log(2) as a sum of two floats."""
-    e, w = log_mantissa_and_exponent(head, tail)
+    e, w = exponent_and_log_of_mantissa(head, tail)
     n = e + exponent_addend
     return add_double_doubles((n * LN2_HIGH, n * LN2_LOW), w)
 
@@ -220,7 +220,7 @@ def log1p(x: Expr) -> Expr:
 
 
 def log2_as_pair(head: Expr, tail: Expr | None = None) -> FloatPair:
-    e, w = log_mantissa_and_exponent(head, tail)
+    e, w = exponent_and_log_of_mantissa(head, tail)
     return add_double_doubles((e, as_expr(0.0, e)), multiply_double_doubles(w, LOG2_E_PAIR))
 
 
@@ -247,7 +247,7 @@ def pow(x: Expr, y: Expr) -> Expr:
     s, b, t = exp2_mantissa_and_exponent(
         clamp_keeping_nan(head, -1100.0, 1100.0), select(call("abs", head) < 1100.0, tail, 0.0)
     )
-    f = select(v > 1090.0, INFINITY, select(v < -1090.0, as_expr(0.0, x), multiply_by_power_of_2(s + b, t)))
+    f = select(v > 1090.0, INFINITY, select(v < -1090.0, as_expr(0.0, x), multiply_by_power_of_2_in_low_bits(s + b, t)))
     f = bits_to_float64(float64_to_bits(f) | select(odd, float64_to_bits(x) & FLOAT64_SIGN_BIT, 0))
     f = select((x < 0.0) & whole.not_equal(c) & (a <= MAX_FLOAT64), NAN, f)
     f = select(x.not_equal(x), x, select(y.not_equal(y), y, f))

@@ -32,7 +32,7 @@ from aotc.tir.functions.float64_functions import (
     exp2_mantissa_and_exponent,
     log2_as_pair,
     log_as_pair,
-    multiply_by_power_of_2,
+    multiply_by_power_of_2_in_low_bits,
     sine_of_reduced_angle,
 )
 
@@ -109,7 +109,9 @@ def tgamma(x: Expr) -> Expr:
     n = select_double_double(below, multiply_double_doubles(p, PI_PAIR), (s, c))
     d = select_double_double(below, other, select_double_double(far, _one_as_double_double(a), above))
     head, tail = divide_double_doubles(n, d)
-    value = multiply_by_power_of_2(head + tail, select(below, as_expr(2 * ROUND_TO_INTEGER_SHIFTER, t) - t, t))
+    value = multiply_by_power_of_2_in_low_bits(
+        head + tail, select(below, as_expr(2 * ROUND_TO_INTEGER_SHIFTER, t) - t, t)
+    )
     whole = call("floor", size)
     half_whole = whole * 0.5
     value = select(below & call("floor", half_whole).equal(half_whole), -value, value)

@@ -51,7 +51,7 @@ def saturate_uint8(x: Expr) -> Expr:
     return cast(minimum(maximum(x, 0), 255), "uint8")
 
 
-def _shift_right_rounding_half_up(v: Expr, shift: Expr) -> Expr:
+def _rounded_shift_right_by_shift_plus_1(v: Expr, shift: Expr) -> Expr:
     """Return v / 2^(shift + 1) rounded half up.
 
     The half is added after all fraction bits but one have been shifted out, so that the sum cannot
@@ -63,10 +63,10 @@ def _shift_right_rounding_half_up(v: Expr, shift: Expr) -> Expr:
 def scale_once(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
     # adding the half causes no carry from the lower 32 bits, as the half is a multiple of 2^32
     product = cast(x, "int64") * cast(multiplier, "int64")
-    return _shift_right_rounding_half_up(cast(product >> 32, "int32"), shift)
+    return _rounded_shift_right_by_shift_plus_1(cast(product >> 32, "int32"), shift)
 
 
 def scale_twice(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
     product = cast(x, "int64") * cast(multiplier, "int64")
     v = cast((product + (1 << 30)) >> 31, "int32")
-    return _shift_right_rounding_half_up(v + (v >> 31), shift)
+    return _rounded_shift_right_by_shift_plus_1(v + (v >> 31), shift)

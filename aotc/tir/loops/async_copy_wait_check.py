@@ -36,7 +36,7 @@ from aotc.tir.stmt import (
     Sync,
     Wait,
     While,
-    stmt_children,
+    direct_child_stmts,
 )
 
 #: A buffer, with the indices of the first and last element of an access.
@@ -103,7 +103,7 @@ class _AsyncCopyTracker:
                     ages = self.copy_ages_after_stmt(inner, ages)
                 return ages
             case If():
-                ends = [self.copy_ages_after_stmt(s, ages) for s in stmt_children(stmt)]
+                ends = [self.copy_ages_after_stmt(s, ages) for s in direct_child_stmts(stmt)]
                 return _merge_copy_ages(*ends, *([] if stmt.orelse is not None else [ages]))
             case For(kind=kind, body=body) if kind in GPU_LOOP_KINDS:
                 self.ranges |= ranges_inside_loops([stmt], self.ranges)

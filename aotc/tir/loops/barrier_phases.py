@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeGuard
 
 from aotc.ir import frozen
-from aotc.tir import THREADS_PER_WARP, block_stmts_or_self, map_exprs, stmt_exprs, walk_stmts
+from aotc.tir import THREADS_PER_WARP, block_stmts_or_self, direct_exprs_of_stmt, map_exprs, walk_stmts
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, operands, substitute
 from aotc.tir.loops.loop_dependence import (
     Ranges,
@@ -34,8 +34,8 @@ from aotc.tir.stmt import (
     Stmt,
     Sync,
     While,
+    direct_child_stmts,
     is_barrier,
-    stmt_children,
     warp_instruction_of_stmt,
 )
 
@@ -114,7 +114,7 @@ class BarrierPhases:
             return
         self.present += (
             self.substitute_if_accessing_written_memory(Declare(Var("read", e.dtype, e.lanes), e), value_of_var)
-            for e in stmt_exprs(stmt)
+            for e in direct_exprs_of_stmt(stmt)
         )
         match stmt:
             case Sync() | Declare():
@@ -129,7 +129,7 @@ class BarrierPhases:
             case If():
                 before = self.present
                 ends = [] if stmt.orelse is not None else list(before)
-                for branch in stmt_children(stmt):
+                for branch in direct_child_stmts(stmt):
                     self.present = list(before)
                     self.add_stmt_to_phases(branch, value_of_var)
                     ends += self.present
@@ -176,7 +176,7 @@ def _always_reaches_barrier(stmt: Stmt) -> bool:
     """Return True if every execution of a statement reaches a barrier."""
     match stmt:
         case If():
-            return stmt.orelse is not None and all(map(_always_reaches_barrier, stmt_children(stmt)))
+            return stmt.orelse is not None and all(map(_always_reaches_barrier, direct_child_stmts(stmt)))
         case For():
             return constant_trip_count(stmt) > 0 and _always_reaches_barrier(stmt.body)
         case _:
@@ -193,7 +193,7 @@ def _has_divergent_barrier(loop: For, *, within_warp: bool) -> bool:
     spread = _DivergenceAnalysis(loop.var, divergent_vars, within_warp)
     while True:
         size = len(divergent_vars)
-        divided = spread.has_divergent_barrier_in(
+        divided = spread.find_divergent_sync_marking_registers(
             loop.body, is_divergent=within_warp and constant_trip_count(loop) % THREADS_PER_WARP != 0
         )
         if len(divergent_vars) == size:
@@ -213,7 +213,7 @@ class _DivergenceAnalysis:
     divergent_registers: set[Var]
     warp: bool
 
-    def has_divergent_barrier_in(self, stmt: Stmt, *, is_divergent: bool) -> bool:
+    def find_divergent_sync_marking_registers(self, stmt: Stmt, *, is_divergent: bool) -> bool:
         """Add the registers that a statement sets to divergent values to `divergent_registers`.
 
         Return True if the statement contains a barrier (with `warp`, a warp-wide instruction) under
@@ -221,12 +221,14 @@ class _DivergenceAnalysis:
 
         is_divergent    the statement itself is under divergent control flow
         """
-        differs = any(map(self.differs_between_threads, stmt_exprs(stmt)))
+        differs = any(map(self.differs_between_threads, direct_exprs_of_stmt(stmt)))
         if isinstance(stmt, (For, Declare, Assign)) and (is_divergent or differs):
             self.divergent_registers.add(stmt.var)
         is_sync_point = warp_instruction_of_stmt(stmt) is not None if self.warp else is_barrier(stmt)
         is_divergent = is_divergent or (differs and isinstance(stmt, (For, While, If)))
-        child_results = [self.has_divergent_barrier_in(s, is_divergent=is_divergent) for s in stmt_children(stmt)]
+        child_results = [
+            self.find_divergent_sync_marking_registers(s, is_divergent=is_divergent) for s in direct_child_stmts(stmt)
+        ]
         return any(child_results) or (is_divergent and is_sync_point)
 
     def differs_between_threads(self, expr: Expr) -> bool:

@@ -36,7 +36,7 @@ from aotc.tir.loops.loop_dependence import (
     read_buffers,
     written_buffers,
 )
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, stmt_children, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, direct_child_stmts, walk_stmts
 
 _CounterDefinitions = dict[Var, Expr]
 _NEGATED_COMPARISON: Final = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
@@ -127,7 +127,8 @@ class _DisjointAccessProof:
                 return self.stmt_accesses_are_disjoint(stmt.body, ranges_inside_loops([stmt], ranges), counters)
             case If():
                 branches = (
-                    (s, _ranges_in_branch(ranges, stmt.cond, s is stmt.then, counters)) for s in stmt_children(stmt)
+                    (s, _ranges_in_branch(ranges, stmt.cond, s is stmt.then, counters))
+                    for s in direct_child_stmts(stmt)
                 )
                 return all(self.stmt_accesses_are_disjoint(s, known, counters) for s, known in branches)
             case Block():
@@ -191,18 +192,21 @@ class _DisjointAccessProof:
         return any(self.are_addresses_injective_by_counters(*args, counters) for args in known)
 
     def add_iteration_terms_as_counters(
-        self, found: Sequence[LinearAccess], ranges: Ranges, counters: _CounterDefinitions
+        self, linear_accesses: Sequence[LinearAccess], ranges: Ranges, counters: _CounterDefinitions
     ) -> tuple[Sequence[LinearAccess], Ranges, _CounterDefinitions]:
         """Return accesses, ranges and counters in which terms computed from the iteration, such as
         `b // 66 % 2`, are counters, too.
         """
-        terms = dict.fromkeys(atom for access in found for atom in access.form.terms)
+        terms = dict.fromkeys(atom for access in linear_accesses for atom in access.form.terms)
         known = ({n for n in walk(atom) if isinstance(n, Var)} for atom in terms)
         atoms = (atom for atom, used in zip(terms, known, strict=True) if self.loop.var in used <= {*ranges})
         names = {atom: Var("digit", INDEX) for atom in atoms}
         extents = {var: bounds(atom, ranges) for atom, var in names.items()}
-        forms = [LinearForm({names.get(a, a): c for a, c in f.terms.items()}, f.const) for f, *_ in found]
-        accesses = [a._replace(form=form, ranges={**a.ranges, **extents}) for a, form in zip(found, forms, strict=True)]
+        forms = [LinearForm({names.get(a, a): c for a, c in f.terms.items()}, f.const) for f, *_ in linear_accesses]
+        accesses = [
+            a._replace(form=form, ranges={**a.ranges, **extents})
+            for a, form in zip(linear_accesses, forms, strict=True)
+        ]
         return accesses, {**ranges, **extents}, {**counters, **{var: atom for atom, var in names.items()}}
 
     def are_addresses_injective_by_counters(

@@ -23,9 +23,9 @@ from aotc.tir import (
     all_exprs_in_stmt,
     bounds,
     bounds_of_linear_form,
+    direct_exprs_of_stmt,
     is_accumulating_dot_instruction,
     linear_form,
-    stmt_exprs,
 )
 from aotc.tir.expr import (
     INDEX,
@@ -75,7 +75,7 @@ _MAX_ENUMERATED_ITERATIONS: Final = 256
 
 def direct_loads(stmt: Stmt) -> Iterator[Load]:
     """Yield every load directly in a statement; statements nested inside it are not visited."""
-    return (load for e in stmt_exprs(stmt) for load in loads_in(e))
+    return (load for e in direct_exprs_of_stmt(stmt) for load in loads_in(e))
 
 
 def straight_line_stmts(loop: For) -> tuple[Stmt, ...] | None:

@@ -16,9 +16,9 @@ from typing import Final
 from aotc.tir import (
     Budget,
     as_expr,
+    direct_exprs_of_stmt,
     operands,
     rename_declared_vars,
-    stmt_exprs,
     substitute_in_stmt,
     vars_and_buffers_in,
     walk_stmts,
@@ -35,11 +35,11 @@ from aotc.tir.stmt import (
     Stmt,
     Store,
     all_exprs_in_stmt,
+    direct_child_stmts,
     forall,
     map_exprs,
     modified_vars_and_buffers,
     rebuild_stmt,
-    stmt_children,
 )
 
 #: Largest number of pieces that one loop is split into.
@@ -67,9 +67,9 @@ def constant_unit_step_range(loop: Stmt) -> range:
     return constant_loop_range(loop) if isinstance(loop, For) and loop.step == 1 else range(0)
 
 
-def merge_loops(stmt: Stmt) -> Stmt:
+def merge_nested_loops_into_flat_loop(stmt: Stmt) -> Stmt:
     """Merge perfectly nested loops whose body depends on the flat index i * extent + j only."""
-    stmt = rebuild_stmt(stmt, merge_loops)
+    stmt = rebuild_stmt(stmt, merge_nested_loops_into_flat_loop)
     if isinstance(stmt, For) and isinstance(stmt.body, For):
         outer, inner = constant_unit_step_range(stmt), constant_unit_step_range(stmt.body)
         if outer and inner and inner.start == 0 and _body_uses_flat_index_only(stmt, stmt.body, inner.stop):
@@ -86,7 +86,7 @@ def _body_uses_flat_index_only(outer: For, inner: For, extent: int) -> bool:
     """Return True if the body of two nested loops depends on their variables through the flat index
     only.
     """
-    exprs = (e for s in walk_stmts(inner.body) for e in stmt_exprs(s))
+    exprs = (e for s in walk_stmts(inner.body) for e in direct_exprs_of_stmt(s))
     return all(_uses_flat_index_only(e, outer.var, inner.var, extent) for e in exprs)
 
 
@@ -121,22 +121,22 @@ class _SplitBudget:
         return fits
 
 
-def split_loops(stmt: Stmt, ranges: Ranges, budget: Budget = DEFAULT_BUDGET) -> Stmt:
+def split_loops_at_condition_changes(stmt: Stmt, ranges: Ranges, budget: Budget = DEFAULT_BUDGET) -> Stmt:
     """Split loops at the iterations where conditions on their variables change, so that the pieces
     have no such conditions.
 
     A loop whose pieces would exceed the budget does not change.
     """
-    return _split_loops_within_budget(stmt, ranges, _SplitBudget(budget.pieces, budget.piece_nodes))
+    return _split_loops_at_conditions_in_budget(stmt, ranges, _SplitBudget(budget.pieces, budget.piece_nodes))
 
 
-def _split_loops_within_budget(stmt: Stmt, ranges: Ranges, budget_left: _SplitBudget) -> Stmt:
+def _split_loops_at_conditions_in_budget(stmt: Stmt, ranges: Ranges, budget_left: _SplitBudget) -> Stmt:
     if isinstance(stmt, For) and (values := constant_unit_step_range(stmt)):
         pieces = _split_loop_at_condition_changes(stmt, values, ranges, budget_left)
         if pieces is not None:
-            return Block(_split_loops_within_budget(p, ranges, budget_left) for p in pieces)
+            return Block(_split_loops_at_conditions_in_budget(p, ranges, budget_left) for p in pieces)
         ranges = {**ranges, stmt.var: (values[0], values[-1])}
-    return rebuild_stmt(stmt, lambda s: _split_loops_within_budget(s, ranges, budget_left))
+    return rebuild_stmt(stmt, lambda s: _split_loops_at_conditions_in_budget(s, ranges, budget_left))
 
 
 def _split_loop_at_condition_changes(
@@ -211,7 +211,7 @@ def _node_count_outside_conditionals(loop: For) -> int:
         if isinstance(stmt, If):
             conditional += _expr_node_count(stmt)
         else:
-            pending.extend(stmt_children(stmt))
+            pending.extend(direct_child_stmts(stmt))
     return _expr_node_count(loop) - conditional if conditional else 0
 
 
@@ -318,33 +318,37 @@ def unroll_loops_bounding_inner_loops(stmt: Stmt) -> Stmt:
     return Block(simplify_stmt(copy, {}) for copy in unrolled_iterations(stmt))
 
 
-def hoist_invariants(stmt: Stmt) -> Stmt:
+def hoist_costly_loop_invariants(stmt: Stmt) -> Stmt:
     """Hoist costly loop-invariant expressions (calls, divisions) out of innermost loops."""
     if not isinstance(stmt, For) or straight_line_stmts(stmt) is None or not constant_unit_step_range(stmt):
-        return rebuild_stmt(stmt, hoist_invariants)
+        return rebuild_stmt(stmt, hoist_costly_loop_invariants)
     changing, hoisted_vars = modified_vars_and_buffers(stmt), dict[Expr, Expr]()
-    fresh = map_exprs(stmt.body, lambda e: _replace_invariants_by_registers(e, changing, hoisted_vars))
+    fresh = map_exprs(stmt.body, lambda e: _replace_costly_invariants_by_registers(e, changing, hoisted_vars))
     if not hoisted_vars:
         return stmt
     registers = [Declare(var, value) for value, var in hoisted_vars.items() if isinstance(var, Var)]
     return Block((*registers, replace(stmt, body=fresh)))
 
 
-def _replace_invariants_by_registers(
-    expr: Expr, changing: set[Var | Buffer], register_of_expr: dict[Expr, Expr]
+def _replace_costly_invariants_by_registers(
+    expr: Expr, changing_vars_and_buffers: set[Var | Buffer], register_of_expr: dict[Expr, Expr]
 ) -> Expr:
     """Return `expr` with costly invariant parts replaced by registers; the replacements are added
     to `register_of_expr`.
     """
     if isinstance(expr, Select):  # an operand that is not selected might not be evaluated
-        cond = _replace_invariants_by_registers(expr.cond, changing, register_of_expr)
+        cond = _replace_costly_invariants_by_registers(expr.cond, changing_vars_and_buffers, register_of_expr)
         return with_operands(expr, (cond, expr.a, expr.b))
     if isinstance(expr, Call) or (isinstance(expr, Binary) and expr.op == "div"):
         parts = set(vars_and_buffers_in(expr))
-        if changing.isdisjoint(parts):
+        if changing_vars_and_buffers.isdisjoint(parts):
             return register_of_expr.setdefault(expr, Var("hoisted", expr.dtype, expr.lanes)) if parts else expr
     return with_operands(
-        expr, tuple(_replace_invariants_by_registers(o, changing, register_of_expr) for o in operands(expr))
+        expr,
+        tuple(
+            _replace_costly_invariants_by_registers(o, changing_vars_and_buffers, register_of_expr)
+            for o in operands(expr)
+        ),
     )
 
 
@@ -352,7 +356,7 @@ def optimize_loop_nests(stmt: Stmt, budget: Budget = DEFAULT_BUDGET) -> Stmt:
     """Return a statement with indices simplified, loops merged, split at conditions (within the
     budget), transposes tiled and loop invariants hoisted.
     """
-    stmt = merge_loops(simplify_stmt(stmt, {}))
-    stmt = unroll_loops_bounding_inner_loops(simplify_stmt(split_loops(stmt, {}, budget), {}))
-    stmt = tile_transposing_loops(simplify_stmt(merge_loops(stmt), {}), budget.transposed)
-    return hoist_invariants(stmt)
+    stmt = merge_nested_loops_into_flat_loop(simplify_stmt(stmt, {}))
+    stmt = unroll_loops_bounding_inner_loops(simplify_stmt(split_loops_at_condition_changes(stmt, {}, budget), {}))
+    stmt = tile_transposing_loops(simplify_stmt(merge_nested_loops_into_flat_loop(stmt), {}), budget.transposed)
+    return hoist_costly_loop_invariants(stmt)

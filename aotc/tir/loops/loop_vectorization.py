@@ -22,7 +22,7 @@ from aotc.tir import (
     Var,
     merge_4_adjacent_quantized_byte_stores,
     minimum,
-    pack_loop_nest,
+    pack_outer_iterations_into_inner_loop,
     promote_scratch_to_registers,
     rename_declared_vars,
     substitute_in_stmt,
@@ -67,12 +67,12 @@ def vectorize_kernel(kernel: Kernel, target: Target) -> Kernel:
     source = ("lanes", kernel, target.vector_bytes, registers)
     loops = _LoopVectorizer(target.vector_bytes, _may_alias_buffer_pairs(kernel))
 
-    def vectorize_body() -> Kernel:
+    def kernel_with_vectorized_body() -> Kernel:
         body = merge_4_adjacent_quantized_byte_stores(loops.vectorize_loops_in_stmt(kernel.body, {}), loops.shared)
         body = unroll_short_inner_loops(promote_scratch_to_registers(body, registers))
         return replace(kernel, body=body, stack=(*kernel.stack, *loops.scratch))
 
-    return memoized_kernel("lanes", source, kernel.span, vectorize_body)
+    return memoized_kernel("lanes", source, kernel.span, kernel_with_vectorized_body)
 
 
 def why_loop_not_vectorized(loop: For, kernel: Kernel, ranges: Ranges) -> str:
@@ -148,7 +148,11 @@ class _LoopVectorizer:
         """
         shared = {buffer for pair in self.shared for buffer in pair}
         lanes = self.width // _widest_element_bytes(nest) if isinstance(nest.body, For) else 0
-        packed_nest = pack_loop_nest(nest, lanes, dict(ranges), shared) if lanes >= MIN_VECTOR_ELEMENTS else None
+        packed_nest = (
+            pack_outer_iterations_into_inner_loop(nest, lanes, dict(ranges), shared)
+            if lanes >= MIN_VECTOR_ELEMENTS
+            else None
+        )
         if packed_nest is None:
             return None
         stmt, scratch = packed_nest
@@ -281,15 +285,17 @@ def _widest_element_bytes(loop: For) -> int:
     return max(4 if d.is_narrow_float else d.itemsize for d in (*buffers, *converted))
 
 
-def _has_more_vector_than_scalar_work(vectors: Stmt) -> bool:
+def _has_more_vector_than_scalar_work(vectorized_stmt: Stmt) -> bool:
     """Return True if a vectorized body does at least as much vector work as scalar work.
 
     Scalar work is that of vectors whose elements are computed one by one and then packed.
     """
     packs = [
-        n.parts[0] for n in all_exprs_in_stmt(vectors) if isinstance(n, Pack) and not isinstance(n.parts[0], Const)
+        n.parts[0]
+        for n in all_exprs_in_stmt(vectorized_stmt)
+        if isinstance(n, Pack) and not isinstance(n.parts[0], Const)
     ]
-    computed = (n for n in all_exprs_in_stmt(vectors) if isinstance(n, (Binary, Call, Cast)) and n.lanes > 1)
+    computed = (n for n in all_exprs_in_stmt(vectorized_stmt) if isinstance(n, (Binary, Call, Cast)) and n.lanes > 1)
     work = sum(_COSTLY_OPERATION_COST if isinstance(n, Call) else 1 for n in computed)
     return not packs or work >= len(packs) + sum(map(_operation_count, packs))
 

@@ -26,7 +26,7 @@ VarIntervals: TypeAlias = dict[Var, Interval]
 _MAX_CORNERS: Final = 4096
 
 
-def index_values_reached(enclosing: Sequence[EnclosingContext], index: Expr) -> Iterator[int]:
+def sample_reachable_index_values(enclosing: Sequence[EnclosingContext], index: Expr) -> Iterator[int]:
     """Yield values that an index takes inside loops and conditions (`enclosing`, the outermost
     first).
     """

@@ -44,7 +44,7 @@ class _ApartError(Exception):
     """
 
 
-def pack_loop_nest(
+def pack_outer_iterations_into_inner_loop(
     outer_loop: For, lanes: int, ranges: Ranges, aliased_buffers: AbstractSet[Buffer]
 ) -> tuple[Stmt, list[Buffer]] | None:
     """Return the packed form of a nest of two loops, with the scratch rows it needs; None if the

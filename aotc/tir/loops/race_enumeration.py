@@ -41,7 +41,7 @@ from aotc.tir.loops.loop_dependence import (
     read_buffers,
     written_buffers,
 )
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, map_exprs, stmt_children, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, direct_child_stmts, map_exprs, walk_stmts
 
 Int64Array: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 LoopPoints: TypeAlias = "Mapping[Var, Int64Array]"
@@ -100,7 +100,7 @@ def is_race_free_by_enumeration(
             for a, c in first.items()
             if is_iteration_invariant(a, invariant_vars) and all(o.get(a) == c for o in other_terms)
         }
-        accesses = [(_accessed_elements(touch, common), touch) for touch in touches]
+        accesses = [(_accessed_element_indices(touch, common), touch) for touch in touches]
     except _UnknownValueError:
         return False
     low = min((int(places.min()) for places, _ in accesses if places.size), default=0)
@@ -120,13 +120,13 @@ def is_race_free_by_enumeration(
     )
 
 
-def _accessed_elements(access: _EnumeratedAccess, common_terms: Mapping[Expr, int]) -> Int64Array:
+def _accessed_element_indices(access: _EnumeratedAccess, omitted_index_terms: Mapping[Expr, int]) -> Int64Array:
     """Return the accessed elements, an array of shape (points, lanes), without the terms in
-    `common_terms`.
+    `omitted_index_terms`.
 
     Raise _Unknown if an address cannot be computed or there are too many elements.
     """
-    form = access.form.add_multiple(LinearForm(dict(common_terms)), -1)
+    form = access.form.add_multiple(LinearForm(dict(omitted_index_terms)), -1)
     some = next(iter(access.points.values()))
     total = np.full(some.shape, form.const)
     for atom, factor in form.terms.items():
@@ -182,7 +182,7 @@ class _AccessEnumerator(NamedTuple):
             case For():
                 yield from self.enumerate_accesses(stmt.body, self.points_inside_loop(stmt, points))
             case If():
-                for branch in stmt_children(stmt):
+                for branch in direct_child_stmts(stmt):
                     yield from self.enumerate_accesses(
                         branch, _points_possibly_meeting_condition(stmt.cond, branch is stmt.then, points)
                     )
@@ -195,7 +195,7 @@ class _AccessEnumerator(NamedTuple):
                         )
                         return
             case _:
-                for inner in stmt_children(stmt):
+                for inner in direct_child_stmts(stmt):
                     yield from self.enumerate_accesses(inner, points)
 
     def points_inside_loop(self, loop: For, points: LoopPoints) -> LoopPoints:

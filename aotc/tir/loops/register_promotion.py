@@ -42,7 +42,7 @@ def promote_scratch_to_registers(stmt: Stmt, max_registers: int) -> Stmt:
 
     At most `max_registers` registers are used for the array of one loop.
     """
-    return _RegisterPromoter(max_registers).promote_in_stmt(stmt)
+    return _RegisterPromoter(max_registers).promote_scratch_arrays_in_stmt(stmt)
 
 
 @frozen
@@ -51,7 +51,7 @@ class _RegisterPromoter:
 
     most: int
 
-    def promote_in_stmt(self, stmt: Stmt) -> Stmt:
+    def promote_scratch_arrays_in_stmt(self, stmt: Stmt) -> Stmt:
         """Return a statement with the scratch arrays of all loops in it promoted, outer loops
         first.
         """
@@ -59,7 +59,7 @@ class _RegisterPromoter:
         while k < len(stmts):
             new_stmts = self.promote_one_scratch_array_of_loop(stmts, k)
             stmts, k = (stmts, k + 1) if new_stmts is None else (new_stmts, k)
-        return Block(rebuild_stmt(s, self.promote_in_stmt) for s in stmts)
+        return Block(rebuild_stmt(s, self.promote_scratch_arrays_in_stmt) for s in stmts)
 
     def promote_one_scratch_array_of_loop(self, stmts: Sequence[Stmt], loop_position: int) -> list[Stmt] | None:
         """Promote one scratch array of the loop at index `loop_position` of a sequence of
@@ -83,7 +83,7 @@ class _RegisterPromoter:
                 continue
             return [
                 *stmts[: loop_position - len(before)],
-                *_hold_buffer_in_registers(region, buffer),
+                *_replace_buffer_of_block_by_registers(region, buffer),
                 *stmts[loop_position + 1 + len(after) :],
             ]
         return None
@@ -176,7 +176,7 @@ def _vectors_accessed_at_constant_indices(stmt: Stmt, buffer: Buffer) -> set[_Ve
     return {(int(i.value), lanes) for i, lanes in _accesses_of_buffer(stmt, buffer) if isinstance(i, Const)}
 
 
-def _hold_buffer_in_registers(region: Block, buffer: Buffer) -> list[Stmt]:
+def _replace_buffer_of_block_by_registers(region: Block, buffer: Buffer) -> list[Stmt]:
     """Return statements with a buffer in registers, which are loaded at their first use and stored
     at the end.
     """

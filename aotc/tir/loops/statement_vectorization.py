@@ -70,12 +70,18 @@ class ScalarError(Exception):
 
 
 def vectorize_stmt_or_none(
-    stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, max_operations: int | None = None, **how: Any
+    stmt: Stmt,
+    lane: Var,
+    lanes: int,
+    vector_of_scalar_register: Mapping[Var, Expr],
+    *,
+    max_operations: int | None = None,
+    **how: Any,
 ) -> Stmt | None:
     """Return the vector form of `stmt` for all values of `lane` from 0 to `lanes` - 1; None if it
     has none.
 
-    vectors           vectors that replace scalar registers declared outside of the statement
+    vector_of_scalar_register   vectors that replace scalar registers declared outside of the statement
     max_operations    largest number of operations, without those on indices; None for no limit
     how               further arguments of `vectorize_stmt`
     """
@@ -86,7 +92,7 @@ def vectorize_stmt_or_none(
     ):
         return None
     try:
-        return vectorize_stmt(stmt, lane, lanes, vectors, **how)
+        return vectorize_stmt(stmt, lane, lanes, vector_of_scalar_register, **how)
     except ScalarError:
         return None
 
@@ -95,7 +101,7 @@ def vectorize_stmt(
     stmt: Stmt,
     lane: Var,
     lanes: int,
-    vectors: Mapping[Var, Expr],
+    vector_of_scalar_register: Mapping[Var, Expr],
     *,
     loads_in_bounds: bool = False,
     may_scalarize: bool = False,
@@ -103,14 +109,16 @@ def vectorize_stmt(
     """Return the vector form of `stmt` for all values of `lane` from 0 to `lanes` - 1; raise
     ScalarError if it has none.
 
-    vectors            vectors that replace scalar registers declared outside of the statement
+    vector_of_scalar_register   vectors that replace scalar registers declared outside of the statement
     loads_in_bounds    all loads are within their buffers even where conditions are false
     may_scalarize      compute small expressions that have no vector form element by element
     """
     stores = sum(isinstance(s, Store) for s in walk_stmts(stmt))
     alone = stores == 1 and not any(isinstance(s, For) for s in walk_stmts(stmt))
     scalars = _ScalarDefinitions(assigned_registers(stmt), alone) if may_scalarize else None
-    vector_stmt = Block(_StmtVectorizer(lane, lanes, loads_in_bounds, dict(vectors), scalars).vectorize_stmts((stmt,)))
+    vector_stmt = Block(
+        _StmtVectorizer(lane, lanes, loads_in_bounds, dict(vector_of_scalar_register), scalars).vectorize_stmts((stmt,))
+    )
     return remove_dead_registers(vector_stmt) if may_scalarize else vector_stmt
 
 
@@ -218,8 +226,8 @@ class _StmtVectorizer:
                 return Unary(expr.op, self.vectorize_expr(expr.a))
             case Cast(a=a):
                 return (
-                    self._index_as_int32_vector(a, dtype)
-                    or self._fake_quantize_in_float32(a, dtype)
+                    self._vectorize_index_cast_to_int32(a, dtype)
+                    or self._vectorize_quantize_dequantize_in_float32(a, dtype)
                     or _convert_vector_in_width_doubling_steps(self.vectorize_expr(a), dtype)
                 )
             case Bitcast(a=a) if not (dtype.is_narrow_float or a.dtype.is_narrow_float):
@@ -241,10 +249,10 @@ class _StmtVectorizer:
         ScalarError if there is none.
         """
         if isinstance(expr, Binary) and expr.op in ("shl", "shr"):
-            return self.vectorize_expr(_shift_with_oversized_amounts_selected(expr))
+            return self.vectorize_expr(_guard_shift_against_oversized_amounts(expr))
         return self._pack_lane_by_lane(expr, _why_expr_stays_scalar(expr))
 
-    def _index_as_int32_vector(self, index: Expr, dtype: DType) -> Expr | None:
+    def _vectorize_index_cast_to_int32(self, index: Expr, dtype: DType) -> Expr | None:
         """Return an index converted to an int32 vector, modulo 2^32; None for other conversions."""
         if self.scalars is None or index.dtype != INDEX or dtype != "int32":
             return None
@@ -254,7 +262,7 @@ class _StmtVectorizer:
         lane_numbers = Pack(tuple(Const(k, dtype) for k in range(self.lanes)))
         return Broadcast(cast(first, dtype), self.lanes) + (lane_numbers if step == 1 else lane_numbers * step)
 
-    def _fake_quantize_in_float32(self, expr: Expr, dtype: DType) -> Expr | None:
+    def _vectorize_quantize_dequantize_in_float32(self, expr: Expr, dtype: DType) -> Expr | None:
         """Return the float32 vector of values quantized to bytes and converted back, without
         narrowing; None for other casts.
         """
@@ -266,17 +274,17 @@ class _StmtVectorizer:
             call("below", call("above", x, least), most) + _ROUND_TO_INTEGER_SHIFTER - _ROUND_TO_INTEGER_SHIFTER + zero
         )
 
-    def _pack_lane_by_lane(self, expr: Expr, reason: str) -> Pack:
-        """Return a vector built from an expression for each lane; raise ScalarError with `reason`
+    def _pack_lane_by_lane(self, expr: Expr, reason_if_impossible: str) -> Pack:
+        """Return a vector built from an expression for each lane; raise ScalarError with `reason_if_impossible`
         if it is not small.
         """
         if self.scalars is None:
-            raise ScalarError(reason)
+            raise ScalarError(reason_if_impossible)
         whole = self._replace_registers_by_definitions(expr)
         parts = list(islice(walk(whole), _MAX_SCALARIZED_NODES + 1))
         unknown = any(isinstance(n, Var) and n in self.vectors for n in parts)
         if unknown or len(parts) > _MAX_SCALARIZED_NODES or any(isinstance(n, Call) for n in parts):
-            raise ScalarError(reason)
+            raise ScalarError(reason_if_impossible)
         return Pack(tuple(substitute(whole, {self.lane: Const(k, INDEX)}) for k in range(self.lanes)))
 
     def _replace_registers_by_definitions(self, expr: Expr) -> Expr:
@@ -341,7 +349,7 @@ class _StmtVectorizer:
         return step, simplify(substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
 
 
-def _shift_with_oversized_amounts_selected(shift: Binary) -> Expr:
+def _guard_shift_against_oversized_amounts(shift: Binary) -> Expr:
     """Return a shift by a data-dependent amount as a shift by less than the width, and a selection
     for larger amounts.
     """

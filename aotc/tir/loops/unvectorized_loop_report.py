@@ -22,7 +22,7 @@ from aotc.tir import (
     Stmt,
     Target,
     contains_vectors,
-    stmt_children,
+    direct_child_stmts,
     why_loop_not_vectorized,
 )
 from aotc.tir.loops.loop_dependence import Ranges, constant_trip_count, is_innermost, loop_var_interval
@@ -71,7 +71,7 @@ def _scalar_loops_in_stmt(
             yield from () if left_over else _report_innermost_loop_if_worthwhile(kernel, nest, ranges)
             return
         follows_vector_code = False
-    for child in stmt_children(stmt):
+    for child in direct_child_stmts(stmt):
         yield from _scalar_loops_in_stmt(kernel, child, nest, ranges, follows_vector_code=follows_vector_code)
         left_over = isinstance(child, For) and 0 < constant_trip_count(child) < MIN_VECTOR_ELEMENTS
         follows_vector_code = follows_vector_code if left_over else contains_vectors(child)

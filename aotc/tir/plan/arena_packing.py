@@ -177,14 +177,16 @@ class _ArenaPacker:
         """
         offset = 0
         for low, high in sorted(
-            self._forbidden_offsets(block, j, offsets[j]) for j in self.neighbors[block] if offsets[j] >= 0
+            self._offset_interval_forbidden_by_block(block, j, offsets[j])
+            for j in self.neighbors[block]
+            if offsets[j] >= 0
         ):
             if low >= offset:
                 break
             offset = max(offset, high)
         return offset
 
-    def _forbidden_offsets(self, block: int, placed_block: int, placed_offset: int) -> tuple[int, int]:
+    def _offset_interval_forbidden_by_block(self, block: int, placed_block: int, placed_offset: int) -> tuple[int, int]:
         """Return the interval of arena offsets that the placed block `placed_block` forbids for
         block `block`.
         """
@@ -195,7 +197,7 @@ class _ArenaPacker:
             high = min(high, placed_offset + align_up(self.overlaps[placed_block, block], self.align))
         return low, high
 
-    def place_in_order(self, order: Sequence[int], peak_limit: float = math.inf) -> tuple[list[int], int] | None:
+    def place_blocks_in_order(self, order: Sequence[int], peak_limit: float = math.inf) -> tuple[list[int], int] | None:
         """Place the blocks in `order`; return offsets and peak, or None when the peak reaches
         `peak_limit`.
         """
@@ -225,7 +227,7 @@ class _ArenaPacker:
         return [sorted(range(len(blocks)), key=key) for key in keys]
 
 
-def _search_all_orders(packer: _ArenaPacker, offsets: list[int], peak: int) -> tuple[list[int], int]:
+def _search_all_placement_orders(packer: _ArenaPacker, offsets: list[int], peak: int) -> tuple[list[int], int]:
     """Return the memory placement with the lowest peak over all orders of blocks, by branch and
     bound.
     """
@@ -265,7 +267,7 @@ def _improve_order_by_local_search(
         if rng.random() < 0.3:  # a second, random exchange helps to leave local minima
             i, j = rng.randrange(len(trial)), rng.randrange(len(trial))
             trial[i], trial[j] = trial[j], trial[i]
-        packed = packer.place_in_order(trial, current_peak + 1)
+        packed = packer.place_blocks_in_order(trial, current_peak + 1)
         if packed is not None:
             order, (current, current_peak) = trial, packed
             if current_peak < best_peak:
@@ -293,11 +295,11 @@ def place_blocks_in_arena(
     for order in packer.heuristic_block_placement_orders():
         if (
             best[1] > max(packer.bound, sufficient_bytes)
-            and (packed := packer.place_in_order(order, best[1])) is not None
+            and (packed := packer.place_blocks_in_order(order, best[1])) is not None
         ):
             best_order, best = order, packed
     if not sufficient_bytes and len(blocks) <= MAX_EXACT_SEARCH_BLOCKS:
-        best = _search_all_orders(packer, *best)
+        best = _search_all_placement_orders(packer, *best)
     elif not sufficient_bytes:
         best = _improve_order_by_local_search(packer, best_order, *best)
     return Arrangement(tuple(best[0]), best[1], packer.bound)

@@ -219,13 +219,15 @@ def _fuse_steps(producer: Step, consumer: Step) -> Step | None:
         return None
     block, number = new_private_scratch_buffer("block", source.dtype, size), Var("q")
 
-    def loop_body_on_block(sweep: _BlockwiseLoop, buffer: Buffer) -> Stmt:
+    def loop_iterations_on_block_buffer(blockwise_loop: _BlockwiseLoop, buffer: Buffer) -> Stmt:
         return _redirect_accesses_to_block(
-            sweep.iterations_for_block(number, size // sweep.size), buffer, block, number * size
+            blockwise_loop.iterations_for_block(number, size // blockwise_loop.size), buffer, block, number * size
         )
 
     loop = For(
-        number, -(-source.size // size), Block((loop_body_on_block(writes, source), loop_body_on_block(reads, target)))
+        number,
+        -(-source.size // size),
+        Block((loop_iterations_on_block_buffer(writes, source), loop_iterations_on_block_buffer(reads, target))),
     )
     body = Block((*writes.before, *reads.before, loop, *writes.after, *reads.after))
     kernel = replace(
@@ -273,8 +275,8 @@ def _redirect_accesses_to_block(stmt: Stmt, buffer: Buffer, block: Buffer, first
     index `first_element` on.
     """
 
-    def redirect_access(other: Buffer, index: Expr) -> tuple[Buffer, Expr]:
-        return (block, simplify(index - first_element, {})) if other is buffer else (other, index)
+    def redirect_access(accessed_buffer: Buffer, index: Expr) -> tuple[Buffer, Expr]:
+        return (block, simplify(index - first_element, {})) if accessed_buffer is buffer else (accessed_buffer, index)
 
     return _map_accesses(stmt, redirect_access)
 

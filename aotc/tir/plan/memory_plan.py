@@ -2,7 +2,7 @@
 """Static memory plan of a program: in-place computation, and offsets of temporaries that share one
 arena.
 
-Input: a Program whose temporaries have no addresses yet. Output of `run_kernels_in_place`: a
+Input: a Program whose temporaries have no addresses yet. Output of `write_outputs_over_dying_inputs`: a
 Program whose kernels overwrite dying inputs where possible; output of `plan_memory`: a Program with
 `plan` filled in.
 
@@ -31,7 +31,7 @@ from aotc.tir.plan.arena_packing import LiveBlock, align_up, max_overlap_bytes, 
 from aotc.tir.plan.memory_space_assignment import (
     arrange_in_first_memory_or_spread,
     element_accesses_per_storage,
-    spread_over_memories,
+    spread_blocks_over_memories,
 )
 from aotc.tir.plan.program import ArenaPart, MemoryPlan, Program, Step, Storage, View
 from aotc.tir.stmt import Kernel, map_exprs, memoized_kernel
@@ -67,8 +67,8 @@ def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
     return {s: Lifetime(0, last) if s in counts else life for s, life in lives.items()}
 
 
-def _pairs_sharing_memory_in_place(
-    step: Step, step_number: int, lives: dict[Storage, Lifetime]
+def _output_input_pairs_sharable_in_place(
+    step: Step, step_number: int, lifetime_of_storage: dict[Storage, Lifetime]
 ) -> list[tuple[int, int]]:
     """Return (output, input) pairs that can share a buffer: the input dies in the step and the
     sizes are equal.
@@ -81,7 +81,12 @@ def _pairs_sharing_memory_in_place(
         whole = out.offset == 0 and source.offset == 0 and out.storage.nbytes == source.storage.nbytes
         both_temp = out.storage.kind == source.storage.kind == "temp"
         once = sum(view.storage is source.storage for view in step.args) == 1
-        if both_temp and whole and once and lives[source.storage].last == step_number == lives[out.storage].first:
+        if (
+            both_temp
+            and whole
+            and once
+            and lifetime_of_storage[source.storage].last == step_number == lifetime_of_storage[out.storage].first
+        ):
             pairs.append((out_index, in_index))
     return pairs
 
@@ -105,7 +110,7 @@ def merge_inplace_params(kernel: Kernel, output_input_pairs: tuple[tuple[int, in
     return memoized_kernel(f"in place {output_input_pairs}", kernel, kernel.span, build_merged_kernel)
 
 
-def run_kernels_in_place(program: Program) -> Program:
+def write_outputs_over_dying_inputs(program: Program) -> Program:
     """Let kernels write outputs over dying inputs where the kernel allows it; return the new
     program.
     """
@@ -114,7 +119,7 @@ def run_kernels_in_place(program: Program) -> Program:
     merged = cache(merge_inplace_params)
     steps: list[Step] = []
     for k, step in enumerate(program.steps):
-        pairs = tuple(_pairs_sharing_memory_in_place(step, k, lives))
+        pairs = tuple(_output_input_pairs_sharable_in_place(step, k, lives))
         if pairs:
             homes.update({step.outputs[o].storage: step.inputs[i].storage for o, i in pairs})
             merged_inputs = {i for _, i in pairs}
@@ -143,7 +148,7 @@ def place_inputs_and_outputs_in_arena(program: Program) -> Program:
     return replace(program, steps=(*entries, *map(use_resident_storages, program.steps), *exits), resident=resident)
 
 
-def min_distances_of_overlapping_pairs(program: Program) -> dict[tuple[Storage, Storage], int]:
+def min_start_distances_of_overlap_pairs(program: Program) -> dict[tuple[Storage, Storage], int]:
     """Return, for each (output, dying input) pair of a step that may overlap, the least distance
     between their starts.
 
@@ -155,7 +160,7 @@ def min_distances_of_overlapping_pairs(program: Program) -> dict[tuple[Storage, 
     min_distances: dict[tuple[Storage, Storage], int] = {}
     for k, step in enumerate(program.steps):
         for output, source in ((o, i) for o in range(len(step.outputs)) for i in range(len(step.inputs))):
-            if _is_output_over_dying_input(program, step, lifetimes, k, output, source):
+            if _can_output_overwrite_dying_input(program, step, lifetimes, k, output, source):
                 kernel = step.kernel
                 distance = distances(kernel, kernel.outputs[output], kernel.inputs[source])
                 out, early = step.outputs[output].storage, step.inputs[source].storage
@@ -164,7 +169,9 @@ def min_distances_of_overlapping_pairs(program: Program) -> dict[tuple[Storage, 
     return min_distances
 
 
-def shareable_bytes_of_pairs(program: Program, may_overlap: bool, align: int) -> dict[tuple[Storage, Storage], int]:
+def shareable_bytes_of_output_input_pairs(
+    program: Program, may_overlap: bool, align: int
+) -> dict[tuple[Storage, Storage], int]:
     """Return, for each (output, dying input) pair of a step, the number of bytes that can be
     shared.
 
@@ -186,7 +193,7 @@ def shareable_bytes_of_pairs(program: Program, may_overlap: bool, align: int) ->
     return shareable_bytes
 
 
-def _is_output_over_dying_input(
+def _can_output_overwrite_dying_input(
     program: Program,
     step: Step,
     lifetime_of: dict[Storage, Lifetime],
@@ -239,7 +246,7 @@ def plan_memory(
                                   memories; if they do not fit, the plan assumes a single memory
     """
     lifetimes = lifetimes_of_memory_owners(program)
-    pairs = min_distances_of_overlapping_pairs(program) if outputs_may_overlap_inputs else {}
+    pairs = min_start_distances_of_overlap_pairs(program) if outputs_may_overlap_inputs else {}
     number = {storage: k for k, storage in enumerate(lifetimes)}
     blocks = [LiveBlock(s.nbytes, life.first, life.last) for s, life in lifetimes.items()]
     near = {(number[a], number[b]): distance for (a, b), distance in pairs.items()}
@@ -249,7 +256,9 @@ def plan_memory(
         arrangement, parts = arrange_in_first_memory_or_spread(
             arrangement,
             memory_bytes,
-            lambda room: spread_over_memories(blocks, _access_counts_of_memory_owners(program), room, align, near),
+            lambda room: spread_blocks_over_memories(
+                blocks, _access_counts_of_memory_owners(program), room, align, near
+            ),
         )
     offset_of = dict(zip(lifetimes, arrangement.offsets, strict=True))
     offsets = MappingProxyType(
@@ -333,7 +342,7 @@ def _permitted_output_input_overlaps(program: Program) -> set[tuple[Storage, Sto
         for output, source in intersecting_output_input_pairs(program, step) if step.kernel.overlaps else ():
             kernel, (out, early) = step.kernel, (step.outputs[output].storage, step.inputs[source].storage)
             least = min_overlap_distance_bytes(kernel, kernel.outputs[output], kernel.inputs[source])
-            known = (output, source) in kernel.overlaps and _is_output_over_dying_input(
+            known = (output, source) in kernel.overlaps and _can_output_overwrite_dying_input(
                 program, step, lifetimes, k, output, source
             )
             if known and least is not None and at[early] - at[out] >= least:

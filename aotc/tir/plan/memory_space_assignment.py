@@ -21,7 +21,7 @@ from itertools import accumulate
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import ArenaPart, Buffer, For, Intrinsic, Kernel, Program, Stmt, Storage, Store, stmt_children
+from aotc.tir import ArenaPart, Buffer, For, Intrinsic, Kernel, Program, Stmt, Storage, Store, direct_child_stmts
 from aotc.tir.loops.loop_dependence import Ranges, direct_loads, loop_var_interval
 from aotc.tir.plan.arena_packing import (
     AllowedOverlaps,
@@ -56,7 +56,7 @@ def element_accesses_per_buffer(kernel: Kernel) -> dict[Buffer, int]:
             low, high = loop_var_interval(stmt, ranges)
             times *= max(0, int(high - low) // stmt.step + 1) if math.isfinite(high - low) else _ASSUMED_TRIP_COUNT
             ranges = {**ranges, stmt.var: (low, high)}
-        left += [(child, times, ranges) for child in stmt_children(stmt)]
+        left += [(child, times, ranges) for child in direct_child_stmts(stmt)]
     return counts
 
 
@@ -85,7 +85,7 @@ def indices_by_weight_per_byte(weights: Sequence[int], sizes: Sequence[int]) -> 
     return sorted(range(len(sizes)), key=lambda k: (-weights[k] / max(1, sizes[k]), k))
 
 
-def spread_over_memories(
+def spread_blocks_over_memories(
     blocks: Sequence[LiveBlock],
     access_counts: Sequence[int],
     memory_bytes: Sequence[int],

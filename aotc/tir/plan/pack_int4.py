@@ -73,9 +73,10 @@ def pack_constants_as_int4(program: Program, cache_bytes: int = 0) -> Program:
         least = {s: number for s, number in least.items() if s not in wrong}
     if sum(s.nbytes for s in least) <= cache_bytes:
         return program
-    stored = {s: _pack_storage(s, number) for s, number in least.items()}
+    stored = {s: _pack_storage_as_int4(s, number) for s, number in least.items()}
     new_kernels = {
-        kernel: _read_buffers_as_int4(kernel, kernels.get(kernel, {})) for kernel in program.distinct_kernels
+        kernel: _rewrite_kernel_to_read_packed_int4(kernel, kernels.get(kernel, {}))
+        for kernel in program.distinct_kernels
     }
     steps = []
     for step in program.steps:
@@ -101,7 +102,7 @@ def _least_value_of_int4_range(storage: Storage) -> int | None:
     return None
 
 
-def _pack_storage(storage: Storage, range_start: int) -> Storage:
+def _pack_storage_as_int4(storage: Storage, range_start: int) -> Storage:
     data = pack_int4(storage.data, range_start)
     return replace(storage, dtype=_UINT8, shape=data.shape, data=data, least=range_start)
 
@@ -115,13 +116,13 @@ class _NeedsWholeBytesError(Exception):
 def _can_read_buffer_packed_as_int4(kernel: Kernel, buffer: Buffer) -> bool:
     """Return True if a kernel can read a buffer that is packed as 4-bit values."""
     try:
-        _read_buffers_as_int4(kernel, {buffer: 0})
+        _rewrite_kernel_to_read_packed_int4(kernel, {buffer: 0})
     except _NeedsWholeBytesError:
         return False
     return kernel.source is None
 
 
-def _read_buffers_as_int4(kernel: Kernel, range_start_of_buffer: Mapping[Buffer, int]) -> Kernel:
+def _rewrite_kernel_to_read_packed_int4(kernel: Kernel, range_start_of_buffer: Mapping[Buffer, int]) -> Kernel:
     """Return the kernel that reads the buffers of `range_start_of_buffer` in packed form; raise
     _NeedsWholeBytesError if it cannot.
     """

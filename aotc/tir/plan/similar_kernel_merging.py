@@ -137,11 +137,11 @@ def _replaceable_constants(kernel: Kernel, may_differ_in_sizes: bool) -> list[Co
     """
     constants: list[Const] = []
 
-    def record_constant(const: Const) -> Expr:
+    def record_constant_and_return_it(const: Const) -> Expr:
         constants.append(const)
         return const
 
-    _replace_constants(kernel, record_constant, may_differ_in_sizes)
+    _replace_constants(kernel, record_constant_and_return_it, may_differ_in_sizes)
     return constants
 
 

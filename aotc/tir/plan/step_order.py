@@ -97,7 +97,7 @@ class _StepOrderSearch:
             for storage in accessed_temporaries(step):
                 self.users[storage] = self.users.get(storage, 0) | 1 << k
 
-    def aligned_bytes(self, storages: Iterable[Storage]) -> int:
+    def total_aligned_bytes_of_storages(self, storages: Iterable[Storage]) -> int:
         return sum(align_up(s.nbytes, self.align) for s in storages)
 
     def bytes_during_and_after_step(self, step_number: int, executed_mask: int, live_bytes: int) -> tuple[int, int]:
@@ -106,12 +106,12 @@ class _StepOrderSearch:
         """
         step, now = self.program.steps[step_number], executed_mask | 1 << step_number
         mentioned = accessed_temporaries(step)
-        new = self.aligned_bytes(s for s in mentioned if not self.users[s] & executed_mask)
+        new = self.total_aligned_bytes_of_storages(s for s in mentioned if not self.users[s] & executed_mask)
         dying = [s for s in mentioned if self.users[s] & ~now == 0]
         twice = 0
         for out in step.outputs:
             twice += max((self.saved.get((out.storage, s), 0) for s in dying), default=0)
-        return live_bytes + new - twice, live_bytes + new - self.aligned_bytes(dying)
+        return live_bytes + new - twice, live_bytes + new - self.total_aligned_bytes_of_storages(dying)
 
     def peak_bytes_of_order(self, order: Iterable[int]) -> int:
         done = live = most = 0

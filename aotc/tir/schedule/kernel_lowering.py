@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph
 from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
-from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_invariants, optimize_loop_nests
-from aotc.tir.schedule.algorithms.attention import build_attention_chain, find_attention_chains
+from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loop_invariants, optimize_loop_nests
+from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest, find_attention_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.contraction import build_contraction_nest, schedule_gpu_tensor_cores
 from aotc.tir.schedule.stages.inplace_outputs import output_input_pairs_sharing_memory
@@ -68,7 +68,7 @@ class Lowering:
         """Return the scheduled kernel."""
         absorbed = {group for chain in self.chains.values() for group in chain.absorbed}
         groups = (self._loop_nest_of_group(g) for g in self.groups if g not in absorbed)
-        body = remove_dead_registers(Block([*groups, *self._copies_to_outputs_equal_to_others()]))
+        body = remove_dead_registers(Block([*groups, *self._copy_loops_for_duplicate_outputs()]))
         return Kernel(
             name=self.name,
             inputs=self.input_buffers,
@@ -85,7 +85,7 @@ class Lowering:
             approximate=any(isinstance(stage.anchor, te.Winograd) for stage in self.stages),
         )
 
-    def _copies_to_outputs_equal_to_others(self) -> list[Stmt]:
+    def _copy_loops_for_duplicate_outputs(self) -> list[Stmt]:
         """Return copies to the outputs that equal an input or another output, possibly reshaped."""
         sources = (self.builder.memory[tensor_graph.strip_views(output)].buffer for output in self.outputs)
         pairs = zip(sources, self.output_buffers, strict=True)
@@ -117,8 +117,8 @@ class Lowering:
         """Return the loop nest of a group of stages, which share outer loops."""
         if group in self.chains:
             chain = self.chains[group]
-            nest = build_attention_chain(self.builder, chain, lambda: self._stmts_inside_shared_loops(chain.middle))
-            return hoist_invariants(nest)
+            nest = build_attention_loop_nest(self.builder, chain, lambda: self._stmts_inside_shared_loops(chain.middle))
+            return hoist_costly_loop_invariants(nest)
         if len(group.stages) == 1:
             return self._loop_nest_of_single_stage(group.stages[0])
         shared, bodies = group.stages[0].anchor_axes[: group.depth], self._stmts_inside_shared_loops(group)
@@ -149,7 +149,7 @@ class Lowering:
         stmt = self._stmts_of_stage(stage, 0)
         if isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern)):
             # these builders optimize their own loops; simplify what was added to store each element
-            return hoist_invariants(simplify_stmt(stmt, {}))
+            return hoist_costly_loop_invariants(simplify_stmt(stmt, {}))
         return optimize_loop_nests(stmt, self.builder.target.budget)
 
     def _stmts_of_stage(self, stage: ComputeStage, outer_loop_count: int) -> Stmt:
@@ -168,7 +168,7 @@ class Lowering:
                         build_winograd(anchor, a, b, store, builder.target)
                     )
                 # thread blocks must be the outermost loops of a kernel
-                alone = len(self.stages) == 1 and not self._copies_to_outputs_equal_to_others()
+                alone = len(self.stages) == 1 and not self._copy_loops_for_duplicate_outputs()
                 nest = schedule_gpu_tensor_cores(anchor, a, b, store, builder.target) if alone else None
                 return builder.add_buffers_of_nest_and_return_stmt(
                     nest or build_contraction_nest(anchor, a, b, store, builder.target)

@@ -23,7 +23,7 @@ from aotc.tir import (
     Kernel,
     Stmt,
     Var,
-    stmt_exprs,
+    direct_exprs_of_stmt,
     vars_and_buffers_in,
     walk_stmts,
 )
@@ -36,7 +36,7 @@ from aotc.tir.loops.loop_dependence import (
     collect_accesses,
     direct_loads,
 )
-from aotc.tir.stmt import Store, block_stmts_or_self, stmt_children
+from aotc.tir.stmt import Store, block_stmts_or_self, direct_child_stmts
 
 
 @frozen
@@ -81,7 +81,7 @@ class MemoryEffects:
     def buffers_written_and_read(self, stmt: Stmt) -> tuple[frozenset[Buffer], frozenset[Buffer]]:
         """Return the buffers that a statement, with the statements nested in it, writes and reads."""
         if stmt not in self._buffers:
-            inner = [self.buffers_written_and_read(s) for s in stmt_children(stmt)]
+            inner = [self.buffers_written_and_read(s) for s in direct_child_stmts(stmt)]
             writes = {stmt.buffer} if isinstance(stmt, (Store, Intrinsic)) else set()
             reads = {load.buffer for load in direct_loads(stmt)}
             buffer_sets = (
@@ -131,9 +131,9 @@ class MemoryEffects:
         or local buffers they write.
         """
         local = {b for s in stmts for b in self.buffers_written_and_read(s)[0] if self.is_thread_local(b)}
-        return self.has_no_register_flow_outside(stmts) and not self._is_used_outside(local, stmts)
+        return self.has_no_register_or_stack_flow_outside(stmts) and not self._is_used_outside(local, stmts)
 
-    def has_no_register_flow_outside(self, stmts: Sequence[Stmt]) -> bool:
+    def has_no_register_or_stack_flow_outside(self, stmts: Sequence[Stmt]) -> bool:
         """Return True if the statements change no registers declared outside, and no statement
         outside uses their registers or stack arrays.
         """
@@ -161,7 +161,7 @@ class MemoryEffects:
         """
         users: dict[Var | Buffer, dict[Stmt, None]] = {}
         for stmt in walk_stmts(self.kernel.body):
-            for operand in (operand for e in stmt_exprs(stmt) for operand in vars_and_buffers_in(e)):
+            for operand in (operand for e in direct_exprs_of_stmt(stmt) for operand in vars_and_buffers_in(e)):
                 users.setdefault(operand, {})[stmt] = None
         return users
 

@@ -199,7 +199,7 @@ class _KernelDivider:
         groups = list(self._groups_split_at_shared_writing_loops(stmts))
         while groups:
             group = groups.pop(0)
-            if len(group) > 1 and not self.uses.has_no_register_flow_outside(group):
+            if len(group) > 1 and not self.uses.has_no_register_or_stack_flow_outside(group):
                 groups = [[s] for s in group] + groups
                 group = groups.pop(0)
             while groups and self._continues_output_of_loop_group(group, groups[0], ranges):
@@ -262,7 +262,7 @@ class _KernelDivider:
         if any(a.needs_barrier_with(b) for k, a in enumerate(uses) for b in uses[:k]):
             return None
         if not all(
-            self.uses.has_no_register_flow_outside(g)
+            self.uses.has_no_register_or_stack_flow_outside(g)
             and not self.uses.may_later_stmts_read_private_scratch(g, stmts, ranges)
             for g in groups
         ):

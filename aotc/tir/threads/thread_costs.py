@@ -26,7 +26,7 @@ from aotc.tir import (
     walk,
 )
 from aotc.tir.loops.loop_dependence import Ranges, constant_trip_count, ranges_inside_loops
-from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, block_stmts_or_self, stmt_children, stmt_exprs
+from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, block_stmts_or_self, direct_child_stmts, direct_exprs_of_stmt
 
 
 @dataclass
@@ -54,7 +54,7 @@ class ThreadCostModel:
         return sum(map(function, self.threads.teams)) / len(self.threads.teams)
 
     @cached_property
-    def _share_accessed_by_other_threads(self) -> float:
+    def _mean_fraction_in_other_thread_caches(self) -> float:
         """The average fraction of a shared buffer that other threads have accessed last."""
         return self._mean_over_team_sizes(lambda threads: 1 - 1 / threads)
 
@@ -77,10 +77,12 @@ class ThreadCostModel:
             times = (high - low + 1) / stmt.step if high - low < math.inf else 1
             return max(0.0, times) * self._operation_and_store_count(stmt.body, inner)
         if stmt not in self._own_operations:
-            values = [n for e in stmt_exprs(stmt) for n in walk(e)]
+            values = [n for e in direct_exprs_of_stmt(stmt) for n in walk(e)]
             operation_count = sum(isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX) for n in values)
             self._own_operations[stmt] = operation_count + isinstance(stmt, Store)
-        return self._own_operations[stmt] + sum(self._operation_and_store_count(s, ranges) for s in stmt_children(stmt))
+        return self._own_operations[stmt] + sum(
+            self._operation_and_store_count(s, ranges) for s in direct_child_stmts(stmt)
+        )
 
     def slowest_thread_ns_of_divided_nests(
         self, parts: Sequence[Sequence[DividedNest]], group: Sequence[Stmt], ranges: Ranges
@@ -126,7 +128,7 @@ class ThreadCostModel:
             span = max((_address_shift_over_var_range(access, divided_var) for access in accesses), default=0)
             if 2 * span < buffer.size:
                 read_part, own_part = (
-                    (mine_of_others, mine_of_others) if span else (self._share_accessed_by_other_threads, mine)
+                    (mine_of_others, mine_of_others) if span else (self._mean_fraction_in_other_thread_caches, mine)
                 )
                 total += self._cache_to_cache_transfer_ns(
                     buffer, _estimated_bytes_accessed(buffer, accesses, ranges), read_part, own_part, use
@@ -134,21 +136,32 @@ class ThreadCostModel:
         return total
 
     def _cache_to_cache_transfer_ns(
-        self, buffer: Buffer, nbytes: int, read_part: float, own_part: float, accesses: ThreadSharedAccesses
+        self,
+        buffer: Buffer,
+        nbytes: int,
+        remotely_cached_read_fraction: float,
+        written_fraction: float,
+        accesses: ThreadSharedAccesses,
     ) -> float:
         """Return the nanoseconds to transfer data between caches.
 
         nbytes      bytes of the buffer that are accessed
-        read_part   fraction that is read from other caches
-        own_part    fraction that is written here, or by the threads that write there next
+        remotely_cached_read_fraction   fraction that is read from other caches
+        written_fraction    fraction that is written here, or by the threads that write there next
         """
-        fetching = nbytes * read_part / self.threads.fetched_bytes_per_ns if buffer in accesses.reads else 0.0
-        return fetching + (0.0 if buffer in self.constants else nbytes * own_part / self.threads.owned_bytes_per_ns)
+        fetching = (
+            nbytes * remotely_cached_read_fraction / self.threads.fetched_bytes_per_ns
+            if buffer in accesses.reads
+            else 0.0
+        )
+        return fetching + (
+            0.0 if buffer in self.constants else nbytes * written_fraction / self.threads.owned_bytes_per_ns
+        )
 
     def ns_of_stmt_while_other_threads_wait(self, accesses: ThreadSharedAccesses, stmt: Stmt, ranges: Ranges) -> float:
         """Return the nanoseconds of a statement that one thread runs while the other threads wait."""
         places = {**accesses.reads, **accesses.writes}
-        other_share = self._share_accessed_by_other_threads
+        other_share = self._mean_fraction_in_other_thread_caches
         moving = sum(
             self._cache_to_cache_transfer_ns(b, _estimated_bytes_accessed(b, f, {}), other_share, other_share, accesses)
             for b, f in places.items()

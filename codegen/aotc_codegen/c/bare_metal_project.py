@@ -292,7 +292,7 @@ def _parameters_kernels_file_and_footprint(
     project.
     """
     params = assign_params_to_memories(program, target, golden)
-    kernels = print_kernels(program.distinct_kernels, program.name, DIALECTS[target.dialect], share="numbers")
+    kernels = print_kernels(program.distinct_kernels, program.name, DIALECTS[target.dialect], kernel_merging="numbers")
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
     weights = ParameterFile(params, golden)
     footprint = estimate_memory_footprint(program, target, kernels.names, params, numbers)

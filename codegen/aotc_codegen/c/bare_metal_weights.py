@@ -27,7 +27,7 @@ from aotc.tir import (
     Target,
     arrange_in_first_memory_or_spread,
     element_accesses_per_storage,
-    spread_over_memories,
+    spread_blocks_over_memories,
 )
 from aotc.tir.plan.arena_packing import Arrangement, LiveBlock, align_up
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers, escape_for_c_comment
@@ -95,7 +95,7 @@ def _spread_params_over_memories(
     blocks = [LiveBlock(align_up(s.nbytes, params.align), 0, 0) for s in storages]
     offsets = tuple(params.offsets.values())
     whole = Arrangement(offsets, params.bytes, params.bytes)
-    several = partial(spread_over_memories, blocks, weights, align=params.align)
+    several = partial(spread_blocks_over_memories, blocks, weights, align=params.align)
     earlier: dict[str, int] = {}
     for last, room in free_bytes_by_memory.items():
         left = room and room - params.behind

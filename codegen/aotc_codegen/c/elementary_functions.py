@@ -15,7 +15,7 @@ from aotc.tir import Block, Declare, Var, vectorize_stmt_or_none
 from aotc.tir.functions.elementary_function_table import elementary_function_definition
 from aotc.tir.functions.function_from_formula import ElementaryFunction
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers
-from aotc_codegen.c.expression_printer import print_assigned_value, print_value, register_c_type
+from aotc_codegen.c.expression_printer import c_type_of_register_var, print_assigned_value, print_value
 from aotc_codegen.c.float16_conversions import float16_conversion_definition
 from aotc_codegen.c.index_arithmetic_analysis import IndexVariables
 from aotc_codegen.c.printing_scope import PrintingScope
@@ -77,13 +77,13 @@ def c_function_definition(outer_scope: PrintingScope, c_name: str, function: Ele
     calls first.
     """
     scope = PrintingScope(outer_scope.helpers, IndexVariables(), UniqueIdentifiers(outer_scope.dialect.reserved))
-    parameters = ", ".join(f"{register_c_type(scope, p)} {scope.c_name(p)}" for p in function.params)
+    parameters = ", ".join(f"{c_type_of_register_var(scope, p)} {scope.c_name(p)}" for p in function.params)
     lines = []
     for stmt in function.body:
         value = print_assigned_value(scope, stmt.var, stmt.value)
-        lines.append(f"  const {register_c_type(scope, stmt.var)} {scope.c_name(stmt.var)} = {value};\n")
+        lines.append(f"  const {c_type_of_register_var(scope, stmt.var)} {scope.c_name(stmt.var)} = {value};\n")
     result = print_value(scope, function.result)
-    result_type = register_c_type(scope, Var("result", function.result.dtype, function.result.lanes))
+    result_type = c_type_of_register_var(scope, Var("result", function.result.dtype, function.result.lanes))
     head = f"{outer_scope.dialect.inline} {result_type} {c_name}({parameters})"
     # the functions that it calls are defined first
     define_elementary_functions_used(scope)

@@ -108,7 +108,7 @@ def print_index(scope: PrintingScope, expr: tir.Expr, min_precedence: int = ANY_
     return _print_index_expression(scope, expr).parenthesized_if_looser(min_precedence)
 
 
-def register_c_type(scope: PrintingScope, var: tir.Var) -> str:
+def c_type_of_register_var(scope: PrintingScope, var: tir.Var) -> str:
     """Return the C type of a register variable whose value has been printed."""
     if var in scope.indices.registers:
         return scope.dialect.index

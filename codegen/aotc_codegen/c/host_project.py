@@ -199,7 +199,7 @@ class _InstructionSetVersion:
         self.program, self.target, self.suffix = program, target, suffix
         require_known_name("target", f"C dialect of target {target.name}:", target.dialect, DIALECTS)
         self.kernels = print_kernels(
-            program.distinct_kernels, program.name, DIALECTS[target.dialect], suffix, share="values"
+            program.distinct_kernels, program.name, DIALECTS[target.dialect], suffix, kernel_merging="values"
         )
         self.files: list[str] = []
         self.team_base = round_up_to_team_alignment(program.plan.peak)

@@ -143,16 +143,18 @@ class PrintedKernels:
         template: str,
         kernels: Sequence[NamedKernel],
         header: str = "",
-        shared: Container[str] = frozenset(),
+        helpers_defined_in_header: Container[str] = frozenset(),
         **common: Any,
     ) -> str:
         """Return a file with some of the kernels, and the helper functions and vector types that
         they need.
 
         header   name of an included header with the vector types and the helper functions named in
-                 `shared`
+                 `helpers_defined_in_header`
         """
-        helpers = [text for name, text in _helper_definitions_by_name(kernels).items() if name not in shared]
+        helpers = [
+            text for name, text in _helper_definitions_by_name(kernels).items() if name not in helpers_defined_in_header
+        ]
         vectors = set() if header else {vector for k in kernels for vector in k.printed.vectors}
         words = {"vectors": self.dialect.vector_file_prelude(vectors), "helpers": "\n".join(helpers)}
         include = [f'#include "{header}"'] if header else []
@@ -186,12 +188,17 @@ def _external_kernels(
 
 
 def print_kernels(
-    kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU_C, suffix: str = "", share: KernelMerging = ""
+    kernels: Iterable[Kernel],
+    prefix: str,
+    dialect: Dialect = GNU_C,
+    suffix: str = "",
+    kernel_merging: KernelMerging = "",
 ) -> PrintedKernels:
     """Print each kernel as PREFIX_NAME with a suffix; kernels with equal texts become one function.
 
-    share   "values" also merges kernels that compute with different constants; "numbers" merges
-            kernels that differ in any numbers if this saves code (`aotc.tir.plan.similar_kernel_merging`)
+    kernel_merging   "values" also merges kernels that compute with different constants; "numbers"
+                     merges kernels that differ in any numbers if this saves code
+                     (`aotc.tir.plan.similar_kernel_merging`)
 
     Kernels of equal names get a hash of their text as a suffix rather than a number, so that a
     kernel's text does not change when other kernels are added or removed.
@@ -207,7 +214,11 @@ def print_kernels(
             alike.setdefault(printed_kernel.definition_with_name(_PLACEHOLDER_KERNEL_NAME), (printed_kernel, []))[
                 1
             ].append(kernel)
-    numbers = _parameterize_texts_differing_in_numbers(alike, dialect, sizes=share == "numbers") if share else {}
+    numbers = (
+        _parameterize_texts_differing_in_numbers(alike, dialect, sizes=kernel_merging == "numbers")
+        if kernel_merging
+        else {}
+    )
     shared = Counter(group[0].name for _, group in alike.values())
     distinct = []
     for text, (printed_kernel, group) in alike.items():

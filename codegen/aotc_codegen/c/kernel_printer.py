@@ -24,13 +24,13 @@ from aotc_codegen.c.c_types import is_sub_byte_integer
 from aotc_codegen.c.elementary_functions import define_elementary_functions_used
 from aotc_codegen.c.expression_printer import (
     block_instruction_call_template,
+    c_type_of_register_var,
     print_assigned_value,
     print_element_address,
     print_element_lvalue,
     print_index,
     print_narrow_float_bits,
     print_value,
-    register_c_type,
     unavailable_in_dialect_error,
 )
 from aotc_codegen.c.helper_functions import HelperFunctions
@@ -202,7 +202,7 @@ def _print_declaration(scope: PrintingScope, stmt: tir.Declare) -> str:
     value_text = scope.outlined(stmt.value) or print_assigned_value(scope, stmt.var, stmt.value)
     if stmt.var in scope.indices.fixed:
         scope.ranges[stmt.var] = bounds(stmt.value, scope.ranges)
-    return f"{register_c_type(scope, stmt.var)} {scope.c_name(stmt.var)} = {value_text}"
+    return f"{c_type_of_register_var(scope, stmt.var)} {scope.c_name(stmt.var)} = {value_text}"
 
 
 def _print_loop_lines(scope: PrintingScope, loop: tir.For, depth: int) -> list[str]:

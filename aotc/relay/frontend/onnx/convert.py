@@ -225,7 +225,7 @@ def _unsupported_operator_error(proto: NodeProto, domain: str, opsets: Mapping[s
     return AotcError("onnx-op", f"operator {name} {why}", hint="`aotc ops` lists the supported operators")
 
 
-@g.rename_error_codes("onnx")
+@g.replace_graph_prefix_of_error_codes("onnx")
 def from_onnx(
     model: str | Path | ModelProto,
     *,

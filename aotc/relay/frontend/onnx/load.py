@@ -176,7 +176,7 @@ def read_model(model: str | Path | ModelProto) -> LoadedModel:
     return LoadedModel(proto, source, opsets, folder)
 
 
-@g.rename_error_codes("onnx")
+@g.replace_graph_prefix_of_error_codes("onnx")
 def load_model(model: str | Path | ModelProto) -> ModelProto:
     """Return an ONNX model as one self-contained ModelProto: validated as by `read_model`, with
     external data read into its tensors.

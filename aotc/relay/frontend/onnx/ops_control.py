@@ -30,7 +30,7 @@ from aotc.relay.frontend.slice_pad_depth_to_space import select_element
 
 def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: OnnxNode) -> Sequence[Expr]:
     if isinstance(condition, Constant):
-        is_true = g.single_element(condition.data, "the condition of If")
+        is_true = g.require_single_element(condition.data, "the condition of If")
         return node.subgraph(then_branch if is_true else else_branch, [])
     yes, no = (node.subgraph(branch, []) for branch in (then_branch, else_branch))
     require("onnx-if", len(yes) == len(no), f"the branches of If have {len(yes)} and {len(no)} outputs")
@@ -58,7 +58,7 @@ def _loop(
     Raises AotcError (code "onnx-loop") for a condition that depends on run-time values.
     """
     trips = trip_count[0] if trip_count else None
-    going = condition is None or bool(g.single_element(condition, "the condition of Loop"))
+    going = condition is None or bool(g.require_single_element(condition, "the condition of Loop"))
     rows: list[list[Expr]] = []
     while going and (trips is None or len(rows) < trips):
         g.check_unroll_count(len(rows) + 1 if trips is None or condition is not None else trips, "a loop")
@@ -70,7 +70,7 @@ def _loop(
             continue
         if not isinstance(flag, Constant):
             raise AotcError("onnx-loop", "the condition of the loop depends on run-time values")
-        going = bool(g.single_element(flag.data, "the condition of Loop"))
+        going = bool(g.require_single_element(flag.data, "the condition of Loop"))
     count = len(body.output) - 1 - len(state)
     require("onnx-loop", not count or bool(rows), "a loop of 0 iterations has no scan outputs to concatenate")
     return [*state, *(g.stack([row[k] for row in rows], 0) for k in range(count))]

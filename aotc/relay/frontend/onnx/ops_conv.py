@@ -68,7 +68,7 @@ def _kernel_extents(node: OnnxNode, x: Expr, w: Expr) -> tuple[int, ...]:
     """Return the kernel extents of a convolution from the shape of its weight. Raises AotcError
     (code "onnx-window") if the weight does not fit the input or the attribute `kernel_shape`.
     """
-    rank = conv_pool.require_spatial_rank_1_to_3(g.rank(x), f"{node.op_type} of an input")
+    rank = conv_pool.spatial_rank_of_tensor_rank_3_to_5(g.rank(x), f"{node.op_type} of an input")
     shape, given = g.shape(w, "the weight"), node.attrs.get("kernel_shape")
     fits = len(shape) == rank + 2 and (given is None or tuple(given) == shape[2:])
     text = f"a weight of shape {shape} does not fit the input and kernel_shape {given}"
@@ -123,7 +123,7 @@ def pool_window(node: OnnxNode, x: Expr) -> Window:
     (code "onnx-window") if `kernel_shape` does not.
     """
     kernel = node.attrs.get("kernel_shape", [])
-    rank = conv_pool.require_spatial_rank_1_to_3(g.rank(x), f"{node.op_type} of an input")
+    rank = conv_pool.spatial_rank_of_tensor_rank_3_to_5(g.rank(x), f"{node.op_type} of an input")
     require(
         "onnx-window",
         len(kernel) == rank,

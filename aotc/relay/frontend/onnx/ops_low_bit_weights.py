@@ -18,7 +18,7 @@ from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.onnx.ops_matmul_norm_recurrent import convert_recurrent
-from aotc.relay.frontend.onnx.ops_quant import matmul_to_float, quantized_tensor_of_scale_zero_inputs
+from aotc.relay.frontend.onnx.ops_quant import quantized_matmul_as_float, quantized_tensor_of_scale_zero_inputs
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, normalize_negative_indices, select_element
 from aotc.relay.graph_api import Expr, compile_time_elements
 
@@ -122,7 +122,7 @@ def _gather_block_quantized(
         zeros = None if zeros is None else _unpack_small_integers(zeros, bits, g.dim(scales, along))
         data = _unpack_small_integers(data, bits, g.dim(data, along) * (8 // bits))
     zeros = g.full(middle, g.shape(scales), "int32") if zeros is None else zeros
-    q.require_finite_scales(scales)
+    q.require_finite_scales_if_constant(scales)
     work = g.dtype(scales)
     where = normalize_negative_indices(indices, g.dim(data, place))
     parts = (data, scales, g.cast(zeros, work))
@@ -208,7 +208,7 @@ def _stacked_query_key_value_heads(node: OnnxNode, head_count: int) -> Expr:
     fits = head_count > 0 and columns > 0 and columns % (3 * head_count) == 0
     text = f"weights of {columns} columns do not fit {head_count} heads"
     require("onnx-quant", fits, text)
-    joined = matmul_to_float(x, w, node[2])
+    joined = quantized_matmul_as_float(x, w, node[2])
     heads = g.reshape(joined, (batch, steps, 3, head_count, -1))
     return g.transpose(heads, (2, 0, 3, 1, 4))
 

@@ -131,8 +131,8 @@ def _clip(
     low = low if min is None else g.constant(min, dtype)
     high = high if max is None else g.constant(max, dtype)
     if isinstance(low, Constant) and isinstance(high, Constant) and dtype.is_float:
-        least = float(g.single_element(low.data, "the least value of Clip"))
-        greatest = float(g.single_element(high.data, "the greatest value of Clip"))
+        least = float(g.require_single_element(low.data, "the least value of Clip"))
+        greatest = float(g.require_single_element(high.data, "the greatest value of Clip"))
         if least <= greatest:
             return g.clip(x, least, greatest)
     if low is not None:
@@ -147,9 +147,9 @@ def _dropout(
 
     Raises AotcError (code "onnx-training") for training mode, which would draw random numbers.
     """
-    if training_mode is not None and g.single_element(training_mode, "training_mode"):
+    if training_mode is not None and g.require_single_element(training_mode, "training_mode"):
         known = None if ratio is None else node.constant_value_of_attribute_or_input(1, "ratio")
-        if known is None or g.single_element(known, "ratio") != 0.0:
+        if known is None or g.require_single_element(known, "ratio") != 0.0:
             raise AotcError("onnx-training", "Dropout in training mode is not supported")
     if not node.needs_output(1):
         return [x, None]
@@ -236,7 +236,7 @@ def _reduction_of_mapped_sum(
     """Return a reduction that computes `map_after(sum(map_before(x)))` with elementwise functions
     `map_before` and `map_after`, in float32 for narrow floats.
     """
-    return reductions.reduction_in_float32(
+    return reductions.reduction_with_narrow_floats_in_float32(
         lambda x, axes, keepdims: map_after(g.call_reduction("sum", map_before(x), axes, keepdims))
     )
 
@@ -258,7 +258,7 @@ def _cumulative_operator(name: str, x: Expr, axis: Expr, *, reverse: int = 0, ex
 
     rank = g.rank(x)
     if isinstance(axis, Constant):
-        return cumulate_along(g.normalize_axis(int(g.single_element(axis.data, "the axis")), rank))
+        return cumulate_along(g.normalize_axis(int(g.require_single_element(axis.data, "the axis")), rank))
     chosen = normalize_negative_indices(g.reshape(axis, ()), rank)
     result = cumulate_along(0)  # the axis is a run-time value: compute along every axis and select
     for k in range(1, rank):

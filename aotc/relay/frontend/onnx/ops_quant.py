@@ -178,11 +178,11 @@ def _to_channels_last(x: Expr) -> Expr:
 
 def _matmul_integer(*, node: OnnxNode) -> Expr:
     a, b = _quantized_with_unit_scale(node, 0), _quantized_with_unit_scale(node, 1)
-    _check_vector_quantization(a, b)
+    _require_vectors_quantized_per_tensor(a, b)
     return q.quantized_matmul(a, b)
 
 
-def _check_vector_quantization(*parts: QuantizedTensor) -> None:
+def _require_vectors_quantized_per_tensor(*parts: QuantizedTensor) -> None:
     """Raise AotcError (code "onnx-quant") if a vector operand has more than one scale or zero
     point: a vector is a single row or column.
     """
@@ -194,7 +194,7 @@ def _check_vector_quantization(*parts: QuantizedTensor) -> None:
 def _qlinear_matmul(*, node: OnnxNode) -> Expr:
     a, b, dtype = _quantized_from_inputs(node, 0), _quantized_from_inputs(node, 3), g.dtype(node[7])
     y_scale, y_zero = _checked_quantization_scale_input(node, 6), q.zero_point_as_int32(node[7])
-    _check_vector_quantization(a, b)
+    _require_vectors_quantized_per_tensor(a, b)
     sums = q.quantized_matmul(a, b)
     rank = g.rank(sums)
     whole = all(map(q.is_single_element_quant_param, (a.scale, y_scale, y_zero)))
@@ -226,7 +226,7 @@ def _qgemm(*, alpha: float, transA: int, transB: int, node: OnnxNode) -> Expr:
     return q.requantize(sums, scales, _output_quantization(node, 7, dtype), axis=1)
 
 
-def matmul_to_float(a: QuantizedTensor, b: QuantizedTensor, bias: OptionalExpr) -> Expr:
+def quantized_matmul_as_float(a: QuantizedTensor, b: QuantizedTensor, bias: OptionalExpr) -> Expr:
     """Multiply quantized tensors as integers, convert the product to real numbers, and add a bias
     unless it is None.
     """
@@ -236,14 +236,18 @@ def matmul_to_float(a: QuantizedTensor, b: QuantizedTensor, bias: OptionalExpr) 
 
 def _matmul_integer_to_float(*, node: OnnxNode) -> Expr:
     a = quantized_tensor_of_scale_zero_inputs(node, node[0], 2, 4)
-    return matmul_to_float(a, quantized_tensor_of_scale_zero_inputs(node, node[1], 3, 5), node.optional_input(6))
+    return quantized_matmul_as_float(
+        a, quantized_tensor_of_scale_zero_inputs(node, node[1], 3, 5), node.optional_input(6)
+    )
 
 
 def _dynamic_quantize_matmul(*, node: OnnxNode) -> Expr:
     numbers = q.quant_params_from_data_range(node[0], _UINT8)
     data = q.quantize(node[0], *numbers, _UINT8, work=_FLOAT)
     a = QuantizedTensor(data, numbers[0], q.zero_point_as_int32(numbers[1]))
-    return matmul_to_float(a, quantized_tensor_of_scale_zero_inputs(node, node[1], 2, 3), node.optional_input(4))
+    return quantized_matmul_as_float(
+        a, quantized_tensor_of_scale_zero_inputs(node, node[1], 2, 3), node.optional_input(4)
+    )
 
 
 # --- elementwise

@@ -24,7 +24,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, pad_or_crop
-from aotc.relay.op.dft_as_matrix_product import expand_fourier_transform, fourier_matrix
+from aotc.relay.op.dft_as_matrix_product import expand_fourier_transform, fourier_matrix_of_interleaved_parts
 
 # --- resizing
 
@@ -191,7 +191,7 @@ def _fourier_transform(x: Expr, length: int, inverse: bool, onesided: bool) -> E
         x = _crop_or_zero_pad(x, size, bins, len(lead))
         if parts == 1:
             x = g.pad(x, [(0, 0)] * (len(lead) + 1) + [(0, 1)])
-        back = fourier_matrix(partial(np.fft.irfft, n=length), bins, length, dtype)
+        back = fourier_matrix_of_interleaved_parts(partial(np.fft.irfft, n=length), bins, length, dtype)
         return g.reshape(matmul(g.reshape(x, (*lead, 2 * bins)), g.constant(back)), (*lead, length, 1))
     bins = length // 2 + 1 if onesided else length
     x = g.reshape(_crop_or_zero_pad(x, size, length, len(lead)), (math.prod(lead), length, parts))

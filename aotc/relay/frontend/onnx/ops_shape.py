@@ -230,14 +230,14 @@ def _constant(*, node: OnnxNode, value: Any = None, **values: Any) -> Expr:
 def _constant_of_shape(shape: KnownInts, *, value: Any = None, node: OnnxNode) -> Expr:
     filling = np.zeros(1, np.float32) if value is None else node.tensor(value)
     dtype = DType.from_numpy(filling)
-    only = g.single_element(filling, "the value of ConstantOfShape")
+    only = g.require_single_element(filling, "the value of ConstantOfShape")
     return g.full(only, g.checked_shape(shape, dtype, "the result of ConstantOfShape"), dtype)
 
 
 def _range(start: KnownArray, limit: KnownArray, delta: KnownArray) -> Expr:
     dtype = DType.from_numpy(start)
     number: Any = float if dtype.is_float else int
-    first, last, step = (number(g.single_element(v, "each input of Range")) for v in (start, limit, delta))
+    first, last, step = (number(g.require_single_element(v, "each input of Range")) for v in (start, limit, delta))
     require("onnx-range", step != 0, "the step of Range is 0")
     finite = all(map(math.isfinite, (first, last, step)))
     require("onnx-range", finite, f"a range from {first} to {last} with step {step} is not possible")

@@ -34,7 +34,7 @@ from aotc.relay.frontend.pytorch.operator_conversion import (
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
     PYTHON_NUMBER_FUNCTIONS,
     TorchValue,
-    dtype_name,
+    dtype_name_of_torch_dtype,
     to_python_number,
     torch_tensor_to_array,
 )
@@ -208,7 +208,7 @@ def _placeholder_values(
 
 def _user_input_value(spec: Any, example: Any, program: Any, dim_values: Mapping[str, int]) -> TorchValue:
     if isinstance(example, torch.Tensor):
-        dtype = dtype_name(example.dtype) or ""
+        dtype = dtype_name_of_torch_dtype(example.dtype) or ""
         return Var(spec.arg.name, TensorType(_example_tensor_dims(example, program, dim_values), dtype))
     value = getattr(spec.arg, "value", None)
     if not isinstance(value, (int, float, bool, str, type(None))):
@@ -245,7 +245,7 @@ def _convert_call_node(node: Any, values: Mapping[str, TorchValue]) -> TorchValu
     raise unsupported_operator_error(str(getattr(target, "__name__", target)))
 
 
-@g.rename_error_codes("torch")
+@g.replace_graph_prefix_of_error_codes("torch")
 def from_exported(
     program: Any,
     keep_params_as_input: bool = False,

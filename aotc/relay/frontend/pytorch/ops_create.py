@@ -22,9 +22,9 @@ from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, To
 
 
 def _full(size: TorchValue, fill_value: TorchValue, dtype: str | None = None) -> Expr:
-    result_dtype = dtype or tv.promoted_dtype(fill_value)
+    result_dtype = dtype or tv.torch_promoted_dtype_of_operands(fill_value)
     sizes = g.checked_shape(tv.to_int_list(size), DType(result_dtype), "a tensor of one value")
-    return g.broadcast_to(tv.as_tensor(fill_value, result_dtype), sizes)
+    return g.broadcast_to(tv.to_tensor_expr_of_dtype(fill_value, result_dtype), sizes)
 
 
 def _full_like(x: Expr, fill_value: TorchValue, dtype: str | None = None) -> Expr:
@@ -76,12 +76,12 @@ def _tensor(data: TorchValue, /, dtype: str | None = None) -> Expr:
 
 _FILL_VALUES: Final = {"empty": 0.0, "ones": 1.0, "zeros": 0.0}
 OPS: Table = {
-    **tv.table_by_function_name(_arange, _eye, _full, _full_like, _linspace, _new_full, _tensor),
+    **tv.converter_table_by_function_name(_arange, _eye, _full, _full_like, _linspace, _new_full, _tensor),
     **{name: partial(_full, fill_value=value) for name, value in _FILL_VALUES.items()},
     **{f"{name}_like": partial(_full_like, fill_value=value) for name, value in _FILL_VALUES.items()},
     **{f"new_{name}": partial(_new_full, fill_value=value) for name, value in _FILL_VALUES.items()},
     "_shape_as_tensor": lambda x: g.constant(list(tv.static_dims(x)), "int64"),
-    "scalar_tensor": lambda s, dtype=None: tv.as_tensor(s, dtype or "float32"),
+    "scalar_tensor": lambda s, dtype=None: tv.to_tensor_expr_of_dtype(s, dtype or "float32"),
     "fill": lambda x, value: _full_like(x, value),
     "zero": lambda x: _full_like(x, 0.0),
     # operators that return numbers: elements of constants, and properties of tensors

@@ -22,7 +22,7 @@ from aotc.relay.frontend.reductions import (
     log_sum_exp,
     p_norm,
     reduction_by_name,
-    reduction_in_float32,
+    reduction_with_narrow_floats_in_float32,
     top_k,
 )
 
@@ -31,7 +31,7 @@ def _scale_by_alpha(value: TorchValue, alpha: TorchValue) -> TorchValue:
     """Return `value * alpha`, where both may be numbers or `value` a tensor."""
     if alpha == 1:
         return value
-    return g.mul(*tv.promote_operands(value, alpha)) if tv.is_tensor(value) else value * alpha
+    return g.mul(*tv.cast_operands_to_promoted_dtype(value, alpha)) if tv.is_tensor(value) else value * alpha
 
 
 def _add(x: TorchValue, other: TorchValue, alpha: TorchValue = 1) -> Expr:
@@ -39,14 +39,14 @@ def _add(x: TorchValue, other: TorchValue, alpha: TorchValue = 1) -> Expr:
 
 
 def _sub(x: TorchValue, other: TorchValue, alpha: TorchValue = 1) -> Expr:
-    return g.sub(*tv.promote_operands(x, _scale_by_alpha(other, alpha)))
+    return g.sub(*tv.cast_operands_to_promoted_dtype(x, _scale_by_alpha(other, alpha)))
 
 
 def _bool_or_numeric_op(bool_op: str, numeric_op: str, x: TorchValue, other: TorchValue) -> Expr:
     """Call the binary operator `numeric_op`, or for bool operands the operator `bool_op` (`add` of
     bools is `logical_or`).
     """
-    a, b = tv.promote_operands(x, other)
+    a, b = tv.cast_operands_to_promoted_dtype(x, other)
     return g.call_op(bool_op if g.dtype(a).is_bool else numeric_op, a, b)
 
 
@@ -55,7 +55,7 @@ _BITWISE = {name: partial(_bool_or_numeric_op, f"logical_{name}", f"bitwise_{nam
 
 
 def _div(x: TorchValue, other: TorchValue, rounding_mode: str | None = None) -> Expr:
-    a, b = tv.promote_operands(x, other)
+    a, b = tv.cast_operands_to_promoted_dtype(x, other)
     if rounding_mode is None:
         return g.div(tv.cast_integers_to_float32(a), tv.cast_integers_to_float32(b))
     if rounding_mode == "floor":
@@ -64,7 +64,7 @@ def _div(x: TorchValue, other: TorchValue, rounding_mode: str | None = None) -> 
 
 
 def _pow(x: TorchValue, exponent: TorchValue) -> Expr:
-    a, b = tv.promote_operands(x, exponent)
+    a, b = tv.cast_operands_to_promoted_dtype(x, exponent)
     if isinstance(exponent, (int, float)) and exponent in (1, 2, 3):
         square = g.mul(a, a)
         return {1: a, 2: square}.get(int(exponent)) or g.mul(square, a)
@@ -74,7 +74,7 @@ def _pow(x: TorchValue, exponent: TorchValue) -> Expr:
 
 
 def _promoted_binary_op(name: str, x: TorchValue, other: TorchValue) -> Expr:
-    return g.call_op(name, *tv.promote_operands(x, other))
+    return g.call_op(name, *tv.cast_operands_to_promoted_dtype(x, other))
 
 
 def _float_unary_op(name: str, x: Expr) -> Expr:
@@ -113,18 +113,18 @@ def _float_class_test(name: str, x: Expr) -> Expr:
 
 
 def _where(condition: Expr, x: TorchValue, other: TorchValue) -> Expr:
-    return g.call_op("where", as_bool(condition), *tv.promote_operands(x, other))
+    return g.call_op("where", as_bool(condition), *tv.cast_operands_to_promoted_dtype(x, other))
 
 
 def _clamp(x: Expr, min: TorchValue = None, max: TorchValue = None) -> Expr:
-    dtype = tv.promoted_dtype(x, min, max)
+    dtype = tv.torch_promoted_dtype_of_operands(x, min, max)
     y = g.cast(x, dtype)
     if isinstance(min, (int, float)) and isinstance(max, (int, float)):
         # if min is greater than max, the result is max
         return g.call_op("clip", y, a_min=min if min < max else max, a_max=max)
     if min is not None:
-        y = g.call_op("maximum", y, tv.as_tensor(min, dtype))
-    return y if max is None else g.call_op("minimum", y, tv.as_tensor(max, dtype))
+        y = g.call_op("maximum", y, tv.to_tensor_expr_of_dtype(min, dtype))
+    return y if max is None else g.call_op("minimum", y, tv.to_tensor_expr_of_dtype(max, dtype))
 
 
 def _elu(x: Expr, alpha: TorchValue = 1.0, scale: TorchValue = 1.0, input_scale: TorchValue = 1.0) -> Expr:
@@ -222,7 +222,7 @@ def _var(
     biased = 1 if unbiased is None else unbiased
     less = float(biased if correction is None else correction)
 
-    @reduction_in_float32
+    @reduction_with_narrow_floats_in_float32
     def variance(y: Expr, axes: tuple[int, ...], keep: bool) -> Expr:
         count = math.prod(tv.static_dims(y)[a] for a in axes)
         centered = g.sub(y, g.call_reduction("mean", y, axes, True))
@@ -295,10 +295,10 @@ def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> E
 
 
 OPS: Table = {
-    **tv.table_by_function_name(
+    **tv.converter_table_by_function_name(
         _add, _div, _elu, _glu, _hardshrink, _pow, _prelu, _round, _softplus, _softshrink, _sub, _where
     ),
-    **tv.table_by_function_name(gelu, mish, relu6, softsign),
+    **tv.converter_table_by_function_name(gelu, mish, relu6, softsign),
     **{name: partial(_float_unary_op, name) for name in _FLOATING},
     **{name: partial(_promoted_binary_op, relay) for name, relay in _BINARY.items()},
     **{f"logical_{name}": partial(_logical_op, f"logical_{name}") for name in ("and", "or", "xor")},
@@ -310,7 +310,9 @@ OPS: Table = {
     "abs": lambda x: x if g.dtype(x).is_bool else g.absolute(x),
     "addcdiv": lambda x, tensor1, tensor2, value=1: _add(x, _div(tensor1, tensor2), value),
     "addcmul": lambda x, tensor1, tensor2, value=1: _add(x, _mul(tensor1, tensor2), value),
-    "atan2": lambda x, other: g.call_op("atan2", *map(tv.cast_integers_to_float32, tv.promote_operands(x, other))),
+    "atan2": lambda x, other: g.call_op(
+        "atan2", *map(tv.cast_integers_to_float32, tv.cast_operands_to_promoted_dtype(x, other))
+    ),
     "bitwise_not": lambda x: g.call_op("logical_not" if g.dtype(x).is_bool else "bitwise_not", x),
     "celu": lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1.0 / float(alpha)),
     "floor_divide": partial(_div, rounding_mode="floor"),
@@ -322,7 +324,9 @@ OPS: Table = {
     "lerp": lambda x, end, weight: _add(x, _mul(_sub(end, x), weight)),
     "log_sigmoid": lambda x: g.negative(softplus(g.negative(x))),
     "logical_not": lambda x: g.call_op("logical_not", as_bool(x)),
-    "masked_fill": lambda x, mask, value: g.call_op("where", as_bool(mask), tv.as_tensor(value, g.dtype(x)), x),
+    "masked_fill": lambda x, mask, value: g.call_op(
+        "where", as_bool(mask), tv.to_tensor_expr_of_dtype(value, g.dtype(x)), x
+    ),
     "mul": _mul,
     "neg": lambda x: g.negative(x),
     "_prelu_kernel": prelu,
@@ -334,7 +338,7 @@ OPS: Table = {
     "square": lambda x: g.mul(x, x),
     "tanhshrink": lambda x: g.sub(x, g.tanh(x)),
     "threshold": lambda x, threshold, value: g.where(g.call_binary_op("less_equal", x, threshold), value, x),
-    **tv.table_by_function_name(_argsort, _cosine_similarity, _linalg_norm, _median, _sort, _std, _var),
+    **tv.converter_table_by_function_name(_argsort, _cosine_similarity, _linalg_norm, _median, _sort, _std, _var),
     **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
     **{name: partial(_arg_reduction, name) for name in ("argmax", "argmin")},
     **{f"{a}{name}": partial(reduce_dims, reduction_by_name(name)) for a in ("", "a") for name in ("max", "min")},

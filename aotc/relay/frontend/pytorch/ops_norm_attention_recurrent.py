@@ -151,16 +151,16 @@ def _linear(x: Expr, weight: Expr, bias: OptionalExpr = None) -> Expr:
     return (
         y
         if g.rank(x) == 2
-        else g.reshape(y, tv.reshape_target_with_inferred_dim([*g.dims(x)[:-1], tv.static_dim(weight, 0)]))
+        else g.reshape(y, tv.reshape_target_with_dynamic_as_minus_one([*g.dims(x)[:-1], tv.static_dim(weight, 0)]))
     )
 
 
 def _matmul(x: Expr, other: Expr, /) -> Expr:
-    a, b = tv.promote_operands(x, other)
+    a, b = tv.cast_operands_to_promoted_dtype(x, other)
     return matmul(a, b)
 
 
-def _matrix_product(ranks: tuple[int, int], x: Expr, other: Expr, /) -> Expr:
+def _matmul_of_required_ranks(ranks: tuple[int, int], x: Expr, other: Expr, /) -> Expr:
     """Convert a product of tensors of fixed ranks. Raises AotcError (code "torch-shape") for other
     ranks, and for different static numbers of matrices.
     """
@@ -178,7 +178,7 @@ def _addmm(x: Expr, mat1: Expr, mat2: Expr, /, beta: TorchValue = 1, alpha: Torc
 
 
 def _outer(x: Expr, vec2: Expr) -> Expr:
-    a, b = tv.promote_operands(x, vec2)
+    a, b = tv.cast_operands_to_promoted_dtype(x, vec2)
     return g.mul(g.unsqueeze(a, [1]), g.unsqueeze(b, [0]))
 
 
@@ -343,7 +343,9 @@ def _recurrent_layers(
 
 
 OPS: Table = {
-    **tv.table_by_function_name(_batch_norm, _group_norm, _instance_norm, _layer_norm, _linear, _outer, _rms_norm),
+    **tv.converter_table_by_function_name(
+        _batch_norm, _group_norm, _instance_norm, _layer_norm, _linear, _outer, _rms_norm
+    ),
     "_native_batch_norm_legit_no_training": tv.append_uncomputed_results(
         _batch_norm, "the statistics of batch_norm", 2
     ),
@@ -352,12 +354,12 @@ OPS: Table = {
     "_transformer_encoder_layer_fwd": _transformer_encoder_layer,
     **{name: partial(_softmax, f"nn.{name}") for name in ("log_softmax", "softmax")},
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _addmm),
-    "bmm": partial(_matrix_product, (3, 3)),
-    "dot": partial(_matrix_product, (1, 1)),
+    "bmm": partial(_matmul_of_required_ranks, (3, 3)),
+    "dot": partial(_matmul_of_required_ranks, (1, 1)),
     "matmul": _matmul,
-    "mm": partial(_matrix_product, (2, 2)),
-    "mv": partial(_matrix_product, (2, 1)),
-    "einsum": lambda equation, tensors: einsum(equation, tv.promote_operands(*tensors)),
+    "mm": partial(_matmul_of_required_ranks, (2, 2)),
+    "mv": partial(_matmul_of_required_ranks, (2, 1)),
+    "einsum": lambda equation, tensors: einsum(equation, tv.cast_operands_to_promoted_dtype(*tensors)),
     **{f"{kind}.input": partial(_recurrent_layers, kind, {}) for kind in ("gru", "lstm")},
     **{f"rnn_{name}.input": partial(_recurrent_layers, "rnn", {"activation": name}) for name in ("relu", "tanh")},
     "gru_cell": partial(_recurrent_cell, "gru", (g.sigmoid, g.tanh)),

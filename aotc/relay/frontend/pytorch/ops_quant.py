@@ -26,11 +26,11 @@ _FLOAT: Final = DType("float32")
 
 
 def _checked_quantization_scale(value: TorchValue) -> Expr:
-    return q.checked_scale_with_single_as_scalar(tv.as_tensor(value, _FLOAT))
+    return q.checked_scale_with_single_as_scalar(tv.to_tensor_expr_of_dtype(value, _FLOAT))
 
 
 def _zero_point_as_int32_expr(value: TorchValue) -> Expr:
-    return q.zero_point_as_int32(None if value is None else tv.as_tensor(value, "int32"))
+    return q.zero_point_as_int32(None if value is None else tv.to_tensor_expr_of_dtype(value, "int32"))
 
 
 def _clip_quantized(x: Expr, quant_min: TorchValue, quant_max: TorchValue) -> Expr:
@@ -70,7 +70,7 @@ def _dequantize_per_channel(
     dtype: str,
     out_dtype: TorchValue = None,
 ) -> Expr:
-    result = DType(tv.dtype_name(out_dtype) or _FLOAT)
+    result = DType(tv.dtype_name_of_torch_dtype(out_dtype) or _FLOAT)
     return q.dequantize(
         x, _checked_quantization_scale(scales), _zero_point_as_int32_expr(zero_points), result, axis=axis
     )
@@ -122,10 +122,10 @@ def _dequantize_per_token(
     dtype: str,
     output_dtype: TorchValue = None,
 ) -> Expr:
-    q.require_finite_scales(scales)
+    q.require_finite_scales_if_constant(scales)
     y = g.cast(x, g.dtype(scales))
     y = y if zero_points is None else g.sub(y, g.cast(zero_points, g.dtype(scales)))
-    return g.cast(g.mul(y, scales), tv.dtype_name(output_dtype) or "float32")
+    return g.cast(g.mul(y, scales), tv.dtype_name_of_torch_dtype(output_dtype) or "float32")
 
 
 def _quantize_per_channel_group(
@@ -221,5 +221,7 @@ _CONVERTERS: Final = (
     _quantize_per_tensor,
     _quantize_per_token,
 )
-OPS: Table = {f"{QUANTIZED_NAMESPACE}::{name}": c for name, c in tv.table_by_function_name(*_CONVERTERS).items()}
+OPS: Table = {
+    f"{QUANTIZED_NAMESPACE}::{name}": c for name, c in tv.converter_table_by_function_name(*_CONVERTERS).items()
+}
 OPS[f"{QUANTIZED_NAMESPACE}::_choose_qparams_per_token_asymmetric_impl"] = _choose_qparams_per_token_asymmetric

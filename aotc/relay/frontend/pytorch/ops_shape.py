@@ -47,7 +47,9 @@ def _replace_minus_one_in_reshape_target(
 
 
 def _view(x: Expr, size: Sequence[TorchValue], /) -> Expr:
-    return g.reshape(x, tv.reshape_target_with_inferred_dim(_replace_minus_one_in_reshape_target(g.dims(x), size)))
+    return g.reshape(
+        x, tv.reshape_target_with_dynamic_as_minus_one(_replace_minus_one_in_reshape_target(g.dims(x), size))
+    )
 
 
 def _flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
@@ -136,13 +138,13 @@ def _repeat_interleave(x: Expr, repeats: TorchValue, dim: int | None = None) -> 
 def _cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:
     require("torch-argument", bool(tensors), "cat has no tensors")
     parts = [t for t in tensors if g.dims(t) != (0,)] or list(tensors[:1])
-    return g.concat(tv.promote_operands(*parts), tv.normalize_axis(dim, parts[0]))
+    return g.concat(tv.cast_operands_to_promoted_dtype(*parts), tv.normalize_axis(dim, parts[0]))
 
 
 def _stack(tensors: Sequence[Expr], dim: int = 0) -> Expr:
     require("torch-argument", bool(tensors), "stack has no tensors")
     axis = tv.normalize_axis_for_rank(dim, g.rank(tensors[0]) + 1)
-    return g.stack(tv.promote_operands(*tensors), axis)
+    return g.stack(tv.cast_operands_to_promoted_dtype(*tensors), axis)
 
 
 def _split(x: Expr, sizes: TorchValue, /, dim: Axis = 0) -> list[Expr]:
@@ -340,7 +342,7 @@ def _scatter(
     if tv.is_tensor(source) and g.rank(source):
         update = g.strided_slice(g.cast(source, dtype), [0] * len(index_shape), index_shape, range(len(index_shape)))
     else:
-        update = g.broadcast_to(tv.as_tensor(source, dtype), index_shape)
+        update = g.broadcast_to(tv.to_tensor_expr_of_dtype(source, dtype), index_shape)
     return g.call_op("scatter_elements", x, index, update, axis=dim, reduction=_SCATTER_REDUCTIONS[reduce])
 
 
@@ -406,7 +408,7 @@ def _index_put(x: Expr, indices: Sequence[TorchValue], values: TorchValue, accum
     is_scalar = not tv.is_tensor(values) or math.prod(tv.static_dims(values)) == 1
     if is_scalar and len(indices) == 1 and tv.is_tensor(indices[0]) and g.dtype(indices[0]).is_bool:
         mask = g.reshape(indices[0], (*tv.static_dims(indices[0]), *[1] * (g.rank(x) - g.rank(indices[0]))))
-        scalar = g.reshape(tv.as_tensor(values, dtype), ())
+        scalar = g.reshape(tv.to_tensor_expr_of_dtype(values, dtype), ())
         return g.call_op("where", mask, g.add(x, scalar) if accumulate else scalar, x)
     axes, places = _indexed_axes_and_positions(x, indices)
     index, common = _stack_broadcast_indices(places)
@@ -415,7 +417,7 @@ def _index_put(x: Expr, indices: Sequence[TorchValue], values: TorchValue, accum
     rest = tv.static_dims(data)[len(axes) :]
     start, n = _result_position_of_indexed_dims(axes), len(common)
     target = (*rest[:start], *common, *rest[start:])
-    update = g.broadcast_to(tv.as_tensor(values, dtype), target)
+    update = g.broadcast_to(tv.to_tensor_expr_of_dtype(values, dtype), target)
     update = g.transpose(update, [*range(start, start + n), *range(start), *range(start + n, len(target))])
     y = g.call_op("scatter_nd", data, index, update, mode="add" if accumulate else "update")
     return g.transpose(y, [order.index(k) for k in range(g.rank(x))])
@@ -457,7 +459,7 @@ def _select_scatter(x: Expr, src: Expr, dim: Axis, index: TorchValue) -> Expr:
 
 
 def _copy(x: Expr, src: TorchValue) -> Expr:
-    return g.broadcast_to(tv.as_tensor(src, g.dtype(x)), tv.static_dims(x))
+    return g.broadcast_to(tv.to_tensor_expr_of_dtype(src, g.dtype(x)), tv.static_dims(x))
 
 
 def _index_put_along_axis(accumulate: bool, x: Expr, dim: Axis, index: Expr, source: Expr) -> Expr:
@@ -498,8 +500,8 @@ def _bucketize(x: Expr, boundaries: Expr, right: bool = False) -> Expr:
 
 
 OPS: Table = {
-    **tv.table_by_function_name(_broadcast_tensors, _flip, _meshgrid, _roll, _squeeze, _stack, _unbind),
-    **tv.table_by_function_name(_narrow, _select, _slice, _unflatten, _unfold),
+    **tv.converter_table_by_function_name(_broadcast_tensors, _flip, _meshgrid, _roll, _squeeze, _stack, _unbind),
+    **tv.converter_table_by_function_name(_narrow, _select, _slice, _unflatten, _unfold),
     **dict.fromkeys(_IDENTITY_OPERATORS, lambda x: x),
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), _dropout),
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
@@ -527,8 +529,8 @@ OPS: Table = {
     "tensor_split.sections": _tensor_split,
     "unsqueeze": lambda x, dim: g.unsqueeze(x, [tv.normalize_axis_for_rank(dim, g.rank(x) + 1)]),
     "view.dtype": _require_view_of_same_dtype,
-    **tv.table_by_function_name(_chunk, _copy, _diagonal, _gather, _index, _index_put, _one_hot),
-    **tv.table_by_function_name(_select_scatter, _slice_scatter, _take_along_dim),
+    **tv.converter_table_by_function_name(_chunk, _copy, _diagonal, _gather, _index, _index_put, _one_hot),
+    **tv.converter_table_by_function_name(_select_scatter, _slice_scatter, _take_along_dim),
     **dict.fromkeys(("scatter", "scatter_reduce"), _scatter),
     "bucketize": _bucketize,
     "embedding": _embedding,

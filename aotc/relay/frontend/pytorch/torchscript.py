@@ -37,7 +37,7 @@ from aotc.relay.frontend.pytorch.torchscript_inputs import parse_input_infos
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
     TorchValue,
     UncomputedValue,
-    dtype_name,
+    dtype_name_of_torch_dtype,
     is_tensor,
     to_python_int,
     torch_tensor_to_array,
@@ -67,11 +67,11 @@ class _Conversion:
     vars: dict[tuple[Any, ...], Var] = field(default_factory=dict)
     problems: Problems = field(default_factory=lambda: Problems("torch-node"))
 
-    def read_value(self, value: Any) -> TorchValue:
-        return require_converted_value(self.memory.values[value.debugName()])
+    def require_converted_torchscript_value(self, torchscript_value: Any) -> TorchValue:
+        return require_converted_value(self.memory.values[torchscript_value.debugName()])
 
-    def input_values(self, node: Any) -> list[TorchValue]:
-        return [self.read_value(v) for v in node.inputs()]
+    def converted_inputs_of_node(self, node: Any) -> list[TorchValue]:
+        return [self.require_converted_torchscript_value(v) for v in node.inputs()]
 
     def convert_block(self, block: Any) -> None:
         """Convert the nodes of a TorchScript graph or block in order; problems are recorded."""
@@ -94,7 +94,7 @@ class _Conversion:
         if special is not None:
             special(self, node)
             return
-        args = self.input_values(node)
+        args = self.converted_inputs_of_node(node)
         if plain is not None:
             self.bind_node_results(node, plain(*args))
             self.record_container_elements_or_alias(node, kind)
@@ -110,7 +110,7 @@ class _Conversion:
         schema = torch._C.parse_schema(node.schema())
         result = convert_operator_call(schema, args, {})
         self.bind_node_results(node, result)
-        self.record_result_aliases(node, schema, args)
+        self.record_result_views_or_write_in_place(node, schema, args)
 
     def bind_node_results(self, node: Any, result: TorchValue) -> None:
         """Bind the results of a TorchScript node to the names of its outputs."""
@@ -142,7 +142,7 @@ class _Conversion:
         else:
             self.memory.record_view_of_parent_value(out, container, lambda values: values[index])
 
-    def record_result_aliases(self, node: Any, schema: Any, args: list[TorchValue]) -> None:
+    def record_result_views_or_write_in_place(self, node: Any, schema: Any, args: list[TorchValue]) -> None:
         """Record the views that a TorchScript operator returns; for an in-place operator, write its
         result to the tensors that it modifies.
         """
@@ -204,16 +204,16 @@ class _Conversion:
         """Convert prim::GetAttr, access to an attribute of a module: a submodule or number becomes
         a Python value, a parameter becomes a variable named after the first operator that reads it.
         """
-        owner, name = self.read_value(node.input()), node.s("name")
+        owner, name = self.require_converted_torchscript_value(node.input()), node.s("name")
         value, out = getattr(owner, name), node.output().debugName()
         if isinstance(value, torch.Tensor):
             self.memory.fixed[out] = name
-            value = self.variable_of_parameter_tensor(out, name, value)
+            value = self.find_or_create_parameter_variable(out, name, value)
         elif isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
-            value = [self.variable_of_parameter_tensor(out, name, v) for v in value]
+            value = [self.find_or_create_parameter_variable(out, name, v) for v in value]
         self.memory.values[out] = value
 
-    def variable_of_parameter_tensor(self, out: str, name: str, tensor: Any) -> Var:
+    def find_or_create_parameter_variable(self, out: str, name: str, tensor: Any) -> Var:
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.storage_offset())
         if key in self.vars and tensor.numel():
             return self.vars[key]
@@ -221,7 +221,7 @@ class _Conversion:
         label = unused_name(stem, self.params)
         array = torch_tensor_to_array(tensor)
         self.params[label] = array
-        self.vars[key] = Var(label, TensorType(array.shape, str(dtype_name(tensor.dtype))), Span(label))
+        self.vars[key] = Var(label, TensorType(array.shape, str(dtype_name_of_torch_dtype(tensor.dtype))), Span(label))
         return self.vars[key]
 
 
@@ -272,7 +272,7 @@ def _check_written_shape(schema: Any, target: TorchValue, value: TorchValue, may
 
 
 def _convert_list_or_tuple_unpack_node(conversion: _Conversion, node: Any) -> None:
-    items = list(conversion.input_values(node)[0])
+    items = list(conversion.converted_inputs_of_node(node)[0])
     outputs = [v.debugName() for v in node.outputs()]
     source = node.input().debugName()
     for k, (name, item) in enumerate(zip(outputs, items, strict=True)):
@@ -285,7 +285,7 @@ def _raise_error_of_raise_exception_node(conversion: _Conversion, node: Any) -> 
     raise AotcError("torch-raise", f"the module raises an exception for these inputs: {message}")
 
 
-def _condition_known_at_compile_time(value: TorchValue) -> bool:
+def _require_compile_time_truth_value(value: TorchValue) -> bool:
     if isinstance(value, Constant):
         return bool(value.data.reshape(-1)[0])
     if is_tensor(value) or isinstance(value, SymDim):
@@ -298,7 +298,7 @@ def _condition_known_at_compile_time(value: TorchValue) -> bool:
 
 def _convert_if_node(conversion: _Conversion, node: Any) -> None:
     blocks = list(node.blocks())
-    chosen = blocks[0 if _condition_known_at_compile_time(conversion.input_values(node)[0]) else 1]
+    chosen = blocks[0 if _require_compile_time_truth_value(conversion.converted_inputs_of_node(node)[0]) else 1]
     conversion.convert_block(chosen)
     for out, value in zip(node.outputs(), chosen.outputs(), strict=True):
         _bind_alias(conversion, value.debugName(), out.debugName())
@@ -313,19 +313,19 @@ def _bind_alias(conversion: _Conversion, source: str, name: str) -> None:
 
 
 def _convert_loop_node(conversion: _Conversion, node: Any) -> None:
-    trips, going, *_ = conversion.input_values(node)
+    trips, going, *_ = conversion.converted_inputs_of_node(node)
     limit, step = to_python_int(trips), 0
     (body,) = node.blocks()
     counter, *formals = body.inputs()
     names = [v.debugName() for v in list(node.inputs())[2:]]
-    while step < limit and _condition_known_at_compile_time(going):
+    while step < limit and _require_compile_time_truth_value(going):
         current_budget().spend_compile_time_budget("compile.max_nodes", 1, BUDGET_SUBJECT)
         conversion.memory.bind_name_to_value(counter.debugName(), step)
         for source, formal in zip(_alias_to_generated_names(conversion, names), formals, strict=True):
             _bind_alias(conversion, source, formal.debugName())
         conversion.convert_block(body)
         first, *rest = body.outputs()
-        going, names = conversion.read_value(first), [v.debugName() for v in rest]
+        going, names = conversion.require_converted_torchscript_value(first), [v.debugName() for v in rest]
         step += 1
     for source, out in zip(_alias_to_generated_names(conversion, names), node.outputs(), strict=True):
         _bind_alias(conversion, source, out.debugName())
@@ -414,7 +414,7 @@ class _Untyped(Mutator):
         return new if isinstance(new, (Op, Constant)) else with_checked_type(new, None)  # type: ignore[type-var]
 
 
-@g.rename_error_codes("torch")
+@g.replace_graph_prefix_of_error_codes("torch")
 def from_script(
     script_module: Any,
     input_infos: Sequence[Any],
@@ -459,7 +459,7 @@ def _convert_graph_outputs(conversion: _Conversion, graph: Any) -> list[Expr]:
     outputs: list[Expr] = []
     for value in graph.outputs():
         with conversion.problems.collect_errors_at(Span("the output")):
-            outputs += flatten_output_tensors(conversion.read_value(value))
+            outputs += flatten_output_tensors(conversion.require_converted_torchscript_value(value))
     if not outputs and not conversion.problems.diagnostics:
         raise AotcError("torch-output", "the module returns nothing")
     conversion.problems.raise_collected_problems()

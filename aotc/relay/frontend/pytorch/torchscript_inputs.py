@@ -12,7 +12,7 @@ import numpy as np
 
 from aotc.ir import AotcError, AotcTypeError, AotcValueError, TensorType, require
 from aotc.relay.frontend.error_collection import Problems
-from aotc.relay.frontend.pytorch.value_conversion_and_promotion import dtype_name
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import dtype_name_of_torch_dtype
 
 
 def parse_input_infos(input_infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:
@@ -32,7 +32,7 @@ def parse_input_infos(input_infos: Any, inputs: Sequence[Any], default_dtype: st
         with problems.collect_errors_at(None):
             name, ty = _parse_input_info(info, default_dtype)
             require("torch-inputs", name not in dict(named_types), f"two inputs are called {name!r}")
-            _check_traced_type(name, ty, value.type())
+            _check_type_matches_traced_input(name, ty, value.type())
             named_types.append((name, ty))
     problems.raise_collected_problems()
     return named_types
@@ -49,17 +49,23 @@ def _parse_input_info(info: Any, default_dtype: str) -> tuple[str, TensorType]:
     aliases = {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64"}
     if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in given):
         raise AotcError("torch-inputs", f"input {name!r}: {given!r} is not a static shape")
-    return name, TensorType(tuple(int(d) for d in given), dtype_name(aliases.get(str(dtype), dtype)) or "float32")
+    return name, TensorType(
+        tuple(int(d) for d in given), dtype_name_of_torch_dtype(aliases.get(str(dtype), dtype)) or "float32"
+    )
 
 
-def _check_traced_type(name: str, ty: TensorType, traced: Any) -> None:
+def _check_type_matches_traced_input(name: str, ty: TensorType, traced: Any) -> None:
     """Raise AotcError (code "torch-inputs") if the graph was traced with another rank or data type,
     or if the input is not a tensor.
     """
     require("torch-inputs", traced.kind() == "TensorType", f"input {name!r} is a {traced}; only tensors can be inputs")
     dtype, rank = traced.dtype(), traced.dim()
-    if dtype is not None and dtype_name(dtype) != ty.dtype:
-        hint = f"give (name, (shape, {dtype_name(dtype)!r})) in input_infos"
-        raise AotcError("torch-inputs", f"input {name!r} was traced as {dtype_name(dtype)}, not {ty.dtype}", hint=hint)
+    if dtype is not None and dtype_name_of_torch_dtype(dtype) != ty.dtype:
+        hint = f"give (name, (shape, {dtype_name_of_torch_dtype(dtype)!r})) in input_infos"
+        raise AotcError(
+            "torch-inputs",
+            f"input {name!r} was traced as {dtype_name_of_torch_dtype(dtype)}, not {ty.dtype}",
+            hint=hint,
+        )
     if rank is not None and rank != ty.rank:
         raise AotcError("torch-inputs", f"input {name!r} was traced with {rank} dimensions, not {ty.rank}")

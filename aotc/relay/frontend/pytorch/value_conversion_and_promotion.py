@@ -75,7 +75,7 @@ def is_tensor(value: TorchValue) -> bool:
     return isinstance(value, _TENSOR_EXPR_CLASSES)
 
 
-def dtype_name(value: TorchValue) -> str | None:
+def dtype_name_of_torch_dtype(value: TorchValue) -> str | None:
     """Return the name of a data type that is given as torch.dtype or as TorchScript's number; None
     for None. Raises AotcError (code "torch-dtype") for complex and quantized types.
     """
@@ -99,7 +99,7 @@ def torch_tensor_to_array(tensor: Any) -> Array:
     if tensor.device.type != "cpu":
         hint = "move the module with .cpu() first"
         raise AotcError("torch-device", f"a tensor is on {tensor.device}, not on the CPU", hint=hint)
-    dtype = DType(dtype_name(tensor.dtype) or "")
+    dtype = DType(dtype_name_of_torch_dtype(tensor.dtype) or "")
     plain = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
         return np.array(plain.view(torch.int16).numpy()).view(dtype.numpy)
@@ -116,7 +116,7 @@ def _meta_tensor_like(x: Expr) -> torch.Tensor:
     return torch.empty((1,) * g.rank(x), dtype=getattr(torch, g.dtype(x)), device="meta")
 
 
-def promoted_dtype(*values: TorchValue) -> str:
+def torch_promoted_dtype_of_operands(*values: TorchValue) -> str:
     """Return the data type of the result of an operation on tensors and numbers by PyTorch's type
     promotion (torch.result_type, for any number of operands).
     """
@@ -125,7 +125,7 @@ def promoted_dtype(*values: TorchValue) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def as_tensor(value: TorchValue, dtype: str) -> Expr:
+def to_tensor_expr_of_dtype(value: TorchValue, dtype: str) -> Expr:
     """Convert a tensor or number to an expression of the given data type. Raises AotcError (code
     "torch-dynamic") for a dynamic dimension.
     """
@@ -134,12 +134,12 @@ def as_tensor(value: TorchValue, dtype: str) -> Expr:
     return g.cast(value, dtype) if is_tensor(value) else g.constant(value, dtype)
 
 
-def promote_operands(*values: TorchValue) -> list[Expr]:
+def cast_operands_to_promoted_dtype(*values: TorchValue) -> list[Expr]:
     """Convert tensors and numbers to expressions of their common data type by PyTorch's type
     promotion.
     """
-    dtype = promoted_dtype(*values)
-    return [as_tensor(v, dtype) for v in values]
+    dtype = torch_promoted_dtype_of_operands(*values)
+    return [to_tensor_expr_of_dtype(v, dtype) for v in values]
 
 
 def cast_integers_to_float32(x: Expr) -> Expr:
@@ -189,7 +189,7 @@ def to_python_int(value: TorchValue) -> int:
     return int(to_python_number(value))
 
 
-def reshape_target_with_inferred_dim(values: Sequence[TorchValue]) -> list[int]:
+def reshape_target_with_dynamic_as_minus_one(values: Sequence[TorchValue]) -> list[int]:
     """Return the target shape of a reshape: one dynamic dimension is replaced by -1. Raises
     AotcError (code "torch-dynamic") if more than one extent is unknown.
     """
@@ -208,11 +208,11 @@ def normalize_axis_for_rank(axis: int, rank: int) -> int:
     return axis % max(rank, 1)
 
 
-def normalize_axis(place: int, x: Expr) -> int:
+def normalize_axis(axis: int, x: Expr) -> int:
     """Convert a possibly negative axis of the tensor `x` to one counted from 0. Raises AotcError
     (code "torch-axis") if it is out of range.
     """
-    return normalize_axis_for_rank(place, g.rank(x))
+    return normalize_axis_for_rank(axis, g.rank(x))
 
 
 def normalize_distinct_axes(dims: TorchValue, rank: int) -> list[int]:
@@ -273,14 +273,14 @@ def call_converter(
         if name in params and params[name].annotation == Axis:
             bound[name] = normalize_axis(value, bound["x"])
         elif name in params or (open_ended and name not in IGNORED_ARGUMENTS):
-            bound[name] = dtype_name(value) if name == "dtype" else value
+            bound[name] = dtype_name_of_torch_dtype(value) if name == "dtype" else value
         elif name not in IGNORED_ARGUMENTS and value is not None and value != formal.default_value:
             raise AotcError("torch-argument", f"the argument {formal.name}={value!r} is not supported")
     in_order = [bound.pop(name) for name in first if name in bound]
     return converter(*in_order, **bound)
 
 
-def table_by_function_name(*converters: Converter) -> Table:
+def converter_table_by_function_name(*converters: Converter) -> Table:
     """Return a table of PyTorch converters by operator names, which are the names of the functions
     without a leading underscore.
     """
@@ -293,7 +293,7 @@ def append_uncomputed_results(converter: Converter, subject: str, count: int = 1
     """
 
     @wraps(converter)
-    def convert(*args: TorchValue, **kwargs: TorchValue) -> list[TorchValue]:
+    def convert_and_append_uncomputed(*args: TorchValue, **kwargs: TorchValue) -> list[TorchValue]:
         return [converter(*args, **kwargs), *[UncomputedValue(subject)] * count]
 
-    return convert
+    return convert_and_append_uncomputed

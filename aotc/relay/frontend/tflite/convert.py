@@ -35,7 +35,7 @@ from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var,
 _STATIC_SHAPE_HINT = "aotc compiles for static shapes: give those of the inputs with " + option_text("input_shapes")
 
 
-@g.rename_error_codes("tflite")
+@g.replace_graph_prefix_of_error_codes("tflite")
 def from_tflite(
     model: str | Path | bytes | Any,
     *,
@@ -197,9 +197,9 @@ class _Conversion:
         text = f"{op.name} has {len(results)} outputs, {len(values)} are computed"
         require("tflite-output", len(values) >= len(results), text)
         for number, value in zip(op.outputs, values, strict=False):
-            self.store_output(number, value)
+            self.check_and_store_output(number, value)
 
-    def store_output(self, tensor_index: int, value: Expr) -> None:
+    def check_and_store_output(self, tensor_index: int, value: Expr) -> None:
         tensor, ty = self.loaded.tensors[tensor_index], tensor_type_of(value)
         text = f"output {tensor.name!r} is declared {tensor.dtype}, the operator computes {ty.dtype}"
         require("tflite-output", ty.dtype == tensor.dtype, text)

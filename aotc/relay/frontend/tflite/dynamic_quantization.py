@@ -65,12 +65,12 @@ def has_only_unit_extents(v: Expr) -> bool:
     return all(d == 1 for d in g.dims(v))
 
 
-def quantize_dynamically(x: Expr, axes: Sequence[int]) -> DynamicallyQuantized:
+def quantize_dynamically(x: Expr, reduced_axes: Sequence[int]) -> DynamicallyQuantized:
     """Quantize `x` to int8 in 255 steps from its minimum to its maximum, both extended to include
-    0; elements along `axes` share a scale.
+    0; elements along `reduced_axes` share a scale.
     """
-    low = g.minimum(g.call_reduction("min", x, axes, True), 0.0)
-    high = g.maximum(g.call_reduction("max", x, axes, True), 0.0)
+    low = g.minimum(g.call_reduction("min", x, reduced_axes, True), 0.0)
+    high = g.maximum(g.call_reduction("max", x, reduced_axes, True), 0.0)
     steps = g.where(g.equal(low, high), g.full(1.0, (), "float32"), g.div(255.0, g.sub(high, low)))
     below, above = (g.call_op("qnn.product", v, steps) for v in (low, high))
     zero = q.int8_zero_point_from_range(below, above)

@@ -133,7 +133,7 @@ def _newton_reciprocal_of_half_one_plus(x: Expr, word_bits: int) -> Expr:
     return y
 
 
-def reciprocal_of_one_plus(x: Expr, word_bits: int = 31) -> Expr:
+def fixed_point_reciprocal_of_one_plus(x: Expr, word_bits: int = 31) -> Expr:
     """Return 1 / (1 + x) for x in [0, 1), as a fixed-point number without integer bits."""
     return shift_left_saturated(_newton_reciprocal_of_half_one_plus(x, word_bits), 1, word_bits)
 
@@ -141,7 +141,7 @@ def reciprocal_of_one_plus(x: Expr, word_bits: int = 31) -> Expr:
 def fixed_point_logistic(x: Expr, integer_bits: int, word_bits: int = 31) -> Expr:
     """Return 1 / (1 + exp(-x)) as a fixed-point number without integer bits."""
     size = g.negative(g.absolute(x))
-    y = reciprocal_of_one_plus(fixed_point_exp_of_negative(size, integer_bits, word_bits), word_bits)
+    y = fixed_point_reciprocal_of_one_plus(fixed_point_exp_of_negative(size, integer_bits, word_bits), word_bits)
     other = g.sub(g.constant((1 << word_bits) - 1, _WIDE), y)
     y = g.where(g.less(x, 0), other, y)
     return g.where(g.equal(x, 0), 1 << (word_bits - 1), y)
@@ -181,7 +181,7 @@ def fixed_point_log(x: Expr, integer_bits: int, output_integer_bits: int) -> Exp
     bottom = g.add(g.add(d, 1057819769), fixed_point_product(square, 127690142))
     bottom = g.add(fixed_point_product(middle, bottom), fixed_point_product(d, 638450708))
     log_r = fixed_point_product(
-        rounding_divide_by_power_of_two(top, output_integer_bits + 1), reciprocal_of_one_plus(bottom)
+        rounding_divide_by_power_of_two(top, output_integer_bits + 1), fixed_point_reciprocal_of_one_plus(bottom)
     )
     return shift_left_saturated(g.add(fixed_point_product(g.maximum(n_a, n_b), _LOG_2), log_r), 1)
 
@@ -193,7 +193,7 @@ def reciprocal_and_leading_zeros(x: Expr) -> tuple[Expr, Expr]:
     Source: GetReciprocal of TFLite.
     """
     zeros = count_leading_zeros(x)
-    return reciprocal_of_one_plus(g.sub(g.call_op("left_shift", x, zeros), 1 << 31)), zeros
+    return fixed_point_reciprocal_of_one_plus(g.sub(g.call_op("left_shift", x, zeros), 1 << 31)), zeros
 
 
 def count_leading_zeros(x: Expr) -> Expr:

@@ -99,7 +99,7 @@ def logistic_table() -> Array:
     return np.asarray(table)
 
 
-def narrow_multiplier_and_shift(factors: FixedPointFactors) -> tuple[Array, Array]:
+def multipliers_of_15_bits_and_right_shifts(factors: FixedPointFactors) -> tuple[Array, Array]:
     """Return multipliers of 15 bits and the numbers of bits by which products with them are shifted
     right.
     """
@@ -111,7 +111,7 @@ def requantize_to_int16(sums: Expr, ratio: Array, output: OutputQuantization, ax
     """Multiply sums by numbers (one, or one per element of `axis`) as 15-bit multipliers, rounded
     half up, and saturate.
     """
-    multiplier, last = narrow_multiplier_and_shift(
+    multiplier, last = multipliers_of_15_bits_and_right_shifts(
         fixed_point_factors_of_scales(np.asarray(ratio), np.float64(1), "TFLITE")
     )
     require("tflite-quant", bool((last > 0).all()), "the scales of an int16 layer differ too much")

@@ -373,19 +373,19 @@ def integer_product_reduction(node: TfliteNode, axes: list[int], keep_dims: bool
     g.check_unroll_count(count, "REDUCE_PROD of quantized integers")
     scale = float(constant_value(x.scale)) / float(constant_value(onto.scale)) ** (1.0 / count)
     factors = fixed_point_factors_of_scales(np.float64(scale), np.float64(1), "TFLITE")
-    multiplier, shift = int16x8.narrow_multiplier_and_shift(factors)
+    multiplier, shift = int16x8.multipliers_of_15_bits_and_right_shifts(factors)
     text = f"REDUCE_PROD has the input scale {float(constant_value(x.scale)):.9g}, which is too large for LiteRT"
     require("tflite-quant", bool(shift > 0), text)
 
-    def scaled(y: Expr) -> Expr:
+    def rescale_and_saturate_product(y: Expr) -> Expr:
         y = fx.shift_right(g.add(g.mul(y, int(multiplier)), 1 << (int(shift) - 1)), int(shift))
         return g.clip(y, -(1 << 31), (1 << 31) - 1)
 
     steps = fx.cast_to_int64(q.subtract_zero_point(x.data, x.zero, -1))
     steps = g.reshape(g.transpose(steps, [*axes, *rest]), (count, *(shape[k] for k in rest)))
     parts = [g.squeeze(part, [0]) for part in g.split(steps, [1] * count, 0)]
-    y = reduce(lambda product, factor: scaled(g.mul(product, factor)), parts)
-    y = q.clip_and_cast(g.add(scaled(y), fx.cast_to_int64(onto.zero)), onto.dtype)
+    y = reduce(lambda product, factor: rescale_and_saturate_product(g.mul(product, factor)), parts)
+    y = q.clip_and_cast(g.add(rescale_and_saturate_product(y), fx.cast_to_int64(onto.zero)), onto.dtype)
     return g.unsqueeze(y, axes) if keep_dims else y
 
 

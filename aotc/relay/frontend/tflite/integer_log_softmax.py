@@ -20,12 +20,12 @@ from aotc.relay.frontend.quantization import OutputQuantization, QuantizedTensor
 from aotc.relay.frontend.tflite import fixed_point as fx
 from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
     constant_value,
-    distance_to_row_maximum_index,
     exp_table_in_fixed_point,
     exp_table_in_float,
+    exp_table_index_from_row_maximum,
     gather_from_table,
-    rounded_table_sum,
-    sum_in_order,
+    sum_last_axis_sequentially,
+    sum_rounded_table_entries,
 )
 from aotc.relay.frontend.tflite.node import TfliteNode
 from aotc.relay.graph_api import Expr
@@ -68,9 +68,9 @@ def _log_softmax_in_float(x: QuantizedTensor, output: OutputQuantization) -> Exp
     """
     scale, unit = np.float32(constant_value(x.scale)), np.float32(constant_value(output.scale))
     last = g.rank(x.data) - 1
-    terms = gather_from_table(g.constant(exp_table_in_float(x.scale, 1.0)), distance_to_row_maximum_index(x))
+    terms = gather_from_table(g.constant(exp_table_in_float(x.scale, 1.0)), exp_table_index_from_row_maximum(x))
     # the C library's float32 logarithm is nearly always the rounded exact one
-    log_sum = g.cast(g.log(g.cast(sum_in_order(terms), "float64")), _FLOAT)
+    log_sum = g.cast(g.log(g.cast(sum_last_axis_sequentially(terms), "float64")), _FLOAT)
     data = g.cast(x.data, _FLOAT)
     top = g.call_reduction("max", data, [last], True)
     offset = g.div(g.add(g.call_op("qnn.product", top, g.constant(scale)), log_sum), float(unit))
@@ -85,8 +85,8 @@ def _log_softmax_in_fixed_point(x: QuantizedTensor, output: OutputQuantization, 
     text = f"LOG_SOFTMAX of rows of {count} integers is not supported ({_FIXED_POINT_ROW_LIMIT - 1} are)"
     require("tflite-quant", count < _FIXED_POINT_ROW_LIMIT, text)
     table = exp_table_in_fixed_point(x.scale, 1.0)
-    place = distance_to_row_maximum_index(x)
-    log_sum = fx.fixed_point_log(rounded_table_sum(table.exponentials, place), 12, _INPUT_INTEGER_BITS)
+    place = exp_table_index_from_row_maximum(x)
+    log_sum = fx.fixed_point_log(sum_rounded_table_entries(table.exponentials, place), 12, _INPUT_INTEGER_BITS)
     # distances below this one give the least integer
     inverse = fixed_point_factors_of_scales(
         np.float64(1 << (31 - table.left_shift)) / np.float64(table.multiplier), np.float64(1), "TFLITE"

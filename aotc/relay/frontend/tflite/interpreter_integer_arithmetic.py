@@ -280,7 +280,7 @@ def exp_table_in_fixed_point(scale: Expr, beta: float) -> FixedPointExponentials
     return FixedPointExponentials(scaled, e, multiplier, left, radius)
 
 
-def rounded_table_sum(exponentials: Expr, indices: Expr) -> Expr:
+def sum_rounded_table_entries(exponentials: Expr, indices: Expr) -> Expr:
     """Sum the indexed exponentials along the last axis, each rounded to 19 fractional bits; the
     result is int64.
     """
@@ -293,8 +293,8 @@ def _softmax_in_fixed_point(x: QuantizedTensor, output: OutputQuantization, beta
     their sum with 19, and its reciprocal by Newton's method.
     """
     e = exp_table_in_fixed_point(x.scale, beta).exponentials
-    place = distance_to_row_maximum_index(x)
-    scale, zeros = fx.reciprocal_and_leading_zeros(rounded_table_sum(e, place))
+    place = exp_table_index_from_row_maximum(x)
+    scale, zeros = fx.reciprocal_and_leading_zeros(sum_rounded_table_entries(e, place))
     bits = output.dtype.bits
     exponent = g.sub(g.constant(12 + 31 - bits, _WIDE), zeros)
     y = fx.rounding_divide_by_power_of_two(fx.fixed_point_product(gather_from_table(e, place), scale), exponent)
@@ -302,7 +302,7 @@ def _softmax_in_fixed_point(x: QuantizedTensor, output: OutputQuantization, beta
     return q.clip_and_cast(y, output.dtype)
 
 
-def distance_to_row_maximum_index(x: QuantizedTensor) -> Expr:
+def exp_table_index_from_row_maximum(x: QuantizedTensor) -> Expr:
     """Return 255 minus the distance to the greatest element along the last axis: an index into a
     table of exponentials.
     """
@@ -325,7 +325,7 @@ def exp_table_in_float(scale: Expr, beta: float) -> Array:
     return np.asarray(np.exp((factor * steps).astype(np.float64)).astype(np.float32))
 
 
-def sum_in_order(terms: Expr) -> Expr:
+def sum_last_axis_sequentially(terms: Expr) -> Expr:
     """Sum along the last axis in the order of the elements; the axis remains, with extent 1."""
     last = g.rank(terms) - 1
     count = g.dim(terms, last)
@@ -335,8 +335,8 @@ def sum_in_order(terms: Expr) -> Expr:
 def _softmax_by_float_table(x: QuantizedTensor, output: OutputQuantization, beta: float) -> Expr:
     """Compute softmax as LiteRT does: float32 exponentials from a table, summed in order."""
     e = g.constant(exp_table_in_float(x.scale, beta))
-    terms = gather_from_table(e, distance_to_row_maximum_index(x))
-    inverse = g.div(1.0, g.mul(sum_in_order(terms), float(constant_value(output.scale))))
+    terms = gather_from_table(e, exp_table_index_from_row_maximum(x))
+    inverse = g.div(1.0, g.mul(sum_last_axis_sequentially(terms), float(constant_value(output.scale))))
     y = g.call_op("qnn.product", terms, inverse)
     whole = g.call_op("floor", y)
     up = g.cast(g.call_op("greater_equal", g.sub(y, whole), g.constant(0.5, "float32")), _INT)

@@ -53,14 +53,16 @@ class _Layer:
 
     node: TfliteNode
 
-    def gate_weights_and_ratios(self, data_input: int, first_weight_input: int) -> tuple[Expr, Array]:
+    def lstm_gate_weights_and_scale_ratios(
+        self, data_input_index: int, first_weight_input_index: int
+    ) -> tuple[Expr, Array]:
         """Return the concatenated weights of all gates of an integer LSTM from input
-        `first_weight_input` on, and for each gate the factor that scales products of the tensor
-        `data_input` with its weights to 12 fractional bits.
+        `first_weight_input_index` on, and for each gate the factor that scales products of the tensor
+        `data_input_index` with its weights to 12 fractional bits.
         """
         x, gates = (
-            self.node.per_tensor_quantized_input(data_input),
-            [self.node.per_tensor_quantized_input(first_weight_input + k) for k in range(4)],
+            self.node.per_tensor_quantized_input(data_input_index),
+            [self.node.per_tensor_quantized_input(first_weight_input_index + k) for k in range(4)],
         )
         zeros = all(q.is_omitted_or_zero(w.zero) for w in gates)
         require("tflite-quant", zeros, "the weights of an integer LSTM must have the zero point 0")
@@ -73,7 +75,7 @@ class _Layer:
         """Multiply the data by the weights of all gates of an integer LSTM and add the biases; the
         sums are int16 with 12 fractional bits.
         """
-        x, (w, ratios) = self.node.per_tensor_quantized_input(0), self.gate_weights_and_ratios(0, 1)
+        x, (w, ratios) = self.node.per_tensor_quantized_input(0), self.lstm_gate_weights_and_scale_ratios(0, 1)
         units = g.dim(w, 0)
         unit_scale, none = g.constant(1.0, "float32"), g.constant(0, "int32")
         sums = g.call_op("qnn.dense", data, w, x.zero, none, unit_scale, unit_scale, units=units)
@@ -107,7 +109,7 @@ class _Layer:
         count, batch, inputs = g.shape(x)
         data = self.lstm_gate_sums_of_input_products(g.reshape(x, (count * batch, inputs)))
         data = g.reshape(data, (count, batch, g.dim(data, 1)))
-        weight, ratios = self.gate_weights_and_ratios(_STATE, 5)
+        weight, ratios = self.lstm_gate_weights_and_scale_ratios(_STATE, 5)
         # subtract the zero point of the state in advance, through the bias
         bias = g.mul(g.call_reduction("sum", g.cast(weight, "int32"), [1], False), g.negative(state.zero))
         hidden = self.tensor_declaring_output_quantization()
@@ -121,7 +123,7 @@ class _Layer:
         return g.call_op(name, data, weight, bias, *numbers, h, c, *tables, **attributes)
 
 
-def _lstm(
+def _convert_lstm_node(
     *, time_major: bool = False, cell_clip: float = 0.0, fused_activation_function: int = 0, node: TfliteNode
 ) -> Expr:
     optional_inputs = (*_PEEPHOLES, *_PROJECTION, *_NORMALIZATION)
@@ -138,7 +140,7 @@ def _lstm(
     h, c = (g.reshape(node[k], (g.dim(x, 1), -1)) for k in (_STATE, _CELL))
     if not node.has_quantized_output:
         require("tflite-options", cell_clip == 0, "a float LSTM with a clipped cell state is not supported")
-        w, r = (g.concat([node.real_input(k + j) for j in range(4)], 0) for k in (1, 5))
+        w, r = (g.concat([node.dequantized_or_real_input(k + j) for j in range(4)], 0) for k in (1, 5))
         bias = g.concat([node[k] for k in _BIASES], 0)
         weights = RecurrentWeights(w, r, bias, None)
         y, _ = call_recurrent_op("lstm", x, weights, [h, c])
@@ -149,6 +151,6 @@ def _lstm(
     return y if time_major else g.transpose(y, (1, 0, 2))
 
 
-OPS: Table = {"UNIDIRECTIONAL_SEQUENCE_LSTM": _lstm}
+OPS: Table = {"UNIDIRECTIONAL_SEQUENCE_LSTM": _convert_lstm_node}
 INTEGERS: Final = frozenset(OPS)
 MOVES: Final[frozenset[str]] = frozenset()

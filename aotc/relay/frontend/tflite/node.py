@@ -216,7 +216,7 @@ class TfliteNode:
         require("tflite-quant", fits, text)
         return operand
 
-    def real_input(self, index: int) -> Expr:
+    def dequantized_or_real_input(self, index: int) -> Expr:
         """Return an input of the TFLite operator as real numbers: dequantized if it is quantized."""
         tensor = self.input_declaration(index)
         return dequantize_as_declared(self[index], tensor) if tensor.is_quantized else self[index]
@@ -378,7 +378,7 @@ def check_quantization_support(node: TfliteNode, moves_integers: bool) -> None:
     require("tflite-quant", all(has_equal_quantization(t, quantized_tensors[0]) for t in quantized_tensors), text)
 
 
-def _check_plain_integers(name: str, data: Sequence[TfliteTensor]) -> None:
+def _reject_narrow_integers_without_scale(name: str, data: Sequence[TfliteTensor]) -> None:
     """Raise AotcError (code "tflite-quant") for data of 8 or 16 bits without scales in an operator
     whose kernels for these types compute with scales.
     """
@@ -404,7 +404,7 @@ def check_quantized_dtypes(node: TfliteNode) -> None:
     data = [t for t in (*(node.inputs[k] for k in places if k < count), *node.results[:1]) if t is not None]
     quantized_tensors = [t for t in data if t.is_quantized]
     if not quantized_tensors:
-        _check_plain_integers(name, data)
+        _reject_narrow_integers_without_scale(name, data)
         return
     is_partial, weights = (
         name in _PARTLY_QUANTIZED_OPERATORS,

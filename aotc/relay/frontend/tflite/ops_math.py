@@ -126,7 +126,9 @@ def _convert_dequantize_node(x: Expr, *, node: TfliteNode) -> Expr:
     result = node.first_output_declaration.dtype
     require("tflite-output", result.is_float, f"the output of DEQUANTIZE is {result}; it must have a float type")
     return (
-        node.real_input(0) if node.input_declaration(0).is_quantized else g.cast(x, node.first_output_declaration.dtype)
+        node.dequantized_or_real_input(0)
+        if node.input_declaration(0).is_quantized
+        else g.cast(x, node.first_output_declaration.dtype)
     )
 
 
@@ -189,7 +191,7 @@ def _convert_squared_difference_node(a: Expr, b: Expr, *, node: TfliteNode) -> E
     return g.mul(d, d)
 
 
-def _add_n(*parts: Expr) -> Expr:
+def _convert_add_n_node(*parts: Expr) -> Expr:
     return reduce(g.add, parts)
 
 
@@ -315,7 +317,7 @@ OPS: Table = {
     **{name: partial(_convert_reduction_node, f) for name, f in _REDUCTIONS.items()},
     **{name: partial(_convert_clipping_activation_node, name) for name in ACTIVATION_BOUNDS},
     "ADD": partial(_convert_add_or_subtract_node, 1),
-    "ADD_N": _add_n,
+    "ADD_N": _convert_add_n_node,
     "ARG_MAX": partial(_convert_arg_reduction_node, "argmax"),
     "ARG_MIN": partial(_convert_arg_reduction_node, "argmin"),
     "CAST": _convert_cast_node,

@@ -50,7 +50,7 @@ def is_same_padding(padding: int) -> bool:
     return padding == _SAME_PADDING_CODE
 
 
-def nhwc_window(
+def checked_nhwc_window(
     x: Expr, kernel: Sequence[int], strides: Sequence[int], padding: int, dilations: Any = (1, 1)
 ) -> Window:
     """Return the window of a TFLite convolution or pool over height and width of `x` in NHWC.
@@ -81,7 +81,7 @@ def _build_layer_convolution(node: TfliteNode, window: Window, groups: int, kern
     if node.needs_dynamic_quantization:
         return node.apply_fused_activation(_dynamic_range_convolution(node, window, how))
     if not node.has_quantized_output:
-        y = conv_pool.build_convolution(node[0], node.real_input(1), window, bias, **how)
+        y = conv_pool.build_convolution(node[0], node.dequantized_or_real_input(1), window, bias, **how)
         return node.apply_fused_activation(y)
     x, w = node.per_tensor_quantized_input(0), node.quantized_weights_input(1, place)
     onto, sums = node.output_quantization(), _checked_dtype_of_layer_sums(node, place)
@@ -102,14 +102,14 @@ def _require_weight_zero_point_zero(node: TfliteNode) -> None:
     require("tflite-quant", fits, f"{node.op.name} has int8 weights with a zero point other than 0")
 
 
-def _checked_dtype_of_layer_sums(node: TfliteNode, axis: int, bias_input: int = 2) -> str:
+def _checked_dtype_of_layer_sums(node: TfliteNode, axis: int, bias_input_index: int = 2) -> str:
     """Return the data type of a layer's sums of products; `axis` is the axis of output channels of
-    the weights, `bias_input` the index of the bias input. Raises AotcError (code "tflite-quant")
+    the weights, `bias_input_index` the index of the bias input. Raises AotcError (code "tflite-quant")
     for int16 layers that are not supported.
     """
     if not node.has_int16_output:
         return "int32"
-    int16x8.check_int16_layer(node.op.name, node.input_declaration(1), axis, node.optional_input(bias_input))
+    int16x8.check_int16_layer(node.op.name, node.input_declaration(1), axis, node.optional_input(bias_input_index))
     return int16x8.SUM_DTYPE
 
 
@@ -154,7 +154,7 @@ def _convert_conv_2d_node(
     fits = not depthwise or g.dim(w, 0) == 1
     require("graph-shape", fits, f"weights of shape {g.shape(w)} do not fit a depthwise convolution")
     dilations = dilation_h_factor, dilation_w_factor
-    window = nhwc_window(x, g.shape(w)[1:3], (stride_h, stride_w), padding, dilations)
+    window = checked_nhwc_window(x, g.shape(w)[1:3], (stride_h, stride_w), padding, dilations)
     inputs, each = g.dim(x, 3), g.dim(w, 3)
     if depthwise:
         multiplier = node.op.option_value("DepthMultiplier") or each // max(inputs, 1)
@@ -286,7 +286,7 @@ def _convert_fully_connected_node(
         y = d.dequantize_sums(sums, v, bias, 1)
         return g.reshape(node.apply_fused_activation(y), (*lead, units))
     if not node.has_quantized_output:
-        y = g.call_op("nn.dense", g.reshape(x, rows), node.real_input(1), units=units)
+        y = g.call_op("nn.dense", g.reshape(x, rows), node.dequantized_or_real_input(1), units=units)
         return g.reshape(node.apply_fused_activation(conv_pool.add_optional_bias(y, bias, 1)), (*lead, units))
     a, b = node.per_tensor_quantized_input(0), node.quantized_weights_input(1, 0)
     onto, wide = node.output_quantization(), _checked_dtype_of_layer_sums(node, 0)
@@ -309,7 +309,7 @@ def _window_of_pool_options(x: Expr, node: TfliteNode) -> Window:
     fh, fw, sh, sw, padding = (node.op.option_value(name) for name in options)
     text = f"the file states no window, strides and padding for {node.op.name}"
     require("tflite-options", fh is not None, text)
-    return nhwc_window(x, (fh, fw), (sh, sw), padding)
+    return checked_nhwc_window(x, (fh, fw), (sh, sw), padding)
 
 
 def _convert_max_pool_2d_node(x: Expr, *, node: TfliteNode) -> Expr:
@@ -335,13 +335,15 @@ def _integer_average_rounding_half_away(x: Expr, window: Window) -> Expr:
     ones = g.full(1, (g.dim(x, 3), *window.kernel, 1), "int8")
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI", "groups": g.dim(x, 3)}
     sums = conv_pool.build_convolution(x, ones, window, out_dtype="int32", **how)
-    counts = _window_element_counts(g.shape(x)[1:3], window, g.shape(sums)[1:3])
+    counts = _in_bounds_element_counts_of_windows(g.shape(x)[1:3], window, g.shape(sums)[1:3])
     half = g.call_op("floor_divide", counts, g.constant(2, "int32"))
     size = g.call_op("floor_divide", g.add(g.absolute(sums), half), counts)
     return g.cast(g.where(g.less(sums, 0), g.negative(size), size), g.dtype(x))
 
 
-def _window_element_counts(spatial_extents: Sequence[int], window: Window, window_counts: Sequence[int]) -> Expr:
+def _in_bounds_element_counts_of_windows(
+    spatial_extents: Sequence[int], window: Window, window_counts: Sequence[int]
+) -> Expr:
     """Return the number of elements inside the data of each window: one number if all are equal,
     otherwise (1, h, w, 1).
     """

@@ -64,7 +64,7 @@ def _convert_transpose_node(x: Expr, order: KnownInts) -> Expr:
 # --- concatenation and slicing
 
 
-def _concatenation(*parts: Expr, axis: int, node: TfliteNode) -> Expr:
+def _convert_concatenation_node(*parts: Expr, axis: int, node: TfliteNode) -> Expr:
     """Convert CONCATENATION. Quantized inputs must have the scale of the result, except uint8
     inputs, which are requantized to it.
     """
@@ -89,7 +89,7 @@ def _require_stated_count(node: TfliteNode, option: str, stated: int, actual: in
     require("tflite-options", stated == actual, f"{node.op.name} has {option} {stated}, but {actual} {subject}")
 
 
-def _pack(*parts: Expr, axis: int = 0, values_count: int, node: TfliteNode) -> Expr:
+def _convert_pack_node(*parts: Expr, axis: int = 0, values_count: int, node: TfliteNode) -> Expr:
     require("tflite-input", bool(parts), "PACK has no inputs")
     _require_stated_count(node, "values_count", values_count, len(parts), "inputs")
     return g.stack(parts, g.normalize_axis(axis, g.rank(parts[0]) + 1))
@@ -205,7 +205,7 @@ def _convert_broadcast_args_node(a: KnownArray, b: KnownArray) -> Expr:
 # --- rearranging blocks
 
 
-def _image_shape(x: Expr) -> tuple[int, ...]:
+def _checked_nhwc_shape(x: Expr) -> tuple[int, ...]:
     """Return batch, height, width and channels of `x`. Raises AotcError (code "graph-rank") unless
     its rank is 4.
     """
@@ -214,7 +214,7 @@ def _image_shape(x: Expr) -> tuple[int, ...]:
 
 
 def _convert_space_to_depth_node(x: Expr, *, block_size: int) -> Expr:
-    n, h, w, c = _image_shape(x)
+    n, h, w, c = _checked_nhwc_shape(x)
     b = block_size
     require(
         "graph-shape",
@@ -226,7 +226,7 @@ def _convert_space_to_depth_node(x: Expr, *, block_size: int) -> Expr:
 
 
 def _convert_depth_to_space_node(x: Expr, *, block_size: int) -> Expr:
-    n, h, w, c = _image_shape(x)
+    n, h, w, c = _checked_nhwc_shape(x)
     b = block_size
     require("graph-shape", b > 0 and c % (b * b) == 0, f"{c} channels are not a multiple of {b} * {b}")
     y = g.reshape(x, (n, h, w, b, b, c // (b * b)))
@@ -352,7 +352,7 @@ def _convert_fill_node(shape: KnownInts, value: Expr) -> Expr:
 
 
 def _convert_range_node(start: KnownArray, limit: KnownArray, delta: KnownArray) -> Expr:
-    first, last, step = (np.asarray(g.single_element(v, "a number of RANGE")) for v in (start, limit, delta))
+    first, last, step = (np.asarray(g.require_single_element(v, "a number of RANGE")) for v in (start, limit, delta))
     finite = bool(np.isfinite([first, last, step]).all()) and step != 0
     require("graph-shape", finite, f"a range from {first} to {last} with step {step} is not possible")
     count = max(0, math.ceil((float(last) - float(first)) / float(step)))
@@ -403,7 +403,7 @@ def _convert_resize_nearest_node(
 ) -> Expr:
     check_image_extents(sizes)
     check_resize_options(align_corners, half_pixel_centers)
-    _image_shape(x)
+    _checked_nhwc_shape(x)
     for axis, count in enumerate(sizes, 1):
         places = _nearest_source_indices(g.dim(x, axis), count, align_corners, half_pixel_centers)
         x = gather_slices(x, g.constant(places), axis)
@@ -414,7 +414,7 @@ OPS: Table = {
     "BATCH_TO_SPACE_ND": _convert_batch_to_space_nd_node,
     "BROADCAST_ARGS": _convert_broadcast_args_node,
     "BROADCAST_TO": _convert_broadcast_to_node,
-    "CONCATENATION": _concatenation,
+    "CONCATENATION": _convert_concatenation_node,
     "DEPTH_TO_SPACE": _convert_depth_to_space_node,
     "EMBEDDING_LOOKUP": _convert_embedding_lookup_node,
     "EXPAND_DIMS": _convert_expand_dims_node,
@@ -423,7 +423,7 @@ OPS: Table = {
     "GATHER_ND": _convert_gather_nd_node,
     "MIRROR_PAD": _convert_mirror_pad_node,
     "ONE_HOT": _convert_one_hot_node,
-    "PACK": _pack,
+    "PACK": _convert_pack_node,
     "PAD": _convert_pad_node,
     "PADV2": _convert_padv2_node,
     "RANGE": _convert_range_node,

@@ -205,7 +205,7 @@ def _quantized_binary_test_samples(attrs_class: Any) -> Samples:
 
 def _quantized_binary_op(name: str, attrs_class: Any, reference: Any, expand_operands: Callable[..., Expr]) -> OpDef:
     def check_params_and_expand(attrs: Any, *operands: Expr) -> Expr:
-        q.check_constant_quant_params(q.tensor_dtype_of(operands[0]), _QUANT_PARAMETER_NAMES, *operands[2:])
+        q.check_quant_params_if_constant(q.tensor_dtype_of(operands[0]), _QUANT_PARAMETER_NAMES, *operands[2:])
         return expand_operands(attrs, *operands)
 
     return OpDef(
@@ -218,7 +218,7 @@ def _quantized_binary_op(name: str, attrs_class: Any, reference: Any, expand_ope
         expand=check_params_and_expand,
         samples=partial(_quantized_binary_test_samples, attrs_class),
         layout=LayoutTreatment.BARRIER,
-        **q.quantized_op_facets(OpPattern.BROADCAST),
+        **q.shared_fields_of_quantized_op_def(OpPattern.BROADCAST),
     )
 
 

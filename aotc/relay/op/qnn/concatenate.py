@@ -23,7 +23,7 @@ from aotc.relay.op.operator_definition import (
     Array,
     OpDef,
     Samples,
-    axis_map_without_worked_axis,
+    axis_map_excluding_axis_attribute,
     random_array,
     require_tensor_fields,
 )
@@ -94,8 +94,8 @@ def _quantized_concatenate_reference(
 
 
 def _requantize_tensor_to_concatenate(x: Expr, source_params: Sequence[Expr], target_params: Sequence[Expr]) -> Expr:
-    values, dtype = lookup_table.constant_values_or_none(*source_params, *target_params), q.tensor_dtype_of(x)
-    q.check_constant_quant_params(
+    values, dtype = lookup_table.constant_values_of_exprs_or_none(*source_params, *target_params), q.tensor_dtype_of(x)
+    q.check_quant_params_if_constant(
         dtype, (*q.INPUT_PARAMETER_NAMES, *q.OUTPUT_PARAMETER_NAMES), *source_params, *target_params
     )
     if source_params[0] is target_params[0] and source_params[1] is target_params[1]:
@@ -137,8 +137,8 @@ concatenate = OpDef(
     args=_CONCATENATE_ARGS,
     infer=_infer_quantized_concatenate_type,
     reference=_quantized_concatenate_reference,
-    axes=axis_map_without_worked_axis,
+    axes=axis_map_excluding_axis_attribute,
     expand=_expand_quantized_concatenate,
     samples=_quantized_concatenate_test_samples,
-    **q.quantized_op_facets(OpPattern.INJECTIVE),
+    **q.shared_fields_of_quantized_op_def(OpPattern.INJECTIVE),
 )

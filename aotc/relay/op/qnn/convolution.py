@@ -90,7 +90,7 @@ class _QuantizedConvKind:
 
     def expand_quantized_conv(self, attrs: Any, *args: Expr) -> Expr:
         data, kernel, xz, wz = args[:4]
-        sums.check_constant_quant_params(*args)
+        sums.check_quant_params_if_constant(*args)
         axis = self.kernel_channel_axis(attrs)
         kernel, wz = sums.fold_zero_point_into_weight(kernel, wz, axis)
         if not self.is_transposed:
@@ -140,7 +140,7 @@ class _ZeroPointExpansion:
         place, rank = self.kind.result_channel_axis(a), n + 2
         summed = [k for k in range(rank) if k != axis]
         if a.out_dtype == "int32":
-            sums.warn_if_int32_sum_overflows(f"qnn.conv{n}d", self.data, self.kernel, self.zeros, axis, summed)
+            sums.warn_if_int32_sum_may_overflow(f"qnn.conv{n}d", self.data, self.kernel, self.zeros, axis, summed)
         data, a = self.pad_with_zero_point()
         total = q.call_or_fold_constants(self.kind.plain, data, self.kernel, **dict(a.items()))
 
@@ -252,7 +252,7 @@ def _quantized_conv_op(
         axes=integer_conv.axes,
         expand=kind.expand_quantized_conv,
         samples=partial(_quantized_conv_test_samples, attributes, test_cases),
-        **q.quantized_op_facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums_products=True),
+        **q.shared_fields_of_quantized_op_def(OpPattern.OUT_ELEMWISE_FUSABLE, sums_products=True),
     )
 
 

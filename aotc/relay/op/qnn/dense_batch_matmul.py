@@ -94,7 +94,7 @@ def _zero_points_as_int32(zero_point: Expr) -> Expr:
     return q.broadcast_quant_param_along(zero_point, None, 0, "int32")
 
 
-def warn_if_int32_sum_overflows(
+def warn_if_int32_sum_may_overflow(
     op_name: str,
     data: Expr,
     weight: Expr,
@@ -134,7 +134,7 @@ def _range_minus_zero_point(x: Expr, zero_point: Expr) -> tuple[int, int]:
     return low - int(value.max()), high - int(value.min())
 
 
-def check_constant_quant_params(
+def check_quant_params_if_constant(
     data: Expr, weight: Expr, *quant_params: Expr, names: Sequence[str] = QUANT_PARAMETER_NAMES
 ) -> None:
     """Raise AotcError for a constant zero point outside of its tensor's dtype and for an invalid
@@ -142,8 +142,8 @@ def check_constant_quant_params(
     """
     pairs = list(zip(names, quant_params, strict=True))
     for (name, zero), x in zip(pairs, (data, weight), strict=False):
-        q.check_constant_zero_point(name, zero, q.tensor_dtype_of(x))
-    q.check_constant_scales(pairs[2:])
+        q.check_zero_point_range_if_constant(name, zero, q.tensor_dtype_of(x))
+    q.check_scales_positive_if_constant(pairs[2:])
 
 
 def sample_zero_points_and_scales(*zeros: Any) -> tuple[Array, ...]:
@@ -212,12 +212,12 @@ def _quantized_matmul_reference(attrs: Any, *arguments: Array) -> Array:
 
 
 def _expand_quantized_matmul(op_name: str, argument_names: Sequence[str], attrs: Any, *arguments: Expr) -> Expr:
-    check_constant_quant_params(*arguments, names=argument_names[2:])
+    check_quant_params_if_constant(*arguments, names=argument_names[2:])
     x, y, xz, yz = arguments[:4]
     axis, count = _weight_zero_point_axis(attrs), q.static_axis_extent(y, -1)
     y, yz = fold_zero_point_into_weight(y, yz, axis)
     if attrs.out_dtype == "int32":
-        warn_if_int32_sum_overflows(op_name, x, y, (xz, yz), axis, [q.rank_of(y) - 1])
+        warn_if_int32_sum_may_overflow(op_name, x, y, (xz, yz), axis, [q.rank_of(y) - 1])
     op, plain = _integer_matmul_op_and_attrs(attrs)
     total = q.call_or_fold_constants(op, x, y, **dict(plain.items()))
     rank = q.rank_of(total)
@@ -270,7 +270,7 @@ def _quantized_matmul_op(
         axes=_quantized_matmul_axis_map,
         expand=partial(_expand_quantized_matmul, name, argument_names),
         samples=samples,
-        **q.quantized_op_facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums_products=True),
+        **q.shared_fields_of_quantized_op_def(OpPattern.OUT_ELEMWISE_FUSABLE, sums_products=True),
     )
 
 

@@ -79,7 +79,7 @@ def create_integer_lookup_op(
     Raise AotcError for scales and zero points that are not constants or not scalars, and for
     integers wider than 8 bits.
     """
-    values = constant_values_or_none(in_scale, in_zero_point, out_scale, out_zero_point)
+    values = constant_values_of_exprs_or_none(in_scale, in_zero_point, out_scale, out_zero_point)
     if values is None or any(v.size != 1 for v in values):
         raise AotcError(
             "qnn.scale", "a lookup table needs one constant scale and zero point for the input and one for the output"
@@ -126,7 +126,7 @@ def map_by_requantize_or_table(
     return requantize.requantize(x, *map(Constant, numbers), **attr_values)
 
 
-def constant_values_or_none(*values: Expr) -> tuple[Array, ...] | None:
+def constant_values_of_exprs_or_none(*values: Expr) -> tuple[Array, ...] | None:
     """Return the values of the expressions if all of them are constant, else None."""
     constants = [q.constant_value_or_none(v) for v in values]
     return tuple(v for v in constants if v is not None) if all(v is not None for v in constants) else None
@@ -135,8 +135,8 @@ def constant_values_or_none(*values: Expr) -> tuple[Array, ...] | None:
 def _expand_quantized_elementwise(
     numpy_fn: Callable[..., Any], build_float_expr: Callable[..., Expr], attrs: Any, x: Expr, *quant_params: Expr
 ) -> Expr:
-    q.check_constant_quant_params(q.tensor_dtype_of(x), LOOKUP_PARAMETER_NAMES, *quant_params)
-    values, dtype = constant_values_or_none(*quant_params), q.tensor_dtype_of(x)
+    q.check_quant_params_if_constant(q.tensor_dtype_of(x), LOOKUP_PARAMETER_NAMES, *quant_params)
+    values, dtype = constant_values_of_exprs_or_none(*quant_params), q.tensor_dtype_of(x)
     if values is not None and dtype.bits == 8:
         return apply_by_lookup_table(x, lambda every: _quantized_elementwise_reference(numpy_fn, attrs, every, *values))
     wide = requantize.dequantize(x, quant_params[0], quant_params[1])
@@ -191,7 +191,7 @@ def _quantized_elementwise_op(
         axes=data_only_axis_map,
         expand=partial(_expand_quantized_elementwise, numpy_fn, build_float_expr),
         samples=partial(_quantized_elementwise_test_samples, attrs_class),
-        **q.quantized_op_facets(OpPattern.ELEMWISE),
+        **q.shared_fields_of_quantized_op_def(OpPattern.ELEMWISE),
     )
 
 

@@ -44,7 +44,7 @@ def _quantized_avg_pool_reference(
 def _expand_quantized_avg_pool(
     attrs: Any, x: Expr, scale: Expr, zero_point: Expr, output_scale: Expr, output_zero_point: Expr
 ) -> Expr:
-    q.check_constant_quant_params(
+    q.check_quant_params_if_constant(
         q.tensor_dtype_of(x), _QUANT_PARAMETER_NAMES, scale, zero_point, output_scale, output_zero_point
     )
     mean = pool.avg_pool2d(q.cast_unless_equal(q.subtract_zero_point(x, zero_point), "float32"), **dict(attrs.items()))
@@ -84,5 +84,5 @@ avg_pool2d = OpDef(
     expand=_expand_quantized_avg_pool,
     layout=LayoutTreatment.BARRIER,
     samples=_quantized_avg_pool_test_samples,
-    **q.quantized_op_facets(OpPattern.OUT_ELEMWISE_FUSABLE),
+    **q.shared_fields_of_quantized_op_def(OpPattern.OUT_ELEMWISE_FUSABLE),
 )

@@ -140,7 +140,7 @@ def call_or_fold_constants(op: OpDef, *args: Any, **attributes: Any) -> Expr:
     return node if value is None else value
 
 
-def check_constant_scales(named_scales: Iterable[tuple[str, Expr]]) -> None:
+def check_scales_positive_if_constant(named_scales: Iterable[tuple[str, Expr]]) -> None:
     """Raise AotcError (code "qnn.scale") if a constant scale is not positive and finite.
 
     named_scales    pairs of the scale's name and its expression
@@ -156,7 +156,7 @@ def check_constant_scales(named_scales: Iterable[tuple[str, Expr]]) -> None:
             raise AotcError("qnn.scale", f"{name}{where} is {wide[wrong][0]:g}: not positive and finite")
 
 
-def check_constant_zero_point(name: str, expr: Expr, dtype: DType) -> None:
+def check_zero_point_range_if_constant(name: str, expr: Expr, dtype: DType) -> None:
     """Raise AotcError (code "qnn.zero-point") if a constant zero point is outside of the range of
     `dtype`.
     """
@@ -169,15 +169,15 @@ def check_constant_zero_point(name: str, expr: Expr, dtype: DType) -> None:
     require("qnn.zero-point", not wrong.any(), lambda: f"{text}: {wide[wrong][0]}")
 
 
-def check_constant_quant_params(dtype: DType, names: Iterable[str], *quant_params: Expr) -> None:
+def check_quant_params_if_constant(dtype: DType, names: Iterable[str], *quant_params: Expr) -> None:
     """Raise AotcError for constant scales or zero points, listed by name, that are invalid for
     integers of `dtype`.
     """
     for name, value in zip(names, quant_params, strict=True):
         if name.endswith("scale"):
-            check_constant_scales([(name, value)])
+            check_scales_positive_if_constant([(name, value)])
         else:
-            check_constant_zero_point(name, value, dtype)
+            check_zero_point_range_if_constant(name, value, dtype)
 
 
 def is_constant_zero(expr: Expr) -> bool:
@@ -371,7 +371,7 @@ def quantize_array(x: Array, scale: Array, zero_point: Array, dtype: DType, axis
     return add_zero_point_saturate_array(np.rint(quotient), zero_point, axis, dtype)
 
 
-def quantized_op_facets(pattern: OpPattern, sums_products: bool = False) -> dict[str, Any]:
+def shared_fields_of_quantized_op_def(pattern: OpPattern, sums_products: bool = False) -> dict[str, Any]:
     """Return OpDef fields shared by quantized operators; precision conversions do not affect their
     float32 scales.
 

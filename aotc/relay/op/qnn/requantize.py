@@ -73,7 +73,7 @@ def _infer_quantize_type(a: QuantizeAttrs, types: Types) -> Type:
 
 def _expand_quantize(a: QuantizeAttrs, data: Expr, scale: Expr, zero_point: Expr) -> Expr:
     dtype, rank = DType(a.out_dtype), q.rank_of(data)
-    q.check_constant_quant_params(dtype, q.OUTPUT_PARAMETER_NAMES, scale, zero_point)
+    q.check_quant_params_if_constant(dtype, q.OUTPUT_PARAMETER_NAMES, scale, zero_point)
     work = q.tensor_dtype_of(scale)
     quotient = q.div(q.cast_unless_equal(data, work), q.broadcast_quant_param_along(scale, a.axis, rank))
     return q.round_add_zero_point_saturate(quotient, zero_point, a.axis, dtype, is_nan_free=False)
@@ -118,7 +118,7 @@ quantize = OpDef(
     axes=quantized_elementwise_axis_map,
     expand=_expand_quantize,
     samples=_quantize_test_samples,
-    **q.quantized_op_facets(OpPattern.BROADCAST),
+    **q.shared_fields_of_quantized_op_def(OpPattern.BROADCAST),
 )
 
 
@@ -145,7 +145,7 @@ def _infer_dequantize_type(a: DequantizeAttrs, types: Types) -> Type:
 
 def _expand_dequantize(a: DequantizeAttrs, data: Expr, scale: Expr, zero_point: Expr) -> Expr:
     ty = tensor_type_of(data)
-    q.check_constant_quant_params(ty.dtype, q.INPUT_PARAMETER_NAMES, scale, zero_point)
+    q.check_quant_params_if_constant(ty.dtype, q.INPUT_PARAMETER_NAMES, scale, zero_point)
     if q.is_constant_zero(zero_point):
         real = q.cast_unless_equal(data, a.out_dtype)
     else:
@@ -193,7 +193,7 @@ dequantize = OpDef(
     axes=quantized_elementwise_axis_map,
     expand=_expand_dequantize,
     samples=_dequantize_test_samples,
-    **q.quantized_op_facets(OpPattern.BROADCAST),
+    **q.shared_fields_of_quantized_op_def(OpPattern.BROADCAST),
 )
 
 
@@ -272,8 +272,8 @@ def _expand_requantize(
     a: RequantizeAttrs, data: Expr, scale: Expr, input_zero_point: Expr, out_scale: Expr, output_zero_point: Expr
 ) -> Expr:
     rounding, dtype, ty = _rounding_mode_or_default(a), DType(a.out_dtype), tensor_type_of(data)
-    q.check_constant_quant_params(ty.dtype, q.INPUT_PARAMETER_NAMES, scale, input_zero_point)
-    q.check_constant_quant_params(dtype, q.OUTPUT_PARAMETER_NAMES, out_scale, output_zero_point)
+    q.check_quant_params_if_constant(ty.dtype, q.INPUT_PARAMETER_NAMES, scale, input_zero_point)
+    q.check_quant_params_if_constant(dtype, q.OUTPUT_PARAMETER_NAMES, out_scale, output_zero_point)
     if rounding != "FLOAT_EVEN":
         source, result = q.constant_value_or_none(scale), q.constant_value_or_none(out_scale)
         if source is None or result is None:
@@ -366,5 +366,5 @@ requantize = OpDef(
     axes=quantized_elementwise_axis_map,
     expand=_expand_requantize,
     samples=_requantize_test_samples,
-    **q.quantized_op_facets(OpPattern.BROADCAST),
+    **q.shared_fields_of_quantized_op_def(OpPattern.BROADCAST),
 )

@@ -19,7 +19,12 @@ from aotc.relay.op import elementwise_unary, gather, reduce
 from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact_sample, random_array
 from aotc.relay.op.qnn import lookup_table, requantize, target_independent_rounding
 from aotc.relay.op.qnn import quant_params as q
-from aotc.relay.op.type_rules import axis_map_without_worked_axis, normalize_axis, require_dtype, require_tensor_type
+from aotc.relay.op.type_rules import (
+    axis_map_excluding_axis_attribute,
+    normalize_axis,
+    require_dtype,
+    require_tensor_type,
+)
 
 
 class QuantizedSoftmaxAttrs(Attrs):
@@ -81,7 +86,7 @@ def _exponential_table_expr(scale_expr: Expr) -> Expr:
 def _expand_quantized_softmax(
     a: QuantizedSoftmaxAttrs, x: Expr, scale: Expr, zero_point: Expr, output_scale: Expr, output_zero_point: Expr
 ) -> Expr:
-    q.check_constant_quant_params(
+    q.check_quant_params_if_constant(
         q.tensor_dtype_of(x), lookup_table.LOOKUP_PARAMETER_NAMES, scale, zero_point, output_scale, output_zero_point
     )
     ty = tensor_type_of(x)
@@ -128,8 +133,8 @@ softmax = OpDef(
     args=lookup_table.LOOKUP_ARGS,
     infer=_infer_quantized_softmax_type,
     reference=_quantized_softmax_reference,
-    axes=axis_map_without_worked_axis,
+    axes=axis_map_excluding_axis_attribute,
     expand=_expand_quantized_softmax,
     samples=_quantized_softmax_test_samples,
-    **q.quantized_op_facets(OpPattern.OUT_ELEMWISE_FUSABLE),
+    **q.shared_fields_of_quantized_op_def(OpPattern.OUT_ELEMWISE_FUSABLE),
 )

@@ -38,7 +38,7 @@ from aotc.tir import (
 )
 from aotc.tir.schedule.contraction import build_contraction_nest
 from aotc.tir.schedule.contraction.contraction_index_analysis import variables_in
-from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block
+from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block_size
 from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
 from aotc.tir.schedule.stages.stage_grouping import ComputeStage, StageGroup
 from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan
@@ -134,7 +134,7 @@ def find_attention_chains(
     the group of the second product.
     """
     finder = _ChainFinder(plan, groups, frozenset(tensor_graph.strip_views(t) for t in outputs))
-    chain_of_group = {group: finder.chain_ending_in_group(group) for group in groups}
+    chain_of_group = {group: finder.attention_chain_ending_in_group(group) for group in groups}
     return {group: chain for group, chain in chain_of_group.items() if chain is not None}
 
 
@@ -148,11 +148,11 @@ class _ChainFinder:
     groups: Sequence[StageGroup]
     outputs: frozenset[te.Tensor]
 
-    def chain_ending_in_group(self, second_product_group: StageGroup) -> AttentionChain | None:
+    def attention_chain_ending_in_group(self, second_product_group: StageGroup) -> AttentionChain | None:
         """Return the attention-like chain whose second product is computed by a group of stages,
         None if there is none.
         """
-        second = _match_head_product(second_product_group)
+        second = _match_matrix_product_per_head(second_product_group)
         if second is None:
             return None
         weights = tensor_graph.strip_views(second.c.a)
@@ -161,7 +161,7 @@ class _ChainFinder:
             return None
         scores = self._single_outside_tensor_read(middle)
         before = None if scores is None else self._stage_group_computing_tensor(scores)
-        first = None if before is None else _match_head_product(before)
+        first = None if before is None else _match_matrix_product_per_head(before)
         if scores is None or before is None or first is None:
             return None
         fits = _is_second_product_of_first(first, second) and self._are_rows_independent(middle, first, scores, weights)
@@ -291,23 +291,23 @@ def _inverse_permutation_address(
     return simplify(te.flat_index(tensor.shape, places), tensor_graph.inclusive_ranges_of_axes(source.axes))
 
 
-def _is_read_in_same_row(reader: te.Tensor, depth: int, address: Expr, columns: int) -> bool:
-    """Return True if the element at address `address` of a matrix is in the row that the reader's
+def _is_read_in_same_row(reader: te.Tensor, row_axis_count: int, read_address: Expr, columns: int) -> bool:
+    """Return True if the element at address `read_address` of a matrix is in the row that the reader's
     first axes count.
     """
     axes = tensor_graph.output_and_reduction_axes(reader)
     ranges = tensor_graph.inclusive_ranges_of_axes(axes)
-    column = linear_form(address - _row_major_number(axes[:depth]) * columns, ranges)
+    column = linear_form(read_address - _row_major_index_of_axis_vars(axes[:row_axis_count]) * columns, ranges)
     low, high = bounds(column.to_expr(), ranges)
-    return 0 <= low <= high < columns and variables_in(*column.terms).isdisjoint(v for v, _ in axes[:depth])
+    return 0 <= low <= high < columns and variables_in(*column.terms).isdisjoint(v for v, _ in axes[:row_axis_count])
 
 
-def _row_major_number(axes: Sequence[te.Axis]) -> Expr:
+def _row_major_index_of_axis_vars(axes: Sequence[te.Axis]) -> Expr:
     """Return the row-major number of the point given by the variables of some axes."""
     return te.flat_index([n for _, n in axes], [v for v, _ in axes])
 
 
-def _match_head_product(group: StageGroup) -> HeadProduct | None:
+def _match_matrix_product_per_head(group: StageGroup) -> HeadProduct | None:
     """Return the contraction of a group as a matrix product of floats per head; None if it is
     anything else.
     """
@@ -331,7 +331,7 @@ def _is_second_product_of_first(first: HeadProduct, second: HeadProduct) -> bool
     if product_sizes != (second.head_count, second.row[1], depth):
         return False
     ranges = tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(c))
-    expected_address = _row_major_number(c.axes[:-1]) * depth + k
+    expected_address = _row_major_index_of_axis_vars(c.axes[:-1]) * depth + k
     distance = te.flat_index(c.a.shape, c.a_index) - expected_address
     return simplify(distance, ranges) == as_expr(0)
 
@@ -353,7 +353,7 @@ def cache_friendly_row_pitch(columns: int, itemsize: int, target: Target) -> int
     return columns if columns < line else (-(-columns // line) | 1) * line
 
 
-def build_attention_chain(
+def build_attention_loop_nest(
     builder: KernelBuilder, chain: AttentionChain, middle_stmts: Callable[[], list[Stmt]]
 ) -> Stmt:
     """Return the loop nest of a chain of two products; `middle_stmts` returns the statements
@@ -383,7 +383,7 @@ class _OperandPanels:
         extent, dtype = product.column[1], product.c.dtype
         packed = 0
         if accumulator_lanes(builder.target, dtype) > 1:
-            packed = weight_packing_block(extent, builder.target, dtype, output_positions=product.row[1])
+            packed = weight_packing_block_size(extent, builder.target, dtype, output_positions=product.row[1])
         block = packed or extent
         size = -(-extent // block) * block * product.inner[1]
         return _OperandPanels(product, builder.allocate_scratch(name, dtype, size, private=True), block, packed > 0)
@@ -402,7 +402,7 @@ class _RowStrip:
 class _AttentionNest:
     """Buffers and loops of an attention nest, which computes two chained products strip by strip.
 
-    builder, chain, middle   see `build_attention_chain`
+    builder, chain, middle   see `build_attention_loop_nest`
     head                     variable of the loop over heads
     height, pitch            rows of a strip, and their distance in elements
     keys, values             second operands of the products, in panels
@@ -453,14 +453,14 @@ class _AttentionNest:
         """Return the whole attention nest: loops over heads and strips of rows."""
         first, strip = self.chain.first, Var("strip")
         whole, left = divmod(first.row[1], self.height)
-        rows = self._stmts_for_strip(_RowStrip(strip * self.height, self.height, {strip: (0, whole - 1)}))
+        rows = self._attention_stmts_for_row_strip(_RowStrip(strip * self.height, self.height, {strip: (0, whole - 1)}))
         body = [
             self._pack_operand_into_panels(self.keys),
             self._pack_operand_into_panels(self.values),
             forall(strip, whole, rows),
         ]
         if left:
-            body.append(self._stmts_for_strip(_RowStrip(as_expr(whole * self.height), left, {})))
+            body.append(self._attention_stmts_for_row_strip(_RowStrip(as_expr(whole * self.height), left, {})))
         return simplify_stmt(forall(self.head, first.head_count, Block(body)), {})
 
     def _batch_axis_values(self, batch_axes: Sequence[te.Axis]) -> dict[Var, Expr]:
@@ -511,7 +511,7 @@ class _AttentionNest:
             stmts.append(pack_panel(as_expr(whole), left, {}))
         return optimize_loop_nests(Block(stmts), self.builder.target.budget)
 
-    def _stmts_for_strip(self, strip: _RowStrip) -> Stmt:
+    def _attention_stmts_for_row_strip(self, strip: _RowStrip) -> Stmt:
         """Return the statements for one strip of rows of a head: scores, computation along rows,
         second product.
         """

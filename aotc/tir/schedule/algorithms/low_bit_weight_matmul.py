@@ -112,7 +112,7 @@ class PackedProduct:
         return self.rows * self.depth * self.columns
 
 
-def build_packed_product(product: PackedProduct, target: Target) -> ExternProgram:
+def build_packed_low_bit_weight_matmul(product: PackedProduct, target: Target) -> ExternProgram:
     """Return the program that multiplies float rows by a packed low-bit weight matrix on a target."""
     lanes = math.gcd(target.lanes(FLOAT32), product.tile)
     edge = (Scratch(FLOAT32, lanes, private=True),) if product.columns % lanes else ()

@@ -215,7 +215,7 @@ class _WinogradBuilder:
         self.w, self.a, self.b, self.store, self.target = w, a, b, store, target
         self.image, self.strip = Var("n"), Var("strip")
         self.at, _, self.bt = winograd_transform_matrices(w.tile)
-        self.lanes = math.gcd(accumulator_lanes(target, w.dtype), w.block)
+        self.lanes = math.gcd(accumulator_lanes(target, w.dtype), w.packed_weight_block_size)
         self.strips = divide_tiles_into_strips(w, target)
         self.side: Expr = Var("side") if self.strips.across > 1 else as_expr(0)
         self.rows, self.columns = self.strips.rows, self.strips.columns
@@ -224,7 +224,7 @@ class _WinogradBuilder:
         self.places = -(-self.rows * self.pitch // self.lanes) * self.lanes
         self.plane = self.places + self.pitch + 1
         self.channels = w.a.shape[1]
-        self.width = w.b.shape[1] * w.block
+        self.width = w.b.shape[1] * w.packed_weight_block_size
         self.chunk = -(-self.columns // -(-self.columns * w.tile // MAX_OUTPUT_COLUMNS_PER_TRANSFORM))
         line = target.line // w.dtype.itemsize
         self.phases = new_private_scratch_buffer("phases", w.dtype, w.tile**2 * self.plane)
@@ -324,7 +324,7 @@ class _WinogradBuilder:
 
     def _batched_matrix_product(self) -> ContractionNest:
         """Return the nest of M[x] = V[x]^T U[x] for each of the alpha^2 elements x of a patch."""
-        count, block, dtype = self.alpha**2, self.w.block, self.w.dtype
+        count, block, dtype = self.alpha**2, self.w.packed_weight_block_size, self.w.dtype
         data = te.placeholder((count, self.layer), dtype, "data")
         weights = te.placeholder((count, self.width // block, self.channels, block), dtype, "weights")
         c = te.contraction(

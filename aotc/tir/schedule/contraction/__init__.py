@@ -66,7 +66,7 @@ from aotc.tir.schedule.contraction.arm_dsp import schedule_for_arm_dsp
 from aotc.tir.schedule.contraction.arm_mve import schedule_for_arm_mve
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     Irregular,
-    analyze_contraction,
+    analyze_operand_dims_and_output_axes,
     move_taps_before_reduction_axes,
     split_grouped_channel_axis,
     split_reduction_into_dot_groups,
@@ -77,7 +77,7 @@ from aotc.tir.schedule.contraction.gpu_tensor_cores import schedule_gpu_tensor_c
 from aotc.tir.schedule.contraction.int8_depthwise import int8_depthwise_tilings
 from aotc.tir.schedule.contraction.tiling_choice import choose_tiling
 from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate, TilingRequest
-from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block
+from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block_size
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.x86_amx import schedule_for_x86_amx
 
@@ -87,7 +87,7 @@ __all__ = [
     "build_contraction_nest",
     "cpu_tiling_candidates",
     "schedule_gpu_tensor_cores",
-    "weight_packing_block",
+    "weight_packing_block_size",
 ]
 
 
@@ -135,7 +135,7 @@ def cpu_tiling_candidates(
                 TilingRequest(*split_reduction_into_dot_groups(contraction), a, b, finish, target, lanes)
             )
     with suppress(Irregular):
-        request = TilingRequest(analyze_contraction(contraction), None, a, b, finish, target, lanes)
+        request = TilingRequest(analyze_operand_dims_and_output_axes(contraction), None, a, b, finish, target, lanes)
         candidates += [
             *tilings_vectorized_along_weights(request),
             *tilings_vectorized_along_data(request),

@@ -152,12 +152,12 @@ class ContractionData:
         """
         inner = request.output_axis_vars_of_data_only | request.reduction_axis_vars
         how = {"inner": inner, "fill": request.contraction.fill, "vector": request.group}
-        return ContractionData.from_staging(
+        return ContractionData.contraction_data_from_scratch_copy(
             request.operand_scratch_copy("padded", request.a, split.a, split, **how), split
         )
 
     @staticmethod
-    def from_staging(staging: StagedOperand, split: ChannelSplit) -> ContractionData:
+    def contraction_data_from_scratch_copy(staging: StagedOperand, split: ChannelSplit) -> ContractionData:
         """Return a scratch copy of the data, filled before the loop nest."""
         before = [make({}) for make in (staging.zero, staging.copy) if make is not None]
         buffer = staging.operand.buffer
@@ -435,13 +435,13 @@ class _ArmDspSchedule:
         ]
         to = substitute(self.weights.to_expr(), zero)
 
-        def interleave_runs(runs: list[Expr]) -> Stmt:
+        def store_interleaved_runs_to_im2col(runs: list[Expr]) -> Stmt:
             return Store(
                 im2col_buffer, simplify(to * POSITIONS_PER_TILE // OUTPUTS_PER_BLOCK, {}), call("pairs2", *runs)
             )
 
         return self.data.gather_runs_over_taps(
-            run_starts, padding, self.run, self.taps, interleave_runs, self.req.contraction.fill
+            run_starts, padding, self.run, self.taps, store_interleaved_runs_to_im2col, self.req.contraction.fill
         )
 
     def _output_channels_in_block(self, block: Expr) -> Expr:

@@ -42,7 +42,7 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
     FusedDataAxes,
     Irregular,
-    analyze_contraction,
+    analyze_operand_dims_and_output_axes,
     contiguous_weight_reduction_axis_index,
     fuse_data_axes,
     row_major_address,
@@ -77,7 +77,7 @@ def schedule_for_arm_mve(
         or contraction.block
     ):
         raise Irregular("no rows")
-    req = TilingRequest(analyze_contraction(contraction), None, a, b, store, target, 1)
+    req = TilingRequest(analyze_operand_dims_and_output_axes(contraction), None, a, b, store, target, 1)
     data_variables = contraction_index_analysis.variables_of_dimensions(req.analysis.a)
     is_depthwise = req.output_channel_axis[0] in data_variables
     schedule = _schedule_depthwise_convolution if is_depthwise else _schedule_full_row_contraction
@@ -214,12 +214,12 @@ class _ArmMveSchedule:
         """
         place = te.flat_index([n for _, n in self.taps], [v for v, _ in self.taps]) * run_bytes
 
-        def copy_runs(runs: list[Expr]) -> Stmt:
+        def store_runs_to_im2col(runs: list[Expr]) -> Stmt:
             return Store(im2col_buffer, simplify(place, {}), call("bytes", *runs))
 
         run_starts = [(self._data_address_of_run(first_channel, {}), self.at.unfuse)]
         return self.data.gather_runs_over_taps(
-            run_starts, padding, run_bytes, self.taps, copy_runs, self.req.contraction.fill
+            run_starts, padding, run_bytes, self.taps, store_runs_to_im2col, self.req.contraction.fill
         )
 
     def _micro_kernel_call_for_output_channels(
@@ -270,7 +270,7 @@ class _ArmMveSchedule:
         bias, total = _addend_and_rest_of_addition(total)
         spread = dict(self.spread)
         operands = [
-            self._requantize_operand_vector(x, channel_var, channel_count, spread)
+            self._load_or_broadcast_requantize_operand(x, channel_var, channel_count, spread)
             for x in (total, bias, multiplier, shift)
         ]
         to = linear_form(last.index, {})
@@ -282,7 +282,7 @@ class _ArmMveSchedule:
         requantize_call = call(name, *(x for x in operands if x is not None), *numbers)
         return Store(last.buffer, simplify(substitute(last.index, {channel_var: as_expr(0)}), {}), requantize_call)
 
-    def _requantize_operand_vector(
+    def _load_or_broadcast_requantize_operand(
         self, value: Expr, channel_var: Var, channel_count: int, broadcast_buffers: dict[Expr, Buffer]
     ) -> Load | None:
         """Return a requantization operand of some outputs as a vector; a value equal for all is put

@@ -213,7 +213,9 @@ class ContractionAnalysis:
     channel: tuple[te.Axis, ...]
 
 
-def analyze_contraction(contraction: te.Contraction, requires_weights_in_range: bool = True) -> ContractionAnalysis:
+def analyze_operand_dims_and_output_axes(
+    contraction: te.Contraction, requires_weights_in_range: bool = True
+) -> ContractionAnalysis:
     """Return the output axes that the operands of a contraction depend on.
 
     Raise Irregular if `requires_weights_in_range` is True and its weights may be read out of range.
@@ -260,7 +262,7 @@ def split_reduction_into_dot_groups(contraction: te.Contraction) -> tuple[Contra
     b_index = tuple(substitute(i, names) for i in contraction.b_index)
     whole = replace(contraction, a_index=a_index, b_index=b_index, group=group)
     every = replace(whole, reduce_axes=(*axes, (place, group)))
-    analysis = analyze_contraction(every, bool(contraction.group))
+    analysis = analyze_operand_dims_and_output_axes(every, bool(contraction.group))
     return replace(analysis, c=replace(whole, reduce_axes=axes)), place
 
 

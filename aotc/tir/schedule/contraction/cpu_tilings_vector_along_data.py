@@ -80,7 +80,7 @@ def _tiling_for_columns_and_channels(
         else weights.operand
     )
     tiling = RegisterTiling(
-        _tile_axes(request, split, data, column_vectors, lanes),
+        _split_output_axes_into_tile_axes(request, split, data, column_vectors, lanes),
         MultiplyAddStep(x, y, request.contraction.dtype, lanes),
         ReductionLoops((), data.written),
         OutputStores(request.contraction.axes, request.store, pixels.unfuse),
@@ -154,7 +154,7 @@ def _weights_in_accumulator_dtype(request: TilingRequest, split: ChannelSplit) -
     )
 
 
-def _tile_axes(
+def _split_output_axes_into_tile_axes(
     request: TilingRequest, split: ChannelSplit, data: _TileData, max_vectors: int, lanes: int
 ) -> list[TileAxis]:
     """Return the loops of a tiling; tiles have at most `max_vectors` vectors, or fewer if that

@@ -142,7 +142,7 @@ def _store_transposed_tile_to_stack(
     blocks = range(0, max(used) + 1, square)
     unused = (row for row in range(blocks[-1] + square) if row not in used)
     stmts: list[Stmt] = [
-        Store(spill.buffer, as_expr(row * width + part), step.zero_accumulator)
+        Store(spill.buffer, as_expr(row * width + part), step.initial_zero_of_accumulator)
         for row in unused
         for part in range(0, width, step.lanes)
     ]

@@ -48,7 +48,7 @@ from aotc.tir.expr import Binary, Const, all_of, call, const, substitute, walk
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ContractionAnalysis,
     Irregular,
-    analyze_contraction,
+    analyze_operand_dims_and_output_axes,
     are_weights_finite,
     axis_values_at_row_major_number,
     iteration_space_point_count,
@@ -94,7 +94,7 @@ def schedule_gpu_block_tiles(
     whole, (contraction, places) = contraction, _split_axes_used_in_quotients(contraction)
     try:
         grouped = split_into_dp4a_groups(contraction)
-        analysis = grouped[0] if grouped is not None else analyze_contraction(contraction, False)
+        analysis = grouped[0] if grouped is not None else analyze_operand_dims_and_output_axes(contraction, False)
     except Irregular:
         return None
     # padding would yield NaN where zero meets an infinity
@@ -292,8 +292,8 @@ def _store_function_for_tile_element(
         }
         body = store(tuple(substitute(place, names) for place in output_indices), value)
         tests = [
-            *a.element_in_operand_condition(row, left.tile_rows_or_columns),
-            *b.element_in_operand_condition(column, right.tile_rows_or_columns),
+            *a.in_bounds_condition_if_needed(row, left.tile_rows_or_columns),
+            *b.in_bounds_condition_if_needed(column, right.tile_rows_or_columns),
         ]
         registers = (
             Declare(row, left.tile * left.tile_rows_or_columns + row_in_tile),

@@ -73,9 +73,9 @@ class ByteWordOperand(ContractionOperand):
         word = Select(all_of(*inside), word, outside) if inside else word
         return Select(all_of(*conditions), word, const(0, dtype)) if conditions else word
 
-    def multiply_add(self, total: Expr, a: Expr, b: Expr, other: ContractionOperand) -> Expr:
+    def multiply_add(self, total: Expr, a: Expr, b: Expr, other_operand: ContractionOperand) -> Expr:
         """Return a dp4a call: `total` plus the four int8 products of two 32-bit words."""
-        return call(f"dp4a_{self.buffer.dtype}_{other.buffer.dtype}", total, a, b)
+        return call(f"dp4a_{self.buffer.dtype}_{other_operand.buffer.dtype}", total, a, b)
 
 
 def split_into_dp4a_groups(contraction: te.Contraction) -> tuple[ContractionAnalysis, Var] | None:

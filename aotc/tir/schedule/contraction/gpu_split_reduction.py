@@ -61,11 +61,15 @@ class ContractionOperand:
         """Number of points of the output axes that only this operand depends on."""
         return iteration_space_point_count(self.axes)
 
-    def element_in_operand_condition(self, element: Expr, tile_size: int) -> list[Expr]:
+    def in_bounds_condition_if_needed(self, element_number: Expr, tile_size: int) -> list[Expr]:
         """Return the condition that an element exists; none if `tile_size`, the size of a tile,
         divides the number of elements.
         """
-        return [element < self.exclusive_output_point_count] if self.exclusive_output_point_count % tile_size else []
+        return (
+            [element_number < self.exclusive_output_point_count]
+            if self.exclusive_output_point_count % tile_size
+            else []
+        )
 
     def load_element_or_fill(
         self, values_of_vars: Mapping[Var, Expr], dtype: DType, conditions: Sequence[Expr] = ()
@@ -79,7 +83,7 @@ class ContractionOperand:
         conditions = [*conditions, *(test for index, end in places for test in (index >= 0, index < end))]
         return Select(all_of(*conditions), value, const(self.fill, dtype)) if conditions else value
 
-    def multiply_add(self, total: Expr, a: Expr, b: Expr, other: ContractionOperand) -> Expr:
+    def multiply_add(self, total: Expr, a: Expr, b: Expr, other_operand: ContractionOperand) -> Expr:
         """Return `total` plus the product of an element `a` of this operand and `b` of the other
         operand.
         """
@@ -131,7 +135,7 @@ class _SplitReductionBlock:
         add = Store(acc, row, self.sides[0].multiply_add(Load(acc, row), a, b, self.sides[1]))
         every = loop_nest([(row, thin.exclusive_output_point_count)], add, "independent")
         body: Stmt = Block((Declare(value, long.load_element_or_fill(names, c.dtype)), every))
-        tests = [*long.element_in_operand_condition(column, self.wide), *([k < steps] if steps % self.deep else [])]
+        tests = [*long.in_bounds_condition_if_needed(column, self.wide), *([k < steps] if steps % self.deep else [])]
         body = If(all_of(*tests), body) if tests else body
         body = Block((Declare(k, turn * self.deep + reduction_thread), body))
         loop = For(turn, -(-steps // self.deep), body)
@@ -170,7 +174,7 @@ class _SplitReductionBlock:
         sums = Declare(total, Load(self.parts, element))
         add_loop = For(other, self.deep // self.threads_of_warp_per_sum, add, begin=1)
         tests = [
-            *self.long.element_in_operand_condition(column, self.wide),
+            *self.long.in_bounds_condition_if_needed(column, self.wide),
             *([element < results] if results % _THREADS_PER_BLOCK else []),
         ]
         done: Stmt = Block((sums, add_loop, store(place, total)))

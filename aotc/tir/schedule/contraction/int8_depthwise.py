@@ -319,7 +319,7 @@ class _InterleavedPanels:
         return [self.across[k : k + BYTES_PER_DOT] for k in range(0, len(self.across), BYTES_PER_DOT)]
 
     @property
-    def first_new_quarter(self) -> int:
+    def first_quarter_not_in_previous_tile(self) -> int:
         """Number (0 to 3) of the first quarter of a vector whose channels were not computed with
         the previous tile of channels.
         """
@@ -342,7 +342,9 @@ class _InterleavedPanels:
         for number, group in enumerate(self.groups_of_4_taps):
             places = [_operand_address(self.b, {**values_of_vars, **tap, **kernel}) for tap in group]
             for k, value in islice(
-                enumerate(self.load_and_interleave(self.b, places, stmts)), self.first_new_quarter, None
+                enumerate(self.load_and_interleave(self.b, places, stmts)),
+                self.first_quarter_not_in_previous_tile,
+                None,
             ):
                 index = (column * len(self.groups_of_4_taps) + number) * (BYTES_PER_DOT * size) + k * size
                 stmts.append(Store(self.weights, simplify(index, {}), value))
@@ -405,7 +407,7 @@ class _InterleavedPanels:
         stmts: list[Stmt] = []
         size = self.split.size
         for number, values in enumerate(self._interleaved_data_of_entry(values_of_vars, border_reference_entry, stmts)):
-            for k, value in islice(enumerate(values), self.first_new_quarter, None):
+            for k, value in islice(enumerate(values), self.first_quarter_not_in_previous_tile, None):
                 index = (entry * len(self.groups_of_4_taps) + number) * (BYTES_PER_DOT * size) + k * size
                 stmts.append(Store(self.panel, simplify(index, {}), value))
         return Block(stmts)
@@ -537,7 +539,7 @@ class _InterleavedPanels:
         lanes = self.split.size // BYTES_PER_DOT
         name = dot_instruction_name(self.panel.dtype, self.weights.dtype, lanes)
         words = load_words_instruction_name(self.panel.dtype, lanes)
-        for i, k in enumerate(range(self.first_new_quarter, BYTES_PER_DOT)):
+        for i, k in enumerate(range(self.first_quarter_not_in_previous_tile, BYTES_PER_DOT)):
             yield Assign(
                 accumulators[0][i, column], call(name, accumulators[0][i, column], call(words, data[k]), weights[k])
             )

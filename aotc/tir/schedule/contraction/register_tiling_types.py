@@ -80,7 +80,7 @@ class MultiplyAddStep:
         return Const(value, self.dtype, self.lanes)
 
     @property
-    def zero_accumulator(self) -> Expr:
+    def initial_zero_of_accumulator(self) -> Expr:
         """Zeros, with which the accumulators of a sum of products begin."""
         return Const(0.0 if self.dtype.is_float else 0, self.dtype, self.lanes)
 

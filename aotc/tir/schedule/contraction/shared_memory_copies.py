@@ -143,14 +143,14 @@ class VectorPiece:
         within = {**ranges, number: (0, size // lanes - 1), lane: (0, lanes - 1)}
         names = axis_values_at_row_major_number(axes, number * lanes + lane)
 
-        def linear_form_per_vector(address: LinearForm) -> LinearForm:
+        def linear_form_over_vector_and_lane(address: LinearForm) -> LinearForm:
             expr = simplify(substitute(address.to_expr(), names), within)
             return linear_form(_remove_lane_from_divmod(expr, lane, lanes, within), within)
 
-        borders = (linear_form_per_vector(dim.index).to_expr() for dim in operand.dims if not dim.inside)
+        borders = (linear_form_over_vector_and_lane(dim.index).to_expr() for dim in operand.dims if not dim.inside)
         if any(lane in vars_and_buffers_in(border) for border in borders):
             return None
-        form = linear_form_per_vector(row_major_address(operand.dims))
+        form = linear_form_over_vector_and_lane(row_major_address(operand.dims))
         coefficients = [*(n for atom, n in form.terms.items() if atom is not lane), form.const]
         if form.coefficient(lane) != 1 or any(n % lanes for n in coefficients):
             return None
@@ -245,7 +245,7 @@ class TileOperand:
         values, tests = reduction_order.axis_values_and_conditions(piece_number, depth, k)
         names = {**reduction_order.names, **axis_values_at_row_major_number(self.whole.axes, number), **values}
         element = self.tile * self.tile_rows_or_columns + within
-        if self.whole.element_in_operand_condition(
+        if self.whole.in_bounds_condition_if_needed(
             number, self.tile_rows_or_columns
         ):  # beyond the end any element may be loaded, as it is not used
             element = minimum(

@@ -117,7 +117,7 @@ def _register_tile_stmts(tile: RegisterTile, epilogue_buffers: EpilogueBuffers) 
         {(i, j): Var(f"acc{i}_{j}{name}", step.dtype, step.lanes) for i, j in pairs}
         for name in ("", *"bcdefgh")[: tile.tiling.reduction.splits]
     ]
-    zeros = (Declare(split[pair], step.zero_accumulator) for pair in pairs for split in accs)
+    zeros = (Declare(split[pair], step.initial_zero_of_accumulator) for pair in pairs for split in accs)
     ends = finish_and_store_tile(tile, accs, epilogue_buffers)
     if tile.tiling.accumulate is None:
         return Block(

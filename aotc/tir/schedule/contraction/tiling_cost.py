@@ -55,7 +55,7 @@ def accumulator_lanes(target: Target, *dtypes: str) -> int:
     return 1 if types[0].is_narrow_float else target.lanes(types[0])
 
 
-def weight_packing_block(
+def weight_packing_block_size(
     output_channels: int, target: Target, dtype: str, *, output_positions: int = 0, position_pitch_bytes: int = 0
 ) -> int:
     """Return the block size for packing the weights of `output_channels` output channels at compile
@@ -147,7 +147,9 @@ def reduction_step_cycles(
     return max(chains / per_cycle * penalty, loads)
 
 
-def weight_load_wait_cycles(weight_bytes: int, passes: int, cycles: float, target: Target) -> float:
+def weight_load_wait_cycles(
+    weight_bytes: int, passes: int, compute_cycles_of_all_passes: float, target: Target
+) -> float:
     """Return the cycles that the first of several passes over the weights waits for memory; 0 if
     the weights fit in the cache.
 
@@ -156,7 +158,7 @@ def weight_load_wait_cycles(weight_bytes: int, passes: int, cycles: float, targe
     """
     if weight_bytes <= target.l2:
         return 0.0
-    return max(0.0, weight_bytes / target.memory_rate - cycles / passes)
+    return max(0.0, weight_bytes / target.memory_rate - compute_cycles_of_all_passes / passes)
 
 
 def fraction_of_unpadded_products(tiling: RegisterTiling) -> float:

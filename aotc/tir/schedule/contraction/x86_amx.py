@@ -392,7 +392,9 @@ def _im2col_copy(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis
     axes = (*request.analysis.pixel, *taps, step_axis, (place, c.group))
     if iteration_space_point_count(axes) > request.target.l2:
         raise Irregular("large columns")
-    return ContractionData.from_staging(pack_operand_in_axis_order("columns", request.a, split.a, axes, c.fill), split)
+    return ContractionData.contraction_data_from_scratch_copy(
+        pack_operand_in_axis_order("columns", request.a, split.a, axes, c.fill), split
+    )
 
 
 def _other_reduction_axes_with_strides(

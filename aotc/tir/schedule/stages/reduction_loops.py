@@ -46,7 +46,11 @@ from aotc.tir import (
     te,
 )
 from aotc.tir.loops.loop_dependence import direct_loads, straight_line_stmts, written_buffers
-from aotc.tir.loops.loop_nest_rewrites import constant_unit_step_range, merge_loops, unrolled_iterations
+from aotc.tir.loops.loop_nest_rewrites import (
+    constant_unit_step_range,
+    merge_nested_loops_into_flat_loop,
+    unrolled_iterations,
+)
 from aotc.tir.schedule.stages.gpu_reduction import LongReduction, split_reduction_among_threads
 from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
 from aotc.tir.schedule.stages.stage_grouping import MIN_ACCUMULATOR_ROW_EXTENT, ComputeStage
@@ -108,7 +112,9 @@ def build_reduction_nest(builder: KernelBuilder, stage: ComputeStage, anchor: te
         )
     )
     free: list[tuple[Var, int]] = []
-    nest = merge_loops(_loops_without_unit_axes(stage.anchor_axes[outer_loop_count:], scalar, "independent"))
+    nest = merge_nested_loops_into_flat_loop(
+        _loops_without_unit_axes(stage.anchor_axes[outer_loop_count:], scalar, "independent")
+    )
     while isinstance(nest, For):
         free.append((nest.var, constant_unit_step_range(nest).stop))
         nest = nest.body
@@ -135,7 +141,7 @@ def _reduction_loops_by_stride(
         guard = outer.lower_tensor_expr(anchor.guard, {})
         update = Block((*outer.needed_register_declarations, If(guard, update)))
     axes = sorted(anchor.reduce_axes, key=lambda axis: -(_max_load_stride(update, axis[0]) or 0))
-    nest = merge_loops(_loops_without_unit_axes(axes, update, "reduction"))
+    nest = merge_nested_loops_into_flat_loop(_loops_without_unit_axes(axes, update, "reduction"))
     # without iterations there still is one statement for the loops, so that the parts can be
     # distinguished
     return nest if isinstance(nest, For) else If(const(True, "bool"), nest)

@@ -112,8 +112,8 @@ def group_stages_with_shared_loops(
         group = groups[-1] if groups else None
         depth = 0 if group is None else _loop_count_worth_sharing_with_group(group, stage, plan)
         if group is not None and depth and target.gpu is not None and target.can_split_reduction_in_thread_block:
-            inside = all(_are_reduction_loops_all_shared(s, depth) for s in (*group.stages, stage))
-            depth *= inside and not _should_run_on_whole_gpu(group, stage, depth, plan, target.gpu)
+            inside = all(_is_short_or_shares_all_reduction_loops(s, depth) for s in (*group.stages, stage))
+            depth *= inside and not _should_launch_separately_on_whole_gpu(group, stage, depth, plan, target.gpu)
         if group is None or depth == 0:
             group = StageGroup([])
             groups.append(group)
@@ -124,8 +124,8 @@ def group_stages_with_shared_loops(
     return groups
 
 
-def _are_reduction_loops_all_shared(stage: ComputeStage, shared_loops: int) -> bool:
-    """Return True if `shared_loops` loops are all loops around a stage's reduction, or threads do
+def _is_short_or_shares_all_reduction_loops(stage: ComputeStage, shared_loop_count: int) -> bool:
+    """Return True if `shared_loop_count` loops are all loops around a stage's reduction, or threads do
     not share its elements.
     """
     anchor = stage.anchor
@@ -133,11 +133,11 @@ def _are_reduction_loops_all_shared(stage: ComputeStage, shared_loops: int) -> b
         not isinstance(anchor, te.Reduce)
         or math.prod(n for _, n in anchor.reduce_axes) < _MIN_SHARED_REDUCTION_ELEMENTS
     )
-    return short or math.prod(stage.anchor_extents[shared_loops:]) == 1
+    return short or math.prod(stage.anchor_extents[shared_loop_count:]) == 1
 
 
-def _should_run_on_whole_gpu(
-    group: StageGroup, stage: ComputeStage, shared_loops: int, plan: StoragePlan, gpu: Gpu
+def _should_launch_separately_on_whole_gpu(
+    group: StageGroup, stage: ComputeStage, shared_loop_count: int, plan: StoragePlan, gpu: Gpu
 ) -> bool:
     """Return True if the last stage, which needs one number per row of a group, should not share
     the group's loops.
@@ -146,7 +146,7 @@ def _should_run_on_whole_gpu(
     """
     if not isinstance(stage.anchor, te.Compute):
         return False
-    roots, rows = stage.roots, math.prod(stage.anchor_extents[:shared_loops])
+    roots, rows = stage.roots, math.prod(stage.anchor_extents[:shared_loop_count])
     ends = all(read.stage in roots for root in roots for read in plan.reads.get(root, ()))
     sources = {source for root in roots for source, _ in plan.needs.get(root, ())}
     alone = all(source.size == rows for source in sources & group.tensors)

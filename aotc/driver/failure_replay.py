@@ -4,7 +4,7 @@ be reproduced alone.
 
 with write_report_on_internal_error():
     compile(...)                     # a pass that raises leaves aotc-pass-FuseOps-1a2b3c4d.json, and one diagnostic
-rerun_failed_step("aotc-pass-FuseOps-1a2b3c4d.json")  # raises what the pass did, or gives the program after it
+rerun_failed_pass_or_kernel("aotc-pass-FuseOps-1a2b3c4d.json")  # raises the error, or returns the program
 
 The report is JSON: the program before the step as Relay text with its constants, the step's name
 and options, the pass context, and the target.  It is written to $AOTC_REPLAY_DIR, else to a new

@@ -193,7 +193,7 @@ def literals(tree: ast.Module) -> Iterator[ast.Constant]:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and node.body
         if isinstance(node.body[0], ast.Expr)
     }
-    for node in calls_of(tree, "command_or_python"):
+    for node in calls_of(tree, "text_for_command_or_python"):
         skipped |= {id(part) for k in node.keywords if k.arg == "command" for part in ast.walk(k.value)}
     for found in ast.walk(tree):
         if isinstance(found, ast.Constant) and isinstance(found.value, str) and id(found) not in skipped:
@@ -223,7 +223,7 @@ def test_commands_in_messages_exist() -> None:
     """A text for users of the command names commands and options that exist."""
     texts = 0
     for path in PYTHON:
-        for node in calls_of(tree_of(path), "command_or_python"):
+        for node in calls_of(tree_of(path), "text_for_command_or_python"):
             (value,) = [k.value for k in node.keywords if k.arg == "command"]
             text = ast.unparse(value)
             (name,) = re.findall(r"aotc (\w+)", text)
@@ -233,7 +233,7 @@ def test_commands_in_messages_exist() -> None:
     assert texts >= 5
 
 
-SPELLING = ("option_text", "command_or_python", "join_texts", "hint_on_options_to_fix_dims")
+SPELLING = ("option_text", "text_for_command_or_python", "join_texts", "hint_on_options_to_fix_dims")
 
 
 def names_with_references(tree: ast.AST) -> set[str]:

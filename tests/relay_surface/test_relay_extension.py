@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -181,11 +182,11 @@ def test_analyses() -> None:
 
 
 @pytest.fixture
-def mish(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An operator with Relay's rule of types, which is gone after the test."""
-    table = import_module("aotc.ir.op")._OP_REGISTRY
-    monkeypatch.setattr(table, "ops", table.ops)
-    monkeypatch.setattr(table, "attrs", dict(table.attrs))
+def mish(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An operator with Relay's rule of types, which is removed after the test."""
+    registry = import_module("aotc.ir.op")
+    monkeypatch.setattr(registry._OP_REGISTRY, "attrs", dict(registry._OP_REGISTRY.attrs))
+    ops = registry.installed_ops()
     op.register("my.mish", "x * tanh(log(1 + exp(x)))")
     op.get("my.mish").set_num_inputs(1)
     op.get("my.mish").add_argument("data", "Tensor", "The input.")
@@ -193,7 +194,8 @@ def mish(monkeypatch: pytest.MonkeyPatch) -> Any:
     op.get("my.mish").set_support_level(1)
     op.register_pattern("my.mish", op.OpPattern.ELEMWISE)
     op.register_stateful("my.mish", False)
-    return op.get("my.mish")
+    yield op.get("my.mish")
+    registry.install_op_table(ops)
 
 
 def test_an_operator_of_the_users_own(mish: Any) -> None:

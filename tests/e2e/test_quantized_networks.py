@@ -169,7 +169,7 @@ def largest(report: Any) -> float:
     return max(o.max_abs for case in usual for o in case.outputs)
 
 
-@pytest.mark.parametrize(("name", "how"), share_of_each(NETS, HOW, 1))
+@pytest.mark.parametrize(("name", "how"), share(product(NETS, HOW), 2))
 def test_bytes_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
     path = quantized(NETS[name](), tmp_path, how)
     report = verify(path, seeds=3)

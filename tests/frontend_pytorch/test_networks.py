@@ -31,7 +31,7 @@ def network(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...], list[
         return net, inputs, leaves(net(*inputs))
 
 
-@pytest.mark.parametrize("name", share(NETS, 4))
+@pytest.mark.parametrize("name", share(NETS, 2))
 def test_exported_network_in_c(name: str) -> None:
     net, inputs, wanted = network(name)
     module = exported(net, inputs)

@@ -87,7 +87,7 @@ def samples() -> list[tuple[OpDef, Sample]]:
     return found
 
 
-@pytest.mark.parametrize("first", share(range(0, 2800, AT_ONCE), 2))
+@pytest.mark.parametrize("first", share(range(0, 2800, AT_ONCE), 1))
 def test_samples_of_operators(first: int) -> None:
     wrong = []
     for op, sample in samples()[first : first + AT_ONCE]:
@@ -123,7 +123,7 @@ def shape_of_a_convolution(rng: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", share(range(60), 2))
+@pytest.mark.parametrize("seed", share(range(60), 1))
 def test_every_tiling_of_a_sum_of_products(seed: int) -> None:
     """Whichever of the proposed tilings is taken."""
     rng = random.Random(seed)
@@ -220,7 +220,7 @@ def inputs_of(module: IRModule) -> dict[str, Array]:
     return draw_random_inputs(input_types(module), 1)
 
 
-@pytest.mark.parametrize("name", share(NETWORKS, 8, always=["long", "attention", "lstm"]))
+@pytest.mark.parametrize("name", share(NETWORKS, 5, always=["long", "attention", "lstm"]))
 def test_networks(name: str) -> None:
     module = NETWORKS[name].module()
     assert len(interpreted(module, inputs_of(module))) == 1

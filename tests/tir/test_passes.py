@@ -66,7 +66,7 @@ def samples_of(names: Iterable[str]) -> IRModule:
     return IRModule({"main": Function(params, Tuple(results))})
 
 
-@pytest.mark.parametrize(("group", "target"), share([(g, t) for g in range(len(GROUPS)) for t in TARGETS], 3))
+@pytest.mark.parametrize(("group", "target"), share([(g, t) for g in range(len(GROUPS)) for t in TARGETS], 2))
 def test_samples_of_operators(group: int, target: str) -> None:
     assert verified(samples_of(GROUPS[group]), target, opt_level=0)
 

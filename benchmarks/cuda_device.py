@@ -140,7 +140,7 @@ class LoadedCase:
     """
 
     def __init__(self, case: PreparedCase, samples: slice = slice(None)) -> None:
-        self._kept: list[Any] = [case, weights := case.weight_bytes_with_regenerated_weights()]
+        self._objects_alive_until_end: list[Any] = [case, weights := case.weight_bytes_with_regenerated_weights()]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "case.so"
             path.write_bytes(case.data["library"].tobytes())
@@ -158,7 +158,7 @@ class LoadedCase:
             steps = np.ctypeslib.as_array((_NUMBERS * (6 * (end - first))).from_address(program.steps)).copy()
             steps[5::6] = 0  # no dependence edges: the kernels of a stream run in order
             program.steps = steps.ctypes.data
-            self._kept.append(steps)
+            self._objects_alive_until_end.append(steps)
         calls = (_WORDS * 5).from_address(program.calls)
         message = ctypes.create_string_buffer(512)
         opened, self._session = _WORDS(), _WORDS()
@@ -170,7 +170,7 @@ class LoadedCase:
             raise RuntimeError(f"a session cannot be had: status {status}")
         self._error = ctypes.CFUNCTYPE(ctypes.c_char_p, _WORDS)(calls[4])
         self._run = library[f"{name}_run"]
-        self._kept += [library, program]
+        self._objects_alive_until_end += [library, program]
 
     def run_on_tensor_addresses(
         self, input_addresses: Sequence[int], output_addresses: Sequence[int], stream: int = 0, flags: int = 0

@@ -65,15 +65,15 @@ class _UnroundedGraphBuilder:
     """Builder of a graph without rounding: converts quantized nodes to float nodes in the order of
     the graph.
 
-    known   initializers by name
-    made    names of tensors that are quantized in the model and hold real numbers in the new graph
+    initializer_by_name   initializers by name
+    created_names    names of tensors that are quantized in the model and hold real numbers in the new graph
     nodes   nodes of the new graph
     count   number of helper nodes that were added
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
-        self.known = {t.name: t for t in graph.initializer}
-        self.made: set[str] = set()
+        self.initializer_by_name = {t.name: t for t in graph.initializer}
+        self.created_names: set[str] = set()
         self.nodes: list[NodeProto] = []
         self.count = 0
 
@@ -93,7 +93,7 @@ class _UnroundedGraphBuilder:
         """
         return (
             tensor_scale_zero_names[0]
-            if tensor_scale_zero_names[0] in self.made
+            if tensor_scale_zero_names[0] in self.created_names
             else self.append_node_and_return_output_name("DequantizeLinear", *tensor_scale_zero_names, axis=axis)
         )
 
@@ -107,11 +107,11 @@ class _UnroundedGraphBuilder:
 
         scale_and_zero_names    names of the scale and the zero point; the dtype is that of the zero point
         """
-        self.made.add(output_name)
+        self.created_names.add(output_name)
         ends, (scale, zero) = [], scale_and_zero_names
-        if scale in self.known and (zero in self.known or not zero):
-            size = numpy_helper.to_array(self.known[scale]).astype(np.float64)
-            middle = numpy_helper.to_array(self.known[zero]) if zero else np.uint8(0)
+        if scale in self.initializer_by_name and (zero in self.initializer_by_name or not zero):
+            size = numpy_helper.to_array(self.initializer_by_name[scale]).astype(np.float64)
+            middle = numpy_helper.to_array(self.initializer_by_name[zero]) if zero else np.uint8(0)
             limits = ml_dtypes.iinfo(middle.dtype)
             ends = [size * (end - middle.astype(np.float64)) for end in (limits.min, limits.max)]
         if ends and ends[0].size == 1:
@@ -162,7 +162,7 @@ class _UnroundedGraphBuilder:
         for name, value in ((scale, np.float32(1)), (zero, np.uint8(0))):
             tensor = numpy_helper.from_array(np.asarray(value), name)
             self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
-        self.made.add(data)
+        self.created_names.add(data)
 
     def append_float_op_of_integer_product_node(self, node: NodeProto) -> None:
         """Replace ConvInteger or MatMulInteger by Conv or MatMul on operands that are dequantized
@@ -194,10 +194,11 @@ class _UnroundedGraphBuilder:
         Scales and zero points are given per direction, or per gate of each direction. Raise
         AotcError (code "reference") unless weights, scale and zero point are constant.
         """
-        if not {name, scale, zero} <= {*self.known, ""}:
+        if not {name, scale, zero} <= {*self.initializer_by_name, ""}:
             raise AotcError("reference", f"the weights {name!r} are not constant")
         whole, size, middle = (
-            numpy_helper.to_array(self.known[n]).astype(np.float64) if n else np.zeros(1) for n in (name, scale, zero)
+            numpy_helper.to_array(self.initializer_by_name[n]).astype(np.float64) if n else np.zeros(1)
+            for n in (name, scale, zero)
         )
         real = (whole - middle.reshape(len(middle), 1, -1)) * size.reshape(len(size), 1, -1)
         value = numpy_helper.from_array(np.ascontiguousarray(real.transpose(0, 2, 1)))
@@ -221,12 +222,12 @@ class _UnroundedGraphBuilder:
         elif op == "QuantizeLinear":
             name, *onto = [*node.input, ""][:3]
             self.append_saturation_to_quantized_range(name, onto, node.output[0])
-        elif op == "DequantizeLinear" and node.input[0] in self.made:
+        elif op == "DequantizeLinear" and node.input[0] in self.created_names:
             self.nodes.append(helper.make_node("Identity", node.input[:1], node.output))
-        elif self.made.intersection(node.input) and op not in _DATA_MOVEMENT_OPERATORS:
+        elif self.created_names.intersection(node.input) and op not in _DATA_MOVEMENT_OPERATORS:
             raise AotcError("reference", f"{op} computes on integers")
         else:
-            self.made.update(node.output if self.made.intersection(node.input) else ())
+            self.created_names.update(node.output if self.created_names.intersection(node.input) else ())
             self.nodes.append(node)
 
 
@@ -242,7 +243,7 @@ def remove_quantization_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     builder = _UnroundedGraphBuilder(plain.graph)
     for node in model.graph.node:
         builder.append_node_with_float_arithmetic(node)
-    if not (builder.made or builder.count):
+    if not (builder.created_names or builder.count):
         raise AotcError("reference", "the model contains no quantized operators")
     del plain.graph.node[:]
     plain.graph.node.extend(builder.nodes)

@@ -50,19 +50,19 @@ class MemoryBudget:
 
     limit     largest number of bytes
     purpose   name of the evaluation, for the error
-    held      number of bytes that are held now
+    held_bytes      number of bytes that are held now
     """
 
     def __init__(self, limit: int, purpose: str = "the result in double precision") -> None:
         self._limit, self._purpose = limit, purpose
         self._counts: dict[int, int] = {}
-        self.held = 0
+        self.held_bytes = 0
 
     def add_buffers_of_held_value(self, value: Any) -> None:
         """Count the buffers of a value, each buffer once even if several held values share it."""
         for key, size in _buffer_identities_and_sizes(value):
             self._counts[key] = self._counts.get(key, 0) + 1
-            self.held += size if self._counts[key] == 1 else 0
+            self.held_bytes += size if self._counts[key] == 1 else 0
 
     def remove_buffers_of_released_value(self, value: Any) -> None:
         """Undo one `add_buffers_of_held_value` of a value; a buffer that no held value uses is no
@@ -72,14 +72,16 @@ class MemoryBudget:
             self._counts[key] -= 1
             if not self._counts[key]:
                 del self._counts[key]
-                self.held -= size
+                self.held_bytes -= size
 
     def require_bytes_fit_in_memory_budget(self, node_or_tensor: str, additional_bytes: int) -> None:
         """Raise AotcError (code "memory") unless `additional_bytes` bytes fit in the budget in
         addition to those held; `node_or_tensor` names the node or tensor in the error.
         """
-        if self.held + additional_bytes > self._limit:
-            raise memory_budget_exceeded_error(node_or_tensor, self.held + additional_bytes, self._limit, self._purpose)
+        if self.held_bytes + additional_bytes > self._limit:
+            raise memory_budget_exceeded_error(
+                node_or_tensor, self.held_bytes + additional_bytes, self._limit, self._purpose
+            )
 
     def check_before_op_call(self, call: Call) -> None:
         """Raise AotcError (code "memory") unless the results and temporary arrays of an operator

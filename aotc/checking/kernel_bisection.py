@@ -100,7 +100,7 @@ class _KernelComparison:
         budget.require_bytes_fit_in_memory_budget("the arena", program.plan.peak)
         self._arena = np.zeros(program.plan.peak, np.uint8)
         budget.add_buffers_of_held_value(self._arena)
-        self._own: dict[Storage, Array] = {}
+        self._node_values: dict[Storage, Array] = {}
 
     def run_steps_and_yield_wrong_outputs(self, inputs: Arrays) -> Iterator[tuple[Step, SuspectKernel]]:
         """Run all steps on the inputs and yield each wrong output, in the order of the steps, with
@@ -111,7 +111,7 @@ class _KernelComparison:
         """
         program = self._program
         for storage in program.inputs:
-            self._own[storage] = _flat_array_of_storage_dtype(inputs[storage.name], storage)
+            self._node_values[storage] = _flat_array_of_storage_dtype(inputs[storage.name], storage)
         numbers = {kernel: f"{k}" for k, kernel in enumerate(program.distinct_kernels)}
         interpreted = cache(compile_kernel)
         for call, step in zip(self._calls.steps, program.steps, strict=True):
@@ -146,7 +146,7 @@ class _KernelComparison:
         """
         kernel = step.kernel
         for view in (*step.inputs, *step.outputs):
-            if view.storage.kind != "temp" and view.storage not in self._own:
+            if view.storage.kind != "temp" and view.storage not in self._node_values:
                 self._budget.add_buffers_of_held_value(self._elements_of_storage(view.storage))
         read, written = (sum(b.nbytes for b in side) for side in (kernel.inputs, kernel.outputs))
         self._budget.require_bytes_fit_in_memory_budget(
@@ -184,9 +184,9 @@ class _KernelComparison:
         if storage.kind == "temp":
             start = self._program.plan.offsets[storage]
             return self._arena[start : start + storage.nbytes].view(storage.dtype.numpy)
-        if storage not in self._own:
-            self._own[storage] = _flat_array_of_storage_dtype(storage.data, storage)
-        return self._own[storage]
+        if storage not in self._node_values:
+            self._node_values[storage] = _flat_array_of_storage_dtype(storage.data, storage)
+        return self._node_values[storage]
 
     def _describe_difference_from_graph_result(self, view: View, kernel: Kernel, actual: Array, expected: Array) -> str:
         """Return how an output of a loop nest differs from its operators' result, "" if it is

@@ -34,13 +34,13 @@ _NM_SYMBOL_PATTERN: Final = re.compile(r"^(?:[0-9a-f]+)? +(\w) (\S+)$", re.MULTI
 class MemorySaving:
     """A suggestion that reduces memory: a description, and the bytes saved, measured or estimated."""
 
-    what: str
+    suggestion: str
     saved: int
     measured: bool = False
 
     def suggestion_with_saved_bytes(self) -> str:
         """Return the suggestion with the bytes saved, as text that keeps references to options."""
-        return self.what + f" ({'' if self.measured else 'about '}{self.saved} bytes less)"
+        return self.suggestion + f" ({'' if self.measured else 'about '}{self.saved} bytes less)"
 
 
 @frozen(kw_only=True)
@@ -156,14 +156,14 @@ def _irreducible_memory_text(budget_name: str, program: Program, footprint: Mapp
 class OptionChange:
     """An alternative set of options that may reduce the memory of a model.
 
-    what     description for the error message
+    suggestion     description for the error message
     helps    the budgets that it may reduce: "ram", "flash", "stack"
     config   entries added to the configuration of the pass context
     environment, size   as in `CompileOptions`
     selftest   True if a self-test, where there is one, is included
     """
 
-    what: str
+    suggestion: str
     helps: tuple[str, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: str = ""
@@ -177,19 +177,21 @@ def _append_option_in_parentheses(description: str, option: str) -> str:
 
 def _make_config_option_change(description: str, budget_name: str, config: Mapping[str, Any]) -> OptionChange:
     what = _append_option_in_parentheses(description, option_text("config", config))
-    return OptionChange(what=what, helps=(budget_name,), config=config)
+    return OptionChange(suggestion=what, helps=(budget_name,), config=config)
 
 
 MEMORY_SAVING_CHANGES: Final = (
     _make_config_option_change("order steps for memory", "ram", {"compile.reorder": True}),
     _make_config_option_change("let results overlap inputs that die", "ram", {"compile.overlap": True}),
     OptionChange(
-        what=_append_option_in_parentheses("keep inputs and outputs in the arena", option_text("workspace_io", True)),
+        suggestion=_append_option_in_parentheses(
+            "keep inputs and outputs in the arena", option_text("workspace_io", True)
+        ),
         helps=("ram",),
         config={"compile.workspace_io": True},
     ),
     OptionChange(
-        what=_append_option_in_parentheses(
+        suggestion=_append_option_in_parentheses(
             "take and give integers where the model quantizes", option_text("io_dtype", "int8")
         ),
         helps=("ram", "flash"),
@@ -200,7 +202,7 @@ MEMORY_SAVING_CHANGES: Final = (
         for count in (2, 4, 8)
     ),
     OptionChange(
-        what=_append_option_in_parentheses(
+        suggestion=_append_option_in_parentheses(
             "share kernels among layers, keep large arrays off the stack", option_text("environment", "bare")
         ),
         helps=("flash", "stack"),
@@ -208,11 +210,11 @@ MEMORY_SAVING_CHANGES: Final = (
     ),
     _make_config_option_change("keep all arrays off the stack", "stack", {"compile.stack_bytes": 0}),
     OptionChange(
-        what=_append_option_in_parentheses("prefer small code and weights", option_text("size", True)),
+        suggestion=_append_option_in_parentheses("prefer small code and weights", option_text("size", True)),
         helps=("flash",),
         size=True,
     ),
-    OptionChange(what="leave " + option_text("selftest") + " out", helps=("flash",), selftest=False),
+    OptionChange(suggestion="leave " + option_text("selftest") + " out", helps=("flash",), selftest=False),
 )
 
 
@@ -227,7 +229,7 @@ def measured_savings_of_changes(
     """
     tried = ((change, measure_change(change)) for change in MEMORY_SAVING_CHANGES if budget_name in change.helps)
     return [
-        MemorySaving(change.what, bytes_needed - less, True)
+        MemorySaving(change.suggestion, bytes_needed - less, True)
         for change, less in tried
         if less is not None and less < bytes_needed
     ]

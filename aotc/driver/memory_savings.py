@@ -44,7 +44,7 @@ def measure_memory_savings(
             return None
         if not (change.selftest or compilation.selftest):
             return None
-        compilation.progress("trying to " + change.what)
+        compilation.progress("trying to " + change.suggestion)
         with suppress(AotcError):
             other = _compilation_with_changed_option(compilation, change)
             if budget_name == "flash" and toolchain is not None:

@@ -95,14 +95,14 @@ def _read_manifest_checksums(output: Path, overwrite: bool) -> dict[str, set[str
 class _Exchange:
     """Replacement of the files of an earlier project in the output folder by new files.
 
-    known          checksums of the earlier files by path, one or two for each
+    recorded_checksums          checksums of the earlier files by path, one or two for each
     new            checksums of the new files by path
     former_states  state of the file at each of these paths before the exchange
     overwrite      allow replacing files that aotc did not write
     """
 
     output: Path
-    known: RecordedChecksums
+    recorded_checksums: RecordedChecksums
     new: Mapping[str, str]
     former_states: Mapping[str, PathState]
     overwrite: bool
@@ -119,7 +119,7 @@ class _Exchange:
 
     def is_written_by_aotc(self, path: str) -> bool:
         """Return True if an earlier run of aotc wrote the file that exists at a path."""
-        return self.former_states[path].checksum in self.known.get(path, ())
+        return self.former_states[path].checksum in self.recorded_checksums.get(path, ())
 
     def has_new_contents_already(self, path: str) -> bool:
         """Return True if the output file at a path already has the contents that are to be written."""
@@ -133,7 +133,7 @@ class _Exchange:
                 # readable manifests were read already
                 if state.problem:
                     yield state, state.problem
-            elif state.checksum and path in self.known:
+            elif state.checksum and path in self.recorded_checksums:
                 if path in self.new or not self.overwrite:
                     yield state, "changed since aotc wrote it"
             elif path in self.new:
@@ -163,7 +163,7 @@ class _Exchange:
         """
         if (
             not all(map(self.has_new_contents_already, self.new))
-            or self.known.keys() != self.new.keys()
+            or self.recorded_checksums.keys() != self.new.keys()
             or self._was_earlier_replacement_interrupted()
         ):
             former = {
@@ -178,7 +178,7 @@ class _Exchange:
                     (self.output / path).parent.mkdir(parents=True, exist_ok=True)
                     (staging_folder / path).replace(self.output / path)
             self._remove_files_and_empty_folders(
-                path for path in self.known if path not in self.new and self.is_written_by_aotc(path)
+                path for path in self.recorded_checksums if path not in self.new and self.is_written_by_aotc(path)
             )
             self._write_manifest(MANIFEST_FILE_NAME, manifest_json_text(self.new))
         (self.output / PENDING_MANIFEST_FILE_NAME).unlink(missing_ok=True)

@@ -38,7 +38,7 @@ class JsonFormat(Generic[T]):
         self._shared = tuple(shared)
         self._numbers: dict[type, int] = {cls: k for k, cls in enumerate((tuple, frozenset, list, dict, *classes))}
         self._makers = [_builder_from_fields_or_items(cls) for cls in self._numbers]
-        self._parts = {cls: _getter_of_fields_or_items(cls) for cls in self._numbers}
+        self._fields_getter_by_class = {cls: _getter_of_fields_or_items(cls) for cls in self._numbers}
 
     def dump_json(self, value: T) -> bytes:
         """Serialize a value to JSON; raise TypeError if a part is of a class that the format does
@@ -70,7 +70,7 @@ class JsonFormat(Generic[T]):
         return json.dumps(entries, separators=(",", ":")).encode()
 
     def _fields_or_items_of_value(self, item: object) -> Sequence[Any]:
-        known = self._parts.get(type(item))
+        known = self._fields_getter_by_class.get(type(item))
         if known is None:
             raise TypeError(f"{type(item).__name__} is not among the classes that are kept")
         return known(item)

@@ -83,14 +83,14 @@ class Feed:
         """Restart the iteration over calibration inputs, with the sets from `start_index` up to
         `end_index`.
         """
-        self._rest = iter(self._sets[start_index:end_index])
+        self._remaining_sets = iter(self._sets[start_index:end_index])
 
     def get_next(self) -> Arrays | None:
         """Return the next set of calibration inputs; None after the last one."""
-        return next(self._rest, None)
+        return next(self._remaining_sets, None)
 
     def __iter__(self) -> Iterator[Arrays]:
-        return self._rest
+        return self._remaining_sets
 
 
 @contextmanager

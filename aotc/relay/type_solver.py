@@ -35,7 +35,7 @@ class TypeSolver:
     """
 
     def __init__(self) -> None:
-        self._found: dict[Type, Type] = {}
+        self._solution_by_type_var: dict[Type, Type] = {}
         self._renamed: dict[TypeVar, TypeVar] = {}
         self._relations: list[TypeRelation] = []
 
@@ -81,15 +81,15 @@ class TypeSolver:
         return not self._relations
 
     def _solved_type(self, ty: Type) -> Type:
-        while isinstance(ty, IncompleteType) and ty in self._found:
-            ty = self._found[ty]
+        while isinstance(ty, IncompleteType) and ty in self._solution_by_type_var:
+            ty = self._solution_by_type_var[ty]
         return ty
 
     def _solve_incomplete_type(self, unknown: Type, ty: Type) -> Type:
         if unknown is not ty:
             if unknown in walk_nested_types(whole := self.resolve(ty)):
                 raise AotcError("type", f"a type would contain itself: {whole}")
-            self._found[unknown] = ty
+            self._solution_by_type_var[unknown] = ty
         return self.resolve(ty)
 
     def _unify_function_types(self, a: FuncType, b: FuncType) -> Type:

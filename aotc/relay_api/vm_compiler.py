@@ -114,7 +114,7 @@ class LateCompiledKernels:
 
     def __post_init__(self) -> None:
         self._turns = ForkSafeMutex()
-        self._found: OrderedDict[tuple[int, tuple[Type, ...]], KernelFunction] = OrderedDict()
+        self._kernel_cache: OrderedDict[tuple[int, tuple[Type, ...]], KernelFunction] = OrderedDict()
         static = {self.names[k]: f for k, f in self.functions.items() if _can_be_compiled(f)}
         self._library = self.work.compile_functions(static)
         self._static = {n: make_kernel_function(self._library, n, type_of(f.body)) for n, f in static.items()}
@@ -128,12 +128,12 @@ class LateCompiledKernels:
             types = tuple(map(_type_of_value, args))
             key = number, types
             with self._turns:
-                run = self._found.get(key)
+                run = self._kernel_cache.get(key)
                 if run is None:
-                    run = self._found[key] = self._compile_kernel_for_types(number, types)
-                    while len(self._found) > self.limit:
-                        self._found.popitem(last=False)
-                self._found.move_to_end(key)
+                    run = self._kernel_cache[key] = self._compile_kernel_for_types(number, types)
+                    while len(self._kernel_cache) > self.limit:
+                        self._kernel_cache.popitem(last=False)
+                self._kernel_cache.move_to_end(key)
         return run(args)
 
     def kernels_for_saving(self) -> tuple[str, Sequence[SavedKernel], KernelModule]:

@@ -57,7 +57,7 @@ class GpuRunTensors:
         self.results: list[Any] = []
         self._problems: list[Diagnostic] = []
         self._places: dict[str, tuple[int, int]] = {}
-        self._kept: list[Any] = []
+        self._objects_alive_until_end: list[Any] = []
         self._stores: list[tuple[Array, Array]] = []
 
     def input_pointers(self, tensors_by_name: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Any]:
@@ -139,7 +139,7 @@ class GpuRunTensors:
                 text = f"output {info.name!r} and {name} share memory"
                 raise AotcError("output-overlap", text, hint="give each its own array")
         self._places[f"{role} {info.name!r}"] = here, here + array.nbytes
-        self._kept.append(array)
+        self._objects_alive_until_end.append(array)
         return ffi.cast("void *", here) if array.nbytes else ffi.NULL
 
     def copy_outputs_to_caller_arrays(self) -> None:

@@ -287,7 +287,7 @@ class _PythonWriter:
     lines: list[str] = field(default_factory=list)
     names: dict[object, str] = field(default_factory=dict)
     constants: list[Any] = field(default_factory=list)
-    known: dict[tuple[str, str], int] = field(default_factory=dict)
+    name_counts: dict[tuple[str, str], int] = field(default_factory=dict)
     vector: Var | None = None
     arrays: set[Var] = field(default_factory=set)
     mask: str = ""
@@ -499,12 +499,12 @@ class _PythonWriter:
         if expr.dtype == BOOL and expr.lanes == 1:
             return str(bool(expr.value))
         key = (f"{expr.value!r}x{expr.lanes}", str(expr.dtype))
-        if key not in self.known:
-            self.known[key] = len(self.constants)
+        if key not in self.name_counts:
+            self.name_counts[key] = len(self.constants)
             item = expr.value if expr.dtype.is_float else wrap_to_int64(int(expr.value))
             array = np.full(expr.lanes, item, np.float64 if expr.dtype.is_float else np.int64).astype(expr.dtype.numpy)
             self.constants.append(array if expr.lanes > 1 else array[0])
-        return f"const[{self.known[key]}]"
+        return f"const[{self.name_counts[key]}]"
 
     def python_binary_text(self, expr: Binary) -> str:
         a, b, op = self.python_expr_text(expr.a), self.python_expr_text(expr.b), expr.op

@@ -46,7 +46,7 @@ class _SimplifierScope:
     """The ranges of variables in a scope, with memoized facts about expressions.  Ranges are
     shared, not copied.
 
-    known              ranges of variables
+    value_ranges              ranges of variables
     interval_by_expr   intervals of expressions; without memoization the work would be exponential
                        in the depth
     forms              linear forms of index expressions, by identity, each with the expression to
@@ -55,7 +55,7 @@ class _SimplifierScope:
                        it alive: a shared subexpression is simplified once and stays shared
     """
 
-    known: Ranges
+    value_ranges: Ranges
     interval_by_expr: dict[Expr, Interval] = field(default_factory=dict)
     forms: dict[int, tuple[Expr, LinearForm]] = field(default_factory=dict)
     simplified_by_id: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
@@ -117,8 +117,8 @@ def linear_form(expr: Expr, ranges: _RangesOrScope) -> LinearForm:
         case Const():
             return LinearForm(const=int(expr.value))
         case Var():
-            single = _is_single_value(ranges.known.get(expr))
-            return LinearForm(const=int(ranges.known[expr][0])) if single else _linear_form_of_atom(expr)
+            single = _is_single_value(ranges.value_ranges.get(expr))
+            return LinearForm(const=int(ranges.value_ranges[expr][0])) if single else _linear_form_of_atom(expr)
     cache_entry = ranges.forms.get(id(expr))
     if cache_entry is None:
         cache_entry = ranges.forms[id(expr)] = expr, _linear_form_of_operation(expr, ranges)
@@ -286,7 +286,7 @@ def _bounds_of_difference(a: LinearForm, b: LinearForm, ranges: _SimplifierScope
 
 def _bounds_of_atom(atom: Expr, ranges: _SimplifierScope) -> Interval:
     if isinstance(atom, Var):
-        return ranges.known.get(atom, _UNBOUNDED_INTERVAL)
+        return ranges.value_ranges.get(atom, _UNBOUNDED_INTERVAL)
     known = ranges.interval_by_expr.get(atom)
     if known is None:
         known = ranges.interval_by_expr[atom] = _compute_bounds_of_atom(atom, ranges)
@@ -458,7 +458,7 @@ def is_empty(stmt: Stmt) -> bool:
 
 def _simplify_for(loop: For, ranges: _SimplifierScope) -> Stmt:
     begin, end = simplify(loop.begin, ranges), simplify(loop.end, ranges)
-    inside = {**ranges.known, loop.var: (bounds(begin, ranges)[0], bounds(end, ranges)[1] - 1)}
+    inside = {**ranges.value_ranges, loop.var: (bounds(begin, ranges)[0], bounds(end, ranges)[1] - 1)}
     if loop.kind in GPU_LOOP_KINDS:  # these say how the kernel is launched
         return replace(loop, body=simplify_stmt(loop.body, inside))
     extent = linear_form(end, ranges).add_multiple(linear_form(begin, ranges), -1)

@@ -28,7 +28,7 @@ def blocks(most: int, largest: int = 500) -> st.SearchStrategy[list[LiveBlock]]:
 
 def assert_valid(items: list[LiveBlock], result: Arrangement, align: int) -> None:
     for (a, at), (b, bt) in itertools.combinations(zip(items, result.offsets, strict=True), 2):
-        together = a.first <= b.last and b.first <= a.last
+        together = a.first_step <= b.last_step and b.first_step <= a.last_step
         assert not together or at + a.size <= bt or bt + b.size <= at
     assert all(offset % align == 0 for offset in result.offsets)
     ends = [align_up(offset + b.size, align) for b, offset in zip(items, result.offsets, strict=True)]

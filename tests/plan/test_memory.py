@@ -94,7 +94,7 @@ def test_workspace_lives_for_one_step() -> None:
     later = storage("w2")
     planned = in_arena(program((kernel, [x, a, w]), (kernel, [a, y, later])))
     lives = lifetimes_of_temporaries(planned)
-    assert (lives[w].first, lives[w].last) == (0, 0)
+    assert (lives[w].first_step, lives[w].last_step) == (0, 0)
     assert planned.plan.peak == 2 * SIZE * 4
     check_memory_plan(planned)
 

@@ -47,7 +47,7 @@ def bound(program: Program, steps: tuple[Step, ...] | None = None) -> int:
     made = program if steps is None else Program(**{**vars_of(program), "steps": steps})
     return arena_packing.arena_size_lower_bound(
         [
-            arena_packing.LiveBlock(s.nbytes, life.first, life.last)
+            arena_packing.LiveBlock(s.nbytes, life.first_step, life.last_step)
             for s, life in lifetimes_of_memory_owners(made).items()
         ],
         1,

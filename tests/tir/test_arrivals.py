@@ -165,7 +165,7 @@ def test_counts_have_their_memory_for_themselves() -> None:
     program = plan_memory(Program(name="net", inputs=(found["x"],), outputs=(found["y"], found["z"]), steps=steps))
     check_memory_plan(program)
     lives = lifetimes_of_temporaries(program)
-    assert {(lives[found[n]].first, lives[found[n]].last) for n in "qruv"} == {(0, 1)}
+    assert {(lives[found[n]].first_step, lives[found[n]].last_step) for n in "qruv"} == {(0, 1)}
     assert program.plan.offsets[found["p"]] == program.plan.offsets[found["s"]]
 
 

@@ -24,7 +24,7 @@ class NamedVariant:
     Raise AotcError for an unknown name, unknown options, and option values of a wrong type.
     """
 
-    _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    _options_by_variant_name: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     #: Values of options, besides the defaults, that every compiled library fulfills.
     _values_of_every_library: ClassVar[Mapping[str, Any]] = {}
 
@@ -36,7 +36,7 @@ class NamedVariant:
             if (given := _TVM_TYPE_NAMES.get(type(value), type(value).__name__)) != types[key]:
                 text = f'Attribute "{key}" should have type "{types[key]}" but instead found "{given}"'
                 raise AotcError("executor", text)
-        self.name, self.attrs = name, {**self._known[name], **(options or {})}
+        self.name, self.attrs = name, {**self._options_by_variant_name[name], **(options or {})}
 
     def __contains__(self, name: object) -> bool:
         return name in self.attrs
@@ -58,7 +58,7 @@ class NamedVariant:
         fulfill.
         """
         for option, value in self.attrs.items():
-            default = self._known[self.name][option]
+            default = self._options_by_variant_name[self.name][option]
             if value not in (default, self._values_of_every_library.get(option, default)):
                 text = f"{type(self).__name__} {self.name!r}: the option {option!r} = {value!r} is not supported"
                 raise AotcError("executor", text, hint=f"leave it out; {default!r} is supported")
@@ -66,23 +66,23 @@ class NamedVariant:
     @classmethod
     def list_registered(cls) -> list[str]:
         """Return the names of the known variants."""
-        return list(cls._known)
+        return list(cls._options_by_variant_name)
 
     @classmethod
     def list_registered_options(cls, name: object) -> dict[str, str]:
         """Return the options of a name with TVM's names of their types; raise AotcError for an
         unknown name.
         """
-        if (key := str(name)) not in cls._known:
-            hint = f"known: {', '.join(cls._known)}"
+        if (key := str(name)) not in cls._options_by_variant_name:
+            hint = f"known: {', '.join(cls._options_by_variant_name)}"
             raise AotcError("executor", f'{cls.__name__} "{key}" is not defined', hint=hint)
-        return {option: _TVM_TYPE_NAMES[type(default)] for option, default in cls._known[key].items()}
+        return {option: _TVM_TYPE_NAMES[type(default)] for option, default in cls._options_by_variant_name[key].items()}
 
 
 class Executor(NamedVariant):
     """Relay's executor, "graph" or "aot", with its options."""
 
-    _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    _options_by_variant_name: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "graph": {"link-params": False},
         "aot": {"link-params": True, **_INTERFACE_OPTION_DEFAULTS, "workspace-byte-alignment": 16},
     }

@@ -14,4 +14,7 @@ from aotc.relay.backend.executor import NamedVariant
 class Runtime(NamedVariant):
     """Relay's runtime, "cpp" or "crt", with its options."""
 
-    _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cpp": {"system-lib": False}, "crt": {"system-lib": False}}
+    _options_by_variant_name: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cpp": {"system-lib": False},
+        "crt": {"system-lib": False},
+    }

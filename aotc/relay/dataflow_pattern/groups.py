@@ -53,7 +53,7 @@ class _GroupSearch:
 
     def __init__(self, pattern: DFPattern, expr: Expr) -> None:
         self.pattern = pattern
-        self.parts = patterns.subpatterns_in_post_order(pattern)
+        self.subpatterns = patterns.subpatterns_in_post_order(pattern)
         self.order = list(post_order(expr, lambda n: not (isinstance(n, Function) and PARTITION_ATTRIBUTE in n.attrs)))
         self.position = {node: k for k, node in enumerate(self.order)}
         self.uses = users(expr)
@@ -78,7 +78,7 @@ class _GroupSearch:
         return groups_by_root
 
     def _group_nodes_of_pattern_match(self, root: Expr, node_map: NodeMap) -> Group:
-        matched_nodes = {m for p in self.parts for m in _group_members_matched_by(p, node_map)}
+        matched_nodes = {m for p in self.subpatterns for m in _group_members_matched_by(p, node_map)}
         for node in list(matched_nodes):
             matched_nodes.update(_nodes_nested_in_if_let_function_match(node))
         members = sorted((m for m in matched_nodes if m in self.position), key=self.position.__getitem__)
@@ -90,7 +90,7 @@ class _GroupSearch:
             for c in (m, *children(m))
             if c not in bound and _is_input_of_matched_group(c, inside)
         }
-        leaves = (n for p in self.parts for n in node_map.get(p, ()) if n in inputs)
+        leaves = (n for p in self.subpatterns for n in node_map.get(p, ()) if n in inputs)
         return Group(root, tuple(members), tuple(dict.fromkeys((*leaves, *inputs))), node_map)
 
     def _is_extractable_group(self, group: Group) -> bool:

@@ -50,7 +50,7 @@ class NumericCheck(PassObserver):
         self.tolerance = tolerance
         self._drawn: dict[str, Any] = {}
         self._expected: list[Array] = []
-        self._known: dict[int, tuple[IRModule, list[str]]] = {}
+        self._outputs_by_module: dict[int, tuple[IRModule, list[str]]] = {}
         self.reset_observations()
 
     def reset_observations(self) -> None:
@@ -79,7 +79,7 @@ class NumericCheck(PassObserver):
             p.name: _random_value_of_type(type_of(p), rng, domains.get(p.name, UNCONSTRAINED_DOMAIN))
             for p in random_params
         }
-        self._known = {}
+        self._outputs_by_module = {}
         self._expected = _evaluate_module_outputs(module, {**self._drawn, **self.inputs})
 
     def _differences_from_expected_results(self, module: IRModule) -> list[str]:
@@ -87,7 +87,7 @@ class NumericCheck(PassObserver):
 
         The verdicts on the last few programs are cached.
         """
-        if id(module) not in self._known:
+        if id(module) not in self._outputs_by_module:
             values = {**self._drawn, **self.inputs}  # a pass may have bound some parameters
             left = {p.name: values[p.name] for p in module.main.params if p.name in values}
             expected, actual = self._expected, _evaluate_module_outputs(module, left)
@@ -95,10 +95,10 @@ class NumericCheck(PassObserver):
             differences = [problem for k, pair in pairs if (problem := self._describe_tensor_difference(k, *pair))]
             if len(actual) != len(expected):
                 differences.append(f"it gives {len(actual)} tensors instead of {len(expected)}")
-            self._known[id(module)] = (module, differences)
-            while len(self._known) > MAX_CACHED_VERDICTS:
-                del self._known[next(iter(self._known))]
-        return self._known[id(module)][1]
+            self._outputs_by_module[id(module)] = (module, differences)
+            while len(self._outputs_by_module) > MAX_CACHED_VERDICTS:
+                del self._outputs_by_module[next(iter(self._outputs_by_module))]
+        return self._outputs_by_module[id(module)][1]
 
     def _describe_tensor_difference(self, output_index: int, expected: Array, actual: Array) -> str:
         """Return the difference between an expected and an actual tensor; "" if it is within the

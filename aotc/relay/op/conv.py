@@ -114,7 +114,7 @@ class _ConvLayout:
     out     positions of (N, C, spatial axes) in the result
     block   output channels in an innermost block of a packed kernel; 0 for none
     group   elements in an innermost group of a packed kernel; 0 for none
-    along   canonical kernel axis that is in groups
+    grouped_axis   canonical kernel axis that is in groups
     """
 
     n: int
@@ -123,7 +123,7 @@ class _ConvLayout:
     out: tuple[int, ...]
     block: int
     group: int
-    along: int
+    grouped_axis: int
 
     def unpacked_kernel_shape(self, packed_shape: Sequence[Dim], a: ConvAttrs, input_channels: Dim) -> tuple[Dim, ...]:
         """Return the unpacked kernel shape as (O, I, spatial...).
@@ -138,10 +138,12 @@ class _ConvLayout:
             extents[0] = extents[0] * self.block if a.channels is None else a.channels
         if self.group:
             given: Dim | None = input_channels
-            if self.along > 1:
+            if self.grouped_axis > 1:
                 taps = a.kernel_size
-                given = None if taps is None else repeat_for_each_axis(taps, self.n)[self.along - 2]
-            extents[self.along] = self._checked_extent_of_packed_axis(given, extents[self.along], a.groups)
+                given = None if taps is None else repeat_for_each_axis(taps, self.n)[self.grouped_axis - 2]
+            extents[self.grouped_axis] = self._checked_extent_of_packed_axis(
+                given, extents[self.grouped_axis], a.groups
+            )
         return tuple(extents)
 
     def _checked_extent_of_packed_axis(self, extent: Dim | None, packed_group_count: Dim, conv_groups: int) -> Dim:
@@ -150,7 +152,7 @@ class _ConvLayout:
         """
         if extent is None:
             return map_extent(packed_group_count, self.group.__mul__)
-        extent = extent // conv_groups if self.along == 1 and isinstance(extent, int) else extent
+        extent = extent // conv_groups if self.grouped_axis == 1 and isinstance(extent, int) else extent
         if isinstance(extent, int) and isinstance(packed_group_count, int):
             count = -(-extent // self.group)
             text = f"{extent} elements are {count} groups of {self.group}, not {packed_group_count}"
@@ -289,7 +291,7 @@ def _unpack_kernel(layout: _ConvLayout, a: ConvAttrs, weight: Array, input_chann
     """Return the kernel array unpacked to the shape (O, I, spatial...)."""
     plain = window_attributes.transpose_to_canonical(weight, (*layout.kernel, *range(layout.n + 2, weight.ndim)))
     shape: Any = layout.unpacked_kernel_shape(weight.shape, a, input_channels)
-    for axis in [layout.along] * bool(layout.group) + [0] * bool(layout.block):
+    for axis in [layout.grouped_axis] * bool(layout.group) + [0] * bool(layout.block):
         plain = np.moveaxis(plain, -1, axis + 1)
         whole = plain.shape[axis] * plain.shape[axis + 1]
         plain = plain.reshape(*plain.shape[:axis], whole, *plain.shape[axis + 2 :])
@@ -400,8 +402,8 @@ def _compute_conv(spatial_rank: int, a: ConvAttrs, data: Tensor, weight: Tensor)
             lane = of_group % form.block
         index, group = [first, *inside], list[Scalar]()
         if form.group:
-            group.append(index[form.along] % form.group)
-            index[form.along] = index[form.along] // form.group
+            group.append(index[form.grouped_axis] % form.group)
+            index[form.grouped_axis] = index[form.grouped_axis] // form.group
         return (*canonical_to_layout_order(index, form.kernel), lane, *group)
 
     contiguous = bool(form.block) or (form.kernel[0] == spatial_rank + 1 and a.groups == 1)

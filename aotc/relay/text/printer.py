@@ -158,7 +158,7 @@ class _Printer:
         self.memo: dict[Expr, str] = {}  # the name or inlined text by which users refer to each node
         self.free: set[Var] = set()  # free variables visited but not declared yet
         self.scopes = _BlockAssignment(Tuple(()))
-        self.taken: set[str] = set()
+        self.used_names: set[str] = set()
         self.suffixes: Counter[str] = Counter()
         self.temps = 0
         self.typed = False  # True if types have been inferred for the function being printed
@@ -384,11 +384,11 @@ class _Printer:
         """
         hint = literal_printer.variable_name_with_v_before_nonletter(var.name)
         name, number = literal_printer.local_variable_text(hint), self.suffixes[hint]
-        while name in self.taken:
+        while name in self.used_names:
             number += 1
             name = literal_printer.local_variable_text(f"{hint}{number}")
         self.suffixes[hint] = number
-        self.taken.add(name)
+        self.used_names.add(name)
         self.memo[var] = name
         annotation = f": {literal_printer.type_text(var.annotation)}" if var.annotation is not None else ""
         return name + annotation + (_type_and_span_comment(var) if shows_type or var.span is not None else "")

@@ -91,19 +91,19 @@ class _JsonGraph:
     def __init__(self, data: Any) -> None:
         self.nodes: list[Any] = data["nodes"]
         self.arrays: list[str] = data.get("b64ndarrays", [])
-        self.made: dict[int, Any] = {0: None}
+        self.node_by_index: dict[int, Any] = {0: None}
         self.open: set[int] = set()
 
     def object_of_node(self, node_index: int) -> Task[Any]:
         """Return the object of the node with this index; raise ValueError if the node contains
         itself.
         """
-        if node_index not in self.made:
+        if node_index not in self.node_by_index:
             if node_index < 0 or node_index in self.open:
                 raise ValueError(f"node {node_index} is part of itself")
             self.open.add(node_index)
-            self.made[node_index] = yield from self._construct_node_object(self.nodes[node_index])
-        return self.made[node_index]
+            self.node_by_index[node_index] = yield from self._construct_node_object(self.nodes[node_index])
+        return self.node_by_index[node_index]
 
     def _construct_node_object(self, node: Any) -> Task[Any]:
         if "global_key" in node:

@@ -222,7 +222,7 @@ class _Search:
     """
 
     def __init__(self, function: Function, how: Combination, least: int) -> None:
-        self.function, self.how, self.least = function, how, max(least, 2)
+        self.function, self.combination, self.min_branches = function, how, max(least, 2)
         self.levels: dict[Expr, int] = {}
         for node in post_order(function):
             below = max((self.levels[c] for c in children(node)), default=0)
@@ -233,16 +233,16 @@ class _Search:
         calls_by_key: dict[Hashable, list[Call]] = {}
         self.region = dict.fromkeys(post_order(self.function.body, is_not_a_scope))
         for node in self.region:
-            call = as_op_call(node, self.how.name)
+            call = as_op_call(node, self.combination.name)
             if call is None or not self._are_args_not_downstream_of_data(call.args, call.args[0]):
                 continue
-            key = self.how.key_equal_for_mergeable_calls(call) if tensor_type_of(call).is_static else None
+            key = self.combination.key_equal_for_mergeable_calls(call) if tensor_type_of(call).is_static else None
             if key is not None:
                 calls_by_key.setdefault((call.args[0], key), []).append(call)
         return [
             self._extend_group(ParallelGroup(tuple(calls)))
             for calls in calls_by_key.values()
-            if len(calls) >= self.least
+            if len(calls) >= self.min_branches
         ]
 
     def _are_args_not_downstream_of_data(self, args: Sequence[Expr], data: Expr) -> bool:
@@ -270,7 +270,7 @@ class _Search:
         step = ElementwiseStep(tuple(calls), positions.pop())
         return (
             step
-            if self._has_independent_static_operands(step, group) and self.how.can_merge_step(step, group)
+            if self._has_independent_static_operands(step, group) and self.combination.can_merge_step(step, group)
             else None
         )
 
@@ -432,17 +432,17 @@ def _stack_broadcast_operands(operands: Sequence[Expr]) -> Expr:
 @dataclass(frozen=True, repr=False)
 class _CombineParallel(FunctionPass):
     """Base of the passes that merge parallel calls on one input, at least `min_num_branches`, in
-    the way given by `how`.
+    the way given by `combination`.
     """
 
     opt_level = 4
 
     min_num_branches: int = 3
 
-    how: ClassVar[Combination]
+    combination: ClassVar[Combination]
 
     def rewrite_function_body(self, function: Function) -> Function:
-        return combine_parallel_calls(function, self.how, self.min_num_branches)
+        return combine_parallel_calls(function, self.combination, self.min_num_branches)
 
 
 class CombineParallelConv2D(_CombineParallel):
@@ -453,7 +453,7 @@ class CombineParallelConv2D(_CombineParallel):
     `min_num_branches` calls stay.
     """
 
-    how = _CONVOLUTIONS
+    combination = _CONVOLUTIONS
 
 
 @dataclass(frozen=True, repr=False)
@@ -478,4 +478,4 @@ class CombineParallelBatchMatmul(_CombineParallel):
     operands' columns.
     """
 
-    how = _BATCH_MATMULS
+    combination = _BATCH_MATMULS

@@ -20,19 +20,19 @@ from aotc.relay.visitor import children, node_kind, post_order, with_children
 class LetBinder:
     """Binds nodes of a function to variables by lets in their blocks, in the order of first use.
 
-    wanted    (node, True if several blocks use it) -> True if it gets a variable; values of lets keep theirs
+    needs_binding    (node, True if several blocks use it) -> True if it gets a variable; values of lets keep theirs
     """
 
     def __init__(self, function: Function, wanted: Callable[[Expr, bool], bool]) -> None:
         self.order = list(post_order(function, lambda n: not is_fused_or_external_function(n)))
         self.blocks = BlockAssignment(self.order)
-        self.wanted = wanted
+        self.needs_binding = wanted
         self.root = function
         # variables that are aliases of another variable or of a constant
         self.same: dict[Expr, Expr] = {}
         # values of lets, with the variables that they are bound to
         self.claimed: dict[Expr, Var] = {}
-        self.done: dict[Expr, Expr] = {}
+        self.bound_expr_by_original: dict[Expr, Expr] = {}
         for node in self.order:
             if isinstance(node, Let):
                 self._record_alias_or_variable_of_let(node)
@@ -49,14 +49,14 @@ class LetBinder:
     def _rewritten_node_or_variable(self, node: Expr) -> Expr:
         while node in self.same:
             node = self.same[node]
-        return node if isinstance(node, Var) else self.done[node]
+        return node if isinstance(node, Var) else self.bound_expr_by_original[node]
 
     def bind_selected_nodes_by_lets(self) -> Function:
         """Return the function with the selected nodes bound to variables by lets."""
         for node in self.order:
             if not isinstance(node, Var):
-                self.done[node] = self._bind_node_by_let_or_replace(node)
-        return require_function(self.done[self.root])
+                self.bound_expr_by_original[node] = self._bind_node_by_let_or_replace(node)
+        return require_function(self.bound_expr_by_original[self.root])
 
     def _bind_node_by_let_or_replace(self, node: Expr) -> Expr:
         """Return the variable or expression that replaces a node, and add a let to the node's block
@@ -69,7 +69,7 @@ class LetBinder:
             return value
         var = self.claimed.get(node)
         if var is None:
-            if not self.wanted(node, node in self.blocks.spread):
+            if not self.needs_binding(node, node in self.blocks.spread):
                 return value
             var = Var("x", span=node.span)
         self.blocks.home[node].lets.append((var, value))

@@ -355,7 +355,7 @@ class _Partition:
     def __init__(self, prefix: str, taken: IRModule, regions: dict[Expr, _Region]) -> None:
         # a template with a placeholder for the compiler's name: "tvmgen_default_{}_main"
         self.prefix = prefix
-        self.taken = set(taken)
+        self.used_names = set(taken)
         self.regions = regions
         self.new: dict[Expr, Expr] = {}
         self.function_by_symbol: dict[str, Function] = {}
@@ -385,8 +385,8 @@ class _Partition:
         base_name = (
             f"{self.prefix.format(re.sub(r'[^0-9A-Za-z_]', '_', region.compiler))}_{len(self.function_by_symbol)}"
         )
-        symbol = unused_name(base_name, self.taken)
-        self.taken.add(symbol)
+        symbol = unused_name(base_name, self.used_names)
+        self.used_names.add(symbol)
         self.function_by_symbol[symbol] = function = _function_of_external_region(region, symbol)
         span = merge_spans(m.span for m in region.members)
         target = GlobalVar(symbol, span, function.checked_type)

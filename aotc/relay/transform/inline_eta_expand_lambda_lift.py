@@ -268,7 +268,7 @@ class _Lifter(Mutator):
         super().__init__()
         self.name = name
         self.root = root
-        self.taken = set(taken)
+        self.used_names = set(taken)
         self.lifted: dict[str, Function] = {}
         self.let_of: dict[Expr, Var] = {}
         self.bound: set[Var] = set()  # variables bound by the functions lifted so far
@@ -284,8 +284,8 @@ class _Lifter(Mutator):
         mapping: dict[Var, Expr] = self._fresh_copies_of_bound_vars(new)
         if old is self.root:
             return substitute_variables(new, mapping) if mapping else new
-        name = unused_name(f"{self.name}_lifted", self.taken)
-        self.taken.add(name)
+        name = unused_name(f"{self.name}_lifted", self.used_names)
+        self.used_names.add(name)
         let_var = self.let_of.get(old)  # a recursive function refers to its own variable
         captured = [v for v in free_vars(new) if v is not let_var]
         inside = {v: Var(v.name, v.checked_type, v.span) for v in captured}

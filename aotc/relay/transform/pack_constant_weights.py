@@ -258,7 +258,7 @@ class _Pack(GraphMutator):
     target: Target
     tiles: Mapping[Expr, int]
     # packed weights by plain weight and layout: calls that share a weight share its packed form
-    known: dict[tuple[Constant, str], Expr] = field(default_factory=dict)
+    packed_constant_cache: dict[tuple[Constant, str], Expr] = field(default_factory=dict)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if not isinstance(new.op, Op) or len(new.args) < 2 or not isinstance(new.args[1], Constant):
@@ -285,9 +285,11 @@ class _Pack(GraphMutator):
         packed before.
         """
         key = (weight, f"{target}/{groups} groups")
-        if key not in self.known:
-            self.known[key] = _evaluate_packed_weight_if_large(pack_weight_by_groups(weight, source, target, groups))
-        return self.known[key]
+        if key not in self.packed_constant_cache:
+            self.packed_constant_cache[key] = _evaluate_packed_weight_if_large(
+                pack_weight_by_groups(weight, source, target, groups)
+            )
+        return self.packed_constant_cache[key]
 
     def _pack_weight_cached(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
         """Return a weight in another layout, first transformed for Winograd tiles of size `tile`
@@ -296,14 +298,14 @@ class _Pack(GraphMutator):
         Weights that were packed before are returned from a cache.
         """
         key = (weight, f"{target}/{tile}")
-        if key not in self.known:
+        if key not in self.packed_constant_cache:
             plain = (
                 _evaluate_packed_weight_if_large(winograd_conv.contrib_conv2d_winograd_weight_transform(weight, tile))
                 if tile
                 else weight
             )
-            self.known[key] = _evaluate_packed_weight_if_large(layout_transform(plain, source, target))
-        return self.known[key]
+            self.packed_constant_cache[key] = _evaluate_packed_weight_if_large(layout_transform(plain, source, target))
+        return self.packed_constant_cache[key]
 
     def _pack_recurrent_weights(self, call: Call) -> Expr:
         """Return a recurrent layer with its constant weights packed in blocks of units or of

@@ -219,7 +219,7 @@ class IntegerRegion:
     rescale: Callable[[IntegerRegion, QuantizedExpr, TensorAffineType], Expr]
     table: QuantizedRule
     inside: set[Expr] = field(default_factory=set)
-    _known: dict[Expr, QuantizedExpr | IntegerRuleRefused] = field(default_factory=dict)
+    _converted_by_expr: dict[Expr, QuantizedExpr | IntegerRuleRefused] = field(default_factory=dict)
     _depth: int = 0
 
     def find_rule(self, node: Call) -> AbsorbRule | None:
@@ -239,10 +239,10 @@ class IntegerRegion:
         """Return integers that represent the value of `expr` exactly; raise IntegerRuleRefused if
         there are none.
         """
-        if expr not in self._known:
+        if expr not in self._converted_by_expr:
             for node in depth_first_post_order([expr], self._operands_without_known_integers):
                 self._cache_exact_integers(node)
-        outcome = self._known[expr]
+        outcome = self._converted_by_expr[expr]
         if isinstance(outcome, IntegerRuleRefused):
             raise outcome
         return outcome
@@ -252,15 +252,15 @@ class IntegerRegion:
         deep recursion.
         """
         inside = node in self.inside and not is_op_call(node, "qnn.dequantize")
-        return [c for c in children(node) if c in self.inside and c not in self._known] if inside else []
+        return [c for c in children(node) if c in self.inside and c not in self._converted_by_expr] if inside else []
 
     def _cache_exact_integers(self, node: Expr) -> None:
-        if node in self._known:
+        if node in self._converted_by_expr:
             return
         try:
-            self._known[node] = self._compute_exact_integers(node)
+            self._converted_by_expr[node] = self._compute_exact_integers(node)
         except IntegerRuleRefused as refused:
-            self._known[node] = refused.attributed_to_node_unless_to_call(node)
+            self._converted_by_expr[node] = refused.attributed_to_node_unless_to_call(node)
 
     def dequantize_value(self, quantized: QuantizedExpr) -> Expr:
         """Return qnn.dequantize of a quantized value, and record that its integers represent the
@@ -268,7 +268,7 @@ class IntegerRegion:
         """
         ty = quantized.affine_type
         call = call_qnn_op("dequantize", quantized.expr, *scale_and_zero_point(ty), axis=ty.axis)
-        self._known[call] = quantized
+        self._converted_by_expr[call] = quantized
         self.inside.add(call)
         return call
 

@@ -155,7 +155,7 @@ class _Estimate:
 
     target: Target
     ctx: PassContext
-    known: dict[tuple[Attrs, tuple[Any, ...]], float] = field(default_factory=dict)
+    cycles_cache: dict[tuple[Attrs, tuple[Any, ...]], float] = field(default_factory=dict)
 
     def estimate_cycles(self, function: Function) -> float:
         """Return the cycles of convolutions and layout transforms; other operators take equally
@@ -183,9 +183,9 @@ class _Estimate:
         packed = pack_convolution_weight(node, attrs, self.target)
         types = [tensor_type_of(arg) for arg in packed.args]
         key = (packed.attrs, tuple((t.static_shape, t.dtype) for t in types))
-        if key not in self.known:
-            self.known[key] = self._best_tiling_cycles(packed.attrs, types)
-        return self.known[key]
+        if key not in self.cycles_cache:
+            self.cycles_cache[key] = self._best_tiling_cycles(packed.attrs, types)
+        return self.cycles_cache[key]
 
     def _best_tiling_cycles(self, attrs: Attrs, types: list[TensorType]) -> float:
         data, weight = (te.placeholder(t.static_shape, t.dtype, "x", finite=True) for t in types)

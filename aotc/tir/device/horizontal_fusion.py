@@ -71,7 +71,7 @@ class _FusedSchedule:
     sizes   for each step, the number of original steps in it
     uses    for each storage, the accesses: first element, end, index of the step, and True for a
             write
-    known   fused kernels by the two kernels and their common inputs; None if the verifier does not
+    fused_kernel_cache   fused kernels by the two kernels and their common inputs; None if the verifier does not
             accept the fused kernel
     """
 
@@ -80,7 +80,7 @@ class _FusedSchedule:
     steps: list[Step] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     uses: dict[Storage, list[tuple[int, int, int, bool]]] = field(default_factory=dict)
-    known: dict[tuple[Kernel, Kernel, _SharedInputIndices], Kernel | None] = field(default_factory=dict)
+    fused_kernel_cache: dict[tuple[Kernel, Kernel, _SharedInputIndices], Kernel | None] = field(default_factory=dict)
 
     def append_or_fuse_step(self, step: Step) -> None:
         """Add a launch: fuse it with the latest possible launch that comes after all launches it
@@ -135,11 +135,11 @@ class _FusedSchedule:
         )
         common = tuple(places.index(place) if place in places else None for place in b_places)
         key = a.kernel, b.kernel, common
-        if key not in self.known:
+        if key not in self.fused_kernel_cache:
             fused_kernel = fuse_independent_kernels(*key)
             fits = aligned_shared_memory_bytes(fused_kernel.shared) <= self.gpu.shared_bytes
-            self.known[key] = fused_kernel if fits and is_proven_race_free(fused_kernel) else None
-        kernel = self.known[key]
+            self.fused_kernel_cache[key] = fused_kernel if fits and is_proven_race_free(fused_kernel) else None
+        kernel = self.fused_kernel_cache[key]
         if kernel is None:
             return None
         inputs = (*a.inputs, *(view for view, k in zip(b.inputs, common, strict=True) if k is None))

@@ -59,12 +59,12 @@ class TransposingLoads:
     """Loads that run along another axis than the stores of a loop nest.
 
     loop    the loop along whose iterations the loads are contiguous
-    last    the loop along whose iterations the stores are contiguous
+    innermost_loop    the loop along whose iterations the stores are contiguous
     reads   the loads, with their indices as expressions of the loop variables
     """
 
     loop: For
-    last: For
+    innermost_loop: For
     reads: Mapping[Load, Expr]
 
     @staticmethod
@@ -109,7 +109,7 @@ class TransposingLoads:
         `outer_loops` are the loops around the tiles.
         """
         thread = Var("lane")
-        tiles = {loop: Var(f"{loop.var.name}_tile") for loop in (self.loop, self.last)}
+        tiles = {loop: Var(f"{loop.var.name}_tile") for loop in (self.loop, self.innermost_loop)}
         shared = {load: Buffer("tile", load.dtype, _TILE_SIDE * (_TILE_SIDE + 1), "shared", 16) for load in self.reads}
 
         def loop_over_tile_elements(var_of_loop: Mapping[For, Var], stmts: Sequence[Stmt]) -> For:
@@ -134,11 +134,11 @@ class TransposingLoads:
             """Return the index of an element within a transposed tile in shared memory, whose rows
             are padded by one element.
             """
-            row, column = (var_of_loop[loop] - tiles[loop] * _TILE_SIDE for loop in (self.last, self.loop))
+            row, column = (var_of_loop[loop] - tiles[loop] * _TILE_SIDE for loop in (self.innermost_loop, self.loop))
             return row * (_TILE_SIDE + 1) + column
 
-        ahead = {loop: Var(loop.var.name) for loop in (self.loop, self.last)}
-        loop_vars = {loop: loop.var for loop in (self.last, self.loop)}
+        ahead = {loop: Var(loop.var.name) for loop in (self.loop, self.innermost_loop)}
+        loop_vars = {loop: loop.var for loop in (self.innermost_loop, self.loop)}
         fresh = {loop.var: var for loop, var in ahead.items()}
         filled = [
             Store(shared[load], index_in_padded_tile(ahead), Load(load.buffer, substitute(index, fresh)))

@@ -131,9 +131,9 @@ def _coalesced_nests_for_transposing_loads(nest: ParallelNest, gpu: Gpu) -> list
             tuple(loop for loop in nest.loops if loop is not transposing_loads.loop), Block([serial_loop])
         )
         return [new_nest] if new_nest.iteration_count >= gpu.processors * gpu.warp else []
-    if constant_trip_count(transposing_loads.last) < MIN_TILED_AXIS_EXTENT:
+    if constant_trip_count(transposing_loads.innermost_loop) < MIN_TILED_AXIS_EXTENT:
         return []
-    outer = (loop for loop in nest.loops if loop not in (transposing_loads.loop, transposing_loads.last))
+    outer = (loop for loop in nest.loops if loop not in (transposing_loads.loop, transposing_loads.innermost_loop))
     new_nest = transposing_loads.nest_with_shared_memory_tiles(outer, nest.body, gpu.threads)
     fits = aligned_shared_memory_bytes(new_nest.shared) <= gpu.shared_bytes
     return [new_nest] if fits and new_nest.iteration_count >= gpu.processors // 2 else []

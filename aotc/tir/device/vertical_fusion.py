@@ -67,12 +67,12 @@ class VerticalFusion:
     """Fuses a small kernel into the launch of the matrix product whose result it reads.
 
     gpu     the device
-    known   results for pairs of kernels: group size, stride and fused kernel; None where fusion is
+    fused_kernel_cache   results for pairs of kernels: group size, stride and fused kernel; None where fusion is
             impossible
     """
 
     gpu: Gpu
-    known: dict[object, tuple[int, int, Kernel] | None] = field(default_factory=dict)
+    fused_kernel_cache: dict[object, tuple[int, int, Kernel] | None] = field(default_factory=dict)
 
     def fuse_consecutive_steps(self, a: Step, b: Step, second_with_launch_size: StepWithLaunchSize) -> Step | None:
         """Return one step (kernel call) that computes two consecutive steps; None if fusion is
@@ -89,7 +89,7 @@ class VerticalFusion:
         if level is None:
             return None
         key = a.kernel, b.kernel, tuple(_arguments_sharing_storage_with_view(a, view) for view in b.inputs)
-        if key not in self.known:
+        if key not in self.fused_kernel_cache:
             least = _total_statements_of_launch(b.kernel) // (
                 launch.block * _MAX_STATEMENTS_CHEAPER_THAN_LAUNCH * _MAX_TOTAL_WORK_SHRINK_FACTOR
             )
@@ -101,12 +101,12 @@ class VerticalFusion:
                 if candidate is not None and self.fits_device_and_is_proven_correct(candidate.build_fused_kernel())
             )
             proven_pair = next(right, None)
-            self.known[key] = (
+            self.fused_kernel_cache[key] = (
                 None
                 if proven_pair is None
                 else (proven_pair.size, proven_pair.stride, proven_pair.build_fused_kernel())
             )
-        if (way := self.known[key]) is None:
+        if (way := self.fused_kernel_cache[key]) is None:
             return None
         pair = self.pair_for_block_group(a, level, second_with_launch_size, *way[:2])
         return None if pair is None else pair.fused_kernel_call(way[2])

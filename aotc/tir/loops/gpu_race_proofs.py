@@ -79,20 +79,20 @@ class _DisjointAccessProof:
     buffer   the buffer
     loop     the loop over blocks or threads
     fixed    variables that have one value in all iterations
-    parts    groups of accesses already proven to be disjoint between iterations
+    access_groups    groups of accesses already proven to be disjoint between iterations
     """
 
     buffer: Buffer
     loop: For
     fixed: set[Var]
-    parts: list[list[LinearAccess]] = field(default_factory=list)
+    access_groups: list[list[LinearAccess]] = field(default_factory=list)
 
     def accesses_are_disjoint(self, stmt: Stmt, ranges: Ranges) -> bool:
         """Return True if no two iterations of the loop over blocks or threads access a common
         element of the buffer.
         """
         return self.stmt_accesses_are_disjoint(stmt, ranges, {}) and all(
-            loop_dependence.are_accesses_disjoint(a, b) for a, b in combinations(self.parts, 2)
+            loop_dependence.are_accesses_disjoint(a, b) for a, b in combinations(self.access_groups, 2)
         )
 
     def stmt_accesses_are_disjoint(self, stmt: Stmt, ranges: Ranges, counters: _CounterDefinitions) -> bool:
@@ -100,13 +100,13 @@ class _DisjointAccessProof:
         iteration only.
 
         `counters` maps each counter (see the class) to the expression that it is computed from. The
-        proven accesses are appended to `parts`.
+        proven accesses are appended to `access_groups`.
         """
         if self.buffer not in written_buffers(stmt) | read_buffers(stmt):
             return True
         low, high = ranges[self.loop.var]
         if low == high:  # only one iteration executes this statement
-            self.parts.append(self.accesses_in_stmt(stmt, ranges))
+            self.access_groups.append(self.accesses_in_stmt(stmt, ranges))
             return True
         guarded = _is_if_without_else(stmt)  # its condition limits the range of the addresses further
         if counters and not guarded and self.addresses_determine_iteration(stmt, ranges, counters):
@@ -172,12 +172,12 @@ class _DisjointAccessProof:
         """Return True if the addresses in a statement determine the counters (see the class), and
         these the iteration.
 
-        The accesses are then appended to `parts`.
+        The accesses are then appended to `access_groups`.
         """
         accesses = self.accesses_in_stmt(stmt, ranges)
         if not self.are_addresses_injective_in_iteration(accesses, ranges, counters):
             return False
-        self.parts.append(accesses)
+        self.access_groups.append(accesses)
         return True
 
     def are_addresses_injective_in_iteration(

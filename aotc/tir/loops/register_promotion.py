@@ -47,9 +47,9 @@ def promote_scratch_to_registers(stmt: Stmt, max_registers: int) -> Stmt:
 
 @frozen
 class _RegisterPromoter:
-    """Promotes scratch arrays to registers, at most `most` vector registers per array."""
+    """Promotes scratch arrays to registers, at most `max_registers` vector registers per array."""
 
-    most: int
+    max_registers: int
 
     def promote_scratch_arrays_in_stmt(self, stmt: Stmt) -> Stmt:
         """Return a statement with the scratch arrays of all loops in it promoted, outer loops
@@ -109,12 +109,12 @@ class _RegisterPromoter:
         return fitting_stmts[:last]
 
     def fits_in_registers(self, stmts: Sequence[Stmt], buffer: Buffer) -> bool:
-        """Return True if the accesses to the buffer are to at most `most` vectors that do not
+        """Return True if the accesses to the buffer are to at most `max_registers` vectors that do not
         overlap.
         """
         places = sorted({p for s in stmts for p in _vectors_accessed_at_constant_indices(s, buffer)})
         disjoint = all(first + lanes <= after for (first, lanes), (after, _) in pairwise(places))
-        return disjoint and 0 < len(places) <= self.most and all(lanes > 1 for _, lanes in places)
+        return disjoint and 0 < len(places) <= self.max_registers and all(lanes > 1 for _, lanes in places)
 
     def unroll_until_constant_indices(self, stmt: Stmt, buffer: Buffer) -> Stmt | None:
         """Return a statement with its loops unrolled until every index into the buffer is a
@@ -129,7 +129,7 @@ class _RegisterPromoter:
                     return rebuild_stmt(stmt, lambda _: body)
                 values = constant_loop_range(stmt)
                 size = sum(1 for _ in all_exprs_in_stmt(stmt.body))
-                if not 0 < len(values) <= self.most or len(values) * size > _MAX_UNROLLED_NODES:
+                if not 0 < len(values) <= self.max_registers or len(values) * size > _MAX_UNROLLED_NODES:
                     return None
                 copies = (simplify_stmt(copy, {}) for copy in unrolled_iterations(stmt))
                 return self.unroll_until_constant_indices(Block(copies), buffer)

@@ -43,11 +43,11 @@ MIN_PAIRS_FOR_SWEEP_ONLY: Final = 1 << 20
 
 @frozen
 class LiveBlock:
-    """Block of `size` bytes that is live from step `first` to step `last`, both included."""
+    """Block of `size` bytes that is live from step `first_step` to step `last_step`, both included."""
 
     size: int
-    first: int
-    last: int
+    first_step: int
+    last_step: int
 
 
 @frozen
@@ -81,7 +81,7 @@ def arena_size_lower_bound(blocks: Sequence[LiveBlock], align: int, overlaps: Al
     most = live = saved = 0
     step = -1
     for k, over in _blocks_by_start_with_ended_blocks(blocks):
-        saved, step = (saved if blocks[k].first == step else 0), blocks[k].first
+        saved, step = (saved if blocks[k].first_step == step else 0), blocks[k].first_step
         size = align_up(blocks[k].size, align)
         saved += min(twice.get(k, 0), size)
         live += size - sum(align_up(blocks[j].size, align) for j in over)
@@ -102,12 +102,12 @@ def _blocks_by_start_with_ended_blocks(blocks: Sequence[LiveBlock]) -> Iterator[
     ended by then.
     """
     live: list[tuple[int, int]] = []  # last step, block
-    for k in sorted(range(len(blocks)), key=lambda k: blocks[k].first):
+    for k in sorted(range(len(blocks)), key=lambda k: blocks[k].first_step):
         over: list[int] = []
-        while live and live[0][0] < blocks[k].first:
+        while live and live[0][0] < blocks[k].first_step:
             over.append(heapq.heappop(live)[1])
         yield k, over
-        heapq.heappush(live, (blocks[k].last, k))
+        heapq.heappush(live, (blocks[k].last_step, k))
 
 
 def _overlapping_lifetime_pair_count(blocks: Sequence[LiveBlock]) -> int:
@@ -218,11 +218,11 @@ class _ArenaPacker:
         conflict = [sum(sizes[j] for j in near) for near in self.neighbors]
         keys: list[Callable[[int], tuple[int, ...]]] = [
             lambda k: (-sizes[k], -len(self.neighbors[k]), k),
-            lambda k: (-sizes[k] * (blocks[k].last - blocks[k].first + 1), k),
+            lambda k: (-sizes[k] * (blocks[k].last_step - blocks[k].first_step + 1), k),
             lambda k: (-conflict[k] - sizes[k], k),
-            lambda k: (blocks[k].first, -sizes[k], k),
-            lambda k: (-blocks[k].last, -sizes[k], k),
-            lambda k: (blocks[k].first - blocks[k].last, -sizes[k], k),
+            lambda k: (blocks[k].first_step, -sizes[k], k),
+            lambda k: (-blocks[k].last_step, -sizes[k], k),
+            lambda k: (blocks[k].first_step - blocks[k].last_step, -sizes[k], k),
         ]
         return [sorted(range(len(blocks)), key=key) for key in keys]
 

@@ -54,7 +54,9 @@ def memory_use_of_steps(program: Program) -> tuple[StepMemoryUse, ...]:
     lives, align = lifetimes_of_memory_owners(program), program.plan.align
     uses: list[StepMemoryUse] = []
     for k in range(len(program.steps)):
-        live = sorted((s for s, life in lives.items() if life.first <= k <= life.last), key=lambda s: -s.nbytes)
+        live = sorted(
+            (s for s, life in lives.items() if life.first_step <= k <= life.last_step), key=lambda s: -s.nbytes
+        )
         at = sorted((program.plan.offsets[s], align_up(s.nbytes, align)) for s in live)
         uses.append(StepMemoryUse(k, tuple(live), _bytes_covered_by_sorted_intervals(at)))
     return tuple(uses)

@@ -41,8 +41,8 @@ from aotc.tir.stmt import Kernel, map_exprs, memoized_kernel
 class Lifetime:
     """Lifetime of a temporary: the steps from its first write to its last read."""
 
-    first: int
-    last: int
+    first_step: int
+    last_step: int
 
 
 def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
@@ -55,14 +55,16 @@ def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
     for k, step in enumerate(program.steps):
         for view in step.args:
             if view.storage.kind == "temp":
-                lives.setdefault(view.storage, Lifetime(k, k)).last = k
+                lives.setdefault(view.storage, Lifetime(k, k)).last_step = k
         counters = buffers_of_last_block_counters(step.kernel)
         counts |= {v.storage for b, v in zip(step.kernel.params, step.args, strict=True) if b in counters}
     last = len(program.steps) - 1
     for storage, place_of in program.resident.items():
         # callers fill all inputs before a run, and read all outputs after it
         lives[place_of] = (
-            Lifetime(0, lives[place_of].last) if storage.kind == "input" else Lifetime(lives[place_of].first, last)
+            Lifetime(0, lives[place_of].last_step)
+            if storage.kind == "input"
+            else Lifetime(lives[place_of].first_step, last)
         )
     return {s: Lifetime(0, last) if s in counts else life for s, life in lives.items()}
 
@@ -85,7 +87,9 @@ def _output_input_pairs_sharable_in_place(
             both_temp
             and whole
             and once
-            and lifetime_of_storage[source.storage].last == step_number == lifetime_of_storage[out.storage].first
+            and lifetime_of_storage[source.storage].last_step
+            == step_number
+            == lifetime_of_storage[out.storage].first_step
         ):
             pairs.append((out_index, in_index))
     return pairs
@@ -209,15 +213,15 @@ def _can_output_overwrite_dying_input(
     if out.storage in program.homes or home is out.storage or home.nbytes != early.storage.nbytes:
         return False
     once = all(sum(v.storage is s for v in step.args) == 1 for s in (out.storage, early.storage))
-    return once and lifetime_of[home].last == step_number == lifetime_of[out.storage].first
+    return once and lifetime_of[home].last_step == step_number == lifetime_of[out.storage].first_step
 
 
 def lifetimes_of_memory_owners(program: Program) -> dict[Storage, Lifetime]:
     """Return the temporaries that own memory and their lifetimes, extended by in-place results."""
     lifetimes: dict[Storage, Lifetime] = {}
     for storage, life in lifetimes_of_temporaries(program).items():
-        group = lifetimes.setdefault(memory_owner(program, storage), Lifetime(life.first, life.last))
-        group.first, group.last = min(group.first, life.first), max(group.last, life.last)
+        group = lifetimes.setdefault(memory_owner(program, storage), Lifetime(life.first_step, life.last_step))
+        group.first_step, group.last_step = min(group.first_step, life.first_step), max(group.last_step, life.last_step)
     return lifetimes
 
 
@@ -248,7 +252,7 @@ def plan_memory(
     lifetimes = lifetimes_of_memory_owners(program)
     pairs = min_start_distances_of_overlap_pairs(program) if outputs_may_overlap_inputs else {}
     number = {storage: k for k, storage in enumerate(lifetimes)}
-    blocks = [LiveBlock(s.nbytes, life.first, life.last) for s, life in lifetimes.items()]
+    blocks = [LiveBlock(s.nbytes, life.first_step, life.last_step) for s, life in lifetimes.items()]
     near = {(number[a], number[b]): distance for (a, b), distance in pairs.items()}
     arrangement = place_blocks_in_arena(blocks, align, near)
     parts: tuple[ArenaPart, ...] = ()
@@ -317,7 +321,7 @@ def check_memory_plan(program: Program) -> None:
     """
     lifetimes, plan = lifetimes_of_memory_owners(program), program.plan
     allowed = _permitted_output_input_overlaps(program)
-    items = sorted(lifetimes, key=lambda s: lifetimes[s].first)
+    items = sorted(lifetimes, key=lambda s: lifetimes[s].first_step)
     for storage in lifetimes_of_temporaries(program):
         assert plan.offsets[storage] % plan.align == 0
         assert plan.offsets[storage] + storage.nbytes <= plan.peak
@@ -325,7 +329,7 @@ def check_memory_plan(program: Program) -> None:
         assert not plan.parts or at + storage.nbytes <= plan.parts[number].bytes, f"{storage.name} is in two memories"
     for index, a in enumerate(items):
         for b in items[index + 1 :]:
-            if lifetimes[b].first > lifetimes[a].last:
+            if lifetimes[b].first_step > lifetimes[a].last_step:
                 break
             low, high = sorted((a, b), key=lambda s: plan.offsets[s])
             disjoint = plan.offsets[low] + low.nbytes <= plan.offsets[high] or 0 in (a.nbytes, b.nbytes)

@@ -75,7 +75,7 @@ class MemoryEffects:
 
     kernel: Kernel
     private: set[Buffer] = field(default_factory=set)
-    _known: dict[object, ThreadSharedAccesses] = field(default_factory=dict)
+    _accesses_cache: dict[object, ThreadSharedAccesses] = field(default_factory=dict)
     _buffers: dict[Stmt, tuple[frozenset[Buffer], frozenset[Buffer]]] = field(default_factory=dict)
 
     def buffers_written_and_read(self, stmt: Stmt) -> tuple[frozenset[Buffer], frozenset[Buffer]]:
@@ -118,13 +118,13 @@ class MemoryEffects:
         around it.
         """
         key = (block_stmts_or_self(stmt), tuple(ranges.items()), frozenset(self.private))
-        if key not in self._known:
+        if key not in self._accesses_cache:
             reads: Accesses = {b: [] for b in self.buffers_written_and_read(stmt)[1] if not self.is_thread_local(b)}
             writes: Accesses = {b: [] for b in self.thread_shared_buffers_written(stmt)}
             collect_accesses(stmt, ranges, reads, stores=False)
             collect_accesses(stmt, ranges, writes, reads=False)
-            self._known[key] = ThreadSharedAccesses(reads, writes)
-        return self._known[key]
+            self._accesses_cache[key] = ThreadSharedAccesses(reads, writes)
+        return self._accesses_cache[key]
 
     def can_run_on_one_thread(self, stmts: Sequence[Stmt]) -> bool:
         """Return True if one thread alone may run the statements: no other statement uses registers

@@ -98,7 +98,7 @@ def _spread_params_over_memories(
     several = partial(spread_blocks_over_memories, blocks, weights, align=params.align)
     earlier: dict[str, int] = {}
     for last, room in free_bytes_by_memory.items():
-        left = room and room - params.behind
+        left = room and room - params.trailing_bytes
         parts: tuple[ArenaPart, ...] = ()
         if not room or left > 0:
             arrangement, parts = arrange_in_first_memory_or_spread(whole, earlier | {last: left}, several)

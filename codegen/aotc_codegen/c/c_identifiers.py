@@ -97,18 +97,18 @@ class UniqueIdentifiers:
 
     def __init__(self, taken: Iterable[str] = (), *, any_case: bool = False) -> None:
         self._key = str.upper if any_case else str
-        self._taken = {self._key(name) for name in taken}
+        self._used_identifiers = {self._key(name) for name in taken}
         # the last number appended to each base name; all smaller numbers are in use
-        self._last: dict[str, int] = {}
+        self._last_number_by_name: dict[str, int] = {}
 
     def unique_identifier(self, text: str, fallback: str = "tensor") -> str:
         """Return an identifier that resembles `text` and has not been returned before."""
         base = c_identifier_from_text(text, fallback)
-        number = self._last.get(self._key(base), 0)
+        number = self._last_number_by_name.get(self._key(base), 0)
         name = f"{base}_{number}" if number else base
-        while self._key(name) in self._taken:
+        while self._key(name) in self._used_identifiers:
             number += 1
             name = f"{base}_{number}"
-        self._taken.add(self._key(name))
-        self._last[self._key(base)] = number
+        self._used_identifiers.add(self._key(name))
+        self._last_number_by_name[self._key(base)] = number
         return name

@@ -56,12 +56,12 @@ class ExpressionOutliner:
 
     def __init__(self, body: Stmt) -> None:
         self._shapes: dict[int, ParameterizedExpression | None] = {}
-        self._kept = [s for s in walk_stmts(body) if isinstance(s, (Assign, Declare, Store))]
+        self._statements_with_values = [s for s in walk_stmts(body) if isinstance(s, (Assign, Declare, Store))]
         self._counts = Counter(shape.key for shape in self._parameterized_values_of_kept_stmts() if shape is not None)
         self._called: dict[str, ElementaryFunction] = {}
 
     def _parameterized_values_of_kept_stmts(self) -> Iterator[ParameterizedExpression | None]:
-        for stmt in self._kept:
+        for stmt in self._statements_with_values:
             yield self._shapes.setdefault(id(stmt.value), parameterize_long_vector_expression(stmt.value))
 
     def print_call_of_outlined_function(self, scope: PrintingScope, expr: Expr) -> str | None:

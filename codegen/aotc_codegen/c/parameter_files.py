@@ -51,7 +51,7 @@ class ParameterLayout:
     Equal constants are stored once.
 
     pieces   parts of the parameter file, in file order, each in one memory
-    behind   number of bytes that follow the parameters in the last piece
+    trailing_bytes   number of bytes that follow the parameters in the last piece
     homes    for each constant, the first constant that equals it and is stored for both
     """
 
@@ -64,7 +64,7 @@ class ParameterLayout:
         pieces: Sequence[ParameterFilePiece] = (ParameterFilePiece(),),
         behind: int = 0,
     ) -> None:
-        self.model, self.align, self.pieces, self.behind = model, align, pieces, behind
+        self.model, self.align, self.pieces, self.trailing_bytes = model, align, pieces, behind
         self.array_bytes = array_bytes
         self.offsets: dict[Storage, int] = {}
         self._pieces: dict[Storage, tuple[memoryview, bytes]] = {}

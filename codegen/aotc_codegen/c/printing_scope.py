@@ -44,7 +44,7 @@ class PrintingScope:
     """State of printing one kernel: names and ranges known so far, and the types and functions the
     text requires.
 
-    known       C names of variables and buffers
+    c_name_of       C names of variables and buffers
     ranges      value ranges of loop variables
     vectors     vector types in use: element type, number of lanes
     masks       bits per lane of the mask registers that hold bool vectors
@@ -57,7 +57,7 @@ class PrintingScope:
     helpers: HelperFunctions
     indices: IndexVariables
     names: UniqueIdentifiers
-    known: dict[tir.Var | tir.Buffer, str] = field(default_factory=dict)
+    c_name_of: dict[tir.Var | tir.Buffer, str] = field(default_factory=dict)
     ranges: dict[tir.Var, Interval] = field(default_factory=dict)
     vectors: dict[tuple[DType, int], None] = field(default_factory=dict)
     masks: dict[tir.Var, int] = field(default_factory=dict)
@@ -71,9 +71,9 @@ class PrintingScope:
 
     def c_name(self, item: tir.Var | tir.Buffer) -> str:
         """Return the C name of a variable or buffer; create the name at the first call."""
-        if item not in self.known:
-            self.known[item] = self.names.unique_identifier(item.name, "v")
-        return self.known[item]
+        if item not in self.c_name_of:
+            self.c_name_of[item] = self.names.unique_identifier(item.name, "v")
+        return self.c_name_of[item]
 
     def record_vector_type_and_return_c_name(self, dtype: DType, lanes: int) -> str:
         """Return the C name of a vector type, and record that the type must be defined."""
@@ -85,7 +85,7 @@ class PrintingScope:
         name.
         """
         view = self.bits.setdefault(buffer, replace(buffer, dtype=storage_dtype_of_narrow_float(buffer.dtype)))
-        self.known[view] = self.c_name(buffer)
+        self.c_name_of[view] = self.c_name(buffer)
         return view
 
     def record_function_and_return_c_name(

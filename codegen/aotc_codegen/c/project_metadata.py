@@ -46,7 +46,13 @@ def describe_compiled_program(
     """
     plan, lives = program.plan, lifetimes_of_temporaries(program)
     buffers = [
-        {"name": s.name, "offset": at, "bytes": s.nbytes, "first_step": lives[s].first, "last_step": lives[s].last}
+        {
+            "name": s.name,
+            "offset": at,
+            "bytes": s.nbytes,
+            "first_step": lives[s].first_step,
+            "last_step": lives[s].last_step,
+        }
         for s, at in plan.offsets.items()
     ]
     inputs, outputs = model_input_and_output_tensors(program)
@@ -92,7 +98,7 @@ def _memory_name_of_each_role(program: Program, target: Target, params: Paramete
     """
     used_bytes = {part.memory: part.bytes for part in program.plan.parts}
     known = {"arena": " and ".join(used_bytes), "parameters": " and ".join(piece.memory for piece in params.pieces)}
-    sizes = {"arena": program.plan.peak, "parameters": params.bytes + params.behind}
+    sizes = {"arena": program.plan.peak, "parameters": params.bytes + params.trailing_bytes}
     spaces = target.choose_memory_spaces({role: size for role, size in sizes.items() if not known[role]}, used_bytes)
     return known | {role: space.name for role, space in spaces.items()}
 

@@ -181,7 +181,7 @@ def _lstm_reference(
 class _LstmLoopBuilder:
     """Builds the statements of an LSTM layer.
 
-    how         the fixed-point arithmetic
+    arithmetic         the fixed-point arithmetic
     attributes  the attributes of the call
     shape       (time steps, batch, hidden units)
     inputs      the buffers of the arguments
@@ -189,7 +189,7 @@ class _LstmLoopBuilder:
     h, c        scratch buffers: hidden states and cell states of all sequences
     """
 
-    how: _FixedPointArithmetic
+    arithmetic: _FixedPointArithmetic
     attributes: QuantizedLSTMAttrs
     shape: tuple[int, int, int]
     inputs: list[Buffer]
@@ -226,7 +226,7 @@ class _LstmLoopBuilder:
             acc, self._load_scale_factor_of_gate(gate), lambda v: bind_to_new_register("scaled", v, stmts)
         )
         given = Load(x, row * (_GATE_COUNT * hidden) + place).astype("int32")
-        stmts.append(Store(self.gates, place, self.how.gate(given, h).astype("int16")))
+        stmts.append(Store(self.gates, place, self.arithmetic.gate(given, h).astype("int16")))
         return For(gate, _GATE_COUNT, forall(unit, hidden, Block(stmts)))
 
     def _build_lstm_cell_update(self, output_buffer: Buffer, row: Any, sequence: Any, unit: Any) -> Stmt:
@@ -241,7 +241,7 @@ class _LstmLoopBuilder:
         ]
         output = self._load_scale_factor_of_gate(as_expr(_GATE_COUNT))
         old = Load(self.c, here).astype("int32")
-        h, c = self.how.lstm_cell_step(self.attributes, sums, old, output, *curve)
+        h, c = self.arithmetic.lstm_cell_step(self.attributes, sums, old, output, *curve)
         out = bind_to_new_register("out", h.astype("int8"), stmts)
         stmts += [Store(self.c, here, c.astype("int16")), Store(self.h, here, out)]
         return Block((*stmts, Store(output_buffer, row * hidden + unit, out)))

@@ -226,7 +226,7 @@ class RecurrentLayerBuilder:
 
     x, bias, y    inputs, bias, outputs
     w, r          the weights of inputs and of states
-    first, last   states before the first step, and after the last one
+    initial_states, final_states   states before the first step, and after the last one
     extras        further inputs of the cell
     """
 
@@ -239,8 +239,8 @@ class RecurrentLayerBuilder:
         self.r = BlockedWeights(
             r, layer.hidden, layer.gate_parts_per_product_row, layer.elements_per_gate_part, layer.blocks[1]
         )
-        self.first, self.extras = rest[: layer.states], rest[layer.states :]
-        self.y, *self.last = outputs
+        self.initial_states, self.extras = rest[: layer.states], rest[layer.states :]
+        self.y, *self.final_states = outputs
 
 
 @frozen
@@ -326,7 +326,10 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
         """
         layer, plan = self.layer, self.plan
         last = self.blocks - 1
-        stmts = [copy_buffer_loop(source, state) for source, state in zip(self.first, self.last, strict=True)]
+        stmts = [
+            copy_buffer_loop(source, state)
+            for source, state in zip(self.initial_states, self.final_states, strict=True)
+        ]
         if plan.multiplies_next_block:
             stmts.append(self._multiply_inputs_of_time_block(as_expr(0)))
         block, s = Var("block"), Var("s")
@@ -463,7 +466,7 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
             _loop_kind_for_overlapping_last_tile(width, layer.elements_per_gate_part),
             -(-layer.elements_per_gate_part // width),
         )
-        before = copy_buffer_loop(self.last[0], self.before)
+        before = copy_buffer_loop(self.final_states[0], self.before)
         if layer.by_columns:  # the columns of a tile belong to different units
             cell = forall(
                 b, layer.batch, self._update_states_of_units(time_block, step, b, as_expr(0), as_expr(layer.hidden))
@@ -536,12 +539,12 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
         if self._are_product_rows_longer_than_bias:
             xs = [x + Load(self.bias, part) for x, part in zip(xs, parts, strict=True)]
         hs = [Load(self.gates, sequence * layer.padded_columns_per_product_row + part) for part in parts]
-        old = [Load(state, here) for state in (self.before, *self.last[1:])]
+        old = [Load(state, here) for state in (self.before, *self.final_states[1:])]
         stmts = list[Stmt]()
         new_values = layer.cell(xs, hs, old, [Load(e, unit) for e in self.extras])
         new = [bind_to_new_register("state", value, stmts) for value in new_values]
         place = self._sequence_position_of_step(time_block * self.plan.block + step) * (layer.batch * layer.hidden)
-        stores = [Store(state, here, var) for state, var in zip(self.last, new, strict=True)]
+        stores = [Store(state, here, var) for state, var in zip(self.final_states, new, strict=True)]
         body = Block((*stmts, Store(self.y, place + here, new[0]), *stores))
         return forall(i, unit_count, body)
 

@@ -112,7 +112,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
     ) -> None:
         super().__init__(plan.layer, inputs, outputs)
         self.plan = plan
-        self.products, self.kept, self.fetched, *rest = scratch
+        self.products, self.scratch_buffers, self.fetched, *rest = scratch
         self.inputs, self.gates, *self.states = rest
         self.block, self.thread = Var("b"), Var("t")
 
@@ -142,13 +142,13 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
     def load_initial_states(self, unit: Expr) -> list[Stmt]:
         """Return stores that copy a unit's initial recurrent states to shared memory."""
         here = self.state_address_of_hidden_unit(unit)
-        pairs = zip(self.states, self.first, strict=True)
+        pairs = zip(self.states, self.initial_states, strict=True)
         return [Store(to, unit, Load(b, here)) for to, b in pairs]
 
     def store_last_states(self, unit: Expr) -> list[Stmt]:
         """Return stores that copy a unit's last recurrent states from shared memory to the results."""
         here = self.state_address_of_hidden_unit(unit)
-        pairs = zip(self.last, self.states, strict=True)
+        pairs = zip(self.final_states, self.states, strict=True)
         return [Store(to, here, Load(b, unit)) for to, b in pairs]
 
     # --- addresses
@@ -210,7 +210,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         registers for all time steps.
         """
         k, size = Var("k"), self.plan.register_rows
-        store = Store(self.kept, iteration * size + k, self.load_recurrent_weight(k, column))
+        store = Store(self.scratch_buffers, iteration * size + k, self.load_recurrent_weight(k, column))
         return [For(k, size, store)] if size else []
 
     def input_or_output_row_of_time_step(self, step: Expr) -> Expr:
@@ -236,7 +236,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         place = self.input_or_output_row_of_time_step(step) * layer.padded_columns_per_product_row + column
         stmts: list[Stmt] = [Declare(x, Load(self.products, place)), Declare(acc, const(0, dtype))]
         if size:
-            weight = Load(self.kept, iteration * size + k)
+            weight = Load(self.scratch_buffers, iteration * size + k)
             stmts.append(For(k, size, accumulate_product(k, weight)))
         if left:
             row = size + group * _ROWS_LOADED_TOGETHER

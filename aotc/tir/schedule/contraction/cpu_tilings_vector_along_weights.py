@@ -78,7 +78,7 @@ def tilings_vectorized_along_weights(request: TilingRequest) -> Iterator[TilingC
 
 @frozen(eq=False)
 class _TileAttempt:
-    """A tile of `vectors` vectors of `lanes` elements along `axis` of the weights; `along` as in
+    """A tile of `vectors` vectors of `lanes` elements along `axis` of the weights; `is_vector_along_weights` as in
     Product.
     """
 
@@ -87,7 +87,7 @@ class _TileAttempt:
     vectors: int
     lanes: int
     split: ChannelSplit
-    along: bool
+    is_vector_along_weights: bool
 
 
 def _tiling_for_weight_vectors(request: TilingRequest, axis: te.Axis, vectors: int, lanes: int) -> TilingCandidate:
@@ -121,9 +121,9 @@ def _preferred_tiling_for_tile_size(attempt: _TileAttempt) -> TilingCandidate | 
     Tried in order: the data itself in tiles of several image rows; if their borders take too much
     code, tiles of one row, or a padded copy of the data, whichever is cheaper.
     """
-    ready = attempt.along or _is_data_broadcastable_in_place(attempt.req, attempt.split)
+    ready = attempt.is_vector_along_weights or _is_data_broadcastable_in_place(attempt.req, attempt.split)
     direct_tiling = _build_tiling_of_data_or_padded_copy(attempt, None) if ready else None
-    if attempt.along:
+    if attempt.is_vector_along_weights:
         return _cheaper_of_direct_and_padded_tiling(
             attempt, direct_tiling or _build_tiling_of_data_or_padded_copy(attempt, None, tiles_rows=False)
         )
@@ -193,7 +193,7 @@ def _padded_data_copy(attempt: _TileAttempt) -> StagedOperand:
     req, split = attempt.req, attempt.split
     req.require_finite_weights_if_padded(split.a)
     inner, vector = req.output_axis_vars_of_data_only | req.reduction_axis_vars, req.group
-    if attempt.along:
+    if attempt.is_vector_along_weights:
         inner, vector = inner | {split.lane}, split.lane
     how = {} if vector is None else {"vector": vector}
     return req.operand_scratch_copy("padded", req.a, split.a, split, inner=inner, fill=req.contraction.fill, **how)
@@ -225,7 +225,7 @@ def _build_tiling_of_data_or_padded_copy(
         return None
     if taps and req.must_sum_floats_in_reduction_order:
         before = list(req.contraction.reduce_axes[: req.contraction.reduce_axes.index(taps[-1]) + 1])
-        if len(before) > len(taps) and not attempt.along:
+        if len(before) > len(taps) and not attempt.is_vector_along_weights:
             return None
         taps = before
     panel = _pack_weights_into_panel(attempt, math.prod(n for _, n in pixels.axes))
@@ -236,7 +236,9 @@ def _build_tiling_of_data_or_padded_copy(
     group = req.contraction.group if req.group else 1
     tiling = RegisterTiling(
         _order_tile_loops(attempt, _split_data_axes_into_tiles(pixels, tiles, borders, taps), panel, padded_copy),
-        MultiplyAddStep(x, y, req.contraction.dtype, attempt.lanes, attempt.along, req.contraction.fill, group),
+        MultiplyAddStep(
+            x, y, req.contraction.dtype, attempt.lanes, attempt.is_vector_along_weights, req.contraction.fill, group
+        ),
         ReductionLoops(
             (),
             (),
@@ -265,7 +267,7 @@ def _register_tile_sizes(attempt: _TileAttempt, pixels: FusedDataAxes, tiles_row
         return {}
     column, extent = wide[-1]
     sizes = {column: min(budget, extent)}
-    if attempt.along and len(wide) > 1:
+    if attempt.is_vector_along_weights and len(wide) > 1:
         fitting = (
             n
             for n in range(sizes[column], MIN_NARROWED_TILE_COLUMNS, -1)
@@ -297,9 +299,13 @@ def _pack_weights_into_panel(attempt: _TileAttempt, rows: int) -> StagedOperand 
         if attempt.lanes > 1 and not contiguous:
             raise Irregular("packed weights that are not contiguous")
         return None
-    if contiguous and (rows < MIN_ROWS_TO_PACK_WEIGHTS or attempt.along) and attempt.axis[1] >= attempt.lanes:
+    if (
+        contiguous
+        and (rows < MIN_ROWS_TO_PACK_WEIGHTS or attempt.is_vector_along_weights)
+        and attempt.axis[1] >= attempt.lanes
+    ):
         return None
-    if attempt.along:
+    if attempt.is_vector_along_weights:
         raise Irregular("weights that do not lie as the data does")
     inner = {split.lane} | req.reduction_axis_vars
     return req.operand_scratch_copy("panel", req.b, split.b, split, inner=inner, vector=split.lane, clipped=True)
@@ -336,7 +342,7 @@ def _order_tile_loops(
     whole, merge = bool(req.contraction.block) or panel is not None, var is not req.contraction.axes[-1][0]
     segments = tile_segments.tiles_of_vectors(extent, attempt.vectors, attempt.lanes, whole, merge)
     lane = TileAxis(var, extent, segments, "x", attempt.lanes, attempt.split.tile_and_lane_vars_and_size)
-    if attempt.along and padded_copy is None and len(data_axes) > 1:
+    if attempt.is_vector_along_weights and padded_copy is None and len(data_axes) > 1:
         return [
             *req.output_axes_outside_of_tile(attempt.axis),
             *data_axes[:-2],

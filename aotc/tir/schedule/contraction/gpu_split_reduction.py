@@ -100,7 +100,7 @@ class _SplitReductionBlock:
     spread                 distances of the threads of a warp that split one sum
     first                  the first column of the block
     acc                    accumulators of a thread
-    parts                  sums of warps, in shared memory
+    partial_sums                  sums of warps, in shared memory
     """
 
     c: te.Contraction
@@ -113,7 +113,7 @@ class _SplitReductionBlock:
     spread: Sequence[int]
     first: Expr
     acc: Buffer
-    parts: Buffer
+    partial_sums: Buffer
 
     @property
     def threads_of_warp_per_sum(self) -> int:
@@ -154,7 +154,7 @@ class _SplitReductionBlock:
         place = (
             reduction_thread // self.threads_of_warp_per_sum * self.thin.exclusive_output_point_count + row
         ) * self.wide + column_thread
-        keep = Store(self.parts, place, total)
+        keep = Store(self.partial_sums, place, total)
         stmts.append(If((reduction_thread % self.threads_of_warp_per_sum).equal(0), keep) if self.spread else keep)
         return loop_nest([(row, self.thin.exclusive_output_point_count)], Block(stmts))
 
@@ -164,14 +164,14 @@ class _SplitReductionBlock:
         """
         turn, element, other, row, column = (Var(name) for name in ("turn", "element", "other", "row", "column"))
         total, results = Var("total", self.c.dtype), self.thin.exclusive_output_point_count * self.wide
-        add = Assign(total, total + Load(self.parts, other * results + element))
+        add = Assign(total, total + Load(self.partial_sums, other * results + element))
         names = {
             **self.names,
             **axis_values_at_row_major_number(self.thin.axes, row),
             **axis_values_at_row_major_number(self.long.axes, column),
         }
         place = tuple(substitute(place, names) for place in output_indices)
-        sums = Declare(total, Load(self.parts, element))
+        sums = Declare(total, Load(self.partial_sums, element))
         add_loop = For(other, self.deep // self.threads_of_warp_per_sum, add, begin=1)
         tests = [
             *self.long.in_bounds_condition_if_needed(column, self.wide),

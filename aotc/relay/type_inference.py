@@ -169,7 +169,9 @@ class _ExpressionInference:
                 stack.extend(zip(target.fields, target_type.fields, strict=False))
 
     def require_inferred_types(self, nodes: Sequence[Expr]) -> list[Type]:
-        """Return the inferred types of nodes; raise _Unsettled if one has failed or is unknown."""
+        """Return the inferred types of nodes; raise _TypeNotInferred if a type has failed or
+        is unknown.
+        """
         known = [self.inferred_type(n) for n in nodes]
         if _FAILED_TYPE in known:
             raise _TypeNotInferred(_FAILED_TYPE)
@@ -385,8 +387,8 @@ def _infer_reference_write(inference: _ExpressionInference, node: RefWrite) -> T
     return TupleType(())
 
 
-#: Type rule of each kind of node, from the types of its children; None or _Unsettled while these
-#: are not known.
+#: Type rule of each kind of node, from the types of its children; a rule returns None
+#: or raises _TypeNotInferred while these are not known.
 _TYPE_RULE_BY_NODE_KIND: Final[Mapping[str, Callable[[_ExpressionInference, Any], InferredType]]] = MappingProxyType(
     {
         "var": lambda _, node: node.annotation,

@@ -181,7 +181,8 @@ def free_vars(expr: Expr) -> list[Var]:
 
 
 def map_children(node: Expr, rewrite_child: Callable[[Expr], Expr]) -> Expr:
-    """Return `node` with each child c replaced by new(c); the same object if no child changed.
+    """Return `node` with each child replaced by the result of `rewrite_child` for it; return the
+    same object if no child changed.
 
     A changed node keeps its span and its checked type: a rewrite that changes types must run type
     inference.

@@ -302,8 +302,8 @@ class VirtualMachine:
     exe      the program
     device   device to run on; None: the CPU
 
-    Several threads may call `invoke`; inputs set by `set_input` and results of
-    `call_compiled_kernel` are stored per machine.
+    Several threads may call `invoke`; inputs set by `set_input` and the result
+    of `run` are stored per machine.
     """
 
     def __init__(self, exe: Executable, device: Device | None = None) -> None:
@@ -337,9 +337,7 @@ class VirtualMachine:
         return self._result
 
     def get_outputs(self) -> list[Any]:
-        """Return the results of the last `call_compiled_kernel` as a list, with one entry per field
-        of a tuple.
-        """
+        """Return the result of the last `run` as a list, with one entry per field of a tuple."""
         return list(self._result) if isinstance(self._result, tuple) else [self._result]
 
     def execute_function(self, function: VMFunction, args: Sequence[Value]) -> Value:

@@ -182,7 +182,9 @@ FOUR          : "+r"(to), "+l"(data), "+l"(weights)
 
 
 def _requantize_c_function(rounds_twice: bool) -> str:
-    """Return the assembly of requantization, which rounds as `scale_twice` or `scale_once`."""
+    """Return the C function of requantization, written in assembly for MVE: it rounds as the
+    operator `scale_twice` if `rounds_twice` is True, else as `scale_once`.
+    """
     high = ("vqrdmulh.s32 q0, q0, q1", "vshr.s32 q1, q0, #31", "vadd.i32 q0, q0, q1") if rounds_twice else ()
     text = (
         *("vdup.32 q2, %[low]", "vdup.32 q3, %[high]"),

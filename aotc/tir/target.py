@@ -533,7 +533,7 @@ _MICROCONTROLLERS: Final = (CORTEX_M0PLUS, CORTEX_M4, CORTEX_M7, CORTEX_M33, COR
 
 def target_with_fixed_summation_order(target: Target) -> Target:
     """Return a variant of a target whose kernels give bit-identical results on all machines: the
-    results of `target_with_fixed_summation_order(C)`.
+    results that the target `C` gives with this function.
 
     Products are rounded before they are added, and sums have one order (`ordered`). The limits that
     decide which values are recomputed instead of stored are those of `C`, since they also decide

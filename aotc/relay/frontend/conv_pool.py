@@ -141,8 +141,8 @@ def build_transposed_convolution(
     **attributes: Any,
 ) -> Expr:
     """Build a transposed convolution; the weight is (input channels, output channels / groups,
-    *kernel), or in the layout that `kernel_layout` names. `terms` and `window_attributes` are those
-    of `build_convolution`.
+    *kernel), or in the layout that `kernel_layout` names. `terms` and `attributes` have the meaning
+    that they have in `build_convolution`.
     """
     place = attributes.get("kernel_layout", "IO").index("O")
     sizes = {"channels": g.shape(weight)[place] * groups, "kernel_size": window.kernel}

@@ -113,8 +113,8 @@ def _infer_unravel_index_type(_: Any, types: Types) -> Type:
 
 
 def coordinate_of_flat_position(flat_position: Any, shape: Sequence[Any], axis: int) -> Any:
-    """Return the coordinate along axis k of the flat position `flat_position` in a tensor of shape
-    `shape`.
+    """Return the coordinate along `axis` of the row-major position `flat_position` in a tensor of
+    shape `shape`.
 
     The coordinate along axis 0 is not wrapped, so positions past the end give coordinates past the
     extent.

@@ -502,7 +502,8 @@ def conv_operators_of_ranks_1_to_3(
                               None if unknown
     samples                   rows of samples by the number of axes
     supports_kernel_layout    predicate of kernel layouts in which the operator computes directly
-    facets                    fields of OpDef that are functions whose first parameter is n
+    facets                    fields of OpDef that are functions; their first parameter is the number of
+                              spatial axes n
     """
 
     def infer_missing_weight_type(spatial_rank: int, attrs: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:

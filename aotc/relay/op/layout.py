@@ -101,8 +101,8 @@ class Layout:
         )
 
     def primal_indices(self, indices: Sequence[Scalar]) -> dict[str, Scalar]:
-        """Return the index along each primal axis of the element at `indices_in_layout` in this
-        layout.
+        """Return the index along each primal axis of the element at position `indices` in
+        this layout.
         """
         outer = {letter: i for (letter, size), i in zip(self.axes, indices, strict=True) if not size}
         for (letter, size), i in zip(self.axes, indices, strict=True):

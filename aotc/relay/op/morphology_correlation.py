@@ -81,8 +81,8 @@ def _pixel_or_outside_value(
 def _window_reduction_op_functions(
     name: str, infer: Infer, combiner: str, window_sizes: Callable[..., Sequence[int]], term: Callable[..., Any]
 ) -> dict[str, Any]:
-    """Return `infer`, `reduce_windows_of_arrays` and `reduce_windows_of_tensors` of an operator
-    that reduces terms over windows.
+    """Return the OpDef fields `infer`, `reference` and `compute` of an operator that reduces terms
+    over windows, as a dictionary.
 
     combiner        "sum", "mean" or "max"
     window_sizes    (attributes, *arguments) -> the extents of the window's axes

@@ -144,7 +144,7 @@ def _get_valid_counts_reference(attrs: Any, data: Array) -> tuple[Array, ...]:
 
 
 def _column_of_rows(data: Expr, column: int) -> Expr:
-    """Return column k of the rows of data, without the column axis."""
+    """Return the column `column` of (batch, rows, columns) data, of shape (batch, rows)."""
     return gather.take(data, to_constant_of_dtype(column), axis=2)
 
 
@@ -358,7 +358,7 @@ def _compute_non_max_suppression(
         width_ = 1 if attrs.return_indices else width
         out = outputs[0]
         source = (place + maximum(row, 0)) * width_
-        slot = maximum(minimum(at, extent - 1), 0)  # `load_box_column`, clamped so that bounds can be proven
+        slot = maximum(minimum(at, extent - 1), 0)  # `at`, clamped so that bounds can be proven
         target = (place + slot) * width_ + k
         value = Load(inputs[1], source + k).astype(out.dtype)
         valid = row >= 0

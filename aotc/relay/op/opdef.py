@@ -47,7 +47,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 Scalar: TypeAlias = tir.Expr
 #: Position of an element: one scalar expression for each axis.
 Index: TypeAlias = "tuple[Scalar, ...]"
-#: Argument of `compute_every_element`: a tensor, or a tuple of tensors for a tuple argument.
+#: Argument of a `compute` function: a tensor, or a tuple of tensors for a tuple argument.
 TeArg: TypeAlias = "Tensor | tuple[Tensor, ...]"
 
 
@@ -80,8 +80,8 @@ Samples: TypeAlias = "Iterator[Sample]"
 class OpDef(Op):
     """An operator with its type rule, reference implementation, lowering and test samples.
 
-    element   (attrs, index, *arguments as te tensors) -> the result's element at `index`; defines
-              `compute_every_element`
+    element   (attrs, index, *arguments as te tensors) -> the result's element at `index`; `compute` is
+              derived from it
     compute   (attrs, *arguments as te tensors) -> tensor, or a tuple of tensors for a tuple result
     expand    (attrs, *argument expressions) -> an expression of other operators
     unblocked (attrs, *argument expressions) -> the call with unblocked layouts (NCHW, not NCHW8c), None if its
@@ -89,7 +89,7 @@ class OpDef(Op):
     axes      trailing rows of the axis map may be omitted: the arguments are then not iterated along any axis
     static    (attrs, argument expressions) -> a call of the operator that takes as attributes what are arguments
               here, None if they are not constants: for results whose shape depends on values.  Exactly one of
-              element, compute, expand and static is given, or `compute_every_element` for GPUs and `expand` for CPUs
+              element, compute, expand and static is given, or `compute` for GPUs and `expand` for CPUs
     samples   () -> samples, from which tests are generated
     view      True if the result is the first argument's memory in row-major order (reshape etc.)
 
@@ -173,7 +173,7 @@ def tensor_types_of_values(values: Iterable[Any]) -> list[TensorType]:
 
 
 def compute_from_element_function(name: str, infer: Infer, element: Callable[..., Scalar]) -> Callable[..., Tensor]:
-    """Return a `compute_every_element` function for a result whose elements are
+    """Return a `compute` function for a result whose elements are
     `element(attributes, index, *arguments)`.
     """
 

@@ -120,7 +120,9 @@ def _attention_mask_domain(factor: Expr, penalty_range: tuple[float, float]) -> 
 
 
 def _domain_before_scaling(call: Call, result_domain: ValueDomain, factor_range: tuple[float, float]) -> ValueDomain:
-    """Return the domain of x for which x times any factor between `ends` is in `result_domain`."""
+    """Return the domain of x for which x times any factor within `factor_range` is in
+    `result_domain`.
+    """
     least, most = factor_range
     if least == most:
         return value_domain_before_affine_map(

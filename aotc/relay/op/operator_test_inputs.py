@@ -57,7 +57,7 @@ _SPECIAL_INTEGERS: Final = (0, 1, 2, 3, -1, -2, 7, 100)
 
 
 def sample_accuracy(dtype: str, exact: bool = False) -> Accuracy:
-    """Return the tolerance of results computed in `dtype`; exact for integers and if `exact_sample`
+    """Return the tolerance of results computed in `dtype`: no difference for integers or if `exact`
     is True.
     """
     dt = DType(dtype)

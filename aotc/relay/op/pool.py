@@ -214,11 +214,12 @@ def _pool_result_extents(spatial_rank: int, a: MaxPoolAttrs, spatial_extents: Se
 def reduce_pool_windows(
     spatial_rank: int, attrs: Any, data: Tensor, windows: Sequence[Any], is_average: bool = False, name: str = ""
 ) -> te.Reduce:
-    """Return the reduction (maximum or sum) over windows that are the product of one part per
-    spatial axis.
+    """Return the reduction (maximum or sum) over windows that are the product of one window
+    per spatial axis.
 
-    A part describes an axis: `count` outputs with `size` taps each, tap k of output i at position
-    `tap_position(i, tap)`, counted if all conditions of `guard(i, tap)` hold.
+    Each element of `windows` describes an axis: `count` outputs with `size` taps each. Tap k of
+    output i reads position `tap_position(i, k)`, and is skipped unless all conditions of
+    `tap_in_bounds_conditions(i, k)` hold.
     """
     source, result = pool_axis_positions(spatial_rank, attrs)
     batch, channels, *_ = layout_to_canonical_order(data.shape, source)
@@ -263,8 +264,8 @@ def average_of_total(total: Scalar, count: Scalar | int) -> Scalar:
 #: Smallest number of taps for which max pooling runs axis by axis: k + k comparisons instead of k *
 #: k.
 MIN_TAPS_FOR_SEPARABLE_POOL: Final = 25
-#: Smallest number of taps for pooling axis by axis if rows have at least LONG columns; on shorter
-#: rows the loop overhead exceeds the savings.
+#: Smallest number of taps for pooling axis by axis if rows have at least MIN_LONG_ROW_COLUMNS
+#: columns; on shorter rows the loop overhead exceeds the savings.
 MIN_TAPS_FOR_SEPARABLE_LONG_ROWS: Final = 9
 MIN_LONG_ROW_COLUMNS: Final = 48
 

@@ -299,8 +299,8 @@ def _compute_resize(spatial_rank: int, a: ResizeAttrs, data: Tensor) -> Tensor:
 def _extrapolate_and_cast_result(
     a: ResizeAttrs, x: Tensor, dtype: DType, axes: Sequence[tuple[int, AxisMapping]]
 ) -> Tensor:
-    """Apply extrapolation and convert to the result's dtype: integers are truncated (see WHOLE) and
-    saturated.
+    """Apply extrapolation and convert to the result's dtype; integers are truncated (see
+    TRUNCATION_TOLERANCE) and saturated.
     """
     out = DType(a.out_dtype or dtype)
     crop = a.coordinate_transformation_mode == "tf_crop_and_resize"

@@ -175,7 +175,7 @@ def _require_integers_of_type(region: IntegerRegion, node: Call, arg: Expr, ty: 
 
 def _scale_axis_after_move(node: Call, ty: TensorAffineType) -> int:
     """Return the result axis along which the per-channel scales of a moved tensor lie; raise
-    Refused if there is none.
+    IntegerRuleRefused if there is none.
     """
     if ty.is_per_tensor:
         return ty.axis

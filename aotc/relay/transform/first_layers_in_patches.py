@@ -109,7 +109,7 @@ def _row_window_of_conv_or_pool(node: Call, axis: int) -> _RowWindow | None:
 
 
 def _as_chain_call(node: Expr, source: Expr, axis: int) -> _ChainCall | None:
-    """Return a node as the next call of a chain that ends at `data_argument`, or None if it cannot
+    """Return a node as the next call of a chain whose last value is `source`; None if the node cannot
     be computed in bands of rows.
     """
     types = [e.checked_type for e in (node, *node.args)] if isinstance(node, Call) else []

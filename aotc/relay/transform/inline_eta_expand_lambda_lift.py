@@ -124,8 +124,8 @@ def inline_function_body(function: Function, args: Sequence[Expr]) -> Expr:
 
 @dataclass(eq=False)
 class _Inliner(Mutator):
-    """Mutator that inlines calls: of the global functions for which `function_to_inline` returns
-    one, and of literals if `literal`.
+    """Mutator that inlines calls of the global functions for which `wanted` returns a function,
+    and calls of function literals if `literal` is True.
     """
 
     wanted: Callable[[str], Function | None]

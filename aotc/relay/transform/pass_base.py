@@ -141,8 +141,8 @@ def apply_to_fixpoint(change: Callable[[T], T], value: T) -> T:
 
 
 def rewrite_nodes(function: Function, rewrite: Callable[[Expr, Expr], Expr]) -> Function:
-    """Replace each node by rewrite_to_fixpoint(old node, node with rewritten operands); fused
-    functions are not changed.
+    """Replace each node by `rewrite(node, copy of the node with rewritten operands)`, in post
+    order; fused functions are not changed.
     """
     return require_function(rewrite_bottom_up(function, rewrite, is_not_primitive_function))
 

@@ -144,7 +144,7 @@ class QuantizedExpr:
 
 
 def call_qnn_op(name: str, *args: Expr, **attributes: Any) -> Call:
-    """Return a call of the operator `call_qnn_op.NAME` with these arguments and attributes."""
+    """Return a call of the operator `qnn.NAME` with these arguments and attributes."""
     op = get_op(f"qnn.{name}")
     return typed_op_call(op, args, op.attrs(**attributes))
 

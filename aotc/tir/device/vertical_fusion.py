@@ -331,8 +331,9 @@ class _FusedPair:
         )
 
     def renumber_blocks_by_group(self, block: Var, group: Var, body: Stmt) -> Block:
-        """Return `fused_thread_body` with GPU blocks renumbered so that the blocks of a group are
-        consecutive.
+        """Return `body`, with the block index that it reads computed from the index of the launched
+        GPU block: consecutive launched blocks form a group, whose block indices in `body` are
+        `stride` apart.
         """
         turn, number = Var("turn"), self.level.number
         digits = Declare(group, block // self.size), Declare(turn, block % self.size)

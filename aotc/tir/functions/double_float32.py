@@ -40,8 +40,8 @@ def evaluate_polynomial_by_horner(x: Expr, coefficients: str) -> Expr:
 
 
 def truncate_to_upper_12_bits(x: Expr) -> Expr:
-    """Return x truncated to its upper 12 bits; the remainder x - truncate_to_upper_12_bits(x) has
-    12 more bits.
+    """Return x truncated to its upper 12 bits; the remainder, x minus the result, has 12 more
+    bits.
     """
     return bits_to_float32(float32_to_bits(x) & 0xFFFFF000)
 

@@ -71,8 +71,8 @@ def exp_mantissa_and_exponent(head: Expr, tail: Expr | float = 0.0) -> tuple[Exp
 
 
 def power_of_2_from_low_bits(t: Expr, exponent_decrement: int = 0) -> Expr:
-    """Return 2^(n - less), which must be a normal number, where n is the integer in the low bits of
-    t.
+    """Return 2^(n - exponent_decrement), which must be a normal number, where n is the integer in the
+    low bits of t.
     """
     return bits_to_float64(
         (float64_to_bits(t) + (1023 - exponent_decrement - ROUND_TO_INTEGER_SHIFTER_BITS) % 2**64) << 52
@@ -205,7 +205,7 @@ def exponent_and_log_of_mantissa(head: Expr, tail: Expr | None = None) -> tuple[
 
 
 def log_as_pair(head: Expr, tail: Expr | None = None, exponent_addend: Expr | float = 0.0) -> FloatPair:
-    """Return log(head + tail) + more * log(2) as a sum of two floats."""
+    """Return log(head + tail) + exponent_addend * log(2) as a sum of two floats."""
     e, w = exponent_and_log_of_mantissa(head, tail)
     n = e + exponent_addend
     return add_double_doubles((n * LN2_HIGH, n * LN2_LOW), w)

@@ -196,13 +196,13 @@ def _bodies_of_loop_pieces(loop: For, piece_bounds: Sequence[int], ranges: Range
 
 
 def _expr_node_count(stmt: Stmt) -> int:
-    """Return the number of statements and expression nodes of a statement."""
+    """Return the number of expression nodes in a statement and its substatements."""
     return sum(1 for _ in all_exprs_in_stmt(stmt))
 
 
 def _node_count_outside_conditionals(loop: For) -> int:
-    """Return the number of nodes outside of conditional statements, which every piece would repeat;
-    0 without conditional statements.
+    """Return the number of expression nodes outside of conditional statements, which every piece
+    would repeat; 0 without conditional statements.
     """
     conditional = 0
     pending = [loop.body]

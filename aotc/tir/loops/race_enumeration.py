@@ -124,7 +124,7 @@ def _accessed_element_indices(access: _EnumeratedAccess, omitted_index_terms: Ma
     """Return the accessed elements, an array of shape (points, lanes), without the terms in
     `omitted_index_terms`.
 
-    Raise _Unknown if an address cannot be computed or there are too many elements.
+    Raise _UnknownValueError if an address cannot be computed or there are too many elements.
     """
     form = access.form.add_multiple(LinearForm(dict(omitted_index_terms)), -1)
     some = next(iter(access.points.values()))
@@ -137,8 +137,8 @@ def _accessed_element_indices(access: _EnumeratedAccess, omitted_index_terms: Ma
 
 
 def _evaluate_at_points(expr: Expr, points: LoopPoints) -> Any:
-    """Evaluate an expression at all points; raise _Unknown if it is not a function of the loop
-    variables alone.
+    """Evaluate an expression at all points; raise _UnknownValueError if it is not a function of
+    the loop variables alone.
     """
     match expr:
         case Var() if expr in points:
@@ -224,7 +224,7 @@ def _replace_register_by_value(register: Declare, following_stmts: Stmt) -> Stmt
     """Return the statements after the declaration of a register, with the register replaced by its
     value.
 
-    Raise _Unknown if the register is declared again.
+    Raise _UnknownValueError if the register is declared again.
     """
     if any(isinstance(s, Declare) and s.var is register.var for s in walk_stmts(following_stmts)):
         raise _UnknownValueError

@@ -109,8 +109,8 @@ class _RegisterPromoter:
         return fitting_stmts[:last]
 
     def fits_in_registers(self, stmts: Sequence[Stmt], buffer: Buffer) -> bool:
-        """Return True if the accesses to the buffer are to at most `max_registers` vectors that do not
-        overlap.
+        """Return True if the statements access the buffer as at most `max_registers` vectors, which
+        do not overlap.
         """
         places = sorted({p for s in stmts for p in _vectors_accessed_at_constant_indices(s, buffer)})
         disjoint = all(first + lanes <= after for (first, lanes), (after, _) in pairwise(places))

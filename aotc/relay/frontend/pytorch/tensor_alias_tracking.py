@@ -95,8 +95,8 @@ class Memory:
         self.views[name] = View(parent, view_function, is_certainly_view)
 
     def record_container_elements(self, name: str, parts: Sequence[str], in_order: bool) -> None:
-        """Record that the list, tuple or dictionary `name` holds the values
-        `container_element_names`, in this order or in an unknown one.
+        """Record that the list, tuple or dictionary `name` holds the values named
+        in `parts`: in this order if `in_order` is True, else in an unknown order.
         """
         if in_order:
             self.elements[name] = tuple(parts)

@@ -148,7 +148,7 @@ def fixed_point_logistic(x: Expr, integer_bits: int, word_bits: int = 31) -> Exp
 
 
 def fixed_point_tanh(x: Expr, integer_bits: int, word_bits: int = 31) -> Expr:
-    """Return fixed_point_tanh(x) as a fixed-point number without integer bits."""
+    """Return tanh(x) as a fixed-point number without integer bits."""
     size = g.negative(g.absolute(x))
     e = fixed_point_exp_of_negative(size, integer_bits + 1, word_bits)
     y = shift_left_saturated(

@@ -122,8 +122,8 @@ class IntegerArithmetic:
         return q.clip_and_cast(y, output.dtype)
 
     def requantize_sums(self, sums: Expr, ratio: Array, output: OutputQuantization, axis: int = -1) -> Expr:
-        """Multiply integers by `scale_ratio` (one number, or one number per element of `axis`) with
-        the interpreter's rounding, and convert them to the parameters `output`.
+        """Multiply integers by `ratio` (one number, or one number per element of `axis`) with the
+        interpreter's rounding, and convert them to the quantization parameters `output`.
         """
         if self.products == _TWICE_HALF_UP:
             return _requantize_rounding_half_up(sums, ratio, output, axis)

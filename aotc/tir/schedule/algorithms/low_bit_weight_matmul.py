@@ -242,8 +242,8 @@ class _RegisterTile:
     def _accumulate_weight_block(
         self, block: Expr, depth: int, sums: _AccumulatorGrid, weight_factors: Sequence[Expr]
     ) -> list[Stmt]:
-        """Return the statements that add the products of a block of weights to
-        `accumulate_all_weight_blocks`, each weight times its factor, if given.
+        """Return the statements that add the products of a block of weights to `sums`,
+        each weight times its factor, if factors are given.
         """
         stmts: list[Stmt] = []
         zeros: list[Expr] = [
@@ -266,7 +266,7 @@ class _RegisterTile:
         self, word: Expr, fields: int, zeros: Sequence[Expr], factors: Sequence[Expr], sums: _AccumulatorGrid
     ) -> list[Stmt]:
         """Return the statements that add the products of the weights in one word per column to
-        `accumulate_all_weight_blocks`.
+        `sums`.
         """
         stmts: list[Stmt] = []
         places = [

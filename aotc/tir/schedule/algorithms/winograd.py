@@ -5,7 +5,7 @@ and transformed back.
     for strip of tiles:
         for channel: split its rows by phase; V[6*6][channel][tile] = B^T d B
         M[6*6][tile][output channel] = V * U               # the contraction generator's
-        for tile, vector of output channels: A^T M A, to the stack, then each element to `store_product_element`
+        for tile, vector of output channels: A^T M A, to the stack, then each element to `store`
 
 A strip has as many rows of tiles (or as large a part of a row) as V and M fit in the second-level
 cache together. The columns are split by their remainder modulo the tile size, which makes element
@@ -49,7 +49,7 @@ def build_winograd(
     """Return the loop nest that computes a Winograd convolution `winograd` from the buffers of its
     operands.
 
-    `store_product_element(indices, value)` returns the statement that finishes an output element,
+    `store(indices, value)` returns the statement that finishes an output element,
     as in `build_contraction_nest`.
     """
     return _WinogradBuilder(winograd, data, weights, store, target).build_loop_nest()

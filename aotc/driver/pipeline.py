@@ -102,7 +102,7 @@ class Tilings(Protocol):
     """Chooses the tiling of a contraction (see `aotc.tir.schedule.contraction.tiling_choice`).
 
     Called with a `TilingSite`, returns a tiling, or None for the tiling with the least estimated
-    cost. Choosers with equal `sha256_of_parts` make equal choices.
+    cost. Choosers with equal `digest` make equal choices.
     """
 
     @property

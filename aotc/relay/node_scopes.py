@@ -104,7 +104,8 @@ class BlockAssignment:
     clauses of matches.
 
     home     the block of each node
-    inner    the new blocks of a function (one), an if (two), a match (one per clause), and with `lets_are_scopes` a let
+    inner    the new blocks of a function (one), an if (two), a match (one per clause), and a let if lets are
+             treated as scopes
     spread   nodes that are used in several blocks
     """
 

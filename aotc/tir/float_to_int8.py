@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instructions that round four float vectors to one int8 vector, with their semantics and C text.
 
-    quantize_uint8_x16(a, b, c, d, z)    # the elements of a, b, c, d as `quantize_uint8` makes them, one by one
+    quantize_uint8_x16(a, b, c, d, z)    # the elements of a, b, c, d rounded to int8, one by one
 
 Processors narrow int32 to int8 in two saturating steps of half the width; the zero point is added
 between them.

@@ -99,8 +99,8 @@ def run_kernel(kernel: Kernel, inputs: Sequence[Array], **how: Any) -> list[Arra
 
 @frozen
 class CompiledKernel:
-    """A kernel translated to a Python generator, which yields at barriers; `python_source` is its
-    Python text.
+    """A kernel translated to a Python generator, which yields at barriers; `source` is its Python
+    text.
     """
 
     kernel: Kernel

@@ -112,7 +112,7 @@ class Contraction(Tensor):
     and packed blocks).  Products with an index outside an operand are left out, which expresses
     zero padding; for integers with a `fill` other than 0, `a` has that value there.  `a` is the
     data operand, `b` the weight operand.  `lane` is the output axis along which `b` is contiguous
-    (its last dimension is that axis, or that axis modulo `packed_weight_block_size` for weights packed at compile
+    (its last dimension is that axis, or that axis modulo `block` for weights packed at compile
     time); None if there is none.  Packed weights may have `group` neighbors of a reduction axis
     side by side in one further dimension: that axis modulo `group`.
     """

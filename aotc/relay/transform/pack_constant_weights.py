@@ -79,8 +79,8 @@ class AlterOpLayout(FunctionPass):
     A 3x3 convolution uses Winograd's algorithm if this saves at least
     `relay.AlterOpLayout.min_saving` cycles (estimated) per added byte, as long as the parameters
     stay within `relay.AlterOpLayout.max_growth` times their size (default: 2.5 times, or 1 MiB
-    more). It is not used with `relay.AlterOpLayout.winograd` = False, nor on targets whose budget
-    forbids parameters to grow (`small`).
+    more). It is not used with `relay.AlterOpLayout.winograd` = False, nor on targets whose
+    budget forbids parameters to grow.
 
     First, calls of operators with a registered function
     (`aotc.relay.op.op.register_alter_op_layout`) are replaced by the result of that function; the

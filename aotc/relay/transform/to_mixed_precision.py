@@ -117,8 +117,8 @@ class _ArgumentTensor:
 
 @dataclass(eq=False)
 class _Reduce(GraphMutator):
-    """Mutator that reduces precision; values in `memo` may have another precision than the nodes
-    that they replace.
+    """Mutator that reduces precision: the new value of a node may have another precision than the
+    node.
     """
 
     low: DType

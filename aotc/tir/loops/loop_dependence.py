@@ -266,7 +266,7 @@ class _IndexLinearizer:
     that begins at 0.
 
     ranges              the ranges of the variables
-    closely             see `collect_accesses`
+    expands_registers   see `collect_accesses`
     lasts               for a loop variable, upper bounds that are linear forms of other variables
     shifted_loop_vars   for a variable of a loop that does not begin at a constant, its begin plus
                         the new variable
@@ -274,7 +274,7 @@ class _IndexLinearizer:
     """
 
     ranges: Ranges
-    closely: bool
+    expands_registers: bool
     lasts: dict[Var, list[LinearForm]] = field(default_factory=dict)
     shifted_loop_vars: dict[Var, LinearForm] = field(default_factory=dict)
     registers: dict[Var, Expr] = field(default_factory=dict)
@@ -291,7 +291,7 @@ class _IndexLinearizer:
             self.shifted_loop_vars.pop(loop.var, None)
         self.ranges[loop.var] = loop_var_interval(loop, self.ranges)
         var, begin = loop.var, self.linear_form_of_index(loop.begin)
-        if begin.terms and not (self.closely and not all(isinstance(atom, Var) for atom in begin.terms)):
+        if begin.terms and not (self.expands_registers and not all(isinstance(atom, Var) for atom in begin.terms)):
             var = Var(loop.var.name, INDEX)
             self.shifted_loop_vars[loop.var] = begin.add_multiple(LinearForm({var: 1}))
         else:

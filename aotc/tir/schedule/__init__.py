@@ -10,7 +10,7 @@
     >>> kernel.inplace                          # output 0 may overwrite input 0
     ((0, 0),)
 
-`lower` combines the packages below, each of which imports only packages listed before it:
+`schedule` combines the packages below, each of which imports only packages listed before it:
 
     contraction   builds the register-tiled loop nest of one sum of products
     stages        decides which tensors are stored and which loops are shared, builds epilogues

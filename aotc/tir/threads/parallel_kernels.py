@@ -3,10 +3,10 @@
 divided loops.
 
 Input: a finished kernel. Output: a kernel for a team, or the kernel itself where threads gain
-nothing. Thread number `THREAD_NUMBER` of `PARTS` runs:
+nothing. Thread number `THREAD_NUMBER` of `THREAD_COUNT` runs:
 
     for i in 0..64: y[i] = ...       =>   lo = 64 * part / parts; hi = ...; for i in lo..hi: y[i] = ...
-    sum = ...; for ...: sum += x[i]  =>   unchanged: what is in registers and on the stack, every thread computes
+    sum = ...; for ...: sum += x[i]  =>   unchanged: every thread computes what stays in registers and on the stack
     y[0] = sum                       =>   if part == 0: y[0] = sum
 
 A loop is divided only if its iterations are proven to write different elements that depend on no

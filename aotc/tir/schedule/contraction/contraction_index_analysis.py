@@ -46,7 +46,7 @@ class Irregular(Exception):
 
 @frozen
 class AddressedOperand:
-    """Elements of `buffer` at the address `row_major_address`, an expression of the contraction's
+    """Elements of `buffer` at the row-major address `flat`, an expression of the contraction's
     axes.
     """
 

@@ -121,7 +121,7 @@ class ReductionOrder:
 
 @frozen(eq=False)
 class VectorPiece:
-    """A vector of `elements_per_copy` adjacent elements of an operand at the address `index`, a
+    """A vector of `lanes` adjacent elements of an operand at the address `index`, a
     function of its `number`.
     """
 

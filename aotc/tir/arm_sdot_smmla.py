@@ -60,7 +60,7 @@ __attribute__((__unused__)) $inline aotc_DATAx16 aotc_NAME(aotc_DATAx8 a, aotc_D
 }
 """
 _INTERLEAVE_WORDS_C: Final = """\
-/* Words of two vectors by turns. */
+/* Interleaved words of two vectors. */
 __attribute__((__unused__)) $inline aotc_DATAx16 aotc_NAME(aotc_DATAx16 a, aotc_DATAx16 b) {
   return (aotc_DATAx16)__builtin_shufflevector((aotc_int32x4)a, (aotc_int32x4)b, PLACES);
 }

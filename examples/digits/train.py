@@ -69,7 +69,7 @@ def forward(p: Params, x: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def gradients(p: Params, x: np.ndarray, labels: np.ndarray) -> Params:
-    """Of the mean cross-entropy of softmax."""
+    """Return the gradients of the mean softmax cross-entropy with respect to all parameters."""
     logits, (x, a1, p1, a2, p2, flat) = forward(p, x)
     e = np.exp(logits - logits.max(axis=1, keepdims=True))
     d = e / e.sum(axis=1, keepdims=True)

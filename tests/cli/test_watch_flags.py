@@ -33,7 +33,7 @@ def test_report_of_a_failure(tmp_path: Path) -> None:
 
 
 def test_report_of_a_failure_that_has_no_place(tmp_path: Path) -> None:
-    """Both problems are told, and the project is not there in part."""
+    """Both errors are reported, and no partial project is left behind."""
     done = compiled("-o", tmp_path / "net", "--cc", "false", "--report", tmp_path / "net" / "report.html")
     assert done.code == 2 and "false failed" in done.err and "cannot write" in done.err
     assert not (tmp_path / "net").exists()

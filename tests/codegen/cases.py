@@ -127,7 +127,7 @@ def all_cases() -> list[Case]:
 
 
 def difference(case: Case, actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> str:
-    """What is wrong with a result; "" if nothing is."""
+    """Return the first difference of a result as text; "" if there is none."""
     places = differing(actual, expected)
     if not places.size:
         return ""

@@ -153,7 +153,7 @@ def test_operators_compile_without_warnings(
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 def test_operators_compile_without_warnings_of_the_optimizer(target: str, tmp_path: Path) -> None:
-    """Of GCC, on all operators; for portable C when operators are run."""
+    """All operators compile without GCC warnings of its optimizer; portable C is compiled when operators run."""
     (tmp_path / "operators.c").write_text(operator_kernels(target, parts=1), encoding="utf-8")
     command = ["gcc", "-std=c99", *STRICT, *TARGETS[target].cflags, "-O1", "-c", "-o", "operators.o", "operators.c"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -61,7 +61,7 @@ def text_of(kernels: Iterable[Kernel], target: Target) -> str:
     ("given", "made", "value"), [("float32", "int32", "bitcast_int32"), ("int64", "float64", "bitcast_float64")]
 )
 def test_helpers_may_be_left_unused(given: str, made: str, value: str) -> None:
-    """Of two that are defined together a kernel needs one."""
+    """Unused helper functions cause no compiler warning: a kernel needs one of two that are defined together."""
     kernel = parse_kernel(f"""kernel "bits" {{
   input x: {given}[64]
   output y: {made}[64]

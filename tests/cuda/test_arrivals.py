@@ -78,7 +78,7 @@ def test_bits_of_the_last_block(jobs: dict[str, tuple[Kernel, list[Array]]], tmp
 
 
 def test_code_of_the_last_block() -> None:
-    """Of a device: one atomic operation for each arrival, fences around it, nothing on a stack."""
+    """Machine code of last-block reductions: one atomic operation per block between fences, no stack."""
     cases = {
         "one": conv(ic=512, oc=512, size=(7, 7), padding=1, block=32),
         "two": matmul(m=32, k=4096, n=32, dtype="float16", acc="float32"),

@@ -150,7 +150,7 @@ net (TYPE[2, 16, 12, 12] x, TYPE[32, 16, 3, 3] w, TYPE[320, 24] v) => (TYPE[10, 
 
 @pytest.mark.parametrize("dtype", ["float16", "float"])
 def test_models_that_matrix_instructions_multiply(dtype: str, tmp_path: Path) -> None:
-    """Of float16, and of float32 as TF32 where that is asked for."""
+    """Matrix instructions multiply float16, and float32 as TF32 if `compile.tf32` is set."""
     onnx.save(parser.parse_model(HALVES.replace("TYPE", dtype)), tmp_path / "net.onnx")
     options = CompileOptions(target="cuda", emulated=True, config={"compile.tf32": True}, output=tmp_path / "out")
     made = options.compile_model(tmp_path / "net.onnx")

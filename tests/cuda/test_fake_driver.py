@@ -126,7 +126,7 @@ def test_devices_that_code_is_for(program: Path, mode: str, code: int, arch: int
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_a_missing_edge_shows(step: int, tmp_path: Path) -> None:
-    """Of data that a step reads, and of memory whose content another step still needs."""
+    """Without a dependence edge (read after write, or write after read) the emulated driver gives other results."""
     said, outputs = run(host(tmp_path, f"-DMISSING={step}"), "host")
     assert said[-1] == "0 CUDA_SUCCESS"
     assert not np.array_equal(outputs, EXPECTED.ravel())

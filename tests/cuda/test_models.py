@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks through the whole road to a GPU: the emitted project, its driver emulated where there is none."""
+"""Networks through the whole CUDA pipeline: emitted projects, with an emulated driver on machines without a GPU."""
 
 from __future__ import annotations
 

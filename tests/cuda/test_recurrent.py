@@ -90,7 +90,7 @@ def test_each_barrier_is_needed(number: int) -> None:
 
 
 def test_weights_are_in_registers() -> None:
-    """Of machine code: nothing lies in local memory."""
+    """The machine code of recurrent kernels does not use local memory."""
     try:
         nvrtc = find_nvrtc_compiler()
     except AotcError:

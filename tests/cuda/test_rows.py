@@ -65,7 +65,7 @@ FIGURES = {"softmax": (40, 5), "norm": (40, 4), "columns": (40, 1), "mean": (40,
 
 
 def test_everything_is_in_registers() -> None:
-    """Of machine code; and how often threads wait for each other."""
+    """Machine code of row kernels: values stay in registers; the number of barriers is as expected."""
     try:
         nvrtc = find_nvrtc_compiler()
     except AotcError:

@@ -101,7 +101,7 @@ def case(name: str) -> tuple[Kernel, list[Array], Array]:
 
 
 def test_bits(tmp_path: Path) -> None:
-    """Of sums of whole numbers, which are numpy's, too, wherever infinities meet padding."""
+    """Sums of whole numbers have numpy's bits, also where infinities are multiplied by padding."""
     cases = {name: case(name) for name in CASES}
     jobs = []
     tiled = {name for name, (kernel, *_) in cases.items() if launch_of(kernel) is not None}

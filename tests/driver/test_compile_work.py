@@ -22,7 +22,7 @@ from tests.effort import calls_of, doubles
 from tests.share import share
 
 KERNEL_BYTES = 1 << 17
-"""Of the C of a kernel that no number of inputs makes longer."""
+"""Largest size of the C text of a kernel, whatever its number of inputs."""
 
 
 def tensor(name: str, *shape: int) -> Var:

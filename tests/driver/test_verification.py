@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification: agreement passes, an error fails and is found, rounding is told from errors."""
+"""Verification: agreement passes, an error fails and is located, rounding is distinguished from errors."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def sources(project: Path) -> list[Path]:
 
 @pytest.mark.parametrize(("name", "target", "language"), share(product(NETWORKS, TARGETS, LANGUAGES), 2))
 def test_no_warnings(emitted: Emitted, clang: str, tmp_path: Path, name: str, target: str, language: str) -> None:
-    """Of parsers, and of GCC's optimizer, which finds more."""
+    """No compiler front end warns, nor GCC's optimizer, which finds more."""
     project = emitted(name, target).path
     strict = ("-pedantic",) if target == "c" else resolve_target(target).cflags
     options = (*LANGUAGES[language], *WARNINGS, *strict, "-Iinclude", "-Isrc")

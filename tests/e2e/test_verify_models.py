@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real networks through the whole road, compiled C against ONNX Runtime, three random inputs each.
+"""Real networks through the whole pipeline: compiled C against ONNX Runtime, three random inputs each.
 
 The light models come with the onnx package: real architectures with constant weights.  They are verified as
 they are, and with seeded random weights in place of the constant ones.

@@ -218,7 +218,7 @@ SHARED = [_transposed, _squeezed, _counted, _swapped, _listed, _appended, _of_li
 
 @pytest.mark.parametrize("function", SHARED, ids=lambda f: f.__name__)
 def test_writes_reach_all_that_shares_the_memory(function: Any) -> None:
-    """Of scripted functions, whose names and loops are those of the source."""
+    """In-place writes of scripted functions, which keep the names and loops of the source, change all aliases."""
     x, script = torch.randn(4, 3), torch.jit.script(function)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

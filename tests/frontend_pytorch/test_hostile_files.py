@@ -183,7 +183,7 @@ def test_verify_draws_inputs_itself(saved: bytes, tmp_path: Path, proof: Path, c
 
 
 def test_nothing_unpickles(saved: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even pickles without code, by whatever door."""
+    """No function of any unpickler is called, not even for pickles without code."""
     (tmp_path / "net.pt2").write_bytes(saved)
 
     def opened(*args: Any, **kwargs: Any) -> Any:

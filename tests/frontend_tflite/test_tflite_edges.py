@@ -45,7 +45,7 @@ def tensor(dtype: str, scale: float | None = None, zero: int = 0, *value: Any) -
 
 
 def pair(name: str, a: float, b: float, y: float, activation: int = 0, zero: int = -1) -> Any:
-    """Of bytes, with an activation."""
+    """A model with one binary int8 operator and a fused activation; a, b and y are the scales."""
     kind, options = f"{name.title()}Options", {"fusedActivationFunction": activation}
     inputs = [tensor("int8", a, 3), tensor("int8", b, -4)]
     return model(name, inputs, tensor("int8", y, zero), kind, **options)

@@ -186,7 +186,7 @@ def test_operators(name: str, rounding: str) -> None:
 
 @pytest.mark.parametrize("name", OLD)
 def test_unsigned_bytes(name: str) -> None:
-    """Of old models, which TFLite Micro refuses."""
+    """uint8 operators of old models, which TFLite Micro does not support, agree with LiteRT."""
     data, arrays = OLD[name]
     module = from_tflite(data, rounding="litert")
     (actual,) = run_model(module, {p.name: a for p, a in zip(module.main.params, arrays, strict=True)})

@@ -126,7 +126,7 @@ def verdict_of(error: BaseException) -> Verdict:
 
 
 def poor(code: str, text: str) -> str:
-    """What is wrong with a diagnostic; "" if nothing is."""
+    """Return the defect of a diagnostic; "" if it has none."""
     if not code:
         return "a diagnostic without a code"
     found = INTERNALS.search(text)

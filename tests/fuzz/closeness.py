@@ -174,7 +174,7 @@ class Expected:
         return replace(self, slack=[_widened(v, s) for v, s in zip(self.values, self.slack, strict=True)])
 
     def problems(self, found: Sequence[Array]) -> str:
-        """What is wrong with outputs; "" if nothing is."""
+        """Return the problems of outputs, one per line; "" if there are none."""
         if len(found) != len(self.values):
             return f"{len(found)} outputs, not {len(self.values)}"
         each = (_problem(a, e, s) for a, e, s in zip(found, self.values, self.slack, strict=True))

@@ -54,8 +54,8 @@ def _other(rng: Generator, value: Any, parts: Sequence[Any]) -> Any:
             return pick(rng, STRINGS)
         case np.ndarray() | list():
             return _other_list(rng, value)
-    kin = [p for p in parts if type(p) is type(value)]
-    return pick(rng, [None, *kin])
+    same_type = [p for p in parts if type(p) is type(value)]
+    return pick(rng, [None, *same_type])
 
 
 def _other_list(rng: Generator, value: Any) -> Any:

@@ -44,7 +44,7 @@ UNSPECIFIED = {
     "MaxPool", "GlobalMaxPool", "Conv", "ConvTranspose", "GroupNormalization", "InstanceNormalization",
     "LayerNormalization", "RMSNormalization", "MeanVarianceNormalization",
 }  # fmt: skip
-"""Operators of which nothing says what becomes of NaN and infinities.
+"""Operators whose results for NaN and infinities are not specified.
 
 ONNX Runtime leaves NaN out of maxima, multiplies padding by weights (0 by infinity is NaN), and makes variances of
 squares, which may overflow.

@@ -22,9 +22,9 @@ from tests.fuzz.execute import Setting, targets
 from tests.fuzz.onnx_graphs import compare_with_onnxruntime
 
 MOST_ELEMENTS = 100_000
-"""Of all results together, of a model that is executed."""
+"""Largest number of elements of all results of a model that is executed."""
 SHARE = 10
-"""One in so many models is executed as C, too."""
+"""One in this many models is executed as C, too."""
 
 
 def check_model(path: Path, stage: Stage) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzzing: many cases, the faults told apart, each made small and kept with the command that shows it."""
+"""Fuzzing: run many cases, group equal faults, minimize each and store it with the command that shows it."""
 
 from __future__ import annotations
 

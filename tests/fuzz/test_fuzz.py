@@ -31,7 +31,7 @@ FOUND = sorted(p.parent for p in Path(__file__).with_name("found").glob("*/kind"
 
 
 MUTATIONS = 20_000
-"""Number of mutated TFLite files in all tests; each run has those of one seed."""
+"""Number of mutated TFLite files, 500 of which are in every run of the tests."""
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_was_found_before(folder: Path) -> None:
 
 
 class Planted:
-    """Cases of digits: what becomes of one is in its first digit that is no zero."""
+    """Cases of digits: the first digit other than 0 decides the outcome of a case."""
 
     name = "planted"
 

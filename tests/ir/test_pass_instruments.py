@@ -27,7 +27,7 @@ MODULE: dict[str, Any] = {"main": object()}
 
 
 class Recorder(PassInstrument):
-    """Writes down every hook; fails, or says no, where it is told to."""
+    """Records every hook; raises an error in the hook `fail`, and skips passes if `run` is False."""
 
     def __init__(self, log: list[str], label: str, fail: str = "", run: bool = True) -> None:
         self.log, self.label, self.fail, self.run = log, label, fail, run

@@ -118,7 +118,7 @@ def test_zeros_of_both_signs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_order_of_operands_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two zeros, the first one is the least."""
+    """The operands of a minimum keep their order, as min(0.0, -0.0) is its first operand."""
     kernels = [transposed(4, 6, least(value)) for value in (-0.0, -1.0)]
     (shared,) = shared_of(kernels, monkeypatch)
     assert "min(0.0, n0)" in to_text(shared.kernel)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibration data are found in files of several forms, and all that is wrong with them is told at once."""
+"""Calibration data are read from several file formats, and all their errors are reported at once."""
 
 from __future__ import annotations
 

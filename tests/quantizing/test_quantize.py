@@ -41,7 +41,7 @@ QUICK = {"cflags": ["-O1"], "seconds": 0.0}
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Of the digits network."""
+    """Report of quantizing the digits network."""
     output = tmp_path_factory.mktemp("quantize") / "digits_int8.onnx"
     return aotc.quantize(DIGITS, output, digits(30), per_channel=True, **QUICK)
 
@@ -126,12 +126,12 @@ def test_errors_of_outputs(report: dict[str, Any]) -> None:
 
 
 def test_errors_of_layers_are_those_of_each_alone(report: dict[str, Any]) -> None:
-    """A model of which all other layers stay in float has the error that is told of the layer."""
+    """The reported error of a layer is that of a model in which only this layer is quantized."""
     prepared = prepare_for_quantization(onnx.load(DIGITS), "int8")
     names = [node.name for node in prepared.graph.node]
-    told = {row["node"]: row["snr_db"] for row in report["layers"]}
+    reported = {row["node"]: row["snr_db"] for row in report["layers"]}
     # convolutions and what is behind them are one layer
-    assert sorted(told) == sorted(name for name in names if "relu" not in name)
+    assert sorted(reported) == sorted(name for name in names if "relu" not in name)
     others = [name for name in names if name != "dense"]
     alone = quantize_prepared_model(prepared, digits(30), Settings(per_channel=True, exclude=others))
     for model, name in ((prepared, "logits"), (alone, "logits_DequantizeLinear_Output")):
@@ -140,11 +140,11 @@ def test_errors_of_layers_are_those_of_each_alone(report: dict[str, Any]) -> Non
     pairs = [(run(prepared, a), run(alone, a)) for a in digits(30)]
     noise = sum(float(np.square(x - y).sum()) for x, y in pairs)
     signal = sum(float(np.square(x).sum()) for x, _ in pairs)
-    assert told["dense"] == pytest.approx(10 * np.log10(signal / noise), abs=0.1)
+    assert reported["dense"] == pytest.approx(10 * np.log10(signal / noise), abs=0.1)
 
 
 def test_scales_for_channels_of_old_models(models: Path) -> None:
-    """Of a version of ONNX that knows no scales along an axis, and has constants among its inputs."""
+    """Models of an ONNX version without per-axis scales, with constants among the inputs, get per-channel scales."""
     model = onnx.load(models / "mnist8.onnx")
     assert model.opset_import[0].version < CHANNEL_OPSET and len(model.graph.input) > 1
     prepared = prepare_for_quantization(model, "int8", per_channel=True)

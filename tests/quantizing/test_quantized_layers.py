@@ -36,13 +36,13 @@ CASES = [
     for case in product((*TRAINED, *NETWORK_BUILD_FUNCTIONS), FORMS)
 ]
 SEEDS, MANY = range(1, 4), range(1, 61)
-"""Of inputs; many where outputs are so few numbers that chance decides about half a decibel."""
+"""Seeds of inputs: many for models with few outputs, whose decibels vary by half a decibel with the inputs."""
 FEW = 100
 OTHERWISE = {"QLinearAdd", "QLinearMul", "QLinearAveragePool", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearConcat"}
 OTHERWISE |= {"QLinearSoftmax"}
 """Kernels of ONNX Runtime that round otherwise than docs/quantization.md defines."""
 SHARE = 1e-3
-"""Of the elements of a tensor; a softmax may differ anywhere by a step."""
+"""Largest share of the elements of a tensor that may differ; a softmax may differ anywhere by a step."""
 
 
 @pytest.fixture

@@ -235,7 +235,7 @@ def test_resnets_have_the_layers_they_are_named_for() -> None:
 
 
 def test_values_are_freed_after_their_last_use() -> None:
-    """Of a chain of 30 sums two values are held at a time; what a function inside reads stays until it was called."""
+    """A chain of 30 sums holds two values at a time; a value that an inner function reads is held until its call."""
     ty = TensorType((1 << 17,), "float64")
     x, inner = Var("x", ty), Var("p", ty)
     y = shared = add(x, Constant(np.array(1.0)))

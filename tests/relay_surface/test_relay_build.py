@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""relay.build and what it gives: executors, graph, parameters, exported files; bad input is told of."""
+"""relay.build and its results (executors, graph, parameters, exported files); diagnostics for bad input."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's names are there, say the same to type checkers as at run time, and come lazily."""
+"""Relay's public names exist, are those that type checkers see, and are imported lazily."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ FACADES = (
 )
 
 
-def reexported(door: str) -> list[tuple[str, str]]:
-    """(module, name) of all that a door says to type checkers: in its stub, or else in itself."""
-    path = Path(str(importlib.import_module(door).__file__))
+def reexported(facade: str) -> list[tuple[str, str]]:
+    """(module, name) of all re-exports of a facade for type checkers: in its stub file if it has one."""
+    path = Path(str(importlib.import_module(facade).__file__))
     stub = path.with_suffix(".pyi")
     tree = ast.parse((stub if stub.exists() else path).read_text(encoding="utf-8"))
     imports = [n for n in tree.body if isinstance(n, ast.ImportFrom)]
     return [(str(n.module), a.name) for n in imports for a in n.names if a.asname == a.name]
 
 
-def test_doors_give_all_their_names() -> None:
+def test_star_import_of_facades_gives_public_names() -> None:
     names: dict[str, object] = {}
     exec("from aotc.relay.dataflow_pattern import *\nfrom aotc.relay.nn import *\nfrom aotc.transform import *", names)
     assert {"is_op", "DFPatternCallback", "conv2d", "PassContext"} <= names.keys()
     assert not [name for name in names if name.startswith("_") and name != "__builtins__"]
 
 
-@pytest.mark.parametrize("door", FACADES)
-def test_doors_give_what_type_checkers_see(door: str) -> None:
-    module = importlib.import_module(door)
-    pairs = reexported(door)
+@pytest.mark.parametrize("facade", FACADES)
+def test_facades_export_what_type_checkers_see(facade: str) -> None:
+    module = importlib.import_module(facade)
+    pairs = reexported(facade)
     assert pairs
     for home, name in pairs:
         where = importlib.import_module(home)
@@ -62,8 +62,8 @@ def test_doors_give_what_type_checkers_see(door: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "nn", "image", "vision", "annotation", "qnn"])
 def test_type_checkers_see_every_operator(prefix: str) -> None:
-    door = f"aotc.relay.{prefix}".removesuffix(".").replace("qnn", "qnn.op")
-    assert op_functions_with_prefix(prefix).keys() <= {name for _, name in reexported(door)}
+    facade = f"aotc.relay.{prefix}".removesuffix(".").replace("qnn", "qnn.op")
+    assert op_functions_with_prefix(prefix).keys() <= {name for _, name in reexported(facade)}
 
 
 @pytest.mark.parametrize("name", sorted(OPERATORS_BY_NAME))
@@ -72,8 +72,8 @@ def test_every_operator_has_its_function(name: str) -> None:
     if where.startswith("dyn"):
         assert getattr(relay.op.dyn, last) is OPERATORS_BY_NAME[name]
         return
-    door = getattr(relay, where) if where else relay
-    function = getattr(door.op if where == "qnn" else door, last)
+    facade = getattr(relay, where) if where else relay
+    function = getattr(facade.op if where == "qnn" else facade, last)
     assert function.__name__ == last and inspect.getdoc(function)
     assert {a.name for a in OPERATORS_BY_NAME[name].args} - {"mean"} <= set(inspect.signature(function).parameters)
 

@@ -43,10 +43,9 @@ def test_there_are_names() -> None:
 
 
 def given(module: ModuleType) -> set[str]:
-    """What a door gives by names of its own, `from home import name as name`.
+    """Names that a facade re-exports (`from home import name as name`), each of which needs a row in the page.
 
-    Operators, passes and modules have rows that name them together.  `aotc.ir` gives its own words to the modules of
-    aotc: which of them Relay has too, the page says.
+    Operators, passes and modules have common rows. Of `aotc.ir`, only names that Relay has too have rows.
     """
     path = Path(str(module.__file__))
     stub = path.with_suffix(".pyi")
@@ -61,12 +60,12 @@ def given(module: ModuleType) -> set[str]:
 OWN = {m: names for m in sorted({m for m, _ in named()}) if (names := given(importlib.import_module(m)))}
 
 
-@pytest.mark.parametrize("door", OWN)
-def test_no_name_is_left_out(door: str) -> None:
-    assert OWN[door] <= {name.split(".")[0] for where, name in named() if where == door}
+@pytest.mark.parametrize("facade", OWN)
+def test_no_name_is_left_out(facade: str) -> None:
+    assert OWN[facade] <= {name.split(".")[0] for where, name in named() if where == facade}
 
 
-def test_doors_give_names() -> None:
+def test_facades_export_names() -> None:
     assert sum(map(len, OWN.values())) > 60
 
 

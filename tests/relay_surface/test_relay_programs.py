@@ -60,7 +60,7 @@ def test_quick_start(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_quick_start_in_small() -> None:
-    """The same road with a small network, at two levels, against the interpreter."""
+    """The quick start with a small network, at two optimization levels, agrees with the interpreter."""
     mod, params = mlp.get_workload(batch_size=2)
     data = np.random.uniform(-1, 1, size=(2, 1, 28, 28)).astype("float32")
     results = []

@@ -104,7 +104,7 @@ def code_of(action: Callable[[], object]) -> str:
 
 
 def test_checksum_on_request(tiny_library: Path, tmp_path: Path) -> None:
-    """A byte that nobody reads is another one: only who asks is told."""
+    """Checksums are verified only on request: a library with a changed unused byte loads without `check`."""
     library = tmp_path / "net" / "lib" / "libtiny.so"
     library.parent.mkdir(parents=True)
     shutil.copy(tiny_library, library)

@@ -28,7 +28,7 @@ from aotc.relay.type_inference import infer_module
 
 Array = np.ndarray[Any, Any]
 MIN_SCALE, MAX_SCALE = 2.0**-20, 2.0**4
-"""Of scales."""
+"""Range of the drawn scales."""
 ROUNDINGS = ("FLOAT_EVEN", "FLOAT_EVEN", "UPWARD", "TONEAREST", "TFLITE")
 
 
@@ -120,7 +120,7 @@ class Drawing:
 
 
 def convolution(d: Drawing, x: Value) -> Value:
-    """Of any window that fits; often depthwise, or in groups."""
+    """A convolution with a random window that fits; often depthwise or grouped."""
     channels = x.shape[1]
     groups = d.one(1, 1, channels, *(g for g in (2, 4) if channels % g == 0))
     outputs = groups * d.one(1, 1, 2, 5) if groups > 1 else d.one(1, 3, 8, 16, 17, 24)

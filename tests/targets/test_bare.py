@@ -143,7 +143,7 @@ def test_the_profile_of_portable_c(tmp_path: Path) -> None:
 
 
 def weights_file(folder: Path, least: int, seed: int) -> bytes:
-    """Of a quantized product whose weights are 16 numbers from `least` on."""
+    """The parameter file of a quantized product whose weights are the 16 integers from `least` on."""
     d = Drawing(1)
     pair, weights = d.pair(), np.random.default_rng(seed).permutation(np.arange(2048) % 16 + least)
     stored = d.constant(weights.reshape(64, 32).astype(np.int8))
@@ -168,8 +168,8 @@ def test_other_constants_that_are_stored_once_are_another_layout() -> None:
 
 
 def test_weights_apart(tmp_path: Path) -> None:
-    """At an address of their own, from a file that can be replaced; what is damaged is told, and what is of another
-    model."""
+    """Weights at a separate address come from a replaceable file; damaged weights and those of another model are
+    reported."""
     here = board("cortex-m4")
     model = compiled(QUANTIZED, "cortex-m4", tmp_path, io_dtype="int8")
     main = '#include "net.h"\nint main(void) { return net_check_weights(); }\n'

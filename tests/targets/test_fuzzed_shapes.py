@@ -16,7 +16,7 @@ from tests.targets.machines import FOREIGN, machine, native_targets
 from tests.targets.shapes import Model, Part, parts
 
 BOUND = {"strict": 2e-6, "fast": 1e-5}
-"""Of the error, relative to the sum of the magnitudes of all terms."""
+"""Largest error by accuracy, relative to the sum of the magnitudes of all terms."""
 AT_ONCE = 6
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 

@@ -164,7 +164,7 @@ class Depthwise:
 
 
 def depthwise(seed: int) -> Depthwise:
-    """Of any shape, with a number of its own in the padding."""
+    """A depthwise convolution of random shape, with a random value in the padding."""
     rng = np.random.default_rng(seed)
     data_type, weight_type = (str(rng.choice(["uint8", "int8"], p=p)) for p in ([0.7, 0.3], [0.1, 0.9]))
     height, width = (int(n) for n in rng.integers(1, 12, 2))

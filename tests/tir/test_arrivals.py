@@ -61,7 +61,7 @@ SUMS = """kernel "sums" {
   }
 }
 """
-"""Runs of 64, each turned around; those of four blocks added and turned back, and at last the sums of all."""
+"""Kernel that reverses runs of 64 elements, adds those of four blocks, reverses the sums and adds all sums."""
 
 
 @pytest.mark.parametrize("backwards", [False, True])

@@ -111,7 +111,7 @@ def test_iterations_that_loops_deal_out() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("step 48", "step 47"),  # some values are dealt out twice
+        ("step 48", "step 47"),  # some values are copied twice
         ("b < 3", "b < 4"),
         ("b * 16 + t..600", "b * 15 + t..600"),
         ("n % 30 * 20", "n % 30 * 19"),
@@ -375,10 +375,10 @@ TURNS = """kernel "turns" {
   }
 }
 """
-"""Halves of a tile by turns: one is read while the other one is written."""
+"""Kernel with a double-buffered tile: one half is read while the other half is written."""
 
 
-def test_halves_of_a_tile_by_turns() -> None:
+def test_double_buffered_tile_has_no_race() -> None:
     verify(parse_kernel(TURNS))
     x = np.arange(64, dtype=np.float32)
     for backwards in (False, True):

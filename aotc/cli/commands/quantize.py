@@ -24,7 +24,7 @@ from aotc.reporting.text_tables import format_with_unit_prefix, make_borderless_
     options_of.MODEL_ARGUMENT,
     declare_option("-o --output", "The quantized model.", PATH_TYPE, required=True, metavar="FILE.onnx"),
     declare_option("--calibration", "Inputs: an .npz file, or a "
-"folder of such.", PATH_TYPE, required=True, metavar="DIR|FILE.npz"),
+"folder of .npz files.", PATH_TYPE, required=True, metavar="DIR|FILE.npz"),
     declare_flag("--per-channel", "A scale for each output channel of weights."),
     declare_option("--method", "Range of activations: all values, or all but the most extreme ones.",
         click.Choice(tuple(ORT_CALIBRATION_METHODS)), "minmax"),

@@ -60,8 +60,8 @@ def _pack_int4_constant_and_add_unpacking(node: Expr) -> Expr:
     if dtype not in ("int4", "uint4") or data.size < MIN_PACKED_ELEMENTS or not even:
         return node
     axis = even[-1]
-    nibbles = np.moveaxis(data.astype(np.int8).view(np.uint8) & 15, axis, 0)
-    packed = np.moveaxis(nibbles[::2] | nibbles[1::2] << 4, 0, axis)
+    low_bits = np.moveaxis(data.astype(np.int8).view(np.uint8) & 15, axis, 0)
+    packed = np.moveaxis(low_bits[::2] | low_bits[1::2] << 4, 0, axis)
     shape = [1] * data.ndim
     shape[axis] = data.shape[axis]
     shifts = np.resize(np.array([0, 4], np.uint8), shape)

@@ -21,7 +21,7 @@ choose_winograd_tiles(function, get_target("x86-64-v4"), ctx)  # {%1: 4, %5: 4, 
 Transformed weights are larger (16/9 for tiles of 2, 36/9 for tiles of 4). A larger tile is chosen
 where it saves enough cycles for each byte that it adds. The choice is greedy: the step with the
 largest saving per byte comes first, until the parameters of the whole network have reached their
-size limit (docs/decisions/0031-bytes-for-time.md).
+size limit (docs/decisions/0031-weight-growth-limit.md).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ ARGS   ?=
 # Each worker gets one half of the files, so that modules and what their tests share are made in one process only.
 PYTEST := -n $(JOBS) --dist worksteal
 QUICK  := tests/arch tests/ir tests/relay tests/golden tests/errors tests/plan tests/passes tests/ops/test_registry.py \
-  tests/codegen/test_printer.py tests/codegen/test_dialects.py tests/runtime/test_session.py tests/frontend/test_convert.py \
+  tests/codegen/test_printer.py tests/codegen/test_dialects.py tests/runtime/test_session.py tests/frontend/test_graph_conversion.py \
   tests/cli/test_commands.py tests/e2e/test_compile_api.py
 
 .DEFAULT_GOAL := help

@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print each target whose kernels no test could run on this processor, with the reason."""
-    from tests.targets.native import targets_that_cannot_run
+    from tests.targets.native_targets import targets_that_cannot_run
 
     for target, why in targets_that_cannot_run().items():
         terminalreporter.write_line(f"not run: kernels for {target}, compiled and interpreted: {why}")

@@ -16,7 +16,7 @@ from aotc.tir.functions.elementary_function_table import INTEGER_FUNCTION_NAMES 
 from aotc.tir.instruction_definition import OPERAND_KIND_DTYPES
 from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.stmt import For, Kernel, Store
-from tests.codegen.bits import differing
+from tests.codegen.bit_comparison import differing
 
 INTEGER_DIVISIONS = ("floordiv", "floormod", "truncdiv", "truncmod")
 FLOATS = tuple(d for d in DTYPES if d.is_float)

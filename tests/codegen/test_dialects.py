@@ -30,7 +30,7 @@ from tests.codegen import cuda
 from tests.codegen.batch import run_batch
 from tests.codegen.cases import call_cases
 from tests.ops.harness import Job, kernel_job
-from tests.tir.teams import EAGER
+from tests.tir.thread_teams import EAGER
 
 F32 = DType("float32")
 DOT = Instruction(

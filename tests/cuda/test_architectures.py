@@ -28,7 +28,7 @@ from tests.conftest import skip_or_fail_without
 from tests.cuda.device import CUDA
 from tests.cuda.test_operators import FAMILIES, cases
 from tests.ops.harness import kernel_job
-from tests.tir.test_strips import MASKS, Attention
+from tests.tir.test_attention_strips import MASKS, Attention
 
 #: Devices that are compiled for alike: those of 7.5 lack matrix instructions and asynchronous copies of the others.
 GENERATIONS = {"old": (75,), "new": (80, 86, 87, 89, 90, 100, 101, 103, 120, 121)}

@@ -16,7 +16,7 @@ from aotc.relay.op.opdef import OpDef, Sample
 from aotc.tir.device.lower_to_launches import lower_kernel_to_gpu_kernels
 from aotc.tir.gpu_launch import launch_of
 from tests.codegen.batch import finished
-from tests.codegen.bits import wrong
+from tests.codegen.bit_comparison import wrong
 from tests.cuda.device import CUDA, run_batch
 from tests.ops.harness import Job, interpret, kernel_job
 from tests.tir.contractions import conv, matmul

@@ -23,7 +23,7 @@ from aotc.tir.schedule.algorithms import gpu_persistent_recurrence as algorithm
 from aotc.tir.stmt import Block, Kernel, Stmt, Sync, rebuild_stmt, walk_stmts
 from aotc.tir.target import Target
 from tests.codegen.batch import finished
-from tests.codegen.bits import wrong
+from tests.codegen.bit_comparison import wrong
 from tests.conftest import skip_or_fail_without
 from tests.cuda.device import CUDA, run_batch
 from tests.ops.harness import Job, kernel_job

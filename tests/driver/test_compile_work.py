@@ -18,7 +18,7 @@ from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.interpreter import evaluate
 from aotc.tir.stmt import For, walk_stmts
 from aotc.tir.target import get_target
-from tests.effort import calls_of, doubles
+from tests.call_counts import calls_of, doubles
 from tests.share import share
 
 KERNEL_BYTES = 1 << 17

@@ -21,7 +21,7 @@ from aotc.checking.verify import verify
 from aotc.ir.diagnostics import AotcError
 from tests.cli.invoke import call
 from tests.frontend.evaluation import run_model
-from tests.frontend_tflite.build import Builder, litert, tflm
+from tests.frontend_tflite.model_builder import Builder, litert, tflm
 
 FAST = {"cflags": ("-O0",), "seeds": 1}
 NAMES = {"tflm": "tflite-micro", "litert": "ai-edge-litert"}

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import aotc
 from tests.share import share
-from tests.targets.native import native_targets
+from tests.targets.native_targets import native_targets
 
 
 @dataclass(frozen=True)

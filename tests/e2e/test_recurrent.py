@@ -16,7 +16,7 @@ from aotc.driver.compile import compile
 from aotc.driver.pipeline import CompiledModel
 from aotc.relay.op.recurrent import lstm
 from aotc.runtime.session import load
-from tests.targets.native import native_targets
+from tests.targets.native_targets import native_targets
 
 STEPS, INPUTS = 1030, 24
 """More steps than are ever unrolled."""

@@ -19,7 +19,7 @@ from aotc.cli.main import import_command, main
 from aotc.cli.options_in_messages import spell_option_references_for_command
 from aotc.ir.diagnostics import Diagnostic
 from tests.conftest import ROOT
-from tests.errors.provoke import Entry, Surroundings, entries
+from tests.errors.error_examples import Entry, Surroundings, entries
 
 PAGE = ROOT / "docs" / "errors.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -91,7 +91,7 @@ def models_of_optional_packages(module: str, folder: Path) -> dict[str, Any]:
         import torch
 
         return {"net": torch.nn.Linear(3, 3), "x": torch.ones(1, 3)}
-    from tests.frontend_tflite.build import Builder
+    from tests.frontend_tflite.model_builder import Builder
 
     builder = Builder()
     x, y = builder.tensor((1, 3)), builder.tensor((1, 3))

@@ -27,7 +27,7 @@ from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.frontend.onnx.microsoft_operator_schemas import DEFINITIONS, DOMAIN
 from aotc.relay.frontend.op_calls import MAX_FOLDED_BYTES
 from aotc.runtime.session import load
-from tests.ops.exact import from_ties
+from tests.ops.exact_quantization import from_ties
 from tests.targets.machines import has_vnni
 
 F: Final[Any] = np.float32

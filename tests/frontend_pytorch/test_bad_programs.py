@@ -16,7 +16,7 @@ import aotc
 from aotc import AotcError, relay
 from aotc.checking.verify import verify
 from aotc.relay.frontend.pytorch.operator_conversion import convert_operator_call
-from tests.frontend_pytorch.both import as_module
+from tests.frontend_pytorch.frontend_comparison import as_module
 
 
 def trace(function: Any, *inputs: Tensor) -> Any:

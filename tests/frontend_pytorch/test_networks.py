@@ -17,9 +17,9 @@ import aotc
 from aotc import relay
 from aotc.cli.main import main
 from aotc.contrib import graph_executor
-from tests.frontend_pytorch.both import NAMES, as_module, compare, exported, leaves, traced, values
 from tests.frontend_pytorch.cases import all_cases
-from tests.frontend_pytorch.nets import NETS, ResNet, image, spread_statistics
+from tests.frontend_pytorch.frontend_comparison import NAMES, as_module, compare, exported, leaves, traced, values
+from tests.frontend_pytorch.small_networks import NETS, ResNet, image, spread_statistics
 from tests.share import share
 
 

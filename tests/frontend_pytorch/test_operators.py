@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frontend_pytorch.both import check
 from tests.frontend_pytorch.cases import Case, all_cases
+from tests.frontend_pytorch.frontend_comparison import check
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in all_cases().items()])

@@ -18,8 +18,8 @@ from aotc import relay
 from aotc.ir.dimensions import SymDim
 from aotc.relay.frontend.pytorch import CONVERTERS, converter_of
 from aotc.relay.interpreter import evaluate
-from tests.frontend_pytorch.both import as_module, check, compare, exported, leaves, values
 from tests.frontend_pytorch.cases import all_cases
+from tests.frontend_pytorch.frontend_comparison import as_module, check, compare, exported, leaves, values
 
 
 class Static(nn.Module):

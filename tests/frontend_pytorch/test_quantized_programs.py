@@ -15,8 +15,8 @@ import aotc
 from aotc import relay
 from aotc.checking.output_comparison import MAX_SNR_LOSS_DB, signal_to_noise_decibels
 from aotc.reporting.model_inspection import inspect_model
-from tests.frontend_pytorch.both import leaves
-from tests.frontend_pytorch.nets import NETS, spread_statistics
+from tests.frontend_pytorch.frontend_comparison import leaves
+from tests.frontend_pytorch.small_networks import NETS, spread_statistics
 
 pytest.importorskip("torchao")
 with warnings.catch_warnings():

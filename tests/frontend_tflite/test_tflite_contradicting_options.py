@@ -13,7 +13,7 @@ pytest.importorskip("tflite")
 
 from aotc.ir import AotcError
 from aotc.relay.frontend.tflite import from_tflite
-from tests.frontend_tflite.build import Builder
+from tests.frontend_tflite.model_builder import Builder
 
 INT32_MAX = 2**31 - 1
 #: Values that no extent, stride or dilation has.

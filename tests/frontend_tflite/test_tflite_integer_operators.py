@@ -13,8 +13,8 @@ pytest.importorskip("tflite")
 
 from aotc.relay.frontend.tflite import from_tflite
 from tests.frontend.evaluation import run_model
-from tests.frontend_tflite.build import Builder, litert, tflm
-from tests.frontend_tflite.test_tflite_integers import one, rows, softmax, two
+from tests.frontend_tflite.model_builder import Builder, litert, tflm
+from tests.frontend_tflite.test_tflite_integer_layers import one, rows, softmax, two
 
 
 def leaky(x: float, y: float, alpha: float) -> Any:

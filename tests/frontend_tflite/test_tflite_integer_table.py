@@ -17,8 +17,8 @@ from aotc.ir import AotcError
 from aotc.relay.frontend.tflite import from_tflite
 from aotc.relay.frontend.tflite.converter_table import MOVES
 from tests.frontend.evaluation import run_model
-from tests.frontend_tflite.build import Builder, litert, tflm
 from tests.frontend_tflite.cases import CASES, Case, Data
+from tests.frontend_tflite.model_builder import Builder, litert, tflm
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import aotc
 from aotc.checking.verify import verify
 from aotc.relay.frontend.tflite import from_tflite
 from tests.frontend.evaluation import run_model
-from tests.frontend_tflite.build import Builder, tflm_interpreter
+from tests.frontend_tflite.model_builder import Builder, tflm_interpreter
 
 INTEGERS = ("ad_int8", "kws_int8", "micro_speech_int8", "mnist_lstm_int8", "resnet8_int8", "vww_int8")
 FLOATS = ("ad_fp32", "kws_fp32", "resnet8_fp32", "vww_fp32")

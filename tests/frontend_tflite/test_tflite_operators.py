@@ -15,8 +15,8 @@ import tflite
 from aotc.ir import AotcError
 from aotc.relay.frontend.tflite import CONVERTERS, from_tflite
 from tests.frontend.evaluation import run_model
-from tests.frontend_tflite.build import Builder, litert
 from tests.frontend_tflite.cases import CASES, Case, Data
+from tests.frontend_tflite.model_builder import Builder, litert
 
 
 def built(case: Case) -> tuple[bytes, list[Any]]:

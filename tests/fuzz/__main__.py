@@ -19,7 +19,7 @@ import click
 
 from aotc.cli.options import parse_seconds
 from tests.fuzz.case import read
-from tests.fuzz.kinds import KINDS, kinds_of
+from tests.fuzz.case_kinds import KINDS, kinds_of
 from tests.fuzz.search import Tally, fuzz
 from tests.fuzz.workers import Limits, Task, Workers
 

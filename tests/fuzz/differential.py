@@ -20,9 +20,9 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.visitor import Mutator, post_order
 from tests.fuzz.case import Files, Found, Stage
-from tests.fuzz.closeness import Expected, outputs_of
 from tests.fuzz.execute import Setting, compiled, interpreted, run_compiled, run_sanitized
 from tests.fuzz.graphs import files_of
+from tests.fuzz.rounding_bounds import Expected, outputs_of
 
 Run = Callable[[IRModule], "list[Array] | None"]
 

@@ -19,8 +19,8 @@ from aotc.tir.kernel_text import to_text
 from aotc.tir.target import get_target
 from tests.fuzz.case import Files, Found, Stage
 from tests.fuzz.execute import targets
-from tests.targets.corpus import Job, disagreements, drawn
 from tests.targets.machines import machine
+from tests.targets.random_kernels import Job, disagreements, drawn
 
 AT_ONCE = 10
 """Kernels of a case: a compiler is slow to start."""

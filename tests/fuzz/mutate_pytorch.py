@@ -26,8 +26,8 @@ def bases(everything: bool) -> Sequence[Entries]:
     """Programs to begin with, as the entries of their archives."""
     import torch
 
-    from tests.frontend_pytorch.both import as_module
     from tests.frontend_pytorch.cases import all_cases
+    from tests.frontend_pytorch.frontend_comparison import as_module
 
     found = []
     for k, (net, inputs) in enumerate(all_cases().values()):

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import schema_py_generated as fb
 
-from tests.frontend_tflite.build import packed
 from tests.frontend_tflite.cases import CASES
-from tests.frontend_tflite.test_tflite_integers import MODELS, lstm
+from tests.frontend_tflite.model_builder import packed
+from tests.frontend_tflite.test_tflite_integer_layers import MODELS, lstm
 from tests.frontend_tflite.test_tflite_operators import built
 from tests.fuzz.case import Files, Mutations
 from tests.fuzz.mutate_bytes import FLOATS, STRINGS, changed_bytes, integer, pick, shorter

@@ -24,12 +24,12 @@ from aotc.checking.output_comparison import Array
 from aotc.driver.compile import CompileOptions
 from aotc.ir.dtype import DType
 from tests.fuzz.case import Files, Found, Stage
-from tests.fuzz.closeness import Expected
 from tests.fuzz.differential import check_executions, setting_of
 from tests.fuzz.execute import Setting, targets
 from tests.fuzz.graphs import MOST_ELEMENTS, SPECIAL
 from tests.fuzz.mutate_bytes import odds, pick
 from tests.fuzz.mutate_onnx import failing, suite
+from tests.fuzz.rounding_bounds import Expected
 
 Generator = np.random.Generator
 VERSIONS = (13, 17, 18, 20, 21, 22, 23, 24)

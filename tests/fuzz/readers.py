@@ -16,10 +16,10 @@ from aotc.relay.expr import Call
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import post_order
 from tests.fuzz.case import Found, Stage
-from tests.fuzz.closeness import Expected
 from tests.fuzz.differential import check_executions
 from tests.fuzz.execute import Setting, targets
 from tests.fuzz.onnx_graphs import compare_with_onnxruntime
+from tests.fuzz.rounding_bounds import Expected
 
 MOST_ELEMENTS = 100_000
 """Largest number of elements of all results of a model that is executed."""

@@ -11,7 +11,7 @@ import pytest
 from aotc.ir.diagnostics import AotcError
 from tests.fuzz.__main__ import replay
 from tests.fuzz.case import Files, Stage
-from tests.fuzz.kinds import KINDS, kinds_of
+from tests.fuzz.case_kinds import KINDS, kinds_of
 from tests.fuzz.search import fuzz, seeds
 from tests.fuzz.workers import Limits, Task, Workers
 from tests.share import share

@@ -12,7 +12,7 @@ from aotc.ir.types import TensorType
 from aotc.relay.expr import Var
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.conv import Conv1DAttrs, Conv2DAttrs, Conv3DAttrs, conv2d
-from tests.ops.oracle import close, error_code, normal, ort, reference
+from tests.ops.onnxruntime_oracle import close, error_code, normal, ort, reference
 
 RANKS = (1, 2, 3)
 CONV = {1: Conv1DAttrs, 2: Conv2DAttrs, 3: Conv3DAttrs}

@@ -17,7 +17,7 @@ from aotc.relay.op.conv_transpose import (
     Conv3DTransposeAttrs,
     conv2d_transpose,
 )
-from tests.ops.oracle import close, error_code, evaluate, normal, ort, reference, types_of
+from tests.ops.onnxruntime_oracle import close, error_code, evaluate, normal, ort, reference, types_of
 
 ATTRS = {1: Conv1DTransposeAttrs, 2: Conv2DTransposeAttrs, 3: Conv3DTransposeAttrs}
 

@@ -22,7 +22,7 @@ from aotc.relay.op.dense import (
     dense,
     matmul,
 )
-from tests.ops.oracle import close, error_code, normal, reference
+from tests.ops.onnxruntime_oracle import close, error_code, normal, reference
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])

@@ -12,7 +12,7 @@ from aotc import relay
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Var
 from aotc.relay.op import einsum
-from tests.ops.oracle import error_code, normal, var
+from tests.ops.onnxruntime_oracle import error_code, normal, var
 
 
 def test_operands_may_be_a_tuple_of_any_kind() -> None:

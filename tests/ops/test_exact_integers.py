@@ -23,9 +23,9 @@ from aotc.relay.expr import Constant, Var
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.qnn import builders as qnn
-from tests.ops.exact import DTYPES, F32, ROUNDING, SEEDS, Draw, Pair, Wide, check, real
+from tests.ops.exact_quantization import DTYPES, F32, ROUNDING, SEEDS, Draw, Pair, Wide, check, real
 from tests.ops.harness import expanded, type_of_value
-from tests.ops.oracle import evaluate
+from tests.ops.onnxruntime_oracle import evaluate
 
 
 def constants(*pairs: Pair) -> list[Array]:

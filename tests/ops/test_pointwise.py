@@ -16,7 +16,7 @@ from aotc.relay.op import OPERATORS_BY_NAME, binary_elementwise, cast_clip_prelu
 from aotc.relay.op.cast_clip_prelu import CastAttrs, ClipAttrs, PReluAttrs
 from aotc.relay.op.opdef import Array, Sample
 from tests.ops.harness import interpret, kernel_job
-from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
+from tests.ops.onnxruntime_oracle import close, error_code, normal, onnx_reference, ort, reference
 
 UNARY_ONNX = {
     "abs": "Abs", "ceil": "Ceil", "floor": "Floor", "round": "Round", "sign": "Sign", "negative": "Neg",

@@ -14,7 +14,7 @@ from aotc.relay.op import OPERATORS_BY_NAME, pool
 from aotc.relay.op.opdef import Sample
 from aotc.relay.op.pool import GlobalPool2DAttrs, adaptive_avg_pool2d
 from tests.ops.harness import interpret, kernel_job
-from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
+from tests.ops.onnxruntime_oracle import close, error_code, normal, onnx_reference, ort, reference
 
 MAX = {1: pool.max_pool1d.attrs, 2: pool.max_pool2d.attrs, 3: pool.max_pool3d.attrs}
 AVG = {1: pool.avg_pool1d.attrs, 2: pool.avg_pool2d.attrs, 3: pool.avg_pool3d.attrs}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aotc.relay.op import anchor_boxes
-from tests.ops.oracle import close, error_code, reference, var
+from tests.ops.onnxruntime_oracle import close, error_code, reference, var
 
 
 def box_at(a: Any, y: int, x: int, k: int, delta: Any, image: Any) -> tuple[float, list[float]]:

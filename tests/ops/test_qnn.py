@@ -27,9 +27,9 @@ from aotc.tir.expr import Call as Said
 from aotc.tir.stmt import all_exprs_in_stmt
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import finished
-from tests.ops.exact import Wide, from_ties, real
+from tests.ops.exact_quantization import Wide, from_ties, real
 from tests.ops.harness import expanded, lower_fused_function, type_of_value
-from tests.ops.oracle import error_code, evaluate
+from tests.ops.onnxruntime_oracle import error_code, evaluate
 
 F32 = np.float32
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")

@@ -13,7 +13,7 @@ from aotc.relay.op import OPERATORS_BY_NAME, reduce
 from aotc.relay.op.opdef import Array, Sample
 from aotc.relay.op.reduce import ArgReduceAttrs, ReduceAttrs
 from tests.ops.harness import interpret, kernel_job
-from tests.ops.oracle import close, error_code, evaluate, normal, onnx_reference, ort, reference
+from tests.ops.onnxruntime_oracle import close, error_code, evaluate, normal, onnx_reference, ort, reference
 
 ONNX = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
 

@@ -13,7 +13,7 @@ from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.resize import UpSamplingAttrs, resize1d, resize2d, resize3d
 from aotc.relay.op.resize_sampling import COORDINATE_MODES, RESIZE_ROUNDING_METHODS
 from aotc.relay.op.space_to_depth_and_batch import SubPixelAttrs
-from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
+from tests.ops.onnxruntime_oracle import close, error_code, normal, onnx_reference, ort, reference
 
 Resize2DAttrs = resize2d.attrs
 RESIZE = {1: resize1d.attrs, 2: Resize2DAttrs, 3: resize3d.attrs}

@@ -32,7 +32,7 @@ from aotc.relay.transform.fold_scale_axis import FoldScaleAxis
 from aotc.relay.transform.fuse_ops import FuseOps, fuse_operators
 from aotc.relay.type_inference import infer_function
 from aotc.relay.visitor import post_order
-from tests.effort import grows_linearly
+from tests.call_counts import grows_linearly
 
 FACTS = json.loads((Path(__file__).parents[1] / "relay" / "golden" / "facts.json").read_text(encoding="utf-8"))
 X = Var("x", MATRIX)

@@ -39,7 +39,7 @@ from aotc.relay.transform import (
 from aotc.relay.transform.pipeline import optimize, pipeline
 from aotc.relay.visitor import post_order
 from aotc.tir.target import C, get_target
-from tests.effort import grows_linearly
+from tests.call_counts import grows_linearly
 from tests.share import share_of_each
 
 V4 = get_target("x86-64-v4")

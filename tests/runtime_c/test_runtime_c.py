@@ -24,7 +24,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DTYPES as ALL_DTYPES
 from aotc.runtime.abi import ABI_VERSION, DTYPE_BY_CODE, ENTRY_SYMBOL, STATUS_MESSAGES, ffi
 from aotc.runtime.library_integrity import require_complete_library_file
-from tests.images import IMAGES, damaged
+from tests.shared_library_images import IMAGES, damaged
 
 HERE = Path(__file__).parent
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")

@@ -23,8 +23,8 @@ from aotc.tir.target import TARGETS, Target, get_target
 from tests.codegen.batch import FLAGS, Array, source_of
 from tests.conftest import require_tool
 from tests.e2e.projects import run, write_raw
-from tests.targets.native import native_targets as native_targets
-from tests.targets.native import targets_that_cannot_run as targets_that_cannot_run
+from tests.targets.native_targets import native_targets as native_targets
+from tests.targets.native_targets import targets_that_cannot_run as targets_that_cannot_run
 
 ALIGNMENT = 64
 SYSTEMS = {name: t for name, t in TARGETS.items() if t.machine and not t.bare}

@@ -17,7 +17,7 @@ from aotc.tir.float_abi import with_float_abi
 from aotc.tir.target import get_target
 from tests.e2e.projects import DIGITS, run
 from tests.targets.firmware import WARNINGS, Board, board, program_of
-from tests.targets.test_bare import IMAGE, QUANTIZED, host_outputs
+from tests.targets.test_bare_metal import IMAGE, QUANTIZED, host_outputs
 
 X = IMAGE.astype(np.float32) / 16
 INTEGERS = (IMAGE.astype(np.int32) * 16 - 128).clip(-128, 127).astype(np.int8)

@@ -19,9 +19,9 @@ from aotc.relay.type_inference import infer_module
 from aotc.tir.expr import Binary, Buffer, Load, Select, Var, const
 from aotc.tir.stmt import Block, Declare, For, Kernel, Store
 from aotc.tir.target import Target
-from tests.targets.corpus import Job, disagreements, lowered, of_fused
-from tests.targets.fused import LONGEST_ROW, Fused, fused
+from tests.targets.fused_functions import LONGEST_ROW, Fused, fused
 from tests.targets.machines import FOREIGN, PORTABLE, Machine, machine, native_targets
+from tests.targets.random_kernels import Job, disagreements, lowered, of_fused
 
 SEEDS, WIDE, AT_ONCE = 540, 2040, 60
 """Kernels from the first seeds are for every target, all of them for one."""

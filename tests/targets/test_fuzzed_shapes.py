@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import aotc
 from tests.share import share
 from tests.targets.machines import FOREIGN, machine, native_targets
-from tests.targets.shapes import Model, Part, parts
+from tests.targets.random_layers import Model, Part, parts
 
 BOUND = {"strict": 2e-6, "fast": 1e-5}
 """Largest error by accuracy, relative to the sum of the magnitudes of all terms."""

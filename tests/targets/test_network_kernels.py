@@ -29,12 +29,12 @@ from aotc.tir.target import Target
 from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
 from benchmarks.run import INPUT_SHAPES_BY_MODEL, TRAINED_MODELS
 from tests.codegen.batch import Array, finished
-from tests.codegen.bits import same
+from tests.codegen.bit_comparison import same
 from tests.fuzz.execute import run_program
 from tests.share import share
-from tests.targets.corpus import Job, disagreements
 from tests.targets.machines import machine
-from tests.targets.reduced import reduced
+from tests.targets.random_kernels import Job, disagreements
+from tests.targets.reduced_networks import reduced
 
 TARGETS = ("x86-64-v3", "c")
 """One whose vectors leave remainders, and one without vectors."""

@@ -42,7 +42,7 @@ from tests.golden.cases import KERNELS, PROJECTS, Case, tensor
 from tests.ops.harness import kernel_job
 from tests.share import share
 from tests.targets.machines import FOREIGN, machine, native_targets
-from tests.targets.shapes import Model, parts
+from tests.targets.random_layers import Model, parts
 from tests.tir.contractions import conv, matmul
 
 Array = np.ndarray[Any, Any]

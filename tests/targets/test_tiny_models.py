@@ -42,7 +42,7 @@ def test_memory(core: str, name: str, models: Path) -> None:
     assert program.plan.peak <= ALL_ARENAS[name]
 
 
-@pytest.mark.slow  # a minute of compilation; tests/passes/test_pass_patches.py has small networks
+@pytest.mark.slow  # a minute of compilation; tests/passes/test_pass_patch_inference.py has small networks
 def test_first_layers_in_patches(models: Path, tmp_path: Path) -> None:
     """Half of the memory beside the image, which the caller keeps, and the bytes of the whole."""
     here, path = board("cortex-m4"), models / "tflite" / "vww_int8.tflite"

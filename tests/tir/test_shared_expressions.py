@@ -30,7 +30,7 @@ from aotc.tir.loops.loop_dependence import why_loop_kind_unproven
 from aotc.tir.loops.statement_vectorization import vectorize_stmt_or_none
 from aotc.tir.simplify import bounds, linear_form, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store
-from tests.effort import calls_of
+from tests.call_counts import calls_of
 
 I32 = DType("int32")
 X, Y = Buffer("x", I32, 64), Buffer("y", I32, 64)

@@ -32,7 +32,7 @@ from aotc.tir.stmt import (
     remove_dead_registers,
     walk_stmts,
 )
-from tests.effort import calls_of
+from tests.call_counts import calls_of
 
 A, B = Var("i"), Var("j")
 RANGES = {A: (0, 5), B: (0, 3)}

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized operators give the bytes of TFLite Micro and of LiteRT, each in its rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tflite")
+
+from aotc.ir import AotcError
+from aotc.relay.frontend.tflite import from_tflite
+from tests.frontend.evaluation import run_model
+from tests.frontend_tflite.model_builder import Builder, litert, tflm
+
+EVERY = np.arange(-128, 128, dtype=np.int8)
+
+
+def one(
+    name: str, x: float, y: float, zeros: tuple[int, int] = (3, -7), kind: str = "", dtype: str = "int8", **options: Any
+) -> Any:
+    """All bytes through an operator of one tensor."""
+    model = Builder()
+    inputs = [model.tensor((16, 16), dtype, scale=x, zero=zeros[0])]
+    outputs = [model.tensor((16, 16), dtype, scale=y, zero=zeros[1])]
+    model.op(name, inputs, outputs, kind, **options)
+    return model.data(inputs, outputs), [EVERY.view(dtype).reshape(16, 16)]
+
+
+def two(name: str, scales: tuple[float, float, float], activation: int = 0, dtype: str = "int8") -> Any:
+    """All pairs of bytes of two tensors."""
+    model = Builder()
+    shape, middle = (256, 256), 128 if dtype == "uint8" else 0
+    zeros = (middle + 5, middle - 9, middle + 11)
+    x, y, z = (model.tensor(shape, dtype, scale=s, zero=z) for s, z in zip(scales, zeros, strict=True))
+    kind = {"SQUARED_DIFFERENCE": ""}.get(name, f"{name.title()}Options")
+    model.op(name, [x, y], [z], kind, **({"fusedActivationFunction": activation} if kind else {}))
+    every = EVERY.view(dtype)
+    return model.data([x, y], [z]), [np.repeat(every, 256).reshape(shape), np.tile(every, 256).reshape(shape)]
+
+
+def rows(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
+
+
+def softmax(scale: float, beta: float, dtype: str = "int8") -> Any:
+    model = Builder()
+    inputs = [model.tensor((64, 23), dtype, scale=scale, zero=4)]
+    outputs = [model.tensor((64, 23), dtype, scale=1 / 256, zero=-128 if dtype == "int8" else 0)]
+    model.op("SOFTMAX", inputs, outputs, "SoftmaxOptions", beta=beta)
+    return model.data(inputs, outputs), [rows(2, 64, 23).view(dtype)]
+
+
+def dense(scale: float, several: bool, activation: int = 0) -> Any:
+    model, rng = Builder(), np.random.default_rng(4)
+    w_scale = rng.uniform(0.001, 0.01, 17) if several else 0.0043
+    w = model.tensor((17, 33), "int8", rows(6, 17, 33), scale=w_scale, zero=0)
+    bias = model.tensor((17,), "int32", rng.integers(-900, 900, 17))
+    inputs = [model.tensor((40, 33), "int8", scale=scale, zero=4)]
+    outputs = [model.tensor((40, 17), "int8", scale=0.113, zero=-5)]
+    options = {"fusedActivationFunction": activation}
+    model.op("FULLY_CONNECTED", [*inputs, w, bias], outputs, "FullyConnectedOptions", **options)
+    return model.data(inputs, outputs), [rows(3, 40, 33)]
+
+
+def pool(name: str, size: tuple[int, int], padding: int) -> Any:
+    model = Builder()
+    count = (9, 8) if padding == 0 else (10 - size[0], 9 - size[1])
+    inputs = [model.tensor((1, 9, 8, 3), "int8", scale=0.2, zero=4)]
+    outputs = [model.tensor((1, *count, 3), "int8", scale=0.2, zero=4)]
+    options = {"filterHeight": size[0], "filterWidth": size[1], "strideH": 1, "strideW": 1, "padding": padding}
+    model.op(name, inputs, outputs, "Pool2DOptions", **options)
+    return model.data(inputs, outputs), [rows(7, 1, 9, 8, 3)]
+
+
+def quantize(x: float, zero: int) -> Any:
+    """Real numbers, halves among them."""
+    model = Builder()
+    inputs = [model.tensor((1, 600), "float32")]
+    outputs = [model.tensor((1, 600), "int8", scale=x, zero=zero)]
+    model.op("QUANTIZE", inputs, outputs)
+    return model.data(inputs, outputs), [(np.arange(-300, 300, dtype=np.float32) * np.float32(x / 2))[None]]
+
+
+def mean(axes: list[int], keep: bool, scale: float) -> Any:
+    """Among the means are halves."""
+    model = Builder()
+    x = model.tensor((1, 8, 4, 32), "int8", scale=0.05, zero=5)
+    shape = [1 if k in axes else n for k, n in enumerate((1, 8, 4, 32)) if keep or k not in axes]
+    y = model.tensor(shape, "int8", scale=scale, zero=5 if scale == 0.05 else -3)
+    places = model.tensor((len(axes),), "int32", axes)
+    model.op("MEAN", [x, places], [y], "ReducerOptions", keepDims=keep)
+    return model.data([x], [y]), [rows(9, 1, 8, 4, 32) // 3]
+
+
+def lstm(
+    seed: int, digits: int, clip: float, time_major: bool = False, batch: int = 1, zeros: Any = (3, -2),
+    inner_scale: float = 1 / 128,
+) -> Any:  # fmt: skip
+    """Layers of 7 inputs and 5 units, whose gates go to their ends."""
+    model, rng = Builder(), np.random.default_rng(seed)
+    shape = (6, batch) if time_major else (batch, 6)
+    x = model.tensor((*shape, 7), "int8", scale=0.05, zero=zeros[0])
+    weights = [
+        model.tensor((5, n), "int8", rows(seed + n + k, 5, n), scale=rng.uniform(0.004, 0.03))
+        for n in (7, 5)
+        for k in range(4)
+    ]
+    bias = [model.tensor((5,), "int32", rng.integers(-900, 900, 5)) for _ in range(4)]
+    h = model.tensor((batch, 5), "int8", scale=1 / 128, zero=zeros[1], variable=True)
+    c = model.tensor((batch, 5), "int16", scale=2.0**-digits, variable=True)
+    y = model.tensor((*shape, 5), "int8", scale=1 / 128, zero=zeros[1])
+    inner = [
+        *(model.tensor((0,), "int16", scale=2.0**-12) for _ in range(4)),
+        model.tensor((0,), "int8", scale=inner_scale, zero=zeros[1]),
+    ]
+    inputs = [x, *weights, -1, -1, -1, *bias, -1, -1, h, c, -1, -1, -1, -1]
+    options = {"fusedActivationFunction": 4, "cellClip": clip, "projClip": 0.0, "timeMajor": time_major}
+    kind = "UnidirectionalSequenceLSTMOptions"
+    model.op("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [y], kind, intermediates=inner, **options)
+    return model.data([x], [y]), [rows(seed, *shape, 7)]
+
+
+def elementwise() -> Iterator[Any]:
+    scales = ((0.02, 0.05, 0.06), (0.1, 0.003, 0.09), (0.07, 0.07, 0.07))
+    for name in ("ADD", "SUB", "MUL"):
+        for k, s in enumerate(scales):
+            s = (*s[:2], s[0] * s[1] * 40) if name == "MUL" else s
+            yield f"{name}-{k}", two(name, s, (0, 1, 3)[k])
+    for name in ("RELU", "RELU6", "LOGISTIC", "TANH"):
+        zero = {"LOGISTIC": -128, "TANH": 0}.get(name, -7)
+        for x in (0.011, 0.043, 0.2):
+            y = {"LOGISTIC": 1 / 256, "TANH": 1 / 128}.get(name, x if name == "RELU6" else 0.05)
+            yield f"{name}-{x}", one(name, x, y, (3, 3 if name == "RELU6" else zero))
+    for x, y in ((0.02, 0.05), (0.05, 0.02), (0.04, 0.04)):
+        yield f"QUANTIZE-{x}-{y}", one("QUANTIZE", x, y)
+        yield f"QUANTIZE-{x}", quantize(x, -3)
+
+
+def layers() -> Iterator[Any]:
+    for axes, keep in (([1, 2], True), ([1, 2], False), ([3], False), ([1], True)):
+        for scale in (0.05, 0.031):
+            yield f"MEAN-{axes}-{keep}-{scale}", mean(axes, keep, scale)
+    for scale, beta in ((0.1, 1.0), (0.02, 1.0), (0.5, 0.7)):
+        yield f"SOFTMAX-{scale}-{beta}", softmax(scale, beta)
+    for scale in (0.021, 0.5):
+        for several in (False, True):
+            yield f"FULLY_CONNECTED-{scale}-{several}", dense(scale, several, 1 if several else 0)
+    for name in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
+        for size, padding in (((2, 3), 0), ((3, 3), 1), ((9, 8), 1)):
+            yield f"{name}-{size}-{padding}", pool(name, size, padding)
+    for seed in range(4):
+        for digits, clip, time_major in ((12, 0.0, False), (11, 10.0, True), (13, 1.5, False)):
+            yield f"LSTM-{seed}-{digits}-{clip}", lstm(seed, digits, clip, time_major)
+    for zeros in ((-128, 127), (127, -128)):
+        yield f"LSTM-ends-{zeros}", lstm(5, 12, 0.5, False, 3, zeros)
+        yield f"LSTM-steps-{zeros}", lstm(6, 15, 0.0, True, 2, zeros)
+    # LiteRT stores outputs by a scale of their own
+    yield "LSTM-inner", lstm(7, 12, 0.0, inner_scale=1 / 64)
+
+
+MODELS = dict([*elementwise(), *layers()])
+
+
+@pytest.mark.parametrize("rounding", ["tflm", "litert"])
+@pytest.mark.parametrize("name", MODELS)
+def test_bytes(name: str, rounding: str) -> None:
+    data, arrays = MODELS[name]
+    expected = (litert if rounding == "litert" else tflm)(data, arrays)[0]
+    module = from_tflite(data, rounding=rounding)
+    (actual,) = run_model(module, {p.name: a for p, a in zip(module.main.params, arrays, strict=True)})
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_what_has_no_integers_is_refused() -> None:
+    data, _ = one("COS", 0.1, 0.1)
+    with pytest.raises(AotcError, match="COS of quantized tensors is not supported"):
+        from_tflite(data)
+
+
+@pytest.mark.parametrize("name", ["HARD_SWISH", "RELU_N1_TO_1", "RELU_0_TO_1"])
+def test_integers_of_16_bits_are_refused(name: str) -> None:
+    model = Builder()
+    x = model.tensor((1, 4, 4, 4), "int16", scale=0.01)
+    y = model.tensor((1, 4, 4, 4), "int16", scale=0.02)
+    model.op(name, [x], [y])
+    with pytest.raises(AotcError, match=rf"{name} of integers of more than 8 bits is not supported") as caught:
+        from_tflite(model.data([x], [y]))
+    assert caught.value.code == "tflite-quant"
+
+
+@pytest.mark.parametrize("name", ["ADD", "SUB", "MUL", "SQUARED_DIFFERENCE"])
+@pytest.mark.parametrize("kinds", [("int16", "int8", "int16"), ("int8", "uint8", "int8"), ("int8", "int8", "uint8")])
+@pytest.mark.parametrize("rounding", ["tflm", "litert"])
+def test_operands_of_several_types_are_refused(name: str, kinds: tuple[str, ...], rounding: str) -> None:
+    model = Builder()
+    a, b, y = (model.tensor((2, 8), kind, scale=0.1) for kind in kinds)
+    options = "" if name == "SQUARED_DIFFERENCE" else f"{name.capitalize()}Options"
+    model.op(name, [a, b], [y], options)
+    with pytest.raises(AotcError) as caught:
+        from_tflite(model.data([a, b], [y]), rounding=rounding)
+    assert caught.value.code == "tflite-quant" and name in str(caught.value)

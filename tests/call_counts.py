@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work measured in calls of functions, which does not depend on the machine or on what else it does.
+"""Measures work in function calls, which do not depend on the machine or its load.
 
 assert grows_linearly(lambda n: fuse(chain(n)))
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projects that are spoiled by seed: one weight, or one place of the generated C.
+"""Corrupts projects by seed: one weight, or one place of the generated C.
 
 Run as a program it says of spoiled projects whether their outputs are wrong, and whether `verify` finds it:
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A share of a test's cases in `make test`, all of them in `make test-all`.
+"""Selects a share of a test's cases for `make test`; `make test-all` runs all cases.
 
 @pytest.mark.parametrize("name", share(NAMES, 4))      # the others are marked slow
 @pytest.mark.parametrize(("name", "target"), share_of_each(NAMES, TARGETS, 2))      # every name, on two targets

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files in the formats of shared libraries: headers, and the bytes that they speak of.
+"""Small files in the formats of shared libraries: headers, and the bytes to which they refer.
 
 IMAGES["pe"]            # bytes; whole, and cut short at any length
 damaged(data, 100)      # copies with other bytes in their headers, seeded

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source files that the tests of this folder look at, each read and parsed once."""
+"""Source files that the architecture tests examine, each read and parsed once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code and documents use the terms of the field (docs/glossary.md): phrases of a private idiom are not written.
+"""Code and documents use the terms of the field (docs/glossary.md) and none of a list of banned phrases.
 
 `phrases.txt` counts the phrases that each file had before this test.  A count may only become smaller.
 `python -m tests.arch.test_banned_phrases` writes the counts of today.

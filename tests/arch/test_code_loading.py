@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can turn data into running code is called in few places, each of which docs/security.md names."""
+"""Functions that can execute code from data (pickle, eval, dlopen, ...) are called only where docs/security.md says."""
 
 from __future__ import annotations
 

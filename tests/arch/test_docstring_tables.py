@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables in docstrings, of parameters, fields or keys, name what the definition has: a rename changes them, too."""
+"""Tables in docstrings name only parameters, fields or keys that the documented definition has."""
 
 from __future__ import annotations
 

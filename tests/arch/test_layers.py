@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every import points down: this table is the architecture.
+"""Imports between packages follow the layers of the table in this file, which is the architecture.
 
 A package may import itself, the rows it lists, the standard library, numpy, and the third-party packages of
 THIRD_PARTY.  The longest prefix decides to which row a module belongs.  Lazy imports count.

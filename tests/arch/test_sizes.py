@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and functions stay small enough to read, and every source file says its license."""
+"""Limits on the size of files and functions, and a license line in every source file."""
 
 from __future__ import annotations
 

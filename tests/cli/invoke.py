@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command in this process, and the models that its tests give it.
+"""Runs the `aotc` command within the test process, and builds the models for its tests.
 
 call("compile", path, "-o", folder).code
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`aotc bench` measures what is there, names what is not, and tells right outputs from wrong ones."""
+"""`aotc bench` measures installed engines, names missing ones, and detects wrong outputs."""
 
 from __future__ import annotations
 

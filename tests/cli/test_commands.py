@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command does what its help says, in text, as JSON, and silently."""
+"""Every command does what its help says, as text, as JSON, and with --quiet."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress on the error stream, and tables on an output that is no terminal."""
+"""Progress on the error stream, and tables on outputs that are not terminals."""
 
 from __future__ import annotations
 

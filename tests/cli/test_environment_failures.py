@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What surrounds the command does not go along: folders that may not be searched, full disks, streams that fail."""
+"""Failures outside of the command: folders without permission, full disks, failing streams."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose names are no text, whose ranks are beyond all bounds, or whose data lie at impossible paths."""
+"""Models with names that are not text, ranks beyond all limits, or external data at impossible paths."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of a model that are a million characters long are shortened in every listing of the command; JSON has all."""
+"""Model names of a million characters are shortened in every listing of the command; JSON has them in full."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the text of options is read, and the former spellings of options that still work."""
+"""Parsing of option values, and former spellings of options that still work."""
 
 from __future__ import annotations
 

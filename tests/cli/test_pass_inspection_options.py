@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of `aotc compile` that look at passes."""
+"""Options of `aotc compile` that inspect passes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`aotc tune` shows and records what it measured, and refuses what it cannot do."""
+"""`aotc tune` shows and records its measurements, and refuses models and options that it cannot tune."""
 
 from __future__ import annotations
 

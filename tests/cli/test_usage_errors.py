@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users and files do wrong: one clear complaint, exit code 2, nothing left behind."""
+"""Errors of users and in files give one clear message and exit code 2, and leave no files behind."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels compiled as C, all of a batch in one library, to be compared with the interpreter's results.
+"""Compiles a batch of kernels as one C library, and compares their results with the interpreter's.
 
 results = run_batch([(kernel, [x, y])], tmp_path)      # [[out], ...]
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What compiled kernels compute beside what the interpreter does: the same bits, where every NaN counts as one.
+"""Compares the bits of compiled kernels with those of the interpreter; all NaNs count as equal.
 
 same(found, expected)                     # arrays of one type
 wrong(kernel, found, expected)            # outputs of a kernel: "" or what differs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One small kernel for every operation, function and conversion on every data type it is defined for."""
+"""One small kernel for every operation, function and conversion, and for every data type on which it is defined."""
 
 from __future__ import annotations
 

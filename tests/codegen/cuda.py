@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA as a dialect, and a prelude with which a C compiler takes its kernels: a block's threads are threads.
+"""A CUDA dialect whose kernels a C compiler accepts, with a prelude that executes the threads of a block as threads.
 
 library = build(kernels, folder)
 launch(library, 0, kernel, arrays, threads=3)      # the outputs of the kernel number 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small programs, written by hand, with every kind of storage: y = (x + w) * 2, through a temporary.
+"""Small handwritten programs with every kind of storage: y = (x + w) * 2, computed by way of a temporary.
 
 emit(affine("net"), folder, target=C)
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Makefile and CMakeLists.txt of a project build again, remove, and install."""
+"""Files that the Makefile and CMakeLists.txt of a project rebuild, remove and install."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels as CUDA: one text for all of a program, heads, numbers of blocks and threads, and what is refused."""
+"""CUDA source of kernels: one text for all kernels of a program, signatures, launch sizes, and refused kernels."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What languages say differently, and that every instruction means in each what the interpreter computes."""
+"""Differences between the emitted languages; every instruction computes the interpreter's results in each language."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of kernels: readable, few parentheses, no name or comment that C would take amiss."""
+"""The C text of kernels is readable, has few parentheses, and has no names or comments that C misinterprets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emitted projects: what is in them, and that they build and run with make, cmake, gcc, clang, as C and as C++."""
+"""Emitted projects: their files, and builds with make, cmake, gcc and clang, as C and as C++."""
 
 from __future__ import annotations
 

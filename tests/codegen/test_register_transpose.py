@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Squares turned in vector registers, in C and C++, by gcc and clang, and by a compiler without shuffles."""
+"""Square blocks transposed in vector registers: in C and C++, by gcc, clang, and a compiler without shuffles."""
 
 from __future__ import annotations
 

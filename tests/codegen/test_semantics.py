@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operation on every data type means in C what it means in the interpreter, without undefined behavior."""
+"""Every operation on every data type has the interpreter's results in C, without undefined behavior."""
 
 from __future__ import annotations
 

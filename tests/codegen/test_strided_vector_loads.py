@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of every second element in memory: values, bounds and text, with several compilers."""
+"""Vectors that load every second element of memory: values, bounds and C text, with several compilers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX's official backend tests, one process each.
+"""Runs tests of ONNX's official backend suite, each in a separate process.
 
 In: names of tests.  Out: for each, None or the reason why it failed.  A test compiles its model to C, runs
 the library on the test's inputs as run-time inputs, and compares as ONNX's own runner does.

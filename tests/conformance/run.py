@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ONNX's official suite through compiled C, print the counts, and write the list of failing tests.
+"""Runs ONNX's official suite through compiled C, prints the counts, and writes the list of failing tests.
 
 python tests/conformance/run.py                   # everything; rewrites failing.txt
 python tests/conformance/run.py --filter resize   # some tests; prints why they fail

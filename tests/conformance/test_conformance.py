@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official ONNX suite through compiled C: what passed must go on passing."""
+"""The official ONNX suite through compiled C: tests that passed before still pass."""
 
 from __future__ import annotations
 

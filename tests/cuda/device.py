@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels mapped to blocks and threads, printed as one CUDA text and run by the emulator.
+"""Maps kernels to blocks and threads, prints them as one CUDA text, and runs them in the emulator.
 
 results = run_batch([(kernel, [x, y])], tmp_path)      # [[out], ...]
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA texts compiled for the emulator, and kernels of them launched.
+"""Compiles CUDA texts for the emulator and launches their kernels.
 
 kernels = build(text, folder)
 launch(kernels, "twice", [x, y], blocks=2, threads=64)      # what is wrong; "" where nothing is

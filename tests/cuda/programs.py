@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small programs for devices, written by hand, and what they compute."""
+"""Small handwritten programs for devices, with their expected results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVRTC takes the kernels of every operator and of whole networks without a warning, whatever the device."""
+"""NVRTC compiles the kernels of every operator and of whole networks without warnings, for every device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models compiled for GPUs, from `aotc.compile` and from the command line; they run on an emulated GPU."""
+"""Models compiled for GPUs by `aotc.compile` and by the command line; they run on an emulated GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles for blocks of threads: as CUDA C on the CPU the bits of the interpreter, whoever of the threads goes first; as
-machine code of a GPU few registers, nothing on a stack, and loops that multiply most of the time.
+"""Contractions in GPU block tiles: as CUDA C on the CPU they have the interpreter's bits for every order of threads;
+as GPU machine code they use few registers, no stack, and spend most instructions on products.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors in the memory of a GPU, from other libraries and for them: what they say of it, without a copy."""
+"""Tensors in GPU memory are exchanged with other libraries without copies, and describe their memory correctly."""
 
 from __future__ import annotations
 

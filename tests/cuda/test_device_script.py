@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The script for machines with a GPU, from what is prepared for it to its table, on an emulated GPU."""
+"""The benchmark script for machines with a GPU, from its preparation to its table, on an emulated GPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the C runtime and the fake driver declare of CUDA's driver, beside the cuda.h of NVIDIA's packages."""
+"""Declarations of CUDA's driver in the C runtime and in the fake driver agree with cuda.h of NVIDIA's packages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA C on the CPU: kernels of all kinds give the results of a device, and their faults are found."""
+"""CUDA C on the CPU: kernels of all kinds give the results of a device, and races and invalid accesses are detected."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C runtime and a model written by hand on a driver without a GPU, which shows what a GPU might forgive."""
+"""The C runtime and a handwritten model on a fake driver without a GPU, which detects errors that a GPU may hide."""
 
 from __future__ import annotations
 

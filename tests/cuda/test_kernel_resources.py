@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What machine code says that kernels take, beside what the assembler and NVIDIA's occupancy header say."""
+"""Resource usage read from machine code agrees with the assembler's report and NVIDIA's occupancy header."""
 
 from __future__ import annotations
 

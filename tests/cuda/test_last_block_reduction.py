@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks that arrive last as CUDA C: the interpreter's bits on the CPU, whichever it is, and what NVRTC makes of it."""
+"""Last-block reductions as CUDA C: the interpreter's bits for every order of blocks, and the code that NVRTC
+generates.
+"""
 
 from __future__ import annotations
 

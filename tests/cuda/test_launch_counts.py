@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many launches networks take: between one and the next, a GPU does nothing."""
+"""Numbers of kernel launches of networks, since a GPU is idle between launches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms and the elementwise operators around them as one launch: right, whoever of the threads goes first."""
+"""Normalizations and the elementwise operators around them are one launch, right for every order of threads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVRTC: code for devices and PTX out of what the project prints, the same bytes each time, and what it refuses."""
+"""NVRTC: device code and PTX of printed kernels, equal bytes in every compilation, and sources that are refused."""
 
 from __future__ import annotations
 

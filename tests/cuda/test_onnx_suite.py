@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official ONNX suite on an emulated GPU: what passes as C passes there."""
+"""The official ONNX suite on an emulated GPU: tests that pass as C pass there."""
 
 from __future__ import annotations
 

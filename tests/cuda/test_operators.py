@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of every sample on a device: mapped, printed and emulated, it has the bits of the interpreter."""
+"""The kernel of every operator sample, mapped to a device, printed and emulated, has the interpreter's bits."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sorting on a device: many threads merge, and of equals the one with the lower index comes first."""
+"""Parallel merge sort on a device is stable: of equal elements, the one with the lower index comes first."""
 
 from __future__ import annotations
 

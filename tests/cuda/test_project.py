@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projects for GPUs: built by make with all warnings, run by the driver that forgives nothing, loaded into Python."""
+"""Projects for GPUs: built by make with all warnings, run by the strict fake driver, loaded into Python."""
 
 from __future__ import annotations
 

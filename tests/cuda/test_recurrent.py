@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers on a device: one launch for all steps, weights in registers, the bits of the interpreter."""
+"""Recurrent layers on a device: one launch for all steps, weights in registers, the interpreter's bits."""
 
 from __future__ import annotations
 

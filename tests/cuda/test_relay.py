@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's interface with GPUs: libraries, executors and devices, on the driver that emulates one."""
+"""Relay's API with GPUs: libraries, executors and devices, on the driver that emulates a GPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions and rows as CUDA C on the CPU: the bits of the interpreter, whoever of the threads goes first."""
+"""Reductions and row-wise kernels as CUDA C on the CPU: the interpreter's bits for every order of threads."""
 
 from __future__ import annotations
 

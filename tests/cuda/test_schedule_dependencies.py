@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each step of a schedule for devices waits for."""
+"""Dependences between the steps of a GPU schedule."""
 
 from __future__ import annotations
 

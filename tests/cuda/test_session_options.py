@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callers in C may ask of a run on a device, and what they may get wrong."""
+"""Run options of C callers on a device, and their misuse."""
 
 from __future__ import annotations
 

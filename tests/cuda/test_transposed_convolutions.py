@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transposed and padded convolutions by weights that are inputs: one launch of tiles, infinities where they belong."""
+"""Transposed and padded convolutions whose weights are inputs: one tiled launch; infinities only where defined."""
 
 from __future__ import annotations
 

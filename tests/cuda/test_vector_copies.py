@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that move memory in pieces of 16 bytes, as CUDA C: their bits on the CPU, and what NVRTC makes of them."""
+"""Kernels that copy memory in vectors of 16 bytes, as CUDA C: their bits on the CPU, and NVRTC's code for them."""
 
 from __future__ import annotations
 

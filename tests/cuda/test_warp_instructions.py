@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of warps as CUDA C: the emulator has the interpreter's bits, and NVRTC takes them."""
+"""Warp instructions as CUDA C: the emulator has the interpreter's bits, and NVRTC compiles them."""
 
 from __future__ import annotations
 

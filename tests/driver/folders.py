@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders as tables of files, for tests of what is written where.
+"""Converts folders to tables of their files, for tests of written files.
 
 emit({"src/net.c": "1"}, folder)
 files_of(folder)["src/net.c"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memories of a board in a file: what goes where, and files that are refused."""
+"""Memory region files of boards: placement of code and data, and files that are refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of the compiler, and the code it makes, for graphs that could take much of both: counted, never timed."""
+"""Work of the compiler, in counted calls, and size of generated code, for graphs that could need much of both."""
 
 from __future__ import annotations
 

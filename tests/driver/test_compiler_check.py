@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C compilers whose optimizer is wrong are found out, kernel by kernel; those that are right pass."""
+"""The check of C compilers reports miscompiled kernels by name, and passes right compilers."""
 
 from __future__ import annotations
 

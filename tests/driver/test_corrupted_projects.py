@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`verify --project` finds every spoiled weight and source whose effect exceeds the tolerance, without checksums."""
+"""`verify --project` detects corrupted weights and sources with effects above the tolerance, without checksums."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The evaluation in double precision: right for every window, in time and memory that do not grow with dilation."""
+"""The double-precision reference evaluation: right for every window, with time and memory independent of dilation."""
 
 from __future__ import annotations
 

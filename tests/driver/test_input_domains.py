@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random inputs are drawn by what a model does with them: a small model for each rule."""
+"""Domains of random inputs are derived from the operators of a model: one small model for each rule."""
 
 from __future__ import annotations
 

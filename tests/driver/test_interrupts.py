@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that are killed or interrupted at any moment: what they leave, and what the next compile makes of it."""
+"""Processes that are killed or interrupted at any time: the files that they leave, and the next compile."""
 
 from __future__ import annotations
 

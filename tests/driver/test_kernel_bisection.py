@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel that is wrong is named, with its nodes and who made it so; where none is, the graph is to blame."""
+"""Bisection names the wrong kernel, its nodes and the pass that made it; without a wrong kernel, it names the graph."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache of compiled objects saves work and never changes a result, whatever state it is in."""
+"""The cache of compiled objects saves work and never changes a result, also if it is damaged."""
 
 from __future__ import annotations
 

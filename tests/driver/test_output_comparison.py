@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distances between results: absolute, relative, in units in the last place."""
+"""Differences between results: absolute, relative, in units in the last place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results on disk: nothing is replaced or removed that aotc did not write, and nothing outside of the output folder."""
+"""Output folders: aotc replaces and removes only files that it wrote, and nothing outside of the folder."""
 
 from __future__ import annotations
 

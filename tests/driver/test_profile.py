@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles tell the time of every step of the schedule, and say what they cannot tell."""
+"""Profiles contain the time of every step of the schedule, and name what they cannot measure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projects that are to be small, and what is said of the bytes of weights."""
+"""Projects optimized for size, and reports of the bytes of weights."""
 
 from __future__ import annotations
 

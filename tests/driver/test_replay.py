@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pass or kernel that fails leaves a file, which shows the failure again; other files are refused."""
+"""A failing pass or kernel leaves a file that reproduces the failure; other files are refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PassReport and NumericCheck: figures that are known, passes that fail, pages that a browser can read."""
+"""PassReport and NumericCheck: known figures, failing passes, and HTML pages that a browser can read."""
 
 from __future__ import annotations
 

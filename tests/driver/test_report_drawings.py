@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of reports: where boxes stand, what is colored, and what a browser makes of the page."""
+"""Drawings in reports: positions of boxes, colors, and rendering in a browser."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding and running the C compiler."""
+"""Discovery and execution of the C compiler."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of measured tilings: kept, looked up, ignored where they do not fit, and harmless to each other."""
+"""Records of measured tilings are stored, looked up, ignored for other contractions, and safe for concurrent use."""
 
 from __future__ import annotations
 

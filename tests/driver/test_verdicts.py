@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict of a verification: outputs that say nothing are inconclusive, constant ones are warned of."""
+"""Verdicts of verifications: outputs without information are inconclusive, constant outputs give a warning."""
 
 from __future__ import annotations
 

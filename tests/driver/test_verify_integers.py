@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers that differ from ONNX Runtime's are judged by what the model defines, in double precision."""
+"""Integers that differ from ONNX Runtime's are judged by the model's definition in double precision."""
 
 from __future__ import annotations
 

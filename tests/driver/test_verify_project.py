@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`verify --project` runs the library of a project as it stands, and refuses what is no project of the model."""
+"""`verify --project` runs the library of an existing project, and refuses projects of other models."""
 
 from __future__ import annotations
 

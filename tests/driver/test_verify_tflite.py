@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification of TFLite files against whichever interpreter is installed, and Relay's entry to their front end."""
+"""Verification of TFLite files with any installed interpreter, and Relay's `from_tflite`."""
 
 from __future__ import annotations
 

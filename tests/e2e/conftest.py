@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projects that several tests look at are emitted once."""
+"""Emits each project once for all tests that examine it."""
 
 from __future__ import annotations
 

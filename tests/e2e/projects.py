@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emitted projects for tests: which models, and commands run on what was emitted.
+"""Models whose emitted projects are tested, and commands that run in these projects.
 
 project = emit("resnet18", "c", folder, models)      # sources only
 run(["make"], cwd=project.path)

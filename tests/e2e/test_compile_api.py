@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aotc.compile and aotc.load: every form of model, every level, what is raised, what is imported."""
+"""aotc.compile and aotc.load: every form of model, every level, raised errors, imported modules."""
 
 from __future__ import annotations
 

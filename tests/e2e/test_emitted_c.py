@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C that large networks become: clean under strict warnings and sanitizers, self-contained, thread-safe."""
+"""The emitted C of large networks: free of warnings and sanitizer reports, self-contained, thread-safe."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of few groups, beside ONNX Runtime: channels that do not fill vectors, strides, dilations, few pixels.
+"""Convolutions of few groups against ONNX Runtime: channels that do not fill vectors, strides, dilations, few pixels.
 
 All are nodes of one model, so that a target needs one build.
 """

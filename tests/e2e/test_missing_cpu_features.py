@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processors that lack what a library was compiled for get a status or an error that says what, never a signal.
-Libraries with several versions of their kernels take the best that the processor has, or the one that is named.
+"""On a processor without the features that a library needs, the library returns a status or an error that names
+them, and never crashes with a signal. Libraries with several versions of their kernels use the best version that the
+processor supports, or the requested one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that work in blocks compile on sizes that fill no whole number of these, and agree with ONNX Runtime.
+"""Operators that work in blocks compile for sizes that are not multiples of blocks, and agree with ONNX Runtime.
 
 Several nodes with sizes drawn from a seed are one model, since the C compiler takes most of the time.
 """

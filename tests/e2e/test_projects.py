@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emitted projects in the hands of a user: reproducible, built in every way offered, linked together, documented."""
+"""Emitted projects as users build them: reproducible, with every build system, linked together, documented."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers at the edges of a model: what sessions, metadata and header say of them, and the header's functions."""
+"""Integer inputs and outputs of models: sessions, metadata and header describe them, and the header converts them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks that ONNX Runtime's tool quantized, compiled: the bytes of its optimized kernels, its noise at most.
+"""Networks quantized by ONNX Runtime's tool and compiled: the bytes of ONNX Runtime's kernels, or at most their noise.
 
 Networks are seeded.  Where the arithmetic between the first quantization and the last dequantization is on integers,
 outputs are equal bit for bit.

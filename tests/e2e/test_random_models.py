@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random small models, compiled, against ONNX Runtime without optimizations; convolutions of nothing but padding."""
+"""Random small models, compiled, against ONNX Runtime without optimizations; convolutions of padding only."""
 
 from __future__ import annotations
 

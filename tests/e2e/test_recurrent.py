@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers in compiled models: every kind against ONNX Runtime, and the same bits for any number of threads."""
+"""Recurrent layers in compiled models: every kind against ONNX Runtime, and equal bits for any number of threads."""
 
 from __future__ import annotations
 

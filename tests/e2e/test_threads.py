@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled models on several threads: the same bits for any number of them."""
+"""Compiled models on several threads: equal bits for any number of threads."""
 
 from __future__ import annotations
 

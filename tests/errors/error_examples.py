@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/errors.md, and how they are run.
+"""The examples of docs/errors.md, and functions that run them.
 
 An entry of the page is a heading with the code, a sentence, an example in a fenced block, and the message that it ends
 with in another.  The block's language says what is done with it: Relay text is parsed, a graph in ONNX's text form is

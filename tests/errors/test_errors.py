@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/errors.md lists every diagnostic code, and each example in it ends with the diagnostic that it is for.
+"""docs/errors.md lists every diagnostic code, and each of its examples ends with the diagnostic of its code.
 
 python -m pytest tests/errors --update-golden     # write the messages anew
 """

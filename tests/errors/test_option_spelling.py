@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages name options as the caller writes them: keywords in Python, options of the command to its users.
+"""Messages spell options as the caller does: keyword arguments in Python, command-line options in the command.
 
 The declarations of the command and the signatures of the Python functions are the source of both spellings.
 """

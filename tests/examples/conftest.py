@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of the documentation, run as a newcomer would."""
+"""Runs commands of the documentation as a new user would."""
 
 from __future__ import annotations
 

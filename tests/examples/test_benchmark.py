@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark prints a whole row for a model, and refuses what it cannot measure in one line."""
+"""The benchmark prints a complete row for a model, and one line for each model that it cannot measure."""
 
 from __future__ import annotations
 

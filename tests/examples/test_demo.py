@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: what it reports, and its exit code when things agree, differ, or cannot be done."""
+"""The demo: its report, and its exit code if results agree, differ, or cannot be computed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The digits example: C and Python agree, on the accuracy that its page states."""
+"""The digits example: C and Python agree, with the accuracy that its page states."""
 
 from __future__ import annotations
 

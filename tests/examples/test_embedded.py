@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example for boards runs under QEMU, and reads as many digits right as the others."""
+"""The example for boards runs under QEMU, and recognizes as many digits as the other examples."""
 
 from __future__ import annotations
 

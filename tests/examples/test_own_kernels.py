@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example with kernels written by hand: it runs, calls them, and agrees."""
+"""The example with handwritten kernels runs, calls them, and agrees with the reference."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code on the pages for newcomers (docs/start, docs/how-to, docs/gallery) runs and prints what they show.
+"""The code in docs/start, docs/how-to and docs/gallery runs and prints the output on the pages.
 
 Blocks run in order, in a folder of their own: `sh` by a shell, `python` by an interpreter.  A block of another language
 whose first line is a comment with the path of a file is written to that file.  A `text` block after a command is its

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every code block of the README does what the page says, run as it stands."""
+"""Every code block of the README runs unchanged and does what the page says."""
 
 from __future__ import annotations
 

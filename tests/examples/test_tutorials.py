@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every tutorial runs from top to bottom and prints what it shows (`...` stands for what differs between runs).
+"""Every tutorial runs completely and prints the output that it shows (`...` matches text that differs between runs).
 
 Pages that change the compiler show the changes as differences, and say how many lines these add.  They run with a copy
 of the package that has the changes, in a process of their own.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The excerpts of docs/walk.md are what the compiler gives, and its files are named in the order of their first calls.
+"""The excerpts of docs/walk.md are output of the compiler, and its files are in the order of their first calls.
 
 Packages in the diagrams of docs/diagrams exist, and the pictures are those of their descriptions.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""create_executor: the same program gives the same result on every kind of executor that can express it."""
+"""create_executor: a program has the same result on every kind of executor that supports it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The debug executor: every intermediate by node, times per node, dumps; and what it refuses."""
+"""The debug executor: values of all nodes, times per node, dumps, and refused calls."""
 
 from __future__ import annotations
 

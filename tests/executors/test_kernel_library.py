@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel libraries: primitive functions compiled together, each called on numpy arrays."""
+"""Kernel libraries: primitive functions compiled together, each called with numpy arrays."""
 
 from __future__ import annotations
 

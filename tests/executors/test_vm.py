@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The virtual machine: control flow, closures, recursion and varying shapes, compiled, against the interpreter."""
+"""The virtual machine: compiled control flow, closures, recursion and dynamic shapes against the interpreter."""
 
 from __future__ import annotations
 

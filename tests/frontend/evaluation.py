@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converted models run with numpy: every operator by its reference.
+"""Evaluates converted models with the numpy reference of every operator.
 
 run_model(module, {"x": array})         # [array, ...]
 """

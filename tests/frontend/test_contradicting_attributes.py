@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes that repeat what a shape says: one that says another number is one error with both numbers."""
+"""Attributes that contradict a shape give one error with both numbers."""
 
 from __future__ import annotations
 

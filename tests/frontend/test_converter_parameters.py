@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What converters of all importers take is known from annotations, which their files can evaluate."""
+"""Parameters of the converters of all importers are derived from annotations, which their files can evaluate."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of models between given tensors: what is selected, computed, refused, and suggested."""
+"""Parts of models between given tensors: selected nodes, results, errors and suggestions."""
 
 from __future__ import annotations
 

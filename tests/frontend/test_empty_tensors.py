@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands without elements are known at compile time: as constants, as inputs, and as results of other nodes."""
+"""Tensors without elements, as constants, inputs and results, are known at compile time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every ONNX converter with inputs and attributes that do not fit: it converts, or says so in its own words."""
+"""Every ONNX converter, given unsuitable inputs and attributes, converts them or raises an AotcError."""
 
 from __future__ import annotations
 

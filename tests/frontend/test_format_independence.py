@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the front ends share knows no format: neither its package, nor its error codes."""
+"""The code that front ends share does not depend on any format: neither on its package nor on its error codes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk over the graph: inputs and pins, spans, folding, subgraphs, functions, versions."""
+"""Conversion of ONNX graphs: inputs and pinned dimensions, spans, folding, subgraphs, functions, versions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad and hostile models: one clear diagnostic each, quickly, and nothing large is allocated."""
+"""Invalid and hostile ONNX files give one clear diagnostic each, quickly, and cause no large allocation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of 4 bits beside tensors of bytes are integers of half a byte, where ONNX Runtime computes on floats."""
+"""4-bit weights with byte activations are multiplied as integers, where ONNX Runtime computes with floats."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of a model in messages: cut, and without what a terminal takes for a command, wherever a model can hold text."""
+"""Text of a model is truncated in messages, and its terminal control characters are removed, wherever it occurs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official ONNX suite through the converters alone: operators run by their references, no C involved.
+"""The official ONNX suite through the converters alone: operators are evaluated by their references, without C.
 
 What fails here fails in the front end (or in an operator's reference), and it takes seconds.
 """

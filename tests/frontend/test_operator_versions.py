@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of ONNX's operators: where the newest one is supported, so is every older one that ONNX Runtime runs."""
+"""ONNX operator versions: if the newest is supported, so is every older one that ONNX Runtime runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QLinearReduceMean, which ONNX Runtime's package defines and does not compute, against means of fractions."""
+"""QLinearReduceMean, which ONNX Runtime's package defines but does not compute, against exact means."""
 
 from __future__ import annotations
 

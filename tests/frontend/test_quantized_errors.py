@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales, zero points and sums that are none: one diagnostic with the node, or a warning with the layer."""
+"""Invalid scales, zero points and sums give one diagnostic with the node, or a warning with the layer."""
 
 from __future__ import annotations
 

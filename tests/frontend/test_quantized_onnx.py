@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized operators of ONNX and of com.microsoft: their arithmetic in numpy, what ONNX Runtime computes, and what
-they are converted to give the same bits.
+"""Quantized operators of ONNX and of com.microsoft: numpy arithmetic, ONNX Runtime and the converted operators give
+equal bits.
 
 Scales are small multiples of one number, so that many results lie between two integers, where roundings show.
 """

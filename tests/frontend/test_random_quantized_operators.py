@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single float operators between DequantizeLinear and QuantizeLinear, drawn: their definition in double precision,
+"""Random float operators between DequantizeLinear and QuantizeLinear: results of their definition in double precision,
 rounded once, and the bytes of ONNX Runtime's kernels.
 
 Every second pair of seeds has scales that are powers of two or nearly, so that many results lie between two integers.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resize and Upsample by factors that are no whole numbers: sizes and values are those of ONNX Runtime and torch."""
+"""Resize and Upsample by fractional scales have the sizes and values of ONNX Runtime and torch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models that ask the compiler for much: what can be left to run time is, the rest is one diagnostic.
+"""Small models that would need much time or memory: work is left to run time, or one diagnostic refuses it.
 
 Nothing here is timed: budgets are small, what is computed is counted.
 """

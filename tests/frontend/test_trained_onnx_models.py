@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trained models: converted and run by reference, they give what ONNX Runtime gave."""
+"""Trained ONNX models, converted and evaluated by reference, give ONNX Runtime's results."""
 
 from __future__ import annotations
 

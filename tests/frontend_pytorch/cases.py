@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small programs of torch, one or more for each converter: name -> (function or module, inputs)."""
+"""Small torch programs, one or more for each converter: name -> (function or module, inputs)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""These tests need torch: without it they are skipped, or fail where nothing may be skipped."""
+"""These tests need torch: without it they are skipped, or fail if skipping is not allowed."""
 
 from __future__ import annotations
 

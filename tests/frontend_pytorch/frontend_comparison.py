@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A torch module through both front ends, evaluated by the interpreter or compiled, beside torch's own results."""
+"""Converts a torch module by both front ends, evaluates or compiles it, and compares it with torch's results."""
 
 from __future__ import annotations
 

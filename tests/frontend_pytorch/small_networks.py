@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks of the kinds that users bring, small: convolutional ones, transformers, recurrent ones."""
+"""Small networks of the usual kinds: convolutional, transformer and recurrent ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be converted: one clear diagnostic for each problem, all of them at once."""
+"""Programs that cannot be converted give one clear diagnostic for each problem, all of them at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that contradict shapes, and numbers that no tensor fits, which only damaged programs have: one error each
-with the values, as torch has one.
+"""Arguments that contradict shapes, and numbers too large for any tensor, which only damaged programs have, give one
+error each with the values.
 """
 
 from __future__ import annotations

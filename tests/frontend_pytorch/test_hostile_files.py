@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of programs whose makers want their own code to run: each would write a file, and none does.
+"""Program files that try to execute code: each would write a file, and none does.
 
 Such a file is either read as if the code were not there, or refused with one diagnostic.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In-place and `out=` forms of all operators that convert, and what changes in place do to shared memory."""
+"""In-place and `out=` forms of all converted operators, and the effect of in-place changes on aliased memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole networks, compiled to C, against torch; and all that goes round them."""
+"""Whole networks compiled to C against torch, including inputs, outputs and options."""
 
 from __future__ import annotations
 

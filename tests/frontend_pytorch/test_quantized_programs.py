@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole networks that PyTorch's quantizer (pt2e, in torchao) made, compiled to C, against the programs run by torch."""
+"""Networks quantized by PyTorch's quantizer (pt2e, in torchao), compiled to C, against torch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of every operator: inputs, options, and types of the outputs.
+"""Test calls of every TFLite operator: inputs, options, and types of the outputs.
 
 for case in CASES:
     case.name, case.inputs, case.options

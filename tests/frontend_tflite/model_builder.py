@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small TFLite models, and what other people's interpreters make of them.
+"""Builds small TFLite models, and runs them with LiteRT and TFLite Micro.
 
 model = Builder()
 x = model.tensor((1, 8), "int8", scale=0.1, zero=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that contradict shapes, and numbers that no tensor fits: one error with the node and the values."""
+"""Options that contradict shapes, and numbers too large for any tensor, give one error with the node and the values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers with activations of 16 bits and weights of 8 give the integers of TFLite Micro and of LiteRT."""
+"""Layers with 16-bit activations and 8-bit weights give the integers of TFLite Micro and of LiteRT."""
 
 from __future__ import annotations
 

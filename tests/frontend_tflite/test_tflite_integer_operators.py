@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized operators beyond layers: bytes of TFLite Micro and of LiteRT, each in its rounding."""
+"""Quantized operators other than layers give the bytes of TFLite Micro and of LiteRT, with the rounding of each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integer forms of operators, from one table: each gives the integers of the interpreters that have it."""
+"""Integer forms of operators, from one table, give the integers of the interpreters that support them."""
 
 from __future__ import annotations
 

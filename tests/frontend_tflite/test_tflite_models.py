@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trained models give what LiteRT gave, and what TFLite Micro gives: integers byte for byte."""
+"""Trained models give the results of LiteRT and TFLite Micro; integers are equal byte for byte."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator: what its conversion means is what LiteRT computes."""
+"""Every converted TFLite operator has LiteRT's results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized operators at their edges: halves, scales far apart, mixed types; what nobody computes is refused."""
+"""Corner cases of quantized operators: ties, distant scales, mixed types; unsupported ones are refused."""
 
 from __future__ import annotations
 

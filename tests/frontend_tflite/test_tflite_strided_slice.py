@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""STRIDED_SLICE with all combinations of masks means what numpy's indexing means, and what LiteRT computes."""
+"""STRIDED_SLICE with all combinations of masks has the results of numpy's indexing and of LiteRT."""
 
 from __future__ import annotations
 

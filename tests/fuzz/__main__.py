@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzz the readers, compare executions of random graphs, and compilers on random kernels.
+"""Fuzz the readers of model files, executions of random graphs, and C compilers on random kernels.
 
 python -m tests.fuzz --time 1h --jobs 2                  # a random seed; faults are kept in build/fuzz
 python -m tests.fuzz --time 60s --seed 3 --kinds onnx

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is fuzzed: kinds of cases, and what may come of one.
+"""Fuzzing cases: their interface, and the possible verdicts of a case.
 
 A case is some files, made from a seed by a kind; the first is the model.  A kind checks the files in a folder: it
 returns a word for what happened ("accepted", "agreed"), raises AotcError for a refusal, and anything else is a fault.

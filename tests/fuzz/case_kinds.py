@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of cases, by name."""
+"""Table of the kinds of fuzzing cases, by name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs through every execution there is, and the first operator that is wrong where two differ."""
+"""Runs random graphs by every kind of execution, and finds the first wrong operator if two results differ."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executions of a module: by the interpreter of tensor programs, as compiled C, and as C under sanitizers."""
+"""Executes a module: by the interpreter of tensor programs, as compiled C, and as C under sanitizers."""
 
 from __future__ import annotations
 

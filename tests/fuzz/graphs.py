@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random typed graphs over all operators, made of the operators' samples: outputs become inputs of others.
+"""Random typed graphs over all operators, built from the operators' samples by connecting outputs to inputs.
 
 files = make(seed)                      # the module as text, inputs, and how it is to be compiled
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random kernels as several C compilers translate them at two levels, beside the interpreter: equal bits.
+"""Random kernels compiled by several C compilers at two optimization levels have the interpreter's bits.
 
 files = make(seed)                      # a few kernels as text, their inputs, the target
 check(folder, stage)                    # "agreed", or Found for the first compiler that gives other bits

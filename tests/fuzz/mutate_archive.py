@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What aotc writes and reads again, mutated: exported archives and libraries, projects, parameters, inputs, records of
-tuning, entries of the cache.
+"""Mutations of files that aotc writes and reads: exported archives and libraries, projects, parameters, inputs, tuning
+records, cache entries.
 
 Machine code is left alone: no loader can tell what it does.  Libraries are cut off, and their first bytes changed.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutations of bytes and of numbers, that know nothing of formats."""
+"""Mutations of bytes and numbers that do not depend on a file format."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON documents, mutated as trees."""
+"""Mutations of JSON documents as trees."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX models, mutated as what they are: graphs of nodes with attributes, types and constants; and as bytes."""
+"""Mutations of ONNX models, as graphs of nodes with attributes, types and constants, and as bytes."""
 
 from __future__ import annotations
 

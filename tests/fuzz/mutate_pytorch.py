@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported programs of PyTorch (.pt2), mutated: the JSON in the archive, its entries, its bytes.
+"""Mutations of exported PyTorch programs (.pt2): of the JSON in the archive, its entries, its bytes.
 
 Entries that hold pickles are only cut off or left out: what is read here are files of our own making.
 """

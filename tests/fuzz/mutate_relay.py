@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay text, mutated token by token: calls of every operator, and programs with control flow."""
+"""Mutations of Relay text, token by token: calls of every operator, and programs with control flow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFLite files: bits, ends, offsets, lengths of vectors and tables changed as no writer would, and fields of the schema
-with other values, versions and types.
+"""Mutations of TFLite files: bits, ends, offsets, lengths of vectors and tables, and schema fields with other
+values, versions and types.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random ONNX graphs, made of the models of ONNX's suite, compared with ONNX Runtime without its optimizations.
+"""Random ONNX graphs, built from the models of ONNX's suite, against ONNX Runtime without optimizations.
 
 files = make(seed, everything=True)     # a model, inputs, and how it is to be compiled
 """

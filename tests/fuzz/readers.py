@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done with a mutated model: read, compiled to C, and executed where it is small."""
+"""Reads a mutated model, compiles it to C, and executes it if it is small."""
 
 from __future__ import annotations
 

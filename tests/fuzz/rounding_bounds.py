@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far results may lie apart: what the rounding of every operator on the way can make of them.
+"""Bounds of the difference between two results, derived from the rounding of every operator.
 
 expected = Expected.of(module, inputs)
 expected.problems(outputs)                         # "" or what differs

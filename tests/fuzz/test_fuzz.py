@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fuzzers with a fixed seed, what they found before, and that they would see a fault, make it small and keep it."""
+"""The fuzzers with a fixed seed, former findings, and the detection, reduction and storage of a planted fault."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that check cases, one after the other, under limits: whoever hangs or dies is replaced.
+"""Worker processes that check cases under limits; a worker that hangs or dies is replaced.
 
 with Workers(kinds, jobs=2) as workers:
     workers.submit(Task("onnx", seed=3))

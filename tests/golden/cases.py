@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small networks whose emitted text is kept: one for each way in which kernels are made.
+"""Small networks whose emitted text is stored: one for each way in which kernels are generated.
 
 Parameters whose names begin with w are weights: seeded numbers, baked in.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is emitted for small networks, letter by letter: a change of code generation shows itself as a readable one.
+"""The emitted text of small networks equals the stored text, so that changes of code generation show as a diff.
 
 python -m pytest tests/golden --update-golden     # write what is emitted now
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiler may spend on a model: limits by key, spent once, named in every refusal."""
+"""Compile-time limits: limits by key, used once, and named in every refusal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen records, and values of context variables that hold inside a block."""
+"""Frozen records, and context variables that have a value within a block."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instruments: the exact order of hooks, what exceptions in hooks do, timing, printing and dumping."""
+"""Pass instruments: order of hooks, exceptions in hooks, timing, printing and dumping."""
 
 from __future__ import annotations
 

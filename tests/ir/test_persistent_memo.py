@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results are kept under all that they are made from; what holds code is not kept, and what is read is data."""
+"""Memoized results: keys contain everything on which a result depends; values with code are not stored or loaded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of the functions that build calls of operators, as text.
+"""Generates the type stubs of the functions that build operator calls.
 
 python -m tests.ops.builders_stub         # writes aotc/relay/op/builders.pyi and aotc/relay/op/qnn/builders.pyi anew
 """

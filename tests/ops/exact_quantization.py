@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The definition of quantized operators in exact arithmetic, and draws of scales and zero points.
+"""Defines quantized operators in exact arithmetic, and draws scales and zero points.
 
 result = clip(round_even(f(scale * (x - zero), ...) / output_scale) + output_zero)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an operator's sample to the outputs of its kernel, by an executor chosen by name.
+"""Runs an operator's sample through a kernel, by an executor chosen by name.
 
 job = kernel_job(OPERATORS_BY_NAME["add"], sample)          # the scheduled kernel and its flat inputs
 outputs = EXECUTORS["interpreter"]([job])[0]       # executors take batches: a compiler is slow to start

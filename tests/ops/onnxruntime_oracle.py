@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ONNX node run by ONNX Runtime: an independent opinion on what an operator computes."""
+"""Runs a single ONNX node in ONNX Runtime, as an independent reference for an operator."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bits as numbers of other types, and products with fractions, against integers of Python."""
+"""Bitcasts between numeric types, and fixed-point products, against Python's integers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions made from operators: parameters, defaults, what values become, what mistakes say."""
+"""Functions that build operator calls: parameters, defaults, conversion of arguments, error messages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of every sample: its C has the bits of the interpreter, which agrees with the operator's numpy meaning.
+"""The compiled kernel of every sample has the interpreter's bits, and the interpreter agrees with the numpy reference.
 
 A program per family: portable C here and on other architectures under an emulator, and C with vectors.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shape, joining, padding and slicing operators beside numpy and ONNX, on cases and on generated ones."""
+"""Shape, joining, padding and slicing operators against numpy and ONNX, on fixed and generated cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of matrices against numpy; type rules; backward inference."""
+"""Matrix products against numpy; type rules; backward inference."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums by an equation, built, refused, and computed by kernels."""
+"""The einsum operator: construction, errors, and computation by kernels."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator with axes of no elements and of one: refused by the type rule, or defined and computed."""
+"""Every operator with axes of extent 0 and 1: refused by the type rule, or defined and computed."""
 
 from __future__ import annotations
 

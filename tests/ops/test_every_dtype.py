@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators on every data type that their type rules accept: what numpy and the tensor program compute is one."""
+"""Operators on every data type that their type rules accept: numpy and the tensor program give equal results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows and Fourier transforms by their definitions."""
+"""Window functions and Fourier transforms against their definitions."""
 
 from __future__ import annotations
 

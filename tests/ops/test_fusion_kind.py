@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fusion kind of every operator, worked out from its axis map and its tensor expression on all of its samples."""
+"""The fusion kind of every operator agrees with its axis map and its tensor expression on all of its samples."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators driven by indices, sorting and scanning, beside numpy and ONNX; hostile indices; ties."""
+"""Gather, scatter, sort and scan operators against numpy and ONNX; out-of-range indices; ties."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers near the ends of their types: as indices, diagonals, lengths and extents, and in sums that wrap around.
+"""Integers near the limits of their types: as indices, diagonals, lengths and extents, and in sums that wrap around.
 
 What is meant is written in Python's integers, which have no end.  Beside it: the numpy references, the tensor-program
 interpreter, and C under sanitizers with every buffer in memory of its own.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of every sample, divided among the participants of a team, gives the very bytes of the undivided one."""
+"""The kernel of every sample, divided among threads, gives the bytes of the undivided kernel."""
 
 from __future__ import annotations
 

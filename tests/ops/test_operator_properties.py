@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators say of layouts, precision and quantization, what is derived, and that both are true."""
+"""Properties of operators for layouts, precision and quantization: stated and derived ones are right."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementwise, broadcasting and converting operators beside independent opinions, and at the edges of types."""
+"""Elementwise, broadcasting and conversion operators against independent references, and at the limits of types."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools against ONNX Runtime; type rules."""
+"""Pooling operators against ONNX Runtime; type rules."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized operators against oracles of their own: Python's integers and fractions, direct sums, ONNX Runtime."""
+"""Quantized operators against independent references: Python's integers and fractions, direct sums, ONNX Runtime."""
 
 from __future__ import annotations
 

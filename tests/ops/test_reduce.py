@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions beside ONNX Runtime; ties, NaN, and what happens over nothing."""
+"""Reductions against ONNX Runtime; ties, NaN, and reductions over no elements."""
 
 from __future__ import annotations
 

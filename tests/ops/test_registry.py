@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator, tested from its own facets: rule, reference, axes, tensor program on its own samples."""
+"""Every operator is consistent: type rule, reference, axis map and tensor program agree on its samples."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of one scale as those of another: by a factor where that gives the same 256 results, else by a table."""
+"""Bytes converted to another scale: by a factor where it gives the same 256 results, otherwise by a table."""
 
 from __future__ import annotations
 

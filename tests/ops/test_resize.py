@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resizes against ONNX Runtime and onnx's reference evaluator; depth_to_space; type rules."""
+"""Resize operators against ONNX Runtime and onnx's reference evaluator; depth_to_space; type rules."""
 
 from __future__ import annotations
 

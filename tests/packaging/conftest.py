@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel, built from a copy of the checkout."""
+"""Builds the wheel from a copy of the checkout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published archives: what they hold, and that equal sources give equal bytes."""
+"""The published archives: their content, and equal bytes for equal sources."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declared versions of dependencies are true: the oldest and the newest ones compile, run and verify a model."""
+"""Declared dependency versions are right: the oldest and the newest ones compile, run and verify a model."""
 
 from __future__ import annotations
 

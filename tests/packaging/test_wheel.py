@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel, built and installed in an environment of its own, compiles a model outside the checkout."""
+"""The wheel, installed in a separate environment, compiles a model outside of the checkout."""
 
 from __future__ import annotations
 

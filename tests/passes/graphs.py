@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of passes share: small graphs, random constants, and comparing a module with itself rewritten."""
+"""Helpers of the pass tests: small graphs, random constants, and comparison of a module with its rewritten form."""
 
 from __future__ import annotations
 

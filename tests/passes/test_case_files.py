@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runner of `.test` files: what it accepts, the errors that it reports, and what --update-golden writes."""
+"""The runner of `.test` files: accepted files, reported errors, and files written by --update-golden."""
 
 from __future__ import annotations
 

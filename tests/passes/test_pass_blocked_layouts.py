@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators in blocks of channels, with layouts that registered functions choose, and compiled."""
+"""Operators in channel-blocked layouts, chosen by registered functions, and compiled."""
 
 from __future__ import annotations
 

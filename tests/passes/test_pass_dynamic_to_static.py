@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DynamicToStatic on all operators, types of dynamic operators, and execution of shapes that stay unknown."""
+"""DynamicToStatic on all operators, types of dynamic operators, and execution of shapes that remain unknown."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What passes are made of: function passes and their InferType, rewrite rules, and the instruments that watch them."""
+"""The pass infrastructure: function passes with InferType, rewrite rules, and instruments."""
 
 from __future__ import annotations
 

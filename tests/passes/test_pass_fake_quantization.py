@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons for which operators stay on real numbers, and SelectSignedness; see `fake_quantization.test`, too."""
+"""Reasons for which operators remain float, and SelectSignedness; see `fake_quantization.test`, too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A predicate that forbids sharing, and the casts that lose nothing; `simplify.test` has all other cases."""
+"""A predicate that prevents sharing, and lossless casts; `simplify.test` has all other cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operator counts of two workloads after Relay's simplifying passes, as the original system gives them."""
+"""Operator counts of two workloads after Relay's simplifying passes equal those of the original system."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No pass changes what the workloads compute, alone or in the pipelines of the levels 0 to 3.
+"""No pass changes the results of the workloads, alone or in the pipelines of levels 0 to 3.
 
 Parameters are random; scales of batch normalization are negative and zero, too.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arena: arrangements are valid, never below the bound, and optimal where all orders are searched."""
+"""Arena packing: placements are valid, never below the lower bound, and optimal where all orders are searched."""
 
 from __future__ import annotations
 

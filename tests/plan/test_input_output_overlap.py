@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results over inputs that die: distances that are proven, and what runs of kernels and programs say of them."""
+"""Outputs that overlap dead inputs: proven distances, checked by runs of kernels and programs."""
 
 from __future__ import annotations
 

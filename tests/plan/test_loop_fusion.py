@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loop fusion: steps become one where the second reads block by block what the first writes, with equal results."""
+"""Loop fusion: steps become one if the second reads block by block what the first writes, with equal results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program takes of a small machine, and budgets for it."""
+"""Flash and RAM that a program needs on a microcontroller, and budgets for them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory plan of programs: lifetimes, sharing, working in place."""
+"""The memory plan of programs: live ranges, sharing, work in place."""
 
 from __future__ import annotations
 

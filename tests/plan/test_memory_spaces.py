@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arena over several memories: what is accessed most lies in the first, and nothing across two."""
+"""The arena in several memories: buffers with most accesses are in the first, and no buffer crosses a border."""
 
 from __future__ import annotations
 

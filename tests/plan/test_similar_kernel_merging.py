@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that differ in numbers alone become one, which computes what each of them does with its numbers."""
+"""Kernels that differ only in numbers become one kernel that takes the numbers as arguments."""
 
 from __future__ import annotations
 

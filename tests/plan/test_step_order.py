@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of steps that needs least memory, beside all orders."""
+"""The order of steps with the least peak memory, compared with all orders."""
 
 from __future__ import annotations
 

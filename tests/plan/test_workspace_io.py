@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and outputs in the arena, results over inputs, steps in another order: as compiled C."""
+"""Inputs and outputs in the arena, outputs over inputs, and reordered steps, in compiled C."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models and the data of these tests.
+"""Models and data of the quantization tests.
 
 sets = digits(20)                      # [{"image": array}, ...]
 """

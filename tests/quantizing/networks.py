@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float networks quantized by ONNX Runtime's own tool, and cut into pieces where tensors of bytes are.
+"""Float networks quantized by ONNX Runtime's tool, and cut into pieces at byte tensors.
 
 work = Work.of(model, "qdq-u8", folder)
 seen = work.seen(inputs)                       # the bytes that ONNX Runtime's optimized kernels give

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks that benchmarks measure, quantized by ONNX Runtime's tool with uint8 and int8 activations, beside their
-definition: each QuantizeLinear rounds what its operators give in double precision.
+"""The benchmark networks, quantized by ONNX Runtime's tool with uint8 and int8 activations, against their definition:
+each QuantizeLinear rounds the double-precision results of its operators.
 
 Each kernel is fed with the integers that ONNX Runtime computes without optimizations.  Its results are those of the
 definition, but for numbers next to ties, where float32 may round to the neighbor.  Where ONNX Runtime's optimized

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`aotc.quantize` writes a model of integers, and its report tells the truth about errors, sizes and times."""
+"""`aotc.quantize` writes an integer model, and its report states the right errors, sizes and times."""
 
 from __future__ import annotations
 

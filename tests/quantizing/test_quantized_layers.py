@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks that people deploy, quantized in each of the forms that ONNX Runtime's tool has, beside its kernels.
+"""Well-known networks, quantized in each form of ONNX Runtime's tool, against ONNX Runtime's kernels.
 
 Each kernel of integers gives the bytes of ONNX Runtime's when it is fed with the operands that ONNX Runtime had, but
 for numbers next to ties where ONNX Runtime's rounds otherwise than the model defines; and so does the whole network

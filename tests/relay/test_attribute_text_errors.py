@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of attributes in text that are of a wrong type: hints say how right ones are written."""
+"""Attribute values of a wrong type in Relay text: hints show how right values are written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions about form and size: well-formedness, blocks, layers, multiplications, fused functions."""
+"""Analyses of graphs: well-formedness, blocks, layers, multiply-accumulate counts, fused functions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph interpreter: lazy branches, closures, recursion, and inputs that are checked."""
+"""The graph interpreter: lazy branches, closures, recursion, and checked inputs."""
 
 from __future__ import annotations
 

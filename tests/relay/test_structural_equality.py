@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structural equality and hash: names, spans and types do not count, everything else does."""
+"""Structural equality and hash ignore names, spans and types, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text form: Relay's to the letter, and back to the same program."""
+"""The text form is exactly Relay's, and is parsed back to the same program."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs with type variables, data types, matches and references: text, types, meaning, passes, refusals."""
+"""Programs with type variables, algebraic data types, matches and references: text, types, results, passes, errors."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pattern language: what matches, what rewriting and partitioning make of it."""
+"""The dataflow pattern language: matches, rewriting and partitioning."""
 
 from __future__ import annotations
 

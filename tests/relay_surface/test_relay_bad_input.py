@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes: each one gives one clear diagnostic, where Relay is silent, too."""
+"""Mistakes of callers give one clear diagnostic each, also where Relay is silent."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""relay.bind as Relay has it: parameters and free variables give way to expressions; modules by GlobalVar."""
+"""relay.bind replaces parameters and free variables by expressions; bound modules by GlobalVar."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""relay.build makes what aotc.compile makes, and has its threads, vectors, cache and records of tilings."""
+"""relay.build has the results of aotc.compile, with its threads, vectors, cache and tuning records."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's operators over boxes, windows and losses, against loops over their elements."""
+"""Relay's operators on boxes, windows and losses against loops over their elements."""
 
 from __future__ import annotations
 

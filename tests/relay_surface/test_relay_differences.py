@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differences from Relay that the page about it states, each shown by a program."""
+"""The differences from Relay that the documentation states, each shown by a program."""
 
 from __future__ import annotations
 

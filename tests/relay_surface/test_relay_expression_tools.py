@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Relay's users ask of programs besides running them: JSON, features, types of arguments, equality."""
+"""Functions of Relay on programs other than execution: JSON, features, argument types, equality."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names where Relay's users look for them, and functions of their own that passes ask."""
+"""Names at the module paths of Relay, and user functions that passes call."""
 
 from __future__ import annotations
 

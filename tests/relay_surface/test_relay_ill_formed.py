@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that are no programs: each is an error that Relay's users catch, with its place in the text."""
+"""Ill-formed programs: each is an error that Relay's users can catch, with its position in the text."""
 
 from __future__ import annotations
 

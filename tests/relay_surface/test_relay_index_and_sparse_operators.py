@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's operators of places, sparse tensors, equal elements and regions, beside plain numpy."""
+"""Relay's index, sparse tensor, unique and region operators against plain numpy."""
 
 from __future__ import annotations
 

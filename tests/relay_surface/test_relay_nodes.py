@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs for Relay ask of nodes, types, attributes and modules."""
+"""Attributes and methods of nodes, types, attributes and modules that Relay programs use."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's operators on expressions build what the functions of those names build."""
+"""Python's operators on expressions build the calls of the functions with these names."""
 
 from __future__ import annotations
 

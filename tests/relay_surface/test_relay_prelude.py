@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prelude's functions compute what their names say; the solver of types."""
+"""The functions of the prelude, and the type solver."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs as Relay's tutorials have them: build and deploy, timing, counting operators, failing instruments."""
+"""Programs of Relay's tutorials: build and deploy, timing, operator counts, failing instruments."""
 
 from __future__ import annotations
 

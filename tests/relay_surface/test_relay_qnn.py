@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prequantized network as Relay's users have it: its text, operator counts after each pass, values, diagnostics."""
+"""A prequantized network in Relay: its text, operator counts after each pass, values, diagnostics."""
 
 from __future__ import annotations
 

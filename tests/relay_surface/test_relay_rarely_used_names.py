@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of Relay that a program uses once: decorators of rewrites, containers, references, options of targets."""
+"""Rarely used names of Relay: decorators of rewrites, containers, references, target options."""
 
 from __future__ import annotations
 

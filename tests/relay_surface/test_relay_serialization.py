@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executables of the virtual machine, saved and loaded; programs that TVM keeps as graphs of nodes."""
+"""Executables of the virtual machine, saved and loaded; programs in TVM's JSON graph format."""
 
 from __future__ import annotations
 

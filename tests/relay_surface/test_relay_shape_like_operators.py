@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's operators that take a shape from another tensor, mask by place, or reorder: as C, and what they refuse."""
+"""Operators that take a shape from another tensor, mask by position, or reorder: compiled results and errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs as text and back: all operators, networks and trained models, any names, any depth, any damage."""
+"""Programs as text and back: all operators, networks and trained models, any names, any depth, damaged text."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small things that Relay's programs ask for: spans, batch sizes, tensors of regions, padding, functions by name."""
+"""Small utilities of Relay: spans, batch sizes, region tensors, padding, functions by name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that write passes over nodes by their kind, and that build programs from the top down."""
+"""Programs with visitors over node kinds, and programs that build expressions from the outside in."""
 
 from __future__ import annotations
 

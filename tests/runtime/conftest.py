@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small libraries written by hand, compiled on demand."""
+"""Small handwritten libraries, compiled on demand."""
 
 from __future__ import annotations
 

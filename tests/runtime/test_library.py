@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries found in projects, opened, and refused."""
+"""Libraries in projects: found, opened, and refused."""
 
 from __future__ import annotations
 

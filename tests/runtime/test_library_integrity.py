@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries whose files are not whole, or hold other bytes than were written."""
+"""Libraries whose files are truncated or have changed bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions on libraries written by hand: results, zero copies, bindings, threads, element types."""
+"""Sessions on handwritten libraries: results, zero copies, bindings, threads, element types."""
 
 from __future__ import annotations
 

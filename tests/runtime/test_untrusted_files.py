@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projects and archives that are damaged or hostile: one diagnostic each, and nothing outside is touched."""
+"""Damaged or hostile projects and archives give one diagnostic each, and nothing outside of them is touched."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C runtime: compiled by both compilers as both languages, run under sanitizers."""
+"""The C runtime, compiled as C and C++ by gcc and clang, runs under sanitizers."""
 
 from __future__ import annotations
 

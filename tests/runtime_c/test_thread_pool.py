@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool of threads, under the sanitizers for threads, addresses and undefined behavior."""
+"""The thread pool under the sanitizers for threads, addresses and undefined behavior."""
 
 from __future__ import annotations
 

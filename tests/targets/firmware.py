@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Firmware on boards that QEMU emulates: a model, a program that calls it, start-up code and a linker script.
+"""Firmware for boards that QEMU emulates: a model, a program that calls it, start-up code, a linker script.
 
 printed = board("cortex-m4").run(model, MAIN, tmp_path)        # what the program prints by semihosting
 """

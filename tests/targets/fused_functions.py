@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused functions from seeds: what real networks put into one kernel where C compilers see short rows and branches.
+"""Random fused functions like those of real networks, with short rows and branches, which C compilers may miscompile.
 
 made = fused(7)                       # always the same
 made.function, made.inputs            # one primitive function, and an array for each of its parameters

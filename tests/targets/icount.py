@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that a program executes under QEMU, of a user or of a whole system, by address and by function.
+"""Counts the instructions that a program executes under QEMU, in user or system mode, by address and by function.
 
 counts = count(["qemu-aarch64", "./net_example", "input.bin"], tmp_path)      # {0x400720: 1000, ...}
 by_function(counts, "net_example", "aarch64-linux-gnu-gcc")                   # {"kernel0": 123456, ...}

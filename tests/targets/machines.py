@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines for tests: a target, its compiler, and what runs its programs here: the processor or qemu.
+"""Machines for tests: a target, its compiler, and the processor or the QEMU emulator that runs its programs.
 
 outputs = machine("riscv64").run_kernels([(kernel, [x, y])], tmp_path)      # [[out], ...], as `run_batch` gives
 

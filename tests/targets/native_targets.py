@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which targets this processor runs, and which neither it nor an emulator does."""
+"""Targets that this processor runs, and targets that neither it nor an emulator runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs of quantized operators from seeds: shapes, strides, groups, paddings, zero points at the ends of their types,
+"""Random graphs of quantized operators: shapes, strides, groups, paddings, zero points at the limits of their types,
 scales from 2^-20 to 2^4.
 
 graph = drawn(7)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels from seeds, compiled by every C compiler at hand at two levels, beside the interpreter: equal bits.
+"""Random kernels, compiled by every installed C compiler at two levels, have the interpreter's bits.
 
 jobs = [drawn(seed, machine("x86-64-v3").target) for seed in range(12)]
 disagreements(jobs, machine("x86-64-v3"), tmp_path)      # ["clang -O2: k7: ..."]

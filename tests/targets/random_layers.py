@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random convolutions, products and pools for hypothesis, a handful in one model: a compiler is slow to start.
+"""Random convolutions, matrix products and pools for hypothesis, several in one model, since compilers start slowly.
 
 model = Model.of(parts, seed=0)        # parts: what `parts()` draws, a list
 model.module                           # @main gives a tuple, one tensor for each part

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused functions of networks with smaller extents, so that the interpreter runs their kernels in little time.
+"""Fused functions of networks with smaller extents, so that the interpreter runs their kernels quickly.
 
 small = reduced(function, 16)           # of 1x128x384 by 96x384x16 to 1x1536: 1x16x16 by 1x16x16 to 1x16
 

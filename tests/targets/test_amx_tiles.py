@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of bytes by registers of matrices: functions, tiles of positions, and copies where positions lie apart."""
+"""Int8 products with matrix registers (AMX): functions, tiles of positions, and copies of strided positions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models without an operating system: what the static library needs; firmware with it gives the right results."""
+"""Models without an operating system: requirements of the static library, and right results of its firmware."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other architectures, cross-compiled and run by qemu: operations, functions and networks give the right results."""
+"""Cross-compiled targets run by QEMU: operations, functions and networks give the right results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float ABIs of Arm microcontrollers, flags of the user in emitted builds, and C99 without inline assembly."""
+"""Float ABIs of Arm microcontrollers, user flags in emitted builds, and C99 without inline assembly."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that make bytes of wider numbers, and sums of products of bytes: numpy's results, with every vector."""
+"""Kernels that round wider numbers to bytes, and int8 dot products: numpy's results, with every vector."""
 
 from __future__ import annotations
 

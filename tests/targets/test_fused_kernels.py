@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused kernels as C compilers optimize them, and as they stand, against the interpreter: equal bits."""
+"""Fused kernels, optimized by C compilers and unoptimized, have the interpreter's bits."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random convolutions, products and pools on every target that runs here, against what they mean in numpy."""
+"""Random convolutions, products and pools on every target that runs here, against numpy."""
 
 from __future__ import annotations
 

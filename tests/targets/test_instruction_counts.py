@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of layers of bytes on microcontrollers, as QEMU counts them: the same from run to run."""
+"""Instruction counts of int8 layers on microcontrollers, measured by QEMU, equal in every run."""
 
 from __future__ import annotations
 

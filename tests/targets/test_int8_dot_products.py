@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products of bytes: every instruction and every tiling that has one give numpy's numbers, wrapped around.
+"""Int8 dot products: every instruction, and every tiling that uses one, gives numpy's sums modulo 2^32.
 
 Shapes, strides, borders, groups and types are drawn from a seed; values are of the whole range, its ends above all.
 """

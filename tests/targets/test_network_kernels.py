@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What networks are made of, compiled, beside the interpreter: equal bits.
+"""Compiled kernels of networks have the interpreter's bits.
 
 Every distinct kernel of the networks that benchmarks measure, with smaller extents that leave the remainders they left;
 whole networks that are small, on one thread and on several.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs of quantized operators: compiled for every target that runs here or under an emulator, which are all
-instructions on bytes that there are, they give the integers of the numpy interpreter.
+"""Random graphs of quantized operators, compiled for all targets that run here or under an emulator (all byte
+instructions), give the integers of the numpy interpreter.
 
 `make test-all` compares 3,000 graphs on each target of this machine, and 200 on each emulated one.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compilations for `reproducible` results: equal bits on every target, whichever tilings and number of threads.
+"""`reproducible` compilations: equal bits on every target, for all tilings and numbers of threads.
 
 The interpreter of tensor programs runs the scheduled kernels of all targets, those without a machine here, too; then
 compiled libraries give what it gives.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that differ in sizes are one kernel on microcontrollers: the bytes that it makes, and the code it takes."""
+"""Layers that differ in sizes share one kernel on microcontrollers: its bytes, and its code size."""
 
 from __future__ import annotations
 

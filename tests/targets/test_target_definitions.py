@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets are data: what one says decides, and sizes that cannot be true are refused."""
+"""Target definitions: their fields decide, and impossible sizes are refused."""
 
 from __future__ import annotations
 

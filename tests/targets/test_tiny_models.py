@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quantized models of MLPerf Tiny on a microcontroller: the memory that they take, and their bytes."""
+"""The quantized models of MLPerf Tiny on a microcontroller: their memory, and their bytes."""
 
 from __future__ import annotations
 

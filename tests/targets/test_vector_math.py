@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementary functions of float32 keep the bounds that are stated for them, on every target; NaN, infinities, zeros."""
+"""Elementary functions of float32 are within their stated error bounds on every target; NaN, infinities, zeros."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of elementary functions of float32, in units of the last place, against the C library's.
+"""Errors of float32 elementary functions, in units in the last place, against the C library's.
 
 program = build(["x86-64", "x86-64-v3"], tmp_path)
 measure(program, "exp", step=4099)                 # {"x86-64": Error(ulp=1.2, argument=..., wrong=0, ...), ...}

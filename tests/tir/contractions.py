@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contractions for tests: convolutions and matrix products as tensor expressions, with numpy's answer.
+"""Contractions for tests: convolutions and matrix products as tensor expressions, with numpy's results.
 
 case = conv(ic=3, oc=8, size=(9, 9), kernel=(3, 3), padding=1)
 case.kernel(target)                    # one scheduled kernel

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor expressions evaluated straight from their definition, for comparison: whole arrays at a time."""
+"""Evaluates tensor expressions directly from their definition, on whole arrays, for comparison."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs of tensor expressions whose values are small integers: sums are exact in any order."""
+"""Random graphs of tensor expressions whose values are small integers, so that sums are exact in any order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs run by the interpreter of tensor programs, temporaries where the plan has them.
+"""Runs programs with the interpreter of tensor programs, with temporaries at their planned addresses.
 
 outputs = run_program(program, [x])        # flat arrays, in the order of the program's outputs
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels with independent loops made from a seed: of all widths of numbers, with tests, conversions and functions.
+"""Random kernels with independent loops over numbers of all widths, with conditions, conversions and functions.
 
 kernel, inputs = made(seed)            # arrays with special values, one for each input
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as one nest: strips of scores instead of all of them, the same results on every target and any shape."""
+"""Attention as one loop nest: strips of scores, equal results on every target and for any shape."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows for blocks of threads: right, proven, for as many threads as there is work; the barriers are all needed."""
+"""Rows mapped to GPU blocks: right, proven, for all numbers of threads; every barrier is needed."""
 
 from __future__ import annotations
 

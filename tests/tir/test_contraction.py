@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contraction generator against numpy: every tiling it proposes, on every target, for irregular shapes."""
+"""The contraction generator against numpy: every proposed tiling, on every target, for irregular shapes."""
 
 from __future__ import annotations
 

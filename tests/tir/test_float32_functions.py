@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementary functions as tensor programs: interpreter and compiled C have the same bits, in vectors and without."""
+"""Elementary functions as tensor programs: interpreter and compiled C have equal bits, in vectors and scalars."""
 
 from __future__ import annotations
 

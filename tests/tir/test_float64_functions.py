@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementary functions of float64: bits of the interpreter, bounds against numbers of 64 bits, special values."""
+"""Elementary functions of float64: the interpreter's bits, bounds against extended precision, special values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contractions in tiles for blocks of threads: right, proven, and the barriers are all needed."""
+"""Contractions in tiles for GPU blocks: right, proven free of races, without superfluous barriers."""
 
 from __future__ import annotations
 

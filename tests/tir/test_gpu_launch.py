@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for blocks of threads: their form, their text, and what they compute."""
+"""Kernels with block and thread loops: their form, their text, and their results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contractions by matrix instructions of warps: within the bound of docs/accuracy.md, proven, for what fits only."""
+"""Contractions by matrix instructions of warps: within the bound of docs/accuracy.md, proven, where they apply."""
 
 from __future__ import annotations
 

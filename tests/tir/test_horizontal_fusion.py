@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches side by side in one: what is computed stays, whoever goes first; what waits, or has no room, stays apart."""
+"""Horizontal fusion of launches: results do not change; dependent or too large launches stay separate."""
 
 from __future__ import annotations
 

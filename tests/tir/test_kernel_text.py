@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text form of kernels reads back as what was printed."""
+"""The text form of kernels is parsed back to the printed kernel."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verifier refuses every kind of broken kernel, and says why."""
+"""The verifier refuses every kind of invalid kernel with a reason."""
 
 from __future__ import annotations
 

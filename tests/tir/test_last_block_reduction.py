@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of which the last one to arrive goes on: their meaning, what the verifier asks of them, and who makes them."""
+"""Last-block reductions: their semantics, the verifier's rules, and the transformations that create them."""
 
 from __future__ import annotations
 

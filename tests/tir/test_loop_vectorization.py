@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Independent loops get vectors, and give the same bits: from the interpreter, and from C with several compilers."""
+"""Vectorized independent loops have equal bits: in the interpreter, and in C with several compilers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of blocks and threads: they compute what the kernels did that they were made of, whoever goes first."""
+"""Kernels lowered to blocks and threads have the results of the original kernels, for every order of threads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples in the docstrings of packages are true."""
+"""The examples in the docstrings of packages run and print what they show."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for teams: every element is written by one participant, and what all write is the whole."""
+"""Kernels divided among threads: every element is written by one thread, and all elements are written."""
 
 from __future__ import annotations
 

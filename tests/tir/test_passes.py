@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor passes: every kernel of operators and networks is well formed after each, and a wrong one is found."""
+"""Tensor passes: every kernel of operators and networks is well formed after each pass, and errors are found."""
 
 from __future__ import annotations
 

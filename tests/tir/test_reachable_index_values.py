@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that indices surely have: those of a run, and none where data decide."""
+"""Values that an index certainly takes in a run; none if it depends on data."""
 
 from __future__ import annotations
 

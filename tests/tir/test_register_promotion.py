@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partial results of reductions stay in registers, with the same bits: from the interpreter, and from C."""
+"""Partial results of reductions stay in registers, with equal bits in the interpreter and in C."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules compute what the tensor expressions say."""
+"""Scheduled kernels have the results of their tensor expressions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions whose parts have several users: the work grows with the objects, not with the tree they stand for.
+"""Expressions with shared subexpressions: work grows with the number of nodes, not with the expanded tree.
 
 `chain(n)` has n objects, and the tree that it stands for has 2^n leaves.  Calls of functions are counted: twice the
 length may take eight times as many (the dtype of an object is that of its operands, which is asked for at each level),

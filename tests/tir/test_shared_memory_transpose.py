@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that read along another axis than they write along: through tiles, or with a short axis inside of threads."""
+"""Kernels that read and write along different axes: through shared memory, or by a short axis in each thread."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simplified expressions and statements mean what they meant, and the expected ones get short."""
+"""Simplified expressions and statements have equal results, and expected ones become short."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statements on elements turned into statements on vectors: the same bits, from the interpreter and from C."""
+"""Scalar statements converted to vector statements: equal bits in the interpreter and in C."""
 
 from __future__ import annotations
 

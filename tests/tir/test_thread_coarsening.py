@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that do several neighboring iterations: results are those of single ones, and memory is moved in pieces."""
+"""Threads that execute several adjacent iterations: results of single iterations, and vector copies."""
 
 from __future__ import annotations
 

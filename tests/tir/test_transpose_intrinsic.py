@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statement that turns a square: in the interpreter, the text form, the verifier, the simplifier."""
+"""The statement that transposes a square block: in the interpreter, the text form, the verifier, the simplifier."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of loops that stay scalar, and of which ones nothing is said."""
+"""Reports of loops that stay scalar, and loops that are not reported."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the 32 threads of a warp compute together, and asynchronous copies: their meaning, and where they may stand."""
+"""Operations of the 32 threads of a warp, and asynchronous copies: semantics, and valid positions."""
 
 from __future__ import annotations
 

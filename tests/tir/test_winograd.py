@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Winograd's algorithm: its matrices in exact terms, its loops against the plain convolution, on every target."""
+"""Winograd's algorithm: exact matrices, and its loops against the plain convolution, on every target."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divided kernels against undivided ones: the very same bytes, whoever of the participants comes first."""
+"""Compares kernels divided among threads with undivided ones: equal bytes for every order of threads."""
 
 from __future__ import annotations
 

@@ -156,8 +156,8 @@ def _taps_and_weights_along_axis(a: GridSampleAttrs, coordinate: Any, extent: in
 def _sample_coordinate_along_axis(
     a: GridSampleAttrs, spatial_axis: int, output_index: Sequence[Any], data: Any, grid: Any
 ) -> Any:
-    """Return the sampled position along spatial axis k for the output `output_index` = (image,
-    *position), scalars or arrays.
+    """Return the sampled position along spatial axis `spatial_axis` for the output element
+    `output_index` = (image, *position), scalars or arrays.
     """
     image, *place = output_index
     where = (image, len(data.shape) - 3 - spatial_axis, *place)

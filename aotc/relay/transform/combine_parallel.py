@@ -141,7 +141,8 @@ class Concatenation:
         return [tensor_type_of(node).static_shape[self._concatenation_axis_of_result(node)] for node in group.anchors]
 
     def _operand_concat_axis(self, step: ElementwiseStep, axis: int, operand_index: int) -> int | None:
-        """Return the axis along which operand k of the branches' elementwise calls is concatenated.
+        """Return the axis along which operand `operand_index` of the branches' elementwise calls is
+        concatenated.
 
         None if the operand is common to all branches; -1 if these calls cannot be merged.
         """

@@ -28,7 +28,7 @@ ALIASES: Final = {
     "subtract": "sub", "true_divide": "div",
 }  # fmt: skip
 #: Prefixes that PyTorch adds to the names of operators without changing their result, as in
-#: `_unsafe_view`, and the `rc` of `arcsin`.
+#: `_unsafe_view`, and the letters "rc" of names such as `arcsin`, whose converter is that of `asin`.
 _VARIANT_PREFIX: Final = re.compile(r"^(special_|sym_|_?unsafe_|_(?!_))|(?<=^a)rc(?=cos|sin|tan)")
 
 CONVERTERS: Final[Table] = {name: c for family in _CONVERTER_MODULES for name, c in family.OPS.items()}

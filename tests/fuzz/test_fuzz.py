@@ -31,7 +31,7 @@ FOUND = sorted(p.parent for p in Path(__file__).with_name("found").glob("*/kind"
 
 
 MUTATIONS = 20_000
-"""Number of mutated TFLite files, 500 of which are in every run of the tests."""
+"""Number of mutated TFLite files in all tests; each run has those of one seed."""
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,8 @@ from aotc.ir import (
 from aotc.relay.module import IRModule
 from aotc.tir.fast_math_check import require_exact_math_flags
 from aotc.tir.float_abi import select_float_abi
-from aotc.tir.target import Target, portable_c99_target, target_for_environment, target_optimized_for_size
+from aotc.tir.target import Target
+from aotc.tir.target_variants import portable_c99_target, target_for_environment, target_optimized_for_size
 
 if TYPE_CHECKING:
     from onnx import ModelProto

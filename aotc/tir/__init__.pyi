@@ -189,9 +189,9 @@ from aotc.tir.target import Winograd as Winograd
 from aotc.tir.target import feature_names_from_cpu_flags as feature_names_from_cpu_flags
 from aotc.tir.target import get_target as get_target
 from aotc.tir.target import host_target as host_target
-from aotc.tir.target import target_for_environment as target_for_environment
-from aotc.tir.target import target_optimized_for_size as target_optimized_for_size
-from aotc.tir.target import target_with_fixed_summation_order as target_with_fixed_summation_order
+from aotc.tir.target_variants import target_for_environment as target_for_environment
+from aotc.tir.target_variants import target_optimized_for_size as target_optimized_for_size
+from aotc.tir.target_variants import target_with_fixed_summation_order as target_with_fixed_summation_order
 from aotc.tir.te import ExternProgram as ExternProgram
 from aotc.tir.te import Scratch as Scratch
 from aotc.tir.te import Tensor as Tensor

@@ -15,15 +15,7 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Final
 
-from aotc.ir import (
-    AotcError,
-    DType,
-    did_you_mean_hint,
-    frozen,
-    normalized_architecture_name,
-    option_text,
-    require_known_name,
-)
+from aotc.ir import AotcError, DType, did_you_mean_hint, frozen, normalized_architecture_name
 from aotc.tir.arm_dsp_kernels import OUTPUTS_PER_BLOCK
 from aotc.tir.fast_math_check import require_exact_math_flags
 from aotc.tir.target_costs import Dots as Dots
@@ -176,6 +168,8 @@ class Target:
     base_cflags      compiler flags for all other code, which runs on every processor of the architecture and reports
                      missing features
     features         processor features that the kernels require, names of `aotc_codegen.c.cpu_feature_check`
+    macros           preprocessor macros of Arm's instruction sets that compilers define under `cflags`, names of
+                     `aotc_codegen.c.feature_conditions`; those of x86 follow from `features`
     level            the suffix of its kernels in a library that holds several versions of them
     versions         for a library with kernels for several instruction sets, the targets of these kernels, the
                      best first; the remaining fields then describe the machine for which graphs, weights and
@@ -215,6 +209,7 @@ class Target:
     cflags: tuple[str, ...] = ()
     base_cflags: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    macros: tuple[str, ...] = ()
     level: str = ""
     versions: tuple[Target, ...] = ()
 
@@ -414,8 +409,18 @@ AARCH64: Final = replace(
 )
 _DOTPROD, _I8MM = ("-march=armv8.2-a+dotprod",), ("-march=armv8.2-a+dotprod+i8mm",)
 _LANES, _MATRICES = replace(_DOT_INSTRUCTION, groups=4), replace(_DOT_INSTRUCTION, groups=2, rows=2)
-AARCH64_DOTPROD: Final = replace(AARCH64, name="aarch64-dotprod", dots=_LANES, cflags=_DOTPROD, level="dotprod")
-AARCH64_I8MM: Final = replace(AARCH64, name="aarch64-i8mm", dots=_MATRICES, cflags=_I8MM, level="i8mm")
+_DOTPROD_MACROS: Final = ("__ARM_FEATURE_DOTPROD",)
+AARCH64_DOTPROD: Final = replace(
+    AARCH64, name="aarch64-dotprod", dots=_LANES, cflags=_DOTPROD, macros=_DOTPROD_MACROS, level="dotprod"
+)
+AARCH64_I8MM: Final = replace(
+    AARCH64,
+    name="aarch64-i8mm",
+    dots=_MATRICES,
+    cflags=_I8MM,
+    macros=(*_DOTPROD_MACROS, "__ARM_FEATURE_MATMUL_INT8"),
+    level="i8mm",
+)
 #: Scalar: compilers with vectors of this architecture are not common yet.
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64
@@ -440,7 +445,7 @@ _RAM: Final = Space(name="ram", align=8, holds=("arena", "scratch"))
 _FLASH: Final = Space(name="flash", align=8, holds=("parameters",))
 #: Microcontrollers.  What is larger than a few numbers lies in the arena, whose size callers see; parameters are one
 #: piece, which can lie anywhere.
-_BARE_METAL_TARGET: Final = replace(
+BARE_METAL_TARGET: Final = replace(
     C,
     name="bare",
     bare=True,
@@ -451,7 +456,7 @@ _BARE_METAL_TARGET: Final = replace(
 
 
 def _bare_metal_target(name: str, machine: str, *flags: str, **facts: Any) -> Target:
-    return replace(_BARE_METAL_TARGET, name=name, machine=machine, cflags=flags, base_cflags=flags, **facts)
+    return replace(BARE_METAL_TARGET, name=name, machine=machine, cflags=flags, base_cflags=flags, **facts)
 
 
 def _cortex_target(core: str, *flags: str, **facts: Any) -> Target:
@@ -459,14 +464,22 @@ def _cortex_target(core: str, *flags: str, **facts: Any) -> Target:
 
 
 _HARD_FLOAT_FLAG: Final = "-mfloat-abi=hard"
+#: Macros of Armv7E-M and Armv8-M with the DSP extension.
+_DSP_MACROS: Final = ("__ARM_FEATURE_DSP", "__ARM_FEATURE_SAT", "__thumb2__")
 #: Products of two pairs of 16 bits by one instruction.
 _DSP: Final[dict[str, Any]] = {
     "dots": Dots(block=OUTPUTS_PER_BLOCK, paired=True),
     "activations": "int8",
     "dialect": "arm-c",
+    "macros": _DSP_MACROS,
 }
 #: Sums of 16 products of bytes by one instruction.
-_HELIUM: Final[dict[str, Any]] = {"dots": Dots(along=True), "activations": "int8", "dialect": "arm-c"}
+_HELIUM: Final[dict[str, Any]] = {
+    "dots": Dots(along=True),
+    "activations": "int8",
+    "dialect": "arm-c",
+    "macros": (*_DSP_MACROS, "__ARM_FEATURE_MVE"),
+}
 CORTEX_M0PLUS: Final = _cortex_target("m0plus", "-mfloat-abi=soft", registers=8, fma_bytes=4)
 CORTEX_M4: Final = _cortex_target("m4", "-mfpu=fpv4-sp-d16", _HARD_FLOAT_FLAG, fma=True, **_DSP)
 CORTEX_M7: Final = _cortex_target(
@@ -479,70 +492,9 @@ CORTEX_M55: Final = replace(
     spaces=(replace(_RAM, align=16), replace(_FLASH, align=16)),
 )
 RISCV32: Final = _bare_metal_target("riscv32", "riscv32", "-march=rv32imac", "-mabi=ilp32", registers=32, fma_bytes=4)
-ENVIRONMENTS: Final = ("hosted", "bare")
-
-
-def target_for_environment(target: Target, environment: str) -> Target:
-    """Return the target for programs that run on an operating system ("hosted") or without one
-    ("bare").
-
-    Raises AotcError (code "target") for another environment, and for a target that does not exist
-    in this one.
-    """
-    require_known_name("target", "environment", environment, ENVIRONMENTS)
-    if target.bare == (environment == "bare"):
-        return target
-    if target.bare or target.gpu is not None or not target.is_scalar:
-        text = f"target {target.name} has no {environment} environment"
-        hint = "use the target c, or leave " + option_text("environment") + " out and name a microcontroller"
-        raise AotcError("target", text, hint=hint)
-    settings = _BARE_METAL_TARGET.budget, _BARE_METAL_TARGET.spaces, _BARE_METAL_TARGET.dialect
-    return replace(target, bare=True, budget=settings[0], spaces=settings[1], dialect=settings[2], threads=None)
-
-
-def portable_c99_target(target: Target) -> Target:
-    """Return the target whose code is C99 without inline assembly, parameters included, and gives
-    the same bits.
-
-    Raises AotcError (code "target") for targets with vectors and GPUs, whose code cannot be C99.
-    """
-    if not target.is_scalar or target.gpu is not None:
-        text = f"code for target {target.name} is not portable: it has {_LANGUAGE_EXTENSIONS[target.dialect]}"
-        hint = "compile for the target c, or leave " + option_text("portable") + " out"
-        raise AotcError("target", text, hint=hint)
-    portable_target = replace(target, budget=replace(target.budget, array_bytes=1 << 62))
-    return (
-        replace(portable_target, dialect="bare-c", dots=None, activations="")
-        if target.dialect == "arm-c"
-        else portable_target
-    )
-
-
-#: What kernels have beyond C99, by the dialects of targets that are not scalar.
-_LANGUAGE_EXTENSIONS: Final = {"gnu-c": "vectors of GNU C", "cuda": "kernels in CUDA"}
-
-
-def target_optimized_for_size(target: Target) -> Target:
-    """Return the target for small programs: parameters are not enlarged to save time."""
-    budget = replace(target.budget, parameter_growth=1.0, parameter_room=0)
-    return replace(target, small=True, budget=budget, versions=tuple(map(target_optimized_for_size, target.versions)))
 
 
 _MICROCONTROLLERS: Final = (CORTEX_M0PLUS, CORTEX_M4, CORTEX_M7, CORTEX_M33, CORTEX_M55, RISCV32)
-
-
-def target_with_fixed_summation_order(target: Target) -> Target:
-    """Return a variant of a target whose kernels give bit-identical results on all machines: the
-    results that the target `C` gives with this function.
-
-    Products are rounded before they are added, and sums have one order (`ordered`). The limits that
-    decide which values are recomputed instead of stored are those of `C`, since they also decide
-    along which axis a reduction runs.
-    """
-    budget = replace(target.budget, index_nodes=C.budget.index_nodes)
-    versions = tuple(map(target_with_fixed_summation_order, target.versions))
-    ordered_target = replace(target, fma=False, ordered=True)
-    return replace(ordered_target, store_cost=C.store_cost, budget=budget, versions=versions)
 
 
 _ALL_TARGETS: Final = (

@@ -36,7 +36,8 @@ from aotc.tir.passes import kernel_passes
 from aotc.tir.plan import numerics_fingerprint as name_of
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
 from aotc.tir.stmt import Kernel, all_exprs_in_stmt
-from aotc.tir.target import TARGETS, Budget, Target, Tiles, target_with_fixed_summation_order
+from aotc.tir.target import TARGETS, Budget, Target, Tiles
+from aotc.tir.target_variants import target_with_fixed_summation_order
 from tests.fuzz.execute import run_program
 from tests.golden.cases import KERNELS, PROJECTS, Case, tensor
 from tests.ops.harness import kernel_job

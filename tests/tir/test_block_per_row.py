@@ -20,7 +20,8 @@ from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.stmt import Kernel
-from aotc.tir.target import CUDA, C, Target, target_with_fixed_summation_order
+from aotc.tir.target import CUDA, C, Target
+from aotc.tir.target_variants import target_with_fixed_summation_order
 from tests.ops.harness import Job, assert_agrees, kernel_job
 from tests.share import share
 from tests.tir.test_lower_to_launches import check

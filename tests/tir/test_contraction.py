@@ -28,7 +28,8 @@ from aotc.tir.schedule.contraction.tile_segments import BorderSignature, even_ti
 from aotc.tir.schedule.contraction.tiling_cost import fraction_of_unpadded_products
 from aotc.tir.simplify import LinearForm
 from aotc.tir.stmt import Assign, Declare, Intrinsic, Kernel, Stmt, Store, walk_stmts
-from aotc.tir.target import TARGETS, Target, get_target, target_optimized_for_size
+from aotc.tir.target import TARGETS, Target, get_target
+from aotc.tir.target_variants import target_optimized_for_size
 from tests.share import draw, share_of_each
 
 V4 = get_target("x86-64-v4")

@@ -22,6 +22,7 @@ from aotc.tir import Program, Target
 from aotc.tir.float_abi import float_abi
 from aotc_codegen.c.bare_metal_weights import ParameterFile, assign_params_to_memories
 from aotc_codegen.c.c_dialects import DIALECTS
+from aotc_codegen.c.feature_conditions import macros_of_target
 from aotc_codegen.c.host_project import (
     FileContent,
     common_template_values,
@@ -70,16 +71,22 @@ def called_math_library_functions(kernels: PrintedKernels) -> list[str]:
     return sorted({"".join(groups) for groups in _MATH_CALL_PATTERN.findall(text)}.difference(_INLINED_MATH_FUNCTIONS))
 
 
-def _fpu_preprocessor_checks(target: Target, math_functions: Sequence[str]) -> list[str]:
+def _compiler_flag_checks(target: Target, math_functions: Sequence[str]) -> list[str]:
     """Return preprocessor lines that reject compiler flags under which results would differ.
 
-    C libraries for cores without an FPU, such as newlib's fmaf, round a multiply-add twice.
+    C libraries for cores without an FPU, such as newlib's fmaf, round a multiply-add twice.  The
+    inline assembly for Arm's DSP and vector extensions reads several bytes as one number.
     """
-    if target.machine != "arm" or not {"fma", "fmaf"}.intersection(math_functions):
-        return []
-    text = "this code needs an FPU, and the flags of the C compiler say that there is none or leave it unused"
-    hint = "generate it with --float-abi soft"
-    return ["#if defined(__arm__) && !defined(__ARM_FEATURE_FMA)", f'#error "{text}: {hint}"', "#endif"]
+    checks = []
+    if target.machine == "arm" and {"fma", "fmaf"}.intersection(math_functions):
+        text = "this code needs an FPU, and the flags of the C compiler say that there is none or leave it unused"
+        hint = "generate it with --float-abi soft"
+        checks += ["#if defined(__arm__) && !defined(__ARM_FEATURE_FMA)", f'#error "{text}: {hint}"', "#endif"]
+    if target.machine == "arm" and target.macros:
+        text = "this code is for little-endian processors"
+        hint = "leave -mbig-endian out, or generate it with --portable"
+        checks += ["#if defined(__ARM_BIG_ENDIAN)", f'#error "{text}: {hint}"', "#endif"]
+    return checks
 
 
 def _c_source_files(
@@ -292,7 +299,13 @@ def _parameters_kernels_file_and_footprint(
     project.
     """
     params = assign_params_to_memories(program, target, golden)
-    kernels = print_kernels(program.distinct_kernels, program.name, DIALECTS[target.dialect], kernel_merging="numbers")
+    kernels = print_kernels(
+        program.distinct_kernels,
+        program.name,
+        DIALECTS[target.dialect],
+        kernel_merging="numbers",
+        feature_macros=macros_of_target(target),
+    )
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
     weights = ParameterFile(params, golden)
     footprint = estimate_memory_footprint(program, target, kernels.names, params, numbers)
@@ -359,10 +372,7 @@ def emit_bare_metal_project(
     common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
         "steps": schedule_call_lines(program, kernels, params)
     }
-    common |= {
-        "resident": resident_tensors_header_text(program),
-        "requirements": _fpu_preprocessor_checks(target, math),
-    }
+    common |= {"resident": resident_tensors_header_text(program), "requirements": _compiler_flag_checks(target, math)}
     tested = {} if golden is None else _selftest_values(common["tensors"], params, weights)
     common |= {"single": single_file, "tested": tested}
     externals = kernels.external_kernels_by_path(name)

@@ -24,6 +24,7 @@ from aotc_codegen.c.c_dialects import DIALECTS
 from aotc_codegen.c.c_identifiers import c_model_identifier
 from aotc_codegen.c.compiler_flags import build_file_flag_values
 from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code, isa_feature_mask_rows
+from aotc_codegen.c.feature_conditions import macros_of_target
 from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
 from aotc_codegen.c.parameter_files import PARAMETER_ALIGNMENT_BYTES, ParameterLayout
 from aotc_codegen.c.project_metadata import (
@@ -199,7 +200,12 @@ class _InstructionSetVersion:
         self.program, self.target, self.suffix = program, target, suffix
         require_known_name("target", f"C dialect of target {target.name}:", target.dialect, DIALECTS)
         self.kernels = print_kernels(
-            program.distinct_kernels, program.name, DIALECTS[target.dialect], suffix, kernel_merging="values"
+            program.distinct_kernels,
+            program.name,
+            DIALECTS[target.dialect],
+            suffix,
+            kernel_merging="values",
+            feature_macros=macros_of_target(target),
         )
         self.files: list[str] = []
         self.team_base = round_up_to_team_alignment(program.plan.peak)

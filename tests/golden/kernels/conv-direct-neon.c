@@ -33,10 +33,8 @@ static inline aotc_float32x4 aotc_splat_f32x4(float x) {
 static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, aotc_float32x4 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
   return (aotc_float32x4)__builtin_elementwise_fma(a, b, c);
-#elif defined(__aarch64__) && AOTC_HAS(__builtin_aarch64_fmav4sf)
+#elif AOTC_HAS(__builtin_aarch64_fmav4sf)
   return (aotc_float32x4)__builtin_aarch64_fmav4sf(a, b, c);
-#elif defined(__FMA__) && AOTC_HAS(__builtin_ia32_vfmaddps)
-  return (aotc_float32x4)__builtin_ia32_vfmaddps(a, b, c);
 #else
   aotc_float32x4 y = a;
   for (int i = 0; i < 4; ++i) y[i] = fmaf(a[i], b[i], c[i]);
@@ -78,11 +76,7 @@ __attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_i
 }
 
 static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
-  return (aotc_float32x4)__builtin_ia32_maxps(b, a);
-#else
   return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
-#endif
 }
 
 void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu, const aotc_team *team);

@@ -45,7 +45,7 @@ static inline aotc_float32x8 aotc_splat_f32x8(float x) {
 static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
   return (aotc_float32x8)__builtin_elementwise_fma(a, b, c);
-#elif defined(__FMA__) && AOTC_HAS(__builtin_ia32_vfmaddps256)
+#elif AOTC_HAS(__builtin_ia32_vfmaddps256)
   return (aotc_float32x8)__builtin_ia32_vfmaddps256(a, b, c);
 #else
   aotc_float32x8 y = a;
@@ -112,7 +112,7 @@ __attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_i
 }
 
 static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
+#if AOTC_HAS(__builtin_ia32_maxps)
   return (aotc_float32x4)__builtin_ia32_maxps(b, a);
 #else
   return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
@@ -137,7 +137,6 @@ __attribute__((__unused__)) static inline aotc_uint32x8 aotc_blend_u32x8(aotc_in
   return (aotc_uint32x8)(((aotc_int32x8)a & m) + ((aotc_int32x8)b & ~m));
 }
 
-#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
 static inline aotc_float32x8 aotc_load_f16x8(aotc_uint16x8 from) {
 #if defined(__clang__)
   typedef __fp16 half __attribute__((__vector_size__(2 * 8)));
@@ -150,15 +149,6 @@ static inline aotc_float32x8 aotc_load_f16x8(aotc_uint16x8 from) {
   return __builtin_ia32_vcvtph2ps256(h);
 #endif
 }
-#else
-static inline aotc_float32x8 aotc_load_f16x8(aotc_uint16x8 bits) {
-  const aotc_uint32x8 t = __builtin_convertvector(bits, aotc_uint32x8);
-  const aotc_uint32x8 t_1 = (t & aotc_splat_u32x8(32767u));
-  const aotc_uint32x8 t_2 = (aotc_uint32x8)(__builtin_convertvector((aotc_int32x8)t_1, aotc_float32x8) * aotc_splat_f32x8(5.9604645e-08f));
-  const aotc_uint32x8 t_3 = aotc_blend_u32x8((aotc_int32x8)((aotc_int32x8)t_1 > aotc_splat_i32x8(31743)), aotc_blend_u32x8((aotc_int32x8)((aotc_int32x8)t_1 > aotc_splat_i32x8(31744)), aotc_splat_u32x8(2143289344u), aotc_splat_u32x8(2139095040u)), aotc_blend_u32x8((aotc_int32x8)((aotc_int32x8)t_1 < aotc_splat_i32x8(1024)), t_2, ((t_1 << aotc_splat_u32x8(13u)) + aotc_splat_u32x8(939524096u))));
-  return (aotc_float32x8)(t_3 | ((t & aotc_splat_u32x8(32768u)) << aotc_splat_u32x8(16u)));
-}
-#endif
 
 static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
   const aotc_uint32x4 v = {x, x, x, x};
@@ -190,7 +180,6 @@ __attribute__((__unused__)) static inline aotc_uint32x4 aotc_blend_u32x4(aotc_in
   return (aotc_uint32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 
-#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
 static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {
 #if defined(__clang__)
   typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
@@ -204,19 +193,7 @@ static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {
   return to;
 #endif
 }
-#else
-static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {
-  const aotc_uint32x4 t = (aotc_uint32x4)x;
-  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(2147483647u));
-  const aotc_uint32x4 t_2 = ((aotc_uint32x4)((aotc_float32x4)t_1 + aotc_splat_f32x4(0.5f)) - aotc_splat_u32x4(aotc_bits(0.5f)));
-  const aotc_uint32x4 t_3 = (((t_1 + aotc_splat_u32x4(4095u)) + ((t_1 >> aotc_splat_u32x4(13u)) & aotc_splat_u32x4(1u))) >> aotc_splat_u32x4(13u));
-  const aotc_uint32x4 t_4 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(947912704)), t_2, (t_3 - aotc_splat_u32x4(114688u)));
-  const aotc_uint32x4 t_5 = (aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_4 > aotc_splat_i32x4(31743)), aotc_splat_u32x4(31744u), t_4) | ((t & aotc_splat_u32x4(2147483648u)) >> aotc_splat_u32x4(16u)));
-  return __builtin_convertvector(aotc_blend_u32x4((aotc_int32x4)(x != x), aotc_splat_u32x4(32256u), t_5), aotc_uint16x4);
-}
-#endif
 
-#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
 static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 from) {
 #if defined(__clang__)
   typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
@@ -229,33 +206,12 @@ static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 from) {
   return __builtin_ia32_vcvtph2ps(h);
 #endif
 }
-#else
-static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 bits) {
-  const aotc_uint32x4 t = __builtin_convertvector(bits, aotc_uint32x4);
-  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(32767u));
-  const aotc_uint32x4 t_2 = (aotc_uint32x4)(__builtin_convertvector((aotc_int32x4)t_1, aotc_float32x4) * aotc_splat_f32x4(5.9604645e-08f));
-  const aotc_uint32x4 t_3 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 > aotc_splat_i32x4(31743)), aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 > aotc_splat_i32x4(31744)), aotc_splat_u32x4(2143289344u), aotc_splat_u32x4(2139095040u)), aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(1024)), t_2, ((t_1 << aotc_splat_u32x4(13u)) + aotc_splat_u32x4(939524096u))));
-  return (aotc_float32x4)(t_3 | ((t & aotc_splat_u32x4(32768u)) << aotc_splat_u32x4(16u)));
-}
-#endif
 
-#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
 static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
   return aotc_load_f16x4(aotc_store_f16x4(x));
 }
-#else
-static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
-  const aotc_uint32x4 t = (aotc_uint32x4)x;
-  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(2147483647u));
-  const aotc_uint32x4 t_2 = (aotc_uint32x4)((aotc_float32x4)t_1 + aotc_splat_f32x4(0.5f) - aotc_splat_f32x4(0.5f));
-  const aotc_uint32x4 t_3 = (((t_1 + aotc_splat_u32x4(4095u)) + ((t_1 >> aotc_splat_u32x4(13u)) & aotc_splat_u32x4(1u))) & aotc_splat_u32x4(4294959104u));
-  const aotc_uint32x4 t_4 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(947912704)), t_2, t_3);
-  const aotc_uint32x4 t_5 = (aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_4 > aotc_splat_i32x4(1199562752)), aotc_splat_u32x4(2139095040u), t_4) | (t & aotc_splat_u32x4(2147483648u)));
-  return (aotc_float32x4)aotc_blend_u32x4((aotc_int32x4)(x != x), aotc_splat_u32x4(2143289344u), t_5);
-}
-#endif
 
-#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
+#if defined(__FLT16_MAX__) && !defined(__cplusplus)
 static inline uint16_t aotc_store_f16(float x) {
   __extension__ const _Float16 value = (_Float16)x;
   uint16_t bits;
@@ -274,7 +230,7 @@ static inline uint16_t aotc_store_f16(float x) {
 }
 #endif
 
-#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
+#if defined(__FLT16_MAX__) && !defined(__cplusplus)
 static inline float aotc_load_f16(uint16_t bits) {
   __extension__ _Float16 value;
   memcpy(&value, &bits, sizeof value);
@@ -290,7 +246,7 @@ static inline float aotc_load_f16(uint16_t bits) {
 }
 #endif
 
-#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
+#if defined(__FLT16_MAX__) && !defined(__cplusplus)
 static inline float aotc_round_f16(float x) {
   return (float)(__extension__(_Float16)x);
 }

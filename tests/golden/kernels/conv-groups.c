@@ -33,7 +33,7 @@ static inline aotc_float32x8 aotc_splat_f32x8(float x) {
 static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
   return (aotc_float32x8)__builtin_elementwise_fma(a, b, c);
-#elif defined(__FMA__) && AOTC_HAS(__builtin_ia32_vfmaddps256)
+#elif AOTC_HAS(__builtin_ia32_vfmaddps256)
   return (aotc_float32x8)__builtin_ia32_vfmaddps256(a, b, c);
 #else
   aotc_float32x8 y = a;
@@ -100,7 +100,7 @@ __attribute__((__unused__)) static inline aotc_float32x8 aotc_blend_f32x8(aotc_i
 }
 
 static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
-#if defined(__AVX__) && AOTC_HAS(__builtin_ia32_maxps256)
+#if AOTC_HAS(__builtin_ia32_maxps256)
   return (aotc_float32x8)__builtin_ia32_maxps256(b, a);
 #else
   return aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);

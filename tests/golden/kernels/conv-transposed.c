@@ -35,7 +35,7 @@ static inline aotc_float32x8 aotc_splat_f32x8(float x) {
 static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
   return (aotc_float32x8)__builtin_elementwise_fma(a, b, c);
-#elif defined(__FMA__) && AOTC_HAS(__builtin_ia32_vfmaddps256)
+#elif AOTC_HAS(__builtin_ia32_vfmaddps256)
   return (aotc_float32x8)__builtin_ia32_vfmaddps256(a, b, c);
 #else
   aotc_float32x8 y = a;

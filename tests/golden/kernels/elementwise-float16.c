@@ -30,11 +30,7 @@ __attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_i
 }
 
 static inline aotc_float32x4 aotc_minc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_minps)
-  return (aotc_float32x4)__builtin_ia32_minps(b, a);
-#else
   return aotc_blend_f32x4((aotc_int32x4)(b < a), b, a);
-#endif
 }
 
 static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
@@ -62,7 +58,7 @@ __attribute__((__unused__)) static inline aotc_uint32x4 aotc_blend_u32x4(aotc_in
   return (aotc_uint32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 
-#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+#if defined(__clang__)
 static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {
 #if defined(__clang__)
   typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
@@ -88,7 +84,7 @@ static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {
 }
 #endif
 
-#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+#if defined(__clang__)
 static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 from) {
 #if defined(__clang__)
   typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
@@ -112,20 +108,14 @@ static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 bits) {
 #endif
 
 static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
-  return (aotc_float32x4)__builtin_ia32_maxps(b, a);
-#else
   return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
-#endif
 }
 
 static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, aotc_float32x4 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
   return (aotc_float32x4)__builtin_elementwise_fma(a, b, c);
-#elif defined(__aarch64__) && AOTC_HAS(__builtin_aarch64_fmav4sf)
+#elif AOTC_HAS(__builtin_aarch64_fmav4sf)
   return (aotc_float32x4)__builtin_aarch64_fmav4sf(a, b, c);
-#elif defined(__FMA__) && AOTC_HAS(__builtin_ia32_vfmaddps)
-  return (aotc_float32x4)__builtin_ia32_vfmaddps(a, b, c);
 #else
   aotc_float32x4 y = a;
   for (int i = 0; i < 4; ++i) y[i] = fmaf(a[i], b[i], c[i]);
@@ -148,7 +138,7 @@ static inline aotc_float32x4 aotc_fused_exp_f32x4(aotc_float32x4 x) {
   return t_9 * t_10;
 }
 
-#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+#if defined(__clang__)
 static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
   return aotc_load_f16x4(aotc_store_f16x4(x));
 }

@@ -30,9 +30,9 @@ static inline aotc_float32x16 aotc_splat_f32x16(float x) {
 static inline aotc_float32x16 aotc_fma_f32x16(aotc_float32x16 a, aotc_float32x16 b, aotc_float32x16 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
   return (aotc_float32x16)__builtin_elementwise_fma(a, b, c);
-#elif defined(__AVX512F__) && defined(__clang__) && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+#elif defined(__clang__) && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
   return (aotc_float32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4);
-#elif defined(__AVX512F__) && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+#elif AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
   return (aotc_float32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
 #else
   aotc_float32x16 y = a;
@@ -49,7 +49,7 @@ static inline aotc_float32x8 aotc_splat_f32x8(float x) {
 static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
   return (aotc_float32x8)__builtin_elementwise_fma(a, b, c);
-#elif defined(__FMA__) && AOTC_HAS(__builtin_ia32_vfmaddps256)
+#elif AOTC_HAS(__builtin_ia32_vfmaddps256)
   return (aotc_float32x8)__builtin_ia32_vfmaddps256(a, b, c);
 #else
   aotc_float32x8 y = a;

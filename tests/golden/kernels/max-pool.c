@@ -36,7 +36,7 @@ __attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_i
 }
 
 static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
+#if AOTC_HAS(__builtin_ia32_maxps)
   return (aotc_float32x4)__builtin_ia32_maxps(b, a);
 #else
   return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);

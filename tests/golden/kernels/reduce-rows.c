@@ -35,7 +35,7 @@ __attribute__((__unused__)) static inline aotc_float32x16 aotc_blend_f32x16(aotc
 }
 
 static inline aotc_float32x16 aotc_maxc_f32x16(aotc_float32x16 a, aotc_float32x16 b) {
-#if defined(__AVX512F__) && AOTC_HAS(__builtin_ia32_maxps512_mask)
+#if AOTC_HAS(__builtin_ia32_maxps512_mask)
   return (aotc_float32x16)__builtin_ia32_maxps512_mask(b, a, a, -1, 4);
 #else
   return aotc_blend_f32x16((aotc_int32x16)(b > a), b, a);
@@ -52,7 +52,7 @@ __attribute__((__unused__)) static inline aotc_float32x8 aotc_blend_f32x8(aotc_i
 }
 
 static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
-#if defined(__AVX__) && AOTC_HAS(__builtin_ia32_maxps256)
+#if AOTC_HAS(__builtin_ia32_maxps256)
   return (aotc_float32x8)__builtin_ia32_maxps256(b, a);
 #else
   return aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);

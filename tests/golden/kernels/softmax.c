@@ -32,7 +32,7 @@ __attribute__((__unused__)) static inline aotc_float32x8 aotc_blend_f32x8(aotc_i
 }
 
 static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
-#if defined(__AVX__) && AOTC_HAS(__builtin_ia32_maxps256)
+#if AOTC_HAS(__builtin_ia32_maxps256)
   return (aotc_float32x8)__builtin_ia32_maxps256(b, a);
 #else
   return aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);
@@ -49,7 +49,7 @@ __attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_i
 }
 
 static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
+#if AOTC_HAS(__builtin_ia32_maxps)
   return (aotc_float32x4)__builtin_ia32_maxps(b, a);
 #else
   return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
@@ -67,7 +67,7 @@ static inline float aotc_max_f32(float a, float b) {
 }
 
 static inline aotc_float32x8 aotc_minc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
-#if defined(__AVX__) && AOTC_HAS(__builtin_ia32_minps256)
+#if AOTC_HAS(__builtin_ia32_minps256)
   return (aotc_float32x8)__builtin_ia32_minps256(b, a);
 #else
   return aotc_blend_f32x8((aotc_int32x8)(b < a), b, a);
@@ -77,7 +77,7 @@ static inline aotc_float32x8 aotc_minc_f32x8(aotc_float32x8 a, aotc_float32x8 b)
 static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
   return (aotc_float32x8)__builtin_elementwise_fma(a, b, c);
-#elif defined(__FMA__) && AOTC_HAS(__builtin_ia32_vfmaddps256)
+#elif AOTC_HAS(__builtin_ia32_vfmaddps256)
   return (aotc_float32x8)__builtin_ia32_vfmaddps256(a, b, c);
 #else
   aotc_float32x8 y = a;

@@ -65,7 +65,7 @@ __attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_i
 }
 
 static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
+#if AOTC_HAS(__builtin_ia32_maxps)
   return (aotc_float32x4)__builtin_ia32_maxps(b, a);
 #else
   return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
@@ -93,7 +93,7 @@ static inline float aotc_max_f32(float a, float b) {
 }
 
 static inline aotc_float32x4 aotc_minc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_minps)
+#if AOTC_HAS(__builtin_ia32_minps)
   return (aotc_float32x4)__builtin_ia32_minps(b, a);
 #else
   return aotc_blend_f32x4((aotc_int32x4)(b < a), b, a);

@@ -12,7 +12,7 @@ __attribute__((__unused__)) static inline aotc_float32x8 aotc_blend_f32x8(aotc_i
 }
 
 static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
-#if defined(__AVX__) && AOTC_HAS(__builtin_ia32_maxps256)
+#if AOTC_HAS(__builtin_ia32_maxps256)
   return (aotc_float32x8)__builtin_ia32_maxps256(b, a);
 #else
   return aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);

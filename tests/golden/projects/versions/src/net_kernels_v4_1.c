@@ -27,7 +27,7 @@ __attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_i
 }
 
 static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
+#if AOTC_HAS(__builtin_ia32_maxps)
   return (aotc_float32x4)__builtin_ia32_maxps(b, a);
 #else
   return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
@@ -45,7 +45,7 @@ static inline float aotc_max_f32(float a, float b) {
 }
 
 static inline aotc_float32x4 aotc_minc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_minps)
+#if AOTC_HAS(__builtin_ia32_minps)
   return (aotc_float32x4)__builtin_ia32_minps(b, a);
 #else
   return aotc_blend_f32x4((aotc_int32x4)(b < a), b, a);
@@ -55,9 +55,7 @@ static inline aotc_float32x4 aotc_minc_f32x4(aotc_float32x4 a, aotc_float32x4 b)
 static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, aotc_float32x4 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
   return (aotc_float32x4)__builtin_elementwise_fma(a, b, c);
-#elif defined(__aarch64__) && AOTC_HAS(__builtin_aarch64_fmav4sf)
-  return (aotc_float32x4)__builtin_aarch64_fmav4sf(a, b, c);
-#elif defined(__FMA__) && AOTC_HAS(__builtin_ia32_vfmaddps)
+#elif AOTC_HAS(__builtin_ia32_vfmaddps)
   return (aotc_float32x4)__builtin_ia32_vfmaddps(a, b, c);
 #else
   aotc_float32x4 y = a;

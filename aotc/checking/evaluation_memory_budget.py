@@ -3,9 +3,9 @@
 raised if it is exceeded.
 
     budget = MemoryBudget(2 << 30)
-    budget.count_buffers_of_value(array)     # counts each buffer once, however many views of it are held
+    budget.add_buffers_of_held_value(array)     # counts each buffer once, however many views of it are held
     budget.require_bytes_fit_in_memory_budget("node 'conv' (Conv)", additional_bytes=3 << 30)
-    budget.uncount_buffers_of_value(array)
+    budget.remove_buffers_of_released_value(array)
 """
 
 from collections.abc import Iterator

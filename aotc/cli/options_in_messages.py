@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spell options in messages as a user of the command writes them, from the declarations of options.
 
-spell_for_command("leave " + option_text("build", False) + " out")      # leave --no-build out
+spell_option_references_for_command("leave " + option_text("build", False) + " out")      # leave --no-build out
 """
 
 import shlex

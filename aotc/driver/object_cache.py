@@ -6,7 +6,7 @@ key = sha256_of_parts(preprocessed_source, flags, compiler)
 if (data := cache.get(key)) is None:
     data = ...                                       # make net.o
     cache.put(key, data)
-cache.trim_after_additions()
+cache.trim_cache_if_enough_was_added()
 
 An entry is a file with a SHA-256 of key and object, followed by the object.  Entries are created by
 renaming, so that other processes see a complete entry or none; an entry with a wrong checksum is

@@ -3,7 +3,7 @@
 an option for users of the command.
 
 hint = "pin it: " + option_text("dims", {"batch": 1})    # pin it: dims={"batch": 1}
-spell_for_command(hint)                                  # pin it: --dim batch=1
+spell_option_references_for_command(hint)                                  # pin it: --dim batch=1
 
 The string itself is the Python spelling.  The text keeps references to its options, so that the code
 that shows it can spell them in another way: `aotc.cli.options_in_messages.spell_option_references_for_command` derives

@@ -3,7 +3,7 @@
 
 escape_unsafe_text("conv\x1b[2J")        # "conv\\x1b[2J"
 escape_unsafe_text("a" * 1_000_000)      # "aaaa... (999600 more characters) ...aaaa"
-escape_unsafe_texts({"nodes": ["a" * 1_000_000]})   # in a structure of mappings and lists
+escape_texts_in_nested_data({"nodes": ["a" * 1_000_000]})   # in a structure of mappings and lists
 """
 
 import re

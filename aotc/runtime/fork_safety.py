@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks and temporary directories that are safe when the process forks.
 
-self._lock = fork_safe_lock_of(self)        # forked children get another one
+self._lock = new_fork_safe_lock_for(self)        # forked children get another one
 folder = ScratchDirectory("aotc-")          # folder.name; removed by this process, not by its children
 """
 

@@ -16,7 +16,7 @@ This module and the other shared builders (`conv_pool`, `normalization`, `matmul
 do not depend on a model format. They raise AotcError with codes that begin with "graph-"; the entry
 point of each front end replaces this prefix by its own name:
 
-    @g.rename_error_codes("onnx")           # "graph-axis" reaches the user as "onnx-axis"
+    @g.replace_graph_prefix_of_error_codes("onnx")           # "graph-axis" reaches the user as "onnx-axis"
     def from_onnx(model): ...
 
 A front end for a further format thus consists of a file reader and a table of converters that call

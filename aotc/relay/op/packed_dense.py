@@ -2,7 +2,7 @@
 """nn.contrib_dense_bits: dense layer with block-quantized weights of 2, 4 or 8 bits.
 
 packed = pack_quantized_weights(integers, scale, zero, tile_units=64)  # integers (N, K), scale (N, K / 32)
-parts = map(const, packed.operator_arguments)
+parts = map(const, packed.weight_scale_and_zero_arrays)
 nn.contrib_dense_bits(x, *parts, units=N, bits=packed.bits, block_size=32)
 """
 

@@ -3,10 +3,10 @@
 the results bit for bit.
 
     >>> from aotc.tir.expr import Buffer, Load, Var
-    >>> from aotc.tir.loops.loop_nest_rewrites import merge_loops
+    >>> from aotc.tir.loops.loop_nest_rewrites import merge_nested_loops_into_flat_loop
     >>> from aotc.tir.stmt import For, Store
     >>> i, j, x, y = Var("i"), Var("j"), Buffer("x", "float32", 32), Buffer("y", "float32", 32)
-    >>> merge_loops(For(i, 4, For(j, 8, Store(y, 8 * i + j, Load(x, 8 * i + j))))).end.value
+    >>> merge_nested_loops_into_flat_loop(For(i, 4, For(j, 8, Store(y, 8 * i + j, Load(x, 8 * i + j))))).end.value
     32
 
 `loop_dependence` decides if the iterations of a loop are independent and if two statements access

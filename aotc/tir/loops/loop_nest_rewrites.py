@@ -2,8 +2,10 @@
 """Loop nest rewrites (merging, splitting, unrolling, tiling, hoisting), each from a statement to an
 equivalent statement.
 
-for i in 0..4: for j in 0..8: y[i * 8 + j] = x[i * 8 + j]     ->  for i in 0..32: y[i] = x[i]     merge_loops
-for i in 0..9: y[i] = i < 2 ? 0 : x[i - 2]                    ->  a loop to 2, one from 2 to 9     split_loops
+merge_nested_loops_into_flat_loop
+    for i in 0..4: for j in 0..8: y[i * 8 + j] = x[i * 8 + j]  ->  for i in 0..32: y[i] = x[i]
+split_loops_at_condition_changes
+    for i in 0..9: y[i] = i < 2 ? 0 : x[i - 2]                 ->  a loop to 2, one from 2 to 9
 """
 
 from __future__ import annotations

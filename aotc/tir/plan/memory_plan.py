@@ -6,8 +6,8 @@ Input: a Program whose temporaries have no addresses yet. Output of `write_outpu
 Program whose kernels overwrite dying inputs where possible; output of `plan_memory`: a Program with
 `plan` filled in.
 
-    program = plan_memory(run_kernels_in_place(program))
-    program.plan.peak, program.plan.lower_bound, program.plan.gap
+    program = plan_memory(write_outputs_over_dying_inputs(program))
+    program.plan.peak, program.plan.lower_bound, program.plan.bytes_above_lower_bound
 """
 
 from collections.abc import Mapping

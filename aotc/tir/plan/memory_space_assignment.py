@@ -8,7 +8,7 @@ for each memory; no block crosses parts.
 
     element_accesses_per_buffer(kernel)[buffer]   # estimated number of elements that a call reads and writes
     # the first block in the fast memory, the second in the slow memory
-    spread_over_memories(blocks, [900, 20], [64, 4096], 8)
+    spread_blocks_over_memories(blocks, [900, 20], [64, 4096], 8)
 
 Blocks are tried by decreasing number of accesses per byte, and a memory gets every block that fits
 in addition to its earlier blocks. If some blocks fit nowhere, blocks are tried by decreasing size,

@@ -6,7 +6,7 @@ Input: the schema of an operator and the values of its arguments. Output: expres
 follow PyTorch's type promotion, in which tensors with dimensions take precedence over tensors of
 rank 0, and these over Python numbers.
 
-    a, b = promote_operands(x, 1.5)     # an int64 tensor and a number: both float32
+    a, b = cast_operands_to_promoted_dtype(x, 1.5)     # an int64 tensor and a number: both float32
     call_converter(converter, schema, [x, 1], {})
 """
 

@@ -5,7 +5,7 @@ of range.
 Input: a te.Contraction. Output: an `ContractionAnalysis`, whose operands become `AddressedOperand`s
 with flat addresses in a buffer:
 
-    analysis = analyze_contraction(conv)
+    analysis = analyze_operand_dims_and_output_axes(conv)
     analysis.pixel                         # the axes of the data only: n, oh, ow
     analysis.channel                       # the axes of the weights: oc
 """

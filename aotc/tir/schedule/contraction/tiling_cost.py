@@ -3,7 +3,7 @@
 vector registers.
 
 max_tile_columns(get_target("x86-64-v4"), 2)      # 14: 28 accumulators, 2 vectors of weights, 1 broadcast
-weight_packing_block(64, get_target("x86-64-v4"), "float32")  # 32
+weight_packing_block_size(64, get_target("x86-64-v4"), "float32")  # 32
 """
 
 import math

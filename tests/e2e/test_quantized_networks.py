@@ -205,7 +205,7 @@ def test_all_levels_and_targets_give_equal_bits(name: str, how: str, tmp_path: P
     assert {k: int((v != first).sum()) for k, v in found.items() if not np.array_equal(v, first)} == {}
 
 
-@pytest.mark.parametrize(("name", "level"), share_of_each(["mobile", "fire"], [0, 3], 1))
+@pytest.mark.parametrize(("name", "level"), share(product(["mobile", "fire"], [0, 3]), 1))
 def test_a_microcontroller_gives_the_same_bits(name: str, level: int, tmp_path: Path) -> None:
     here, path = board("cortex-m4"), quantized(NETS[name](), tmp_path, "qdq-s8-channel")
     options = CompileOptions(

@@ -35,7 +35,7 @@ def foreign(request: pytest.FixtureRequest) -> Machine:
     return machine(request.param)
 
 
-@pytest.mark.parametrize("most", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_operations_agree_with_the_interpreter(foreign: Machine, tmp_path: Path, most: int) -> None:
     """At most `most` of them, drawn by seed, others on each machine."""
     cases = draw(all_cases(), most, foreign.target.name)

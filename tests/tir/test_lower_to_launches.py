@@ -27,7 +27,7 @@ from tests.share import share
 from tests.tir.programs import program_of, run_program
 
 OPERATORS = sorted(n for n, op in OPERATORS_BY_NAME.items() if op.expand is None and op.static is None)
-GROUPS = 40
+GROUPS = 80
 
 
 def check(kernel: Kernel, inputs: list[np.ndarray], target: Target = CUDA) -> list[Kernel]:

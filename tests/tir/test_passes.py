@@ -30,7 +30,7 @@ from tests.share import share
 TARGETS = ("c", "x86-64-v3", "x86-64-v4", "aarch64", "cuda")
 NETWORKS = {"dcgan": dcgan, "mlp": mlp, "mobilenet": mobilenet, "resnet": resnet, "squeezenet": squeezenet}
 OPERATORS = sorted(name for name, op in OPERATORS_BY_NAME.items() if op.static is None and op.compute is not None)
-GROUPS = [OPERATORS[k::16] for k in range(16)]
+GROUPS = [OPERATORS[k::32] for k in range(32)]
 
 
 def verified(module: IRModule, target: str, **options: Any) -> list[Program]:

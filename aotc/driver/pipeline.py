@@ -327,7 +327,7 @@ class Compilation:
             graph = self.optimized_graph
             self.progress(LOWERING)
             return tuple(
-                eliminate_copies_pass(lower_main_to_program(graph, version, self.name))
+                eliminate_copies_pass(lower_main_to_program(graph, version, self.name), version)
                 for version in self.target_versions
             )
 

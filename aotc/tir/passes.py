@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor passes: passes over programs of kernels, run in the order of `program_passes` and visible
+"""Tensor passes: passes over programs of kernels, run in the order of `TENSOR_PIPELINE` and visible
 to instruments.
 
 with PassContext(instruments=[ProgramVerifier()]):
     # no copies; memory planned, kernels divided among threads
-    program = run_tensor_passes(eliminate_copies_pass(program), target)
+    program = run_tensor_passes(eliminate_copies_pass(program, target), target)
 
 In: the program that lowering returns.  Out: the program that code generation prints.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential, report_progress
-from aotc.tir import C, Kernel, Program, Target, Threads
+from aotc.tir import C, Kernel, Program, Target
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
 from aotc.tir.functions.fma_contraction import contract_kernel_to_fma
 from aotc.tir.kernel_verifier import verify
@@ -154,10 +155,10 @@ class DivideAmongThreads(ProgramPass):
     threads divide.
     """
 
-    threads: Threads
+    target: Target
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return parallelize_program(module, self.threads)
+        return module if self.target.threads is None else parallelize_program(module, self.target.threads)
 
 
 @dataclass(frozen=True, repr=False)
@@ -213,43 +214,92 @@ class HalveBytes(ProgramPass):
         return pack_constants_as_int4(module, 0 if always else L2_CACHE_BYTES)
 
 
-_KERNEL_PASSES: Final = (FuseMultiplyAdds, VectorizeLoops)
-#: The tensor passes in the order in which they run.
-TENSOR_PASSES: Final = (
-    TakeViews,
-    KeepInputsAndOutputs,
-    FuseLoops,
-    OrderSteps,
-    LaunchOnDevice,
-    WorkInPlace,
-    PlanMemory,
-    DivideAmongThreads,
-    *_KERNEL_PASSES,
-    HalveBytes,
-)
-TENSOR_PASS_NAMES: Final = tuple(p.name for p in TENSOR_PASSES)
+# --- the pipeline
+
+#: Condition under which the pipeline contains a pass: of the target, and of whether kernels may be
+#: divided among threads.  Conditions also read the configuration of the current pass context.
+PipelineCondition: TypeAlias = Callable[[Target, bool], bool]
+
+
+def _reorders_steps(target: Target, multithreaded: bool) -> bool:
+    """Return True if steps of the schedule may be reordered and fused to need less memory."""
+    return target.gpu is None and _config_value_or_is_bare_metal("compile.reorder", target)
+
+
+def _places_inputs_and_outputs_in_arena(target: Target, multithreaded: bool) -> bool:
+    """Return True if the arena holds the inputs and outputs of the model."""
+    return target.gpu is None and bool(PassContext.current().get_config("compile.workspace_io", False))
+
+
+@dataclass(frozen=True)
+class PipelineRow:
+    """One tensor pass of the pipeline, with its place, condition and options.
+
+    pass_class      class of the pass, whose name, docstring and fields document it
+    create          function that returns the pass with the options for a target
+    condition       condition as text for the documentation
+    is_included     condition under which the pipeline contains the pass
+    runs_on_lowered_program   True if `eliminate_copies_pass` runs it, False for `run_tensor_passes`
+    """
+
+    pass_class: type[ProgramPass]
+    create: Callable[[Target], ProgramPass]
+    condition: str = "always"
+    is_included: PipelineCondition = lambda target, multithreaded: True
+    runs_on_lowered_program: bool = False
+
+
+_REORDER_CONDITION: Final = "no GPU; if `compile.reorder` is true, by default on bare-metal targets"
+_OVERLAP_CONDITION: Final = "scalar CPUs; if `compile.overlap` is true, by default on bare-metal targets"
+#: All tensor passes in the order in which they run.  The names that options such as --disable-pass
+#: accept, the pipelines of all targets and the documentation are read from this table.
+TENSOR_PIPELINE: Final = (
+    PipelineRow(TakeViews, lambda target: TakeViews(), runs_on_lowered_program=True),
+    PipelineRow(
+        KeepInputsAndOutputs, lambda target: KeepInputsAndOutputs(), "no GPU; if `compile.workspace_io` is true",
+        _places_inputs_and_outputs_in_arena,
+    ),
+    PipelineRow(FuseLoops, FuseLoops, _REORDER_CONDITION, _reorders_steps),
+    PipelineRow(OrderSteps, OrderSteps, _REORDER_CONDITION, _reorders_steps),
+    PipelineRow(LaunchOnDevice, LaunchOnDevice, "GPUs", lambda target, multithreaded: target.gpu is not None),
+    PipelineRow(WorkInPlace, lambda target: WorkInPlace()),
+    PipelineRow(
+        PlanMemory, PlanMemory, "unless the last pass plans the memory",
+        lambda target, multithreaded: not _are_outputs_allowed_over_dying_inputs(target),
+    ),
+    PipelineRow(
+        DivideAmongThreads, DivideAmongThreads, "targets with threads, unless the option `threads` is False",
+        lambda target, multithreaded: target.gpu is None and target.threads is not None and multithreaded,
+    ),
+    PipelineRow(FuseMultiplyAdds, FuseMultiplyAdds),
+    PipelineRow(VectorizeLoops, VectorizeLoops),
+    PipelineRow(HalveBytes, HalveBytes, "no GPU", lambda target, multithreaded: target.gpu is None),
+    # last, because it follows the accesses of kernels in the order in which they are printed
+    PipelineRow(
+        PlanMemory, lambda target: PlanMemory(target, over=True), _OVERLAP_CONDITION,
+        lambda target, multithreaded: _are_outputs_allowed_over_dying_inputs(target),
+    ),
+)  # fmt: skip
+#: Names of the tensor passes, each once, in the order of their first row.
+TENSOR_PASS_NAMES: Final = tuple(dict.fromkeys(row.pass_class.name for row in TENSOR_PIPELINE))
 
 
 def kernel_passes(target: Target) -> list[KernelPass]:
     """Return the passes that prepare a single kernel for printing for a target."""
-    return [kind(target) for kind in _KERNEL_PASSES]
+    created = (row.create(target) for row in TENSOR_PIPELINE if issubclass(row.pass_class, KernelPass))
+    return [item for item in created if isinstance(item, KernelPass)]
 
 
 def program_passes(target: Target, multithreaded: bool = True) -> list[ProgramPass]:
-    """Return the passes that prepare a program for printing for a target, in order."""
-    if target.gpu is not None:
-        return [LaunchOnDevice(target), WorkInPlace(), PlanMemory(target), *kernel_passes(target)]
-    first: list[ProgramPass] = []
-    if PassContext.current().get_config("compile.workspace_io", False):
-        first.append(KeepInputsAndOutputs())
-    if _config_value_or_is_bare_metal("compile.reorder", target):
-        first += [FuseLoops(target), OrderSteps(target)]
-    divide = [DivideAmongThreads(target.threads)] if multithreaded and target.threads is not None else []
-    last = [*divide, *kernel_passes(target), HalveBytes(target)]
-    if _are_outputs_allowed_over_dying_inputs(target):
-        # accesses are followed in the kernels that are printed
-        return [*first, WorkInPlace(), *last, PlanMemory(target, over=True)]
-    return [*first, WorkInPlace(), PlanMemory(target), *last]
+    """Return the passes that prepare a program for printing for a target, in order.
+
+    multithreaded    False to leave out the division of kernels among threads
+    """
+    return [
+        row.create(target)
+        for row in TENSOR_PIPELINE
+        if not row.runs_on_lowered_program and row.is_included(target, multithreaded)
+    ]
 
 
 def _run_passes_in_current_context(program: Program, *passes: ProgramPass) -> Program:
@@ -257,9 +307,10 @@ def _run_passes_in_current_context(program: Program, *passes: ProgramPass) -> Pr
     return new_program
 
 
-def eliminate_copies_pass(program: Program) -> Program:
-    """Run TakeViews on a lowered program, if the current pass context enables it."""
-    return _run_passes_in_current_context(program, TakeViews())
+def eliminate_copies_pass(program: Program, target: Target) -> Program:
+    """Run the passes of lowered programs (TakeViews) that the current pass context enables."""
+    passes = [row.create(target) for row in TENSOR_PIPELINE if row.runs_on_lowered_program]
+    return _run_passes_in_current_context(program, *passes)
 
 
 def run_tensor_passes(program: Program, target: Target, multithreaded: bool = True) -> Program:

@@ -268,8 +268,9 @@ def passes_page() -> str:
     ]
     for name in sorted(transform.PASSES):
         parts += class_entry(name, getattr(transform, name, transform.PASSES[name]))
-    parts += ["## Tensor passes", "They follow the graph passes, in this order.", ""]
-    for kind in tensor_passes.TENSOR_PASSES:
+    rows = [(code(row.pass_class.name), row.condition) for row in tensor_passes.TENSOR_PIPELINE]
+    parts += ["## Tensor passes", "They follow the graph passes, in this order.", "", table(("pass", "runs"), rows)]
+    for kind in dict.fromkeys(row.pass_class for row in tensor_passes.TENSOR_PIPELINE):
         parts += class_entry(kind.name, kind)
     return "\n".join(parts)
 

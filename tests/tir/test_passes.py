@@ -18,9 +18,21 @@ from aotc.relay.module import IRModule
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.relay.text.parser import parse
+from aotc.tir import passes as tensor_passes
 from aotc.tir.expr import const
 from aotc.tir.kernel_text import to_text
-from aotc.tir.passes import DivideAmongThreads, PlanMemory, ProgramVerifier, VectorizeLoops, run_tensor_passes
+from aotc.tir.passes import (
+    TENSOR_PASS_NAMES,
+    TENSOR_PIPELINE,
+    DivideAmongThreads,
+    KernelPass,
+    PlanMemory,
+    ProgramPass,
+    ProgramVerifier,
+    VectorizeLoops,
+    program_passes,
+    run_tensor_passes,
+)
 from aotc.tir.plan.program import MemoryPlan, Program, View
 from aotc.tir.stmt import Block, Store, walk_stmts
 from aotc.tir.target import get_target
@@ -156,3 +168,37 @@ def test_passes_take_programs_alone_and_can_be_left_out() -> None:
     with PassContext(disabled_pass=[DivideAmongThreads.name]):
         alone, shared = run_tensor_passes(program, target, multithreaded=False), run_tensor_passes(program, target)
         assert list(map(to_text, shared.distinct_kernels)) == list(map(to_text, alone.distinct_kernels))
+
+
+LAST_PASSES = ("FuseMultiplyAdds", "VectorizeLoops")
+ONE_THREAD_PASSES = ("WorkInPlace", "PlanMemory", *LAST_PASSES, "HalveBytes")
+CPU_PASSES = ("WorkInPlace", "PlanMemory", "DivideAmongThreads", *LAST_PASSES, "HalveBytes")
+
+
+@pytest.mark.parametrize(
+    ("target", "config", "expected"),
+    [
+        ("x86-64-v3", {}, CPU_PASSES),
+        ("x86-64-v3", {"compile.reorder": True}, ("FuseLoops", "OrderSteps", *CPU_PASSES)),
+        ("x86-64-v3", {"compile.overlap": True}, CPU_PASSES),
+        ("c", {"compile.workspace_io": True}, ("KeepInputsAndOutputs", *ONE_THREAD_PASSES)),
+        ("cortex-m4", {}, ("FuseLoops", "OrderSteps", "WorkInPlace", *LAST_PASSES, "HalveBytes", "PlanMemory")),
+        ("cortex-m4", {"compile.overlap": False, "compile.reorder": False}, ONE_THREAD_PASSES),
+        ("cuda", {"compile.reorder": True}, ("LaunchOnDevice", "WorkInPlace", "PlanMemory", *LAST_PASSES)),
+    ],
+)
+def test_pipelines_of_targets(target: str, config: dict[str, bool], expected: tuple[str, ...]) -> None:
+    with PassContext(config=config):
+        assert tuple(item.name for item in program_passes(get_target(target))) == expected
+
+
+def test_the_table_of_tensor_passes_is_complete() -> None:
+    """Every pass of the module has a row, and some target includes each row."""
+    classes = {c for c in vars(tensor_passes).values() if isinstance(c, type) and issubclass(c, ProgramPass)}
+    assert classes - {ProgramPass, KernelPass} == {row.pass_class for row in TENSOR_PIPELINE}
+    assert set(TENSOR_PASS_NAMES) == {row.pass_class.name for row in TENSOR_PIPELINE}
+    with PassContext(config={"compile.workspace_io": True}):
+        targets = [get_target(name) for name in ("x86-64-v3", "cortex-m4", "cuda")]
+        unused = [row for row in TENSOR_PIPELINE if not any(row.is_included(target, True) for target in targets)]
+    assert not unused
+    assert all(isinstance(row.create(get_target("x86-64-v3")), row.pass_class) for row in TENSOR_PIPELINE)

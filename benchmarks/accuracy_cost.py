@@ -20,7 +20,7 @@ import numpy as np
 import aotc
 from aotc.checking.input_generation import draw_random_inputs, session_input_types
 from aotc.cli.options import PATH_TYPE
-from aotc.driver.pipeline import ACCURACIES
+from aotc.ir.option_description import ACCURACIES
 from benchmarks.run import INPUT_SHAPES_BY_MODEL
 
 

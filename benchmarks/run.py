@@ -23,8 +23,10 @@ from typing import Any
 import click
 import onnx
 
+from aotc.cli.compile_options import SHAPE_OPTIONS
 from aotc.cli.console import report_errors_and_exit
-from aotc.cli.options import PATH_TYPE, SHAPE_OPTIONS, declare_option, parse_comma_separated_names, parse_thread_counts
+from aotc.cli.options import PATH_TYPE, declare_option
+from aotc.ir.option_value_text import parse_comma_separated_names, parse_thread_counts
 from aotc.measuring.bench import benchmark_model
 from aotc.measuring.competitors import RIVAL_LOADERS
 from benchmarks.networks import NETWORK_BUILD_FUNCTIONS

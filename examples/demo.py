@@ -40,8 +40,9 @@ from aotc.checking.model_reference_runs import Reference, make_onnx_reference
 from aotc.checking.output_comparison import Comparison
 from aotc.checking.verify import EXIT_CODE_BY_VERDICT
 from aotc.cli.commands.inspect import render_project_metadata
+from aotc.cli.compile_options import CUDA_ARCH_OPTION, SHAPE_OPTIONS, TARGET_OPTIONS
 from aotc.cli.console import Reporter, report_errors_and_exit
-from aotc.cli.options import CUDA_ARCH_OPTION, INPUT_OPTIONS, PATH_TYPE, SHAPE_OPTIONS, TARGET_OPTIONS, declare_option
+from aotc.cli.options import INPUT_OPTIONS, PATH_TYPE, declare_option
 from aotc.driver.compile import c_name_of_model
 from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from aotc.driver.pipeline import CompiledModel

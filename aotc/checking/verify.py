@@ -45,7 +45,7 @@ from aotc.checking.model_reference_runs import (
 )
 from aotc.checking.prebuilt_project import load_prebuilt_project
 from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, stated_or_installed_interpreter_rounding
-from aotc.driver.compile import CompileOptions
+from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.cuda_emulation import is_gpu_emulated
 from aotc.driver.import_model import (
     cut_model_at_tensors,
@@ -180,6 +180,7 @@ def _options_with_installed_tflite_rounding(model: str | Path | Model, options: 
     return replace(chosen, rounding=stated_or_installed_interpreter_rounding(Path(model), stated))
 
 
+@show_compile_options_in_signature
 def verify(
     path: str | Path | Model,
     *,

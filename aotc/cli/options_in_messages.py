@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spell options in messages as a user of the command writes them, from the declarations of options.
+"""Spell options in messages as a user of the command writes them, from the declarations of options,
+which for options of compilations are generated from their descriptions.
 
 spell_option_references_for_command("leave " + option_text("build", False) + " out")      # leave --no-build out
 """
 
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from aotc.ir.option_references import OptionReference, OptionText, Reference
-
-#: Command whose options are named where the command that runs lacks them.
-_MAIN_COMMAND_NAME: Final = "compile"
 
 
 def spell_option_references_for_command(data: Any) -> Any:
@@ -47,25 +45,29 @@ def _spell_reference_for_current_command(reference: Reference) -> str:
 
 
 def _command_options_with_keyword(context: click.Context, keyword: str) -> Iterator[click.Option]:
-    """Yield the options whose value a function receives as `keyword`: first those of the command
-    that runs, then those of `aotc compile`, then those of all further commands.
-    """
-    for command in _commands_by_precedence(context):
-        for parameter in command.params:
-            if parameter.name == keyword and isinstance(parameter, click.Option):
-                yield parameter
+    """Yield the options whose value a function receives as `keyword`: first that of the command
+    that runs, then that of a compilation, then those of all commands.
 
-
-def _commands_by_precedence(context: click.Context) -> Iterator[click.Command]:
-    """Yield the command that runs, then `aotc compile`, then all commands.  Each is imported only
-    when it is asked for.
+    Commands are imported only when they are asked for.
     """
-    yield context.command
+    # imported here, because commands that do not compile need it in messages only
+    from aotc.cli.compile_options import make_click_option
+
+    yield from _options_of_command(context.command, keyword)
+    if option := make_click_option(keyword):
+        yield option
     root = context.find_root()
     if isinstance(group := root.command, click.Group):
-        for name in (_MAIN_COMMAND_NAME, *group.list_commands(root)):
+        for name in group.list_commands(root):
             if command := group.get_command(root, name):
-                yield command
+                yield from _options_of_command(command, keyword)
+
+
+def _options_of_command(command: click.Command, keyword: str) -> Iterator[click.Option]:
+    """Yield the options of a command whose value its function receives as `keyword`."""
+    for parameter in command.params:
+        if parameter.name == keyword and isinstance(parameter, click.Option):
+            yield parameter
 
 
 def command_line_text_of_option(option: click.Option, value: Any = None) -> str:

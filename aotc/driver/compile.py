@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from aotc_codegen.c.c_identifiers import c_model_identifier
 
 from aotc.driver.board_memory_map import read_memory_regions
+from aotc.driver.compile_option_fields import CompileOptionFields
 from aotc.driver.import_model import (
     Cut,
     bind_params_as_constants,
@@ -32,19 +33,19 @@ from aotc.driver.memory_budgets import Budgets
 from aotc.driver.option_types import is_collection_but_not_str_or_mapping, require_option_types
 from aotc.driver.output_folder import check_output_folder_is_writable
 from aotc.driver.pass_observers import require_known_passes
-from aotc.driver.pipeline import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
+from aotc.driver.pipeline import IMPORTING, Compilation, CompiledModel, Tilings
 from aotc.driver.toolchain import Toolchain, ToolchainFactory, find_toolchain, flags_in_compiler_command, resolve_target
 from aotc.driver.tuning_store import RecordedTilings
 from aotc.ir import (
     AotcError,
     AotcTypeError,
-    Array,
     PassContext,
     budget_scope,
     did_you_mean_hint,
     option_text,
     require_known_name,
 )
+from aotc.ir.option_description import ACCURACIES, OPTIONS_WITH_CONFIG_KEY, described_options, options_documentation
 from aotc.relay.module import IRModule
 from aotc.tir.fast_math_check import require_exact_math_flags
 from aotc.tir.float_abi import select_float_abi
@@ -140,107 +141,15 @@ def target_for_cuda_architectures(target: Target, archs: int | Sequence[int]) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompileOptions:
+class CompileOptions(CompileOptionFields):
     """Options of one compilation: model boundaries, target, accuracy, resources, output and
     observers.
-
-    output        directory of the project; None: a temporary directory, removed with the result
-    target        "host", or a name of `aotc.tir.target.TARGETS`
-    name          prefix of every C symbol; None: derived from the file name
-    params        values for some inputs, by name, which become constants
-    opt_level     0 (no graph optimization) to 3
-    accuracy      "fast"; "strict": no algorithm that rounds more than the operator's definition or
-                  spreads infinities; "reproducible": strict, with equal bits on all targets
-                  (docs/accuracy.md); None: the configuration's `compile.accuracy`, else "fast"
-    rounding      implementation whose integer results a quantized TFLite model reproduces: "tflm"
-                  (TFLite Micro) or "litert"; None: the configuration's `tflite.rounding`, else "tflm"
-    disabled_pass names of passes to skip; FuseOps and ExpandOps create the kernels and cannot be skipped
-    config        options of passes and compile-time limits (`aotc.ir.compile_time_limits`) by key, as in
-                  `PassContext`
-    instruments   pass instruments, see `aotc.ir.instrument`
-    io_dtype      "int8" or "uint8": change float inputs that are only quantized, and outputs that are
-                  dequantized, to integers; or a mapping from names of inputs and outputs to "int8",
-                  "uint8" or "float32", where "" stands for all other names
-    input_shapes  shapes of inputs with dynamic dimensions, by input name
-    dims          values of symbolic dimensions, by name
-    cut_before    names of tensors of an ONNX or TFLite model that become inputs; the nodes that compute
-                  them are removed
-    cut_after     names of tensors that become the outputs; nodes after them are removed
-    cc            command of the C compiler (see `find_toolchain`)
-    cflags        compiler flags after the default flags, also in the emitted Makefile and CMakeLists.txt
-    float_abi     float ABI for Arm microcontrollers: "soft" (no FPU instructions), "softfp" or "hard";
-                  None: as in cflags, else the target's
-    portable      emit C99 without inline assembly and compiler extensions; results are unchanged
-    cc_timeout    time limit of one run of the C compiler in seconds; None: 1800
-    build         compile the library, not only the C project
-    check_compiler   compile all kernels also at -O0 and compare the results; a difference is an error
-    cache         reuse object files from the user's cache (see `aotc.driver.object_cache`)
-    tuning        file of tilings recorded by `aotc tune`; None: the user's file, False: no file
-    threads       generate kernels whose work can be divided among threads; None: if the target
-                  supports threads, True: an error unless it does; `load` sets the number of threads
-    cuda_arch     compute capabilities to generate GPU code for (80 for 8.0); None: the target's
-    environment   "bare": a static library for programs without an operating system, which calls
-                  kernels directly; "hosted": a shared library; None: as the target says
-    size          prefer small size: do not enlarge weights to save time, and compile code for
-                  microcontrollers with -Os; `metadata["sizes"]` estimates the slowdown
-    profile       deprecated name of `environment`
-    memories      TOML file of the board's memory regions, replacing the target's (see
-                  `aotc.driver.board_memory_map`)
-    selftest      bare-metal only: emit a function that runs the model on stored inputs and checks the
-                  outputs
-    single_file   bare-metal only: emit all code as one source file and one header
-    emulated      compile GPU kernels for the CPU of this machine, which runs them very slowly
-    workspace_io  place inputs and outputs in the arena, at offsets that the header states
-    overwrite     replace files in the output directory that aotc did not write or that were changed
-    ram           largest size in bytes of the arena, inputs and outputs
-    flash         largest size in bytes of code (measured if a library is built) and parameters
-    stack         largest size in bytes of the stack
-    progress      function called with the name of each stage when it begins
 
     Raises AotcError for an unknown level, accuracy, pass, target or configuration key, and for CUDA
     architectures, memory regions or threads that the target does not support.  Exceeding ram, flash
     or stack is an error at the end of the compilation.
     """
 
-    output: str | Path | None = None
-    target: str | Target = "host"
-    name: str | None = None
-    params: Mapping[str, Array] | None = None
-    opt_level: int = 3
-    accuracy: str | None = None
-    rounding: str | None = None
-    disabled_pass: Sequence[str] = ()
-    config: Mapping[str, Any] | None = None
-    instruments: Iterable[Any] = ()
-    io_dtype: str | Mapping[str, str] | None = None
-    input_shapes: Mapping[str, Sequence[int]] | None = None
-    dims: Mapping[str, int] | None = None
-    cut_before: Sequence[str] = ()
-    cut_after: Sequence[str] = ()
-    cc: str | None = None
-    cflags: Sequence[str] = ()
-    float_abi: str | None = None
-    portable: bool = False
-    cc_timeout: float | None = None
-    build: bool = True
-    check_compiler: bool = False
-    cache: bool = True
-    tuning: str | Path | bool | None = None
-    threads: bool | None = None
-    cuda_arch: int | Sequence[int] | None = None
-    environment: str | None = None
-    size: bool = False
-    profile: str | None = None
-    memories: str | Path | None = None
-    selftest: bool = False
-    single_file: bool = False
-    emulated: bool = False
-    workspace_io: bool = False
-    overwrite: bool = False
-    ram: int | None = None
-    flash: int | None = None
-    stack: int | None = None
-    progress: Progress = lambda _: None
     #: The resolved target, with the options applied.
     machine: Target = field(init=False)
 
@@ -292,11 +201,11 @@ class CompileOptions:
 
         Raise AotcTypeError (code "unknown-option") for a keyword that is no option.
         """
-        known = [f.name for f in fields(cls) if f.init]
-        own = [] if function is None else [*inspect.signature(function).parameters][:-1]
+        options = described_options(cls)
         for keyword in keywords:
-            if keyword not in known:
-                hint = did_you_mean_hint(keyword, [*own, *known]) or f"options: {', '.join([*own, *known])}"
+            if keyword not in options:
+                known = dict.fromkeys([*(inspect.signature(function).parameters if function else ()), *options])
+                hint = did_you_mean_hint(keyword, [*known]) or f"options: {', '.join(known)}"
                 raise AotcTypeError("unknown-option", f"there is no option {keyword!r}", hint=hint)
         return cls(**keywords)
 
@@ -314,12 +223,18 @@ class CompileOptions:
         """Return the pass context with the optimization level, passes, configuration and
         instruments of these options.
         """
-        accuracy = {"compile.accuracy": self.accuracy} if self.accuracy in ACCURACIES[1:] else {}
-        edges = {"compile.io_dtype": self.io_dtype} if self.io_dtype else {}
-        rounding = {"tflite.rounding": self.rounding} if self.rounding else {}
-        ends = {"compile.workspace_io": True} if self.workspace_io else {}
-        config = {**(self.config or {}), **accuracy, **edges, **rounding, **ends}
+        config = {**(self.config or {}), **dict(self._config_entries_of_options())}
         return PassContext(int(self.opt_level), None, self.disabled_pass, instruments, config)
+
+    def _config_entries_of_options(self) -> Iterator[tuple[str, Any]]:
+        """Yield configuration keys and values of the options that are not at their defaults and
+        are configuration keys, too.
+        """
+        for keyword, description in OPTIONS_WITH_CONFIG_KEY.items():
+            value = getattr(self, keyword)
+            is_set = value is False or bool(value)
+            if is_set and value != description.default and isinstance(value, description.config_type):
+                yield description.config_key, value
 
     @property
     def accuracy_or_default(self) -> str:
@@ -327,7 +242,7 @@ class CompileOptions:
 
         Raise AotcError (code "accuracy") if the two disagree.
         """
-        return self._option_or_config_value("accuracy", "compile.accuracy", code="accuracy") or ACCURACIES[0]
+        return self._option_or_config_value("accuracy", code="accuracy")
 
     @property
     def tflite_rounding_or_default(self) -> str:
@@ -336,17 +251,18 @@ class CompileOptions:
 
         Raise AotcError (code "tflite-rounding") if the option and the configuration disagree.
         """
-        return self._option_or_config_value("rounding", "tflite.rounding", code="tflite-rounding") or "tflm"
+        return self._option_or_config_value("rounding", code="tflite-rounding")
 
-    def _option_or_config_value(self, option: str, config_key: str, *, code: str) -> str:
-        """Return the value of an option, or of configuration key `config_key` if the option is
-        unset; AotcError if the two disagree.
+    def _option_or_config_value(self, option: str, *, code: str) -> str:
+        """Return the value of an option, of its configuration key if the option is unset, or of its
+        default; AotcError if option and configuration disagree.
         """
-        option_value, stated = getattr(self, option), (self.config or {}).get(config_key)
+        description = OPTIONS_WITH_CONFIG_KEY[option]
+        option_value, stated = getattr(self, option), (self.config or {}).get(description.config_key)
         if option_value and stated and option_value != stated:
-            text = f"the {option} is {option_value}, and {config_key} says {stated}"
+            text = f"the {option} is {option_value}, and {description.config_key} says {stated}"
             raise AotcError(code, text, hint="leave one of them out")
-        return str(option_value or stated or "")
+        return str(option_value or stated or description.default_text)
 
     @property
     def toolchain_factory(self) -> ToolchainFactory:
@@ -415,6 +331,14 @@ class CompileOptions:
         return work.emit_project_and_build_library(output) if self.build else work.emit_project(output)
 
 
+def _insert_options_documentation(docstring: str | None) -> str:
+    """Return a docstring with the documentation of all options after its first paragraph."""
+    head, *rest = (docstring or "").split("\n\n")
+    return "\n\n".join([head, options_documentation(CompileOptions), *rest])
+
+
+CompileOptions.__doc__ = _insert_options_documentation(CompileOptions.__doc__)
+
 #: The beginning of the docstring of `compile`; the documentation of `CompileOptions` follows it.
 _COMPILE_DOCSTRING_HEAD: Final = """Compile a model to a C project and, with `build`, to a library.
 
@@ -428,6 +352,21 @@ _COMPILE_DOCSTRING_HEAD: Final = """Compile a model to a C project and, with `bu
 """
 
 _Fields = ParamSpec("_Fields")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def show_compile_options_in_signature(function: _Function) -> _Function:
+    """Decorator: show the options of a compilation as keywords in the signature of a function that
+    hands its last parameter, `**options`, to `CompileOptions.from_keywords`.
+
+    Options that have the name of another parameter of the function are not shown.
+    """
+    signature = inspect.signature(function)
+    *own, _ = signature.parameters.values()
+    keywords = inspect.signature(CompileOptions).parameters.values()
+    shown = [keyword for keyword in keywords if keyword.name not in signature.parameters]
+    function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+    return function
 
 
 def _make_compile_function(

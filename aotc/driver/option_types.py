@@ -53,14 +53,15 @@ def require_option_types(options: Any) -> None:
     takes have values of the types that they are annotated with.
     """
     options_class: Any = type(options)
-    annotations = _annotations_of_class(options_class)
+    annotations = option_annotations(options_class)
     for field in fields(options):
         if field.init:
             _require_option_type(field.name, getattr(options, field.name), annotations[field.name])
 
 
 @cache
-def _annotations_of_class(options_class: type) -> dict[str, Any]:
+def option_annotations(options_class: type) -> dict[str, Any]:
+    """Return the types with which the fields of a dataclass of options are annotated, by keyword."""
     # the alias Array is a string that names np
     return get_type_hints(options_class, localns={"np": np})
 

@@ -59,6 +59,7 @@ from aotc.ir import (
     temporarily_set_context_variable,
 )
 from aotc.ir.atomic_write import temporary_folder
+from aotc.ir.option_description import ACCURACIES
 from aotc.relay.backend.function_to_kernel import diagnose_dynamic_inputs
 from aotc.relay.backend.kernel_deduplication import lower_function_to_kernel
 from aotc.relay.backend.module_to_program import lower_main_to_program
@@ -91,7 +92,6 @@ IMPORTING, OPTIMIZING, LOWERING = "importing the model", "optimizing the graph",
 PLANNING, WRITING, BUILDING = "running tensor passes", "writing the C project", "compiling the C project"
 CHECKING_COMPILER = "checking the C compiler"
 COMPILING_DEVICE = "compiling kernels for GPUs"
-ACCURACIES: Final = ("fast", "strict", "reproducible")
 #: Target whose weight layouts all reproducible graphs use: its blocks also fit shorter vectors.
 REPRODUCIBLE_GRAPH_TARGET: Final = target_with_fixed_summation_order(X86_64_V4)
 #: Function called with the name of each stage when it begins.

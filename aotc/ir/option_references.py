@@ -6,9 +6,10 @@ hint = "pin it: " + option_text("dims", {"batch": 1})    # pin it: dims={"batch"
 spell_option_references_for_command(hint)                                  # pin it: --dim batch=1
 
 The string itself is the Python spelling.  The text keeps references to its options, so that the code
-that shows it can spell them in another way: `aotc.cli.options_in_messages.spell_option_references_for_command` derives
-the spelling of a reference from the declarations of the command's options.  Concatenation with +
-keeps references; f-strings lose them.
+that shows it can spell them in another way: `spell_option_references_for_command` in
+`aotc.cli.options_in_messages` derives the spelling of a reference from the declarations of the
+command's options, which `aotc.ir.option_description` describes.  Concatenation with + keeps
+references; f-strings lose them.
 """
 
 from __future__ import annotations

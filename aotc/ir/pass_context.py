@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, did_you_mean_hint
 from aotc.ir.instrument import PassInfo, PassInstrument
 from aotc.ir.lazy_table import LazyTable
-from aotc.ir.option_references import option_text
+from aotc.ir.option_description import OPTIONS_WITH_CONFIG_KEY, config_key_default, config_key_meaning
 
 #: Functions that create passes with default options, by name.
 PassTable: TypeAlias = Mapping[str, Callable[[], Any]]
@@ -51,18 +51,9 @@ class _Table:
 
 
 _REGISTRY: Final = _Table({
-    "compile.accuracy": ConfigKey(str, "fast", "fast, strict or reproducible, as " + option_text("accuracy")),
-    "compile.cache": ConfigKey(bool, "true", "Take kernels and object files from the cache, and add to it."),
     "compile.halve_bytes": ConfigKey(
         bool, "by target",
         "Store int8 and uint8 constants whose values span at most 16 integers as packed 4-bit integers.",
-    ),
-    "compile.io_dtype": ConfigKey(
-        object,
-        "none",
-        "int8 or uint8, or a mapping from names to these: integer inputs and outputs, as "
-        + option_text("io_dtype")
-        + ".",
     ),
     "compile.max_bytes": ConfigKey(int, "1073741824", "Largest number of bytes that the compiler allocates at once."),
     "compile.max_nodes": ConfigKey(int, "500000", "Largest number of nodes that functions and loops may expand to."),
@@ -79,10 +70,6 @@ _REGISTRY: Final = _Table({
     "compile.tf32": ConfigKey(bool, "false", "Multiply float32 matrices on GPUs in TF32 (accuracy fast only)."),
     "compile.threads": ConfigKey(
         int, "1", "Number of threads of the executor of relay.build; 0 makes kernels that threads cannot share."
-    ),
-    "compile.tuning": ConfigKey(bool, "true", "Use the records of `aotc tune`."),
-    "compile.workspace_io": ConfigKey(
-        bool, "false", "Place inputs and outputs in the arena, as " + option_text("workspace_io") + "."
     ),
     "relay.AlterOpLayout.max_growth": ConfigKey(
         float, "2.5", "Largest ratio of the bytes of transformed weights to those of the model (1 MiB more is allowed)."
@@ -103,7 +90,12 @@ _REGISTRY: Final = _Table({
         bool, "false", "Convert outputs back to the types that they had before the pass."
     ),
     "testing.immutable_module": ConfigKey(bool, "false", "Check that no pass changes the module that it is given."),
-    "tflite.rounding": ConfigKey(str, "tflm", "tflm or litert, as " + option_text("rounding")),
+    **{
+        description.config_key: ConfigKey(
+            description.config_type, config_key_default(description), config_key_meaning(keyword, description)
+        )
+        for keyword, description in OPTIONS_WITH_CONFIG_KEY.items()
+    },
 })  # fmt: skip
 
 

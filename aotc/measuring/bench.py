@@ -40,7 +40,7 @@ from aotc.checking.input_generation import (
 )
 from aotc.checking.model_reference_runs import Reference
 from aotc.checking.verify import load_model_of_any_format, make_reference_for_model, pin_static_input_shapes
-from aotc.driver.compile import CompileOptions
+from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.import_model import (
     Cut,
     cut_model_at_tensors,
@@ -248,6 +248,7 @@ def _require_format_readable_by_rivals(path: Path) -> None:
         )
 
 
+@show_compile_options_in_signature
 def benchmark_model(
     model: str | Path,
     *,

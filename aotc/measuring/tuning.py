@@ -27,7 +27,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.driver.compile import CompileOptions
+from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.pipeline import check_kernels_against_unoptimized_build, compile_kernel_library
 from aotc.driver.toolchain import ToolchainFactory, require_cpu_can_run
 from aotc.driver.tuning_store import TuningRecord, TuningStore, cpu_model_name, user_tuning_store_path
@@ -298,6 +298,7 @@ def _results_as_completed(client: Any, futures: dict[Any, TuningJob]) -> JobResu
 # --- the whole
 
 
+@show_compile_options_in_signature
 def tune_contractions(
     model: Any,
     *,

@@ -14,7 +14,7 @@ import onnx
 
 from aotc.checking.input_generation import Arrays, dequantize_tensors, input_types, quantize_real_inputs
 from aotc.checking.verify import pin_static_input_shapes
-from aotc.driver.compile import CompileOptions, c_name_of_model
+from aotc.driver.compile import CompileOptions, c_name_of_model, show_compile_options_in_signature
 from aotc.driver.import_model import cut_model_at_tensors, is_exported_program, is_relay_text_path, is_tflite_path
 from aotc.driver.memory_budgets import FOOTPRINT_KEYS_BY_BUDGET
 from aotc.driver.pipeline import CompiledModel, bare_metal_footprint_or_none
@@ -50,6 +50,7 @@ MAX_COMPARED_SETS: Final = 32
 MAX_TURNS: Final = 100
 
 
+@show_compile_options_in_signature
 def quantize(
     model: str | Path | onnx.ModelProto,
     output: str | Path | None,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aotc.driver.compile import CompileOptions
+from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.pipeline import bare_metal_footprint_or_none
 from aotc.ir import COMPILE_CALL, AotcError, Span, TensorType
 from aotc.ir.diagnostics import diagnostic_texts
@@ -90,6 +90,7 @@ def _float_operators_in_quantized_graph(module: IRModule) -> list[dict[str, Any]
     return [{"operator": str(r.node.op), "nodes": _model_nodes_of_span(r.node.span), "reason": r.reason} for r in rows]
 
 
+@show_compile_options_in_signature
 def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     """Describe a model file: inputs, outputs, parameters, operators, MACs, arena, largest kernels
     and scalar loops.

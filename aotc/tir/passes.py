@@ -136,7 +136,7 @@ class PlanMemory(ProgramPass):
     """Assign every temporary its offset in the arena; where iterations run in order, outputs may
     overlap dying inputs.
 
-        Without an operating system the arena may lie in several memories.
+    Without an operating system the arena may lie in several memories.
 
     over    True to let outputs overlap dying inputs
     """
@@ -249,14 +249,14 @@ class PipelineRow:
     runs_on_lowered_program: bool = False
 
 
-_REORDER_CONDITION: Final = "no GPU; if `compile.reorder` is true, by default on bare-metal targets"
-_OVERLAP_CONDITION: Final = "scalar CPUs; if `compile.overlap` is true, by default on bare-metal targets"
+_REORDER_CONDITION: Final = "CPUs, if `compile.reorder` is true (by default on bare-metal targets)"
+_OVERLAP_CONDITION: Final = "scalar CPUs, if `compile.overlap` is true (by default on bare-metal targets)"
 #: All tensor passes in the order in which they run.  The names that options such as --disable-pass
 #: accept, the pipelines of all targets and the documentation are read from this table.
 TENSOR_PIPELINE: Final = (
     PipelineRow(TakeViews, lambda target: TakeViews(), runs_on_lowered_program=True),
     PipelineRow(
-        KeepInputsAndOutputs, lambda target: KeepInputsAndOutputs(), "no GPU; if `compile.workspace_io` is true",
+        KeepInputsAndOutputs, lambda target: KeepInputsAndOutputs(), "CPUs, if `compile.workspace_io` is true",
         _places_inputs_and_outputs_in_arena,
     ),
     PipelineRow(FuseLoops, FuseLoops, _REORDER_CONDITION, _reorders_steps),
@@ -264,7 +264,7 @@ TENSOR_PIPELINE: Final = (
     PipelineRow(LaunchOnDevice, LaunchOnDevice, "GPUs", lambda target, multithreaded: target.gpu is not None),
     PipelineRow(WorkInPlace, lambda target: WorkInPlace()),
     PipelineRow(
-        PlanMemory, PlanMemory, "unless the last pass plans the memory",
+        PlanMemory, PlanMemory, "unless the last row plans the memory",
         lambda target, multithreaded: not _are_outputs_allowed_over_dying_inputs(target),
     ),
     PipelineRow(
@@ -273,7 +273,7 @@ TENSOR_PIPELINE: Final = (
     ),
     PipelineRow(FuseMultiplyAdds, FuseMultiplyAdds),
     PipelineRow(VectorizeLoops, VectorizeLoops),
-    PipelineRow(HalveBytes, HalveBytes, "no GPU", lambda target, multithreaded: target.gpu is None),
+    PipelineRow(HalveBytes, HalveBytes, "CPUs", lambda target, multithreaded: target.gpu is None),
     # last, because it follows the accesses of kernels in the order in which they are printed
     PipelineRow(
         PlanMemory, lambda target: PlanMemory(target, over=True), _OVERLAP_CONDITION,

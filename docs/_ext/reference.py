@@ -21,6 +21,8 @@ import onnx
 import aotc
 from aotc import relay, tir
 from aotc.cli.main import import_all_commands, main
+from aotc.driver.compile import CompileOptions
+from aotc.ir.option_description import described_options
 from aotc.relay import transform
 from aotc.relay.frontend.onnx import supported_ops
 from aotc.relay.op import opdef
@@ -55,8 +57,8 @@ def block(content: str, language: str = "text") -> str:
 
 
 def plain(content: str) -> str:
-    """Text without meaning to Markdown."""
-    return re.sub(r"([<>*_|\[\]{}$])", r"\\\1", content)
+    """Text without meaning to Markdown, except for inline code."""
+    return re.sub(r"(`[^`]*`)|([<>*_|\[\]{}$])", lambda match: match[1] or "\\" + match[2], content)
 
 
 def first_sentence(thing: object) -> str:
@@ -150,6 +152,8 @@ def options_of(kind: Any) -> Iterator[tuple[str, str]]:
 
 
 def default_of(field: dataclasses.Field[Any]) -> str:
+    if isinstance(field.default, Target):
+        return code(field.default.name)
     if field.default is not dataclasses.MISSING and not callable(field.default):
         return code(repr(field.default))
     return "required" if field.default_factory is dataclasses.MISSING and field.default is dataclasses.MISSING else ""
@@ -269,7 +273,12 @@ def passes_page() -> str:
     for name in sorted(transform.PASSES):
         parts += class_entry(name, getattr(transform, name, transform.PASSES[name]))
     rows = [(code(row.pass_class.name), row.condition) for row in tensor_passes.TENSOR_PIPELINE]
-    parts += ["## Tensor passes", "They follow the graph passes, in this order.", "", table(("pass", "runs"), rows)]
+    parts += [
+        "## Tensor passes",
+        "They follow the graph passes, in this order.",
+        "",
+        table(("pass", "condition"), rows),
+    ]
     for kind in dict.fromkeys(row.pass_class for row in tensor_passes.TENSOR_PIPELINE):
         parts += class_entry(kind.name, kind)
     return "\n".join(parts)
@@ -292,6 +301,29 @@ def config_page() -> str:
         "`--config KEY=VALUE` on the command line, `config={KEY: VALUE}` in Python. `aotc config` prints this table."
     )
     return "\n".join(["# Configuration keys", intro, "", table(("key", "type", "default", "meaning"), rows)])
+
+
+def options_page() -> str:
+    """One table of the options of compilations: keyword, option of the command, configuration key, default, meaning."""
+    descriptions = described_options(CompileOptions)
+    rows = (
+        (
+            code(keyword),
+            " ".join(code(name) for name in description.command.replace("/", " ").split()),
+            code(description.config_key),
+            code(repr(description.default)) if not callable(description.default) else "",
+            plain(description.python_text),
+        )
+        for keyword, description in descriptions.items()
+    )
+    intro = (
+        "Keywords of `aotc.compile`, `aotc.quantize` and the functions of `aotc verify`, `bench` and `tune`, with the",
+        "options of the command and the [configuration keys](configuration.md) of the same meaning. An option with",
+        "`--no-` gives `False`.",
+        "",
+    )
+    head = ("keyword", "option", "configuration key", "default", "meaning")
+    return "\n".join(["# Options of compilations", *intro, table(head, rows)])
 
 
 def targets_page() -> str:
@@ -447,6 +479,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "c": c_page,
     "operators": operators_page,
     "passes": passes_page,
+    "options": options_page,
     "configuration": config_page,
     "target-names": targets_page,
     "tensor-programs": grammar_page,

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import json
 import pydoc
+import subprocess
+import sys
 from pathlib import Path
 
-import click
 import pytest
 
 import aotc
-from aotc.cli.options import parse_byte_count
 from aotc.driver.compile import CompileOptions
 from aotc.ir.compile_time_limits import DEFAULT_COMPILE_LIMITS
+from aotc.ir.option_value_text import OptionTextError, parse_byte_count
 from aotc.ir.transform import PassContext
 from aotc.tir import TARGETS
 from tests.cli.invoke import DIGITS, call, relu
+from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,7 @@ def test_amounts_of_memory(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "0K", "-1", "1.5K", "K", "64KX", "64iB", "6\u0664K", "1T", "64 K B"])
 def test_what_is_no_amount_of_memory(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="number of bytes"):
+    with pytest.raises(OptionTextError, match="number of bytes"):
         parse_byte_count(text)
 
 
@@ -77,6 +79,27 @@ def test_help_of_compile_names_every_option() -> None:
     missing = [name for name in fields if f"{name} " not in text and f"{name}," not in text.split("Returns")[1]]
     assert not missing
     assert "CompiledModel" in text and "AotcError" in text
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("from aotc.cli.main import main", {"numpy", "aotc.cli.options", "aotc.driver"}),
+        (
+            "from aotc.cli.main import import_command; import_command('run')",
+            {"onnx", "torch", "aotc.driver.compile", "aotc.driver.pipeline", "aotc.tir", "aotc.relay.transform"},
+        ),
+        (
+            "import aotc.cli.compile_options",
+            {"onnx", "torch", "aotc.driver.compile", "aotc.driver.pipeline", "aotc.relay", "aotc.tir.passes"},
+        ),
+    ],
+    ids=["aotc", "run", "options of compilations"],
+)
+def test_commands_do_not_import_more_than_they_need(code: str, absent: set[str]) -> None:
+    code += "; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not absent & {*done.stdout.split()}
 
 
 def test_targets_are_listed() -> None:

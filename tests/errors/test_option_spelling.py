@@ -7,6 +7,7 @@ The declarations of the command and the signatures of the Python functions are t
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import json
 import pickle
@@ -27,17 +28,20 @@ from onnx import parser
 import aotc
 from aotc import relay
 from aotc.checking.verify import verify
-from aotc.cli import options as options_of
 from aotc.cli.main import import_all_commands, main
 from aotc.cli.options_in_messages import command_line_text_of_option, spell_option_references_for_command
+from aotc.cli.pass_inspection_options import PASS_INSPECTION_OPTIONS
 from aotc.driver.compile import CompileOptions
 from aotc.ir import AotcError, join_texts, option_text, rename_options_in_errors
 from aotc.ir.diagnostics import Diagnostic
+from aotc.ir.option_description import OPTIONS_WITH_CONFIG_KEY, config_key_default, described_options
 from aotc.ir.option_references import OptionText, python_expression
+from aotc.ir.pass_context import registered_config_keys
 from aotc.measuring.bench import benchmark_model
 from aotc.measuring.profile import profile_library
 from aotc.measuring.run_library import run_library
 from aotc.measuring.tuning import tune_contractions
+from aotc.reporting.model_inspection import inspect_model
 from aotc.tir.target import get_target
 from tests.arch.sources import PYTHON, name_of, tree_of
 from tests.cli.invoke import DIGITS, call, refused
@@ -75,10 +79,11 @@ def named_keywords() -> dict[str, set[str]]:
             first = node.args[0]
             if isinstance(first, ast.Constant):
                 found.setdefault(first.value, set()).add(name_of(path))
-            elif path.name != "option_references.py":
+            elif path.name not in ("option_references.py", "option_description.py"):
                 assert (path.name, ast.unparse(first)) == ("memory_budgets.py", "name"), (
                     "write the keyword as a literal"
                 )
+    found |= {keyword: {"aotc/ir/option_description.py"} for keyword in OPTIONS_WITH_CONFIG_KEY}
     return found | {name: {"aotc/driver/memory_budgets.py"} for name in BUDGETS}
 
 
@@ -91,17 +96,51 @@ def test_named_options_exist_for_both_kinds_of_callers() -> None:
 
 
 def test_options_of_compilations_are_keywords_of_compile() -> None:
-    """Options shared by commands arrive at `aotc.compile` under their own names."""
+    """The one description of options: `aotc compile` has each option that has a name on the command
+    line, and functions that compile have all of them as keywords.
+    """
+    descriptions = described_options(CompileOptions)
+    named = {keyword for keyword, description in descriptions.items() if description.command}
+    inspecting = {*PASS_INSPECTION_OPTIONS, "timing", "quiet", "verbose", "as_json"}
+    (model, *options) = import_all_commands()["compile"].params
+    assert len(named) > 25 and {p.name for p in options} == named | inspecting and model.name == "model"
+    fields = {field.name for field in dataclasses.fields(CompileOptions) if field.init}
+    assert fields == {*descriptions}
+    for function in (aotc.compile, aotc.quantize, verify, benchmark_model, tune_contractions, inspect_model):
+        assert fields <= {*inspect.signature(function).parameters}, function
 
-    @options_of.combine_option_declarations(
-        options_of.COMPILATION_OPTIONS, options_of.BUDGET_OPTIONS, options_of.FIRMWARE_OPTIONS,
-        options_of.THREADS_OPTION, options_of.IO_DTYPE_OPTION, options_of.WORKSPACE_IO_FLAG,
-    )  # fmt: skip
-    def command() -> None: ...
 
-    shared = {p.name for p in click.command()(command).params}
-    assert len(shared) > 25
-    assert shared <= {*inspect.signature(aotc.compile).parameters}
+def test_documentation_of_options() -> None:
+    """Docstrings, help texts and configuration keys have the texts of the description."""
+    text = " ".join((aotc.compile.__doc__ or "").split())
+    keys = registered_config_keys()
+    for keyword, description in described_options(CompileOptions).items():
+        assert f"{keyword} {description.python_text}" in text
+        if description.command:
+            assert option_named("compile", keyword).help == description.command_text
+        if description.config_key:
+            key = keys[description.config_key]
+            assert key.meaning and key.default == config_key_default(description)
+            assert OPTIONS_WITH_CONFIG_KEY[keyword] is description
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("accuracy", "strict"), ("rounding", "litert"), ("io_dtype", "int8"), ("io_dtype", {"x": "int8"}),
+        ("cache", False), ("tuning", False), ("workspace_io", True),
+    ],
+)  # fmt: skip
+def test_options_that_are_configuration_keys(keyword: str, value: Any) -> None:
+    key = OPTIONS_WITH_CONFIG_KEY[keyword].config_key
+    by_option = CompileOptions(**{keyword: value}).pass_context()
+    assert by_option.config == CompileOptions(config={key: value}).pass_context().config == {key: value}
+    assert CompileOptions().pass_context().config == {}
+
+
+def test_a_path_of_tunings_is_no_configuration() -> None:
+    """The option `tuning` has values that its configuration key lacks."""
+    assert CompileOptions(tuning=Path("records.json"), io_dtype={}).pass_context().config == {}
 
 
 @pytest.mark.parametrize(
@@ -167,8 +206,9 @@ def _as_lists(value: Any) -> Any:
 
 # --- no other way to name options
 
-#: Options of other programs, and decrements in C, by the end of the file's name.
+#: Options of other programs, decrements in C, and the prefix of negated flags, by the end of the file's name.
 OPTIONS_OF_OTHER_PROGRAMS = {
+    "option_description.py": {"--no-"},
     "fast_math_check.py": {"--optimize"},
     "toolchain.py": {"--version", "--specs", "--coverage"},
     "compile_sources.py": {"--build-id", "--require-defined"},
@@ -193,8 +233,9 @@ def literals(tree: ast.Module) -> Iterator[ast.Constant]:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and node.body
         if isinstance(node.body[0], ast.Expr)
     }
-    for node in calls_of(tree, "text_for_command_or_python"):
-        skipped |= {id(part) for k in node.keywords if k.arg == "command" for part in ast.walk(k.value)}
+    for node in calls_of(tree, "text_for_command_or_python", "OptionDescription", "option_field"):
+        names = {"command", "deprecated_commands"}
+        skipped |= {id(part) for k in node.keywords if k.arg in names for part in ast.walk(k.value)}
     for found in ast.walk(tree):
         if isinstance(found, ast.Constant) and isinstance(found.value, str) and id(found) not in skipped:
             yield found

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from aotc.cli.options import parse_seconds
+from aotc.ir.option_value_text import parse_seconds
 from tests.fuzz.case import read
 from tests.fuzz.case_kinds import KINDS, kinds_of
 from tests.fuzz.search import Tally, fuzz

@@ -20,8 +20,9 @@ from hypothesis import HealthCheck, given, settings
 
 from aotc.checking.input_generation import draw_random_inputs, input_types
 from aotc.driver.compile import CompileOptions
-from aotc.driver.pipeline import ACCURACIES, Compilation
+from aotc.driver.pipeline import Compilation
 from aotc.ir import DType
+from aotc.ir.option_description import ACCURACIES
 from aotc.relay import op as operators
 from aotc.relay.expr import Constant
 from aotc.relay.module import IRModule

@@ -11,12 +11,14 @@ from rich.text import Text
 
 from aotc.checking.input_generation import OTHER_INPUTS_HINT
 from aotc.checking.verify import EXIT_CODE_BY_VERDICT
+from aotc.cli import compile_options
 from aotc.cli import options as options_of
 from aotc.cli.command_definition import define_command
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
 from aotc.cli.options import PATH_TYPE, declare_option
 from aotc.cli.result_tables import format_or_blank, output_comparison_warning_lines
 from aotc.ir.atomic_write import require_not_an_input_file
+from aotc.ir.option_value_text import parse_comma_separated_names, parse_thread_counts
 from aotc.measuring.bench import benchmark_model
 from aotc.measuring.competitors import RIVAL_LOADERS
 from aotc.reporting.text_tables import make_borderless_table
@@ -27,15 +29,15 @@ from aotc.reporting.text_tables import make_borderless_table
     options_of.MODEL_ARGUMENT,
     declare_option(
         "--against", "Implementations to measure beside, where they are installed.",
-        default=",".join(RIVAL_LOADERS), read=options_of.parse_comma_separated_names, metavar="NAME,...",
+        default=",".join(RIVAL_LOADERS), read=parse_comma_separated_names, metavar="NAME,...",
     ),
     declare_option("--threads", "Numbers "
-"of threads.", default="1", read=options_of.parse_thread_counts, metavar="N,..."),
+"of threads.", default="1", read=parse_thread_counts, metavar="N,..."),
     declare_option("--repeat", "Turns of each, at most.", click.IntRange(1), 100),
     declare_option("--seconds", "For each number of threads, at most.", click.FloatRange(0), 20.0),
     options_of.INPUT_OPTIONS,
     declare_option("-o --output", "File that all figures are written to.", PATH_TYPE, metavar="FILE.json"),
-    options_of.COMPILATION_OPTIONS,
+    compile_options.COMPILATION_OPTIONS,
     renamed={"--json FILE": "--output"},
 )  # fmt: skip
 def bench_command(out: Reporter, model: Path, output: Path | None, **options: Any) -> None:

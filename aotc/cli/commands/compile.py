@@ -12,6 +12,7 @@ import click
 
 from aotc.cli import options as options_of
 from aotc.cli.command_definition import define_command
+from aotc.cli.compile_options import BOARD_OPTIONS, COMPILATION_OPTIONS, declare_compile_options
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
 from aotc.cli.options import PATH_TYPE, declare_flag, declare_option
 from aotc.cli.pass_inspection_options import PASS_INSPECTION_OPTIONS, PassInspection, PassProgress, StageTimes
@@ -37,30 +38,22 @@ def _target_and_compiler_for_report_header(build: bool, options: Mapping[str, An
 @define_command(
     "compile",
     options_of.MODEL_ARGUMENT,
-    declare_option("-o --output", "Directory of the C project.", PATH_TYPE),
-    declare_option("--name", "Prefix of every C symbol [default: from the file name]."),
-    options_of.COMPILATION_OPTIONS,
+    declare_compile_options("output", "name"),
+    COMPILATION_OPTIONS,
     declare_flag("--timing", "Print how long each stage, the C compiler included, and each pass took."),
     declare_option("--dump-ir dump", "Write the program after each pass there.", PATH_TYPE, metavar="DIR"),
-    options_of.IO_DTYPE_OPTION,
-    options_of.BUDGET_OPTIONS,
-    options_of.WORKSPACE_IO_FLAG,
+    declare_compile_options("io_dtype", "ram", "flash", "stack", "workspace_io"),
     declare_option("--report", "Write what every pass did, as one page.", PATH_TYPE, metavar="FILE.html"),
     declare_option(
         "--print-after", "Print the program after a pass, to the error stream.", multiple=True, metavar="PASS"
     ),
-    declare_option("--disable-pass disabled_pass", "Leave a pass out.", multiple=True, metavar="PASS"),
+    declare_compile_options("disabled_pass"),
     declare_option("--stop-after", "Print the program after a pass, and write no project.", metavar="PASS"),
     declare_flag("--show-meta-data", "Print and dump the values of constants too, to be read again."),
     declare_flag("--check-passes", "Check every pass: interpret graphs, verify kernels."),
-    options_of.THREADS_OPTION,
-    options_of.FIRMWARE_OPTIONS,
-    declare_flag(
-        "--check-compiler", "Build kernels at -O0, too; refuse a C compiler that makes something else of them."
-    ),
-    declare_flag("--no-build build", "Write sources only; needs no C compiler.", flag_value=False, default=True),
-    declare_flag("--overwrite", "Replace files in DIR that aotc did not write, or that were changed since."),
-    renamed={"--profile": "--environment"},
+    declare_compile_options("threads"),
+    BOARD_OPTIONS,
+    declare_compile_options("selftest", "single_file", "check_compiler", "build", "overwrite"),
 )
 def compile_command(out: Reporter, model: Path, output: Path | None, timing: bool, build: bool, **options: Any) -> None:
     """Compile MODEL (.onnx, .pt2, .tflite, .relay) to a C project and a library in DIR."""

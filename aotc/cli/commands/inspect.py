@@ -11,6 +11,7 @@ from rich.json import JSON
 from rich.table import Table
 from rich.text import Text
 
+from aotc.cli import compile_options
 from aotc.cli import options as options_of
 from aotc.cli.command_definition import define_command
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
@@ -29,14 +30,12 @@ from aotc.reporting.text_tables import describe_register_spills, format_with_uni
     "inspect",
     options_of.MODEL_ARGUMENT,
     declare_flag("--memory", "Show the arena over the steps of the schedule."),
-    options_of.SHAPE_OPTIONS,
-    options_of.CUT_OPTIONS,
-    options_of.TARGET_OPTIONS,
-    options_of.THREADS_OPTION,
-    options_of.BOARD_OPTIONS,
-    options_of.WORKSPACE_IO_FLAG,
-    options_of.IO_DTYPE_OPTION,
-    renamed={"--profile": "--environment"},
+    compile_options.SHAPE_OPTIONS,
+    compile_options.CUT_OPTIONS,
+    compile_options.TARGET_OPTIONS,
+    compile_options.declare_compile_options("threads"),
+    compile_options.BOARD_OPTIONS,
+    compile_options.declare_compile_options("workspace_io", "io_dtype"),
 )
 def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) -> None:
     """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library

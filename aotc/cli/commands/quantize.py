@@ -10,6 +10,7 @@ from typing import Any
 import click
 from rich.text import Text
 
+from aotc.cli import compile_options
 from aotc.cli import options as options_of
 from aotc.cli.command_definition import define_command
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
@@ -33,8 +34,8 @@ from aotc.reporting.text_tables import format_with_unit_prefix, make_borderless_
     declare_option("--seconds", "To measure, at most.", click.FloatRange(0), 5.0),
     declare_flag("--no-build build", "Compile and measure nothing; needs "
 "no C compiler.", flag_value=False, default=True),
-    options_of.COMPILATION_OPTIONS,
-    options_of.IO_DTYPE_OPTION,
+    compile_options.COMPILATION_OPTIONS,
+    compile_options.declare_compile_options("io_dtype"),
 )  # fmt: skip
 def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
     """Quantize MODEL (.onnx) with ONNX Runtime, and tell what it costs and gains.

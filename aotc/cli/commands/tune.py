@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
+from aotc.cli import compile_options
 from aotc.cli import options as options_of
 from aotc.cli.command_definition import define_command
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
 from aotc.cli.options import declare_flag, declare_option
+from aotc.ir.option_value_text import parse_seconds
 from aotc.measuring.tuning import make_dask_cluster_runner, measure_jobs_in_this_process, tune_contractions
 from aotc.reporting.text_tables import make_borderless_table
 
@@ -20,14 +22,12 @@ from aotc.reporting.text_tables import make_borderless_table
     "tune",
     options_of.MODEL_ARGUMENT,
     declare_option("--trials", "Tilings of each contraction.", click.IntRange(1), 8),
-    declare_option(
-        "--time seconds", "The measurement under way then is the last.", None, "5m", read=options_of.parse_seconds
-    ),
+    declare_option("--time seconds", "The measurement under way then is the last.", None, "5m", read=parse_seconds),
     declare_flag("--again", "Measure contractions again that have a record."),
     declare_option("--scheduler", "Measure on the workers of a Dask cluster.", metavar="ADDRESS"),
-    options_of.SHAPE_OPTIONS,
-    options_of.TARGET_OPTIONS,
-    options_of.COMPILER_OPTIONS,
+    compile_options.SHAPE_OPTIONS,
+    compile_options.TARGET_OPTIONS,
+    compile_options.COMPILER_OPTIONS,
 )
 def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: Any) -> None:
     """Measure tilings of MODEL's contractions on this machine; later compiles take the fastest."""

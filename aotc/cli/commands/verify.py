@@ -13,11 +13,13 @@ from rich.text import Text
 from aotc.checking.input_generation import OTHER_INPUTS_HINT
 from aotc.checking.model_reference_runs import ONNX_EVALUATOR_NAME
 from aotc.checking.verify import EXIT_CODE_BY_VERDICT, verify
+from aotc.cli import compile_options
 from aotc.cli import options as options_of
 from aotc.cli.command_definition import define_command
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
-from aotc.cli.options import PATH_TYPE, declare_flag, declare_option
+from aotc.cli.options import PATH_TYPE, declare_flag, declare_flag_pair, declare_option
 from aotc.cli.result_tables import output_comparison_warning_lines
+from aotc.ir.option_value_text import format_byte_count_option, parse_byte_count
 from aotc.reporting.text_tables import make_borderless_table
 
 
@@ -28,20 +30,19 @@ from aotc.reporting.text_tables import make_borderless_table
     declare_option("--seeds", "Random input sets to try.", click.IntRange(1), 3),
     declare_flag("--bisect", "Name the first node and kernel that differ, and "
 "whether compiler or schedule is to blame."),
-    click.option(
+    declare_flag_pair(
         "--check-compiler/--no-check-compiler",
-        default=None,
-        help="Build kernels at -O0, too, and compare [default, but for --bisect, which does more], or not.",
+        "Build kernels at -O0, too, and compare [default, but for --bisect, which does more], or not.",
     ),
     declare_option(
         "--project", "Compile nothing: run the library of MODEL in a project that is built.", PATH_TYPE, metavar="DIR"
     ),
     declare_option(
         "--memory", "What a result in double precision, which judges doubtful outputs, may take.",
-        default="2G", read=options_of.parse_byte_count, write=options_of.format_byte_count_option, metavar="SIZE",
+        default="2G", read=parse_byte_count, write=format_byte_count_option, metavar="SIZE",
     ),
-    options_of.COMPILATION_OPTIONS,
-    options_of.IO_DTYPE_OPTION,
+    compile_options.COMPILATION_OPTIONS,
+    compile_options.declare_compile_options("io_dtype"),
 )  # fmt: skip
 def verify_command(out: Reporter, model: Path, **options: Any) -> None:
     """Compare the compiled MODEL with another implementation.

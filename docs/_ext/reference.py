@@ -452,7 +452,7 @@ EXTENSIONS: Mapping[str, tuple[Any, ...]] = {
     ),
     "Targets: `aotc.tir.target`": (Target, Space),
     "Tensor expressions: `aotc.tir.te`": (te.placeholder, te.compute, te.reduce, te.contraction, te.view, te.extern),
-    "Tensor passes: `aotc.tir.passes`": (tensor_passes.ProgramPass,),
+    "Tensor passes: `aotc.tir.passes`": (tensor_passes.ProgramPass, tensor_passes.PipelineRow),
 }
 
 

@@ -6,6 +6,9 @@ FoldExplicitPadding: fold nn.pad into the operator that follows, if that can pad
 nn.conv2d(nn.pad(%x, 0f, pad_width=[[0, 0], [0, 0], [1, 1], [1, 1]]), %w, padding=[0, 0, 0, 0])
 nn.conv2d(%x, %w, padding=[1, 1, 1, 1])
 
+It also removes the rows and columns of kernels that are multiplied by padding only
+(`drop_padding_taps`).
+
 Convolutions and average pools pad with zeros, max pools with the least value of their type; only
 spatial axes are padded. Weights that are not constant are assumed to be finite: padding adds
 nothing to a sum, whereas zeros times an infinite weight would add NaN.
@@ -29,7 +32,7 @@ from aotc.relay.op.qnn.convolution import QUANTIZED_CONVS_BY_RANK
 from aotc.relay.op.qnn.quant_params import constant_value_or_none
 from aotc.relay.op.space_to_depth_and_batch import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
 from aotc.relay.op.window_attributes import DATA_LAYOUT_BY_RANK, pad_pairs_of_axes, repeat_for_each_axis
-from aotc.relay.transform import pass_base
+from aotc.relay.transform import drop_padding_taps, pass_base
 from aotc.relay.transform.pass_base import Rewrite, RewriteOutcome, Rule, RulePass, WhyNot
 
 
@@ -149,11 +152,14 @@ RULES: Final = (
         (pool.max_pool1d, pool.max_pool2d, pool.max_pool3d),
         _fold_pad_rule(_reason_max_pool_cannot_absorb_pad),
     ),
+    drop_padding_taps.RULE,
 )
 
 
 class FoldExplicitPadding(RulePass):
-    """Pass that folds nn.pad into the convolutions and pools that use its result."""
+    """Pass that folds nn.pad into the convolutions and pools that use its result, and removes the
+    taps of convolutions that are multiplied by padding only.
+    """
 
     rules = RULES
 

@@ -483,6 +483,17 @@ def test_packing_for_one_row_takes_more_vectors() -> None:
     assert weight_packing_block_size(1000, V4, "float32", output_positions=1) == 64
 
 
+@pytest.mark.parametrize(
+    ("n", "positions", "block"),
+    [(6, 1, 8), (4, 1, 4), (3, 7, 4), (2, 1, 0), (6, 8, 0), (6, 0, 0)],  # 8 positions fill half a vector
+)
+def test_few_channels_at_few_positions_are_packed_in_narrow_blocks(n: int, positions: int, block: int) -> None:
+    assert weight_packing_block_size(n, V4, "float32", output_positions=positions) == block
+    padded = block != n
+    small = weight_packing_block_size(n, target_optimized_for_size(V4), "float32", output_positions=positions)
+    assert small == (0 if padded else block)
+
+
 def test_thin_products_on_devices_take_weights_as_they_are() -> None:
     assert [
         weight_packing_block_size(1000, get_target("cuda"), "float32", output_positions=n) for n in (1, 15, 16)

@@ -20,6 +20,8 @@ CANDIDATE_VECTORS_PER_TILE: Final = (1, 2, 3, 4)
 #: Number of rows from which tiles of three vectors and fewer rows are faster, where rows compete
 #: for one cache set.
 MIN_ROWS_FOR_3_VECTOR_TILES: Final = 32
+#: Smallest number of channels in a block of packed weights: the elements of the shortest vector.
+MIN_BLOCK_CHANNELS: Final = 4
 #: Factor by which a product is slower if its operands are widened first and multiplied by a slow
 #: instruction.
 WIDENED_PRODUCT_SLOWDOWN: Final = 3
@@ -76,7 +78,7 @@ def weight_packing_block_size(
     if lanes == 1:
         return 4 if output_channels > 2 else 0
     if output_channels < lanes // 2:
-        return 0
+        return _narrow_block_size(output_channels, output_positions, lanes, may_pad=not target.small)
     vectors = -(-output_channels // lanes)
     if output_positions == 1:
         most = min(4, vectors)
@@ -103,6 +105,18 @@ def weight_packing_block_size(
         output_channels, best, lanes // 2, target
     ) < MAX_HALF_WIDTH_TIME_FRACTION * _reduction_step_cycles_per_position(output_channels, block, lanes, target)
     return best if worth else block
+
+
+def _narrow_block_size(output_channels: int, output_positions: int, lanes: int, may_pad: bool) -> int:
+    """Return the block size for packing fewer output channels than half a vector of `lanes`
+    elements; 0 if they should not be packed.
+
+    With so few output positions that vectors along them are impossible, weights that are not packed
+    would be transposed in every run.
+    """
+    block = max(MIN_BLOCK_CHANNELS, 1 << (output_channels - 1).bit_length())
+    is_packed = output_channels > 2 and 0 < output_positions < lanes // 2
+    return block if is_packed and (may_pad or block == output_channels) else 0
 
 
 def _multiply_adds_per_cycle(target: Target, lanes: int) -> int:

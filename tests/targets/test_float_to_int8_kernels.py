@@ -16,11 +16,11 @@ from aotc.ir.dtype import DType
 from aotc.relay.module import IRModule
 from aotc.relay.op.qnn.target_independent_rounding import ROUND_NEAREST_OPS_BY_DTYPE
 from aotc.relay.type_inference import infer_module
-from aotc.tir.expr import Buffer, Call, Const, Load, Var, as_expr, call, cast
+from aotc.tir.expr import Buffer, Call, Const, Load, Var, as_expr, call, cast, minimum
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.loops import merge_narrowing_stores as together
 from aotc.tir.loops.loop_nest_rewrites import fill_buffer_loop
-from aotc.tir.stmt import Block, Kernel, Store, all_exprs_in_stmt, forall
+from aotc.tir.stmt import Block, For, Kernel, Store, all_exprs_in_stmt, forall
 from aotc.tir.target import X86_64, X86_64_V3, X86_64_V4, Target
 from tests.codegen.batch import Array, finished
 from tests.share import share
@@ -82,6 +82,26 @@ def test_four_vectors_become_one(target: Target) -> None:
     for vectors, joined in ((3, False), (4, True), (11, True)):
         kernel, _ = quantized("uint8", 3, np.zeros(vectors * lanes, np.float32))
         assert (f"quantize_uint8_x{lanes}" in names(finished(kernel, target))) == joined
+
+
+@pytest.mark.parametrize("target", share(TARGETS, 6))
+def test_vectors_are_joined_in_loops_of_unknown_length(target: str, tmp_path: Path) -> None:
+    """Threads compute parts whose bounds are not constants: whole groups of four vectors, then single vectors, then
+    single elements.
+    """
+    here, jobs, size = machine(target), [], 700
+    values = np.random.default_rng(1).normal(0, 100, size).astype(np.float32)
+    for part_size in (7, 64, 128, 300):
+        x, y, i, part = Buffer("x", SINGLE, size), Buffer("y", DType("uint8"), size), Var("i"), Var("part")
+        store = Store(y, i, call("quantize_uint8", Load(x, i), 3.0))
+        parts = forall(i, minimum(part * part_size + part_size, size), store, begin=part * part_size)
+        body = For(part, -(-size // part_size), parts)
+        kernel = finished(Kernel(name=f"parts_{part_size}", inputs=(x,), outputs=(y,), body=body), here.target)
+        np.testing.assert_array_equal(run_kernel(kernel, [values])[0], rounded("uint8", 3, values))
+        if part_size >= 128 and target in ("x86-64", "x86-64-v3", "x86-64-v4"):
+            assert f"quantize_uint8_x{here.target.lanes('float32')}" in names(kernel)
+        jobs.append((kernel, [values]))
+    assert disagreements(jobs, here, tmp_path) == []
 
 
 def test_stores_stay_apart_where_what_they_store_is_read() -> None:

@@ -37,6 +37,7 @@ from aotc.tir.expr import (
     Load,
     Var,
     loads_in,
+    minimum,
     substitute,
     vars_and_buffers_in,
     walk,
@@ -47,6 +48,7 @@ from aotc.tir.loops.divmod_address_analysis import (
     mixed_radix_digits_determine_variable,
     simplify_divmod_in_address,
 )
+from aotc.tir.simplify import simplify
 from aotc.tir.stmt import (
     Assign,
     Block,
@@ -134,6 +136,15 @@ def constant_loop_range(loop: For) -> range:
 def constant_trip_count(loop: For) -> int:
     """Return the number of iterations of a loop; 0 if its bounds are not constants."""
     return len(constant_loop_range(loop))
+
+
+def reduce_loop_end(end: Expr, decrement: int) -> Expr:
+    """Return a loop end reduced by a number; for a minimum of several ends, each of them is
+    reduced.
+    """
+    if isinstance(end, Binary) and end.op == "min":
+        return minimum(reduce_loop_end(end.a, decrement), reduce_loop_end(end.b, decrement))
+    return simplify(end - decrement, {})
 
 
 def is_innermost(loop: For) -> bool:
@@ -302,7 +313,8 @@ class _IndexLinearizer:
         ]
         self.lasts[var] = [last for last in lasts if last.terms]  # bounds without variables are in the ranges already
         if begin.terms:
-            self.ranges[var] = (0, max(0, min(bounds_of_linear_form(last, self.ranges)[1] for last in lasts)))
+            high = max(0, min(bounds_of_linear_form(last, self.ranges)[1] for last in lasts))
+            self.ranges[var] = (0, high if high == math.inf else high // loop.step * loop.step)
 
     def _replace_registers_by_values(self, expr: Expr) -> Expr:
         return substitute(expr, self.registers) if self.registers else expr

@@ -26,7 +26,7 @@ from aotc.tir import (
     walk_stmts,
     with_operands,
 )
-from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, binary, const, walk
+from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, const, walk
 from aotc.tir.loops.loop_dependence import constant_loop_range, constant_trip_count, direct_loads, straight_line_stmts
 from aotc.tir.simplify import Ranges, comparison_as_nonnegative_form, linear_form, simplify_stmt
 from aotc.tir.stmt import (
@@ -267,7 +267,7 @@ def unrolled_iterations(loop: For) -> Iterator[Stmt]:
 
 def tile_transposing_loops(stmt: Stmt, side: int) -> Stmt:
     """Tile pairs of loops that read along the outer and write along the inner loop, as a transpose
-    does.
+    does. Loops of their own compute the rows and columns beyond the last whole tiles.
 
     side   the side of the square tiles; 1 for no tiling
     """
@@ -277,15 +277,26 @@ def tile_transposing_loops(stmt: Stmt, side: int) -> Stmt:
         and isinstance(stmt.body, For)
         and _is_transposing_loop_pair(stmt, stmt.body, side)
     ):
-        outer, inner = stmt, stmt.body
-        tiles = [(loop, Var(f"{loop.var.name}_tile")) for loop in (inner, outer)]
-        body = inner.body
-        for loop, tile in tiles:
-            body = replace(loop, begin=tile, end=binary("min", tile + side, loop.end), body=body)
-        for loop, tile in tiles:
-            body = replace(loop, var=tile, body=body, step=side)
-        return body
+        return _square_tiles_and_remainder_loops(stmt, stmt.body, side)
     return rebuild_stmt(stmt, lambda s: tile_transposing_loops(s, side))
+
+
+def _square_tiles_and_remainder_loops(outer: For, inner: For, side: int) -> Stmt:
+    """Return two nested loops of constant bounds as loops over whole square tiles, followed by
+    loops over the remaining rows and columns.
+    """
+    ranges = {loop: constant_unit_step_range(loop) for loop in (outer, inner)}
+    ends = {loop: as_expr(values.start + len(values) // side * side) for loop, values in ranges.items()}
+    tiles = [(loop, Var(f"{loop.var.name}_tile")) for loop in (inner, outer)]
+    body = inner.body
+    for loop, tile in tiles:
+        body = replace(loop, begin=tile, end=tile + side, body=body)
+    for loop, tile in tiles:
+        body = replace(loop, var=tile, end=ends[loop], body=body, step=side)
+    columns = replace(outer, end=ends[outer], body=replace(inner, begin=ends[inner]))
+    rows = replace(outer, begin=ends[outer])
+    remainders = [nest for nest, loop in ((columns, inner), (rows, outer)) if len(ranges[loop]) % side]
+    return Block((body, *map(rename_declared_vars, remainders)))
 
 
 def _is_transposing_loop_pair(outer: For, inner: For, side: int) -> bool:

@@ -21,7 +21,6 @@ from aotc.tir import (
     Target,
     Var,
     merge_4_adjacent_quantized_byte_stores,
-    minimum,
     pack_outer_iterations_into_inner_loop,
     promote_scratch_to_registers,
     rename_declared_vars,
@@ -29,8 +28,15 @@ from aotc.tir import (
     unrolled_iterations,
 )
 from aotc.tir.expr import INDEX, Binary, Buffer, Call, Cast, Const, Load, Pack, Select, Unary, maximum, operands
-from aotc.tir.loops.loop_dependence import constant_trip_count, read_buffers, straight_line_stmts, written_buffers
+from aotc.tir.loops.loop_dependence import (
+    constant_trip_count,
+    read_buffers,
+    reduce_loop_end,
+    straight_line_stmts,
+    written_buffers,
+)
 from aotc.tir.loops.loop_dependence import ranges_inside_loops as ranges_in
+from aotc.tir.loops.register_transposes import transpose_squares_in_registers
 from aotc.tir.loops.statement_vectorization import ScalarError, vectorize_stmt, vectorize_stmt_or_none
 from aotc.tir.simplify import Ranges, bounds, linear_form, simplify, simplify_stmt
 from aotc.tir.stmt import (
@@ -129,8 +135,9 @@ class _LoopVectorizer:
         `ranges` are the ranges of the variables around the statement.
         """
         if isinstance(stmt, For):
-            if (packed_loop := self._pack_and_vectorize_short_loop(stmt, ranges)) is not None:
-                return packed_loop
+            new_nest = self._pack_and_vectorize_short_loop(stmt, ranges) or self._transpose_in_registers(stmt, ranges)
+            if new_nest is not None:
+                return new_nest
             ranges = ranges_in([stmt], dict(ranges))
         new_stmt = rebuild_stmt(stmt, lambda s: self.vectorize_loops_in_stmt(s, ranges))
         if not isinstance(stmt, For) or stmt.kind != "independent" or stmt.step != 1 or contains_vectors(new_stmt):
@@ -146,10 +153,9 @@ class _LoopVectorizer:
         """Return a loop nest with its short inner loop packed (`pack_outer_iterations_to_vector`)
         and vectorized; None if it cannot be packed.
         """
-        shared = {buffer for pair in self.shared for buffer in pair}
         lanes = self.width // _widest_element_bytes(nest) if isinstance(nest.body, For) else 0
         packed_nest = (
-            pack_outer_iterations_into_inner_loop(nest, lanes, dict(ranges), shared)
+            pack_outer_iterations_into_inner_loop(nest, lanes, dict(ranges), self._buffers_that_may_alias())
             if lanes >= MIN_VECTOR_ELEMENTS
             else None
         )
@@ -158,6 +164,19 @@ class _LoopVectorizer:
         stmt, scratch = packed_nest
         self.scratch.extend(scratch)
         return self.vectorize_loops_in_stmt(stmt, ranges)
+
+    def _transpose_in_registers(self, nest: For, ranges: Ranges) -> Stmt | None:
+        """Return a transposing copy with square blocks transposed in registers, and its remainder
+        loops vectorized; None for other loops.
+        """
+        if self._buffers_that_may_alias() & (read_buffers(nest) | written_buffers(nest)):
+            return None
+        squares = transpose_squares_in_registers(nest, self.width)
+        return None if squares is None else self.vectorize_loops_in_stmt(squares, ranges)
+
+    def _buffers_that_may_alias(self) -> set[Buffer]:
+        """Return the inputs and outputs that may share memory with each other."""
+        return {buffer for pair in self.shared for buffer in pair}
 
     def _strip_mine_and_vectorize(self, loop: For, lanes: int, loads_in_bounds: bool) -> Stmt | None:
         """Return a vectorized loop, with a remainder loop if needed; None if no vector width fits.
@@ -175,7 +194,7 @@ class _LoopVectorizer:
         if vectors is None or not _has_more_vector_than_scalar_work(vectors):
             return None
         whole = simplify(loop.begin + count, {})
-        end = whole if isinstance(whole, Const) else _reduce_loop_end(loop.end, lanes - 1)
+        end = whole if isinstance(whole, Const) else reduce_loop_end(loop.end, lanes - 1)
         most = vectors if once else forall(var, end, vectors, begin=loop.begin, step=lanes)
         if not isinstance(whole, Const):
             rest = Var("rest", INDEX)
@@ -253,15 +272,6 @@ def unroll_short_inner_loops(stmt: Stmt, is_inside_loop: bool = False) -> Stmt:
     ):
         return new_stmt
     return Block(simplify_stmt(copy, {}) for copy in unrolled_iterations(new_stmt))
-
-
-def _reduce_loop_end(end: Expr, decrement: int) -> Expr:
-    """Return a loop end reduced by a number; for a minimum of several ends, each of them is
-    reduced.
-    """
-    if isinstance(end, Binary) and end.op == "min":
-        return minimum(_reduce_loop_end(end.a, decrement), _reduce_loop_end(end.b, decrement))
-    return simplify(end - decrement, {})
 
 
 def contains_vectors(stmt: Stmt) -> bool:

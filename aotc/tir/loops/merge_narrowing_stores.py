@@ -23,8 +23,15 @@ from aotc.tir import (
     simplify_stmt,
     substitute_in_stmt,
 )
-from aotc.tir.expr import Buffer, Call, Expr, Load, Var, as_expr, loads_in, walk
-from aotc.tir.loops.loop_dependence import assigned_registers, constant_loop_range, read_buffers, straight_line_stmts
+from aotc.tir.expr import INDEX, Buffer, Call, Const, Expr, Load, Var, as_expr, loads_in, maximum, walk
+from aotc.tir.loops.loop_dependence import (
+    assigned_registers,
+    constant_loop_range,
+    read_buffers,
+    reduce_loop_end,
+    straight_line_stmts,
+)
+from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, block_stmts_or_self, rebuild_stmt
 
 _RESULT_DTYPE_OF_QUANTIZE: Final = {"quantize_int8": "int8", "quantize_uint8": "uint8"}
@@ -81,9 +88,10 @@ class _QuantizedStoreMerger:
             and _match_quantization_call_in_store(stores[0]) is not None
             and not assigned_registers(loop)
         )
-        if not body or not alone or loop.kind != "independent":
+        is_constant = isinstance(simplify(loop.end - loop.begin, {}), Const)
+        if not body or not alone or loop.kind != "independent" or len(body) > _MAX_UNROLLED_STMTS:
             return loop
-        if len(values) < BYTES_PER_DOT or len(body) > _MAX_UNROLLED_STMTS:
+        if is_constant and len(values) < BYTES_PER_DOT:
             return loop
         (store,) = stores
         place = linear_form(store.index, {})
@@ -91,18 +99,33 @@ class _QuantizedStoreMerger:
             return loop
         if any(linear_form(n.index, {}) != place for n in self.loads_that_may_alias_store(store, loop)):
             return loop
+        if not is_constant:
+            return self.unroll_loop_of_unknown_length(loop)
         whole = values.start + len(values) // BYTES_PER_DOT * BYTES_PER_DOT * loop.step
+        first = self.unrolled_loop(loop, as_expr(whole))
+        if whole >= values.stop:
+            return first
+        rest = replace(loop, begin=as_expr(whole))
+        return Block((first, rename_declared_vars(rest)))
+
+    def unroll_loop_of_unknown_length(self, loop: For) -> Block:
+        """Return a loop over vectors whose bounds are not constants, unrolled by four with its
+        stores merged, and a loop over the remaining vectors.
+        """
+        step, rest = BYTES_PER_DOT * loop.step, Var("rest", INDEX)
+        whole = simplify(loop.begin + maximum(loop.end - loop.begin + (loop.step - 1), 0) // step * step, {})
+        first = self.unrolled_loop(loop, reduce_loop_end(loop.end, step - loop.step))
+        return Block((Declare(rest, whole), first, rename_declared_vars(replace(loop, begin=rest))))
+
+    def unrolled_loop(self, loop: For, end: Expr) -> For:
+        """Return a loop over vectors, up to `end`, unrolled by four with its stores merged."""
         var = Var(loop.var.name)
         rounds = [var + k * loop.step for k in range(BYTES_PER_DOT)]
         bodies = [rename_declared_vars(loop.body) for _ in rounds]
         copies = [substitute_in_stmt(b, {loop.var: v}) for b, v in zip(bodies, rounds, strict=True)]
         merged_stmts = self.merge_adjacent_stores(block_stmts_or_self(simplify_stmt(Block(copies), {})))
         step = BYTES_PER_DOT * loop.step
-        first = For(var, whole, Block(merged_stmts), begin=loop.begin, step=step, kind=loop.kind)
-        if whole >= values.stop:
-            return first
-        rest = replace(loop, begin=as_expr(whole))
-        return Block((first, rename_declared_vars(rest)))
+        return For(var, end, Block(merged_stmts), begin=loop.begin, step=step, kind=loop.kind)
 
     def loads_that_may_alias_store(self, store: Store, loop: For) -> Iterator[Load]:
         """Yield the loads in a loop from the buffer that it stores to, or from a buffer that may

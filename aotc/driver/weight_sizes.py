@@ -109,8 +109,8 @@ def _weight_elements_before_packing_or_none(call: Call) -> int | None:
     """
     data = tensor_type_of(call.args[0]).static_shape
     match call.attrs:
-        case Conv2DWinogradAttrs(channels=channels):
-            return channels * data[1] * FILTER_EXTENT**2
+        case Conv2DWinogradAttrs(channels=channels, groups=groups):
+            return channels * (data[1] // groups) * FILTER_EXTENT**2
         case ConvAttrs(channels=int(channels), data_layout=layout, kernel_layout=kernel) as attrs:
             packed = layout.isupper() and not kernel.isupper()
             inputs = data[layout.index("C")] // attrs.groups if packed else 0
@@ -126,10 +126,10 @@ def _cycles_saved_by_winograd(call: Call, target: Target) -> float:
     """
     shape, data = tensor_type_of(call).static_shape, tensor_type_of(call.args[0])
     match call.attrs:
-        case Conv2DWinogradAttrs(tile_size=tile):
+        case Conv2DWinogradAttrs(tile_size=tile, groups=groups):
             images, channels, height, width = shape
             return _cycles_saved_by_winograd_tile_size(
-                (images, channels, height, width), data.static_shape[1], tile, target
+                (images, channels, height, width), data.static_shape[1] // groups, tile, target, groups
             )
         case Conv2DAttrs() as attrs if target.small and not target.is_scalar and _is_winograd_candidate(call, attrs):
             axes = dict(zip(attrs.out_layout or attrs.data_layout, shape, strict=True))
@@ -153,11 +153,15 @@ def _is_winograd_candidate(call: Call, attrs: ConvAttrs) -> bool:
 
 
 def _cycles_saved_by_winograd_tile_size(
-    output_sizes: tuple[int, int, int, int], input_channels: int, tile_size: int, target: Target
+    output_sizes: tuple[int, int, int, int], input_channels: int, tile_size: int, target: Target, groups: int = 1
 ) -> float:
-    return convolution_cycles_3x3(output_sizes, input_channels, 0, target) - convolution_cycles_3x3(
-        output_sizes, input_channels, tile_size, target
+    """Return the cycles that Winograd convolution saves, for `input_channels` channels in each of
+    `groups` groups.
+    """
+    direct, winograd = (
+        convolution_cycles_3x3(output_sizes, input_channels, tile, target, groups) for tile in (0, tile_size)
     )
+    return direct - winograd
 
 
 def _cycles_saved_by_winograd_if_profitable(

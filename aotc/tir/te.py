@@ -138,8 +138,8 @@ class Winograd(Tensor):
     """A 3x3 convolution of stride 1 by Winograd's minimal filtering, F(tile x tile, 3x3).
 
     out[n, o, y, x] of shape (N, O, H, W), from `a` (N, C, IH, IW) and the transformed weights `b`
-    ((tile+2)**2, ceil(O/block), C, block).  `pads` are the zeros before the first row and column;
-    what lies outside `a` counts as zero.
+    ((tile+2)**2, groups * ceil(O/groups/block), C/groups, block).  `pads` are the zeros before the
+    first row and column; what lies outside `a` counts as zero.
     """
 
     axes: tuple[Axis, ...]
@@ -155,7 +155,12 @@ class Winograd(Tensor):
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the convolution as it is defined, padding counted as work."""
-        return self.size * self.a.shape[1] * 9
+        return self.size * self.b.shape[2] * 9
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of channels that are convolved separately."""
+        return self.a.shape[1] // self.b.shape[2]
 
 
 BuildFn: TypeAlias = Callable[[Sequence[Buffer], Sequence[Buffer], Sequence[Buffer]], Stmt]

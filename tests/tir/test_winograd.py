@@ -31,8 +31,12 @@ def test_matrices_filter_exactly(tile: int) -> None:
     np.testing.assert_allclose(at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T, expected, rtol=0, atol=1e-13)
 
 
-def plain(x: np.ndarray, w: np.ndarray, pads: tuple[int, int], shape: tuple[int, ...]) -> np.ndarray:
+def plain(x: np.ndarray, w: np.ndarray, pads: tuple[int, int], shape: tuple[int, ...], groups: int = 1) -> np.ndarray:
     """The convolution in double precision, zeros around as far as the result needs them."""
+    if groups > 1:
+        part_shape = (shape[0], shape[1] // groups, *shape[2:])
+        parts = zip(np.split(x, groups, axis=1), np.split(w, groups), strict=True)
+        return np.concatenate([plain(xg, wg, pads, part_shape) for xg, wg in parts], axis=1)
     padded = np.zeros((*x.shape[:2], shape[2] + FILTER_EXTENT - 1, shape[3] + FILTER_EXTENT - 1))
     height, width = (min(n, p - q) for n, p, q in zip(x.shape[2:], padded.shape[2:], pads, strict=True))
     padded[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width] = x[:, :, :height, :width]
@@ -45,17 +49,27 @@ def plain(x: np.ndarray, w: np.ndarray, pads: tuple[int, int], shape: tuple[int,
 
 
 def check(
-    tile: int, batch: int, channels: int, outputs: int, size: tuple[int, int], pads: tuple[int, int], on: str | Target
+    tile: int,
+    batch: int,
+    channels: int,
+    outputs: int,
+    size: tuple[int, int],
+    pads: tuple[int, int],
+    on: str | Target,
+    groups: int = 1,
 ) -> None:
+    """Compare the kernel with the convolution in double precision; `channels` are those of one group."""
     target = get_target(on) if isinstance(on, str) else on
     block, alpha = 16, tile + FILTER_EXTENT - 1
-    blocks = -(-outputs // block)
+    per_group = outputs // groups
+    blocks = -(-per_group // block) * groups
     rng = np.random.default_rng(1)
-    x = rng.standard_normal((batch, channels, *size)).astype(np.float32)
+    x = rng.standard_normal((batch, groups * channels, *size)).astype(np.float32)
     w = rng.standard_normal((outputs, channels, FILTER_EXTENT, FILTER_EXTENT)).astype(np.float32)
     g = winograd_transform_matrices(tile)[1]
-    u = np.zeros((alpha * alpha, channels, blocks * block))
-    u[:, :, :outputs] = np.einsum("ai,ocij,bj->abco", g, w, g).reshape(alpha * alpha, channels, outputs)
+    u = np.zeros((alpha * alpha, channels, groups, blocks * block // groups))
+    transformed = np.einsum("ai,ocij,bj->abco", g, w, g)
+    u[..., :per_group] = transformed.reshape(alpha * alpha, channels, groups, per_group)
     packed = u.reshape(alpha * alpha, channels, blocks, block).transpose(0, 2, 1, 3).astype(np.float32)
     a = te.placeholder(x.shape, "float32", "a")
     b = te.placeholder(packed.shape, "float32", "b")
@@ -66,7 +80,7 @@ def check(
     verify(kernel)
     assert kernel.approximate
     (found,) = run_kernel(kernel, [x, np.ascontiguousarray(packed)])
-    expected = np.maximum(plain(x, w, pads, shape), 0.0)
+    expected = np.maximum(plain(x, w, pads, shape, groups), 0.0)
     np.testing.assert_allclose(found.reshape(shape), expected, rtol=0, atol=3e-5 * max(1.0, expected.max()))
 
 
@@ -74,6 +88,16 @@ def check(
 @pytest.mark.parametrize("tile", SUPPORTED_OUTPUT_TILES)
 def test_loops_are_right_on_every_target(tile: int, target: str) -> None:
     check(tile, 2, 3, 18, (9, 7), (1, 1), target)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_groups_of_channels_on_every_target(target: str) -> None:
+    check(4, 2, 3, 42, (9, 7), (1, 1), target, groups=2)
+
+
+@pytest.mark.parametrize("tile", SUPPORTED_OUTPUT_TILES)
+def test_groups_of_several_blocks(tile: int) -> None:
+    check(tile, 1, 5, 96, (6, 21), (0, 2), V4, groups=3)
 
 
 @settings(max_examples=25, deadline=None)

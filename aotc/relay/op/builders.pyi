@@ -280,10 +280,16 @@ def contrib_conv2d_winograd_weight_transform(weight: Expr, tile_size: int) -> Ca
     """
 
 def contrib_conv2d_winograd_without_weight_transform(
-    data: Expr, weight: Expr, tile_size: int, padding: int | Sequence[int] = (0, 0, 0, 0), *, channels: int
+    data: Expr,
+    weight: Expr,
+    tile_size: int,
+    padding: int | Sequence[int] = (0, 0, 0, 0),
+    *,
+    channels: int,
+    groups: int = 1,
 ) -> Call:
-    """3x3 Winograd convolution of data (N, I, H, W) by transformed weights in layout HWOI{n}o;
-    stride 1, one group.
+    """3x3 Winograd convolution of data (N, groups * I, H, W) by transformed weights in layout
+    HWOI{n}o; stride 1.
 
     The result differs from that of the direct convolution by rounding: a few 1e-6 (tile 4) of its
     standard deviation. An infinity or NaN in the data may make NaN of every result of a tile
@@ -292,6 +298,8 @@ def contrib_conv2d_winograd_without_weight_transform(
     tile_size   of the output, for which the weights were transformed
     padding     top, left, bottom, right
     channels    of the output; the weights hold whole blocks
+    groups      number of groups of channels; if there are several, the output channels of each
+                group are whole blocks
     """
 
 def contrib_dense_bits(

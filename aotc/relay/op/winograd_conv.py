@@ -60,8 +60,8 @@ class ConvWinogradWeightTransformAttrs(Attrs):
 
 
 class Conv2DWinogradAttrs(Attrs):
-    """3x3 Winograd convolution of data (N, I, H, W) by transformed weights in layout HWOI{n}o;
-    stride 1, one group.
+    """3x3 Winograd convolution of data (N, groups * I, H, W) by transformed weights in layout
+    HWOI{n}o; stride 1.
 
     The result differs from that of the direct convolution by rounding: a few 1e-6 (tile 4) of its
     standard deviation. An infinity or NaN in the data may make NaN of every result of a tile
@@ -70,11 +70,13 @@ class Conv2DWinogradAttrs(Attrs):
     tile_size   of the output, for which the weights were transformed
     padding     top, left, bottom, right
     channels    of the output; the weights hold whole blocks
+    groups      number of groups of channels; the weights of each group are padded to whole blocks
     """
 
     tile_size: int
     padding: tuple[int, ...] = padding_attribute_field(2, 4)
     channels: int
+    groups: int = 1
 
 
 def _checked_transformed_tile_size(tile: int, *types: TensorType) -> int:
@@ -136,12 +138,20 @@ def _compute_winograd_weights(a: ConvWinogradWeightTransformAttrs, weight: Tenso
 def _infer_winograd_conv_type(a: Conv2DWinogradAttrs, types: Types) -> Type:
     data, weight = require_tensor_of_rank("conv.data-rank", types[0], 4), require_tensor_type(types[1], "weight")
     alpha = _checked_transformed_tile_size(a.tile_size, data, weight)
-    fits = weight.rank == 5 and weight.shape[:2] == (alpha, alpha) and weight.shape[3] == data.shape[1]
-    expected_shape = f"({alpha}, {alpha}, O / block, {data.shape[1]}, block)"
+    inputs = data.shape[1]
+    require(
+        "conv.groups",
+        a.groups > 0 and isinstance(inputs, int) and inputs % a.groups == 0 and a.channels % a.groups == 0,
+        f"groups is {a.groups}, which does not divide {inputs} input and {a.channels} output channels",
+    )
+    inputs //= a.groups
+    fits = weight.rank == 5 and weight.shape[:2] == (alpha, alpha) and weight.shape[3] == inputs
+    expected_shape = f"({alpha}, {alpha}, O / block, {inputs}, block)"
     require("winograd.weight", fits, lambda: f"weight must have shape {expected_shape}, got {shape_text(weight.shape)}")
     blocks, block = weight.shape[2], weight.shape[4]
-    whole = isinstance(block, int) and block > 0 and blocks == -(-a.channels // block)
+    whole = isinstance(block, int) and block > 0 and blocks == a.groups * -(-a.channels // a.groups // block)
     text = f"the weight has {blocks} blocks of {block} output channels, but `channels` is {a.channels}"
+    text += f" in {a.groups} groups" if a.groups > 1 else ""
     require("conv.block", whole, text)
     space = [
         window_count(d, FILTER_EXTENT, pad=p)
@@ -155,13 +165,14 @@ def _invert_winograd_weights(a: Conv2DWinogradAttrs, weight: Array) -> Array:
     back = np.linalg.pinv(winograd_transform_matrices(a.tile_size)[1])
     packed = np.moveaxis(weight.astype(np.float64), 4, 3)
     alpha, _, blocks, block, inputs = packed.shape
-    flat = packed.reshape(alpha, alpha, blocks * block, inputs)[:, :, : a.channels]
+    by_group = packed.reshape(alpha, alpha, a.groups, blocks * block // a.groups, inputs)
+    flat = by_group[:, :, :, : a.channels // a.groups].reshape(alpha, alpha, a.channels, inputs)
     return cast_array(np.einsum("ia,aboc,jb->ocij", back, flat, back, optimize=True), "float32")
 
 
 def _winograd_conv_reference(a: Conv2DWinogradAttrs, data: Array, weight: Array) -> Any:
     """Compute the direct convolution with the untransformed weights."""
-    plain = conv.Conv2DAttrs(padding=befores_then_afters_padding(a.padding, 2))
+    plain = conv.Conv2DAttrs(padding=befores_then_afters_padding(a.padding, 2), groups=a.groups)
     return conv.conv2d.reference(plain, data, _invert_winograd_weights(a, weight))
 
 
@@ -178,14 +189,15 @@ def _compute_winograd_conv(a: Conv2DWinogradAttrs, data: Tensor, weight: Tensor)
 
 
 def _winograd_conv_sample(
-    tile: int, data_shape: tuple[int, ...], channels: int, block: int, padding: tuple[int, ...]
+    tile: int, data_shape: tuple[int, ...], channels: int, block: int, padding: tuple[int, ...], groups: int = 1
 ) -> Sample:
-    plain = random_array((channels, data_shape[1], FILTER_EXTENT, FILTER_EXTENT), seed=1)
+    inputs = data_shape[1] // groups
+    plain = random_array((channels, inputs, FILTER_EXTENT, FILTER_EXTENT), seed=1)
     u = _winograd_weight_reference(ConvWinogradWeightTransformAttrs(tile_size=tile), plain)
-    blocks = -(-channels // block)
-    padded = np.pad(u, ((0, 0), (0, 0), (0, blocks * block - channels), (0, 0)))
-    packed = padded.reshape(tile + 2, tile + 2, blocks, block, data_shape[1])
-    attributes = Conv2DWinogradAttrs(tile_size=tile, padding=padding, channels=channels)
+    by_group = u.reshape(tile + 2, tile + 2, groups, channels // groups, inputs)
+    padded = np.pad(by_group, ((0, 0), (0, 0), (0, 0), (0, -(channels // groups) % block), (0, 0)))
+    packed = padded.reshape(tile + 2, tile + 2, -1, block, inputs)
+    attributes = Conv2DWinogradAttrs(tile_size=tile, padding=padding, channels=channels, groups=groups)
     return Sample(args=(random_array(data_shape), np.ascontiguousarray(np.moveaxis(packed, 3, 4))), attrs=attributes)
 
 
@@ -194,6 +206,8 @@ def _winograd_conv_test_samples() -> Samples:
     yield _winograd_conv_sample(4, (2, 2, 9, 5), 16, 16, (1, 0, 2, 1))
     yield _winograd_conv_sample(4, (1, 3, 3, 3), 3, 4, (0, 0, 0, 0))
     yield _winograd_conv_sample(4, (1, 2, 8, 30), 20, 32, (2, 3, 0, 0))
+    yield _winograd_conv_sample(4, (2, 6, 9, 5), 32, 8, (1, 1, 1, 1), groups=2)
+    yield _winograd_conv_sample(2, (1, 6, 5, 8), 15, 4, (1, 1, 0, 1), groups=3)
 
 
 contrib_conv2d_winograd_weight_transform = OpDef(

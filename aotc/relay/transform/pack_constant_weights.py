@@ -30,6 +30,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from aotc.ir import Dim, Op, PassContext, frozen, is_static, numel, span_scope
 from aotc.relay.graph_api import (
     MAX_FOLDED_CONSTANT_BYTES,
@@ -328,13 +330,29 @@ class _Pack(GraphMutator):
         return rebuild_call(call, args) if is_changed else call
 
     def _pack_winograd_weight(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:
-        channels = weight.data.shape[0]
-        tiles = [-(-extent // tile) for extent in tensor_type_of(call).static_shape[2:]]
-        block = _output_channel_block_size(call, channels, tiles, self.target, channels_last=False)
-        packed = self._pack_weight_cached(weight, "HWOI", f"HWOI{block}o", tile)
+        block = _winograd_channel_block_size(call, weight, tile, self.target)
+        padded = self._pad_groups_to_whole_blocks(weight, attrs.groups, block)
+        packed = self._pack_weight_cached(padded, "HWOI", f"HWOI{block}o", tile)
         return winograd_conv.contrib_conv2d_winograd_without_weight_transform(
-            call.args[0], packed, tile, attrs.padding, channels=channels
+            call.args[0], packed, tile, attrs.padding, channels=weight.data.shape[0], groups=attrs.groups
         )
+
+    def _pad_groups_to_whole_blocks(self, weight: Constant, groups: int, block: int) -> Constant:
+        """Return a convolution weight with zero filters added to each of several groups, so that
+        the groups are whole blocks of `block` output channels.
+        """
+        channels, *filter_shape = weight.data.shape
+        added = -(channels // groups) % block
+        if groups == 1 or added == 0:
+            return weight
+        key = (weight, f"{groups} groups of {block}")
+        if key not in self.known:
+            by_group = weight.data.reshape(groups, channels // groups, *filter_shape)
+            padding = ((0, 0), (0, added), *((0, 0) for _ in filter_shape))
+            self.known[key] = Constant(np.pad(by_group, padding).reshape(-1, *filter_shape))
+        padded = self.known[key]
+        assert isinstance(padded, Constant)
+        return padded
 
     def _pack_dense_weight(self, call: Call, weight: Constant, layout: str, out_dtype: str) -> Expr:
         if weight.data.ndim != 2:
@@ -453,13 +471,21 @@ def _profitable_winograd_options(
     these convolutions.
     """
     outputs, channels = weight.data.shape[:2]
-    if weight_packing_block_size(outputs, target, "float32") == 0:
+    groups = {call.attrs.groups for call in calls if isinstance(call.attrs, ConvAttrs)}
+    if weight_packing_block_size(outputs, target, "float32") == 0 or len(groups) != 1:
         return
+    per_group = outputs // max(groups)
     direct = sum(estimated_winograd_or_direct_cycles(call, channels, 0, target) for call in calls)
     for tile in SUPPORTED_OUTPUT_TILES:
+        blocks = {_winograd_channel_block_size(call, weight, tile, target) for call in calls}
+        if 0 in blocks or (
+            groups != {1} and max(_padding_fraction(per_group, b) for b in blocks) > MAX_PADDING_FRACTION
+        ):
+            continue
         cost = sum(estimated_winograd_or_direct_cycles(call, channels, tile, target) for call in calls)
         if cost < MAX_WINOGRAD_TIME_RATIO * direct:
-            size = (tile + FILTER_EXTENT - 1) ** 2 * outputs * channels * 4
+            padded = outputs if groups == {1} else max(-(-per_group // b) * b for b in blocks) * max(groups)
+            size = (tile + FILTER_EXTENT - 1) ** 2 * padded * channels * 4
             yield _WinogradOption(
                 weight, tile, direct - cost, size - (weight.data.nbytes if use_count == len(calls) else 0)
             )
@@ -468,21 +494,35 @@ def _profitable_winograd_options(
 def estimated_winograd_or_direct_cycles(call: Call, channels: int, tile: int, target: Target) -> float:
     """Return the estimated cycles of a 3x3 convolution with Winograd tiles of this size; `tile` 0
     is the direct algorithm.
+
+    channels    input channels of each group
     """
+    a = call.attrs
+    assert isinstance(a, ConvAttrs)
     images, outputs, height, width = tensor_type_of(call).static_shape
-    return convolution_cycles_3x3((images, outputs, height, width), channels, tile, target)
+    return convolution_cycles_3x3((images, outputs, height, width), channels, tile, target, a.groups)
+
+
+def _winograd_channel_block_size(call: Call, weight: Constant, tile: int, target: Target) -> int:
+    """Return the number of output channels in a block of weights that are transformed for Winograd
+    tiles of size `tile`.
+    """
+    a = call.attrs
+    assert isinstance(a, ConvAttrs)
+    tiles = [-(-extent // tile) for extent in tensor_type_of(call).static_shape[2:]]
+    return _output_channel_block_size(call, weight.data.shape[0] // a.groups, tiles, target, channels_last=False)
 
 
 def _is_static_float32_3x3_stride_1_conv2d(call: Call) -> bool:
-    """Return True for a float32 NCHW convolution with one group of 3x3 filters, stride 1 and
-    dilation 1.
+    """Return True for a float32 NCHW convolution with 3x3 filters, stride 1 and dilation 1, whose
+    channels are in one group or in groups of several channels.
     """
     a = call.attrs
     return (
         isinstance(a, Conv2DAttrs)
         and (a.data_layout, a.kernel_layout) == ("NCHW", "OIHW")
         and a.out_layout in ("", "NCHW")
-        and a.groups == 1
+        and (a.groups == 1 or tensor_type_of(call.args[1]).shape[1] != 1)
         and {*a.strides, *a.dilation} == {1}
         and is_static(tensor_type_of(call).shape)
         and 0 not in tensor_type_of(call).shape

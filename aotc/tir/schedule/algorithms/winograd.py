@@ -89,10 +89,10 @@ def divide_tiles_into_strips(winograd: te.Winograd, target: Target) -> TileStrip
 
 
 def convolution_cycles_3x3(
-    shape: tuple[int, int, int, int], channels: int, winograd_tile: int, target: Target
+    shape: tuple[int, int, int, int], channels: int, winograd_tile: int, target: Target, groups: int = 1
 ) -> float:
-    """Return the cycles of a 3x3 convolution from `channels` to (N, O, H, W); `winograd_tile` 0
-    means the direct algorithm.
+    """Return the cycles of a 3x3 convolution from `channels` channels in each of `groups` groups to
+    (N, O, H, W); `winograd_tile` 0 means the direct algorithm.
 
     The cost is the time of the products, of waiting for weights, and of the transforms of each
     channel of each tile.
@@ -108,7 +108,7 @@ def convolution_cycles_3x3(
         macs = taps * tiles * channels * outputs
         forward = cost.forward * winograd_tile**2 + cost.forward_vector * taps / lanes
         backward = cost.backward * winograd_tile**2 + cost.backward_vector * taps / lanes
-        transforms = tiles * (channels * forward + outputs * backward)
+        transforms = tiles * (groups * channels * forward + outputs * backward)
     weights = taps * channels * outputs * 4
     return macs / cost.macs + weights / target.memory_rate * cost.waiting + transforms
 
@@ -323,26 +323,30 @@ class _WinogradBuilder:
     # --- products
 
     def _batched_matrix_product(self) -> ContractionNest:
-        """Return the nest of M[x] = V[x]^T U[x] for each of the alpha^2 elements x of a patch."""
-        count, block, dtype = self.alpha**2, self.w.packed_weight_block_size, self.w.dtype
+        """Return the nest of M[x] = V[x]^T U[x] for each of the alpha^2 elements x of a patch and
+        each group of channels.
+        """
+        count, block, dtype, groups = self.alpha**2, self.w.packed_weight_block_size, self.w.dtype, self.w.groups
+        channels, width = self.channels // groups, self.width // groups
         data = te.placeholder((count, self.layer), dtype, "data")
-        weights = te.placeholder((count, self.width // block, self.channels, block), dtype, "weights")
+        weights = te.placeholder((count, self.width // block, channels, block), dtype, "weights")
         c = te.contraction(
-            (count, self.rows, self.columns, self.width),
-            (self.channels,),
+            (count, groups, self.rows, self.columns, width),
+            (channels,),
             data,
-            lambda x, r, t, o, k: (x, k * self.places + r * self.pitch + t),
+            lambda x, g, r, t, o, k: (x, (g * channels + k) * self.places + r * self.pitch + t),
             weights,
-            lambda x, r, t, o, k: (x, o // block, k, o % block),
+            lambda x, g, r, t, o, k: (x, g * (width // block) + o // block, k, o % block),
             dtype=dtype,
             name="product",
-            lane=3,
+            lane=4,
             block=block,
         )
 
         def store_product_element(indices: tuple[Expr, ...], value: Expr) -> Stmt:
-            layer, *place = indices
-            return Store(self.product, layer * self.step + te.flat_index(c.shape[1:], place), value)
+            layer, group, row, column, output = indices
+            place = te.flat_index((self.rows, self.columns, self.width), (row, column, group * width + output))
+            return Store(self.product, layer * self.step + place, value)
 
         return build_contraction_nest(c, self.data, self.b, store_product_element, self.target)
 
@@ -352,26 +356,36 @@ class _WinogradBuilder:
         """Return the Winograd output transform A^T M A, a vector of channels at a time, followed by
         the stores of the elements.
         """
-        row, part, group = Var("row"), Var("part"), Var("group")
+        row, part, vector = Var("row"), Var("part"), Var("group")
         body = Block(
             (
-                self._winograd_output_transform_to_stack(row, part, group),
-                self._finish_and_store_output_tiles(row, part, group),
+                self._winograd_output_transform_to_stack(row, part, vector),
+                self._finish_and_store_output_tiles(row, part, vector),
             )
         )
-        groups = -(-self.w.shape[1] // self.lanes)
+        vectors = self.w.groups * self._output_vectors_per_group
         parts = -(-self.columns // self.chunk)
-        return loop_nest([(row, self.rows), (part, parts), (group, groups)], body, "independent")
+        return loop_nest([(row, self.rows), (part, parts), (vector, vectors)], body, "independent")
 
-    def _winograd_output_transform_to_stack(self, row: Var, row_part: Var, channel_group: Var) -> Stmt:
+    @property
+    def _output_vectors_per_group(self) -> int:
+        """Number of vectors of output channels in each group of channels."""
+        return -(-self.w.shape[1] // self.w.groups // self.lanes)
+
+    def _winograd_output_transform_to_stack(self, row: Var, row_part: Var, channel_vector: Var) -> Stmt:
         """Return the output transform A^T M A of some tiles of a row and a vector of output
         channels, stored on the stack.
         """
         m, tile, out = self.w.tile, Var("t"), _TransformEmitter(self.lanes, [])
         place = row * self.columns + row_part * self.chunk + tile
+        group, vector = (
+            channel_vector // self._output_vectors_per_group,
+            channel_vector % self._output_vectors_per_group,
+        )
+        first_channel = group * (self.width // self.w.groups) + vector * self.lanes
 
         def load_product_element(i: int, j: int) -> Expr:
-            at = place * self.width + channel_group * self.lanes
+            at = place * self.width + first_channel
             return Load(self.product, at + (i * self.alpha + j) * self.step, self.lanes)
 
         for i, j, value in out.elements_of_two_sided_matrix_transform("p", self.at, load_product_element):
@@ -386,7 +400,7 @@ class _WinogradBuilder:
             return as_expr(self.chunk)
         return minimum(self.chunk, self.columns - row_part * self.chunk)
 
-    def _finish_and_store_output_tiles(self, row: Var, row_part: Var, channel_group: Var) -> Stmt:
+    def _finish_and_store_output_tiles(self, row: Var, row_part: Var, channel_vector: Var) -> Stmt:
         """Return loops that apply the epilogue to the tiles after the output transform, and store
         the elements that are in the output.
         """
@@ -395,10 +409,16 @@ class _WinogradBuilder:
         top, chunk = (self.strip * self.rows + row) * m, self.chunk * m
         left = self.side * (self.columns * m) + row_part * chunk
         value = Load(self.tile, (i * chunk + x) * self.lanes + lane)
-        body = self.store((self.image, channel_group * self.lanes + lane, top + i, left + x), value)
+        outputs //= self.w.groups
+        group, vector = (
+            channel_vector // self._output_vectors_per_group,
+            channel_vector % self._output_vectors_per_group,
+        )
+        first_channel = group * outputs + vector * self.lanes
+        body = self.store((self.image, first_channel + lane, top + i, left + x), value)
         body = forall(x, minimum(self._winograd_tile_columns_in_row_part(row_part) * m, width - left), body)
         body = forall(i, minimum(m, height - top), body)
-        return forall(lane, minimum(self.lanes, outputs - channel_group * self.lanes), body)
+        return forall(lane, minimum(self.lanes, outputs - vector * self.lanes), body)
 
 
 def _round_up_to_odd_cache_line_count(elements: int, cache_line_elements: int) -> int:

@@ -16,23 +16,6 @@ typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__,
 typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
 typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 
-static inline aotc_float32x4 aotc_splat_f32x4(float x) {
-  const aotc_float32x4 v = {x, x, x, x};
-  return v;
-}
-
-static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, aotc_float32x4 c) {
-#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
-  return (aotc_float32x4)__builtin_elementwise_fma(a, b, c);
-#elif AOTC_HAS(__builtin_aarch64_fmav4sf)
-  return (aotc_float32x4)__builtin_aarch64_fmav4sf(a, b, c);
-#else
-  aotc_float32x4 y = a;
-  for (int i = 0; i < 4; ++i) y[i] = fmaf(a[i], b[i], c[i]);
-  return y;
-#endif
-}
-
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
 __attribute__((__noinline__, __unused__)) static void aotc_transpose_f32x4(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
   const aotc_float32x4 r0 = *(const aotc_float32x4u *)(from + 0 * from_step);
@@ -62,6 +45,23 @@ __attribute__((__unused__)) static void aotc_transpose_f32x4(float *to, ptrdiff_
 }
 #endif
 
+static inline aotc_float32x4 aotc_splat_f32x4(float x) {
+  const aotc_float32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, aotc_float32x4 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return (aotc_float32x4)__builtin_elementwise_fma(a, b, c);
+#elif AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return (aotc_float32x4)__builtin_aarch64_fmav4sf(a, b, c);
+#else
+  aotc_float32x4 y = a;
+  for (int i = 0; i < 4; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
+}
+
 void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT batch_matmul, float *AOTC_RESTRICT rows);
 
 #ifdef __cplusplus
@@ -75,9 +75,9 @@ void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT 
     *(aotc_float32x4u *)(rows + i) = (aotc_float32x4){0};
   }
   for (ptrdiff_t i0 = 0; i0 < 2; ++i0) {
-    for (ptrdiff_t s = 0; s < 16; ++s) {
-      for (ptrdiff_t s_1 = 0; s_1 < 8; s_1 += 4) {
-        *(aotc_float32x4u *)(rows + (s * 8 + s_1)) = (aotc_float32x4){p0[i0 * 128 + s + s_1 * 16], p0[i0 * 128 + s + s_1 * 16 + 16], p0[i0 * 128 + s + s_1 * 16 + 32], p0[i0 * 128 + s + s_1 * 16 + 48]};
+    for (ptrdiff_t s = 0; s < 4; ++s) {
+      for (ptrdiff_t s_1 = 0; s_1 < 2; ++s_1) {
+        aotc_transpose_f32x4(rows + (s * 32 + s_1 * 4), 8, p0 + (i0 * 128 + s * 4 + s_1 * 64), 16);
       }
     }
     aotc_float32x4 acc0_0 = (aotc_float32x4){0};

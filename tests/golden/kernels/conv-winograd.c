@@ -365,7 +365,7 @@ void net_contrib_conv2d_winograd_without_weight_trans(const float *AOTC_RESTRICT
       *(aotc_float32x8u *)(data + (c * 8 + 9520)) = t_71;
     }
     for (ptrdiff_t i0 = 0; i0 < 36; ++i0) {
-      for (ptrdiff_t i3 = 0; i3 < 2; ++i3) {
+      for (ptrdiff_t i4 = 0; i4 < 2; ++i4) {
         aotc_float32x8 acc0_0 = (aotc_float32x8){0};
         aotc_float32x8 acc1_0 = (aotc_float32x8){0};
         aotc_float32x8 acc0_1 = (aotc_float32x8){0};
@@ -375,8 +375,8 @@ void net_contrib_conv2d_winograd_without_weight_trans(const float *AOTC_RESTRICT
         aotc_float32x8 acc0_3 = (aotc_float32x8){0};
         aotc_float32x8 acc1_3 = (aotc_float32x8){0};
         for (ptrdiff_t k0 = 0; k0 < 32; ++k0) {
-          aotc_float32x8 x = *(const aotc_float32x8u *)(p1 + (i0 * 1024 + i3 * 512 + k0 * 16));
-          aotc_float32x8 x_1 = *(const aotc_float32x8u *)(p1 + (i0 * 1024 + i3 * 512 + k0 * 16 + 8));
+          aotc_float32x8 x = *(const aotc_float32x8u *)(p1 + (i0 * 1024 + i4 * 512 + k0 * 16));
+          aotc_float32x8 x_1 = *(const aotc_float32x8u *)(p1 + (i0 * 1024 + i4 * 512 + k0 * 16 + 8));
           aotc_float32x8 y = aotc_splat_f32x8(data[i0 * 272 + k0 * 8]);
           acc0_0 = aotc_fma_f32x8(x, y, acc0_0);
           acc1_0 = aotc_fma_f32x8(x_1, y, acc1_0);
@@ -390,14 +390,14 @@ void net_contrib_conv2d_winograd_without_weight_trans(const float *AOTC_RESTRICT
           acc0_3 = aotc_fma_f32x8(x, y_3, acc0_3);
           acc1_3 = aotc_fma_f32x8(x_1, y_3, acc1_3);
         }
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16)) = acc0_0;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 8)) = acc1_0;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 32)) = acc0_1;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 40)) = acc1_1;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 64)) = acc0_2;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 72)) = acc1_2;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 96)) = acc0_3;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 104)) = acc1_3;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16)) = acc0_0;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 8)) = acc1_0;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 32)) = acc0_1;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 40)) = acc1_1;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 64)) = acc0_2;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 72)) = acc1_2;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 96)) = acc0_3;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 104)) = acc1_3;
         aotc_float32x8 acc0_0_1 = (aotc_float32x8){0};
         aotc_float32x8 acc1_0_1 = (aotc_float32x8){0};
         aotc_float32x8 acc0_1_1 = (aotc_float32x8){0};
@@ -405,8 +405,8 @@ void net_contrib_conv2d_winograd_without_weight_trans(const float *AOTC_RESTRICT
         aotc_float32x8 acc0_2_1 = (aotc_float32x8){0};
         aotc_float32x8 acc1_2_1 = (aotc_float32x8){0};
         for (ptrdiff_t k0 = 0; k0 < 32; ++k0) {
-          aotc_float32x8 x_2 = *(const aotc_float32x8u *)(p1 + (i0 * 1024 + i3 * 512 + k0 * 16));
-          aotc_float32x8 x_3 = *(const aotc_float32x8u *)(p1 + (i0 * 1024 + i3 * 512 + k0 * 16 + 8));
+          aotc_float32x8 x_2 = *(const aotc_float32x8u *)(p1 + (i0 * 1024 + i4 * 512 + k0 * 16));
+          aotc_float32x8 x_3 = *(const aotc_float32x8u *)(p1 + (i0 * 1024 + i4 * 512 + k0 * 16 + 8));
           aotc_float32x8 y_4 = aotc_splat_f32x8(data[i0 * 272 + k0 * 8 + 4]);
           acc0_0_1 = aotc_fma_f32x8(x_2, y_4, acc0_0_1);
           acc1_0_1 = aotc_fma_f32x8(x_3, y_4, acc1_0_1);
@@ -417,12 +417,12 @@ void net_contrib_conv2d_winograd_without_weight_trans(const float *AOTC_RESTRICT
           acc0_2_1 = aotc_fma_f32x8(x_2, y_6, acc0_2_1);
           acc1_2_1 = aotc_fma_f32x8(x_3, y_6, acc1_2_1);
         }
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 128)) = acc0_0_1;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 136)) = acc1_0_1;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 160)) = acc0_1_1;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 168)) = acc1_1_1;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 192)) = acc0_2_1;
-        *(aotc_float32x8u *)(product + (i0 * 240 + i3 * 16 + 200)) = acc1_2_1;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 128)) = acc0_0_1;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 136)) = acc1_0_1;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 160)) = acc0_1_1;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 168)) = acc1_1_1;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 192)) = acc0_2_1;
+        *(aotc_float32x8u *)(product + (i0 * 240 + i4 * 16 + 200)) = acc1_2_1;
       }
     }
     for (ptrdiff_t group = aotc_index_max_i64(lo - strip * 4, 0); group < aotc_index_min_i64(hi - strip * 4, 4); ++group) {

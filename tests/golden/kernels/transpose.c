@@ -14,6 +14,58 @@ extern "C" {
 typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+__attribute__((__noinline__, __unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
+  const aotc_float32x8 r0 = *(const aotc_float32x8u *)(from + 0 * from_step);
+  const aotc_float32x8 r1 = *(const aotc_float32x8u *)(from + 1 * from_step);
+  const aotc_float32x8 r2 = *(const aotc_float32x8u *)(from + 2 * from_step);
+  const aotc_float32x8 r3 = *(const aotc_float32x8u *)(from + 3 * from_step);
+  const aotc_float32x8 r4 = *(const aotc_float32x8u *)(from + 4 * from_step);
+  const aotc_float32x8 r5 = *(const aotc_float32x8u *)(from + 5 * from_step);
+  const aotc_float32x8 r6 = *(const aotc_float32x8u *)(from + 6 * from_step);
+  const aotc_float32x8 r7 = *(const aotc_float32x8u *)(from + 7 * from_step);
+  const aotc_float32x8 r0_4 = __builtin_shufflevector(r0, r4, 0, 1, 2, 3, 8, 9, 10, 11);
+  const aotc_float32x8 r4_4 = __builtin_shufflevector(r0, r4, 4, 5, 6, 7, 12, 13, 14, 15);
+  const aotc_float32x8 r1_4 = __builtin_shufflevector(r1, r5, 0, 1, 2, 3, 8, 9, 10, 11);
+  const aotc_float32x8 r5_4 = __builtin_shufflevector(r1, r5, 4, 5, 6, 7, 12, 13, 14, 15);
+  const aotc_float32x8 r2_4 = __builtin_shufflevector(r2, r6, 0, 1, 2, 3, 8, 9, 10, 11);
+  const aotc_float32x8 r6_4 = __builtin_shufflevector(r2, r6, 4, 5, 6, 7, 12, 13, 14, 15);
+  const aotc_float32x8 r3_4 = __builtin_shufflevector(r3, r7, 0, 1, 2, 3, 8, 9, 10, 11);
+  const aotc_float32x8 r7_4 = __builtin_shufflevector(r3, r7, 4, 5, 6, 7, 12, 13, 14, 15);
+  const aotc_float32x8 r0_2 = __builtin_shufflevector(r0_4, r2_4, 0, 1, 8, 9, 4, 5, 12, 13);
+  const aotc_float32x8 r2_2 = __builtin_shufflevector(r0_4, r2_4, 2, 3, 10, 11, 6, 7, 14, 15);
+  const aotc_float32x8 r1_2 = __builtin_shufflevector(r1_4, r3_4, 0, 1, 8, 9, 4, 5, 12, 13);
+  const aotc_float32x8 r3_2 = __builtin_shufflevector(r1_4, r3_4, 2, 3, 10, 11, 6, 7, 14, 15);
+  const aotc_float32x8 r4_2 = __builtin_shufflevector(r4_4, r6_4, 0, 1, 8, 9, 4, 5, 12, 13);
+  const aotc_float32x8 r6_2 = __builtin_shufflevector(r4_4, r6_4, 2, 3, 10, 11, 6, 7, 14, 15);
+  const aotc_float32x8 r5_2 = __builtin_shufflevector(r5_4, r7_4, 0, 1, 8, 9, 4, 5, 12, 13);
+  const aotc_float32x8 r7_2 = __builtin_shufflevector(r5_4, r7_4, 2, 3, 10, 11, 6, 7, 14, 15);
+  const aotc_float32x8 r0_1 = __builtin_shufflevector(r0_2, r1_2, 0, 8, 2, 10, 4, 12, 6, 14);
+  const aotc_float32x8 r1_1 = __builtin_shufflevector(r0_2, r1_2, 1, 9, 3, 11, 5, 13, 7, 15);
+  const aotc_float32x8 r2_1 = __builtin_shufflevector(r2_2, r3_2, 0, 8, 2, 10, 4, 12, 6, 14);
+  const aotc_float32x8 r3_1 = __builtin_shufflevector(r2_2, r3_2, 1, 9, 3, 11, 5, 13, 7, 15);
+  const aotc_float32x8 r4_1 = __builtin_shufflevector(r4_2, r5_2, 0, 8, 2, 10, 4, 12, 6, 14);
+  const aotc_float32x8 r5_1 = __builtin_shufflevector(r4_2, r5_2, 1, 9, 3, 11, 5, 13, 7, 15);
+  const aotc_float32x8 r6_1 = __builtin_shufflevector(r6_2, r7_2, 0, 8, 2, 10, 4, 12, 6, 14);
+  const aotc_float32x8 r7_1 = __builtin_shufflevector(r6_2, r7_2, 1, 9, 3, 11, 5, 13, 7, 15);
+  *(aotc_float32x8u *)(to + 0 * to_step) = r0_1;
+  *(aotc_float32x8u *)(to + 1 * to_step) = r1_1;
+  *(aotc_float32x8u *)(to + 2 * to_step) = r2_1;
+  *(aotc_float32x8u *)(to + 3 * to_step) = r3_1;
+  *(aotc_float32x8u *)(to + 4 * to_step) = r4_1;
+  *(aotc_float32x8u *)(to + 5 * to_step) = r5_1;
+  *(aotc_float32x8u *)(to + 6 * to_step) = r6_1;
+  *(aotc_float32x8u *)(to + 7 * to_step) = r7_1;
+}
+#else
+__attribute__((__unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
+  for (int i = 0; i < 8; ++i) {
+    for (int j = 0; j < 8; ++j) {
+      to[i * to_step + j] = from[j * from_step + i];
+    }
+  }
+}
+#endif
 
 void net_transpose(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT transpose);
 
@@ -22,9 +74,9 @@ void net_transpose(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT transpose
 #endif
 
 void net_transpose(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT transpose) {
-  for (ptrdiff_t i0 = 0; i0 < 40; ++i0) {
-    for (ptrdiff_t i1 = 0; i1 < 24; i1 += 8) {
-      *(aotc_float32x8u *)(transpose + (i0 * 24 + i1)) = (aotc_float32x8){p0[i1 * 40 + i0], p0[i1 * 40 + i0 + 40], p0[i1 * 40 + i0 + 80], p0[i1 * 40 + i0 + 120], p0[i1 * 40 + i0 + 160], p0[i1 * 40 + i0 + 200], p0[i1 * 40 + i0 + 240], p0[i1 * 40 + i0 + 280]};
+  for (ptrdiff_t i0 = 0; i0 < 5; ++i0) {
+    for (ptrdiff_t i1 = 0; i1 < 3; ++i1) {
+      aotc_transpose_f32x8(transpose + (i0 * 192 + i1 * 8), 24, p0 + (i1 * 320 + i0 * 8), 40);
     }
   }
 }

@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import (
+    AotcError,
     Attrs,
     AxisMap,
+    Dim,
     OpPattern,
     PrecisionTreatment,
     QuantizationTreatment,
@@ -135,16 +137,20 @@ def _compute_winograd_weights(a: ConvWinogradWeightTransformAttrs, weight: Tenso
 # --- convolution
 
 
+def _input_channels_per_group(a: Conv2DWinogradAttrs, input_channels: Dim) -> int:
+    """Return the input channels of each group; raise AotcError unless the number of groups divides
+    the channels.
+    """
+    if not isinstance(input_channels, int) or a.groups <= 0 or input_channels % a.groups or a.channels % a.groups:
+        text = f"{input_channels} input and {a.channels} output channels are not divisible into {a.groups} groups"
+        raise AotcError("conv.groups", text)
+    return input_channels // a.groups
+
+
 def _infer_winograd_conv_type(a: Conv2DWinogradAttrs, types: Types) -> Type:
     data, weight = require_tensor_of_rank("conv.data-rank", types[0], 4), require_tensor_type(types[1], "weight")
     alpha = _checked_transformed_tile_size(a.tile_size, data, weight)
-    inputs = data.shape[1]
-    require(
-        "conv.groups",
-        a.groups > 0 and isinstance(inputs, int) and inputs % a.groups == 0 and a.channels % a.groups == 0,
-        f"groups is {a.groups}, which does not divide {inputs} input and {a.channels} output channels",
-    )
-    inputs //= a.groups
+    inputs = _input_channels_per_group(a, data.shape[1])
     fits = weight.rank == 5 and weight.shape[:2] == (alpha, alpha) and weight.shape[3] == inputs
     expected_shape = f"({alpha}, {alpha}, O / block, {inputs}, block)"
     require("winograd.weight", fits, lambda: f"weight must have shape {expected_shape}, got {shape_text(weight.shape)}")

@@ -73,7 +73,7 @@ def _spatial_axes_of_convolution(node: Call) -> Iterator[tuple[int, _Convolution
     kernel, and its geometry.
     """
     a: Any = node.attrs
-    data, kernel, result = ([int(e) for e in tensor_type_of(t).shape] for t in (*node.args, node))
+    data, kernel, result = (tensor_type_of(t).static_shape for t in (*node.args, node))
     n, out_layout = len(data) - 2, a.out_layout or a.data_layout
     per_axis = (repeat_for_each_axis(values, n) for values in (a.strides, a.dilation))
     axes = zip(DATA_LAYOUT_BY_RANK[n][2:], pad_pairs_of_axes(a.padding, n), *per_axis, strict=True)

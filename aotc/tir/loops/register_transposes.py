@@ -66,8 +66,9 @@ def _square_and_remainder_loops(outer: For, inner: For, square: Intrinsic, exten
 def _is_copy_of_wide_element(store: Store) -> bool:
     """Return True if a store copies one element, between different buffers, without a conversion."""
     load, dtype = store.value, store.buffer.dtype
-    is_load = isinstance(load, Load) and load.lanes == 1 and not store.asynchronous
-    return is_load and load.dtype == dtype and load.buffer is not store.buffer and dtype.itemsize >= MIN_ELEMENT_BYTES
+    if not isinstance(load, Load) or load.lanes > 1 or store.asynchronous or load.buffer is store.buffer:
+        return False
+    return load.dtype == dtype and dtype.itemsize >= MIN_ELEMENT_BYTES
 
 
 def _constant_extent(loop: For) -> int:

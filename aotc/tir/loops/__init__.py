@@ -13,7 +13,8 @@ the results bit for bit.
 common memory; `loop_nest_rewrites` merges, splits and unrolls loops; `statement_vectorization`
 finds the vector form of a loop body and `loop_vectorization` applies it;
 `pack_outer_iterations_to_vector` merges loops shorter than a vector into longer loops;
-`register_promotion` holds vectors of scratch memory in registers; `unvectorized_loop_report` lists
-the loops without vectors, with the reasons; `gpu_vector_access_predicate` finds the accesses that a
-GPU can make with one wide instruction.
+`register_transposes` transposes square blocks in vector registers; `register_promotion` holds
+vectors of scratch memory in registers; `unvectorized_loop_report` lists the loops without vectors,
+with the reasons; `gpu_vector_access_predicate` finds the accesses that a GPU can make with one wide
+instruction.
 """

@@ -346,11 +346,11 @@ class _Pack(GraphMutator):
         if groups == 1 or added == 0:
             return weight
         key = (weight, f"{groups} groups of {block}")
-        if key not in self.known:
+        if key not in self.packed_constant_cache:
             by_group = weight.data.reshape(groups, channels // groups, *filter_shape)
             padding = ((0, 0), (0, added), *((0, 0) for _ in filter_shape))
-            self.known[key] = Constant(np.pad(by_group, padding).reshape(-1, *filter_shape))
-        padded = self.known[key]
+            self.packed_constant_cache[key] = Constant(np.pad(by_group, padding).reshape(-1, *filter_shape))
+        padded = self.packed_constant_cache[key]
         assert isinstance(padded, Constant)
         return padded
 

@@ -212,8 +212,8 @@ def max_difference_in_standard_deviations(actual: Array, expected: Array, dtype:
 def run_case_and_yield_outputs(
     case: PreparedCase, samples: slice = slice(None), run_count: int = 1
 ) -> Iterator[list[Array]]:
-    """Yield the bytes of all outputs for each run; outputs of samples that are not run have
-    undefined contents.
+    """Load a prepared case onto the GPU, run it `run_count` times, and yield after each run one
+    byte array per output.  Outputs of tests outside of the slice `samples` are undefined.
     """
     opened, inputs = LoadedCase(case, samples), case.stored_or_generated_input_bytes()
     for _ in range(run_count):

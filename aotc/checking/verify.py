@@ -49,7 +49,7 @@ from aotc.driver.compile import CompileOptions, show_compile_options_in_signatur
 from aotc.driver.cuda_emulation import is_gpu_emulated
 from aotc.driver.import_model import (
     cut_model_at_tensors,
-    is_exported_program,
+    is_exported_program_or_pt2_path,
     is_relay_text_path,
     is_tflite_path,
     load_exported_program,
@@ -144,7 +144,7 @@ def make_reference_for_model(
         return make_relay_reference(infer_module(model), output_names, max_bytes)
     if isinstance(model, TfliteFile):
         return make_tflite_reference(model, output_names)
-    if is_exported_program(model):
+    if is_exported_program_or_pt2_path(model):
         # torch is an optional dependency
         from aotc.checking.reference_torch import make_torch_reference
 
@@ -166,7 +166,7 @@ def load_model_of_any_format(model: str | Path | Model, rounding: str = "tflm") 
         return read_relay_text(model)
     if isinstance(model, (str, Path)) and is_tflite_path(model):
         return TfliteFile(Path(model), rounding)
-    return load_exported_program(model) if is_exported_program(model) else load_model(model)
+    return load_exported_program(model) if is_exported_program_or_pt2_path(model) else load_model(model)
 
 
 def _options_with_installed_tflite_rounding(model: str | Path | Model, options: Mapping[str, Any]) -> CompileOptions:

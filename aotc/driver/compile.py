@@ -26,7 +26,7 @@ from aotc.driver.import_model import (
     Cut,
     bind_params_as_constants,
     import_model_of_any_format,
-    is_exported_program,
+    is_exported_program_or_pt2_path,
     is_tflite_path,
 )
 from aotc.driver.memory_budgets import Budgets
@@ -275,7 +275,9 @@ class CompileOptions(CompileOptionFields):
 
     def import_as_graph_module(self, model: Model) -> IRModule:
         """Convert a model in any supported form to a graph module whose parameters are constants."""
-        if not (isinstance(model, (str, Path, IRModule)) or is_exported_program(model) or _is_onnx_model(model)):
+        if not (
+            isinstance(model, (str, Path, IRModule)) or is_exported_program_or_pt2_path(model) or _is_onnx_model(model)
+        ):
             kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
             hint = "torch.export.export(module, example_inputs) exports a module of PyTorch"
             is_module = hasattr(model, "forward")

@@ -35,7 +35,7 @@ def import_pytorch_front_end() -> Any:
     return _import_front_end("pytorch", "torch", "PyTorch models need torch", "torch")
 
 
-def is_exported_program(model: object) -> bool:
+def is_exported_program_or_pt2_path(model: object) -> bool:
     """Return True if `model` is a torch.export.ExportedProgram or the path of a .pt2 file."""
     if isinstance(model, (str, Path)):
         return Path(model).suffix == ".pt2"
@@ -108,7 +108,7 @@ def cut_model_at_tensors(model: Any, cut: Cut) -> Any:
     """
     if not cut or is_tflite_path(model):
         return model
-    if isinstance(model, IRModule) or is_relay_text_path(model) or is_exported_program(model):
+    if isinstance(model, IRModule) or is_relay_text_path(model) or is_exported_program_or_pt2_path(model):
         hint = "give a model whose outputs are the tensors you want: in PyTorch, export a module that returns them"
         raise AotcError("cut", "only ONNX and TFLite models can be cut at tensors", hint=hint)
     return cut_model(load_model(model), cut.before, cut.after)
@@ -145,7 +145,7 @@ def import_model_of_any_format(
             hint = "leave " + option_text("input_shapes") + " and " + option_text("dims") + " out"
             raise AotcError("pin-module", text, hint=hint)
         return model if isinstance(model, IRModule) else read_relay_text(model)
-    if is_exported_program(model):
+    if is_exported_program_or_pt2_path(model):
         if shapes:
             text = "an exported program states the shapes of its inputs itself, up to dynamic dimensions"
             hint = "leave " + option_text("input_shapes") + " out; " + option_text("dims") + " pins dynamic dimensions"

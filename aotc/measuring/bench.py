@@ -44,7 +44,7 @@ from aotc.driver.compile import CompileOptions, show_compile_options_in_signatur
 from aotc.driver.import_model import (
     Cut,
     cut_model_at_tensors,
-    is_exported_program,
+    is_exported_program_or_pt2_path,
     is_relay_text_path,
     is_tflite_path,
     require_tflite_model_is_not_cut,
@@ -165,7 +165,7 @@ def _prepare_model_and_inputs(
     types, arrays = session_input_types(session), read_or_draw_session_inputs(session, inputs, ranges)
     with temporary_folder("aotc-bench-") as scratch:
         path = model
-        if not (is_exported_program(model) or is_tflite_path(model)):
+        if not (is_exported_program_or_pt2_path(model) or is_tflite_path(model)):
             proto = cut_model_at_tensors(load_model(model), cut)
             pinned = pin_static_input_shapes(proto, types)
             if cut or pinned.graph.input != proto.graph.input:

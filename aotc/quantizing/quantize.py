@@ -15,7 +15,12 @@ import onnx
 from aotc.checking.input_generation import Arrays, dequantize_tensors, input_types, quantize_real_inputs
 from aotc.checking.verify import pin_static_input_shapes
 from aotc.driver.compile import CompileOptions, c_name_of_model, show_compile_options_in_signature
-from aotc.driver.import_model import cut_model_at_tensors, is_exported_program, is_relay_text_path, is_tflite_path
+from aotc.driver.import_model import (
+    cut_model_at_tensors,
+    is_exported_program_or_pt2_path,
+    is_relay_text_path,
+    is_tflite_path,
+)
 from aotc.driver.memory_budgets import FOOTPRINT_KEYS_BY_BUDGET
 from aotc.driver.pipeline import CompiledModel, bare_metal_footprint_or_none
 from aotc.driver.temporary_folders import open_output_file
@@ -121,7 +126,7 @@ def _excluded_node_names_as_tuple(exclude: Sequence[str]) -> tuple[str, ...]:
 
 
 def _require_onnx_model_and_output(model: object, output: str | Path | None) -> None:
-    predicates = (is_relay_text_path, is_exported_program, is_tflite_path)
+    predicates = (is_relay_text_path, is_exported_program_or_pt2_path, is_tflite_path)
     if isinstance(model, IRModule) or any(is_other(model) for is_other in predicates):
         text = "only ONNX models are quantized"
         raise AotcError("quantize", text, hint="export the model to ONNX, or quantize it in its own framework")

@@ -209,4 +209,4 @@ from aotc.tir.threads.thread_costs import ThreadCostModel as ThreadCostModel
 from aotc.tir.winograd_matrices import FILTER_EXTENT as FILTER_EXTENT
 from aotc.tir.winograd_matrices import SUPPORTED_OUTPUT_TILES as SUPPORTED_OUTPUT_TILES
 from aotc.tir.winograd_matrices import Matrix as Matrix
-from aotc.tir.winograd_matrices import winograd_transform_matrices as winograd_transform_matrices
+from aotc.tir.winograd_matrices import winograd_matrices_at_g_bt as winograd_matrices_at_g_bt

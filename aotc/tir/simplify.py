@@ -272,7 +272,7 @@ def _provably_fits_int64(form: LinearForm, ranges: _SimplifierScope) -> bool:
 
 
 def _bounds_of_difference(a: LinearForm, b: LinearForm, ranges: _SimplifierScope) -> Interval:
-    """Return the smallest and largest value of a - b without overflow; infinite if a sum may
+    """Return the smallest and largest value of a - b without overflow; infinite if a or b may
     overflow.
     """
     exact = _provably_fits_int64(a, ranges) and _provably_fits_int64(b, ranges)

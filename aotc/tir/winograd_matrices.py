@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transformation matrices of Winograd's minimal filtering F(m x m, 3 x 3).
 
-at, g, bt = winograd_transform_matrices(4)  # (4, 6), (6, 3), (6, 6)
+at, g, bt = winograd_matrices_at_g_bt(4)  # (4, 6), (6, 3), (6, 6)
 y = at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T     # 4x4 outputs from 6x6 inputs and 3x3 weights
 
 They are built by Toom-Cook interpolation (Lavin and Gray 2015, "Fast algorithms for convolutional
@@ -46,7 +46,7 @@ def _polynomial_from_roots(roots: tuple[float, ...]) -> list[float]:
 
 
 @cache
-def winograd_transform_matrices(output_tile: int) -> tuple[Matrix, Matrix, Matrix]:
+def winograd_matrices_at_g_bt(output_tile: int) -> tuple[Matrix, Matrix, Matrix]:
     """A^T (m, m+2), G (m+2, 3) and B^T (m+2, m+2) of F(m, 3), m one of TILES, in double precision."""
     points = _INTERPOLATION_POINTS[output_tile]
     last = len(points)

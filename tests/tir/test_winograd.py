@@ -17,14 +17,14 @@ from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule import schedule
 from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3, divide_tiles_into_strips
 from aotc.tir.target import TARGETS, Target, get_target
-from aotc.tir.winograd_matrices import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, winograd_transform_matrices
+from aotc.tir.winograd_matrices import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, winograd_matrices_at_g_bt
 
 V4 = get_target("x86-64-v4")
 
 
 @pytest.mark.parametrize("tile", SUPPORTED_OUTPUT_TILES)
 def test_matrices_filter_exactly(tile: int) -> None:
-    at, g, bt = winograd_transform_matrices(tile)
+    at, g, bt = winograd_matrices_at_g_bt(tile)
     rng = np.random.default_rng(0)
     d, w = rng.standard_normal((tile + 2, tile + 2)), rng.standard_normal((FILTER_EXTENT, FILTER_EXTENT))
     expected = [[(d[i : i + FILTER_EXTENT, j : j + FILTER_EXTENT] * w).sum() for j in range(tile)] for i in range(tile)]
@@ -66,7 +66,7 @@ def check(
     rng = np.random.default_rng(1)
     x = rng.standard_normal((batch, groups * channels, *size)).astype(np.float32)
     w = rng.standard_normal((outputs, channels, FILTER_EXTENT, FILTER_EXTENT)).astype(np.float32)
-    g = winograd_transform_matrices(tile)[1]
+    g = winograd_matrices_at_g_bt(tile)[1]
     u = np.zeros((alpha * alpha, channels, groups, blocks * block // groups))
     transformed = np.einsum("ai,ocij,bj->abco", g, w, g)
     u[..., :per_group] = transformed.reshape(alpha * alpha, channels, groups, per_group)

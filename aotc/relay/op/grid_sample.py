@@ -167,7 +167,11 @@ def _sample_coordinate_along_axis(
 def _interpolate_at_position(
     a: GridSampleAttrs, image: Any, channel: Any, coordinates: Sequence[Any], data: Any
 ) -> Any:
-    """Return the interpolated value at a position, for scalars or arrays."""
+    """Return the value of a channel of an image at `coordinates` between its elements: the weighted
+    sum of neighboring elements by the operator's method.
+
+    Takes scalar expressions of a tensor program, or numpy arrays.
+    """
     space = data.shape[2:]
     taps = [_taps_and_weights_along_axis(a, x, extent) for x, extent in zip(coordinates, space, strict=True)]
     return reduce(

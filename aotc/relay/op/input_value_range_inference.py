@@ -98,8 +98,8 @@ def _operands_with_required_domains(node: Expr, result_domain: ValueDomain) -> I
 def _argument_or_fields_with_domains(
     argument: Expr, required: ValueDomain | tuple[ValueDomain, ...]
 ) -> Iterator[tuple[Expr, ValueDomain]]:
-    """Yield an argument with its required domain, or the fields of a tuple argument with their
-    domains.
+    """Yield an argument with the domain of values (interval, integers only, ...) required of its
+    elements, or the fields of a tuple argument, each with its own domain.
     """
     if isinstance(required, ValueDomain):
         yield argument, required

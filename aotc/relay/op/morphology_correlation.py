@@ -146,7 +146,7 @@ class Dilation2DAttrs(Attrs):
     out_dtype: str = ""
 
 
-def _dilation2d_axis_positions(attrs: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _dilation2d_data_and_kernel_axes(attrs: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return canonical_axis_positions(attrs.data_layout, "NCHW"), canonical_axis_positions(attrs.kernel_layout, "IHW")
 
 
@@ -155,7 +155,7 @@ def _infer_dilation2d_type(attrs: Any, types: Types) -> Type:
     require_same_dtype(data, weight)
     ranks = data.rank == 4 and weight.rank == 3
     require("dilation2d.rank", ranks, lambda: f"data must have rank 4 and the weight 3, got {data} and {weight}")
-    where, inner = _dilation2d_axis_positions(attrs)
+    where, inner = _dilation2d_data_and_kernel_axes(attrs)
     batch, channels, *space = layout_to_canonical_order(data.shape, where)
     weight_channels, *taps = layout_to_canonical_order(weight.shape, inner)
     fits = is_static(taps) and may_be_equal_dims(channels, weight_channels)
@@ -168,7 +168,7 @@ def _infer_dilation2d_type(attrs: Any, types: Types) -> Type:
 
 
 def _dilation2d_tap_value(attrs: Any, loop_indices: Index, data: Any, weight: Any) -> Any:
-    where, inner = _dilation2d_axis_positions(attrs)
+    where, inner = _dilation2d_data_and_kernel_axes(attrs)
     image, channel, *out = layout_to_canonical_order(loop_indices[:4], where)
     pads = pad_pairs_of_axes(attrs.padding, 2)
     rows = zip(out, loop_indices[4:], attrs.strides, attrs.dilations, pads, strict=True)
@@ -178,7 +178,7 @@ def _dilation2d_tap_value(attrs: Any, loop_indices: Index, data: Any, weight: An
 
 
 def _dilation2d_window_size(attrs: Any, _: Any, weight: Any) -> tuple[int, ...]:
-    return layout_to_canonical_order(weight.shape, _dilation2d_axis_positions(attrs)[1])[1:]
+    return layout_to_canonical_order(weight.shape, _dilation2d_data_and_kernel_axes(attrs)[1])[1:]
 
 
 _CHANNELS_LAST_SAMPLE_ATTRS: Final = {"data_layout": "NHWC", "kernel_layout": "HWI"}

@@ -104,8 +104,8 @@ def _multiply_operand_domains(call: Call, result_domain: ValueDomain) -> Operand
 
 
 def _attention_mask_domain(factor: Expr, penalty_range: tuple[float, float]) -> ValueDomain:
-    """Return the domain of a mask that becomes a penalty: (1 - mask) * -10000 or (mask - 1) *
-    10000.
+    """Return the domain of the factor of an attention mask's penalty: of 1 - mask in (1 - mask) *
+    -10000, or of mask - 1 in (mask - 1) * 10000.
     """
     if penalty_range[0] != penalty_range[1] or abs(penalty_range[0]) < MIN_ATTENTION_MASK_PENALTY:
         return UNCONSTRAINED_DOMAIN

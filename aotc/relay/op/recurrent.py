@@ -214,39 +214,39 @@ def _compute_recurrent(kind: _RecurrentKind, a: RecurrentAttrs, *args: Tensor) -
 
 
 def _recurrent_test_samples(kind: _RecurrentKind, attrs_class: type[RecurrentAttrs]) -> Samples:
-    def recurrent_sample(
+    def random_recurrent_test_sample(
         steps: int,
         batch: int,
         inputs: int,
         hidden: int,
-        block: int = 0,
+        weight_block: int = 0,
         dtype: str = "float32",
-        by_columns: bool = False,
+        blocks_span_gates: bool = False,
         **rest: Any,
     ) -> Sample:
         columns = kind.gates * hidden
         shapes = [(inputs, columns), (hidden, columns), (columns,), *[(batch, hidden)] * kind.states]
         shapes += [(hidden,)] * kind.extras
         w, r, *extra_args = (random_array(s, dtype, seed=k) / 2 for k, s in enumerate(shapes, 1))
-        if block:
-            parts = 1 if by_columns else kind.gates
-            padded = (np.pad(m, ((0, 0), (0, -columns % block if by_columns else 0))) for m in (w, r))
-            split = (m.reshape(len(m), parts, -1, block) for m in padded)
+        if weight_block:
+            parts = 1 if blocks_span_gates else kind.gates
+            padded = (np.pad(m, ((0, 0), (0, -columns % weight_block if blocks_span_gates else 0))) for m in (w, r))
+            split = (m.reshape(len(m), parts, -1, weight_block) for m in padded)
             w, r = (np.ascontiguousarray(np.moveaxis(m, 2, 0)) for m in split)
         args = (random_array((steps, batch, inputs), dtype), w, r, *extra_args)
         return Sample(args=args, attrs=attrs_class(**rest), accuracy=Accuracy.LOOSE)
 
-    yield recurrent_sample(1, 1, 3, 4)
-    yield recurrent_sample(21, 1, 5, 12)
-    yield recurrent_sample(19, 1, 40, 64, block=32)
-    yield recurrent_sample(7, 3, 4, 8, block=4, reverse=True)
-    yield recurrent_sample(18, 1, 5, 23, block=16, by_columns=True)
-    yield recurrent_sample(6, 2, 3, 13, block=24, by_columns=True, reverse=True)
-    yield recurrent_sample(30, 1, 2, 3, reverse=True)
-    yield recurrent_sample(5, 14, 6, 5)
-    yield recurrent_sample(4, 2, 3, 6, dtype="float64")
+    yield random_recurrent_test_sample(1, 1, 3, 4)
+    yield random_recurrent_test_sample(21, 1, 5, 12)
+    yield random_recurrent_test_sample(19, 1, 40, 64, weight_block=32)
+    yield random_recurrent_test_sample(7, 3, 4, 8, weight_block=4, reverse=True)
+    yield random_recurrent_test_sample(18, 1, 5, 23, weight_block=16, blocks_span_gates=True)
+    yield random_recurrent_test_sample(6, 2, 3, 13, weight_block=24, blocks_span_gates=True, reverse=True)
+    yield random_recurrent_test_sample(30, 1, 2, 3, reverse=True)
+    yield random_recurrent_test_sample(5, 14, 6, 5)
+    yield random_recurrent_test_sample(4, 2, 3, 6, dtype="float64")
     if attrs_class is RNNAttrs:
-        yield recurrent_sample(9, 1, 3, 5, activation="relu")
+        yield random_recurrent_test_sample(9, 1, 3, 5, activation="relu")
 
 
 def _recurrent_op(

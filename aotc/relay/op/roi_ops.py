@@ -100,8 +100,9 @@ def _axis_positions_and_extents(
     """
     where = canonical_axis_positions(attrs.layout, "NCHW")
     shape = layout_to_canonical_order(data.shape, where)
-    size = attrs.crop_size if isinstance(attrs, CropAndResizeAttrs) else attrs.pooled_size
-    require("resize.size", min(size) > 0, f"sizes must be positive, got {size}")
+    name = "crop_size" if isinstance(attrs, CropAndResizeAttrs) else "pooled_size"
+    size = getattr(attrs, name)
+    require("resize.size", min(size) > 0, f"the extents of {name} must be positive, got {size}")
     nothing = 0 in (shape[0], *shape[2:])
     require("resize.empty", not nothing, lambda: f"nothing to sample in {data}")
     return where, shape, (regions.shape[0], shape[1], *size)

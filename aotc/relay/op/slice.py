@@ -209,7 +209,7 @@ def _slice_bounds_to_constant(value: Any, _: Any) -> Any:
         return value
     numbers = [1] if value is None else value
     fits = all(isinstance(v, Integral) for v in numbers)
-    require("indices", fits, f"bounds must be integers, got {value}")
+    require("indices", fits, f"slice bounds must be integers, got {value}")
     return Constant(np.array(numbers, np.int64))
 
 

@@ -50,7 +50,7 @@ from aotc.relay.op.window_attributes import (
     padding_attribute_field,
     window_count,
 )
-from aotc.tir import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, Tensor, te, winograd_transform_matrices
+from aotc.tir import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, Tensor, te, winograd_matrices_at_g_bt
 
 
 class ConvWinogradWeightTransformAttrs(Attrs):
@@ -112,13 +112,13 @@ def _infer_winograd_weight_type(a: ConvWinogradWeightTransformAttrs, types: Type
 
 def _winograd_weight_reference(a: ConvWinogradWeightTransformAttrs, weight: Array) -> Array:
     """Compute G w G^T, rounded once, as one matrix product for the weights of all channels."""
-    g = winograd_transform_matrices(a.tile_size)[1]
+    g = winograd_matrices_at_g_bt(a.tile_size)[1]
     squares = np.kron(g, g) @ weight.astype(np.float64).reshape(-1, FILTER_EXTENT * FILTER_EXTENT).T
     return cast_array(squares.reshape(len(g), len(g), *weight.shape[:2]), "float32")
 
 
 def _compute_winograd_weights(a: ConvWinogradWeightTransformAttrs, weight: Tensor) -> Tensor:
-    g = winograd_transform_matrices(a.tile_size)[1]
+    g = winograd_matrices_at_g_bt(a.tile_size)[1]
 
     def transform_matrix_element(row: Scalar, tap: int) -> Scalar:
         """Return element [row, tap] of G for a symbolic row."""
@@ -168,7 +168,7 @@ def _infer_winograd_conv_type(a: Conv2DWinogradAttrs, types: Types) -> Type:
 
 def _invert_winograd_weights(a: Conv2DWinogradAttrs, weight: Array) -> Array:
     """Return the untransformed weights: G has full rank, so the pseudoinverse recovers them."""
-    back = np.linalg.pinv(winograd_transform_matrices(a.tile_size)[1])
+    back = np.linalg.pinv(winograd_matrices_at_g_bt(a.tile_size)[1])
     packed = np.moveaxis(weight.astype(np.float64), 4, 3)
     alpha, _, blocks, block, inputs = packed.shape
     by_group = packed.reshape(alpha, alpha, a.groups, blocks * block // a.groups, inputs)

@@ -34,7 +34,9 @@ class ChangeBatch(Pass[IRModule]):
             raise AotcError("bind", f"a batch size must be an integer, not {self.batch_size!r}")
         if missing := [v for v in self.data if v not in main.params]:
             name = getattr(missing[0], "name", missing[0])
-            raise AotcError("bind", f"%{name} is not a parameter of @main", span=main.span)
+            raise AotcError(
+                "bind", f"%{name} is not a parameter of @main: give the Var objects of its parameters", span=main.span
+            )
         params = [self._variable_with_new_batch_size(p) for p in main.params]
         changed: dict[Var, Expr] = dict(zip(main.params, params, strict=True))
         function = Function(params, substitute_variables(main.body, changed), attrs=main.attrs, span=main.span)

@@ -104,8 +104,11 @@ class CooperativeRow:
 
     @staticmethod
     def match_cooperative_row(nest: ParallelNest, scratch: Sequence[Buffer]) -> CooperativeRow | None:
-        """Return the rows of a loop nest with the scratch buffers `scratch`; None if a row contains
-        no loop that threads can share.
+        """Describe how the threads of a GPU block share the work of each iteration (row) of a loop
+        nest; `scratch` are the buffers that every iteration fills anew.
+
+        Return None if no loop of a row can be shared by threads, or if what one thread does assigns
+        registers from outside of the row.
         """
         leaves = _thread_shared_loops_and_stmts(nest.body)
         private_scratch = {*scratch} - (common := _scratch_shared_between_threads(leaves, scratch))

@@ -123,7 +123,9 @@ def _resize(
     """
     shape, crops = g.shape(x), coordinate_transformation_mode == "tf_crop_and_resize"
     method = _METHODS.get(mode, "")
-    require("onnx-resize", bool(method), f"mode {mode!r} is not known")
+    require(
+        "onnx-resize", bool(method), f"{node.op_type} has the unknown mode {mode!r}; known modes: {', '.join(_METHODS)}"
+    )
     axes = _resized_axes(node, shape, crops)
     result_shape = [axes[k].size if k in axes else n for k, n in enumerate(shape)]
     g.checked_shape(result_shape, g.dtype(x), f"the result of {node.op_type}")
@@ -185,7 +187,8 @@ def _fourier_transform(x: Expr, length: int, inverse: bool, onesided: bool) -> E
     """
     *lead, size, parts = g.shape(x)
     dtype, fits = g.dtype(x), parts in (1, 2) and length >= 1
-    require("onnx-dft", fits, f"a signal of shape {g.shape(x)} cannot be transformed to length {length}")
+    text = f"a Fourier transform of length {length} of a signal of shape {g.shape(x)}: the length must be at least 1, "
+    require("onnx-dft", fits, text + "and the last axis must have 1 or 2 elements (real and imaginary part)")
     if inverse and onesided:
         bins = length // 2 + 1
         x = _crop_or_zero_pad(x, size, bins, len(lead))

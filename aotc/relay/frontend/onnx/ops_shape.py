@@ -293,7 +293,11 @@ def _gather_nd(x: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
 
 
 def _scatter_reduction_name(reduction: str) -> str:
-    require("onnx-scatter", reduction in ("none", "add", "mul", "min", "max"), f"unknown reduction {reduction!r}")
+    require(
+        "onnx-scatter",
+        reduction in ("none", "add", "mul", "min", "max"),
+        f"unknown reduction {reduction!r}; known reductions: none, add, mul, min, max",
+    )
     return "update" if reduction == "none" else reduction
 
 

@@ -273,7 +273,7 @@ def compare_quantized(name: str, node: TfliteNode) -> Expr:
         require("tflite-quant", bool(same), text)
         return g.call_op(name, x.data, y.data)
     below = constant_value(x.scale) < 1 and constant_value(y.scale) < 1
-    require("tflite-quant", bool(below), f"{node.op.name} of integers needs scales below 1")
+    require("tflite-quant", bool(below), f"{node.op.name} of integers needs inputs with scales below 1")
     eight = g.constant(8, _INT)
     parts = (
         requantize_rounding_twice(

@@ -139,7 +139,7 @@ def _bilinear_source_lines_and_weights(
     output_count: int, input_extent: int, align_corners: bool, half_pixel_centers: bool, exact: bool
 ) -> tuple[Array, Array, Array]:
     """Return for each line of a bilinear resize the two source lines between which it lies and the
-    weight of the second one: with 10 fractional bits, or if not `exact` with 11, computed in
+    weight of the second one: with 10 fractional bits if `exact`, otherwise with 11, computed in
     float32.
     """
     aligned = align_corners and output_count > 1

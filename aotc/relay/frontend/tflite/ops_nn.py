@@ -182,10 +182,15 @@ def _convert_transpose_conv_node(
     """Convert TRANSPOSE_CONV; `shape` is the shape of the result, which a convolution with this
     padding and these strides would reduce to the shape of `x`.
     """
-    require("graph-rank", g.rank(w) == g.rank(x) == len(shape) == 4, "data and weights need rank 4")
+    require(
+        "graph-rank",
+        g.rank(w) == g.rank(x) == len(shape) == 4,
+        "TRANSPOSE_CONV needs data, weights and an output shape of rank 4",
+    )
     batch, *target, channels = g.checked_shape(shape, g.dtype(x), "the result of TRANSPOSE_CONV")
     fits = (batch, channels) == (g.dim(x, 0), g.dim(w, 0))
-    text = f"an output shape {tuple(shape)} does not fit data of shape {g.shape(x)} and weights of shape {g.shape(w)}"
+    text = f"the output shape {tuple(shape)} of TRANSPOSE_CONV does not fit data of shape {g.shape(x)}"
+    text += f" and weights of shape {g.shape(w)}"
     require("graph-shape", fits, text)
     strides = stride_h, stride_w
     require("tflite-options", min(strides) > 0, f"strides must be positive: {strides}")

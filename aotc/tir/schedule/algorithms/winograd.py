@@ -27,7 +27,7 @@ from aotc.tir import (
     fill_buffer_loop,
     new_private_scratch_buffer,
     te,
-    winograd_transform_matrices,
+    winograd_matrices_at_g_bt,
 )
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
 from aotc.tir.schedule.contraction import build_contraction_nest
@@ -214,7 +214,7 @@ class _WinogradBuilder:
     def __init__(self, w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> None:
         self.w, self.a, self.b, self.store, self.target = w, a, b, store, target
         self.image, self.strip = Var("n"), Var("strip")
-        self.at, _, self.bt = winograd_transform_matrices(w.tile)
+        self.at, _, self.bt = winograd_matrices_at_g_bt(w.tile)
         self.lanes = math.gcd(accumulator_lanes(target, w.dtype), w.packed_weight_block_size)
         self.strips = divide_tiles_into_strips(w, target)
         self.side: Expr = Var("side") if self.strips.across > 1 else as_expr(0)
@@ -267,11 +267,11 @@ class _WinogradBuilder:
             y = (self.strip * self.rows + row) * m + (phase - self.w.pads[0])
             source = ((self.image * self.channels + channel) * height + y) * width
             copy = self._copy_row_by_phase(phase, row, source, first)
-            inside = If(all_of(y >= 0, y < height), copy, self._clear_row_outside_image(phase, row))
+            inside = If(all_of(y >= 0, y < height), copy, self._zero_row_of_phase_planes(phase, row))
             stmts.append(forall(row, self.rows + (phase < 2), inside))
         return Block(stmts)
 
-    def _clear_row_outside_image(self, phase: int, row: Var) -> Stmt:
+    def _zero_row_of_phase_planes(self, phase: int, row: Var) -> Stmt:
         """Return statements that store zeros for an input row outside of the image."""
         t, zero = Var("t"), const(0, self.w.dtype)
         places = (

@@ -64,7 +64,7 @@ class BlockTile:
     columns: int
     high: int
     wide: int
-    groups: int = 1
+    reduction_groups: int = 1
     depth: int = 16
     quad: int = _ACCUMULATORS_PER_LOAD
     gap: int = _SMEM_PAD_ELEMENTS
@@ -77,14 +77,14 @@ class BlockTile:
         return False
 
     @property
-    def threads_per_thread_group(self) -> int:
-        """Threads of a group."""
+    def threads_per_reduction_group(self) -> int:
+        """Threads of one of the groups that split the reduction steps."""
         return self.rows * self.columns
 
     @property
     def threads_per_block(self) -> int:
         """Threads of a block."""
-        return self.groups * self.threads_per_thread_group
+        return self.reduction_groups * self.threads_per_reduction_group
 
     @property
     def tile_rows(self) -> int:
@@ -132,7 +132,7 @@ class BlockTile:
     @property
     def shared_elements_for_thread_group_sums(self) -> int:
         """Elements of shared memory for the sums of the thread groups."""
-        return self.tile_elements * self.groups if self.groups > 1 or self.staged else 0
+        return self.tile_elements * self.reduction_groups if self.reduction_groups > 1 or self.staged else 0
 
     def fits_shared_memory(self, sum_dtype: DType, gpu: Gpu) -> bool:
         """Return True if operand pieces and sums of a tile fit in shared memory; `sum_dtype` is the
@@ -187,7 +187,9 @@ class BlockTile:
             quad, index = Var("quad"), Var("one")
             value = Load(
                 buffers.shared,
-                side.shared_memory_address(thread_group * (self.depth // self.groups) + depth, side.own(quad, index)),
+                side.shared_memory_address(
+                    thread_group * (self.depth // self.reduction_groups) + depth, side.own(quad, index)
+                ),
             )
             copy = Store(to, quad * self.quad + index, value)
             stmts.append(loop_nest([(quad, side.count // self.quad), (index, self.quad)], copy, "independent"))
@@ -198,14 +200,14 @@ class BlockTile:
         )
         update = Store(acc, place, total)
         stmts.append(loop_nest([(i, left.count), (j, right.count)], update, "independent"))
-        return For(depth, self.depth // self.groups, Block(stmts))
+        return For(depth, self.depth // self.reduction_groups, Block(stmts))
 
     @property
     def multiplication_cost_per_operand_piece(self) -> float:
         """Cost of multiplying one piece for the threads of a group: products, and loads from shared
         memory.
         """
-        return self.threads_per_thread_group * self.depth * (self.high * self.wide + 1.5 * (self.high + self.wide))
+        return self.threads_per_reduction_group * self.depth * (self.high * self.wide + 1.5 * (self.high + self.wide))
 
     def estimated_cycles(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> float:
         """Estimate the cycles of a GPU multiprocessor for a contraction with this tile.

@@ -191,9 +191,9 @@ def _thread_group_and_number_within(tile: BlockTile, thread: Expr) -> tuple[Expr
     """Return the number of a thread's group in its block, and the number of the thread in its
     group.
     """
-    if tile.groups == 1:
+    if tile.reduction_groups == 1:
         return const(0), thread
-    return thread // tile.threads_per_thread_group, thread % tile.threads_per_thread_group
+    return thread // tile.threads_per_reduction_group, thread % tile.threads_per_reduction_group
 
 
 def _block_tile_loop_nest(
@@ -461,8 +461,8 @@ def _add_thread_group_sums(
     if not sums.size:
         return _store_loops_over_thread_accumulators(acc, left, right, tile, store_element)
     parts = _PartialSums(tile, is_row_major, thread, sums)
-    keep = parts.store_function_for_partial_sum(thread // tile.threads_per_thread_group)
-    rest = parts.add_partial_sums_and_store(const(0), tile.groups, store_element)
+    keep = parts.store_function_for_partial_sum(thread // tile.threads_per_reduction_group)
+    rest = parts.add_partial_sums_and_store(const(0), tile.reduction_groups, store_element)
     return Block((_store_loops_over_thread_accumulators(acc, left, right, tile, keep), Sync(), rest))
 
 

@@ -79,7 +79,7 @@ class TensorCoreTile(BlockTile):
         (a, b), acc = buffers.operands, buffers.acc
         warp, across, steps = thread // 32, self.columns // 4, 256 // self.operands.bits
         step, i, j = Var("s"), Var("i"), Var("j")
-        first = thread_group * (self.depth // self.groups) + step * steps
+        first = thread_group * (self.depth // self.reduction_groups) + step * steps
         bring = _load_32_bit_operands if steps == 8 else _load_16_bit_operands_by_ldmatrix
         warp_position = warp // across, warp % across
         load_stmts = (
@@ -89,7 +89,7 @@ class TensorCoreTile(BlockTile):
         operands = Load(acc, place, 4), Load(a, i * 4, 4), Load(b, j * 2, 2)
         product = Store(acc, place, Call(self.multiply, operands))
         body = Block((*load_stmts, loop_nest([(i, 2), (j, 4)], product)))
-        return For(step, self.depth // self.groups // steps, body)
+        return For(step, self.depth // self.reduction_groups // steps, body)
 
 
 def _load_16_bit_operands_by_ldmatrix(

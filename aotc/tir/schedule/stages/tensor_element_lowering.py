@@ -91,8 +91,8 @@ class ElementLowering:
         return self.lower_tensor_expr(tensor.body, tensor_graph.substitution_for_axes(tensor.axes, indices))
 
     def bind_known_value_of_current_element(self, tensor: te.Tensor, value: Expr) -> Expr:
-        """Set the element of `tensor` at this place to `value`, and return it; complex values are
-        put in a register.
+        """Record `value` as the known value of the element of `tensor` at this place, which later
+        reads use; nothing is stored. Return it, in a register if it is complex.
         """
         value = self.current[tensor] = self._bind_to_register_unless_trivial(tensor, value)
         return value

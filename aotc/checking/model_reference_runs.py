@@ -67,6 +67,7 @@ class Reference:
                rounded to integers
     rounded    outputs of a second evaluation in the precision of the model: another sample of the
                rounding error
+    note       why this implementation was used instead of the preferred one, "" if it is that one
     """
 
     name: str
@@ -75,6 +76,7 @@ class Reference:
     quantized: bool = False
     defined: OptionalModelRunner = return_none_as_unavailable_evaluation
     rounded: OptionalModelRunner = return_none_as_unavailable_evaluation
+    note: str = ""
 
 
 def run_or_none_on_exception(run: ModelRunner) -> OptionalModelRunner:
@@ -131,6 +133,13 @@ def _onnxruntime_session_or_none(model: ModelProto) -> Any:
         return None
 
 
+def _why_onnxruntime_is_not_the_reference() -> str:
+    """Return a sentence on why the evaluator of the package onnx took the place of ONNX Runtime."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return f"{ONNX_EVALUATOR_NAME} was used because ONNX Runtime is not installed (pip install onnxruntime)"
+    return f"{ONNX_EVALUATOR_NAME} was used because ONNX Runtime cannot load this model"
+
+
 def make_session_runner(name: str, session: Any, output_names: Sequence[str]) -> ModelRunner:
     """Return a function that runs another implementation of a model and returns its outputs by
     name.
@@ -164,11 +173,12 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
     """
     quantized = has_quantized_operators(model)
     name = "onnxruntime's integer kernels" if quantized else "onnxruntime"
-    session = _onnxruntime_session_or_none(model)
+    session, note = _onnxruntime_session_or_none(model), ""
     if session is None:
         from onnx.reference import ReferenceEvaluator
 
         name, session = ONNX_EVALUATOR_NAME, ReferenceEvaluator(model)
+        note = _why_onnxruntime_is_not_the_reference()
 
     @cache
     def create_float64_evaluator_once() -> Any:
@@ -205,12 +215,14 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
             run_or_none_on_exception(evaluate_in_float64),
             quantized,
             defined=run_or_none_on_exception(evaluate_with_ops_expanded_to_qdq),
+            note=note,
         )
     return Reference(
         name,
         run,
         run_or_none_on_exception(evaluate_in_float64),
         rounded=run_or_none_on_exception(evaluate_in_model_precision),
+        note=note,
     )
 
 

@@ -10,6 +10,7 @@ In: the directory of an emitted project (or a library file) and the module of th
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def _newest_project_library(path: Path, metadata: dict[str, Any]) -> Path:
         hint = "compile with " + option_text("selftest", True) + " to compare on the board, or with "
         hint += option_text("target", "c") + " to compare the same model here"
         raise AotcError("load", text, hint=hint)
-    raise AotcError("load", f"{path} holds no library: build the project first", hint=f"run `make -C {path}`")
+    hint = f"run `make -C {shlex.quote(str(path))}`"
+    raise AotcError("load", f"{path} holds no library: build the project first", hint=hint)
 
 
 def _input_or_output_type_mismatches(

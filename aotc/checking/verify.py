@@ -82,6 +82,8 @@ class Report:
     """Result of `verify`: the comparisons for all sets of inputs.
 
     reference          name of the implementation that the compiled model was compared with
+    reference_note     why another implementation than ONNX Runtime was used for an ONNX model, "" if
+                       ONNX Runtime was used or the model has another format
     cases              comparisons, one Case for each set of inputs
     first_difference   first node whose result differs, if bisection was requested
     wrong_kernel       first wrong kernel, if bisection was requested
@@ -105,6 +107,7 @@ class Report:
     unchecked: tuple[str, ...] = ()
     inconclusive: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    reference_note: str = ""
     verdict: str = field(init=False)
     ok: bool = field(init=False)
 
@@ -378,7 +381,13 @@ def _run_input_sets_and_compare_outputs(
     runs, cases = select_runs_for_report(runs, cases, reference.quantized)
     nothing, little = messages_on_inconclusive_or_weak_outputs([run.expected for run in runs if run.given.usual])
     report = Report(
-        reference.name, cases, device=device, unchecked=compiled.unchecked, inconclusive=nothing, warnings=little
+        reference.name,
+        cases,
+        device=device,
+        unchecked=compiled.unchecked,
+        inconclusive=nothing,
+        warnings=little,
+        reference_note=reference.note,
     )
     return runs, report
 

@@ -35,7 +35,7 @@ from aotc.driver.output_folder import check_output_folder_is_writable
 from aotc.driver.pass_observers import require_known_passes
 from aotc.driver.pipeline import IMPORTING, Compilation, CompiledModel, Tilings
 from aotc.driver.toolchain import Toolchain, ToolchainFactory, find_toolchain, flags_in_compiler_command, resolve_target
-from aotc.driver.tuning_store import RecordedTilings
+from aotc.driver.tuning_store import RecordedTilings, require_tuning_store_exists
 from aotc.ir import (
     AotcError,
     AotcTypeError,
@@ -77,13 +77,17 @@ def _is_onnx_model(model: object) -> bool:
     return hasattr(model, "graph") and hasattr(model, "opset_import")
 
 
-def _require_positive_dims(dims: Mapping[str, int]) -> None:
+def _require_positive_dims(dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
     """Raise AotcError (code "dims") naming every symbolic dimension whose value is not an integer
-    of at least 1.
+    of at least 1, and every dimension of an input's shape that is less than 1.
     """
-    wrong = {k: v for k, v in dims.items() if isinstance(v, bool) or not isinstance(v, Integral) or int(v) < 1}
+    values = {f"dimension {symbol!r}": value for symbol, value in dims.items()}
+    values |= {
+        f"dimension {axis} of input {name!r}": d for name, shape in shapes.items() for axis, d in enumerate(shape)
+    }
+    wrong = {k: v for k, v in values.items() if isinstance(v, bool) or not isinstance(v, Integral) or int(v) < 1}
     if wrong:
-        text = ", ".join(f"dimension {symbol!r} has the value {value!r}" for symbol, value in wrong.items())
+        text = ", ".join(f"{dimension} has the value {value!r}" for dimension, value in wrong.items())
         hint = "give the number of elements along it, at least 1: a model of empty tensors computes nothing"
         raise AotcError("dims", text, hint=hint)
 
@@ -189,8 +193,10 @@ class CompileOptions(CompileOptionFields):
             text = "no library is built, so there is nothing of the C compiler's to check"
             hint = option_text("check_compiler", True) + " needs a build: leave "
             raise AotcError("compiler-check", text, hint=hint + option_text("build", False) + " out")
-        _require_positive_dims(self.dims or {})
         _require_shapes_are_integer_lists(self.input_shapes or {})
+        _require_positive_dims(self.dims or {}, self.input_shapes or {})
+        if isinstance(self.tuning, (str, Path)):
+            require_tuning_store_exists(Path(self.tuning))
         # raise for invalid values
         self.pass_context()
         _ = self.ram_flash_and_stack_budgets

@@ -13,6 +13,7 @@ private folder in the directory for temporary files.
 
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -88,7 +89,7 @@ def _write_failure_report_and_return_hint(failure: Failure, error_text: str) -> 
         return f"{_PLEASE_REPORT_HINT}; {folder} cannot keep what shows it: {error.strerror}"
     except TypeError as error:
         return f"no file shows this again: {error}"
-    return f"{_PLEASE_REPORT_HINT}; `aotc replay {path}` shows it again"
+    return f"{_PLEASE_REPORT_HINT}; `aotc replay {shlex.quote(str(path))}` shows it again"
 
 
 def _failure_as_json(failure: Failure, error_text: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from typing import Final
 
 from aotc.driver.object_cache import cache_folder, sha256_of_parts
 from aotc.driver.toolchain import cpuinfo_field
-from aotc.ir import AotcError, frozen
+from aotc.ir import AotcError, frozen, option_text, text_for_command_or_python
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite
 
 LOG = logging.getLogger("aotc")
@@ -85,6 +85,16 @@ def user_tuning_store_path() -> Path | None:
         return Path(given)
     folder = cache_folder()
     return folder / "tuning.sqlite" if folder is not None else None
+
+
+def require_tuning_store_exists(path: Path) -> None:
+    """Raise AotcError (code "tuning") unless `path`, which the caller names as the file of tuning
+    records, is a file.
+    """
+    if not path.is_file():
+        tune = text_for_command_or_python(command="`aotc tune`", python="aotc.measuring.tuning.tune_contractions")
+        hint = f"{tune} writes tuning records; {option_text('tuning', False)} compiles without any"
+        raise AotcError("tuning", f"the file of tuning records {str(path)!r} does not exist", hint=hint)
 
 
 class TuningStore:

@@ -8,6 +8,7 @@ escape_texts_in_nested_data({"nodes": ["a" * 1_000_000]})   # in a structure of 
 
 import re
 from collections.abc import Mapping
+from itertools import chain, count
 from typing import Any, Final
 
 #: Largest number of characters shown of one word, and of one message.
@@ -42,6 +43,8 @@ class PreformattedText(str):
 def escape_texts_in_nested_data(data: Any) -> Any:
     """Apply `escape_unsafe_text` to all texts, keys too, in a structure of mappings, lists and
     tuples; lists and tuples become lists.
+
+    No entry of a mapping is lost: keys that become equal are numbered, "a", "a (2)".
     """
     match data:
         case PreformattedText():
@@ -49,11 +52,25 @@ def escape_texts_in_nested_data(data: Any) -> Any:
         case str():
             return escape_unsafe_text(data)
         case Mapping():
-            return {escape_texts_in_nested_data(key): escape_texts_in_nested_data(value) for key, value in data.items()}
+            keys = _distinct_escaped_keys(data)
+            return {key: escape_texts_in_nested_data(value) for key, value in zip(keys, data.values(), strict=True)}
         case list() | tuple():
             return [escape_texts_in_nested_data(item) for item in data]
         case _:
             return data
+
+
+def _distinct_escaped_keys(mapping: Mapping[Any, Any]) -> list[Any]:
+    """Return the keys of a mapping, in order, with `escape_unsafe_text` applied to texts; a text
+    that an earlier key has already gets a number: "a (2)".
+    """
+    # a dict keeps the order of insertion
+    distinct: dict[Any, None] = {}
+    for key in mapping:
+        escaped = escape_unsafe_text(key) if isinstance(key, str) else key
+        candidates = chain([escaped], (f"{escaped} ({number})" for number in count(2)))
+        distinct[next(candidate for candidate in candidates if candidate not in distinct)] = None
+    return list(distinct)
 
 
 def escape_unsafe_lines(text: str) -> str:

@@ -346,3 +346,5 @@ def test_verify_says_why_onnxruntime_is_not_the_reference(tmp_path: Path, monkey
     assert done.code == 0
     assert "compared with onnx.reference: all outputs agree" in done.out
     assert "ONNX Runtime is not installed (pip install onnxruntime)" in done.out.replace("\n", " ")
+    data = json.loads(call("verify", model, "--target", "c", "--seeds", "1", "--json").out)
+    assert data["reference_note"].endswith("because ONNX Runtime is not installed (pip install onnxruntime)")

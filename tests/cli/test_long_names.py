@@ -97,3 +97,10 @@ def test_what_a_structure_of_texts_becomes() -> None:
     ((key, (number, nothing, (long, short), inner)),) = found.items()
     assert len(key) <= 400 and len(long) <= MAX_TEXT_CHARACTERS and "\x1b" not in long
     assert (number, nothing, short, inner) == (1, None, "ok", {"k": "a\\nb"})
+
+
+def test_no_entry_is_lost_where_escaped_keys_are_equal() -> None:
+    rows = {"a\nb": 1, "a\\nb": 2, "a\\nb (2)": 3, "x" * 900: 4, "x" * 500 + "y" + "x" * 399: 5, 7: 6}
+    shown = escape_texts_in_nested_data(rows)
+    assert [*shown.values()] == [1, 2, 3, 4, 5, 6]
+    assert [*shown][:3] == ["a\\nb", "a\\nb (2)", "a\\nb (2) (2)"] and [*shown][-1] == 7

@@ -73,6 +73,18 @@ def test_dimensions_have_elements(tmp_path: Path) -> None:
         assert [d.code for d in caught.value.diagnostics] == ["dims"]
 
 
+def test_dimensions_of_stated_shapes_have_elements(tmp_path: Path) -> None:
+    """A shape with the extent 0 is refused as a value 0 of a named dimension is."""
+    model = relu(tmp_path / "m.onnx", "batch", 3)
+    for shape in ((0, 3), (-1, 3)):
+        with pytest.raises(aotc.AotcError, match=f"dimension 0 of input 'x' has the value {shape[0]}") as caught:
+            aotc.compile(model, input_shapes={"x": shape}, build=False)
+        assert [d.code for d in caught.value.diagnostics] == ["dims"]
+    refused = call("compile", model, "--input-shape", "x:0,3", "-o", tmp_path / "project")
+    assert refused.code == 2 and "dimension 0 of input 'x' has the value 0" in " ".join(refused.err.split())
+    assert not (tmp_path / "project").exists()
+
+
 def test_help_of_compile_names_every_option() -> None:
     text = pydoc.render_doc(aotc.compile, renderer=pydoc.plaintext)
     fields = [f for f in CompileOptions.__dataclass_fields__ if f != "machine"]

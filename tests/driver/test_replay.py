@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,11 @@ from tests.cli.invoke import DIGITS, call, refused
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where files of failures are left."""
-    monkeypatch.setenv("AOTC_REPLAY_DIR", str(tmp_path))
-    yield tmp_path
+    """The folder of failure reports; a shell needs quotes for its path."""
+    reports = tmp_path / "my reports"
+    reports.mkdir()
+    monkeypatch.setenv("AOTC_REPLAY_DIR", str(reports))
+    yield reports
 
 
 def broken(*_: object, **__: object) -> Any:
@@ -51,7 +54,7 @@ def failing(folder: Path, **options: Any) -> tuple[AotcError, Path]:
     with pytest.raises(AotcError) as caught:
         aotc.compile(DIGITS, build=False, cache=False, **options)
     (file,) = folder.glob("aotc-*.json")
-    assert f"aotc replay {file}" in caught.value.diagnostics[0].hint
+    assert f"`aotc replay {shlex.quote(str(file))}`" in caught.value.diagnostics[0].hint
     assert isinstance(caught.value.__cause__, ValueError)
     return caught.value, file
 

@@ -144,6 +144,14 @@ def test_without_records_nothing_changes(tmp_path: Path, monkeypatch: pytest.Mon
     assert sources(tmp_path / "off again", tuning=False) == plain
 
 
+def test_a_named_file_of_records_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "no such file", str(tmp_path / "folder" / "none"), tmp_path):
+        with pytest.raises(AotcError, match=r"the file of tuning records .* does not exist") as caught:
+            compile(network(), tuning=path, build=False)
+        assert [d.code for d in caught.value.diagnostics] == ["tuning"]
+    assert not [*tmp_path.iterdir()]
+
+
 def test_stale_records_are_ignored(tmp_path: Path) -> None:
     assert record_last(tmp_path / "records.sqlite", "tiling of another age") == 2
     assert sources(tmp_path / "a", tuning=tmp_path / "records.sqlite") == sources(tmp_path / "b", tuning=False)

@@ -52,6 +52,14 @@ def test_the_library_of_a_project_runs_as_it_stands(tmp_path: Path) -> None:
     assert verify(model, project=project / "lib" / "libnet.so", seeds=1).ok
 
 
+def test_hints_quote_paths_for_the_shell(tmp_path: Path) -> None:
+    model, project = mobile_network(), tmp_path / "my net"
+    aotc.compile(model, output=project, name="net", build=False, **FAST)
+    with pytest.raises(AotcError) as caught:
+        verify(model, project=project)
+    assert f"`make -C '{project}'`" in caught.value.diagnostics[0].hint
+
+
 def test_a_project_that_only_make_built(tmp_path: Path) -> None:
     model, project = mobile_network(), tmp_path / "net"
     aotc.compile(model, output=project, name="net", build=False, **FAST)

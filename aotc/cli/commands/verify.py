@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import click
 from rich.text import Text
 
 from aotc.checking.input_generation import OTHER_INPUTS_HINT
-from aotc.checking.model_reference_runs import ONNX_EVALUATOR_NAME
 from aotc.checking.verify import EXIT_CODE_BY_VERDICT, verify
 from aotc.cli import compile_options
 from aotc.cli import options as options_of
@@ -79,13 +77,6 @@ def _overall_verify_verdict_text(report: JsonObject) -> str:
     return "all outputs agree" if any(differences) else "all outputs agree, no element differs"
 
 
-def _why_onnxruntime_is_not_the_reference() -> str:
-    """Return a note on why the evaluator of the package onnx took the place of ONNX Runtime."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        return f"note: {ONNX_EVALUATOR_NAME} was used because ONNX Runtime is not installed (pip install onnxruntime)"
-    return f"note: {ONNX_EVALUATOR_NAME} was used because ONNX Runtime cannot load this model"
-
-
 def render_verify_report(report: JsonObject) -> RenderedParts:
     """Format the report of `aotc verify`: a table of output errors, and the verdict."""
     rows = [_output_comparison_row(case["source"], output) for case in report["cases"] for output in case["outputs"]]
@@ -94,8 +85,8 @@ def render_verify_report(report: JsonObject) -> RenderedParts:
         yield f"run on {report['device']}"
     yield from output_comparison_warning_lines(report)
     yield f"compared with {report['reference']}: {_overall_verify_verdict_text(report)}"
-    if report["reference"] == ONNX_EVALUATOR_NAME:
-        yield _why_onnxruntime_is_not_the_reference()
+    if report["reference_note"]:
+        yield f"note: {report['reference_note']}"
     off = dict.fromkeys(o["name"] for case in report["cases"] for o in case["outputs"] if o["reference_is_off"])
     if off:
         yield f"{report['reference']} is off where float64 agrees with the compiled model: {', '.join(off)}"

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
-from functools import cache
-from typing import Final
+from functools import cache, partial
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -24,12 +24,13 @@ from aotc.checking.output_comparison import (
     LARGE_NOISE,
     MAX_TRUSTED_REFERENCE_ERROR,
     Comparison,
+    QuantizedOutputs,
     compare_arrays,
     max_error_explained_by_rounding,
     rejudge_against_float64_result,
     rejudge_against_reference_spread,
-    rejudge_by_signal_to_noise_ratio,
     rejudge_integers_by_definition,
+    rejudge_quantized_floats,
     relative_error_against_float64,
     relative_error_bound_for_dtype,
     why_comparison_is_weak,
@@ -37,6 +38,8 @@ from aotc.checking.output_comparison import (
 )
 from aotc.ir import Array, DType, frozen
 
+#: Function that returns the outputs of every run by another evaluation, None if it is unavailable.
+EvaluationOfRuns: TypeAlias = Callable[[], "list[Arrays] | None"]
 #: Number of additional samples of the rounding error for a run whose error is near the accepted one.
 NEARBY_SAMPLES: Final = 4
 #: Largest ratio of a run's error to the accepted error at which more samples of the rounding error
@@ -93,23 +96,17 @@ def compare_runs_with_reference(runs: Sequence[Run], float32_bound: float, refer
         }
         for r in runs
     ]
+    rounded = cache(lambda: _evaluate_runs_or_none(reference.rounded, runs))
+    defined = cache(lambda: _evaluate_runs_or_none(reference.defined, runs))
     if reference.quantized:
-        _rejudge_integer_outputs(runs, comparisons, reference.defined)
+        _rejudge_integer_outputs(runs, comparisons, defined, rounded)
     noisy = sorted({name for row in comparisons for name, c in row.items() if not c.ok})
     exact = _evaluate_runs_or_none(reference.exact, runs) if noisy else None
-    if exact is not None and reference.quantized:
-        defined: Sequence[Arrays | None] = _evaluate_runs_or_none(reference.defined, runs) or [None] * len(runs)
-        for name in noisy:
-            rows = [
-                (r.actual[name], r.expected[name], e[name], None if d is None else d[name])
-                for r, e, d in zip(runs, exact, defined, strict=True)
-            ]
-            for row in comparisons:
-                row[name] = row[name] if row[name].ok else rejudge_by_signal_to_noise_ratio(row[name], rows)
-    elif exact is not None:
-        rounded = cache(lambda: _evaluate_runs_or_none(reference.rounded, runs))
-        for name in noisy:
-            _rejudge_float_output(name, runs, comparisons, exact, rounded)
+    for name in noisy if exact is not None else ():
+        if reference.quantized:
+            _rejudge_quantized_float_output(name, runs, comparisons, exact or [], defined(), rounded)
+        else:
+            _rejudge_float_output(name, runs, comparisons, exact or [], rounded)
     return tuple(Case(r.given.source, tuple(row.values())) for r, row in zip(runs, comparisons, strict=True))
 
 
@@ -191,18 +188,63 @@ def _move_half_of_elements_one_ulp_to_zero(array: Array, rng: np.random.Generato
 
 
 def _rejudge_integer_outputs(
-    runs: Sequence[Run], comparisons: list[dict[str, Comparison]], run_by_definition: OptionalModelRunner
+    runs: Sequence[Run],
+    comparisons: list[dict[str, Comparison]],
+    results_by_definition: EvaluationOfRuns,
+    second_evaluation: EvaluationOfRuns,
 ) -> None:
     """Judge integer outputs that differ from the reference's again by the network's definition;
     update `comparisons` in place.
+
+    results_by_definition    returns, for each run, the outputs by definition
+    second_evaluation        returns the outputs by definition with each operator in float32
     """
     kinds = runs[0].expected.items() if runs else ()
     wrong = [n for n, e in kinds if e.dtype.kind in "iu" and not all(row[n].ok for row in comparisons)]
-    defined = _evaluate_runs_or_none(run_by_definition, runs) if wrong else None
+    defined = results_by_definition() if wrong else None
     for name in wrong if defined else ():
         triples = [(r.actual[name], r.expected[name], d[name]) for r, d in zip(runs, defined or (), strict=True)]
+        second = partial(_select_output_of_second_evaluation, name, runs, second_evaluation)
         for row in comparisons:
-            row[name] = row[name] if row[name].ok else rejudge_integers_by_definition(row[name], triples)
+            row[name] = row[name] if row[name].ok else rejudge_integers_by_definition(row[name], triples, second)
+
+
+def _rejudge_quantized_float_output(
+    output_name: str,
+    runs: Sequence[Run],
+    comparisons: list[dict[str, Comparison]],
+    unrounded: Sequence[Arrays],
+    defined: Sequence[Arrays] | None,
+    second_evaluation: EvaluationOfRuns,
+) -> None:
+    """Judge a float output of a quantized network that differs from the reference's again, for all
+    runs of a scale factor together; update `comparisons` in place.
+
+    comparisons          for each run, comparisons by name of the output
+    unrounded            for each run, outputs in float64 without rounding to integers
+    defined              for each run, outputs by definition; None if they are unknown
+    second_evaluation    returns the outputs by definition with each operator in float32
+    """
+
+    def join(rows: Sequence[Array], members: Sequence[int]) -> Array:
+        return np.concatenate([np.asarray(rows[k]).reshape(-1) for k in members])
+
+    def join_second_evaluation(members: Sequence[int]) -> Array | None:
+        second = _select_output_of_second_evaluation(output_name, runs, second_evaluation)
+        return None if second is None else join(second, members)
+
+    for factor in sorted({r.given.factor for r in runs}):
+        members = [k for k, r in enumerate(runs) if r.given.factor == factor]
+        outputs = QuantizedOutputs(
+            join([r.actual[output_name] for r in runs], members),
+            join([r.expected[output_name] for r in runs], members),
+            join([row[output_name] for row in unrounded], members),
+            None if defined is None else join([row[output_name] for row in defined], members),
+        )
+        for row in (comparisons[k] for k in members if not comparisons[k][output_name].ok):
+            row[output_name] = rejudge_quantized_floats(
+                row[output_name], outputs, partial(join_second_evaluation, members)
+            )
 
 
 def _rejudge_float_output(
@@ -210,7 +252,7 @@ def _rejudge_float_output(
     runs: Sequence[Run],
     comparisons: list[dict[str, Comparison]],
     float64_results: Sequence[Arrays],
-    second_evaluation: Callable[[], list[Arrays] | None],
+    second_evaluation: EvaluationOfRuns,
 ) -> None:
     """Judge a float output that differs from the reference's again by the float64 result; update
     `comparisons` in place.
@@ -227,7 +269,7 @@ def _rejudge_float_output(
         for k in wrong
     ]
     evaluations = [[r.expected[output_name] for r in runs]]
-    second = None if all(close) else _select_output_of_second_evaluation(output_name, runs, second_evaluation())
+    second = None if all(close) else _select_output_of_second_evaluation(output_name, runs, second_evaluation)
     evaluations += [] if second is None else [second]
     errors = [
         [relative_error_against_float64(a, e[output_name]) for a, e in zip(arrays, float64_results, strict=True)]
@@ -258,17 +300,17 @@ def _rejudge_float_output(
 
 
 def _select_output_of_second_evaluation(
-    output_name: str, runs: Sequence[Run], second_evaluation: list[Arrays] | None
+    output_name: str, runs: Sequence[Run], second_evaluation: EvaluationOfRuns
 ) -> list[Array] | None:
     """Return one output of a second evaluation for all runs; None if there is no evaluation or it
     has another dtype than the reference.
     """
-    if second_evaluation is None or any(
-        outputs[output_name].dtype != r.expected[output_name].dtype
-        for outputs, r in zip(second_evaluation, runs, strict=True)
+    rows = second_evaluation()
+    if rows is None or any(
+        outputs[output_name].dtype != r.expected[output_name].dtype for outputs, r in zip(rows, runs, strict=True)
     ):
         return None
-    return [outputs[output_name] for outputs in second_evaluation]
+    return [outputs[output_name] for outputs in rows]
 
 
 def _evaluate_runs_or_none(evaluate: OptionalModelRunner, runs: Sequence[Run]) -> list[Arrays] | None:

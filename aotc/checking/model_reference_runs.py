@@ -180,47 +180,41 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
         name, session = ONNX_EVALUATOR_NAME, ReferenceEvaluator(model)
         note = _why_onnxruntime_is_not_the_reference()
 
+    # onnx's evaluator takes long to import, so these functions import it when they are called
     @cache
     def create_float64_evaluator_once() -> Any:
-        # imported here, since onnx's evaluator takes long to import
         from aotc.checking.dequantized_model import remove_quantization_rounding
         from aotc.checking.float64_reference import Float64Evaluator
 
         return Float64Evaluator(remove_quantization_rounding(model) if quantized else model, max_bytes)
 
+    @cache
+    def create_evaluator_by_definition_once(is_wide: bool) -> Any:
+        from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq
+        from aotc.checking.float64_reference import Float64Evaluator
+
+        return Float64Evaluator(expand_quantized_operators_to_qdq(model) if quantized else model, max_bytes, is_wide)
+
     def evaluate_in_float64(inputs: Arrays) -> Arrays:
         results: Arrays = create_float64_evaluator_once().evaluate_model(convert_inputs_to_float64(inputs))
         return results
 
-    def evaluate_with_ops_expanded_to_qdq(inputs: Arrays) -> Arrays:
-        from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq
-        from aotc.checking.float64_reference import Float64Evaluator
-
-        results: Arrays = Float64Evaluator(expand_quantized_operators_to_qdq(model), max_bytes).evaluate_model(
-            convert_inputs_to_float64(inputs)
-        )
+    def evaluate_definition_in_float64(inputs: Arrays) -> Arrays:
+        results: Arrays = create_evaluator_by_definition_once(True).evaluate_model(convert_inputs_to_float64(inputs))
         return results
 
     def evaluate_in_model_precision(inputs: Arrays) -> Arrays:
-        from aotc.checking.float64_reference import Float64Evaluator
-
-        results: Arrays = Float64Evaluator(model, max_bytes, is_wide=False).evaluate_model(inputs)
+        results: Arrays = create_evaluator_by_definition_once(False).evaluate_model(inputs)
         return results
 
     run = make_session_runner(name, session, [o.name for o in model.graph.output])
-    if quantized:
-        return Reference(
-            name,
-            run,
-            run_or_none_on_exception(evaluate_in_float64),
-            quantized,
-            defined=run_or_none_on_exception(evaluate_with_ops_expanded_to_qdq),
-            note=note,
-        )
+    defined = run_or_none_on_exception(evaluate_definition_in_float64)
     return Reference(
         name,
         run,
         run_or_none_on_exception(evaluate_in_float64),
+        quantized,
+        defined=defined if quantized else return_none_as_unavailable_evaluation,
         rounded=run_or_none_on_exception(evaluate_in_model_precision),
         note=note,
     )

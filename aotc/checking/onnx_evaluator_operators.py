@@ -45,6 +45,8 @@ class BatchNormalization(OpRun):  # type: ignore[misc]
 class DequantizeLinear(OpRun):  # type: ignore[misc]
     """Dequantization with a scale per tensor, per axis or per block; onnx's evaluator has the
     operator from opset 19 on.
+
+    The result is float32 for scales in float32, and float64 for all others.
     """
 
     op_domain = ""
@@ -61,7 +63,8 @@ class DequantizeLinear(OpRun):  # type: ignore[misc]
             return wide.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
 
         real = x.astype(np.float64) - (0 if zero is None else broadcast_along_axis_or_blocks(zero))
-        return (np.asarray(real * broadcast_along_axis_or_blocks(scale)),)
+        dtype = np.float32 if np.asarray(scale).dtype == np.float32 else np.float64
+        return (np.asarray(real * broadcast_along_axis_or_blocks(scale), dtype),)
 
 
 class MatMulNBits(OpRun):  # type: ignore[misc]

@@ -81,6 +81,19 @@ def test_more_differences_than_those_of_the_reference_are_told() -> None:
     assert rejudge_integers_by_definition(found, [(ours, theirs, defined)]).reason == text
 
 
+def test_integers_beyond_ties_must_be_explained_by_a_second_evaluation() -> None:
+    defined = np.arange(100, dtype=np.int8)
+    theirs, ours = defined + np.int8(1), defined.copy()
+    ours[:12] -= 1
+    found = compare_arrays("y", ours, theirs, 0.0)
+    rows = [(ours, theirs, defined)]
+    assert rejudge_integers_by_definition(found, rows, lambda: [np.where(defined < 3, 0, defined)]).reason == (
+        "12 of 100 elements differ from the model's definition, 100 of the reference's, 2 of another evaluation's"
+    )
+    assert rejudge_integers_by_definition(found, rows, lambda: [np.where(defined < 4, 0, defined)]).ok
+    assert rejudge_integers_by_definition(found, rows).ok
+
+
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("each", [False, True])
 def test_recurrent_layers_with_quantized_weights_are_judged_by_what_these_stand_for(direction: str, each: bool) -> None:

@@ -89,8 +89,8 @@ def _newest_project_library(path: Path, metadata: dict[str, Any]) -> Path:
         hint = "compile with " + option_text("selftest", True) + " to compare on the board, or with "
         hint += option_text("target", "c") + " to compare the same model here"
         raise AotcError("load", text, hint=hint)
-    hint = f"run `make -C {shlex.quote(str(path))}`"
-    raise AotcError("load", f"{path} holds no library: build the project first", hint=hint)
+    command = f"make -C {shlex.quote(str(path))}"
+    raise AotcError("load", f"{path} holds no library: build the project first", hint=f"run `{command}`")
 
 
 def _input_or_output_type_mismatches(

@@ -49,10 +49,12 @@ class Comparison:
                       inputs; None if it was not computed
     rounding   error of a second evaluation in the precision of the model; None if it was not
                computed
+    nearby     largest relative difference of the reference's results for inputs that differ by
+               rounding only; None if they were not computed
     ok         True if the comparison passes
     reference_is_off   True if the output is within the bound of the float64 result and the
                        reference is not
-    text       "ok" or the reason of the failure; with both errors if the float64 result decided
+    text       "ok" or the reason of the failure; with the errors if other evaluations decided
     """
 
     name: str
@@ -64,6 +66,7 @@ class Comparison:
     exact: float | None = None
     reference_exact: float | None = None
     rounding: float | None = None
+    nearby: float | None = None
     ok: bool = field(init=False)
     reference_is_off: bool = field(init=False)
     text: str = field(init=False)
@@ -71,7 +74,9 @@ class Comparison:
     def __post_init__(self) -> None:
         exact, other = self.exact, self.reference_exact
         text, is_off = self.reason or "ok", False
-        if not self.reason and exact is not None and other is not None:
+        if not self.reason and self.nearby is not None:
+            text = f"ok, by rounding (the reference differs by {self.nearby:.1e} on neighboring inputs)"
+        elif not self.reason and exact is not None and other is not None:
             is_off = exact <= self.bound < other
             why = "the reference is off" if is_off else "by rounding"
             text = f"ok, {why} (errors against float64: {exact:.1e}, of the reference {other:.1e})"
@@ -204,6 +209,21 @@ def rejudge_against_reference_spread(
     reason = "" if ours <= limit else text
     our_error, other = relative_error_against_float64(actual, exact), relative_error_against_float64(reference, exact)
     return replace(failed, reason=reason, exact=our_error, reference_exact=other, rounding=reference_spread)
+
+
+def rejudge_by_neighboring_inputs(failed: Comparison, reference_difference: float) -> Comparison:
+    """Judge a failed comparison of floats by the reference alone: the output passes if the reference's
+    own results for inputs that differ by rounding only are as far apart.
+
+    This is for outputs without a float64 result, and for inputs where the reference is far from it.
+    The largest accepted difference is LARGE_FACTOR * MAX_TRUSTED_REFERENCE_ERROR, however far apart
+    the reference's results are.
+
+    reference_difference    largest relative difference of the reference's results
+    """
+    limit = max_error_explained_by_rounding(failed.bound, min(reference_difference, MAX_TRUSTED_REFERENCE_ERROR))
+    reason = "" if failed.relative <= limit else failed.reason
+    return replace(failed, reason=reason, nearby=reference_difference)
 
 
 def always_accepted_relative_error(dtype: np.dtype[Any], exact: Array) -> float:

@@ -203,3 +203,68 @@ def test_operands_of_several_types_are_refused(name: str, kinds: tuple[str, ...]
     with pytest.raises(AotcError) as caught:
         from_tflite(model.data([a, b], [y]), rounding=rounding)
     assert caught.value.code == "tflite-quant" and name in str(caught.value)
+
+
+# --- the product of two scales
+
+
+def sums_at_ties(seed: int, factor: float) -> tuple[np.float32, np.float32, np.float32, np.ndarray]:
+    """Two scales, a result's scale, and sums between the ties of two quotients: with the product of the
+    scales in double precision, and rounded to float32.  `factor` is about the quotient.
+    """
+    rng = np.random.default_rng(seed)
+    x, w = np.float32(rng.uniform(0.01, 0.1)), np.float32(rng.uniform(0.001, 0.01))
+    y = np.float32(float(x) * float(w) / factor)
+    middle = (float(x) * float(w) + float(x * w)) / 2 / float(y)
+    steps = np.arange(40, 110) + 0.5
+    return x, w, y, np.rint(np.concatenate([steps, -steps]) / middle).astype(np.int64)
+
+
+def weights_for_sums(sums: np.ndarray, count: int) -> np.ndarray:
+    """int8 rows whose products with the data (1, 127, 127, ...) have the given sums."""
+    rows = np.zeros((len(sums), count), np.int8)
+    for row, total in zip(rows, sums.tolist(), strict=True):
+        quotient, remainder = divmod(total + 64, 127)
+        whole, more = divmod(abs(quotient), count - 1)
+        sign = 1 if quotient > 0 else -1
+        row[0], row[1:] = remainder - 64, sign * whole
+        row[1 : 1 + more] += sign
+    return rows
+
+
+def dense_at_ties(seed: int, with_bias: bool) -> Any:
+    count = 4 if with_bias else 4000
+    x_scale, w_scale, y_scale, sums = sums_at_ties(seed, 1e-7 if with_bias else 1.8e-6)
+    model = Builder()
+    rows_of_weights = weights_for_sums(0 * sums if with_bias else sums, count)
+    w = model.tensor(rows_of_weights.shape, "int8", rows_of_weights, scale=w_scale)
+    bias = [model.tensor((len(sums),), "int32", sums)] if with_bias else []
+    x = model.tensor((1, count), "int8", scale=x_scale)
+    y = model.tensor((1, len(sums)), "int8", scale=y_scale)
+    model.op("FULLY_CONNECTED", [x, w, *bias], [y], "FullyConnectedOptions")
+    return model.data([x], [y]), [np.array([[1] + [127] * (count - 1)], np.int8)]
+
+
+def matmul_at_ties(seed: int) -> Any:
+    x_scale, w_scale, y_scale, sums = sums_at_ties(seed, 1.8e-6)
+    model, rows_of_weights = Builder(), weights_for_sums(sums[40:70], 4000)
+    x = model.tensor((1, 4000), "int8", scale=x_scale)
+    w = model.tensor((4000, 30), "int8", scale=w_scale)
+    y = model.tensor((1, 30), "int8", scale=y_scale)
+    model.op("BATCH_MATMUL", [x, w], [y], "BatchMatMulOptions")
+    return model.data([x, w], [y]), [np.array([[1] + [127] * 3999], np.int8), np.ascontiguousarray(rows_of_weights.T)]
+
+
+@pytest.mark.parametrize("seed", [5, 7, 18])
+@pytest.mark.parametrize("name", ["dense", "dense without bias", "matmul"])
+def test_products_of_scales_are_rounded_as_in_tflite_micro(name: str, seed: int) -> None:
+    """TFLite Micro multiplies scales in double precision, LiteRT's own kernels in float32."""
+    data, inputs = matmul_at_ties(seed) if name == "matmul" else dense_at_ties(seed, name == "dense")
+    (expected,) = tflm(data, inputs)
+    module = from_tflite(data, rounding="tflm")
+    (found,) = run_model(module, {p.name: x for p, x in zip(module.main.params, inputs, strict=True)})
+    np.testing.assert_array_equal(found, expected)
+    if name == "dense":
+        (other,) = run_model(from_tflite(data, rounding="litert"), {module.main.params[0].name: inputs[0]})
+        np.testing.assert_array_equal(other, litert(data, inputs)[0])
+        assert (other != found).all()

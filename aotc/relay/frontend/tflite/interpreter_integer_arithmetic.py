@@ -87,10 +87,10 @@ class IntegerArithmetic:
         return np.asarray(a * b / c)
 
     def dense_scale_ratio(self, x_scale: Expr, w_scale: Expr, output: OutputQuantization) -> Array:
-        """Return the quotient of scales of a fully connected layer; the product of two single
-        scales is rounded to float32.
+        """Return the quotient of scales of a fully connected layer; LiteRT's own kernel rounds the
+        product of two single scales to float32, TFLite Micro does not.
         """
-        if constant_value(w_scale).size > 1:
+        if constant_value(w_scale).size > 1 or self.name == "tflm":
             return self.scale_ratio(x_scale, w_scale, output)
         both = constant_value(x_scale) * constant_value(w_scale)
         return np.asarray(both.astype(self.work) / constant_value(output.scale).astype(self.work))

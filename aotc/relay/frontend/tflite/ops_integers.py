@@ -19,6 +19,7 @@ from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.quantization import QuantizedTensor
 from aotc.relay.frontend.tflite import int16x8
 from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
+    LITERT_BUILTIN,
     all_8bit_values_minus_zero_point,
     constant_value,
     requantize_rounding_twice,
@@ -195,8 +196,8 @@ def integer_batch_matmul(node: TfliteNode, a: Expr, b: Expr) -> Expr:
     sums = q.quantized_matmul(QuantizedTensor(a, x.scale, x.zero), QuantizedTensor(b, y.scale, y.zero), wide)
     if node.rounding.name == "litert" and compile_time_elements(node[1]) is not None and q.is_omitted_or_zero(y.zero):
         return node.rounding.requantize_sums(sums, node.rounding.scale_ratio(x.scale, y.scale, onto), onto)
-    both = (constant_value(x.scale) * constant_value(y.scale)).astype(np.float64)
-    ratio = both / np.float64(constant_value(onto.scale))
+    arithmetic = node.rounding if node.rounding.name == "tflm" else LITERT_BUILTIN
+    ratio = arithmetic.dense_scale_ratio(x.scale, y.scale, onto)
     return (
         int16x8.requantize_to_int16(sums, ratio, onto, -1)
         if node.has_int16_output

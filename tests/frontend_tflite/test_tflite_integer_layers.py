@@ -268,3 +268,39 @@ def test_products_of_scales_are_rounded_as_in_tflite_micro(name: str, seed: int)
         (other,) = run_model(from_tflite(data, rounding="litert"), {module.main.params[0].name: inputs[0]})
         np.testing.assert_array_equal(other, litert(data, inputs)[0])
         assert (other != found).all()
+
+
+def lstm_at_ties(seed: int) -> Any:
+    """One step of 70 cells whose other gates are equal: the biases of the cell gates alone differ."""
+    rng, units = np.random.default_rng(seed), 70
+    x_scale, w_scale = np.float32(rng.uniform(0.01, 0.1)), np.float32(rng.uniform(3e-10, 6e-10))
+    middle = (float(x_scale) * float(w_scale) + float(x_scale * w_scale)) / 2 * 4096
+    model, large = Builder(), np.full(units, (1 << 31) - 1)
+    x = model.tensor((1, 1, 7), "int8", scale=x_scale)
+    weights = [
+        model.tensor((units, n), "int8", np.zeros((units, n)), scale=w_scale if n == 7 else 0.01)
+        for n in (7, units)
+        for _ in range(4)
+    ]
+    cell = np.rint((np.arange(20, 20 + units) + 0.5) / middle).astype(np.int64)
+    biases = [model.tensor((units,), "int32", v) for v in (large, -large, cell, large)]
+    h = model.tensor((1, units), "int8", scale=1 / 4096, variable=True)
+    c = model.tensor((1, units), "int16", scale=2.0**-12, variable=True)
+    y = model.tensor((1, 1, units), "int8", scale=1 / 4096)
+    inner = [model.tensor((0,), "int16", scale=2.0**-12) for _ in range(4)]
+    inner.append(model.tensor((0,), "int8", scale=1 / 4096))
+    inputs = [x, *weights, -1, -1, -1, *biases, -1, -1, h, c, -1, -1, -1, -1]
+    options = {"fusedActivationFunction": 4, "cellClip": 0.0, "projClip": 0.0, "timeMajor": False}
+    kind = "UnidirectionalSequenceLSTMOptions"
+    model.op("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [y], kind, intermediates=inner, **options)
+    return model.data([x], [y]), [np.zeros((1, 1, 7), np.int8)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rounding", ["tflm", "litert"])
+def test_products_of_scales_of_recurrent_layers(rounding: str, seed: int) -> None:
+    data, arrays = lstm_at_ties(seed)
+    (expected,) = (litert if rounding == "litert" else tflm)(data, arrays)
+    module = from_tflite(data, rounding=rounding)
+    (found,) = run_model(module, {module.main.params[0].name: arrays[0]})
+    np.testing.assert_array_equal(found, expected)

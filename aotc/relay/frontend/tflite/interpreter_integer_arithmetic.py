@@ -86,14 +86,24 @@ class IntegerArithmetic:
         a, b, c = (constant_value(v).astype(self.work) for v in (x_scale, w_scale, output.scale))
         return np.asarray(a * b / c)
 
-    def dense_scale_ratio(self, x_scale: Expr, w_scale: Expr, output: OutputQuantization) -> Array:
-        """Return the quotient of scales of a fully connected layer; LiteRT's own kernel rounds the
-        product of two single scales to float32, TFLite Micro does not.
+    def product_of_layer_scales(self, x_scale: Expr, w_scale: Expr) -> Array:
+        """Return the products of the scales of data and weights of a matrix product, as float64.
+
+        LiteRT rounds them to float32, TFLite Micro does not.
         """
-        if constant_value(w_scale).size > 1 or self.name == "tflm":
+        a, b = constant_value(x_scale), constant_value(w_scale)
+        if self.name == "tflm":
+            return np.asarray(a.astype(np.float64) * b.astype(np.float64))
+        return np.asarray((a * b).astype(np.float64))
+
+    def dense_scale_ratio(self, x_scale: Expr, w_scale: Expr, output: OutputQuantization) -> Array:
+        """Return the quotient of scales of a fully connected layer, with the product of two single
+        scales by `product_of_layer_scales`.
+        """
+        if constant_value(w_scale).size > 1:
             return self.scale_ratio(x_scale, w_scale, output)
-        both = constant_value(x_scale) * constant_value(w_scale)
-        return np.asarray(both.astype(self.work) / constant_value(output.scale).astype(self.work))
+        product = self.product_of_layer_scales(x_scale, w_scale)
+        return np.asarray(product.astype(self.work) / constant_value(output.scale).astype(self.work))
 
     def multiply_quantized(self, a: QuantizedTensor, b: QuantizedTensor, output: OutputQuantization) -> Expr:
         """Multiply two quantized tensors elementwise."""

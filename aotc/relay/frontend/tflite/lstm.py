@@ -66,9 +66,8 @@ class _Layer:
         )
         zeros = all(q.is_omitted_or_zero(w.zero) for w in gates)
         require("tflite-quant", zeros, "the weights of an integer LSTM must have the zero point 0")
-        scales = np.array([constant_value(w.scale) for w in gates]).reshape(-1)
-        # the product of two scales is rounded to float32
-        ratios = (constant_value(x.scale) * scales).astype(np.float64) * (1 << _BEFORE)
+        products = [self.node.rounding.product_of_layer_scales(x.scale, w.scale) for w in gates]
+        ratios = np.array(products).reshape(-1) * (1 << _BEFORE)
         return g.concat([w.data for w in gates], 0), ratios
 
     def lstm_gate_sums_of_input_products(self, data: Expr) -> Expr:

@@ -325,11 +325,9 @@ def _rejudge_float_output(
         [relative_error_against_float64(a, e[output_name]) for a, e in zip(arrays, float64_results, strict=True)]
         for arrays in evaluations
     ]
-    # where rounding moves a value across a discontinuity (such as an argmax or an integer step), the
-    # reference's error is large: such a run does not tell how large that error is in further runs
-    trusted = [k for k in range(len(runs)) if all(row[k] <= MAX_TRUSTED_REFERENCE_ERROR for row in errors)]
-    usable = trusted or range(len(runs))
-    noise, *rounding = (max(row[k] for k in usable) for row in errors)
+    # where rounding moves a value across a discontinuity (such as an argmax or an integer step), an
+    # evaluation's error is large: such a run does not tell how large its error is in further runs
+    noise, *rounding = (max([error for error in row if error <= MAX_TRUSTED_REFERENCE_ERROR] or row) for row in errors)
     # runs where both other evaluations are far from the exact result, with the distance between them
     beyond = {
         k: relative_error_against_float64(second[k], r.expected[output_name])

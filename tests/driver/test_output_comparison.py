@@ -206,3 +206,70 @@ def test_one_small_sample_of_the_rounding_error_does_not_fail_a_result() -> None
     assert not judge_with_lucky_second_evaluation(-7.9e-5, usual_rounding=1.5e-5).ok
     # an error far beyond the accepted one is not judged again
     assert not judge_with_lucky_second_evaluation(-4e-4, usual_rounding=2e-4).ok
+
+
+def test_a_run_where_the_reference_is_off_counts_for_the_second_evaluation() -> None:
+    """Sigmoids near 0, which the reference rounds coarsely; the second evaluation's error there is usual."""
+    exact = {seed: np.sin(np.arange(50.0) + seed) for seed in (0, 1)}
+
+    def with_error(inputs: Arrays, *errors: float) -> Arrays:
+        seed = int(inputs["seed"])
+        y = exact[seed].copy()
+        y[0] += errors[seed] * y.std()
+        return {"y": y.astype(np.float32)}
+
+    reference = Reference(
+        "another",
+        lambda inputs: with_error(inputs, 4e-3, 3.0),
+        lambda inputs: {"y": exact[int(inputs["seed"])]},
+        rounded=lambda inputs: with_error(inputs, 1e-3, 1.5e-3),
+    )
+
+    def judge_second_run(own_error: float) -> Case:
+        sets = [InputSet(f"seed {seed}", {"seed": np.array(seed)}) for seed in (0, 1)]
+        runs = [Run(s, s.arrays, with_error(s.arrays, 1e-3, own_error), reference.run(s.arrays)) for s in sets]
+        return compare_runs_grouped_by_input_scale(runs, 1e-5, reference)[1]
+
+    assert judge_second_run(4.2e-3).ok
+    assert not judge_second_run(6.5e-3).ok
+
+
+def judge_by_neighboring_inputs(own_error: float, step: float, exact: float | None = None) -> Case:
+    """Judge a result that is `own_error` off a reference whose results rise by `step` where the input
+    exceeds 1; the input is 1.  There is no float64 result, or one that is `exact` off the reference.
+    """
+    base = np.sin(np.arange(50.0))
+
+    def with_error(inputs: Arrays, error: float = 0.0) -> Arrays:
+        y = base.copy()
+        y[0] += (error + step * float(inputs["x"][0] > 1)) * y.std()
+        return {"y": y.astype(np.float32)}
+
+    reference = Reference(
+        "another",
+        with_error,
+        lambda inputs: None if exact is None else {"y": with_error(inputs, exact)["y"].astype(np.float64)},
+        rounded=with_error,
+    )
+    given = InputSet("seed 0", {"x": np.ones(1, np.float32)})
+    run = Run(given, given.arrays, with_error(given.arrays, own_error), with_error(given.arrays))
+    (case,) = compare_runs_grouped_by_input_scale([run], 1e-5, reference)
+    return case
+
+
+def test_the_reference_on_neighboring_inputs_shows_how_far_rounding_moves_results() -> None:
+    case = judge_by_neighboring_inputs(3e-3, step=1e-3)
+    assert case.ok and case.outputs[0].nearby == pytest.approx(1e-3, rel=1e-2)
+    assert case.outputs[0].text.startswith("ok, by rounding (the reference differs by 1.0e-03 on neighboring inputs)")
+    assert not judge_by_neighboring_inputs(5e-3, step=1e-3).ok
+    assert not judge_by_neighboring_inputs(3e-3, step=0.0).ok
+    # a reference that jumps excuses an error of a quarter of the standard deviation at most
+    assert judge_by_neighboring_inputs(0.24, step=3.0).ok
+    assert not judge_by_neighboring_inputs(0.26, step=3.0).ok
+
+
+def test_neighboring_inputs_decide_where_the_reference_is_far_from_float64() -> None:
+    assert judge_by_neighboring_inputs(3e-3, step=1e-3, exact=2.0).ok
+    assert not judge_by_neighboring_inputs(5e-3, step=1e-3, exact=2.0).ok
+    # float64 decides where the reference is near it
+    assert not judge_by_neighboring_inputs(3e-3, step=1e-3, exact=1e-4).ok

@@ -331,6 +331,16 @@ def test_rows_below_each_other_find_their_data_in_the_nearest_cache(l1: int, l2:
     assert [max(s.size for s in levels["columns"].segments), *levels] == order
 
 
+@pytest.mark.parametrize(("channels", "vectors"), [(1360, 2), (64, 1)])
+def test_tiles_are_as_wide_as_blocks_of_weights_that_exceed_the_cache(channels: int, vectors: int) -> None:
+    """Tiles of one vector have no column to spare in rows of 22, but read every second line of the weights."""
+    case = conv(ic=channels, oc=32, size=(22, 22), kernel=(7, 7), padding=9, dilation=3, block=32)
+    x, w, out = operands(case)
+    assert isinstance(case.out, te.Contraction)
+    best = min(cpu_tiling_candidates(case.out, x, w, store_to(case.out, out), V4), key=lambda one: one.cost)
+    assert best.name == f"lanes axis=1 vectors={vectors} lanes=16"
+
+
 @pytest.mark.parametrize(("channels", "copied"), [(256, True), (240, False)])
 def test_data_that_competes_for_few_sets_of_the_nearest_cache_is_copied(channels: int, copied: bool) -> None:
     """Positions 1,024 bytes apart have 32 lines of the cache, those 960 bytes apart 512: a window has 13 x 19."""

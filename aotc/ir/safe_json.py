@@ -45,35 +45,36 @@ class JsonFormat(Generic[T]):
         not include.
         """
         entries: list[Any] = []
-        places: dict[object, int] = {id(item): k for k, item in enumerate(self._shared)}
-
-        def append_entry_once(key: object, entry: Any) -> None:
-            if key not in places:
-                places[key] = len(self._shared) + len(entries)
-                entries.append(entry)
-
-        work: list[tuple[Any, Sequence[Any] | None]] = [((value,), None)]
+        places = {id(item): k for k, item in enumerate(self._shared)}
+        atom_places: dict[object, int] = {}
+        work: list[Any] = [(value,)]
         while work:
-            item, parts = work.pop()
-            if parts is not None:
-                append_entry_once(
-                    id(item), [self._numbers[type(item)], *[places[_exact_value_key(part)] for part in parts]]
-                )
-            elif id(item) not in places:
-                parts = self._fields_or_items_of_value(item)
-                work.append((item, parts))
-                for part in parts:
-                    if type(part) in _JSON_ATOM_TYPES:
-                        append_entry_once(_exact_value_key(part), part)
-                    else:
-                        work.append((part, None))
+            item = work[-1]
+            if id(item) in places:
+                work.pop()
+                continue
+            kind = type(item)
+            if kind not in self._fields_getter_by_class:
+                raise TypeError(f"{kind.__name__} is not among the classes that are kept")
+            entry, unplaced = [self._numbers[kind]], len(work)
+            for part in self._fields_getter_by_class[kind](item):
+                if type(part) in _JSON_ATOM_TYPES:
+                    key = _exact_atom_key(part)
+                    place = atom_places.get(key)
+                    if place is None:
+                        place = atom_places[key] = len(self._shared) + len(entries)
+                        entries.append(part)
+                else:
+                    place = places.get(id(part))
+                    if place is None:
+                        work.append(part)
+                        continue
+                entry.append(place)
+            if len(work) == unplaced:  # else the item is visited again after its parts
+                places[id(item)] = len(self._shared) + len(entries)
+                entries.append(entry)
+                work.pop()
         return json.dumps(entries, separators=(",", ":")).encode()
-
-    def _fields_or_items_of_value(self, item: object) -> Sequence[Any]:
-        known = self._fields_getter_by_class.get(type(item))
-        if known is None:
-            raise TypeError(f"{type(item).__name__} is not among the classes that are kept")
-        return known(item)
 
     def load_json(self, data: bytes) -> T:
         """Deserialize a value from JSON; raise ValueError for data that `dump_json` cannot have
@@ -103,16 +104,15 @@ class JsonFormat(Generic[T]):
         return whole
 
 
-def _exact_value_key(item: object) -> object:
-    """Return a key that identifies a part: unlike ==, it distinguishes 0.0 from -0.0 and 1 from
-    True.
+def _exact_atom_key(atom: object) -> object:
+    """Return a key that identifies a number, string or None: unlike ==, it distinguishes 0.0 from
+    -0.0 and 1 from True.
     """
-    kind = type(item)
-    if kind is float:
-        if math.isnan(item) and math.copysign(1.0, item) < 0:  # type: ignore[arg-type]
+    if type(atom) is float:
+        if math.isnan(atom) and math.copysign(1.0, atom) < 0:
             raise TypeError("JSON does not tell the sign of what is no number")
-        return kind, repr(item)
-    return (kind, item) if kind in _JSON_ATOM_TYPES else id(item)
+        return float, repr(atom)
+    return type(atom), atom
 
 
 def _getter_of_fields_or_items(cls: type) -> Callable[[Any], Sequence[Any]]:

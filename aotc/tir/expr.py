@@ -43,10 +43,11 @@ def _reflected_dunder_method(op: str) -> Callable[[Any, Operand], Expr]:
 class _Operators:
     """Operator syntax for every expression class; each builds through the folding constructors.
 
-    `_hash` keeps the hash of a node once it was asked for (`_cache_node_hash`).
+    Three attributes cache facts about a node when they are first requested: `_hash` (see
+    `_cache_node_hash`), `_loads` and `_leaves` (see `loads_in` and `vars_and_buffers_in`).
     """
 
-    __slots__: ClassVar[tuple[str, ...]] = ("_hash",)
+    __slots__: ClassVar[tuple[str, ...]] = ("_hash", "_leaves", "_loads")
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         # kernels have very many: what dataclasses would do looks for the fields of each
@@ -308,8 +309,25 @@ def new_private_scratch_buffer(name: str, dtype: DType, size: int, scope: str = 
     return Buffer(name, dtype, size, scope, 64, private=True)
 
 
+#: Index literals of which there is one object each, by value: tilings and simplification create them very often.
+_INDEX_LITERALS: Final[dict[int, Const]] = {}
+_MAX_SHARED_INDEX_LITERAL: Final = 1 << 16
+
+
+def _index_literal(value: int) -> Const:
+    """Return the literal of an index; small ones are shared."""
+    literal = _INDEX_LITERALS.get(value)
+    if literal is None:
+        literal = Const(value, INDEX)
+        if -_MAX_SHARED_INDEX_LITERAL <= value <= _MAX_SHARED_INDEX_LITERAL:
+            literal = _INDEX_LITERALS.setdefault(value, literal)
+    return literal
+
+
 def const(value: int | float | bool, dtype: str = INDEX, lanes: int = 1) -> Const:
     """A literal, its Python value normalized to the dtype (not wrapped)."""
+    if lanes == 1 and dtype == INDEX:
+        return _index_literal(int(value))
     dt = DType(dtype)
     item: int | float | bool = float(value) if dt.is_float else bool(value) if dt.is_bool else int(value)
     return Const(item, dt, lanes)
@@ -317,7 +335,7 @@ def const(value: int | float | bool, dtype: str = INDEX, lanes: int = 1) -> Cons
 
 def as_expr(value: Operand, like: Expr | None = None) -> Expr:
     """A Python number as a literal of the dtype and lanes of `like`; expressions unchanged."""
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (int, float)):
         if like is None:
             return const(value, "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else INDEX)
         return const(value, like.dtype, like.lanes)
@@ -337,11 +355,13 @@ def _convert_to_common_type(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr
 
     Raise TypeError if two expressions differ in dtype or lanes.
     """
-    left = as_expr(a, b if not isinstance(b, (bool, int, float)) else None)  # type: ignore[arg-type]
-    right = as_expr(b, left)
+    if isinstance(b, (int, float)):
+        left = as_expr(a)
+        return left, as_expr(b, left)
+    left, right = as_expr(a, b), b  # type: ignore[arg-type]
     if left.dtype != right.dtype or left.lanes != right.lanes:
         raise TypeError(f"{op}: operands are {left.dtype}x{left.lanes} and {right.dtype}x{right.lanes}")
-    return left, right
+    return left, right  # type: ignore[return-value]
 
 
 def binary(op: str, a: Operand, b: Operand) -> Expr:
@@ -360,9 +380,10 @@ def _fold_index_or_bool_op(op: str, a: Expr, b: Expr) -> Expr | None:
     """The result of an index (or bool) operation with literal operands; None if there is nothing to
     fold.
     """
-    if a.dtype == BOOL and a.lanes == 1 and op in ("and", "or"):
-        return _fold_bool_op(op, a, b)
-    if a.dtype != INDEX or a.lanes != 1:
+    if (dtype := a.dtype) != INDEX:
+        is_logical = op in ("and", "or") and dtype == BOOL and a.lanes == 1
+        return _fold_bool_op(op, a, b) if is_logical else None
+    if a.lanes != 1:
         return None
     x = a.value if isinstance(a, Const) else None
     y = b.value if isinstance(b, Const) else None
@@ -370,13 +391,13 @@ def _fold_index_or_bool_op(op: str, a: Expr, b: Expr) -> Expr | None:
         if op not in _INTEGER_FOLDERS or (y == 0 and op in ("floordiv", "floormod")):
             return None
         value = _INTEGER_FOLDERS[op](int(x), int(y))
-        return Const(value, BOOL) if op in COMPARE else Const(wrap_to_int64(value), INDEX)
+        return Const(value, BOOL) if op in COMPARE else _index_literal(wrap_to_int64(value))
     if (op in ("add", "sub") and y == 0) or (op in ("mul", "floordiv") and y == 1):
         return a
     if (op == "add" and x == 0) or (op == "mul" and x == 1):
         return b
     if (op == "mul" and 0 in (x, y)) or (op == "floormod" and y == 1):
-        return Const(0, INDEX)
+        return _index_literal(0)
     return None
 
 
@@ -393,7 +414,7 @@ def unary(op: str, a: Expr) -> Expr:
         if op == "not" and a.dtype == BOOL:
             return Const(not a.value, BOOL)
         if op == "neg" and a.dtype == INDEX:
-            return Const(wrap_to_int64(-int(a.value)), INDEX)
+            return _index_literal(wrap_to_int64(-int(a.value)))
     return Unary(op, a)
 
 
@@ -509,14 +530,54 @@ def walk_once(expr: Expr) -> Iterator[Expr]:
             stack.extend(reversed(operands(node)))
 
 
-def loads_in(expr: Expr) -> Iterator[Load]:
-    """Yield each load in an expression once, including loads within indices."""
-    return (n for n in walk_once(expr) if isinstance(n, Load))
+def occurrences(expr: Expr) -> list[tuple[Expr, int]]:
+    """Return every sub-expression once, users before operands, with the number of times that it
+    occurs in the tree that the expression represents.
+
+    The work grows with the number of objects, the numbers with the size of the tree.
+    """
+    order: list[Expr] = []
+    visited_ids = set[int]()
+    stack: list[Any] = [expr]
+    while stack:  # depth first; a node is appended after its operands
+        node = stack.pop()
+        if node is None:
+            order.append(stack.pop())
+        elif id(node) not in visited_ids:
+            visited_ids.add(id(node))
+            if isinstance(node, (Var, Const)):
+                order.append(node)
+            else:
+                stack += (node, None, *operands(node))
+    counts = dict.fromkeys(visited_ids, 0)
+    counts[id(expr)] = 1
+    order.reverse()
+    for node in order:
+        if not isinstance(node, (Var, Const)):
+            count = counts[id(node)]
+            for part in operands(node):
+                counts[id(part)] += count
+    return [(node, counts[id(node)]) for node in order]
 
 
-def vars_and_buffers_in(expr: Expr) -> Iterator[Var | Buffer]:
-    """Yield each variable of an expression and each buffer that it loads from."""
-    return (n.buffer if isinstance(n, Load) else n for n in walk_once(expr) if isinstance(n, (Load, Var)))
+def loads_in(expr: Expr) -> tuple[Load, ...]:
+    """Return each load in an expression once, including loads within indices."""
+    try:
+        loads: tuple[Load, ...] = expr._loads
+    except AttributeError:
+        loads = tuple([n for n in walk_once(expr) if isinstance(n, Load)])
+        object.__setattr__(expr, "_loads", loads)
+    return loads
+
+
+def vars_and_buffers_in(expr: Expr) -> tuple[Var | Buffer, ...]:
+    """Return each variable of an expression and each buffer that it loads from."""
+    try:
+        leaves: tuple[Var | Buffer, ...] = expr._leaves
+    except AttributeError:
+        leaves = tuple([n.buffer if isinstance(n, Load) else n for n in walk_once(expr) if isinstance(n, (Load, Var))])
+        object.__setattr__(expr, "_leaves", leaves)
+    return leaves
 
 
 def substitute(expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:

@@ -36,9 +36,23 @@ from aotc.tir import (
     buffers_of_last_block_counters,
     operands,
     vars_and_buffers_in,
-    walk,
 )
-from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, loads_in
+from aotc.tir.expr import (
+    BOOL,
+    COMPARE,
+    INDEX,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    Var,
+    loads_in,
+    walk_once,
+)
 from aotc.tir.functions.elementary_function_table import EXACT_FUNCTIONS, elementary_function_definition
 from aotc.tir.functions.function_from_formula import ElementaryFunction
 from aotc.tir.instruction_table import INSTRUCTIONS, THREADS_PER_WARP
@@ -514,7 +528,7 @@ class _PythonWriter:
         if not exact:
             return f"op_{op}({a}, {b})"
         text = f"({a} {_PYTHON_SYMBOL_OF_OP[op]} {b})"
-        data = expr.dtype == INDEX and expr.lanes == 1 and any(isinstance(n, (Load, Cast)) for n in walk(expr))
+        data = expr.dtype == INDEX and expr.lanes == 1 and any(isinstance(n, (Load, Cast)) for n in walk_once(expr))
         return f"wrap64{text}" if data else text
 
     def python_select_text(self, expr: Select) -> str:

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir import Binary, all_of, operands, vars_and_buffers_in, with_operands, wrap_to_int64
-from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, binary, select, unary, walk_once
+from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, as_expr, binary, select, unary
 from aotc.tir.stmt import (
     GPU_LOOP_KINDS,
     Block,
@@ -39,10 +39,12 @@ Interval: TypeAlias = "tuple[Bound, Bound]"
 Ranges: TypeAlias = "Mapping[Var, Interval]"
 
 _UNBOUNDED_INTERVAL: Interval = (-math.inf, math.inf)
+_MIN_INDEX: Final = int(INDEX.min)
+_MAX_INDEX: Final = int(INDEX.max)
 
 
 @dataclass(slots=True)
-class _SimplifierScope:
+class SimplifierScope:
     """The ranges of variables in a scope, with memoized facts about expressions.  Ranges are
     shared, not copied.
 
@@ -62,15 +64,21 @@ class _SimplifierScope:
 
 
 #: What functions take that call each other for the parts of an expression.
-_RangesOrScope: TypeAlias = "Ranges | _SimplifierScope"
+_RangesOrScope: TypeAlias = "Ranges | SimplifierScope"
 
 
-def _as_simplifier_scope(ranges: _RangesOrScope) -> _SimplifierScope:
-    return ranges if isinstance(ranges, _SimplifierScope) else _SimplifierScope(ranges)
+def _as_simplifier_scope(ranges: _RangesOrScope) -> SimplifierScope:
+    return ranges if isinstance(ranges, SimplifierScope) else SimplifierScope(ranges)
+
+
+class _CachedExpr:
+    """Base of `LinearForm` with the slot of its expression, once it was requested."""
+
+    __slots__ = ("_expr",)
 
 
 @frozen
-class LinearForm:
+class LinearForm(_CachedExpr):
     """The linear form const + sum(coefficient * atom), without zero coefficients.
 
     Atoms are variables and nonlinear subexpressions.
@@ -81,69 +89,87 @@ class LinearForm:
 
     def add_multiple(self, other: LinearForm, factor: int = 1) -> LinearForm:
         """self + factor * other."""
+        const = self.const + factor * other.const
+        if not other.terms:
+            return LinearForm(self.terms, const)
+        if not self.terms and factor == 1:
+            return LinearForm(other.terms, const)
         terms = dict(self.terms)
         for atom, coefficient in other.terms.items():
-            terms[atom] = terms.get(atom, 0) + factor * coefficient
-        return LinearForm({a: c for a, c in terms.items() if c}, self.const + factor * other.const)
+            total = terms.get(atom, 0) + factor * coefficient
+            if total:
+                terms[atom] = total
+            else:
+                terms.pop(atom, None)
+        return LinearForm(terms, const)
 
     def coefficient(self, var: Var) -> int | None:
         """The factor of `var`, None if the expression depends on it in another way too."""
-        if any(var in walk_once(atom) for atom in self.terms if atom is not var):
+        if any(var in vars_and_buffers_in(atom) for atom in self.terms if not isinstance(atom, Var)):
             return None
         return self.terms.get(var, 0)
 
     def depends_on(self, var: Var) -> bool:
-        return any(node is var for atom in self.terms for node in walk_once(atom))
+        return any(var in vars_and_buffers_in(atom) for atom in self.terms)
 
     def to_expr(self) -> Expr:
         """The sum as an expression, positive terms first, the constant last."""
+        try:
+            expr: Expr = self._expr
+        except AttributeError:
+            expr = self._sum_of_terms()
+            object.__setattr__(self, "_expr", expr)
+        return expr
+
+    def _sum_of_terms(self) -> Expr:
         total: Expr | None = None
-        terms = [(atom, wrap_to_int64(c)) for atom, c in self.terms.items()]
-        for atom, c in sorted(terms, key=lambda item: item[1] < 0):
+        terms = [(atom, factor) for atom, c in self.terms.items() if (factor := wrap_to_int64(c))]
+        if any(factor < 0 for _, factor in terms):
+            terms.sort(key=lambda item: item[1] < 0)
+        for atom, c in terms:
             if total is None:
-                total = atom * c
+                total = _multiple(atom, c)
+            elif _MIN_INDEX < c < 0:
+                total = Binary("sub", total, _multiple(atom, -c))
             else:
-                total = total - atom * -c if INDEX.min < c < 0 else total + atom * c
+                total = Binary("add", total, _multiple(atom, c))
         const = wrap_to_int64(self.const)
         if total is None:
-            return Const(const, INDEX)
-        return total - -const if INDEX.min < const < 0 else total + const
+            return as_expr(const)
+        return total - -const if _MIN_INDEX < const < 0 else total + const
+
+
+def _multiple(atom: Expr, factor: int) -> Expr:
+    """Return `factor * atom` for an atom of a linear form, which is no literal."""
+    return atom if factor == 1 else Binary("mul", atom, as_expr(factor, atom))
 
 
 def linear_form(expr: Expr, ranges: _RangesOrScope) -> LinearForm:
     """Return the linear form of an index expression."""
-    ranges = _as_simplifier_scope(ranges)
-    match expr:
-        case Const():
-            return LinearForm(const=int(expr.value))
-        case Var():
-            single = _is_single_value(ranges.value_ranges.get(expr))
-            return LinearForm(const=int(ranges.value_ranges[expr][0])) if single else _linear_form_of_atom(expr)
+    return _linear_form_in_scope(expr, _as_simplifier_scope(ranges))
+
+
+def _linear_form_in_scope(expr: Expr, ranges: SimplifierScope) -> LinearForm:
     cache_entry = ranges.forms.get(id(expr))
     if cache_entry is None:
-        cache_entry = ranges.forms[id(expr)] = expr, _linear_form_of_operation(expr, ranges)
+        cache_entry = ranges.forms[id(expr)] = expr, _compute_linear_form(expr, ranges)
     return cache_entry[1]
 
 
-def _linear_form_of_operation(expr: Expr, ranges: _SimplifierScope) -> LinearForm:
-    """Return the linear form of an index expression that has operands."""
-    match expr:
-        case Binary(op="add"):
-            return linear_form(expr.a, ranges).add_multiple(linear_form(expr.b, ranges))
-        case Binary(op="sub"):
-            return linear_form(expr.a, ranges).add_multiple(linear_form(expr.b, ranges), -1)
-        case Unary(op="neg"):
-            return LinearForm().add_multiple(linear_form(expr.a, ranges), -1)
-        case Binary(op="mul"):
-            return _multiply_linear_forms(linear_form(expr.a, ranges), linear_form(expr.b, ranges))
-        case Binary(op="floordiv" | "floormod" | "truncdiv" | "truncmod"):
-            return _divide_linear_form(expr.op, linear_form(expr.a, ranges), linear_form(expr.b, ranges), ranges)
-        case Binary(op="min" | "max"):
-            return _min_or_max_of_linear_forms(
-                expr.op, linear_form(expr.a, ranges), linear_form(expr.b, ranges), ranges
-            )
-        case _:
-            return _linear_form_of_atom(_simplify_operands(expr, ranges))
+def _compute_linear_form(expr: Expr, ranges: SimplifierScope) -> LinearForm:
+    if isinstance(expr, Const):
+        return LinearForm({}, int(expr.value))
+    if isinstance(expr, Var):
+        single = _is_single_value(ranges.value_ranges.get(expr))
+        return LinearForm({}, int(ranges.value_ranges[expr][0])) if single else LinearForm({expr: 1})
+    if isinstance(expr, Binary):
+        function = _LINEAR_FORM_OF_OPERATION.get(expr.op)
+        if function is not None:
+            a, b = _linear_form_in_scope(expr.a, ranges), _linear_form_in_scope(expr.b, ranges)
+            return function(expr.op, a, b, ranges)
+    elif isinstance(expr, Unary) and expr.op == "neg":
+        return LinearForm().add_multiple(_linear_form_in_scope(expr.a, ranges), -1)
+    return _linear_form_of_atom(_simplify_operands(expr, ranges))
 
 
 def _is_single_value(interval: Interval | None) -> bool:
@@ -155,15 +181,19 @@ def _linear_form_of_atom(expr: Expr) -> LinearForm:
     return LinearForm(const=int(expr.value)) if isinstance(expr, Const) else LinearForm({expr: 1})
 
 
-def _multiply_linear_forms(a: LinearForm, b: LinearForm) -> LinearForm:
+def _multiply_linear_forms(_op: str, a: LinearForm, b: LinearForm, _ranges: SimplifierScope) -> LinearForm:
     if not a.terms:
-        return LinearForm().add_multiple(b, a.const)
+        return _multiply_linear_form(b, a.const)
     if not b.terms:
-        return LinearForm().add_multiple(a, b.const)
+        return _multiply_linear_form(a, b.const)
     return _linear_form_of_atom(binary("mul", a.to_expr(), b.to_expr()))
 
 
-def _divide_linear_form(op: str, a: LinearForm, b: LinearForm, ranges: _SimplifierScope) -> LinearForm:
+def _multiply_linear_form(form: LinearForm, factor: int) -> LinearForm:
+    return LinearForm({t: c * factor for t, c in form.terms.items()} if factor else {}, form.const * factor)
+
+
+def _divide_linear_form(op: str, a: LinearForm, b: LinearForm, ranges: SimplifierScope) -> LinearForm:
     divisor = b.const
     unknown = b.terms or divisor <= 0 or not _provably_fits_int64(a, ranges)
     if unknown or (op.startswith("trunc") and bounds_of_linear_form(a, ranges)[0] < 0):
@@ -218,11 +248,21 @@ def _floormod_with_common_factor_extracted(a: LinearForm, divisor: int) -> Linea
     return LinearForm(const=a.const % common).add_multiple(_linear_form_of_atom(inner), common)
 
 
-def _min_or_max_of_linear_forms(op: str, a: LinearForm, b: LinearForm, ranges: _SimplifierScope) -> LinearForm:
+def _min_or_max_of_linear_forms(op: str, a: LinearForm, b: LinearForm, ranges: SimplifierScope) -> LinearForm:
     low, high = _bounds_of_difference(a, b, ranges)
     if low >= 0 or high <= 0:
         return a if (low >= 0) == (op == "max") else b
     return _linear_form_of_atom(binary(op, a.to_expr(), b.to_expr()))
+
+
+#: Functions that compute the linear form of a binary operation from those of its operands.
+_LINEAR_FORM_OF_OPERATION: Final[Mapping[str, Callable[[str, LinearForm, LinearForm, SimplifierScope], LinearForm]]] = {
+    "add": lambda _op, a, b, _ranges: a.add_multiple(b),
+    "sub": lambda _op, a, b, _ranges: a.add_multiple(b, -1),
+    "mul": _multiply_linear_forms,
+    **dict.fromkeys(("floordiv", "floormod", "truncdiv", "truncmod"), _divide_linear_form),
+    **dict.fromkeys(("min", "max"), _min_or_max_of_linear_forms),
+}
 
 
 def recombine_divmod_terms(form: LinearForm, ranges: _RangesOrScope) -> LinearForm:
@@ -245,33 +285,47 @@ def bounds(expr: Expr, ranges: _RangesOrScope) -> Interval:
     """Return the smallest and largest value of an integer expression; infinite if unknown or if it
     may wrap around.
     """
-    ranges = _as_simplifier_scope(ranges)
     if expr.lanes > 1:
         return _UNBOUNDED_INTERVAL
+    if isinstance(expr, Const) and expr.dtype == INDEX:
+        return int(expr.value), int(expr.value)
+    if isinstance(expr, Var):
+        known = ranges.value_ranges if isinstance(ranges, SimplifierScope) else ranges
+        return known.get(expr, _UNBOUNDED_INTERVAL)
+    ranges = _as_simplifier_scope(ranges)
     if expr.dtype != INDEX:
         return _bounds_of_atom(expr, ranges)
-    form = linear_form(expr, ranges)
-    return bounds_of_linear_form(form, ranges) if _provably_fits_int64(form, ranges) else _UNBOUNDED_INTERVAL
+    form = _linear_form_in_scope(expr, ranges)
+    low, high = _bounds_of_linear_form_in_scope(form, ranges)
+    fits = (low >= _MIN_INDEX and high <= _MAX_INDEX) or _provably_fits_int64(form, ranges)
+    return (low, high) if fits else _UNBOUNDED_INTERVAL
 
 
 def bounds_of_linear_form(form: LinearForm, ranges: _RangesOrScope) -> Interval:
     """Return the smallest and largest value of a linear form; infinite if unknown."""
-    ranges = _as_simplifier_scope(ranges)
-    ends = [sorted(c * end for end in _bounds_of_atom(atom, ranges)) for atom, c in form.terms.items()]
-    return form.const + sum(low for low, _ in ends), form.const + sum(high for _, high in ends)
+    return _bounds_of_linear_form_in_scope(form, _as_simplifier_scope(ranges))
 
 
-def _provably_fits_int64(form: LinearForm, ranges: _SimplifierScope) -> bool:
+def _bounds_of_linear_form_in_scope(form: LinearForm, ranges: SimplifierScope) -> Interval:
+    low: Bound = form.const
+    high: Bound = form.const
+    for atom, c in form.terms.items():
+        least, greatest = _bounds_of_atom(atom, ranges)
+        low, high = (low + c * least, high + c * greatest) if c > 0 else (low + c * greatest, high + c * least)
+    return low, high
+
+
+def _provably_fits_int64(form: LinearForm, ranges: SimplifierScope) -> bool:
     """Return True if a linear form provably does not overflow."""
     low = high = form.const
     for atom, c in form.terms.items():
         least, greatest = _bounds_of_atom(atom, ranges)
-        ends = sorted((c * int(max(least, INDEX.min)), c * int(min(greatest, INDEX.max))))
-        low, high = low + ends[0], high + ends[1]
-    return INDEX.min <= low and high <= INDEX.max
+        ends = c * int(max(least, _MIN_INDEX)), c * int(min(greatest, _MAX_INDEX))
+        low, high = low + min(ends), high + max(ends)
+    return low >= _MIN_INDEX and high <= _MAX_INDEX
 
 
-def _bounds_of_difference(a: LinearForm, b: LinearForm, ranges: _SimplifierScope) -> Interval:
+def _bounds_of_difference(a: LinearForm, b: LinearForm, ranges: SimplifierScope) -> Interval:
     """Return the smallest and largest value of a - b without overflow; infinite if a or b may
     overflow.
     """
@@ -284,7 +338,7 @@ def _bounds_of_difference(a: LinearForm, b: LinearForm, ranges: _SimplifierScope
     )
 
 
-def _bounds_of_atom(atom: Expr, ranges: _SimplifierScope) -> Interval:
+def _bounds_of_atom(atom: Expr, ranges: SimplifierScope) -> Interval:
     if isinstance(atom, Var):
         return ranges.value_ranges.get(atom, _UNBOUNDED_INTERVAL)
     known = ranges.interval_by_expr.get(atom)
@@ -293,7 +347,7 @@ def _bounds_of_atom(atom: Expr, ranges: _SimplifierScope) -> Interval:
     return known
 
 
-def _compute_bounds_of_atom(atom: Expr, ranges: _SimplifierScope) -> Interval:
+def _compute_bounds_of_atom(atom: Expr, ranges: SimplifierScope) -> Interval:
     match atom:
         case Binary(op="floordiv" | "truncdiv" | "floormod" | "truncmod", b=Const(value=divisor)) if divisor > 0:
             return _bounds_of_division(atom.op, bounds(atom.a, ranges), int(divisor))
@@ -364,7 +418,7 @@ def simplify(expr: Expr, ranges: _RangesOrScope) -> Expr:
     return cache_entry[1]
 
 
-def _simplify_operands(expr: Expr, ranges: _SimplifierScope) -> Expr:
+def _simplify_operands(expr: Expr, ranges: SimplifierScope) -> Expr:
     match expr:
         case Var() | Const():
             return expr
@@ -421,7 +475,7 @@ def comparison_as_nonnegative_form(cond: Expr, ranges: _RangesOrScope) -> Linear
     )
 
 
-def _remove_floordiv_from_nonnegative_form(form: LinearForm, ranges: _SimplifierScope) -> LinearForm:
+def _remove_floordiv_from_nonnegative_form(form: LinearForm, ranges: SimplifierScope) -> LinearForm:
     """Return a linear form that is non-negative exactly when d is, without the division if d is
     +-(x // c) + k.
     """
@@ -456,7 +510,7 @@ def is_empty(stmt: Stmt) -> bool:
     return all(isinstance(s, Block) for s in walk_stmts(stmt))
 
 
-def _simplify_for(loop: For, ranges: _SimplifierScope) -> Stmt:
+def _simplify_for(loop: For, ranges: SimplifierScope) -> Stmt:
     begin, end = simplify(loop.begin, ranges), simplify(loop.end, ranges)
     inside = {**ranges.value_ranges, loop.var: (bounds(begin, ranges)[0], bounds(end, ranges)[1] - 1)}
     if loop.kind in GPU_LOOP_KINDS:  # these say how the kernel is launched
@@ -477,7 +531,7 @@ def _simplify_for(loop: For, ranges: _SimplifierScope) -> Stmt:
     return fresh
 
 
-def _move_guard_into_loop_bounds(loop: For, guard: If, ranges_in_loop: Ranges, ranges: _SimplifierScope) -> Stmt:
+def _move_guard_into_loop_bounds(loop: For, guard: If, ranges_in_loop: Ranges, ranges: SimplifierScope) -> Stmt:
     """Rewrite `For v: If(c, s)`: conditions on v become bounds, conditions without v move out of
     the loop.
     """
@@ -514,7 +568,7 @@ def _is_loop_invariant(cond: Expr, loop: For) -> bool:
     return modified_vars_and_buffers(loop).isdisjoint(vars_and_buffers_in(cond))
 
 
-def _simplify_if(stmt: If, ranges: _SimplifierScope) -> Stmt:
+def _simplify_if(stmt: If, ranges: SimplifierScope) -> Stmt:
     cond = simplify(stmt.cond, ranges)
     if isinstance(cond, Const):
         chosen = stmt.then if cond.value else stmt.orelse

@@ -14,7 +14,19 @@ from typing import Any, Final, TypeAlias
 
 from aotc.ir import DType, JsonFormat, Span, frozen, give_new_value_memo_key_of_old, load_or_compute_memoized_result
 from aotc.tir import expr as values
-from aotc.tir.expr import Buffer, Call, Expr, Load, Operand, Var, as_expr, substitute, walk
+from aotc.tir.expr import (
+    Buffer,
+    Call,
+    Expr,
+    Load,
+    Operand,
+    Var,
+    as_expr,
+    occurrences,
+    substitute,
+    vars_and_buffers_in,
+    walk_once,
+)
 from aotc.tir.instruction_table import INSTRUCTIONS
 
 #: The number of a thread in its team, from 0.
@@ -290,8 +302,20 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
 
 
 def all_exprs_in_stmt(stmt: Stmt) -> Iterator[Expr]:
-    """Every expression and sub-expression in a statement, at any depth of statements."""
-    return (n for s in walk_stmts(stmt) for e in direct_exprs_of_stmt(s) for n in walk(e))
+    """Every expression and sub-expression in a statement, at any depth of statements.
+
+    An object with several users in one expression occurs once: see `count_exprs_in_stmt` for the
+    number of occurrences.
+    """
+    return (n for s in walk_stmts(stmt) for e in direct_exprs_of_stmt(s) for n in walk_once(e))
+
+
+def count_exprs_in_stmt(stmt: Stmt, counts: Callable[[Expr], int] = lambda _: 1) -> int:
+    """Return the sum of `counts(node)` over all occurrences of expression nodes in a statement, at
+    any depth of statements.
+    """
+    exprs = (e for s in walk_stmts(stmt) for e in direct_exprs_of_stmt(s))
+    return sum(counts(node) * times for e in exprs for node, times in occurrences(e))
 
 
 def warp_instruction_of_stmt(stmt: Stmt) -> Call | None:
@@ -393,7 +417,7 @@ def remove_dead_registers(stmt: Stmt) -> Stmt:
     read_for: dict[Var, list[Var]] = {}
     needed: list[Var] = []
     for s in walk_stmts(stmt):
-        read_vars = [n for e in direct_exprs_of_stmt(s) for n in walk(e) if isinstance(n, Var)]
+        read_vars = [n for e in direct_exprs_of_stmt(s) for n in vars_and_buffers_in(e) if isinstance(n, Var)]
         (read_for.setdefault(s.var, []) if isinstance(s, (Declare, Assign)) else needed).extend(read_vars)
     live: set[Var] = set()
     while needed:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from aotc.tir import Binary, Call, Element, Expr, Var, as_expr, te, walk
+from aotc.tir.expr import occurrences
 from aotc.tir.simplify import Ranges, simplify
 
 _OP_COST: Final = {"div": 4, "floordiv": 8, "floormod": 8, "truncdiv": 8, "truncmod": 8}
@@ -98,7 +99,8 @@ def substitution_for_axes(axes: Sequence[te.Axis], values: Sequence[Expr]) -> di
 
 def estimated_operations_per_element(tensor: te.Tensor) -> int:
     """Estimate the number of operations in one evaluation of the body, without reads of elements."""
-    return sum(_operation_cost_of_node(node) for body in scalar_exprs_defining_tensor(tensor) for node in walk(body))
+    nodes = (item for body in scalar_exprs_defining_tensor(tensor) for item in occurrences(body))
+    return sum(_operation_cost_of_node(node) * times for node, times in nodes)
 
 
 def _operation_cost_of_node(node: Expr) -> int:

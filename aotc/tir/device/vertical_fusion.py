@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen, merge_spans
-from aotc.tir import INDEX, Binary, Block, Buffer, Const, Gpu, Launch, Step, Var, View, as_expr, bounds, launch_of, walk
+from aotc.tir import INDEX, Binary, Block, Buffer, Const, Gpu, Launch, Step, Var, View, as_expr, bounds, launch_of
 from aotc.tir.device.block_per_row import statements_of_single_thread
 from aotc.tir.device.horizontal_fusion import (
     KERNEL_ARGUMENT_BYTES,
@@ -31,6 +31,7 @@ from aotc.tir.device.horizontal_fusion import (
 )
 from aotc.tir.device.parameter_alignment import new_temporary_view
 from aotc.tir.device.thread_block_mapping import is_proven_race_free
+from aotc.tir.expr import vars_and_buffers_in
 from aotc.tir.gpu_launch import aligned_shared_memory_bytes, block_and_thread_loops, run_in_last_block_of_group
 from aotc.tir.stmt import (
     Declare,
@@ -256,7 +257,7 @@ class _AppendPoint:
         for node in all_exprs_in_stmt(self.threads.body):
             match node:
                 case Binary(op="floordiv" | "floormod", a=a, b=Const(value=n)) if 1 < n < self.count:
-                    if {subexpr for subexpr in walk(a) if isinstance(subexpr, Var)} == {self.number}:
+                    if {n for n in vars_and_buffers_in(a) if isinstance(n, Var)} == {self.number}:
                         yield int(n)
 
 

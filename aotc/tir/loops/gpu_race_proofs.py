@@ -25,7 +25,7 @@ from aotc.tir import (
     is_race_free_by_enumeration,
     linear_form,
 )
-from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Var, substitute, walk
+from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Var, substitute, vars_and_buffers_in, walk_once
 from aotc.tir.loops import loop_dependence
 from aotc.tir.loops.loop_dependence import (
     Accesses,
@@ -198,7 +198,7 @@ class _DisjointAccessProof:
         `b // 66 % 2`, are counters, too.
         """
         terms = dict.fromkeys(atom for access in linear_accesses for atom in access.form.terms)
-        known = ({n for n in walk(atom) if isinstance(n, Var)} for atom in terms)
+        known = ({n for n in vars_and_buffers_in(atom) if isinstance(n, Var)} for atom in terms)
         atoms = (atom for atom, used in zip(terms, known, strict=True) if self.loop.var in used <= {*ranges})
         names = {atom: Var("digit", INDEX) for atom in atoms}
         extents = {var: bounds(atom, ranges) for atom, var in names.items()}
@@ -222,7 +222,7 @@ class _DisjointAccessProof:
         A counter may determine it through other counters, on which it depends; `unused_counters`
         are the counters not used so far.
         """
-        used = {n for access in accesses for atom in access.form.terms for n in walk(atom)}
+        used = {n for access in accesses for atom in access.form.terms for n in walk_once(atom)}
         used_counters = {var: value for var, value in counters.items() if var in used}
         if not used_counters or not all(
             self.are_addresses_injective_in_counter(accesses, var, ranges) for var in used_counters

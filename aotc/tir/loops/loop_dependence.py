@@ -20,7 +20,6 @@ from typing import Final
 from aotc.tir import (
     Interval,
     LinearForm,
-    all_exprs_in_stmt,
     bounds,
     bounds_of_linear_form,
     direct_exprs_of_stmt,
@@ -38,9 +37,9 @@ from aotc.tir.expr import (
     Var,
     loads_in,
     minimum,
+    occurrences,
     substitute,
     vars_and_buffers_in,
-    walk,
 )
 from aotc.tir.loops.divmod_address_analysis import (
     LinearAccess,
@@ -48,7 +47,7 @@ from aotc.tir.loops.divmod_address_analysis import (
     mixed_radix_digits_determine_variable,
     simplify_divmod_in_address,
 )
-from aotc.tir.simplify import simplify
+from aotc.tir.simplify import SimplifierScope, simplify
 from aotc.tir.stmt import (
     Assign,
     Block,
@@ -242,7 +241,7 @@ def collect_accesses(
                          range of its variable only
     """
     places = _IndexLinearizer(dict(ranges), expands_registers)
-    changing = assigned_registers(stmt) | written_buffers(stmt)
+    changing = assigned_registers(stmt) | written_buffers(stmt) if expands_registers else frozenset[object]()
     for s in walk_stmts(stmt):  # outer before inner
         if isinstance(s, For):
             places.enter_loop(s)
@@ -290,6 +289,10 @@ class _IndexLinearizer:
     shifted_loop_vars: dict[Var, LinearForm] = field(default_factory=dict)
     registers: dict[Var, Expr] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # the linear forms of indices that many accesses share are computed once
+        self._scope = SimplifierScope(self.ranges)
+
     def enter_loop(self, loop: For) -> None:
         """Add the variable of a loop, with its range and bounds, before the accesses in its body
         are converted.
@@ -301,6 +304,7 @@ class _IndexLinearizer:
             self.ranges, self.lasts = dict(self.ranges), dict(self.lasts)
             self.shifted_loop_vars.pop(loop.var, None)
         self.ranges[loop.var] = loop_var_interval(loop, self.ranges)
+        self._scope = SimplifierScope(self.ranges)
         var, begin = loop.var, self.linear_form_of_index(loop.begin)
         if begin.terms and not (self.expands_registers and not all(isinstance(atom, Var) for atom in begin.terms)):
             var = Var(loop.var.name, INDEX)
@@ -315,13 +319,16 @@ class _IndexLinearizer:
         if begin.terms:
             high = max(0, min(bounds_of_linear_form(last, self.ranges)[1] for last in lasts))
             self.ranges[var] = (0, high if high == math.inf else high // loop.step * loop.step)
+            self._scope = SimplifierScope(self.ranges)
 
     def _replace_registers_by_values(self, expr: Expr) -> Expr:
         return substitute(expr, self.registers) if self.registers else expr
 
     def linear_form_of_index(self, index: Expr) -> LinearForm:
         """Return an index as a linear form, with registers and shifted loop variables replaced."""
-        form = linear_form(self._replace_registers_by_values(index), self.ranges)
+        form = linear_form(self._replace_registers_by_values(index), self._scope)
+        if not self.shifted_loop_vars:
+            return form
         for var in [a for a in form.terms if isinstance(a, Var) and a in self.shifted_loop_vars]:
             factor = form.terms[var]
             form = form.add_multiple(LinearForm({var: factor}), -1).add_multiple(self.shifted_loop_vars[var], factor)
@@ -450,8 +457,12 @@ def why_loop_kind_unproven(
 def _count_reads_of_registers_and_buffers(loop: For) -> Counter[object]:
     """Count the mentions of each register in a loop and the loads from each buffer."""
     # an object may occur several times in an expression: count every occurrence
-    places = (n for n in all_exprs_in_stmt(loop.body) if isinstance(n, (Load, Var)))
-    return Counter(n.buffer if isinstance(n, Load) else n for n in places)
+    reads: Counter[object] = Counter()
+    for expr in (e for s in walk_stmts(loop.body) for e in direct_exprs_of_stmt(s)):
+        for node, times in occurrences(expr):
+            if isinstance(node, (Load, Var)):
+                reads[node.buffer if isinstance(node, Load) else node] += times
+    return reads
 
 
 def _changes_by_accumulation_only(target: Var | Buffer, updates: Sequence[Stmt], reads: Mapping[object, int]) -> bool:
@@ -567,7 +578,7 @@ def is_iteration_invariant(term: Expr, invariant_vars: Container[Var]) -> bool:
     """Return True if a term has one value in all iterations: all its variables are in
     `invariant_vars`, and it loads no memory.
     """
-    return all(n in invariant_vars if isinstance(n, Var) else not isinstance(n, Load) for n in walk(term))
+    return all(n in invariant_vars for n in vars_and_buffers_in(term))
 
 
 def _address_span_of_loop(elements_per_iteration: int, loop: For) -> int:

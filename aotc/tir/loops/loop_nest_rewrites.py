@@ -26,7 +26,7 @@ from aotc.tir import (
     walk_stmts,
     with_operands,
 )
-from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, const, walk
+from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, const
 from aotc.tir.loops.loop_dependence import constant_loop_range, constant_trip_count, direct_loads, straight_line_stmts
 from aotc.tir.simplify import Ranges, comparison_as_nonnegative_form, linear_form, simplify_stmt
 from aotc.tir.stmt import (
@@ -37,6 +37,7 @@ from aotc.tir.stmt import (
     Stmt,
     Store,
     all_exprs_in_stmt,
+    count_exprs_in_stmt,
     direct_child_stmts,
     forall,
     map_exprs,
@@ -199,7 +200,7 @@ def _bodies_of_loop_pieces(loop: For, piece_bounds: Sequence[int], ranges: Range
 
 def _expr_node_count(stmt: Stmt) -> int:
     """Return the number of expression nodes in a statement and its substatements."""
-    return sum(1 for _ in all_exprs_in_stmt(stmt))
+    return count_exprs_in_stmt(stmt)
 
 
 def _node_count_outside_conditionals(loop: For) -> int:
@@ -325,7 +326,7 @@ def unroll_loops_bounding_inner_loops(stmt: Stmt) -> Stmt:
     if not isinstance(stmt, For) or not 0 < len(values) <= _MAX_UNROLLED_ITERATIONS:
         return stmt
     inner = [s for s in walk_stmts(stmt.body) if isinstance(s, For)]
-    bounded = any(stmt.var in walk(e) for s in inner for e in (s.begin, s.end))
+    bounded = any(stmt.var in vars_and_buffers_in(e) for s in inner for e in (s.begin, s.end))
     if not bounded or _expr_node_count(stmt) * len(values) > _MAX_ADDED_NODES:
         return stmt
     return Block(simplify_stmt(copy, {}) for copy in unrolled_iterations(stmt))

@@ -46,6 +46,7 @@ from aotc.tir.stmt import (
     Stmt,
     Store,
     all_exprs_in_stmt,
+    count_exprs_in_stmt,
     forall,
     memoized_kernel,
     rebuild_stmt,
@@ -264,7 +265,7 @@ def unroll_short_inner_loops(stmt: Stmt, is_inside_loop: bool = False) -> Stmt:
     new_stmt = rebuild_stmt(stmt, lambda s: unroll_short_inner_loops(s, inside))
     if not isinstance(new_stmt, For) or not is_inside_loop or contains_vectors(new_stmt):
         return new_stmt
-    small = constant_trip_count(new_stmt) * sum(1 for _ in all_exprs_in_stmt(new_stmt)) <= _MAX_UNROLLED_NODES
+    small = constant_trip_count(new_stmt) * count_exprs_in_stmt(new_stmt) <= _MAX_UNROLLED_NODES
     if (
         not 0 < constant_trip_count(new_stmt) <= MIN_VECTOR_ELEMENTS
         or not small

@@ -23,7 +23,7 @@ from aotc.tir import (
     simplify_stmt,
     substitute_in_stmt,
 )
-from aotc.tir.expr import INDEX, Buffer, Call, Const, Expr, Load, Var, as_expr, loads_in, maximum, walk
+from aotc.tir.expr import INDEX, Buffer, Call, Const, Expr, Load, Var, as_expr, loads_in, maximum, vars_and_buffers_in
 from aotc.tir.loops.loop_dependence import (
     assigned_registers,
     constant_loop_range,
@@ -202,7 +202,7 @@ def _loads_in_value(stmt: Stmt) -> Iterator[Load]:
 
 def _variables_in(expr: Expr) -> Iterator[Var]:
     """Return the variables in an expression."""
-    return (n for n in walk(expr) if isinstance(n, Var))
+    return (n for n in vars_and_buffers_in(expr) if isinstance(n, Var))
 
 
 def _replace_4_stores_by_wide_store(stmts: Sequence[Stmt], store_positions: Sequence[int]) -> list[Stmt]:

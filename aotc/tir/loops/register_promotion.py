@@ -25,8 +25,8 @@ from aotc.tir.stmt import (
     For,
     Stmt,
     Store,
-    all_exprs_in_stmt,
     block_stmts_or_self,
+    count_exprs_in_stmt,
     rebuild_stmt,
     walk_stmts,
 )
@@ -128,7 +128,7 @@ class _RegisterPromoter:
                 if body is not None:
                     return rebuild_stmt(stmt, lambda _: body)
                 values = constant_loop_range(stmt)
-                size = sum(1 for _ in all_exprs_in_stmt(stmt.body))
+                size = count_exprs_in_stmt(stmt.body)
                 if not 0 < len(values) <= self.max_registers or len(values) * size > _MAX_UNROLLED_NODES:
                     return None
                 copies = (simplify_stmt(copy, {}) for copy in unrolled_iterations(stmt))

@@ -32,7 +32,7 @@ from aotc.tir import (
 )
 from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Pack, Select, Unary, bitcast, loads_in, walk, walk_once
 from aotc.tir.functions.elementary_function_table import elementary_function_definition
-from aotc.tir.simplify import linear_form, simplify
+from aotc.tir.simplify import LinearForm, linear_form, simplify
 from aotc.tir.stmt import (
     Assign,
     Block,
@@ -42,7 +42,7 @@ from aotc.tir.stmt import (
     Stmt,
     Store,
     While,
-    all_exprs_in_stmt,
+    count_exprs_in_stmt,
     remove_dead_registers,
     walk_stmts,
 )
@@ -87,8 +87,7 @@ def vectorize_stmt_or_none(
     """
     if (
         max_operations is not None
-        and sum(isinstance(n, _OPERATION_CLASSES) and n.dtype != INDEX for n in all_exprs_in_stmt(stmt))
-        > max_operations
+        and count_exprs_in_stmt(stmt, lambda n: isinstance(n, _OPERATION_CLASSES) and n.dtype != INDEX) > max_operations
     ):
         return None
     try:
@@ -343,6 +342,11 @@ class _StmtVectorizer:
         """
         # a row and a column computed from one flat index simplify to that index
         index = simplify(self._replace_registers_by_definitions(index), {})
+        form = linear_form(index, {})
+        if self.lanes > 1 and all(isinstance(atom, Var) and atom not in self.vectors for atom in form.terms):
+            # an affine index: no need to substitute and to simplify again
+            others = {var: factor for var, factor in form.terms.items() if var is not self.lane}
+            return form.terms.get(self.lane, 0), LinearForm(others, form.const).to_expr()
         if any(n in self.vectors for n in vars_and_buffers_in(index)):
             return None, index
         step = linear_form(index, {self.lane: (0, self.lanes - 1)}).coefficient(self.lane)

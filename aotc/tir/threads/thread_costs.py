@@ -23,8 +23,8 @@ from aotc.tir import (
     ThreadSharedAccesses,
     Var,
     largest_thread_share,
-    walk,
 )
+from aotc.tir.expr import occurrences
 from aotc.tir.loops.loop_dependence import Ranges, constant_trip_count, ranges_inside_loops
 from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, block_stmts_or_self, direct_child_stmts, direct_exprs_of_stmt
 
@@ -46,6 +46,7 @@ class ThreadCostModel:
     threads: Threads
     uses: MemoryEffects
     _own_operations: dict[Stmt, int] = field(default_factory=dict)
+    _operations_without_loops: dict[Stmt, float | None] = field(default_factory=dict)
 
     def _mean_over_team_sizes(self, function: Callable[[int], float]) -> float:
         """Return the mean of a function of the number of threads, over the team sizes for which
@@ -76,13 +77,36 @@ class ThreadCostModel:
             low, high = inner[stmt.var]
             times = (high - low + 1) / stmt.step if high - low < math.inf else 1
             return max(0.0, times) * self._operation_and_store_count(stmt.body, inner)
-        if stmt not in self._own_operations:
-            values = [n for e in direct_exprs_of_stmt(stmt) for n in walk(e)]
-            operation_count = sum(isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX) for n in values)
-            self._own_operations[stmt] = operation_count + isinstance(stmt, Store)
-        return self._own_operations[stmt] + sum(
+        count = self._operation_and_store_count_without_loops(stmt)
+        if count is not None:
+            return count
+        return self._own_operation_and_store_count(stmt) + sum(
             self._operation_and_store_count(s, ranges) for s in direct_child_stmts(stmt)
         )
+
+    def _operation_and_store_count_without_loops(self, stmt: Stmt) -> float | None:
+        """Return the number of operations and stores of a statement that contains no loops; None
+        for others, whose number depends on the ranges of variables.
+        """
+        if stmt not in self._operations_without_loops:
+            parts = [self._operation_and_store_count_without_loops(s) for s in direct_child_stmts(stmt)]
+            known = [count for count in parts if count is not None]
+            has_loops = isinstance(stmt, For) or len(known) < len(parts)
+            count = None if has_loops else self._own_operation_and_store_count(stmt) + sum(known)
+            self._operations_without_loops[stmt] = count
+        return self._operations_without_loops[stmt]
+
+    def _own_operation_and_store_count(self, stmt: Stmt) -> int:
+        """Return the number of operations and stores of a statement, without those of statements
+        nested in it.
+        """
+        if stmt not in self._own_operations:
+            values = (item for e in direct_exprs_of_stmt(stmt) for item in occurrences(e))
+            operation_count = sum(
+                times for n, times in values if isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX)
+            )
+            self._own_operations[stmt] = operation_count + isinstance(stmt, Store)
+        return self._own_operations[stmt]
 
     def slowest_thread_ns_of_divided_nests(
         self, parts: Sequence[Sequence[DividedNest]], group: Sequence[Stmt], ranges: Ranges

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from itertools import product
 
 from aotc.ir import frozen
@@ -33,8 +33,8 @@ from aotc.tir import (
     substitute,
     te,
     tensor_graph,
-    walk,
 )
+from aotc.tir.expr import vars_and_buffers_in, walk_once
 from aotc.tir.simplify import simplify
 
 
@@ -104,7 +104,7 @@ class OperandDimension:
 
 def variables_in(*exprs: Expr) -> set[Var]:
     """Return the variables in some expressions."""
-    return {node for expr in exprs for node in walk(expr) if isinstance(node, Var)}
+    return {node for expr in exprs for node in vars_and_buffers_in(expr) if isinstance(node, Var)}
 
 
 def variables_of_dimensions(dims: Iterable[OperandDimension]) -> set[Var]:
@@ -211,6 +211,7 @@ class ContractionAnalysis:
     ranges: dict[Var, tuple[int, int]]
     pixel: tuple[te.Axis, ...]
     channel: tuple[te.Axis, ...]
+    _channel_splits: dict[tuple[te.Axis, int], ChannelSplit] = field(default_factory=dict, init=False, repr=False)
 
 
 def analyze_operand_dims_and_output_axes(
@@ -327,7 +328,7 @@ def _channels_per_group(contraction: te.Contraction, channel_var: Var) -> int:
     """
     extent = next(n for v, n in contraction.axes if v is channel_var)
     quotients = [
-        n for index in contraction.a_index for n in walk(index) if isinstance(n, Binary) and n.op == "floordiv"
+        n for index in contraction.a_index for n in walk_once(index) if isinstance(n, Binary) and n.op == "floordiv"
     ]
     divisors = {n.b.value for n in quotients if n.a is channel_var and isinstance(n.b, Const)}
     per_group = divisors.pop() if len(divisors) == 1 else 0
@@ -376,6 +377,9 @@ class ChannelSplit:
         """Return the operands of a contraction with an axis of the weights split into tiles of
         `tile_size`.
         """
+        known = None if axis is None else analysis._channel_splits.get((axis, tile_size))
+        if known is not None:
+            return known
         c, lane = analysis.c, Var("lane")
         if axis is None:
             return ChannelSplit(None, tile_size, Var("c"), lane, analysis.a, analysis.b, analysis.ranges)
@@ -387,7 +391,8 @@ class ChannelSplit:
             operand_dimensions(operand.shape, [substitute(i, place) for i in index], ranges)
             for operand, index in ((c.a, c.a_index), (c.b, c.b_index))
         )
-        return ChannelSplit(axis, tile_size, tile, lane, a, b, ranges)
+        split = ChannelSplit(axis, tile_size, tile, lane, a, b, ranges)
+        return analysis._channel_splits.setdefault((axis, tile_size), split)
 
     @property
     def tile_and_lane_vars_and_size(self) -> tuple[Var, Var, int]:

@@ -44,7 +44,7 @@ from aotc.tir import (
     substitute_in_stmt,
     te,
 )
-from aotc.tir.expr import Binary, Const, all_of, call, const, substitute, walk
+from aotc.tir.expr import Binary, Const, all_of, call, const, substitute, walk_once
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ContractionAnalysis,
     Irregular,
@@ -146,7 +146,7 @@ def _split_axes_used_in_quotients(contraction: te.Contraction) -> tuple[te.Contr
     axes: list[te.Axis] = []
     places: dict[Var, Expr] = {}
     for var, extent in contraction.axes:
-        nodes = (n for e in contraction.a_index for n in walk(e) if isinstance(n, Binary) and n.op == "floordiv")
+        nodes = (n for e in contraction.a_index for n in walk_once(e) if isinstance(n, Binary) and n.op == "floordiv")
         quotients = ((n.b, linear_form(n.a, {})) for n in nodes)
         sizes = (int(b.value) for b, form in quotients if form.terms == {var: 1} and isinstance(b, Const))
         size = next((item for item in sizes if item > 1), 1)

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, product
 from typing import Final, TypeAlias
 
-from aotc.tir import Buffer, Const, Expr, Load, Var, all_of, as_expr, substitute, walk, written_buffers
+from aotc.tir import Buffer, Const, Expr, Var, all_of, as_expr, substitute, written_buffers
+from aotc.tir.expr import loads_in
 from aotc.tir.schedule.contraction.arm_multi_group_dot_steps import (
     multi_group_dot_step,
     reorder_matrix_multiply_results,
@@ -290,7 +291,7 @@ def _order_products_by_data_address(
     sharing: dict[Expr, list[tuple[Var, Expr]]] = {}
     for acc, x, y in products:
         sharing.setdefault(y, []).append((acc, x))
-    places = {y: next((linear_form(n.index, {}).const for n in walk(y) if isinstance(n, Load)), 0) for y in sharing}
+    places = {y: next((linear_form(load.index, {}).const for load in loads_in(y)), 0) for y in sharing}
     for y in sorted(sharing, key=places.__getitem__):
         stmts: list[Stmt] = []
         value = bind_to_new_register("y", y, stmts) if len(sharing[y]) > 1 and not isinstance(y, Const) else y

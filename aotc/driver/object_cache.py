@@ -203,8 +203,9 @@ class ObjectCache:
         """Store the bytes of a compiled object in the cache under a key."""
         path = self._cache_entry_path(key)
         with self._suppress_and_log_first_os_error("write to"):
-            for folder in (self.folder.parent, self.folder, path.parent):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not path.parent.is_dir():
+                for folder in (self.folder.parent, self.folder, path.parent):
+                    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self._are_cache_folders_trusted(path.parent):
                 with open_for_atomic_write(path, permissions=0o600) as file:
                     file.write(_entry_checksum(key, data) + data)

@@ -102,6 +102,20 @@ def load_or_compute_memoized_result(
     return result
 
 
+def compute_with_memo_key(result_kind: str, dependencies: object, compute: Callable[[], T]) -> T:
+    """Call `compute` and return its result, which is not stored but gets a key: results that are
+    derived from it can be stored under keys that are cheap to compute.
+
+    The arguments are those of `load_or_compute_memoized_result`.
+    """
+    memory = _CURRENT_MEMO_STATE.get()
+    key = memory.memo_key_of_result(result_kind, dependencies) if memory is not None else None
+    result = compute()
+    if memory is not None and key is not None:
+        memory.names.setdefault(id(result), (result, key))
+    return result
+
+
 def _load_memoized_result(store: Store, key: str, form: JsonFormat[T]) -> T | None:
     """Read a memoized result from the store; None if there is none or it is invalid."""
     data = store.get(key)

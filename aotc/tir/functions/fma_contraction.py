@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from aotc.tir import Binary, Call, Const, Expr, Kernel, Unary, map_exprs, memoized_kernel, operands, with_operands
+from aotc.ir.persistent_memo import compute_with_memo_key
+from aotc.tir import Binary, Call, Const, Expr, Kernel, Unary, Var, map_exprs, operands, with_operands
 
 #: Types for which processors have fused multiply-adds; narrower floats are rounded after each
 #: operation.
@@ -20,7 +21,24 @@ def contract_to_fma(expr: Expr) -> Expr:
     """Return the expression with fused multiply-adds; in a sum of two products, the second product
     is fused.
     """
-    expr = with_operands(expr, tuple(map(contract_to_fma, operands(expr))))
+    return _contract_to_fma_memoized(expr, {})
+
+
+def _contract_to_fma_memoized(expr: Expr, memo: dict[int, Expr]) -> Expr:
+    """Implement `contract_to_fma`; `memo` holds the results by the identity of expressions."""
+    if isinstance(expr, (Var, Const)):
+        return expr
+    contracted = memo.get(id(expr))
+    if contracted is None:
+        fresh = with_operands(expr, tuple([_contract_to_fma_memoized(part, memo) for part in operands(expr)]))
+        contracted = memo[id(expr)] = _contract_operation_to_fma(fresh)
+    return contracted
+
+
+def _contract_operation_to_fma(expr: Expr) -> Expr:
+    """Return an expression whose operands are contracted as a fused multiply-add if it is a sum of
+    a product; mark functions as fused.
+    """
     match expr:
         case Call():
             return replace(expr, fused=expr.args[0].dtype.is_float)
@@ -47,7 +65,8 @@ def contract_kernel_to_fma(kernel: Kernel) -> Kernel:
     def contract_body_to_fma() -> Kernel:
         return replace(kernel, body=map_exprs(kernel.body, contract_to_fma))
 
-    return memoized_kernel("fuse", ("fuse", kernel), kernel.span, contract_body_to_fma)
+    # contracting takes no longer than reading the result from a file
+    return compute_with_memo_key("fuse", kernel, contract_body_to_fma)
 
 
 def _arithmetic_negative(expr: Expr) -> Expr:

@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import suppress
 
+from aotc.ir.garbage_collection import collect_garbage_rarely
 from aotc.ir.interrupts import install_exit_signal_handlers
 
 
@@ -26,9 +27,10 @@ def run() -> None:
     atexit.register(flush_and_exit)
     try:
         # imported here, under the signal handlers: the import takes about a second
-        from aotc.cli.main import main
+        with collect_garbage_rarely():
+            from aotc.cli.main import main
 
-        main()
+            main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         raise

@@ -59,6 +59,7 @@ from aotc.ir import (
     temporarily_set_context_variable,
 )
 from aotc.ir.atomic_write import temporary_folder
+from aotc.ir.garbage_collection import collect_garbage_rarely
 from aotc.ir.option_description import ACCURACIES
 from aotc.relay.backend.function_to_kernel import diagnose_dynamic_inputs
 from aotc.relay.backend.kernel_deduplication import lower_function_to_kernel
@@ -255,6 +256,7 @@ class Compilation:
         tilings = self.tilings or RecordedTilings(None if self.context.get_config("compile.tuning", True) else False)
         salt = sha256_of_parts(digest_of_aotc_python_code(), tilings.digest) if result_cache is not None else ""
         with (
+            collect_garbage_rarely(),
             temporarily_set_context_variable(_CURRENT_COMPILATION, self),
             write_report_on_internal_error(),
             use_tiling_chooser(tilings),
@@ -396,9 +398,14 @@ class Compilation:
                 if library is not None:
                     record_library_checksum(work, metadata, library)
         library_path = path / library.relative_to(work) if library else None
-        left = tuple(unchecked)
         return CompiledModel(
-            path, library_path, metadata, self.target_without_duplicate_versions, temporary, self.emulated, left
+            path,
+            library_path,
+            metadata,
+            self.target_without_duplicate_versions,
+            temporary,
+            self.emulated,
+            tuple(unchecked),
         )
 
     def _check_memory_budgets(self, metadata: dict[str, Any], toolchain: Toolchain | None) -> None:

@@ -15,11 +15,11 @@ code or are nested too deeply are not stored, and nothing is stored outside of
 
 import hashlib
 import pickle
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 
 from aotc.ir.safe_json import JsonFormat
 from aotc.ir.temporary_context_value import temporarily_set_context_variable
@@ -38,14 +38,52 @@ class Store(Protocol):
 
 
 @dataclass(slots=True)
-class _MemoState:
-    """State of memoization in the current context: the store, the salt, and the keys of results by
-    object identity.
+class MemoState:
+    """State of memoization in the current context.
+
+    store           where results are stored
+    salt            part of every key
+    names           keys of results by the identity of the result
+    computed        number of results that were computed, not loaded
+    kept_results    results that are returned for the next request of their keys, without loading
+                    them (see `aotc.ir.parallel_memo`)
     """
 
     store: Store
     salt: str
     names: dict[int, tuple[object, str]] = field(default_factory=dict)
+    computed: int = 0
+    kept_results: dict[str, object] = field(default_factory=dict)
+    _keeps_results: bool = False
+
+    @contextmanager
+    def keep_results(self) -> Iterator[None]:
+        """Context manager: keep the results of the block for later requests, instead of those of
+        earlier blocks.
+        """
+        self.kept_results.clear()
+        self._keeps_results = True
+        try:
+            yield
+        finally:
+            self._keeps_results = False
+
+    def load_or_compute(self, key: str, compute: Callable[[], T], form: JsonFormat[T]) -> T:
+        """Return the result of a key: one that was kept, the stored one, or that of `compute`."""
+        if not self._keeps_results and key in self.kept_results:
+            return cast(T, self.kept_results.pop(key))
+        result = _load_memoized_result(self.store, key, form)
+        if result is None:
+            self.computed += 1
+            result = compute()
+            try:
+                self.store.put(key, form.dump_json(result))
+            except TypeError:
+                return result
+        self.names.setdefault(id(result), (result, key))
+        if self._keeps_results:
+            self.kept_results[key] = result
+        return result
 
     def memo_key_of_result(self, kind: str, source: object) -> str | None:
         """Return the hash of a result's kind, its source and the salt; None if the source cannot be
@@ -64,7 +102,12 @@ class _MemoState:
         return hasher.hexdigest()
 
 
-_CURRENT_MEMO_STATE: Final[ContextVar[_MemoState | None]] = ContextVar("aotc_memory", default=None)
+_CURRENT_MEMO_STATE: Final[ContextVar[MemoState | None]] = ContextVar("aotc_memory", default=None)
+
+
+def current_memo_state() -> MemoState | None:
+    """Return the state of memoization; None outside of `memoize_results_in_store`."""
+    return _CURRENT_MEMO_STATE.get()
 
 
 def memoize_results_in_store(store: Store | None, salt: str) -> AbstractContextManager[object]:
@@ -74,7 +117,7 @@ def memoize_results_in_store(store: Store | None, salt: str) -> AbstractContextM
     `salt` is part of every key; it stands for dependencies outside the sources, such as the version
     of the code.
     """
-    return temporarily_set_context_variable(_CURRENT_MEMO_STATE, _MemoState(store, salt) if store is not None else None)
+    return temporarily_set_context_variable(_CURRENT_MEMO_STATE, MemoState(store, salt) if store is not None else None)
 
 
 def load_or_compute_memoized_result(
@@ -91,15 +134,7 @@ def load_or_compute_memoized_result(
     key = memory.memo_key_of_result(result_kind, dependencies) if memory is not None else None
     if memory is None or key is None:
         return compute()
-    result = _load_memoized_result(memory.store, key, form)
-    if result is None:
-        result = compute()
-        try:
-            memory.store.put(key, form.dump_json(result))
-        except TypeError:
-            return result
-    memory.names.setdefault(id(result), (result, key))
-    return result
+    return memory.load_or_compute(key, compute, form)
 
 
 def compute_with_memo_key(result_kind: str, dependencies: object, compute: Callable[[], T]) -> T:

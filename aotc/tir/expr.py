@@ -48,6 +48,8 @@ class _Operators:
     """
 
     __slots__: ClassVar[tuple[str, ...]] = ("_hash", "_leaves", "_loads")
+    _leaves: tuple[Var | Buffer, ...]
+    _loads: tuple[Load, ...]
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         # kernels have very many: what dataclasses would do looks for the fields of each
@@ -358,10 +360,11 @@ def _convert_to_common_type(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr
     if isinstance(b, (int, float)):
         left = as_expr(a)
         return left, as_expr(b, left)
-    left, right = as_expr(a, b), b  # type: ignore[arg-type]
+    right: Expr = b  # type: ignore[assignment]
+    left = as_expr(a, right)
     if left.dtype != right.dtype or left.lanes != right.lanes:
         raise TypeError(f"{op}: operands are {left.dtype}x{left.lanes} and {right.dtype}x{right.lanes}")
-    return left, right  # type: ignore[return-value]
+    return left, right
 
 
 def binary(op: str, a: Operand, b: Operand) -> Expr:
@@ -530,40 +533,10 @@ def walk_once(expr: Expr) -> Iterator[Expr]:
             stack.extend(reversed(operands(node)))
 
 
-def occurrences(expr: Expr) -> list[tuple[Expr, int]]:
-    """Return every sub-expression once, users before operands, with the number of times that it
-    occurs in the tree that the expression represents.
-
-    The work grows with the number of objects, the numbers with the size of the tree.
-    """
-    order: list[Expr] = []
-    visited_ids = set[int]()
-    stack: list[Any] = [expr]
-    while stack:  # depth first; a node is appended after its operands
-        node = stack.pop()
-        if node is None:
-            order.append(stack.pop())
-        elif id(node) not in visited_ids:
-            visited_ids.add(id(node))
-            if isinstance(node, (Var, Const)):
-                order.append(node)
-            else:
-                stack += (node, None, *operands(node))
-    counts = dict.fromkeys(visited_ids, 0)
-    counts[id(expr)] = 1
-    order.reverse()
-    for node in order:
-        if not isinstance(node, (Var, Const)):
-            count = counts[id(node)]
-            for part in operands(node):
-                counts[id(part)] += count
-    return [(node, counts[id(node)]) for node in order]
-
-
 def loads_in(expr: Expr) -> tuple[Load, ...]:
     """Return each load in an expression once, including loads within indices."""
     try:
-        loads: tuple[Load, ...] = expr._loads
+        loads = expr._loads
     except AttributeError:
         loads = tuple([n for n in walk_once(expr) if isinstance(n, Load)])
         object.__setattr__(expr, "_loads", loads)
@@ -573,7 +546,7 @@ def loads_in(expr: Expr) -> tuple[Load, ...]:
 def vars_and_buffers_in(expr: Expr) -> tuple[Var | Buffer, ...]:
     """Return each variable of an expression and each buffer that it loads from."""
     try:
-        leaves: tuple[Var | Buffer, ...] = expr._leaves
+        leaves = expr._leaves
     except AttributeError:
         leaves = tuple([n.buffer if isinstance(n, Load) else n for n in walk_once(expr) if isinstance(n, (Load, Var))])
         object.__setattr__(expr, "_leaves", leaves)

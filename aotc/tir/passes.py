@@ -11,9 +11,11 @@ In: the program that lowering returns.  Out: the program that code generation pr
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential, report_progress
+from aotc.ir.parallel_memo import memoize_in_parallel
 from aotc.tir import C, Kernel, Program, Target
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
 from aotc.tir.functions.fma_contraction import contract_kernel_to_fma
@@ -188,6 +190,10 @@ class FuseMultiplyAdds(KernelPass):
 
 class VectorizeLoops(KernelPass):
     """Vectorize loops with independent iterations."""
+
+    def run(self, module: Program, ctx: PassContext) -> Program:
+        memoize_in_parallel([partial(self.rewrite_kernel, kernel) for kernel in module.distinct_kernels])
+        return super().run(module, ctx)
 
     def rewrite_kernel(self, kernel: Kernel) -> Kernel:
         return vectorize_kernel(kernel, self.target)

@@ -75,6 +75,7 @@ class _CachedExpr:
     """Base of `LinearForm` with the slot of its expression, once it was requested."""
 
     __slots__ = ("_expr",)
+    _expr: Expr
 
 
 @frozen
@@ -115,7 +116,7 @@ class LinearForm(_CachedExpr):
     def to_expr(self) -> Expr:
         """The sum as an expression, positive terms first, the constant last."""
         try:
-            expr: Expr = self._expr
+            expr = self._expr
         except AttributeError:
             expr = self._sum_of_terms()
             object.__setattr__(self, "_expr", expr)
@@ -296,7 +297,10 @@ def bounds(expr: Expr, ranges: _RangesOrScope) -> Interval:
     if expr.dtype != INDEX:
         return _bounds_of_atom(expr, ranges)
     form = _linear_form_in_scope(expr, ranges)
-    low, high = _bounds_of_linear_form_in_scope(form, ranges)
+    try:
+        low, high = _bounds_of_linear_form_in_scope(form, ranges)
+    except OverflowError:  # the sum of an infinity and an integer that no float can hold
+        return _UNBOUNDED_INTERVAL
     fits = (low >= _MIN_INDEX and high <= _MAX_INDEX) or _provably_fits_int64(form, ranges)
     return (low, high) if fits else _UNBOUNDED_INTERVAL
 

@@ -14,19 +14,8 @@ from typing import Any, Final, TypeAlias
 
 from aotc.ir import DType, JsonFormat, Span, frozen, give_new_value_memo_key_of_old, load_or_compute_memoized_result
 from aotc.tir import expr as values
-from aotc.tir.expr import (
-    Buffer,
-    Call,
-    Expr,
-    Load,
-    Operand,
-    Var,
-    as_expr,
-    occurrences,
-    substitute,
-    vars_and_buffers_in,
-    walk_once,
-)
+from aotc.tir.expr import Buffer, Call, Expr, Load, Operand, Var, as_expr, substitute, vars_and_buffers_in, walk_once
+from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.instruction_table import INSTRUCTIONS
 
 #: The number of a thread in its team, from 0.

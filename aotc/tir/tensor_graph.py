@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from aotc.tir import Binary, Call, Element, Expr, Var, as_expr, te, walk
-from aotc.tir.expr import occurrences
+from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.simplify import Ranges, simplify
 
 _OP_COST: Final = {"div": 4, "floordiv": 8, "floormod": 8, "truncdiv": 8, "truncmod": 8}

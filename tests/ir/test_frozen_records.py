@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 from contextvars import ContextVar
 from dataclasses import FrozenInstanceError, field, replace
 
 import pytest
 
 from aotc.ir import frozen, temporarily_set_context_variable
+from aotc.ir.garbage_collection import collect_garbage_rarely
 
 
 @frozen
@@ -45,3 +48,38 @@ def test_a_variable_has_its_value_back_after_the_block_even_if_that_fails() -> N
             raise KeyError
         assert variable.get() == 1
     assert variable.get() is None
+
+
+@frozen
+class Shifted(Point):
+    """A record with inherited fields, one that is no argument, and a check."""
+
+    z: int = 3
+    total: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.z < 0:
+            raise ValueError("z")
+        object.__setattr__(self, "total", self.x + self.z)
+
+
+def test_inherited_fields_fields_that_are_no_arguments_and_checks() -> None:
+    assert Shifted(1) == Shifted(x=1, names=[], z=3) and Shifted(1, z=4).total == 5
+    assert replace(Shifted(1), z=5).total == 6
+    assert list(inspect.signature(Shifted).parameters) == ["x", "names", "z"]
+    assert Shifted.__init__.__annotations__ == {"x": "int", "names": "list[str]", "z": "int", "return": None}
+    with pytest.raises(TypeError, match="x"):
+        Shifted()  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="z"):
+        Shifted(1, z=-1)
+
+
+def test_the_garbage_collector_gets_its_thresholds_back() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(KeyError), collect_garbage_rarely():
+        raised = gc.get_threshold()
+        with collect_garbage_rarely():  # one that is inside leaves it alone
+            pass
+        assert gc.get_threshold() == raised > before
+        raise KeyError
+    assert gc.get_threshold() == before

@@ -25,7 +25,10 @@ from aotc.tir.expr import (
     select,
     substitute,
     vars_and_buffers_in,
+    walk,
 )
+from aotc.tir.expr_occurrences import occurrences
+from aotc.tir.functions.fma_contraction import contract_to_fma
 from aotc.tir.loops.loop_dependence import why_loop_kind_unproven
 from aotc.tir.loops.statement_vectorization import vectorize_stmt_or_none
 from aotc.tir.simplify import bounds, linear_form, simplify
@@ -61,6 +64,8 @@ WALKS: dict[str, Callable[[Expr], object]] = {
     "mentioned": lambda e: list(vars_and_buffers_in(e)),
     "loads_in": lambda e: list(loads_in(e)),
     "hash": hash,
+    "occurrences": occurrences,
+    "fused multiply-adds": contract_to_fma,
 }
 
 
@@ -105,6 +110,18 @@ def test_results_share_what_their_sources_share() -> None:
     assert fresh.a is fresh.b
     simple = simplify(chain(3, Load(X, binary("add", k, 0) + k - k)), {})
     assert simple.a is simple.b
+
+
+def test_occurrences_are_those_of_the_tree() -> None:
+    """An object with two users occurs twice as often as each of them, and users come first."""
+    i = Var("i")
+    square = Load(X, i) * Load(X, i)
+    expr = chain(2, square)
+    counts = {id(node): times for node, times in occurrences(expr)}
+    assert counts[id(expr)] == 1 and counts[id(square)] == 4 and counts[id(i)] == 8
+    assert sum(counts.values()) == len(list(walk(expr)))
+    order = [node for node, _ in occurrences(expr)]
+    assert order[0] is expr and order[-1] is i
 
 
 def test_each_use_of_a_shared_register_counts() -> None:

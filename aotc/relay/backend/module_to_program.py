@@ -12,7 +12,9 @@ The tensor pass `TakeViews` removes such copies.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from aotc.ir import (
@@ -27,6 +29,7 @@ from aotc.ir import (
     tensor_types,
 )
 from aotc.ir.compile_time_limits import current_budget
+from aotc.ir.parallel_memo import memoize_in_parallel
 from aotc.relay.backend.function_to_kernel import (
     diagnose_dynamic_inputs,
     kernel_name_from_anchor_operator,
@@ -63,7 +66,7 @@ class _Lowering:
     module: IRModule
     lets: dict[Var, Expr]
     table: FunctionTable = field(default_factory=FunctionTable)
-    kernels: list[Kernel] = field(default_factory=list)
+    kernels: dict[int, Kernel] = field(default_factory=dict)
     values: dict[Expr, ResultLocation] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     names: Counter[str] = field(default_factory=Counter)
@@ -153,9 +156,18 @@ class _Lowering:
     def kernel_shared_by_equal_functions(self, function: Function) -> Kernel:
         """Return the kernel of a function; structurally equal functions share one kernel."""
         number = self.table.find_or_add_structurally_equal_function(function)
-        if number == len(self.kernels):
-            self.kernels.append(lower_function_to_kernel(function, self.target))
+        if number not in self.kernels:
+            self.kernels[number] = lower_function_to_kernel(function, self.target)
         return self.kernels[number]
+
+    def lower_functions_in_parallel(self, nodes: Iterable[Expr]) -> None:
+        """Lower the functions that nodes call to kernels in several processes, so that
+        `lower_node_to_kernel_call` finds them in the cache.
+        """
+        for function in [n.op for n in nodes if isinstance(n, Call) and isinstance(n.op, Function)]:
+            if "Compiler" not in function.attrs and view_offsets_of_results(function) is None:
+                self.table.find_or_add_structurally_equal_function(function)
+        memoize_in_parallel([partial(lower_function_to_kernel, f, self.target) for f in self.table.functions])
 
     def create_constant_storage(self, node: Constant, ty: TensorType) -> Storage:
         """Return the storage of a constant that a kernel reads from memory; a splat is expanded to
@@ -199,6 +211,7 @@ def lower_main_to_program(module: IRModule, target: Target, name: str = "model")
         inputs.append(_create_storage(param.name, ty, "input", meaning=meaning))
         state.values[param] = View(inputs[-1])
     nodes = list(post_order(main.body, lambda n: not isinstance(n, Function)))
+    state.lower_functions_in_parallel(nodes)
     for k, node in enumerate(nodes):
         if isinstance(node, Call) and isinstance(node.op, Function):
             report_progress(k, len(nodes), f"kernel {kernel_name_from_anchor_operator(node.op)}")

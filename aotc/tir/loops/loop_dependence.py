@@ -37,10 +37,10 @@ from aotc.tir.expr import (
     Var,
     loads_in,
     minimum,
-    occurrences,
     substitute,
     vars_and_buffers_in,
 )
+from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.loops.divmod_address_analysis import (
     LinearAccess,
     common_fixed_terms,
@@ -241,7 +241,7 @@ def collect_accesses(
                          range of its variable only
     """
     places = _IndexLinearizer(dict(ranges), expands_registers)
-    changing = assigned_registers(stmt) | written_buffers(stmt) if expands_registers else frozenset[object]()
+    changing = assigned_registers(stmt) | written_buffers(stmt) if expands_registers else frozenset[Var | Buffer]()
     for s in walk_stmts(stmt):  # outer before inner
         if isinstance(s, For):
             places.enter_loop(s)

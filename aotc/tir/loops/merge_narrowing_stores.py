@@ -194,10 +194,10 @@ def _is_proven_not_to_access_elements(load: Load, buffer: Buffer, address: Linea
     return not distance.terms and (distance.const >= element_count or distance.const + load.lanes <= 0)
 
 
-def _loads_in_value(stmt: Stmt) -> Iterator[Load]:
+def _loads_in_value(stmt: Stmt) -> tuple[Load, ...]:
     """Return the loads in the value of a statement."""
     value = getattr(stmt, "value", None)
-    return loads_in(value) if value is not None else iter(())
+    return loads_in(value) if value is not None else ()
 
 
 def _variables_in(expr: Expr) -> Iterator[Var]:

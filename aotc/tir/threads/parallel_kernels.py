@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Final
 
 from aotc.ir import frozen
+from aotc.ir.parallel_memo import memoize_in_parallel
 from aotc.tir import (
     Block,
     Buffer,
@@ -67,6 +69,9 @@ def parallelize_program(program: Program, thread_costs: Threads) -> Program:
     for step in program.steps:
         fixed = {b for b, v in zip(step.kernel.inputs, step.inputs, strict=True) if v.storage.kind == "constant"}
         constants[step.kernel] = constants.get(step.kernel, fixed) & fixed
+    memoize_in_parallel(
+        [partial(parallelize_kernel, kernel, fixed, thread_costs) for kernel, fixed in constants.items()]
+    )
     return program.replace_kernels(
         {kernel: parallelize_kernel(kernel, fixed, thread_costs) for kernel, fixed in constants.items()}
     )

@@ -24,7 +24,7 @@ from aotc.tir import (
     Var,
     largest_thread_share,
 )
-from aotc.tir.expr import occurrences
+from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.loops.loop_dependence import Ranges, constant_trip_count, ranges_inside_loops
 from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, block_stmts_or_self, direct_child_stmts, direct_exprs_of_stmt
 

@@ -12,9 +12,11 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from aotc.ir import AotcError, DType, JsonFormat, frozen, load_or_compute_memoized_result
+from aotc.ir.parallel_memo import memoize_in_parallel
 from aotc.tir import INDEX, Kernel, merge_similar_kernels
 from aotc_codegen.c.c_dialects import GNU_C, Dialect
 from aotc_codegen.c.c_identifiers import MAX_IDENTIFIER_CHARACTERS, UniqueIdentifiers
@@ -212,6 +214,7 @@ def print_kernels(
     externals = _external_kernels(kernels, used_names, dialect)
     names = {k: k.name for k in externals}
     alike: dict[str, tuple[PrintedKernel, list[Kernel]]] = {}
+    memoize_in_parallel([partial(_print_kernel_cached, kernel, dialect) for kernel in kernels if kernel not in names])
     for kernel in kernels:
         if kernel not in names:
             printed_kernel = _print_kernel_cached(kernel, dialect)

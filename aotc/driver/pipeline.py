@@ -282,13 +282,12 @@ class Compilation:
         """The target, without instruction sets whose kernels would equal those of another one for
         this graph.
         """
-        every = self.target.versions
-        if not every:
+        if not self.target.versions:
             return self.target
         functions = self.optimized_graph.functions.values()
         if any(map(is_byte_contraction, chain.from_iterable(map(post_order, functions)))):
             return self.target
-        distinct_versions = (v for v in every if v.dots is None or v.dots.registers > 1)
+        distinct_versions = (v for v in self.target.versions if v.dots is None or v.dots.registers > 1)
         return replace(self.target, versions=tuple(distinct_versions))
 
     @property
@@ -397,15 +396,9 @@ class Compilation:
                 self._check_memory_budgets(metadata, toolchain)
                 if library is not None:
                     record_library_checksum(work, metadata, library)
-        library_path = path / library.relative_to(work) if library else None
+        left, library_path = tuple(unchecked), path / library.relative_to(work) if library else None
         return CompiledModel(
-            path,
-            library_path,
-            metadata,
-            self.target_without_duplicate_versions,
-            temporary,
-            self.emulated,
-            tuple(unchecked),
+            path, library_path, metadata, self.target_without_duplicate_versions, temporary, self.emulated, left
         )
 
     def _check_memory_budgets(self, metadata: dict[str, Any], toolchain: Toolchain | None) -> None:

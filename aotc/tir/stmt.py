@@ -7,6 +7,7 @@ Kernel("double", inputs=(x,), outputs=(y,), body=For(i, 16, Store(y, i, Load(x, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
@@ -305,6 +306,19 @@ def count_exprs_in_stmt(stmt: Stmt, counts: Callable[[Expr], int] = lambda _: 1)
     """
     exprs = (e for s in walk_stmts(stmt) for e in direct_exprs_of_stmt(s))
     return sum(counts(node) * times for e in exprs for node, times in occurrences(e))
+
+
+def count_reads_in_stmt(stmt: Stmt) -> Counter[object]:
+    """Return how often a statement, at any depth, mentions each register and loads from each buffer.
+
+    An object may occur several times in an expression: every occurrence counts.
+    """
+    reads: Counter[object] = Counter()
+    for expr in (e for s in walk_stmts(stmt) for e in direct_exprs_of_stmt(s)):
+        for node, times in occurrences(expr):
+            if isinstance(node, (Load, Var)):
+                reads[node.buffer if isinstance(node, Load) else node] += times
+    return reads
 
 
 def warp_instruction_of_stmt(stmt: Stmt) -> Call | None:

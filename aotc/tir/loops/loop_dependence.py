@@ -12,7 +12,6 @@ not proven:
 """
 
 import math
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -40,7 +39,6 @@ from aotc.tir.expr import (
     substitute,
     vars_and_buffers_in,
 )
-from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.loops.divmod_address_analysis import (
     LinearAccess,
     common_fixed_terms,
@@ -58,6 +56,7 @@ from aotc.tir.stmt import (
     Store,
     While,
     block_stmts_or_self,
+    count_reads_in_stmt,
     walk_stmts,
     warp_instruction_of_stmt,
 )
@@ -436,7 +435,7 @@ def why_loop_kind_unproven(
     low, high = loop_var_interval(loop, ranges)
     if loop.kind == "serial" or high - low < loop.step:  # at most one iteration
         return None
-    reads = _count_reads_of_registers_and_buffers(loop) if loop.kind == "reduction" else {}
+    reads = count_reads_in_stmt(loop.body) if loop.kind == "reduction" else {}
     assigned = list(assigns_to_outer_registers(loop.body))
     for register in dict.fromkeys(s.var for s in assigned):
         if not _changes_by_accumulation_only(register, [s for s in assigned if s.var is register], reads):
@@ -452,17 +451,6 @@ def why_loop_kind_unproven(
         if not _changes_by_accumulation_only(buffer, stores, reads):
             return f"iterations may touch the same elements of {buffer.name}"
     return None
-
-
-def _count_reads_of_registers_and_buffers(loop: For) -> Counter[object]:
-    """Count the mentions of each register in a loop and the loads from each buffer."""
-    # an object may occur several times in an expression: count every occurrence
-    reads: Counter[object] = Counter()
-    for expr in (e for s in walk_stmts(loop.body) for e in direct_exprs_of_stmt(s)):
-        for node, times in occurrences(expr):
-            if isinstance(node, (Load, Var)):
-                reads[node.buffer if isinstance(node, Load) else node] += times
-    return reads
 
 
 def _changes_by_accumulation_only(target: Var | Buffer, updates: Sequence[Stmt], reads: Mapping[object, int]) -> bool:

@@ -55,7 +55,7 @@ def _infer_sequence_mask_type(a: SequenceMaskAttrs, types: Types) -> Type:
     )
     require_dtype(data.dtype, not data.dtype.is_bool)
     require_dtype(lengths.dtype, not lengths.dtype.is_bool)
-    require("sequence_mask.axis", a.axis in (0, 1), f"the axis of sequence_mask must be 0 or 1, got {a.axis}")
+    require("sequence_mask.axis", a.axis in (0, 1), f"axis must be 0 or 1, got {a.axis}")
     require("sequence_mask.rank", data.rank >= 2, lambda: f"data needs axes of sequences and of the batch, got {data}")
     same = may_be_equal_dims(data.shape[1 - a.axis], lengths.shape[0])
     require("sequence_mask.length", same, lambda: f"{lengths.shape[0]} lengths for the sequences of {data}")

@@ -298,8 +298,7 @@ def contrib_conv2d_winograd_without_weight_transform(
     tile_size   of the output, for which the weights were transformed
     padding     top, left, bottom, right
     channels    of the output; the weights hold whole blocks
-    groups      number of groups of channels; if there are several, the output channels of each
-                group are whole blocks
+    groups      number of groups of channels; the weights of each group are padded to whole blocks
     """
 
 def contrib_dense_bits(

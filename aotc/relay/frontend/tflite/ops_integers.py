@@ -26,7 +26,7 @@ from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
     unit_quantization,
 )
 from aotc.relay.frontend.tflite.node import TfliteNode, check_quantization_support
-from aotc.relay.graph_api import Expr, compile_time_elements
+from aotc.relay.graph_api import Expr
 from aotc.relay.op.qnn.fixed_point import fixed_point_factors_of_scales
 
 _INT: Final = "int32"
@@ -189,12 +189,12 @@ def integer_resize_bilinear(
 
 def integer_batch_matmul(node: TfliteNode, a: Expr, b: Expr) -> Expr:
     """Compute BATCH_MATMUL of quantized matrices, which are already transposed as required;
-    XNNPACK's arithmetic applies if the second operand is a constant with zero point 0.
+    XNNPACK's arithmetic applies if the second operand has the zero point 0.
     """
     x, y, onto = node.per_tensor_quantized_input(0), node.per_tensor_quantized_input(1), node.output_quantization()
     wide = "int64" if node.has_int16_output else _INT
     sums = q.quantized_matmul(QuantizedTensor(a, x.scale, x.zero), QuantizedTensor(b, y.scale, y.zero), wide)
-    if node.rounding.name == "litert" and compile_time_elements(node[1]) is not None and q.is_omitted_or_zero(y.zero):
+    if node.rounding.name == "litert" and q.is_omitted_or_zero(y.zero):
         return node.rounding.requantize_sums(sums, node.rounding.scale_ratio(x.scale, y.scale, onto), onto)
     arithmetic = node.rounding if node.rounding.name == "tflm" else LITERT_BUILTIN
     ratio = arithmetic.dense_scale_ratio(x.scale, y.scale, onto)

@@ -7,6 +7,7 @@ deviation of the reference, and error in units in the last place (ULP).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from typing import Any
@@ -354,6 +355,9 @@ def rejudge_quantized_floats(
     return replace(failed, reason=reason)
 
 
+#: Largest accepted excess of a count of different integers, in standard deviations of the count that
+#: explains it; rounding ties are rare events, so the deviation is the square root of the count.
+MAX_COUNT_DEVIATIONS = 3.0
 #: Fraction of the integers of a quantized output that may differ from the definition because of
 #: values close to a rounding tie.
 MAX_FRACTION_OF_ROUNDING_TIES = 1e-3
@@ -369,8 +373,10 @@ def rejudge_integers_by_definition(
 
     Reference kernels that round differently from the model's definition, and values close to a
     rounding tie, give different integers. The output passes if the count of its elements that
-    differ from the definition is at most LARGE_FACTOR times the reference's count. If the count
-    exceeds MAX_FRACTION_OF_ROUNDING_TIES, a second evaluation in float32 must explain it as well.
+    differ from the definition is at most LARGE_FACTOR times the reference's count, and at most
+    MAX_ROUNDING_ERROR_RATIO times that of a second evaluation in float32, both up to random
+    variation. The second evaluation counts only if more elements than
+    MAX_FRACTION_OF_ROUNDING_TIES differ.
 
     actual_reference_definition    for each run: the output, the reference's output, and the output by
                                    definition in float64
@@ -381,14 +387,21 @@ def rejudge_integers_by_definition(
         _join_flattened([p[k].astype(np.int64) for p in actual_reference_definition]) for k in range(3)
     )
     mine, other = int((ours != defined).sum()), int((theirs != defined).sum())
-    limit, explanation = LARGE_FACTOR * other, f"{other} of the reference's"
+    limit, explanation = _count_explained_by(other, LARGE_FACTOR), f"{other} of the reference's"
     ties = MAX_FRACTION_OF_ROUNDING_TIES * ours.size
     if ties < mine <= limit and (second := second_evaluation()) is not None:
         third = int((_join_flattened(second) != defined).sum())
-        limit = min(limit, max(ties, deviation_explained_by_reference(other, third)))
+        limit = min(limit, max(ties, _count_explained_by(third, MAX_ROUNDING_ERROR_RATIO)))
         explanation += f", {third} of another evaluation's"
     text = f"{mine} of {ours.size} elements differ from the model's definition, {explanation}"
     return replace(failed, reason="" if mine <= limit else text)
+
+
+def _count_explained_by(count: int, factor: float) -> float:
+    """Return the largest number of different elements that `count` different elements of another
+    evaluation explain: `factor` times as many, and MAX_COUNT_DEVIATIONS of a Poisson variable.
+    """
+    return factor * count + MAX_COUNT_DEVIATIONS * math.sqrt(count)
 
 
 def _join_flattened(arrays: Sequence[Array]) -> Array:

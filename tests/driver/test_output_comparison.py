@@ -273,3 +273,16 @@ def test_neighboring_inputs_decide_where_the_reference_is_far_from_float64() -> 
     assert not judge_by_neighboring_inputs(5e-3, step=1e-3, exact=2.0).ok
     # float64 decides where the reference is near it
     assert not judge_by_neighboring_inputs(3e-3, step=1e-3, exact=1e-4).ok
+
+
+def test_neighboring_inputs_excuse_no_integers() -> None:
+    base = np.arange(50, dtype=np.int8)
+
+    def with_step(inputs: Arrays) -> Arrays:
+        return {"y": base + np.int8(inputs["x"][0] > 1)}
+
+    reference = Reference("another", with_step, lambda _: None)
+    given = InputSet("seed 0", {"x": np.ones(1, np.float32)})
+    run = Run(given, given.arrays, {"y": base + np.int8(1)}, with_step(given.arrays))
+    (case,) = compare_runs_grouped_by_input_scale([run], 1e-5, reference)
+    assert case.outputs[0].reason == "50 of 50 elements differ"

@@ -17,7 +17,7 @@ QUICK  := tests/arch tests/ir tests/relay tests/golden tests/errors tests/plan t
   tests/cli/test_commands.py tests/e2e/test_compile_api.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cuda demo-embedded digits quick test test-all fuzz fuzz-kernels lint format docs conformance bench train clean
+.PHONY: help setup demo demo-cuda demo-embedded firmware-tools digits quick test test-all fuzz fuzz-kernels lint format docs conformance bench train clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -26,10 +26,10 @@ setup: $(VENV)/.test ## Make the virtual environment with all that tests need
 
 $(VENV)/.test: pyproject.toml tests/setup.sh
 	PYTHON="$(PYTHON)" sh tests/setup.sh venv "$(VENV)" test
-	@touch $(VENV)/.verify $@
+	@touch $(VENV)/.verify $(VENV)/.docs $@
 
-$(VENV)/.verify: pyproject.toml tests/setup.sh
-	PYTHON="$(PYTHON)" sh tests/setup.sh venv "$(VENV)" verify
+$(VENV)/.verify $(VENV)/.docs: $(VENV)/.%: pyproject.toml tests/setup.sh
+	PYTHON="$(PYTHON)" sh tests/setup.sh venv "$(VENV)" $*
 	@touch $@
 
 demo: $(VENV)/.verify ## Compile ResNet-18 (or MODEL=path.onnx ARGS="--dim batch=1") to C, run it from C and Python, compare
@@ -38,9 +38,11 @@ demo: $(VENV)/.verify ## Compile ResNet-18 (or MODEL=path.onnx ARGS="--dim batch
 demo-cuda: $(VENV)/.test ## Compile ResNet-18 (or MODEL=...) for GPUs, run it on one or emulated, compare
 	$(BIN)/python -m examples.demo --target cuda --cuda-arch 80,90 --output build/demo-cuda $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
-demo-embedded: $(VENV)/.verify ## Compile the quantized digits network to firmware, run it on an emulated Cortex-M4
-	sh tests/setup.sh firmware-tools
+demo-embedded: $(VENV)/.verify firmware-tools ## Compile the quantized digits network to firmware, run it on an emulated Cortex-M4
 	$(MAKE) -s -C examples/embedded PYTHON="$$(cd "$(BIN)" && pwd)/python"
+
+firmware-tools: ## Install compilers and emulators for microcontrollers, on Debian and Ubuntu as root
+	sh tests/setup.sh firmware-tools
 
 digits: $(VENV)/.verify ## Classify handwritten digits from C and from Python
 	$(MAKE) -C examples/digits PYTHON="$$(cd "$(BIN)" && pwd)/python"
@@ -75,7 +77,7 @@ format: setup ## Format Python and C sources
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files 'runtime_c/*.c' 'runtime_c/*.h' 'runtime_c/*.cpp' 'examples/*.c')
 
-docs: setup ## Build the site of docs/ into build/docs
+docs: $(VENV)/.docs ## Build the site of docs/ into build/docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs
 	@echo "build/docs/index.html"
 

@@ -50,7 +50,7 @@ from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassProfile, PassTimingInstrument
 from aotc.relay.frontend.onnx import load_model
-from aotc.reporting.text_tables import format_with_unit_prefix
+from aotc.reporting.text_tables import format_milliseconds, format_with_unit_prefix
 from aotc.runtime.session import Session
 from benchmarks.onnx_graph_builder import resnet18
 
@@ -236,6 +236,11 @@ def show_times(console: Console, clock: Clock, timer: PassTimingInstrument) -> N
     console.print("", passes, "")
 
 
+def _format_c_time(milliseconds: float) -> str:
+    """Format the time that the C program measured; its clock counts whole microseconds."""
+    return format_milliseconds(milliseconds) if milliseconds > 0 else "less than 1 us"
+
+
 def show_facts(
     console: Console, compiled: CompiledModel, library: Path, c: CRun, python: list[float], rival: list[float]
 ) -> None:
@@ -255,11 +260,13 @@ def show_facts(
     console.print(
         f"work         {format_with_unit_prefix(facts['macs'])} multiply-accumulates, {facts['kernels']} kernels"
     )
-    console.print(f"from C       {c.milliseconds:.3f} ms (one thread, fastest run, processor time)")
+    console.print(f"from C       {_format_c_time(c.milliseconds)} (one thread, fastest run, processor time)")
     for where, times in (("from Python ", python), ("ONNX Runtime", rival)):
         if times:
-            median = f"median {statistics.median(times):.3f} ms"
-            console.print(f"{where} {min(times):.3f} ms (one thread, fastest of {len(times)} runs, {median})")
+            median = f"median {format_milliseconds(statistics.median(times))}"
+            console.print(
+                f"{where} {format_milliseconds(min(times))} (one thread, fastest of {len(times)} runs, {median})"
+            )
     if rival:
         console.print(f"aotc takes {min(python) / min(rival):.2f} of the time of ONNX Runtime, run by run in turns")
 
@@ -345,7 +352,9 @@ def demonstrate_on_gpu(
     reporter.stop_progress_display()
     CONSOLE.print(*render_project_metadata(compiled.metadata), f"project      {compiled.path}", sep="\n")
     if times:
-        CONSOLE.print(f"from Python  {statistics.median(times):.3f} ms (median of {runs} runs, host's memory)")
+        CONSOLE.print(
+            f"from Python  {format_milliseconds(statistics.median(times))} (median of {runs} runs, host's memory)"
+        )
     results = compare_all({device: outputs}, inputs, expected, subject.reference, compiled.metadata["error_bound"])
     return show_verdict(CONSOLE, subject.reference.name, expected, results)
 

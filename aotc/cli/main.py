@@ -28,7 +28,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "ops": ("tables", "List the operators, and those of ONNX and TFLite that use them."),
     "quantize": ("quantize", "Quantize MODEL (.onnx) with ONNX Runtime, and tell what it costs and gains."),
-    "replay": ("replay", "Do again the pass or the kernel that failed and left FILE, and print the program after it."),
+    "replay": ("replay", "Run the failed pass or kernel in FILE again, and print the program after it."),
     "run": ("run", "Run a compiled library (a project directory or the library file)."),
     "targets": ("tables", "List the machines that --target can name, and which of them this machine runs code for."),
     "tune": ("tune", "Measure tilings of MODEL's contractions on this machine; later compiles take the fastest."),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from aotc.cli.console import JsonObject, RenderedParts
-from aotc.reporting.text_tables import format_with_unit_prefix
+from aotc.reporting.text_tables import format_milliseconds, format_with_unit_prefix
 
 
 def format_arena_size(memory: JsonObject) -> str:
@@ -63,4 +63,5 @@ def format_or_blank(number: float | None, format_spec: str) -> str:
 def format_run_times(result: JsonObject) -> str:
     """Describe how many runs were timed, with their minimum and median time."""
     times = result["milliseconds"]
-    return f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms"
+    minimum, median = format_milliseconds(times["min"]), format_milliseconds(times["median"])
+    return f"{result['repeat']} run{'' if result['repeat'] == 1 else 's'}: minimum {minimum}, median {median}"

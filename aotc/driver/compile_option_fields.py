@@ -49,6 +49,7 @@ class CompileOptionFields:
         "Directory of the C project.",
         python="None: a temporary directory, removed with the result.",
         command="-o --output",
+        metavar="DIR",
     )
     target: str | Target = option_field(
         "host",
@@ -163,9 +164,7 @@ class CompileOptionFields:
         command_help="Write sources only; needs no C compiler.",
     )
     check_compiler: bool = option_field(
-        False,
-        "Compile all kernels also at -O0 and compare the results; a difference is an error.",
-        command="--check-compiler",
+        False, "Compile all kernels also at -O0, and fail if the results differ.", command="--check-compiler"
     )
     cache: bool = described_field(OPTIONS_WITH_CONFIG_KEY["cache"])
     tuning: str | Path | bool | None = described_field(OPTIONS_WITH_CONFIG_KEY["tuning"])

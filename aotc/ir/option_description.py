@@ -186,8 +186,8 @@ OPTIONS_WITH_CONFIG_KEY: Final[Mapping[str, OptionDescription]] = MappingProxyTy
         config_key="compile.io_dtype", config_type=object,
     ),
     "cache": OptionDescription(
-        help="Take kernels and object files from the user's cache, and add to it.", default=True,
-        command="--no-cache", command_help="Compile all C anew.",
+        help="Use kernels and object files from the user's cache, and add new ones.", default=True,
+        command="--no-cache", command_help="Do not use cached kernels and object files.",
         config_key="compile.cache", config_type=bool,
     ),
     "tuning": OptionDescription(

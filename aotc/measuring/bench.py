@@ -64,7 +64,7 @@ from aotc.measuring.competitors import (
     load_rival,
     require_known_rivals,
 )
-from aotc.measuring.timing import milliseconds_per_call, min_and_median, repeat_for_seconds
+from aotc.measuring.timing import format_thread_count, milliseconds_per_call, min_and_median, repeat_for_seconds
 from aotc.relay.frontend.onnx import load_model
 from aotc.runtime.library import find_library
 
@@ -199,12 +199,12 @@ class _Bench:
             )
         ]
         for name in self.against:
-            self.progress(f"preparing {name}, {thread_count} threads")
+            self.progress(f"preparing {name}, {format_thread_count(thread_count)}")
             try:
                 contestants.append(load_rival(name, self.entrant, thread_count))
             except AotcError as error:
                 skipped.append({"name": name, "reason": error.diagnostics[0].message})
-        self.progress(f"measuring, {thread_count} threads")
+        self.progress(f"measuring, {format_thread_count(thread_count)}")
         times = time_contestants_in_turns(contestants, self.repeat, self.seconds)
         rows = [self._contestant_result_row(c, t, min(times[0])) for c, t in zip(contestants, times, strict=True)]
         right = [row for row in rows[1:] if row["agrees"]]

@@ -34,7 +34,8 @@ def run_library(
     input_ranges   smallest and largest value of random inputs, by name
     options   as for `load`: threads, isa, device, check
 
-    "milliseconds" in the result has the minimum and median time of a run.
+    "random_inputs" in the result is True if the inputs were random; "milliseconds" has the minimum and
+    median time of a run.
     """
     if outputs is not None:
         require_not_an_input_file(outputs, "outputs-file", [library, inputs])
@@ -51,4 +52,9 @@ def run_library(
         {"name": n, "dtype": str(r.dtype), "shape": list(r.shape), "preview": r.reshape(-1)[:PREVIEW_ELEMENTS].tolist()}
         for n, r in zip(names, results, strict=True)
     ]
-    return {"outputs": rows, "repeat": repeat, "milliseconds": min_and_median(times)}
+    return {
+        "outputs": rows,
+        "random_inputs": inputs is None and bool(arrays),
+        "repeat": repeat,
+        "milliseconds": min_and_median(times),
+    }

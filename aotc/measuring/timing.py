@@ -30,6 +30,11 @@ def repeat_for_seconds(min_count: int, seconds: float, max_count: int = sys.maxs
         yield
 
 
+def format_thread_count(count: int) -> str:
+    """Return "1 thread", or "2 threads" for other counts."""
+    return f"{count} thread{'' if count == 1 else 's'}"
+
+
 def min_and_median(times: Sequence[float]) -> dict[str, float]:
     """Return {"min": minimum, "median": median} of measured times."""
     return {"min": min(times), "median": statistics.median(times)}

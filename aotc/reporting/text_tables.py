@@ -21,6 +21,13 @@ def format_with_unit_prefix(number: float, unit_name: str = "") -> str:
     return f"{number:.4g} T{unit_name}"
 
 
+def format_milliseconds(milliseconds: float) -> str:
+    """Format a time with its unit: 12.3456 is "12.346 ms"; below 0.1 ms in microseconds: 0.0123 is
+    "12.3 us".
+    """
+    return f"{milliseconds:.3f} ms" if milliseconds >= 0.1 else f"{1e3 * milliseconds:.1f} us"
+
+
 def describe_register_spills(metadata: Mapping[str, Any]) -> str:
     """List the GPU kernels of a project that spill registers to local memory, with bytes per
     thread; "" if none.

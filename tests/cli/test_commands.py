@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import aotc
+from aotc.reporting.text_tables import format_milliseconds
 from tests.cli.invoke import DIGITS, call, refused, relu, save, value
 
 QUICK = "--cflags=-O1"
@@ -112,7 +114,20 @@ def test_run_on_files(project: Path, tmp_path: Path) -> None:
 
 def test_run_a_library_in_text(project: Path) -> None:
     text = call("run", project / "lib" / "libdigits.so").out
-    assert "scores" in text and "float32[1, 10]" in text and "1 runs" in text
+    assert "scores" in text and "float32[1, 10]" in text and "1 run: minimum" in text
+    assert "inputs: random values of seed 0" in text
+    (preview,) = re.findall(r"\[([^]]*\.\.\.)\]", text)
+    assert preview.count(",") == 6 and all(len(number.strip()) <= 12 for number in preview.split(","))
+
+
+def test_run_does_not_call_inputs_of_a_file_random(project: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", image=np.zeros((1, 1, 8, 8), np.float32))
+    assert "random" not in call("run", project, "--inputs", tmp_path / "in.npz").out
+
+
+def test_short_times_are_in_microseconds() -> None:
+    texts = [format_milliseconds(t) for t in (12.3456, 0.1, 0.0999, 0.00123)]
+    assert texts == ["12.346 ms", "0.100 ms", "99.9 us", "1.2 us"]
 
 
 def test_run_checks_the_whole_library(tmp_path: Path) -> None:

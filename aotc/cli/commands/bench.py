@@ -21,6 +21,7 @@ from aotc.ir.atomic_write import require_not_an_input_file
 from aotc.ir.option_value_text import parse_comma_separated_names, parse_thread_counts
 from aotc.measuring.bench import benchmark_model
 from aotc.measuring.competitors import RIVAL_LOADERS
+from aotc.measuring.timing import format_thread_count
 from aotc.reporting.text_tables import make_borderless_table
 
 
@@ -60,15 +61,11 @@ def bench_command(out: Reporter, model: Path, output: Path | None, **options: An
         raise SystemExit(code)
 
 
-def _format_thread_count(number: int) -> str:
-    return f"{number} thread{'' if number == 1 else 's'}"
-
-
 def _bench_table_row(row: JsonObject, threads: int) -> list[str | Text]:
     times, memory = row["milliseconds"], row["memory"]
     name = row["name"]
     if row["threads"] != threads:
-        name += f" ({_format_thread_count(row['threads'])})"
+        name += f" ({format_thread_count(row['threads'])})"
     figures = [f"{times[key]:.3f}" for key in ("min", "median", "first")]
     figures += [
         f"{times['load']:.1f}",
@@ -87,7 +84,7 @@ def render_bench_result(result: JsonObject) -> RenderedParts:
     for turn in result["rounds"]:
         yield ""
         head = (
-            _format_thread_count(turn["threads"]),
+            format_thread_count(turn["threads"]),
             "version",
             "min ms",
             "median",

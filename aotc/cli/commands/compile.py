@@ -56,7 +56,10 @@ def _target_and_compiler_for_report_header(build: bool, options: Mapping[str, An
     declare_compile_options("selftest", "single_file", "check_compiler", "build", "overwrite"),
 )
 def compile_command(out: Reporter, model: Path, output: Path | None, timing: bool, build: bool, **options: Any) -> None:
-    """Compile MODEL (.onnx, .pt2, .tflite, .relay) to a C project and a library in DIR."""
+    """Compile MODEL (.onnx, .pt2, .tflite, .relay) to a C project and a library in DIR.
+
+    -o names DIR and is required, except with --stop-after, which writes no project.
+    """
     watching = {name: options.pop(name) for name in PASS_INSPECTION_OPTIONS}
     stopping = watching["stop_after"] is not None
     if output is None and not stopping:

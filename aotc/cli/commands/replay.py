@@ -17,10 +17,11 @@ from aotc.ir import AotcError
 
 @define_command("replay", click.argument("file", type=PATH_TYPE))
 def replay_command(out: Reporter, file: Path) -> None:
-    """Do again the pass or the kernel that failed and left FILE, and print the program after it.
+    """Run the failed pass or kernel in FILE again, and print the program after it.
 
-    Such files are written to $AOTC_REPLAY_DIR, else to a private folder among the temporary files.
-    What the step raises is printed with its traceback to the error stream, and the exit code is 1.
+    aotc writes FILE when a pass or a kernel fails: to $AOTC_REPLAY_DIR if it is set, else to a
+    private folder among the temporary files.  An exception is printed with its traceback to the
+    error stream, and the exit code is 1.
     """
     data = read_failure_report(file)
     step = {key: data[key] for key in ("stage", "name")}

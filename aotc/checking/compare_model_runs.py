@@ -143,7 +143,8 @@ def compare_runs_grouped_by_input_scale(
             judged = compare_runs_with_reference([*(runs[k] for k in group), *samples], float32_bound, reference)
             for k, case in zip(group, judged[: len(group)], strict=True):
                 cases[k] = case if k in borderline else cases[k]
-    for k, case in enumerate(cases):
+    # rounding to integers moves results of quantized networks for almost all neighboring inputs
+    for k, case in enumerate(() if reference.quantized else cases):
         cases[k] = _rejudge_case_by_neighboring_inputs(runs[k], case, reference)
         if not cases[k].ok and _is_case_judgeable_by_reference_accuracy(runs[k], cases[k]):
             # the verdict is certain: runs of the reference for further cases would change nothing

@@ -66,7 +66,7 @@ def c_name_of_model(model: object, name: str | None) -> str:
     if name is not None:
         identifier = c_model_identifier(name)
         if identifier != name:
-            text = f"{name!r} will not do as the name of a model in C"
+            text = f"{name!r} cannot be the name of a model: it is no identifier of C that is free"
             raise AotcError("name", text, hint=f"for example: {identifier}")
         return name
     return c_model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"

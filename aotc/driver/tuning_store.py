@@ -93,7 +93,7 @@ def require_tuning_store_exists(path: Path) -> None:
     """
     if not path.is_file():
         tune = text_for_command_or_python(command="`aotc tune`", python="aotc.measuring.tuning.tune_contractions")
-        hint = f"{tune} writes tuning records; {option_text('tuning', False)} compiles without any"
+        hint = tune + " writes tuning records; " + option_text("tuning", False) + " compiles without any"
         raise AotcError("tuning", f"the file of tuning records {str(path)!r} does not exist", hint=hint)
 
 

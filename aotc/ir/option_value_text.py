@@ -10,8 +10,10 @@ Parsers raise `OptionTextError`, whose text names the value and the expected for
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 MAX_DIMENSION: Final = (1 << 31) - 1
 MAX_THREADS: Final = 1024
@@ -30,7 +32,7 @@ def _parse_dimension(text: str, option_text: str) -> int:
     except ValueError:
         value = -1
     if not 0 <= value <= MAX_DIMENSION:
-        raise OptionTextError(f"{text!r} in {option_text!r} is not a dimension")
+        raise OptionTextError(f"{text!r} in {option_text!r} is not a dimension: a whole number")
     return value
 
 
@@ -51,22 +53,37 @@ def _split_option_texts_at_separator(
         yield value, name, text
 
 
+def _collect_distinct(option_texts: Sequence[str], items: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return the items by name; raise OptionTextError if two texts have one name and different
+    values.
+    """
+    text_by_name: dict[str, str] = {}
+    value_by_name: dict[str, T] = {}
+    for option_text, (name, value) in zip(option_texts, items, strict=True):
+        if value_by_name.setdefault(name, value) != value:
+            raise OptionTextError(f"{text_by_name[name]!r} and {option_text!r} contradict each other")
+        text_by_name[name] = option_text
+    return value_by_name
+
+
 def parse_input_shapes(values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Parse shapes NAME:1,3,224,224; the name may contain colons, and nothing after the last colon
     means a scalar.
     """
-    return {
-        name: tuple(_parse_dimension(d, value) for d in dims.split(",") if d.strip())
+    items = (
+        (name, tuple(_parse_dimension(d, value) for d in dims.split(",") if d.strip()))
         for value, name, dims in _split_option_texts_at_separator(values, "NAME:1,3,224,224")
-    }
+    )
+    return _collect_distinct(values, items)
 
 
 def parse_symbolic_dims(values: tuple[str, ...]) -> dict[str, int]:
     """Parse values of symbolic dimensions in the form SYMBOL=8; return integers by symbol."""
-    return {
-        name: _parse_dimension(number, value)
+    items = (
+        (name, _parse_dimension(number, value))
         for value, name, number in _split_option_texts_at_separator(values, "SYMBOL=8")
-    }
+    )
+    return _collect_distinct(values, items)
 
 
 def parse_input_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
@@ -74,17 +91,17 @@ def parse_input_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]
     the model here.
     """
     form = "NAME=LEAST:MOST, such as x=-1:1"
-    ranges: dict[str, tuple[float, float]] = {}
+    ranges: list[tuple[str, tuple[float, float]]] = []
     for value in values:
         name, _, ends = value.rpartition("=")
         least, colon, most = ends.partition(":")
         if not (name and colon):
             raise OptionTextError(f"{value!r} is not of the form {form}")
         try:
-            ranges[name] = float(least), float(most)
+            ranges.append((name, (float(least), float(most))))
         except ValueError as error:
             raise OptionTextError(f"{value!r} is not of the form {form}: both ends are numbers") from error
-    return ranges
+    return _collect_distinct(values, ranges)
 
 
 def parse_io_dtypes(values: tuple[str, ...]) -> dict[str, str]:
@@ -93,20 +110,20 @@ def parse_io_dtypes(values: tuple[str, ...]) -> dict[str, str]:
     The key "" of the result stands for all names not given.
     """
     parts = (value.rpartition(":") for value in values)
-    return {name: dtype for name, _, dtype in parts}
+    return _collect_distinct(values, ((name, dtype) for name, _, dtype in parts))
 
 
 def parse_config_entries(values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
     """Parse configuration entries KEY=VALUE; a value is JSON (true, false, a number) if it parses
     as such, else text.
     """
-    config: dict[str, bool | int | float | str] = {}
+    entries: list[tuple[str, bool | int | float | str]] = []
     for _, key, text in _split_option_texts_at_separator(values, "KEY=VALUE", first=True):
         try:
-            config[key] = json.loads(text)
+            entries.append((key, json.loads(text)))
         except ValueError:
-            config[key] = text
-    return config
+            entries.append((key, text))
+    return _collect_distinct(values, entries)
 
 
 def split_compiler_flags(values: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 import aotc
@@ -17,7 +18,7 @@ from aotc.ir.compile_time_limits import DEFAULT_COMPILE_LIMITS
 from aotc.ir.option_value_text import OptionTextError, parse_byte_count
 from aotc.ir.transform import PassContext
 from aotc.tir import TARGETS
-from tests.cli.invoke import DIGITS, call, relu
+from tests.cli.invoke import DIGITS, call, refused, relu
 from tests.conftest import ROOT
 
 
@@ -37,6 +38,33 @@ def test_amounts_of_memory(text: str, size: int) -> None:
 def test_what_is_no_amount_of_memory(text: str) -> None:
     with pytest.raises(OptionTextError, match="number of bytes"):
         parse_byte_count(text)
+
+
+@pytest.mark.parametrize(
+    ("option", "first", "second"),
+    [
+        ("--dim", "batch=4", "batch=5"),
+        ("--input-shape", "x:1,4", "x:1,5"),
+        ("--io-dtype", "x:int8", "x:uint8"),
+        ("--config", "compile.threads=1", "compile.threads=2"),
+    ],
+)
+def test_contradicting_values_of_an_option_are_refused(option: str, first: str, second: str, tmp_path: Path) -> None:
+    error = refused("compile", DIGITS, "-o", tmp_path / "d", option, first, option, second)
+    assert f"'{first}' and '{second}' contradict each other" in error
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_value_may_be_repeated(tmp_path: Path) -> None:
+    model = relu(tmp_path / "m.onnx", "batch", 3)
+    assert call("inspect", model, "--dim", "batch=4", "--dim", "batch=4").code == 0
+
+
+def test_problems_of_an_inspected_model_have_their_hints_on_lines_of_their_own(tmp_path: Path) -> None:
+    text = '<ir_version: 9, opset_import: ["" : 17]> m (float[3] x) => (float[n] y) { y = Unique(x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    lines = call("inspect", tmp_path / "m.onnx").out.splitlines()
+    assert "\\n" not in "".join(lines) and any(line.strip().startswith("hint: ") for line in lines)
 
 
 def test_former_spellings_work_with_a_warning(tmp_path: Path) -> None:

@@ -138,9 +138,11 @@ def test_options_that_are_configuration_keys(keyword: str, value: Any) -> None:
     assert CompileOptions().pass_context().config == {}
 
 
-def test_a_path_of_tunings_is_no_configuration() -> None:
+def test_a_path_of_tunings_is_no_configuration(tmp_path: Path) -> None:
     """The option `tuning` has values that its configuration key lacks."""
-    assert CompileOptions(tuning=Path("records.json"), io_dtype={}).pass_context().config == {}
+    records = tmp_path / "records.sqlite"
+    records.touch()
+    assert CompileOptions(tuning=records, io_dtype={}).pass_context().config == {}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from aotc.cli import options as options_of
 from aotc.cli.command_definition import define_command
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
 from aotc.cli.options import declare_flag
+from aotc.cli.options_in_messages import spell_option_references_for_command
 from aotc.cli.result_tables import (
     format_arena_size,
     format_microcontroller_footprint,
     format_or_blank,
     weight_size_lines,
 )
+from aotc.ir.terminal_safe_text import PreformattedText
 from aotc.reporting.model_inspection import MAX_LARGEST_KERNELS, SHARED_LIBRARY_SUFFIXES, inspect_model, inspect_project
 from aotc.reporting.text_tables import describe_register_spills, format_with_unit_prefix, make_borderless_table
 
@@ -49,6 +52,9 @@ def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) ->
         return
     out.report_stage("inspecting the model")
     inspection = inspect_model(model, **options)
+    # these texts are safe for terminals, and have their hints on lines of their own
+    problems = map(spell_option_references_for_command, inspection["unsupported"])
+    inspection["unsupported"] = [PreformattedText(text) for text in problems]
     out.print_result(
         inspection, render_memory_per_step if memory and "moments" in inspection else render_model_inspection
     )
@@ -139,7 +145,7 @@ def _unknown_dimension_lines(report: JsonObject) -> RenderedParts:
     yield _input_output_table({**report, "outputs": []})
     ranked = sorted(report["operators"].items(), key=lambda r: -r[1])
     yield f"operators    {', '.join(f'{name} {n}' for name, n in ranked)}"
-    yield "dimensions that are not known have to be pinned (1 stands for any size):"
+    yield "dynamic dimensions need a value, for example (1 stands for the size that you choose):"
     for pin in report["pins"]:
         yield f"  {pin}"
 
@@ -149,7 +155,7 @@ def render_model_inspection(report: JsonObject) -> RenderedParts:
     if report["unsupported"]:
         yield f"{report['model']} cannot be compiled:"
         for problem in report["unsupported"]:
-            yield f"  {problem}"
+            yield textwrap.indent(problem, "  ")
         return
     if report["pins"]:
         yield from _unknown_dimension_lines(report)

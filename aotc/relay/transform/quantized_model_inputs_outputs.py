@@ -303,7 +303,8 @@ class _Edges:
         if param in self._results:
             reader_text = reader_text or "an output"
         if reader_text or not ends:
-            return WhyNot(f"it feeds {reader_text or 'nothing'}, not {name} alone")
+            use = f"it is read to compute {reader_text}" if reader_text else "nothing reads it"
+            return WhyNot(f"{use}; an input becomes integers only where {name} alone reads it")
         meanings = (_quantization_of_call(r, r if current_dtype.is_float else x, x is not param) for r, x in ends)
         quantizations = {_quantization_for_dtype(m, "uint8") or m for m in meanings}
         if len(quantizations) > 1:

@@ -21,7 +21,8 @@ def format_microcontroller_footprint(footprint: JsonObject) -> str:
     """Format the RAM, flash and stack that a model needs on a microcontroller."""
     code = "measured" if footprint["code_measured"] else "estimated"
     ram, flash = footprint["arena"] + footprint["io"], footprint["code"] + footprint["parameters"]
-    return f"RAM {ram} bytes with inputs and outputs, flash {flash} ({code}), stack at most {footprint['stack']}"
+    stack = f"stack at most {footprint['stack']} (estimated)"
+    return f"RAM {ram} bytes with inputs and outputs, flash {flash} ({code}), {stack}"
 
 
 def weight_size_lines(weight_sizes: JsonObject | None) -> RenderedParts:

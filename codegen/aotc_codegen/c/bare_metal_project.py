@@ -100,7 +100,7 @@ def _c_source_files(
     check = ["/* AOTC_OK where the parameters are whole and made for this code, else AOTC_ERROR_WEIGHTS. */"]
     check.append(f"int {name}_check_weights(void);")
     stack = [
-        "/* Bytes of stack that a run takes at most. */",
+        "/* Estimated upper bound of the stack that a run needs, in bytes. */",
         f"#define {upper}_STACK_BYTES {template_values['stack_bytes']}",
     ]
     if template_values["tested"]:

@@ -19,8 +19,8 @@ from aotc.ir.device import cpu as cpu
 from aotc.ir.device import cuda as cuda
 from aotc.ir.device import device as device
 from aotc.ir.diagnostics import AotcError as AotcError
-from aotc.ir.global_func import get_global_func as get_global_func
-from aotc.ir.global_func import register_func as register_func
+from aotc.ir.global_function_registry import get_global_func as get_global_func
+from aotc.ir.global_function_registry import register_func as register_func
 from aotc.quantizing.quantize import quantize as quantize
 from aotc.relay.module import IRModule as IRModule
 from aotc.runtime.session import Session as Session

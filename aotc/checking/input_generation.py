@@ -16,7 +16,12 @@ import numpy as np
 
 from aotc.ir import AotcError, Array, TensorType, did_you_mean_hint, frozen, open_regular_file, option_text
 from aotc.relay.graph_api import IRModule, type_of
-from aotc.relay.value_domains import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain, value_domain_from_json
+from aotc.relay.valid_input_values_and_random_arrays import (
+    UNCONSTRAINED_DOMAIN,
+    ValueDomain,
+    random_array_in_domain,
+    value_domain_from_json,
+)
 from aotc.runtime.library import read_project_metadata
 from aotc.runtime.session import Session
 from aotc.runtime.tensor_info import TensorInfo

@@ -23,7 +23,7 @@ from aotc_codegen.c.kernel_files import print_kernels
 from aotc.checking.evaluation_memory_budget import DEFAULT_MEMORY_BYTES, EVALUATION_BYTES_PER_RESULT_BYTE, MemoryBudget
 from aotc.checking.input_generation import Arrays
 from aotc.checking.output_comparison import compare_arrays, relative_error_bound_for_dtype
-from aotc.driver.c_compiler_check import describe_bit_difference, model_nodes_text
+from aotc.driver.detect_c_compiler_miscompilation import describe_bit_difference, model_nodes_text
 from aotc.driver.pipeline import Compilation
 from aotc.ir import Array, DType, flatten_nested_tuple, frozen, nest_values_like_type, tensor_types
 from aotc.relay.graph_api import Function, evaluate, type_of

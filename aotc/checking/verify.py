@@ -61,7 +61,7 @@ from aotc.driver.toolchain import require_cpu_can_run
 from aotc.ir import AotcError, TensorType, frozen, gpu_count, option_text, text_for_command_or_python
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.graph_api import IRModule, infer_module
-from aotc.relay.op.input_value_range_inference import infer_input_domains
+from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
 from aotc.runtime.session import Session
 
 if TYPE_CHECKING:

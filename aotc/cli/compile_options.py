@@ -22,8 +22,8 @@ from aotc.cli.options import (
     declare_flag_pair,
     declare_option,
 )
+from aotc.driver.check_option_value_types import option_annotations
 from aotc.driver.compile_option_fields import CompileOptionFields
-from aotc.driver.option_types import option_annotations
 from aotc.ir.option_description import OptionDescription, described_options
 
 

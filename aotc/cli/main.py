@@ -21,16 +21,19 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "bench": ("bench", "Measure the compiled MODEL beside other implementations, in turns, and compare the outputs."),
     "cache": ("cache", "Look at, or empty, the cache of compiled kernels."),
     "compile": ("compile", "Compile MODEL (.onnx, .pt2, .tflite, .relay) to a C project and a library in DIR."),
-    "config": ("tables", "List the keys that --config can set, with type, default and meaning."),
+    "config": ("ops_targets_config", "List the keys that --config can set, with type, default and meaning."),
     "inspect": (
         "inspect",
         "Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library does.",
     ),
-    "ops": ("tables", "List the operators, and those of ONNX and TFLite that use them."),
+    "ops": ("ops_targets_config", "List the operators, and those of ONNX and TFLite that use them."),
     "quantize": ("quantize", "Quantize MODEL (.onnx) with ONNX Runtime, and tell what it costs and gains."),
     "replay": ("replay", "Run the failed pass or kernel in FILE again, and print the program after it."),
     "run": ("run", "Run a compiled library (a project directory or the library file)."),
-    "targets": ("tables", "List the machines that --target can name, and which of them this machine runs code for."),
+    "targets": (
+        "ops_targets_config",
+        "List the machines that --target can name, and which of them this machine runs code for.",
+    ),
     "tune": ("tune", "Measure tilings of MODEL's contractions on this machine; later compiles take the fastest."),
     "verify": ("verify", "Compare the compiled MODEL with another implementation."),
 }

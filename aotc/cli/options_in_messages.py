@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from aotc.ir.option_references import OptionReference, OptionText, Reference
+from aotc.ir.option_mentions_in_messages import OptionReference, OptionText, Reference
 
 
 def spell_option_references_for_command(data: Any) -> Any:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias,
 from aotc_codegen.c.c_identifiers import c_model_identifier
 
 from aotc.driver.board_memory_map import read_memory_regions
+from aotc.driver.check_option_value_types import is_collection_but_not_str_or_mapping, require_option_types
 from aotc.driver.compile_option_fields import CompileOptionFields
 from aotc.driver.import_model import (
     Cut,
@@ -30,7 +31,6 @@ from aotc.driver.import_model import (
     is_tflite_path,
 )
 from aotc.driver.memory_budgets import Budgets
-from aotc.driver.option_types import is_collection_but_not_str_or_mapping, require_option_types
 from aotc.driver.output_folder import check_output_folder_is_writable
 from aotc.driver.pass_observers import require_known_passes
 from aotc.driver.pipeline import IMPORTING, Compilation, CompiledModel, Tilings
@@ -47,10 +47,14 @@ from aotc.ir import (
 )
 from aotc.ir.option_description import ACCURACIES, OPTIONS_WITH_CONFIG_KEY, described_options, options_documentation
 from aotc.relay.module import IRModule
-from aotc.tir.fast_math_check import require_exact_math_flags
+from aotc.tir.bare_metal_portable_and_small_targets import (
+    portable_c99_target,
+    target_for_environment,
+    target_optimized_for_size,
+)
 from aotc.tir.float_abi import select_float_abi
+from aotc.tir.reject_fast_math_c_flags import require_exact_math_flags
 from aotc.tir.target import Target
-from aotc.tir.target_variants import portable_c99_target, target_for_environment, target_optimized_for_size
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -31,9 +31,9 @@ from aotc.ir.option_value_text import (
     parse_timeout_seconds,
     split_compiler_flags,
 )
+from aotc.tir.bare_metal_portable_and_small_targets import ENVIRONMENTS
 from aotc.tir.float_abi import FLOAT_ABIS
 from aotc.tir.target import Target
-from aotc.tir.target_variants import ENVIRONMENTS
 
 
 def _ignore_stage(_: str) -> None:

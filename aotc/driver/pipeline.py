@@ -28,9 +28,9 @@ from aotc_codegen.c.kernel_library_project import emit_kernel_table_project
 from aotc_codegen.c.project_metadata import write_metadata_file
 from aotc_codegen.cuda.cuda_project import emit_cuda_project, print_cuda_kernels_and_source
 
-from aotc.driver.c_compiler_check import check_c_compiler_on_kernels, check_c_compiler_on_project
 from aotc.driver.compile_sources import build_project_library, record_library_checksum
 from aotc.driver.cuda_emulation import EMULATOR_DEVICE_COMPILER, run_models_on_fake_gpu
+from aotc.driver.detect_c_compiler_miscompilation import check_c_compiler_on_kernels, check_c_compiler_on_project
 from aotc.driver.failure_replay import write_report_on_internal_error
 from aotc.driver.memory_budgets import UNLIMITED_BUDGETS, Budgets, measure_code_bytes, undefined_symbols
 from aotc.driver.memory_savings import measure_memory_savings
@@ -47,7 +47,7 @@ from aotc.driver.toolchain import (
     require_cpu_can_run,
 )
 from aotc.driver.tuning_store import RecordedTilings
-from aotc.driver.weight_sizes import project_weight_bytes_by_cause
+from aotc.driver.weight_bytes_by_cause import project_weight_bytes_by_cause
 from aotc.ir import (
     AotcError,
     PassContext,
@@ -65,10 +65,10 @@ from aotc.relay.backend.function_to_kernel import diagnose_dynamic_inputs
 from aotc.relay.backend.kernel_deduplication import lower_function_to_kernel
 from aotc.relay.backend.module_to_program import lower_main_to_program
 from aotc.relay.graph_api import Function, IRModule, post_order
-from aotc.relay.op.input_value_range_inference import infer_input_domains
+from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
 from aotc.relay.transform.pack_constant_weights import is_byte_contraction
 from aotc.relay.transform.pipeline import optimize, require_lowering_passes
-from aotc.relay.value_domains import ValueDomain
+from aotc.relay.valid_input_values_and_random_arrays import ValueDomain
 from aotc.runtime.fork_safety import ScratchDirectory
 from aotc.runtime.kernel_library import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
@@ -174,7 +174,7 @@ class Compilation:
     tilings    chooser of tilings for contractions; None for the recorded tilings
     toolchain  the C compiler; None for the machine's default
     progress   function called with the name of each stage when it begins
-    checked    compare the kernels of a library with -O0 (see `aotc.driver.c_compiler_check`)
+    checked    compare the kernels of a library with -O0 (see `aotc.driver.detect_c_compiler_miscompilation`)
     emulated   compile GPU kernels for this machine's CPU
     budgets    upper bounds on RAM, flash and stack
     selftest   bare-metal only: emit a self-test with stored inputs and outputs

@@ -11,7 +11,7 @@ from aotc_codegen.c.selftest import SelftestData
 
 from aotc.ir import AotcError, TensorType, option_text
 from aotc.relay.graph_api import IRModule, evaluate
-from aotc.relay.value_domains import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain
+from aotc.relay.valid_input_values_and_random_arrays import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain
 
 
 def draw_selftest_inputs_and_outputs(graph: IRModule, domains: Mapping[str, ValueDomain]) -> SelftestData:

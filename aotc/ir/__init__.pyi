@@ -16,8 +16,8 @@ from aotc.ir.attrs import attribute_field as attribute_field
 from aotc.ir.attrs import attrs_class_from_fields as attrs_class_from_fields
 from aotc.ir.attrs import attrs_class_with_defaults as attrs_class_with_defaults
 from aotc.ir.attrs import make_node as make_node
-from aotc.ir.compile_time_limits import Cost as Cost
-from aotc.ir.compile_time_limits import budget_scope as budget_scope
+from aotc.ir.compilation_work_and_memory_limits import Cost as Cost
+from aotc.ir.compilation_work_and_memory_limits import budget_scope as budget_scope
 from aotc.ir.device import Device as Device
 from aotc.ir.device import cpu as cpu
 from aotc.ir.device import cuda as cuda
@@ -83,11 +83,11 @@ from aotc.ir.op import installed_ops as installed_ops
 from aotc.ir.op import is_any_op_attr_registered as is_any_op_attr_registered
 from aotc.ir.op import register_op_attr as register_op_attr
 from aotc.ir.op import require as require
-from aotc.ir.option_references import COMPILE_CALL as COMPILE_CALL
-from aotc.ir.option_references import join_texts as join_texts
-from aotc.ir.option_references import option_text as option_text
-from aotc.ir.option_references import python_expression as python_expression
-from aotc.ir.option_references import text_for_command_or_python as text_for_command_or_python
+from aotc.ir.option_mentions_in_messages import COMPILE_CALL as COMPILE_CALL
+from aotc.ir.option_mentions_in_messages import join_texts as join_texts
+from aotc.ir.option_mentions_in_messages import option_text as option_text
+from aotc.ir.option_mentions_in_messages import python_expression as python_expression
+from aotc.ir.option_mentions_in_messages import text_for_command_or_python as text_for_command_or_python
 from aotc.ir.parameter_file import ParameterFileReader as ParameterFileReader
 from aotc.ir.parameter_file import serialize_array as serialize_array
 from aotc.ir.persistent_memo import give_new_value_memo_key_of_old as give_new_value_memo_key_of_old

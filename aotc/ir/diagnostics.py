@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aotc.ir.frozen_dataclass import frozen, set_frozen_fields
-from aotc.ir.option_references import join_texts, map_texts_between_references, rename_options_in_text
+from aotc.ir.option_mentions_in_messages import join_texts, map_texts_between_references, rename_options_in_text
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Diagnostic:
     """One problem: a stable `code`, a message, a source location, notes and a hint.
 
     All texts are made printable (see `aotc.ir.terminal_safe_text`), because they may quote names
-    from the model.  Where a text names options (see `aotc.ir.option_references`), it is as Python's
+    from the model.  Where a text names options (see `aotc.ir.option_mentions_in_messages`), it is as Python's
     callers write them.
     """
 

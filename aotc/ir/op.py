@@ -16,7 +16,7 @@ from enum import Enum, IntEnum
 from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir.attrs import REQUIRED, Attrs, NoAttrs, Takes
-from aotc.ir.compile_time_limits import Cost
+from aotc.ir.compilation_work_and_memory_limits import Cost
 from aotc.ir.diagnostics import AotcError, did_you_mean_hint
 from aotc.ir.frozen_dataclass import frozen
 from aotc.ir.lazy_table import LazyTable

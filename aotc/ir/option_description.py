@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from aotc.ir.frozen_dataclass import frozen
-from aotc.ir.option_references import OptionText, option_text
+from aotc.ir.option_mentions_in_messages import OptionText, option_text
 from aotc.ir.option_value_text import format_io_dtype, parse_io_dtypes
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ import typing as _typing
 from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 from aotc.ir.op import Op as _Op
 from aotc.relay.module import IRModule as _IRModule
+from aotc.relay.printable_as_text_base_class import Printed as _Printed
 from aotc.relay.text import printer as _printer
-from aotc.relay.text_repr import Printed as _Printed
 
 _Printed.astext = _Op.astext = _printer.astext
 _Printed.to_text = _printer.to_text

@@ -40,8 +40,8 @@ from aotc.relay.adt import PatternWildcard as PatternWildcard
 from aotc.relay.adt import TypeData as TypeData
 from aotc.relay.base import SourceName as SourceName
 from aotc.relay.base import Span as Span
-from aotc.relay.binding import bind as bind
-from aotc.relay.binding import bind_params_by_name as bind_params_by_name
+from aotc.relay.bind_variables_and_parameters import bind as bind
+from aotc.relay.bind_variables_and_parameters import bind_params_by_name as bind_params_by_name
 from aotc.relay.build_module import build_config as build_config
 from aotc.relay.expr import Call as Call
 from aotc.relay.expr import Constant as Constant

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 from typing import Any, TypeGuard
 
 from aotc.ir import AotcError, Op, PassContext, Sequential, TensorType, installed_passes
+from aotc.relay.detect_language_constructs import Feature as Feature
+from aotc.relay.detect_language_constructs import detect_feature as detect_feature
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Match, Tuple, TupleGetItem, Var
 from aotc.relay.external_compiler_calibration import get_calibration_data as get_calibration_data
 from aotc.relay.graph_api import (
@@ -23,8 +25,6 @@ from aotc.relay.graph_api import (
     structural_hash,
     variables_bound_below,
 )
-from aotc.relay.language_features import Feature as Feature
-from aotc.relay.language_features import detect_feature as detect_feature
 from aotc.relay.match_exhaustiveness import unmatched_cases as unmatched_cases
 from aotc.relay.node_scopes import BlockAssignment, is_atom, is_fused_or_external_function
 from aotc.relay.type_kinds import all_type_vars as all_type_vars

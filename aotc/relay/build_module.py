@@ -5,7 +5,7 @@ from aotc.relay.build_module import bind_params_by_name
 """
 
 from aotc.ir.transform import PassContext as PassContext
-from aotc.relay.binding import bind_params_by_name as bind_params_by_name
+from aotc.relay.bind_variables_and_parameters import bind_params_by_name as bind_params_by_name
 from aotc.relay_api.build import ExecutorFactory as ExecutorFactory
 from aotc.relay_api.build import build as build
 from aotc.relay_api.build import optimize as optimize

@@ -3,7 +3,7 @@
 constants.
 
 Memory and time are bounded. Nothing is computed if the result or an argument would be larger than a
-limit and larger than the stored constants, or if the budget (`aotc.ir.compile_time_limits`) is
+limit and larger than the stored constants, or if the budget (`aotc.ir.compilation_work_and_memory_limits`) is
 exhausted. Splats (one repeated value) stay splats: they are computed on one element.
 
     evaluate_constant_call(call(add, (one, two)), max_bytes=1 << 20)  # Constant(3), or None where it is too large
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Attrs, Cost, FuncType, Op, OpPattern, TensorType, TupleType, Type, tensor_types
-from aotc.ir.compile_time_limits import current_budget
+from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map_of_call
 
 #: Default size limit, in bytes, of a folded constant that is larger than the constants it is

@@ -15,7 +15,7 @@ from aotc.relay.analysis import get_total_mac_number as get_total_mac_number
 from aotc.relay.analysis import global_uses as global_uses
 from aotc.relay.analysis import list_op_freqs as list_op_freqs
 from aotc.relay.analysis import users as users
-from aotc.relay.binding import bind_params_by_name as bind_params_by_name
+from aotc.relay.bind_variables_and_parameters import bind_params_by_name as bind_params_by_name
 from aotc.relay.compile_time_elements import compile_time_elements as compile_time_elements
 from aotc.relay.constant_evaluation import MAX_FOLDED_CONSTANT_BYTES as MAX_FOLDED_CONSTANT_BYTES
 from aotc.relay.constant_evaluation import evaluate_constant_call as evaluate_constant_call
@@ -61,9 +61,9 @@ from aotc.relay.node_scopes import ScopeBlock as ScopeBlock
 from aotc.relay.node_scopes import is_atom as is_atom
 from aotc.relay.node_scopes import is_fused_or_external_function as is_fused_or_external_function
 from aotc.relay.node_scopes import is_not_a_scope as is_not_a_scope
+from aotc.relay.printable_as_text_base_class import Printed as Printed
 from aotc.relay.structural_equality import structural_equal as structural_equal
 from aotc.relay.structural_equality import structural_hash as structural_hash
-from aotc.relay.text_repr import Printed as Printed
 from aotc.relay.type_error_hints import tuple_fields_hint as tuple_fields_hint
 from aotc.relay.type_inference import describe_node_for_message as describe_node_for_message
 from aotc.relay.type_inference import infer_expr as infer_expr

@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
-from aotc.ir.option_references import option_text
+from aotc.ir.option_mentions_in_messages import option_text
 from aotc.runtime import tensor_info as tensors
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
 from aotc.runtime.dlpack import is_on_gpu

@@ -6,6 +6,11 @@ from aotc.ir.immediates import IntImm as IntImm
 from aotc.ir.immediates import StringImm as StringImm
 from aotc.tir.arm_sdot_smmla import dot_by_lane_instruction_name as dot_by_lane_instruction_name
 from aotc.tir.arm_sdot_smmla import matmul_instruction_name as matmul_instruction_name
+from aotc.tir.bare_metal_portable_and_small_targets import target_for_environment as target_for_environment
+from aotc.tir.bare_metal_portable_and_small_targets import target_optimized_for_size as target_optimized_for_size
+from aotc.tir.bare_metal_portable_and_small_targets import (
+    target_with_fixed_summation_order as target_with_fixed_summation_order,
+)
 from aotc.tir.expr import BOOL as BOOL
 from aotc.tir.expr import COMPARE as COMPARE
 from aotc.tir.expr import INDEX as INDEX
@@ -40,7 +45,6 @@ from aotc.tir.expr import unary as unary
 from aotc.tir.expr import vars_and_buffers_in as vars_and_buffers_in
 from aotc.tir.expr import walk as walk
 from aotc.tir.expr import with_operands as with_operands
-from aotc.tir.fast_math_check import require_exact_math_flags as require_exact_math_flags
 from aotc.tir.float_to_int8 import quantize_instruction_name as quantize_instruction_name
 from aotc.tir.gpu_launch import MAX_THREADS_PER_BLOCK as MAX_THREADS_PER_BLOCK
 from aotc.tir.gpu_launch import Launch as Launch
@@ -137,6 +141,7 @@ from aotc.tir.plan.program import Step as Step
 from aotc.tir.plan.program import Storage as Storage
 from aotc.tir.plan.program import View as View
 from aotc.tir.plan.similar_kernel_merging import merge_similar_kernels as merge_similar_kernels
+from aotc.tir.reject_fast_math_c_flags import require_exact_math_flags as require_exact_math_flags
 from aotc.tir.simplify import Interval as Interval
 from aotc.tir.simplify import LinearForm as LinearForm
 from aotc.tir.simplify import Ranges as Ranges
@@ -189,9 +194,6 @@ from aotc.tir.target import Winograd as Winograd
 from aotc.tir.target import feature_names_from_cpu_flags as feature_names_from_cpu_flags
 from aotc.tir.target import get_target as get_target
 from aotc.tir.target import host_target as host_target
-from aotc.tir.target_variants import target_for_environment as target_for_environment
-from aotc.tir.target_variants import target_optimized_for_size as target_optimized_for_size
-from aotc.tir.target_variants import target_with_fixed_summation_order as target_with_fixed_summation_order
 from aotc.tir.te import ExternProgram as ExternProgram
 from aotc.tir.te import Scratch as Scratch
 from aotc.tir.te import Tensor as Tensor

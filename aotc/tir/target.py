@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from aotc.ir import AotcError, DType, did_you_mean_hint, frozen, normalized_architecture_name
 from aotc.tir.arm_dsp_kernels import OUTPUTS_PER_BLOCK
-from aotc.tir.fast_math_check import require_exact_math_flags
+from aotc.tir.reject_fast_math_c_flags import require_exact_math_flags
 from aotc.tir.target_costs import Dots as Dots
 from aotc.tir.target_costs import Threads as Threads
 from aotc.tir.target_costs import Tiles as Tiles

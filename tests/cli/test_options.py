@@ -14,7 +14,7 @@ import pytest
 
 import aotc
 from aotc.driver.compile import CompileOptions
-from aotc.ir.compile_time_limits import DEFAULT_COMPILE_LIMITS
+from aotc.ir.compilation_work_and_memory_limits import DEFAULT_COMPILE_LIMITS
 from aotc.ir.option_value_text import OptionTextError, parse_byte_count
 from aotc.ir.transform import PassContext
 from aotc.tir import TARGETS

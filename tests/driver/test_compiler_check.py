@@ -20,8 +20,12 @@ import aotc
 from aotc import relay
 from aotc.checking.verify import verify
 from aotc.cli.main import main
-from aotc.driver import c_compiler_check
-from aotc.driver.c_compiler_check import TEST_VALUE_KINDS, describe_bit_difference, draw_compiler_test_values
+from aotc.driver import detect_c_compiler_miscompilation
+from aotc.driver.detect_c_compiler_miscompilation import (
+    TEST_VALUE_KINDS,
+    describe_bit_difference,
+    draw_compiler_test_values,
+)
 from aotc.driver.pipeline import check_kernels_against_unoptimized_build
 from aotc.driver.toolchain import find_toolchain, gnu_cross_compiler_name, resolve_target
 from aotc.ir import AotcError
@@ -129,7 +133,9 @@ def test_foreign_kernels_run_in_an_emulator(
     require_tool(f"qemu-{there}")
     assert "model_sqrt" in refused(tmp_path, target=target, cc=cc)
     which = shutil.which
-    monkeypatch.setattr(c_compiler_check.shutil, "which", lambda name: None if "qemu" in name else which(name))
+    monkeypatch.setattr(
+        detect_c_compiler_miscompilation.shutil, "which", lambda name: None if "qemu" in name else which(name)
+    )
     with caplog.at_level(logging.WARNING, "aotc"):
         made = aotc.compile(model(), target=target, cc=str(tmp_path / "bin" / "cc"), check_compiler=True)
     (line,) = caplog.messages

@@ -24,9 +24,9 @@ from aotc.ir.types import TensorType
 from aotc.relay.expr import Function
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.input_value_range_inference import infer_input_domains
+from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
 from aotc.relay.type_inference import infer_module
-from aotc.relay.value_domains import (
+from aotc.relay.valid_input_values_and_random_arrays import (
     ValueDomain,
     intersect_value_domains,
     random_array_in_domain,

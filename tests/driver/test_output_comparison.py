@@ -20,7 +20,7 @@ from aotc.checking.output_comparison import (
     signal_to_noise_decibels,
 )
 from aotc.ir.types import TensorType
-from aotc.relay.value_domains import ValueDomain
+from aotc.relay.valid_input_values_and_random_arrays import ValueDomain
 
 
 def test_ulp_distance_counts_values_between() -> None:

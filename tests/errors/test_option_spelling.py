@@ -35,7 +35,7 @@ from aotc.driver.compile import CompileOptions
 from aotc.ir import AotcError, join_texts, option_text, rename_options_in_errors
 from aotc.ir.diagnostics import Diagnostic
 from aotc.ir.option_description import OPTIONS_WITH_CONFIG_KEY, config_key_default, described_options
-from aotc.ir.option_references import OptionText, python_expression
+from aotc.ir.option_mentions_in_messages import OptionText, python_expression
 from aotc.ir.pass_context import registered_config_keys
 from aotc.measuring.bench import benchmark_model
 from aotc.measuring.profile import profile_library
@@ -79,7 +79,7 @@ def named_keywords() -> dict[str, set[str]]:
             first = node.args[0]
             if isinstance(first, ast.Constant):
                 found.setdefault(first.value, set()).add(name_of(path))
-            elif path.name not in ("option_references.py", "option_description.py"):
+            elif path.name not in ("option_mentions_in_messages.py", "option_description.py"):
                 assert (path.name, ast.unparse(first)) == ("memory_budgets.py", "name"), (
                     "write the keyword as a literal"
                 )
@@ -211,7 +211,7 @@ def _as_lists(value: Any) -> Any:
 #: Options of other programs, decrements in C, and the prefix of negated flags, by the end of the file's name.
 OPTIONS_OF_OTHER_PROGRAMS = {
     "option_description.py": {"--no-"},
-    "fast_math_check.py": {"--optimize"},
+    "reject_fast_math_c_flags.py": {"--optimize"},
     "toolchain.py": {"--version", "--specs", "--coverage"},
     "compile_sources.py": {"--build-id", "--require-defined"},
     "nvrtc.py": {"--device-as-default-execution-space", "--diag-suppress", "--gpu-architecture"},

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
-from aotc.ir.compile_time_limits import budget_scope
+from aotc.ir.compilation_work_and_memory_limits import budget_scope
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx, load_model
 

@@ -15,7 +15,7 @@ from evaluation import model_of
 from onnx import ModelProto, NodeProto, helper
 
 from aotc.driver.compile import CompileOptions
-from aotc.ir.compile_time_limits import budget_scope
+from aotc.ir.compilation_work_and_memory_limits import budget_scope
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Op
 from aotc.relay.analysis import list_op_freqs

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from aotc.ir import AotcError, TensorType
-from aotc.ir.compile_time_limits import budget_scope
+from aotc.ir.compilation_work_and_memory_limits import budget_scope
 from aotc.relay.frontend import from_exported_program
 from aotc.relay.frontend.pytorch.operator_conversion import convert_operator_call
 from aotc.relay.graph_api import Var, tensor_type_of

@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from aotc.ir.compile_time_limits import DEFAULT_COMPILE_LIMITS, Budget, Cost, budget_scope, current_budget
+from aotc.ir.compilation_work_and_memory_limits import (
+    DEFAULT_COMPILE_LIMITS,
+    Budget,
+    Cost,
+    budget_scope,
+    current_budget,
+)
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import Span, span_scope
 from aotc.ir.transform import PassContext

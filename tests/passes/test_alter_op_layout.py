@@ -20,8 +20,8 @@ from aotc.relay.structural_equality import structural_equal
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.pack_constant_weights import AlterOpLayout
 from aotc.relay.visitor import post_order
+from aotc.tir.bare_metal_portable_and_small_targets import target_optimized_for_size
 from aotc.tir.target import TARGETS, Target
-from aotc.tir.target_variants import target_optimized_for_size
 
 RNG = np.random.default_rng(0)
 

@@ -22,7 +22,7 @@ from aotc.ir.instrument import PassProfile, PassTimingInstrument
 from aotc.ir.op import AxisMap
 from aotc.ir.transform import PassContext, Sequential
 from aotc.ir.types import TensorType
-from aotc.relay.binding import bind_params_by_name
+from aotc.relay.bind_variables_and_parameters import bind_params_by_name
 from aotc.relay.expr import Call, Expr, Tuple, Var, typed_op_call
 from aotc.relay.instrument.op_count_changes import OpDifference
 from aotc.relay.interpreter import evaluate

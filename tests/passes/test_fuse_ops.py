@@ -18,7 +18,7 @@ from aotc.ir.span import Span, span_scope
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import free_vars, list_op_freqs
-from aotc.relay.binding import bind_params_by_name
+from aotc.relay.bind_variables_and_parameters import bind_params_by_name
 from aotc.relay.expr import Call, Expr, Function, Tuple, Var
 from aotc.relay.interpreter import evaluate
 from aotc.relay.op.binary_elementwise import add

@@ -14,7 +14,7 @@ from passes.graphs import const, module_of, noise, ops, random_inputs, var
 
 from aotc.ir.instrument import PassTimingInstrument
 from aotc.ir.transform import PassContext, Sequential
-from aotc.relay.binding import bind_params_by_name
+from aotc.relay.bind_variables_and_parameters import bind_params_by_name
 from aotc.relay.expr import Call, Constant, Expr, Function
 from aotc.relay.instrument.op_count_changes import count_op_calls
 from aotc.relay.instrument.verifier import Verifier

@@ -16,7 +16,7 @@ from aotc.ir.diagnostics import AotcError, AotcValueError
 from aotc.ir.op import Op, OpPattern, PrecisionTreatment
 from aotc.ir.transform import PassContext
 from aotc.ir.types import tensor_types
-from aotc.relay.binding import bind_params_by_name
+from aotc.relay.bind_variables_and_parameters import bind_params_by_name
 from aotc.relay.expr import Call, Expr, typed_op_call
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interpreter import evaluate

@@ -7,7 +7,7 @@ import pytest
 from passes.graphs import ops
 
 from aotc.ir.transform import Pass, PassContext, Sequential
-from aotc.relay.binding import bind_params_by_name
+from aotc.relay.bind_variables_and_parameters import bind_params_by_name
 from aotc.relay.expr import Call, Function
 from aotc.relay.module import IRModule
 from aotc.relay.testing import dcgan, squeezenet

@@ -15,7 +15,7 @@ import pytest
 
 from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from aotc.ir.transform import PassContext, get_pass, installed_passes
-from aotc.relay.binding import bind_params_by_name
+from aotc.relay.bind_variables_and_parameters import bind_params_by_name
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet

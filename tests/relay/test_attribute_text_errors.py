@@ -10,7 +10,7 @@ import pytest
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.op import OPERATORS_BY_NAME
-from aotc.relay.text.attributes import make_typed_attrs
+from aotc.relay.text.typed_attributes_of_parsed_call import make_typed_attrs
 
 
 @pytest.mark.parametrize(

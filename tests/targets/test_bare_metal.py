@@ -20,9 +20,9 @@ from aotc.driver.memory_budgets import undefined_symbols
 from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir import AotcError, DType
+from aotc.tir.bare_metal_portable_and_small_targets import target_for_environment
 from aotc.tir.plan.program import Storage
 from aotc.tir.target import get_target
-from aotc.tir.target_variants import target_for_environment
 from tests.codegen.batch import Array
 from tests.e2e.projects import DIGITS, ROOT, affine, run
 from tests.frontend.test_random_quantized_operators import Drawing

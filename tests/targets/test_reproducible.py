@@ -29,6 +29,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.text.parser import parse
 from aotc.relay.visitor import post_order
+from aotc.tir.bare_metal_portable_and_small_targets import target_with_fixed_summation_order
 from aotc.tir.expr import Call
 from aotc.tir.functions.elementary_function_table import elementary_function_definition
 from aotc.tir.instruction_table import INSTRUCTIONS
@@ -38,7 +39,6 @@ from aotc.tir.plan import numerics_fingerprint as name_of
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
 from aotc.tir.stmt import Kernel, all_exprs_in_stmt
 from aotc.tir.target import TARGETS, Budget, Target, Tiles
-from aotc.tir.target_variants import target_with_fixed_summation_order
 from tests.fuzz.execute import run_program
 from tests.golden.cases import KERNELS, PROJECTS, Case, tensor
 from tests.ops.harness import kernel_job

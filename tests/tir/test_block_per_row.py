@@ -13,6 +13,7 @@ import pytest
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Sample
+from aotc.tir.bare_metal_portable_and_small_targets import target_with_fixed_summation_order
 from aotc.tir.device.lower_to_launches import lower_kernel_to_gpu_kernels
 from aotc.tir.gpu_launch import Launch, launch_of
 from aotc.tir.interpreter import run_kernel
@@ -21,7 +22,6 @@ from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, C, Target
-from aotc.tir.target_variants import target_with_fixed_summation_order
 from tests.ops.harness import Job, assert_agrees, kernel_job
 from tests.share import share
 from tests.tir.test_lower_to_launches import check

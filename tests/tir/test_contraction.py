@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from aotc.tir import te
+from aotc.tir.bare_metal_portable_and_small_targets import target_optimized_for_size
 from aotc.tir.expr import Buffer, Expr, Load, Var
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
@@ -29,7 +30,6 @@ from aotc.tir.schedule.contraction.tiling_cost import fraction_of_unpadded_produ
 from aotc.tir.simplify import LinearForm
 from aotc.tir.stmt import Assign, Declare, Intrinsic, Kernel, Stmt, Store, walk_stmts
 from aotc.tir.target import TARGETS, Target, get_target
-from aotc.tir.target_variants import target_optimized_for_size
 from tests.share import draw, share_of_each
 
 V4 = get_target("x86-64-v4")

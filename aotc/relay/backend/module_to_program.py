@@ -28,7 +28,7 @@ from aotc.ir import (
     span_scope,
     tensor_types,
 )
-from aotc.ir.compile_time_limits import current_budget
+from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.ir.parallel_memo import memoize_in_parallel
 from aotc.relay.backend.function_to_kernel import (
     diagnose_dynamic_inputs,

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import FuncType, Op, OpPattern, TensorType, tensor_types
-from aotc.ir.compile_time_limits import current_budget
+from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.relay.graph_api import Call, Expr, Function, Tuple, TupleGetItem, Var, post_order
 
 #: Largest argument, in elements, that is analyzed; it bounds the compiler's memory. Larger

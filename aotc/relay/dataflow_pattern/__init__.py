@@ -10,11 +10,11 @@ conv_relu.partition(mod["main"])                 # extract each match into a fun
 import importlib
 
 from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
-from aotc.relay.dataflow_pattern import groups as _groups
+from aotc.relay.dataflow_pattern import find_matches_and_partition as _partition
 from aotc.relay.dataflow_pattern import matcher as _matcher
 from aotc.relay.dataflow_pattern.patterns import DFPattern as _DFPattern
 
-_DFPattern.match, _DFPattern.partition = _matcher.match, _groups.partition
+_DFPattern.match, _DFPattern.partition = _matcher.match, _partition.partition
 
 
 def _install_operators_and_add_no_names() -> dict[str, object]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from aotc.relay.dataflow_pattern.groups import partition as partition
+from aotc.relay.dataflow_pattern.find_matches_and_partition import partition as partition
 from aotc.relay.dataflow_pattern.matcher import match as match
 from aotc.relay.dataflow_pattern.patterns import AltPattern as AltPattern
 from aotc.relay.dataflow_pattern.patterns import AttrPattern as AttrPattern

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir import AotcError, AotcTypeError, Op, merge_spans, span_scope
-from aotc.relay.dataflow_pattern.groups import Group, find_pattern_matches
+from aotc.relay.dataflow_pattern.find_matches_and_partition import Group, find_pattern_matches
 from aotc.relay.dataflow_pattern.matcher import NodeMap
 from aotc.relay.dataflow_pattern.patterns import DFPattern, needs_inferred_types
 from aotc.relay.graph_api import Expr, IRModule, Mutator, Node, infer_expr, post_order, structural_equal

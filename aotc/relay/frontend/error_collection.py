@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aotc.ir import AotcError, Diagnostic, Span, option_text, span_scope
-from aotc.ir.compile_time_limits import current_budget
+from aotc.ir.compilation_work_and_memory_limits import current_budget
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Dim, DType, check_rank, is_static, require, require_static_shape, tensor_types
-from aotc.ir.compile_time_limits import array_computation_cost, current_budget
+from aotc.ir.compilation_work_and_memory_limits import array_computation_cost, current_budget
 from aotc.relay.graph_api import (
     Call,
     Constant,

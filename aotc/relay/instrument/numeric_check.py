@@ -13,8 +13,8 @@ import numpy as np
 
 from aotc.ir import AotcError, DType, PassInfo, PassObserver, TensorType, TupleType, Type, flatten_nested_tuple
 from aotc.relay.graph_api import IRModule, evaluate, type_of
-from aotc.relay.op.input_value_range_inference import infer_input_domains
-from aotc.relay.value_domains import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain
+from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
+from aotc.relay.valid_input_values_and_random_arrays import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain
 
 Array = np.ndarray[Any, Any]
 #: Tolerances by dtype, relative to the largest value of the result; integers and bools must be

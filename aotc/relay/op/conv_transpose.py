@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, TensorType, Type, Types, frozen, require
-from aotc.ir.compile_time_limits import current_budget
+from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.relay.expr import Expr, splat_constant, tensor_type_of
 from aotc.relay.op import concat_split, conv, window_attributes
 from aotc.relay.op import shape as shapes

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import DType
-from aotc.ir.compile_time_limits import array_computation_cost, current_budget
+from aotc.ir.compilation_work_and_memory_limits import array_computation_cost, current_budget
 from aotc.relay.expr import Constant, Expr, tensor_type_of
 from aotc.relay.op import binary_elementwise, dense, shape
 from aotc.relay.op import slice as slices

@@ -37,8 +37,10 @@ from aotc.relay import expr as graph_api
 from aotc.relay.adt import Clause, Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, TypeData
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, GlobalVar, If, Let, Match, RefCreate, RefRead
 from aotc.relay.graph_api import IRModule, RefWrite, Tuple, TupleGetItem, Var, tuple_fields_hint
-from aotc.relay.text.attributes import accepts_symbolic_dimension, make_typed_attrs
-from aotc.relay.text.cursor import (
+from aotc.relay.text.lexer import Source, Token
+from aotc.relay.text.literal_printer import METADATA_CONSTANT_KEY, TEXT_FORMAT_VERSION, constants_from_metadata_json
+from aotc.relay.text.parser_symbol_table import SymbolTable
+from aotc.relay.text.token_cursor_and_type_grammar import (
     SYNTAX_HINTS,
     Cursor,
     parse_attribute_value,
@@ -47,9 +49,7 @@ from aotc.relay.text.cursor import (
     parse_type,
     parse_type_parameters_into_scope,
 )
-from aotc.relay.text.lexer import Source, Token
-from aotc.relay.text.literal_printer import METADATA_CONSTANT_KEY, TEXT_FORMAT_VERSION, constants_from_metadata_json
-from aotc.relay.text.name_scopes import SymbolTable
+from aotc.relay.text.typed_attributes_of_parsed_call import accepts_symbolic_dimension, make_typed_attrs
 
 #: Precedence (higher binds tighter; all associate to the left) and operator of each infix sign.
 _OPERATORS_BY_PRECEDENCE: Final = {

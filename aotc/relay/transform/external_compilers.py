@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aotc.ir import Op, Pass, PassContext, TupleType, get_op_attr, merge_spans
-from aotc.relay.dataflow_pattern.groups import is_node_shareable_between_match_groups, partition
+from aotc.relay.dataflow_pattern.find_matches_and_partition import is_node_shareable_between_match_groups, partition
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, tuple_item, type_of
 from aotc.relay.graph_api import IRModule, infer_module, is_not_a_scope, unused_name

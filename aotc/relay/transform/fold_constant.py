@@ -9,7 +9,7 @@ add(%x, 6f)
 
 A result that is larger than `relay.FoldConstant.max_bytes` (64 MiB) and larger than its arguments
 together is computed at run time. So is a result that exceeds the work budget of the compilation
-(`aotc.ir.compile_time_limits`). A constant of one repeated value takes the memory of one element,
+(`aotc.ir.compilation_work_and_memory_limits`). A constant of one repeated value takes the memory of one element,
 whatever its shape.
 
 DynamicToStatic: replace operators that take shapes as arguments by static ones, if those arguments

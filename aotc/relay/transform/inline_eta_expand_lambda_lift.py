@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from aotc.ir import FuncType, IncompleteType, Pass, PassContext, TupleType, budget_scope, span_scope
-from aotc.ir.compile_time_limits import current_budget
+from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.relay.analysis import bound_vars, free_type_vars, free_vars, global_uses
 from aotc.relay.expr import Call, Constructor, Expr, Function, GlobalVar, Let, Var, require_function
 from aotc.relay.graph_api import (

@@ -15,9 +15,9 @@ from aotc.tir import Block, Declare, Var, vectorize_stmt_or_none
 from aotc.tir.functions.elementary_function_table import elementary_function_definition
 from aotc.tir.functions.function_from_formula import ElementaryFunction
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers
+from aotc_codegen.c.classify_int64_as_index_or_data import IndexVariables
 from aotc_codegen.c.expression_printer import c_type_of_register_var, print_assigned_value, print_value
 from aotc_codegen.c.float16_conversions import float16_conversion_definition
-from aotc_codegen.c.index_arithmetic_analysis import IndexVariables
 from aotc_codegen.c.printing_scope import PrintingScope
 
 FLOAT16: Final = DType("float16")

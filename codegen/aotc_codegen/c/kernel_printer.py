@@ -21,6 +21,7 @@ from aotc.tir import stmt as tir
 from aotc_codegen.c.c_dialects import Dialect
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers, escape_for_c_comment, model_nodes_of_span
 from aotc_codegen.c.c_types import is_sub_byte_integer
+from aotc_codegen.c.classify_int64_as_index_or_data import IndexVariables
 from aotc_codegen.c.elementary_functions import define_elementary_functions_used
 from aotc_codegen.c.expression_printer import (
     block_instruction_call_template,
@@ -34,7 +35,6 @@ from aotc_codegen.c.expression_printer import (
     unavailable_in_dialect_error,
 )
 from aotc_codegen.c.helper_functions import HelperFunctions
-from aotc_codegen.c.index_arithmetic_analysis import IndexVariables
 from aotc_codegen.c.outlined_expressions import ExpressionOutliner
 from aotc_codegen.c.printing_scope import SHIFT, TERNARY, UNARY, PrintingScope
 from aotc_codegen.c.vector_expressions import VectorPrinter

@@ -20,8 +20,8 @@ from aotc.tir.functions.float16_conversion import storage_dtype_of_narrow_float
 from aotc_codegen.c.c_dialects import Dialect
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers
 from aotc_codegen.c.c_types import computation_dtype, function_name_suffix_of_dtype
+from aotc_codegen.c.classify_int64_as_index_or_data import IndexVariables
 from aotc_codegen.c.helper_functions import HelperFunctions
-from aotc_codegen.c.index_arithmetic_analysis import IndexVariables
 
 # C's precedence levels; a higher level binds tighter
 PRIMARY: Final = 16

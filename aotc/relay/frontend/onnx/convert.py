@@ -21,7 +21,7 @@ from typing import Any, Final
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from aotc.ir import AotcError, Span, TensorType, current_span, require, span_scope
-from aotc.ir.compile_time_limits import budget_scope, current_budget
+from aotc.ir.compilation_work_and_memory_limits import budget_scope, current_budget
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems

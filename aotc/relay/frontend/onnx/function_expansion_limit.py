@@ -16,7 +16,7 @@ from typing import TypeAlias
 from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
 
 from aotc.ir import AotcError, Span, span_scope
-from aotc.ir.compile_time_limits import current_budget
+from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.relay.frontend.onnx.load import needed_nodes_in_topological_order, node_subgraphs
 
 #: Identity of a model function: domain, name and overload.

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from aotc.ir import AotcError, AotcTypeError, AotcValueError, Array, Op, Span, SymDim, TensorType
-from aotc.ir.compile_time_limits import budget_scope, current_budget
+from aotc.ir.compilation_work_and_memory_limits import budget_scope, current_budget
 from aotc.relay.analysis import free_vars
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems

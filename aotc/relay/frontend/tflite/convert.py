@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.ir import AotcError, Span, TensorType, did_you_mean_hint, option_text, require, require_known_name
-from aotc.ir.compile_time_limits import budget_scope, current_budget
+from aotc.ir.compilation_work_and_memory_limits import budget_scope, current_budget
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
 from aotc.relay.frontend.graph_cut import NodeTensors, select_nodes_between_tensors

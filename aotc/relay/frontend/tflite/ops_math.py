@@ -16,7 +16,7 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend.tflite import int16x8, integer_elementwise_functions, ops_integers
+from aotc.relay.frontend.tflite import int16x8, integer_activations_resize_matmul, integer_elementwise_functions
 from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
     ACTIVATION_BOUNDS,
     constant_value,
@@ -53,7 +53,7 @@ def _unary_operator_builder(name: str) -> Callable[[Expr], Expr]:
 
 def _convert_hard_swish_node(x: Expr, *, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
-        return ops_integers.integer_hard_swish(node)
+        return integer_activations_resize_matmul.integer_hard_swish(node)
     return g.div(g.mul(x, activations.relu6(g.add(x, 3.0))), 6.0)
 
 
@@ -67,12 +67,16 @@ def _convert_gelu_node(x: Expr, *, approximate: bool = False, node: TfliteNode) 
 
 def _convert_leaky_relu_node(x: Expr, *, alpha: float = 0.0, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
-        return ops_integers.integer_leaky_relu(node, alpha)
+        return integer_activations_resize_matmul.integer_leaky_relu(node, alpha)
     return activations.leaky_relu(x, alpha=alpha)
 
 
 def _convert_prelu_node(x: Expr, slope: Expr, *, node: TfliteNode) -> Expr:
-    return ops_integers.integer_prelu(node) if node.has_quantized_output else activations.prelu(x, slope)
+    return (
+        integer_activations_resize_matmul.integer_prelu(node)
+        if node.has_quantized_output
+        else activations.prelu(x, slope)
+    )
 
 
 def _convert_cast_node(x: Expr, *, node: TfliteNode) -> Expr:
@@ -186,7 +190,7 @@ def _convert_comparison_node(name: str, a: Expr, b: Expr, *, node: TfliteNode) -
 
 def _convert_squared_difference_node(a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
-        return ops_integers.integer_squared_difference(node)
+        return integer_activations_resize_matmul.integer_squared_difference(node)
     d = g.sub(a, b)
     return g.mul(d, d)
 

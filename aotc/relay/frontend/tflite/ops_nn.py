@@ -20,7 +20,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.conv_pool import Window
 from aotc.relay.frontend.converter_signatures import OptionalExpr
-from aotc.relay.frontend.tflite import int16x8, ops_integers
+from aotc.relay.frontend.tflite import int16x8, integer_activations_resize_matmul
 from aotc.relay.frontend.tflite.dynamic_quantization import quantize_dynamically
 from aotc.relay.frontend.tflite.integer_log_softmax import integer_log_softmax
 from aotc.relay.frontend.tflite.node import KnownInts, Table, TfliteNode, check_quantization_support
@@ -255,7 +255,11 @@ def _convert_batch_matmul_node(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: 
     least = min(g.rank(a), g.rank(b))
     require("graph-rank", least >= 2, f"matrices must have rank 2, found rank {least}")
     a, b = transpose_matrices(a) if adj_x else a, transpose_matrices(b) if adj_y else b
-    return ops_integers.integer_batch_matmul(node, a, b) if node.has_quantized_output else matmul_einsum.matmul(a, b)
+    return (
+        integer_activations_resize_matmul.integer_batch_matmul(node, a, b)
+        if node.has_quantized_output
+        else matmul_einsum.matmul(a, b)
+    )
 
 
 def _check_dense_data_shape(shape: Sequence[int], input_count: int, keep_num_dims: bool) -> None:
@@ -380,7 +384,7 @@ def _convert_resize_bilinear_node(
     check_image_extents(sizes)
     require("graph-rank", g.rank(x) == 4, f"data of rank {g.rank(x)} is not supported (4 is)")
     if node.has_quantized_output:
-        return ops_integers.integer_resize_bilinear(node, sizes, align_corners, half_pixel_centers)
+        return integer_activations_resize_matmul.integer_resize_bilinear(node, sizes, align_corners, half_pixel_centers)
     return conv_pool.build_resize(x, sizes, "linear", mode, layout=_NHWC)
 
 

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from aotc.ir import did_you_mean_hint
 from aotc.relay.graph_api import Expr, Var, escaping_vars
-from aotc.relay.text.cursor import Cursor
 from aotc.relay.text.lexer import Token
+from aotc.relay.text.token_cursor_and_type_grammar import Cursor
 from aotc.relay.visitor import free_vars
 
 ExprT = TypeVar("ExprT", bound=Expr)

@@ -5,7 +5,7 @@ the result is to be in a domain.
     rule = ARITHMETIC_DOMAIN_RULES_BY_OP_NAME["log"]
     rule(call, UNCONSTRAINED_DOMAIN)     # the argument is at least 2^-10
 
-Used by `aotc.relay.op.input_value_range_inference`.
+Used by `aotc.relay.op.infer_valid_model_input_values`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aotc.relay.op.operand_shapes_and_constants import (
     is_tensor_of_requested_number_kind,
     static_tensor_type_or_none,
 )
-from aotc.relay.value_domains import (
+from aotc.relay.valid_input_values_and_random_arrays import (
     UNCONSTRAINED_DOMAIN,
     ZERO_ONE_DOMAIN,
     ValueDomain,

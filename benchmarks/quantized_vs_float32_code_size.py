@@ -13,9 +13,11 @@ version is compiled in its own process, without the cache. The columns:
     code kB       machine code in the library, in 1000 bytes
     run ms        minimum time of one run, measured alternately with the other versions
 
-    python -m benchmarks.code_size                                   # the networks that ONNX Runtime quantizes
-    python -m benchmarks.code_size mobilenet_v3_small --target x86-64-v3 --json figures.json
-    python -m benchmarks.code_size --largest ds_cnn                  # and the kernels with the longest text
+    python -m benchmarks.quantized_vs_float32_code_size                                   # the
+    networks that ONNX Runtime quantizes python -m benchmarks.quantized_vs_float32_code_size
+    mobilenet_v3_small --target x86-64-v3 --json figures.json python -m
+    benchmarks.quantized_vs_float32_code_size --largest ds_cnn                  # and the kernels
+    with the longest text
 """
 
 from __future__ import annotations
@@ -117,7 +119,14 @@ def measure_code_size_of_network_versions(
     figures, folders = {}, {}
     for version, path in paths.items():
         folders[version] = folder / version
-        command = [sys.executable, "-m", "benchmarks.code_size", str(path), "--only", str(folders[version])]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.quantized_vs_float32_code_size",
+            str(path),
+            "--only",
+            str(folders[version]),
+        ]
         done = subprocess.run([*command, "--target", target], check=True, capture_output=True, text=True)
         figures[version] = json.loads(done.stdout.splitlines()[-1])
     for version, least in minimum_run_milliseconds(folders).items():

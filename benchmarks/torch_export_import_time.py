@@ -2,7 +2,7 @@
 """Measure the CPU time of converting torch.export programs: ResNet-50, a transformer, and an
 unsupported program.
 
-python -m benchmarks.export_conversion
+python -m benchmarks.torch_export_import_time
 """
 
 from __future__ import annotations

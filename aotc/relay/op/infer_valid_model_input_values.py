@@ -19,12 +19,6 @@ import numpy as np
 
 from aotc.ir import Op, TensorType
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem
-from aotc.relay.op.operand_domains_of_arithmetic import (
-    ARITHMETIC_DOMAIN_RULES_BY_OP_NAME,
-    MIN_DIVISOR_MAGNITUDE,
-    DomainRule,
-    OperandDomains,
-)
 from aotc.relay.op.operand_shapes_and_constants import (
     axis_extent_or_zero,
     constant_elements_or_none,
@@ -33,7 +27,13 @@ from aotc.relay.op.operand_shapes_and_constants import (
     is_tensor_of_requested_number_kind,
     static_tensor_type_or_none,
 )
-from aotc.relay.value_domains import (
+from aotc.relay.op.valid_operand_values_of_arithmetic import (
+    ARITHMETIC_DOMAIN_RULES_BY_OP_NAME,
+    MIN_DIVISOR_MAGNITUDE,
+    DomainRule,
+    OperandDomains,
+)
+from aotc.relay.valid_input_values_and_random_arrays import (
     UNCONSTRAINED_DOMAIN,
     ZERO_ONE_DOMAIN,
     ValueDomain,

@@ -2,7 +2,7 @@
 """Measure the run time of a model for each accuracy mode of the compiler, alternately on one
 thread.
 
-    python -m benchmarks.accuracy_cost net.onnx other.onnx --seconds 2
+    python -m benchmarks.run_time_per_accuracy_mode net.onnx other.onnx --seconds 2
 
 Times are minima in milliseconds; ratios are medians over rounds in which each mode ran once.
 """

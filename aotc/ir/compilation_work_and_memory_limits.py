@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.option_references import option_text
+from aotc.ir.option_mentions_in_messages import option_text
 from aotc.ir.span import current_span
 from aotc.ir.temporary_context_value import temporarily_set_context_variable
 from aotc.ir.transform import PassContext

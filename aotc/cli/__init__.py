@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from aotc.ir.garbage_collection import collect_garbage_rarely
 from aotc.ir.interrupts import install_exit_signal_handlers
+from aotc.ir.parallel_memo import allow_forked_processes
 
 
 def run() -> None:
@@ -15,6 +16,7 @@ def run() -> None:
     files.
     """
     install_exit_signal_handlers()
+    allow_forked_processes()
     code = 1
 
     def flush_and_exit() -> None:

@@ -19,6 +19,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir.interrupts import register_child_terminator
@@ -33,6 +34,16 @@ MAX_PROCESSES: Final = 8
 _TASK_NUMBER: Final = struct.Struct("<H")
 #: Largest number of tasks of a queue; a pipe holds the numbers of at least as many.
 _MAX_QUEUED_TASKS: Final = 4096
+
+
+@dataclass(slots=True)
+class _Settings:
+    """may_fork   True if this process is the command's own"""
+
+    may_fork: bool = False
+
+
+_SETTINGS: Final = _Settings()
 #: Process IDs of the forked processes that run.
 _CHILD_PROCESS_IDS: Final[set[int]] = set()
 
@@ -42,8 +53,8 @@ def memoize_in_parallel(tasks: Sequence[Task]) -> None:
     later calls find the results.
 
     Does nothing if results are not stored.  Runs all tasks in this process if there is one
-    processor only, if other threads run (their locks would stay locked in a forked process), or
-    where processes cannot be forked.  Tasks are started in order; exceptions are ignored.
+    processor only, or if this process may not be forked, see `can_fork_safely`.  Tasks are started
+    in order; exceptions are ignored.
     """
     memory = current_memo_state()
     if memory is None or len(tasks) < MIN_FORKED_TASKS:
@@ -61,9 +72,20 @@ def memoize_in_parallel(tasks: Sequence[Task]) -> None:
             _run_tasks_in_processes(remaining, count, memory)
 
 
+def allow_forked_processes() -> None:
+    """Let `memoize_in_parallel` fork this process.
+
+    The command calls this.  Processes of other programs are not forked: locks that threads of their
+    libraries hold would stay locked in the forked process.
+    """
+    _SETTINGS.may_fork = True
+
+
 def can_fork_safely() -> bool:
-    """Return True if this process may fork: on Linux, if it has no other threads of Python."""
-    return sys.platform == "linux" and threading.active_count() == 1
+    """Return True if this process may be forked: after `allow_forked_processes`, on Linux, if it has
+    no other threads of Python.
+    """
+    return _SETTINGS.may_fork and sys.platform == "linux" and threading.active_count() == 1
 
 
 def _usable_processors() -> int:
@@ -97,7 +119,7 @@ def _run_tasks_in_processes(tasks: Sequence[Task], count: int, memory: MemoState
 def _fork_worker(tasks: Sequence[Task], queue: int) -> int:
     """Fork a process that runs tasks of a queue and ends; return its process ID."""
     with warnings.catch_warnings():
-        # Python 3.12 warns of threads of libraries, which do nothing here
+        # Python 3.12 warns of threads: those of numpy's libraries, which do nothing here
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child:

@@ -122,6 +122,7 @@ def test_nothing_is_forked_beside_other_threads(tmp_path: Path, monkeypatch: pyt
     log, done = tmp_path / "log", threading.Event()
     (tmp_path / "store").mkdir()
     monkeypatch.delattr(os, "fork")
+    monkeypatch.setattr(parallel_memo._SETTINGS, "may_fork", True)
     thread = threading.Thread(target=done.wait)
     thread.start()
     try:
@@ -132,6 +133,10 @@ def test_nothing_is_forked_beside_other_threads(tmp_path: Path, monkeypatch: pyt
         done.set()
         thread.join()
     assert processes_in(log) == {str(os.getpid())}
+
+
+def test_processes_of_other_programs_are_not_forked() -> None:
+    assert not parallel_memo.can_fork_safely()
 
 
 def test_nothing_runs_without_a_store(tmp_path: Path) -> None:

@@ -254,7 +254,8 @@ static int is_on_device(const aotc_cuda_driver *call, CUdeviceptr pointer) {
          type != MEMORY_TYPE_HOST;
 }
 
-/* Set the device address of each input and output; return AOTC_OK, or the error of a tensor. */
+/* Set the device address of each input and output; return AOTC_OK, or the error
+ * of a tensor. */
 static int find_tensors(aotc_cuda_session *s, const run *r) {
   const aotc_model *const model = s->cuda->model;
   int32_t k;

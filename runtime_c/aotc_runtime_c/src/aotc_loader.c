@@ -253,7 +253,8 @@ static int is_whole(const char *path) {
   return whole;
 }
 
-/* Return `status`; write `text` to `message`, or the system's text for errno if `text` is NULL. */
+/* Return `status`; write `text` to `message`, or the system's text for errno if
+ * `text` is NULL. */
 static int failed(int status, const char *text, char *message, size_t bytes) {
   if (text == NULL)
     tell_system_error(message, bytes);

@@ -115,6 +115,13 @@ def test_any_shape(
     check(tile, batch, channels, outputs, size, pads, "x86-64-v4")
 
 
+@pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3", "aarch64", "c"])
+@pytest.mark.parametrize(("size", "pads"), [((3, 3), (0, 0)), ((9, 5), (1, 1)), ((3, 2), (1, 1)), ((1, 1), (1, 1))])
+def test_images_narrower_than_a_tile(size: tuple[int, int], pads: tuple[int, int], target: str) -> None:
+    """No column outside of the image is read, as the interpreter checks."""
+    check(4, 1, 3, 3, size, pads, target)
+
+
 def test_images_wider_than_a_part_and_higher_than_a_strip() -> None:
     check(4, 1, 2, 5, (6, 150), (1, 1), "x86-64-v4")
     a, b = te.placeholder((1, 64, 56, 56), "float32", "a"), te.placeholder((36, 2, 64, 32), "float32", "b")

@@ -14,7 +14,6 @@ cache together. The columns are split by their remainder modulo the tile size, w
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -300,9 +299,11 @@ class _WinogradBuilder:
             return If(inside, copy, Store(self.phases, place, zero)) if checks_bounds else copy
 
         stmts: list[Stmt] = []
-        for low, high in pairwise((as_expr(0), begin, end, as_expr(self.pitch))):
+        # of the groups before `begin`, those up to `end` and those after it, the second ones lie inside of the image
+        ranges = ((as_expr(0), begin, True), (begin, end, False), (end, as_expr(self.pitch), True))
+        for low, high, checks_bounds in ranges:
             t = Var("t")
-            body = Block(copy_element_or_zero(t, j, checks_bounds=low is not begin) for j in range(m))
+            body = Block(copy_element_or_zero(t, j, checks_bounds) for j in range(m))
             stmts.append(forall(t, high, body, begin=low))
         return Block(stmts)
 

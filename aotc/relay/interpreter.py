@@ -177,7 +177,7 @@ def bind_arguments(variables: Sequence[Var], args: Sequence[Any], named_args: Ma
         if name not in names:
             raise AotcError("interp", f"no input is called {name!r}", hint=did_you_mean_hint(name, names))
         if name in names[: len(args)]:
-            raise AotcError("interp", f"input {name!r} is given twice")
+            raise AotcError("interp", f"input {name!r} is given by position and again by name")
     given = dict(zip(variables, args, strict=False))
     missing = [v.name for v in variables if v not in given and v.name not in named_args]
     if missing:

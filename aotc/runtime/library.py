@@ -263,7 +263,8 @@ def _tensor_infos_from_c(path: Path, pointer: Any, tensor_count: int) -> tuple[T
     for tensor in pointer[0:tensor_count] if tensor_count else ():
         name, code = _decode_c_string(tensor.name), int(tensor.dtype)
         if not 0 <= code < len(DTYPE_BY_CODE):
-            raise AotcError("load", f"{path}: tensor {name!r} has the unknown element type {code}")
+            text = f"the compiled library {path} gives tensor {name!r} the unknown element type code {code}"
+            raise AotcError("load", text, hint="compile the model again with this version of aotc")
         shape, dtype = [int(tensor.shape[d]) for d in range(tensor.rank)], DTYPE_BY_CODE[code]
         info = TensorInfo(name, shape, dtype, _quantization_from_c(dtype, tensor.quantization))
         if info.nbytes != tensor.bytes:

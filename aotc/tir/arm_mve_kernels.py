@@ -227,7 +227,9 @@ TEXT      : [to] "+l"(to), [sums] "+r"(sums), [bias] "+r"(bias), [multiplier] "+
 
 
 def instruction_definitions() -> Iterator[Instruction]:
-    """Yield the micro-kernels as rows of the instruction table."""
+    """Yield the Helium micro-kernels as definitions of instructions: operand types, meaning in numpy
+    and C code.
+    """
     run, number = "int8x*", "int32"
     scaled = ("int32x*",) * 4 + (number,) * 3
     rest = "{1}, {2}, {3}, {4}, {5}, {6}, {7}, {m}"

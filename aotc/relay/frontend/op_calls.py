@@ -429,7 +429,7 @@ def equal_part_sizes(size: int, part_size: int) -> list[int]:
     Raises AotcError if `part_size` is less than 1 (code "graph-split") or if there are too many
     parts (code "budget").
     """
-    require("graph-split", part_size >= 1, f"{size} elements cannot be split into parts of {part_size}")
+    require("graph-split", part_size >= 1, f"the parts of a split need at least 1 element, got parts of {part_size}")
     check_unroll_count(-(-size // part_size), "a split")
     return [min(part_size, size - k) for k in range(0, size, part_size)]
 

@@ -423,7 +423,7 @@ def _upsampled_extents(spatial_rank: int, attrs: Any, spatial_extents: Sequence[
     """Return the spatial extents of the result of an upsampling."""
     scales = (attrs.scale_h, attrs.scale_w) if spatial_rank == 2 else (attrs.scale_d, attrs.scale_h, attrs.scale_w)
     finite = all(map(isfinite, scales))
-    require("resize.scales", finite, f"scales must be finite, got {scales}")
+    require("resize.scales", finite, f"the scale factors of an upsampling must be finite, got {scales}")
     return [map_extent(d, partial(_scaled_extent_rounded, s)) for d, s in zip(spatial_extents, scales, strict=True)]
 
 

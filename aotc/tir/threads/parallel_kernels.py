@@ -339,7 +339,9 @@ class _KernelDivider:
         )
 
     def _fastest_thread_division_of_group(self, group: Sequence[Stmt], ranges: Ranges) -> _DividedStmts | None:
-        """Return the fastest division of a group by the cost model; None if there is none."""
+        """Return the fastest way to divide the loops of a group of statements among threads, by the
+        cost model; None if they cannot be divided.
+        """
         divisions: list[_DividedStmts] = []
         for division in self._possible_loop_divisions_of_group(group, ranges):
             nests = self._set_weights_to_unit_times(division, ranges)

@@ -217,7 +217,7 @@ def _parse_onnx_file(path: Path) -> ModelProto:
         if data.startswith(b"PK"):
             # a zip archive, the format of files that PyTorch writes
             hint = "files of torch.export.save end in .pt2; TorchScript is taken as a module in memory (from_pytorch)"
-        if path.suffix != ".onnx":
+        elif path.suffix != ".onnx":
             hint = "files that aotc reads end in .onnx, .pt2, .tflite or .relay"
         raise AotcError("onnx-file", f"{path} is not an ONNX file, or is truncated", hint=hint) from error
     return proto

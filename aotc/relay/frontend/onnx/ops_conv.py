@@ -56,7 +56,11 @@ def _window_with_auto_pad(node: OnnxNode, x: Expr, kernel: Sequence[int]) -> Win
     if auto in _EXPLICIT_AUTO_PADS:
         return window
     spatial = _spatial_extents(x)
-    require("onnx-window", auto in ("SAME_UPPER", "SAME_LOWER"), f"auto_pad {auto!r} is not supported here")
+    require(
+        "onnx-window",
+        auto in ("SAME_UPPER", "SAME_LOWER"),
+        f"auto_pad {auto!r} is not SAME_UPPER, SAME_LOWER, VALID or NOTSET",
+    )
     return window.with_pads(conv_pool.same_padding(spatial, window, auto == "SAME_UPPER"))
 
 

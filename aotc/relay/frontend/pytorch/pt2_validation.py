@@ -376,7 +376,7 @@ def _input_spec_name(spec: dict[str, Any]) -> str:
         return str(spec["constant_input"]["name"])
     argument = spec["user_input"]["arg"]
     name = argument.get("as_tensor", {}).get("name") or argument.get("as_sym_int", {}).get("as_name")
-    refuse_unless(name is not None, "an input of the program is a number without a name")
+    refuse_unless(name is not None, "an input of the exported program is a number without a name")
     return str(name)
 
 

@@ -287,7 +287,10 @@ class _Reader:
         require_valid_file("tflite-file", place < count, text)
         buffer = self.root.Buffers(place)
         text = f"the data of {subject} lie outside of the flatbuffer, which is not supported"
-        require_valid_file("tflite-file", buffer.Size() == 0, text, hint="models beyond 2 GB keep their weights so")
+        hint = (
+            "TFLite models beyond 2 GB store weights so: convert a smaller or quantized model, or use ONNX or PyTorch"
+        )
+        require_valid_file("tflite-file", buffer.Size() == 0, text, hint=hint)
         raw = _read_number_vector(buffer, "Data", np.uint8)
         size = math.prod(shape)
         if not raw.size:

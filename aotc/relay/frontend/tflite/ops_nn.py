@@ -152,7 +152,8 @@ def _convert_conv_2d_node(
     depthwise = node.op.name == "DEPTHWISE_CONV_2D"
     require("graph-rank", g.rank(w) == 4, f"weights of rank {g.rank(w)} are not supported (4 is)")
     fits = not depthwise or g.dim(w, 0) == 1
-    require("graph-shape", fits, f"weights of shape {g.shape(w)} do not fit a depthwise convolution")
+    text = f"weights of a depthwise convolution need the shape (1, height, width, channels), got {g.shape(w)}"
+    require("graph-shape", fits, text)
     dilations = dilation_h_factor, dilation_w_factor
     window = checked_nhwc_window(x, g.shape(w)[1:3], (stride_h, stride_w), padding, dilations)
     inputs, each = g.dim(x, 3), g.dim(w, 3)

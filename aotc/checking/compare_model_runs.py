@@ -146,7 +146,7 @@ def compare_runs_grouped_by_input_scale(
     # rounding to integers moves results of quantized networks for almost all neighboring inputs
     for k, case in enumerate(() if reference.quantized else cases):
         cases[k] = _rejudge_case_by_neighboring_inputs(runs[k], case, reference)
-        if not cases[k].ok and _is_case_judgeable_by_reference_accuracy(runs[k], cases[k]):
+        if not cases[k].ok and _is_case_evidence_about_compiled_model(runs[k], cases[k]):
             # the verdict is certain: runs of the reference for further cases would change nothing
             break
     return tuple(cases)
@@ -174,12 +174,12 @@ def _rejudge_case_by_neighboring_inputs(run: Run, case: Case, reference: Referen
     """
     failed = {c.name: c for c in case.outputs if not c.ok}
     float_inputs = any(a.dtype.kind == "f" for a in run.inputs.values())
-    if not (failed and float_inputs and all(map(_may_neighboring_inputs_explain_failure, failed.values()))):
+    if not (failed and float_inputs and all(map(_should_rejudge_by_neighboring_inputs, failed.values()))):
         return case
     differences = dict.fromkeys(failed, 0.0)
     rng = np.random.default_rng(0)
     for ulps in NEIGHBOR_DISTANCES_ULPS:
-        inputs = {n: _move_elements_by_ulps(a, ulps, rng) for n, a in run.inputs.items()}
+        inputs = {n: _perturb_floats_by_at_most_ulps(a, ulps, rng) for n, a in run.inputs.items()}
         results = reference.run(inputs)
         for name, largest in differences.items():
             difference = relative_error_against_float64(results[name], run.expected[name])
@@ -190,7 +190,7 @@ def _rejudge_case_by_neighboring_inputs(run: Run, case: Case, reference: Referen
     return case
 
 
-def _may_neighboring_inputs_explain_failure(failed: Comparison) -> bool:
+def _should_rejudge_by_neighboring_inputs(failed: Comparison) -> bool:
     """Return True for a difference of floats that the largest accepted rounding error could explain,
     if there is no float64 result or the reference is far from it.
     """
@@ -199,13 +199,13 @@ def _may_neighboring_inputs_explain_failure(failed: Comparison) -> bool:
     return is_far and failed.bound > 0 and rejudge_by_neighboring_inputs(failed, MAX_TRUSTED_REFERENCE_ERROR).ok
 
 
-def _move_elements_by_ulps(array: Array, ulps: int, rng: np.random.Generator) -> Array:
+def _perturb_floats_by_at_most_ulps(array: Array, max_ulps: int, rng: np.random.Generator) -> Array:
     """Return a float array with each element multiplied by 1 + k * epsilon / 2, with k a random
-    integer of at most `ulps` in magnitude; other arrays are returned unchanged.
+    integer of at most `max_ulps` in magnitude; other arrays are returned unchanged.
     """
     if array.dtype.kind != "f":
         return array
-    steps = rng.integers(-ulps, ulps + 1, array.shape)
+    steps = rng.integers(-max_ulps, max_ulps + 1, array.shape)
     return np.asarray(array * (1 + steps * (np.finfo(array.dtype).eps / 2)), array.dtype)
 
 
@@ -222,14 +222,14 @@ def _reference_runs_on_perturbed_inputs(run: Run, reference: Reference) -> list[
     rng = np.random.default_rng(0)
     samples: list[Run] = []
     for index in range(NEARBY_SAMPLES):
-        inputs = {n: _move_half_of_elements_one_ulp_to_zero(a, rng) for n, a in run.inputs.items()}
+        inputs = {n: _move_random_half_one_ulp_toward_zero(a, rng) for n, a in run.inputs.items()}
         expected = reference.run(inputs)
         source = f"{run.given.source}, nearby inputs {index}"
         samples.append(Run(replace(run.given, source=source, usual=False), inputs, expected, expected))
     return samples
 
 
-def _move_half_of_elements_one_ulp_to_zero(array: Array, rng: np.random.Generator) -> Array:
+def _move_random_half_one_ulp_toward_zero(array: Array, rng: np.random.Generator) -> Array:
     """Return a float array with half of its finite elements replaced by the next value toward zero;
     other arrays are returned unchanged.
     """
@@ -279,24 +279,26 @@ def _rejudge_quantized_float_output(
     second_evaluation    returns the outputs by definition with each operator in float32
     """
 
-    def join(rows: Sequence[Array], members: Sequence[int]) -> Array:
-        return np.concatenate([np.asarray(rows[k]).reshape(-1) for k in members])
+    def concatenate_flattened_arrays_of_runs(array_of_each_run: Sequence[Array], run_indices: Sequence[int]) -> Array:
+        return np.concatenate([np.asarray(array_of_each_run[k]).reshape(-1) for k in run_indices])
 
-    def join_second_evaluation(members: Sequence[int]) -> Array | None:
+    def concatenate_second_outputs_of_runs(run_indices: Sequence[int]) -> Array | None:
         second = _select_output_of_second_evaluation(output_name, runs, second_evaluation)
-        return None if second is None else join(second, members)
+        return None if second is None else concatenate_flattened_arrays_of_runs(second, run_indices)
 
     for factor in sorted({r.given.factor for r in runs}):
         members = [k for k, r in enumerate(runs) if r.given.factor == factor]
         outputs = QuantizedOutputs(
-            join([r.actual[output_name] for r in runs], members),
-            join([r.expected[output_name] for r in runs], members),
-            join([row[output_name] for row in unrounded], members),
-            None if defined is None else join([row[output_name] for row in defined], members),
+            concatenate_flattened_arrays_of_runs([r.actual[output_name] for r in runs], members),
+            concatenate_flattened_arrays_of_runs([r.expected[output_name] for r in runs], members),
+            concatenate_flattened_arrays_of_runs([row[output_name] for row in unrounded], members),
+            None
+            if defined is None
+            else concatenate_flattened_arrays_of_runs([row[output_name] for row in defined], members),
         )
         for row in (comparisons[k] for k in members if not comparisons[k][output_name].ok):
             row[output_name] = rejudge_quantized_floats(
-                row[output_name], outputs, partial(join_second_evaluation, members)
+                row[output_name], outputs, partial(concatenate_second_outputs_of_runs, members)
             )
 
 
@@ -386,7 +388,7 @@ def select_runs_for_report(
     judgeable_pairs = [
         (run, case)
         for run, case in zip(runs, cases, strict=True)
-        if is_quantized or _is_case_judgeable_by_reference_accuracy(run, case)
+        if is_quantized or _is_case_evidence_about_compiled_model(run, case)
     ]
     worst: dict[float, Case] = {}
     for run, case in judgeable_pairs:
@@ -402,7 +404,7 @@ def _largest_relative_error(case: Case) -> float:
     return max((output.relative for output in case.outputs), default=0.0)
 
 
-def _is_case_judgeable_by_reference_accuracy(run: Run, case: Case) -> bool:
+def _is_case_evidence_about_compiled_model(run: Run, case: Case) -> bool:
     """Return True if a case is evidence about the model.
 
     A difference for scaled inputs counts only if the reference's error against the float64 result

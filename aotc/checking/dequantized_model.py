@@ -97,7 +97,7 @@ class _UnroundedGraphBuilder:
             else self.append_node_and_return_output_name("DequantizeLinear", *tensor_scale_zero_names, axis=axis)
         )
 
-    def append_saturation_to_quantized_range(
+    def append_clip_or_quantize_to_dtype_range(
         self, input_name: str, scale_and_zero_names: Sequence[str], output_name: str
     ) -> None:
         """Append a node that clips the tensor `input_name` to the real range of a quantized dtype;
@@ -151,7 +151,7 @@ class _UnroundedGraphBuilder:
         onto = (
             given[:2] if op == "Concat" else given[_RESULT_SCALE_INPUT_INDEX.get(node.op_type, 3 * len(places)) :][:2]
         )
-        self.append_saturation_to_quantized_range(
+        self.append_clip_or_quantize_to_dtype_range(
             self.append_node_and_return_output_name(op, *parts, **float_attributes), onto, node.output[0]
         )
 
@@ -181,13 +181,13 @@ class _UnroundedGraphBuilder:
         """
         given = [*node.input, *[""] * 12]
         weights = [
-            self._append_dequantized_lstm_weights(given[at], *given[scale : scale + 2])
+            self._add_dequantized_transposed_lstm_weights(given[at], *given[scale : scale + 2])
             for at, scale in ((1, 8), (2, 10))
         ]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.nodes.append(helper.make_node("LSTM", [given[0], *weights, *given[3:8]], node.output, **attributes))
 
-    def _append_dequantized_lstm_weights(self, name: str, scale: str, zero: str) -> str:
+    def _add_dequantized_transposed_lstm_weights(self, name: str, scale: str, zero: str) -> str:
         """Return the name of a new constant with dequantized weights, transposed to the axes
         (directions, gates, inputs).
 
@@ -204,7 +204,7 @@ class _UnroundedGraphBuilder:
         value = numpy_helper.from_array(np.ascontiguousarray(real.transpose(0, 2, 1)))
         return self.append_node_and_return_output_name("Constant", value=value)
 
-    def append_node_with_float_arithmetic(self, node: NodeProto) -> None:
+    def append_converted_or_copied_node(self, node: NodeProto) -> None:
         """Append the conversion of one node of the model, without rounding.
 
         Raise AotcError (code "reference") if a node other than a quantized operator or a copy
@@ -221,7 +221,7 @@ class _UnroundedGraphBuilder:
             self.append_float_lstm_of_quantized_lstm(node)
         elif op == "QuantizeLinear":
             name, *onto = [*node.input, ""][:3]
-            self.append_saturation_to_quantized_range(name, onto, node.output[0])
+            self.append_clip_or_quantize_to_dtype_range(name, onto, node.output[0])
         elif op == "DequantizeLinear" and node.input[0] in self.created_names:
             self.nodes.append(helper.make_node("Identity", node.input[:1], node.output))
         elif self.created_names.intersection(node.input) and op not in _DATA_MOVEMENT_OPERATORS:
@@ -242,7 +242,7 @@ def remove_quantization_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     plain.CopyFrom(model)
     builder = _UnroundedGraphBuilder(plain.graph)
     for node in model.graph.node:
-        builder.append_node_with_float_arithmetic(node)
+        builder.append_converted_or_copied_node(node)
     if not (builder.created_names or builder.count):
         raise AotcError("reference", "the model contains no quantized operators")
     del plain.graph.node[:]
@@ -255,7 +255,7 @@ class _QuantizeDequantizeGraphBuilder(_UnroundedGraphBuilder):
     operator and quantization.
     """
 
-    def append_saturation_to_quantized_range(
+    def append_clip_or_quantize_to_dtype_range(
         self, input_name: str, scale_and_zero_names: Sequence[str], output_name: str
     ) -> None:
         """Append QuantizeLinear of the tensor `input_name`; the result is the tensor `output_name`.
@@ -266,7 +266,7 @@ class _QuantizeDequantizeGraphBuilder(_UnroundedGraphBuilder):
             helper.make_node("QuantizeLinear", [input_name, *(n for n in scale_and_zero_names if n)], [output_name])
         )
 
-    def append_node_with_float_arithmetic(self, node: NodeProto) -> None:
+    def append_converted_or_copied_node(self, node: NodeProto) -> None:
         """Append the conversion of one node of the model; nodes that are no quantized operators of
         `_FLOAT_OPERATOR_BY_QUANTIZED` are copied.
         """
@@ -286,7 +286,7 @@ def expand_quantized_operators_to_qdq(model: onnx.ModelProto) -> onnx.ModelProto
     defined.CopyFrom(model)
     builder = _QuantizeDequantizeGraphBuilder(defined.graph)
     for node in model.graph.node:
-        builder.append_node_with_float_arithmetic(node)
+        builder.append_converted_or_copied_node(node)
     del defined.graph.node[:]
     defined.graph.node.extend(builder.nodes)
     return defined

@@ -22,10 +22,10 @@ from aotc.checking.evaluation_memory_budget import DEFAULT_MEMORY_BYTES, EVALUAT
 from aotc.checking.input_generation import Arrays
 from aotc.checking.onnx_evaluator_conv_pool import MAX_STRIP_BYTES, WINDOW_OPERATORS
 from aotc.checking.onnx_evaluator_operators import EVALUATOR_OPERATORS
-from aotc.relay.frontend.onnx.load import nested_protobuf_messages
+from aotc.relay.frontend.onnx.load import message_and_nested_protobuf_messages
 
 
-def _widen_node_to_float64(node: onnx.NodeProto) -> None:
+def _widen_node_to_float64_in_place(node: onnx.NodeProto) -> None:
     """Change a node in place from float32 to float64: dtype attributes of Cast and EyeLike, and
     float values of Constant.
 
@@ -49,10 +49,10 @@ def _widen_node_to_float64(node: onnx.NodeProto) -> None:
 def convert_model_to_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of an ONNX model in which every float32 tensor, type and constant is float64."""
     wide = copy.deepcopy(model)
-    for message in list(nested_protobuf_messages(wide)):
+    for message in list(message_and_nested_protobuf_messages(wide)):
         match message:
             case onnx.NodeProto():
-                _widen_node_to_float64(message)
+                _widen_node_to_float64_in_place(message)
             case TensorProto(data_type=TensorProto.FLOAT):
                 array = numpy_helper.to_array(message).astype(np.float64)
                 message.CopyFrom(numpy_helper.from_array(array, message.name))
@@ -72,7 +72,7 @@ class Float64Evaluator:
         self._memory = memory
         self._outputs = [o.name for o in model.graph.output]
         wide = convert_model_to_float64(model) if is_wide else model
-        self._result_bytes = _value_sizes_in_bytes(wide)
+        self._result_bytes = _inferable_value_sizes_in_bytes(wide)
         self._evaluator = ReferenceEvaluator(wide, new_ops=list(EVALUATOR_OPERATORS))
         self._last_uses = _values_to_free_after_each_node(wide.graph)
 
@@ -110,7 +110,7 @@ class Float64Evaluator:
         budget.require_bytes_fit_in_memory_budget(f"node {node.onnx_node.name!r} ({node.op_type})", needed_bytes)
 
 
-def _value_sizes_in_bytes(model: onnx.ModelProto) -> dict[str, int]:
+def _inferable_value_sizes_in_bytes(model: onnx.ModelProto) -> dict[str, int]:
     """Return the size in bytes of each value of a model whose shape can be inferred, by name."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     sizes = {}
@@ -124,7 +124,7 @@ def _value_sizes_in_bytes(model: onnx.ModelProto) -> dict[str, int]:
 
 def _value_names_read_by_node(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names of the values that a node and its subgraphs read."""
-    for message in nested_protobuf_messages(node):
+    for message in message_and_nested_protobuf_messages(node):
         if isinstance(message, onnx.NodeProto):
             yield from message.input
         elif isinstance(message, onnx.GraphProto):

@@ -116,7 +116,7 @@ class _KernelComparison:
         interpreted = cache(compile_kernel)
         for call, step in zip(self._calls.steps, program.steps, strict=True):
             kernel = step.kernel
-            self._require_memory_for_step(step)
+            self._require_and_count_memory_of_step(step)
             outputs = list(zip(step.outputs, step.kernel.outputs, strict=True))
             arrays = [
                 self._elements_accessed_through_view(v, b).copy()
@@ -140,7 +140,7 @@ class _KernelComparison:
                     yield step, SuspectKernel(SCHEDULE, name + reason)
                 self._elements_accessed_through_view(view, buffer)[:] = expected[k]
 
-    def _require_memory_for_step(self, step: Step) -> None:
+    def _require_and_count_memory_of_step(self, step: Step) -> None:
         """Raise AotcError (code "memory") unless the buffers of a step and copies of its inputs and
         outputs fit in the budget; count the new buffers.
         """

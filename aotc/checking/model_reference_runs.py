@@ -79,14 +79,14 @@ class Reference:
     note: str = ""
 
 
-def run_or_none_on_exception(run: ModelRunner) -> OptionalModelRunner:
+def wrap_runner_to_return_none_on_error(run: ModelRunner) -> OptionalModelRunner:
     """Return a function that calls `run` and returns None if it raises an exception.
 
     An AotcError with code "memory" is raised all the same, since the caller can raise the memory
     budget.
     """
 
-    def run_or_none(inputs: Arrays) -> Arrays | None:
+    def run_or_none_unless_memory_error(inputs: Arrays) -> Arrays | None:
         try:
             return run(inputs)
         except Exception as error:
@@ -94,7 +94,7 @@ def run_or_none_on_exception(run: ModelRunner) -> OptionalModelRunner:
                 raise
             return None
 
-    return run_or_none
+    return run_or_none_unless_memory_error
 
 
 def convert_inputs_to_float64(inputs: Arrays) -> Arrays:
@@ -182,40 +182,44 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
 
     # onnx's evaluator takes long to import, so these functions import it when they are called
     @cache
-    def create_float64_evaluator_once() -> Any:
+    def cached_float64_evaluator_of_onnx_model() -> Any:
         from aotc.checking.dequantized_model import remove_quantization_rounding
         from aotc.checking.float64_reference import Float64Evaluator
 
         return Float64Evaluator(remove_quantization_rounding(model) if quantized else model, max_bytes)
 
     @cache
-    def create_evaluator_by_definition_once(is_wide: bool) -> Any:
+    def cached_evaluator_of_operator_definitions(uses_float64: bool) -> Any:
         from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq
         from aotc.checking.float64_reference import Float64Evaluator
 
-        return Float64Evaluator(expand_quantized_operators_to_qdq(model) if quantized else model, max_bytes, is_wide)
+        return Float64Evaluator(
+            expand_quantized_operators_to_qdq(model) if quantized else model, max_bytes, uses_float64
+        )
 
     def evaluate_in_float64(inputs: Arrays) -> Arrays:
-        results: Arrays = create_float64_evaluator_once().evaluate_model(convert_inputs_to_float64(inputs))
+        results: Arrays = cached_float64_evaluator_of_onnx_model().evaluate_model(convert_inputs_to_float64(inputs))
         return results
 
-    def evaluate_definition_in_float64(inputs: Arrays) -> Arrays:
-        results: Arrays = create_evaluator_by_definition_once(True).evaluate_model(convert_inputs_to_float64(inputs))
+    def evaluate_model_by_definition_in_float64(inputs: Arrays) -> Arrays:
+        results: Arrays = cached_evaluator_of_operator_definitions(True).evaluate_model(
+            convert_inputs_to_float64(inputs)
+        )
         return results
 
     def evaluate_in_model_precision(inputs: Arrays) -> Arrays:
-        results: Arrays = create_evaluator_by_definition_once(False).evaluate_model(inputs)
+        results: Arrays = cached_evaluator_of_operator_definitions(False).evaluate_model(inputs)
         return results
 
     run = make_session_runner(name, session, [o.name for o in model.graph.output])
-    defined = run_or_none_on_exception(evaluate_definition_in_float64)
+    defined = wrap_runner_to_return_none_on_error(evaluate_model_by_definition_in_float64)
     return Reference(
         name,
         run,
-        run_or_none_on_exception(evaluate_in_float64),
+        wrap_runner_to_return_none_on_error(evaluate_in_float64),
         quantized,
         defined=defined if quantized else return_none_as_unavailable_evaluation,
-        rounded=run_or_none_on_exception(evaluate_in_model_precision),
+        rounded=wrap_runner_to_return_none_on_error(evaluate_in_model_precision),
         note=note,
     )
 
@@ -242,7 +246,10 @@ def make_relay_reference(
         return _interpret_module_within_budget(module, output_names, inputs, MemoryBudget(max_bytes, "the reference"))
 
     return Reference(
-        "the numpy interpreter", interpret_module, run_or_none_on_exception(interpret_in_float64), plain is not module
+        "the numpy interpreter",
+        interpret_module,
+        wrap_runner_to_return_none_on_error(interpret_in_float64),
+        plain is not module,
     )
 
 
@@ -279,13 +286,13 @@ def convert_module_to_float64(module: IRModule) -> IRModule:
     it fails.
     """
     wide = {
-        name: require_function(rewrite_bottom_up(function, _widen_expr_to_float64))
+        name: require_function(rewrite_bottom_up(function, _widen_single_node_to_float64))
         for name, function in module.functions.items()
     }
     return reinfer_module(module.with_functions(wide))
 
 
-def _widen_expr_to_float64(_: Expr, node: Expr) -> Expr:
+def _widen_single_node_to_float64(_: Expr, node: Expr) -> Expr:
     """Return a variable, constant, call or function with float64 annotations and attributes; other
     types are inferred later.
     """

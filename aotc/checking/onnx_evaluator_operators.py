@@ -54,7 +54,7 @@ class DequantizeLinear(OpRun):  # type: ignore[misc]
     def _run(self, x: Any, scale: Any, zero: Any = None, **_: Any) -> tuple[Any]:
         axis, block = getattr(self, "axis", 1), getattr(self, "block_size", 0)
 
-        def broadcast_along_axis_or_blocks(values: Any) -> Any:
+        def expand_scales_or_zeros_to_float64(values: Any) -> Any:
             wide = np.asarray(values).astype(np.float64)
             if wide.size == 1:
                 return wide.reshape(())
@@ -62,9 +62,9 @@ class DequantizeLinear(OpRun):  # type: ignore[misc]
                 return np.repeat(wide, block, axis).take(np.arange(x.shape[axis]), axis)
             return wide.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
 
-        real = x.astype(np.float64) - (0 if zero is None else broadcast_along_axis_or_blocks(zero))
+        real = x.astype(np.float64) - (0 if zero is None else expand_scales_or_zeros_to_float64(zero))
         dtype = np.float32 if np.asarray(scale).dtype == np.float32 else np.float64
-        return (np.asarray(real * broadcast_along_axis_or_blocks(scale), dtype),)
+        return (np.asarray(real * expand_scales_or_zeros_to_float64(scale), dtype),)
 
 
 class MatMulNBits(OpRun):  # type: ignore[misc]
@@ -79,18 +79,18 @@ class MatMulNBits(OpRun):  # type: ignore[misc]
         rows, columns, bits = self.N, self.K, self.bits
         count = -(-columns // self.block_size)
 
-        def unpack_bit_fields(values: Any, size: int) -> Any:
-            parts = values.reshape(rows, -1)[..., None] >> np.arange(0, 8, bits) & (1 << bits) - 1
-            return parts.reshape(rows, -1)[:, :size].astype(np.float64)
+        def unpack_bit_fields_to_float64_rows(packed_bytes: Any, values_per_row: int) -> Any:
+            parts = packed_bytes.reshape(rows, -1)[..., None] >> np.arange(0, 8, bits) & (1 << bits) - 1
+            return parts.reshape(rows, -1)[:, :values_per_row].astype(np.float64)
 
         if groups is None:
             groups = np.arange(columns) // self.block_size
         if zeros is None:
             zeros = np.full((rows, count), 2.0 ** (bits - 1))
         elif zeros.dtype == np.uint8:
-            zeros = unpack_bit_fields(zeros, count)
+            zeros = unpack_bit_fields_to_float64_rows(zeros, count)
         scales, zeros = (v.reshape(rows, count)[:, groups] for v in (scales, zeros))
-        y = x @ ((unpack_bit_fields(packed, columns) - zeros) * scales).T
+        y = x @ ((unpack_bit_fields_to_float64_rows(packed, columns) - zeros) * scales).T
         return (y if bias is None else y + bias,)
 
 

@@ -98,12 +98,12 @@ def max_ulp_distance(a: Array, b: Array) -> int:
     if kind is None or not finite.any():
         return 0
 
-    def float_bits_as_ordered_integers(x: Array) -> Array:
+    def finite_pair_elements_as_ordered_integers(x: Array) -> Array:
         bits = np.ascontiguousarray(x[finite]).view(kind).astype(object if kind is np.int64 else np.int64)
         lowest = -(1 << (8 * a.dtype.itemsize - 1))
         return np.asarray(np.where(bits < 0, lowest - bits, bits))
 
-    return int(np.abs(float_bits_as_ordered_integers(a) - float_bits_as_ordered_integers(b)).max())
+    return int(np.abs(finite_pair_elements_as_ordered_integers(a) - finite_pair_elements_as_ordered_integers(b)).max())
 
 
 #: Largest accepted ratio of the output's rounding error to that of another implementation: sums
@@ -387,21 +387,21 @@ def rejudge_integers_by_definition(
         _join_flattened([p[k].astype(np.int64) for p in actual_reference_definition]) for k in range(3)
     )
     mine, other = int((ours != defined).sum()), int((theirs != defined).sum())
-    limit, explanation = _count_explained_by(other, LARGE_FACTOR), f"{other} of the reference's"
+    limit, explanation = _max_differing_elements_explained(other, LARGE_FACTOR), f"{other} of the reference's"
     ties = MAX_FRACTION_OF_ROUNDING_TIES * ours.size
     if ties < mine <= limit and (second := second_evaluation()) is not None:
         third = int((_join_flattened(second) != defined).sum())
-        limit = min(limit, max(ties, _count_explained_by(third, MAX_ROUNDING_ERROR_RATIO)))
+        limit = min(limit, max(ties, _max_differing_elements_explained(third, MAX_ROUNDING_ERROR_RATIO)))
         explanation += f", {third} of another evaluation's"
     text = f"{mine} of {ours.size} elements differ from the model's definition, {explanation}"
     return replace(failed, reason="" if mine <= limit else text)
 
 
-def _count_explained_by(count: int, factor: float) -> float:
-    """Return the largest number of different elements that `count` different elements of another
+def _max_differing_elements_explained(differing_count: int, factor: float) -> float:
+    """Return the largest number of different elements that `differing_count` different elements of another
     evaluation explain: `factor` times as many, and MAX_COUNT_DEVIATIONS of a Poisson variable.
     """
-    return factor * count + MAX_COUNT_DEVIATIONS * math.sqrt(count)
+    return factor * differing_count + MAX_COUNT_DEVIATIONS * math.sqrt(differing_count)
 
 
 def _join_flattened(arrays: Sequence[Array]) -> Array:

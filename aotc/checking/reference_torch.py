@@ -17,7 +17,7 @@ from torch.fx.node import map_aggregate
 
 from aotc.checking.evaluation_memory_budget import DEFAULT_MEMORY_BYTES, EVALUATION_BYTES_PER_RESULT_BYTE, MemoryBudget
 from aotc.checking.input_generation import Arrays
-from aotc.checking.model_reference_runs import Reference, run_or_none_on_exception
+from aotc.checking.model_reference_runs import Reference, wrap_runner_to_return_none_on_error
 
 
 def make_torch_reference(
@@ -32,7 +32,7 @@ def make_torch_reference(
         partial(_run_exported_program, kind, program, output_names)
         for kind in (torch.fx.Interpreter, partial(_Float64Interpreter, memory=max_float64_bytes))
     )
-    return Reference(f"torch {torch.__version__}", run, run_or_none_on_exception(exact))
+    return Reference(f"torch {torch.__version__}", run, wrap_runner_to_return_none_on_error(exact))
 
 
 class _Float64Interpreter(torch.fx.Interpreter):  # type: ignore[misc]

@@ -19,14 +19,14 @@ def run() -> None:
     allow_forked_processes()
     code = 1
 
-    def flush_and_exit() -> None:
+    def flush_output_and_exit_without_cleanup() -> None:
         # registered first, so called last: the interpreter would ignore signals during its shutdown
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
         os._exit(code)
 
-    atexit.register(flush_and_exit)
+    atexit.register(flush_output_and_exit_without_cleanup)
     try:
         # imported here, under the signal handlers: the import takes about a second
         with collect_garbage_rarely():

@@ -40,14 +40,14 @@ def _declare_compile_option(keyword: str, description: OptionDescription) -> Opt
     """Return the declaration of the command's option that gives a keyword of `aotc.compile`."""
     names = f"{description.command} {keyword}"
     if "/" in names:
-        return declare_flag_pair(names, description.command_text)
+        return declare_flag_pair(names, description.command_line_help_text)
     if description.is_negated_flag:
-        return declare_flag(names, description.command_text, flag_value=False, default=description.default)
+        return declare_flag(names, description.command_line_help_text, flag_value=False, default=description.default)
     if option_annotations(CompileOptionFields)[keyword] is bool:
-        return declare_flag(names, description.command_text)
+        return declare_flag(names, description.command_line_help_text)
     return declare_option(
         names,
-        description.command_text,
+        description.command_line_help_text,
         _click_type(keyword, description),
         description.default or None,
         read=description.parse,

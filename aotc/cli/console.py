@@ -23,7 +23,7 @@ from rich.progress import MofNCompleteColumn, Progress
 from aotc.cli.options_in_messages import spell_option_references_for_command
 from aotc.driver.temporary_folders import open_output_file
 from aotc.ir.diagnostics import AotcError, diagnostic_texts
-from aotc.ir.terminal_safe_text import escape_texts_in_nested_data, escape_unsafe_lines, escape_unsafe_text
+from aotc.ir.terminal_safe_text import escape_and_shorten_unsafe_lines, escape_texts_in_nested_data, escape_unsafe_text
 
 #: Result of a command as --json prints it, and the parts printed otherwise.
 JsonObject: TypeAlias = Mapping[str, Any]
@@ -150,7 +150,7 @@ class _SafeTextFormatter(logging.Formatter):
     """Formats log records; long lines, which may come from a model, are shortened."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return escape_unsafe_lines(super().format(record))
+        return escape_and_shorten_unsafe_lines(super().format(record))
 
 
 @contextmanager

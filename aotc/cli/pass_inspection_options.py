@@ -139,7 +139,7 @@ class PassInspection:
         end, also after errors.
         """
 
-        def begin_stage(stage_name: str) -> None:
+        def report_stage_or_raise_if_pass_missed(stage_name: str) -> None:
             if stage_name == WRITING and self._stops:
                 # all passes have run
                 text = f"the pass {self.stop_after!r} did not run"
@@ -148,7 +148,7 @@ class PassInspection:
             self._report.begin_stage(stage_name)
 
         try:
-            yield begin_stage
+            yield report_stage_or_raise_if_pass_missed
         except _Stopped as stop:
             self.stopped = str(stop)
         except AotcError as error:

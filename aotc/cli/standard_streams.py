@@ -49,7 +49,7 @@ def exit_if_output_cannot_be_written() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        if not any([_fails_to_flush(sys.stdout), _fails_to_flush(sys.stderr)]):
+        if not any([_has_flush_failed_discarding_output(sys.stdout), _has_flush_failed_discarding_output(sys.stderr)]):
             raise
         if error.errno == errno.EPIPE:
             raise SystemExit(READER_CLOSED_EXIT_CODE) from None
@@ -58,7 +58,7 @@ def exit_if_output_cannot_be_written() -> Iterator[None]:
         raise SystemExit(UNWRITABLE_OUTPUT_EXIT_CODE) from None
 
 
-def _fails_to_flush(stream: TextIO | io.TextIOBase | None) -> bool:
+def _has_flush_failed_discarding_output(stream: TextIO | io.TextIOBase | None) -> bool:
     """Return True if a stream cannot be written; its pending data is discarded."""
     if stream is None:
         return False

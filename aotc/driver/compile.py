@@ -31,7 +31,7 @@ from aotc.driver.import_model import (
     is_tflite_path,
 )
 from aotc.driver.memory_budgets import Budgets
-from aotc.driver.output_folder import check_output_folder_is_writable
+from aotc.driver.output_folder import check_project_can_be_written_to_folder
 from aotc.driver.pass_observers import require_known_passes
 from aotc.driver.pipeline import IMPORTING, Compilation, CompiledModel, Tilings
 from aotc.driver.toolchain import Toolchain, ToolchainFactory, find_toolchain, flags_in_compiler_command, resolve_target
@@ -40,20 +40,20 @@ from aotc.ir import (
     AotcError,
     AotcTypeError,
     PassContext,
-    budget_scope,
     did_you_mean_hint,
     option_text,
     require_known_name,
+    running_or_new_budget_scope,
 )
 from aotc.ir.option_description import ACCURACIES, OPTIONS_WITH_CONFIG_KEY, described_options, options_documentation
 from aotc.relay.module import IRModule
 from aotc.tir.bare_metal_portable_and_small_targets import (
-    portable_c99_target,
+    portable_c99_target_of_scalar_target,
     target_for_environment,
     target_optimized_for_size,
 )
 from aotc.tir.float_abi import select_float_abi
-from aotc.tir.reject_fast_math_c_flags import require_exact_math_flags
+from aotc.tir.reject_fast_math_c_flags import reject_result_changing_c_flags
 from aotc.tir.target import Target
 
 if TYPE_CHECKING:
@@ -186,8 +186,8 @@ class CompileOptions(CompileOptionFields):
             machine = target_for_cuda_architectures(machine, self.cuda_arch)
         machine = select_float_abi(machine, self.float_abi, (*flags_in_compiler_command(self.cc), *self.cflags))
         if self.portable:
-            machine = portable_c99_target(machine)
-        require_exact_math_flags(self.cflags)
+            machine = portable_c99_target_of_scalar_target(machine)
+        reject_result_changing_c_flags(self.cflags)
         object.__setattr__(self, "machine", target_optimized_for_size(machine) if self.size else machine)
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
@@ -297,7 +297,7 @@ class CompileOptions(CompileOptionFields):
             text = "the rounding is chosen for TFLite models alone; others state their own"
             raise AotcError("tflite-rounding", text, hint="leave " + option_text("rounding") + " out")
         shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
-        with budget_scope(self.config or {}):
+        with running_or_new_budget_scope(self.config or {}):
             module = import_model_of_any_format(model, shapes, dims, self.tflite_rounding_or_default, self.graph_cut)
         return bind_params_as_constants(module, self.params)
 
@@ -338,7 +338,7 @@ class CompileOptions(CompileOptionFields):
         # raise for an invalid name before any work is done
         c_name_of_model(model, self.name)
         if output is not None:
-            check_output_folder_is_writable(output, self.overwrite)
+            check_project_can_be_written_to_folder(output, self.overwrite)
         work = self.start_compilation(model, toolchain=toolchain)
         return work.emit_project_and_build_library(output) if self.build else work.emit_project(output)
 

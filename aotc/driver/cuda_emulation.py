@@ -35,7 +35,7 @@ CXX_COMPILER_CANDIDATES: Final = ("c++", "g++", "clang++")
 _CXX_FLAGS: Final = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
 
 
-def compile_images_for_fake_device(source: str, archs: Sequence[int], *extra_flags: str) -> Mapping[str, bytes]:
+def compile_cuda_as_sm80_for_fake_device(source: str, archs: Sequence[int], *extra_flags: str) -> Mapping[str, bytes]:
     """Compile CUDA source for the fake device; return {"sm_80": shared library}, whatever
     architectures are requested.
 
@@ -58,7 +58,7 @@ def build_fake_cuda_driver(*extra_flags: str) -> Path:
     """Build the fake CUDA driver as a shared library; return its path, which exists until this
     process ends.
 
-    The arguments and errors are those of `compile_images_for_fake_device`.
+    The arguments and errors are those of `compile_cuda_as_sm80_for_fake_device`.
     """
     headers = [
         path
@@ -75,7 +75,9 @@ def build_fake_cuda_driver(*extra_flags: str) -> Path:
 
 
 #: The device compiler for the fake device.
-EMULATOR_DEVICE_COMPILER: Final = DeviceCompiler(compile_images_for_fake_device, (EMULATED_COMPUTE_CAPABILITY,), 12000)
+EMULATOR_DEVICE_COMPILER: Final = DeviceCompiler(
+    compile_cuda_as_sm80_for_fake_device, (EMULATED_COMPUTE_CAPABILITY,), 12000
+)
 
 
 def is_gpu_emulated() -> bool:

@@ -216,7 +216,7 @@ class _OptimizationCheck:
         programs = [self._build_kernel_test_executable(k, compiler) for k, compiler in enumerate(self.compilers)]
         with ThreadPoolExecutor() as pool:
             ends, trusted_ends = pool.map(self._run_program_and_collect_kernel_crashes, programs)
-        optimized_bytes, right = (_map_file_bytes(p.with_suffix(".out")) for p in programs)
+        optimized_bytes, right = (_memory_map_file_bytes(p.with_suffix(".out")) for p in programs)
         differences: dict[str, str] = {}
         at = 0
         for name, kernel in self.part.kernels.items():
@@ -341,28 +341,30 @@ def draw_compiler_test_values(dtype: DType, round_number: int) -> Array:
         special = np.array([least, least + 1, most - 1, most, 0, 1, -1 % (most + 1)], object).astype(
             _numpy_memory_dtype(dtype)
         )
-        return _mix_in_special_values(values, special, SPECIAL_VALUE_PERIOD, rng)
+        return _replace_random_elements_by_special(values, special, SPECIAL_VALUE_PERIOD, rng)
     half = np.array(
         [
             [1.0, 0.5, 1.5, 2.5, *SMALLEST_FLOAT_MAGNITUDES],
             [*SMALLEST_FLOAT_MAGNITUDES, float(dtype.max), np.inf, np.nan],
         ][round_number]
     )
-    values = _mix_in_special_values(
+    values = _replace_random_elements_by_special(
         rng.standard_normal(TEST_VALUES_PER_DTYPE), np.concatenate([half, -half]), SPECIAL_VALUE_PERIOD, rng
     )
     with np.errstate(all="ignore"):
         return values.astype(dtype.numpy)
 
 
-def _mix_in_special_values(values: Array, special: Array, period: int, rng: np.random.Generator) -> Array:
-    """Return `values` with about one in `period` elements replaced by a random element of
+def _replace_random_elements_by_special(
+    values: Array, special: Array, mean_spacing: int, rng: np.random.Generator
+) -> Array:
+    """Return `values` with about one in `mean_spacing` elements replaced by a random element of
     `special`.
     """
-    return np.where(rng.integers(0, period, values.size) == 0, rng.choice(special, values.size), values)
+    return np.where(rng.integers(0, mean_spacing, values.size) == 0, rng.choice(special, values.size), values)
 
 
-def _map_file_bytes(path: Path) -> Array:
+def _memory_map_file_bytes(path: Path) -> Array:
     return np.memmap(path, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 

@@ -29,9 +29,9 @@ from aotc.ir import (
     Failure,
     JsonFormat,
     PrecisionTreatment,
-    budget_scope,
     failure_attached_to,
     open_regular_file,
+    running_or_new_budget_scope,
 )
 from aotc.ir.transform import Pass, PassContext, get_pass
 from aotc.ir.version import VERSION
@@ -167,7 +167,7 @@ def rerun_failed_pass_or_kernel(report_path: str | Path) -> str:
             raise TypeError("a kernel without its target")
     except (AotcError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise AotcError("replay", f"{report_path} is damaged: {error}") from error
-    with budget_scope(context.config), context:
+    with running_or_new_budget_scope(context.config), context:
         if step:
             return astext(step(module))
         return to_text(lower_fused_function(module.main, name, options["target"]))

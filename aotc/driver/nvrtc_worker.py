@@ -33,7 +33,7 @@ def _nvrtc_result_bytes(nvrtc: Any, result_name: str, program: Any) -> bytes:
     return data.raw[: size.value]
 
 
-def _compile_and_write_result(nvrtc: Any, cuda_source: bytes, flags: Sequence[str]) -> int:
+def _compile_to_stdout_and_return_status(nvrtc: Any, cuda_source: bytes, flags: Sequence[str]) -> int:
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), cuda_source, b"kernels.cu", 0, None, None)
     options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
@@ -51,7 +51,7 @@ def print_nvrtc_version_or_compile_stdin(nvrtc_library: str, *flags: str) -> int
     """
     nvrtc = ctypes.CDLL(nvrtc_library)
     if flags:
-        return _compile_and_write_result(nvrtc, sys.stdin.buffer.read(), flags)
+        return _compile_to_stdout_and_return_status(nvrtc, sys.stdin.buffer.read(), flags)
     print(_version_and_architectures_text(nvrtc))
     return 0
 

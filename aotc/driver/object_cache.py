@@ -156,7 +156,7 @@ class ObjectCache:
         return True
 
     @contextmanager
-    def _suppress_and_log_first_os_error(self, action: str) -> Iterator[None]:
+    def _suppress_os_errors_and_log_first(self, action: str) -> Iterator[None]:
         """Context manager: log the first OSError of the block as a warning and suppress it;
         `action` names the action.
         """
@@ -172,7 +172,7 @@ class ObjectCache:
         last use.
         """
         path = self._cache_entry_path(key)
-        with self._suppress_and_log_first_os_error("read"), suppress(FileNotFoundError):
+        with self._suppress_os_errors_and_log_first("read"), suppress(FileNotFoundError):
             if (
                 self._are_cache_folders_trusted(path.parent)
                 and (data := self._read_entry_or_delete_corrupt_one(path, key)) is not None
@@ -202,7 +202,7 @@ class ObjectCache:
     def put(self, key: str, data: bytes) -> None:
         """Store the bytes of a compiled object in the cache under a key."""
         path = self._cache_entry_path(key)
-        with self._suppress_and_log_first_os_error("write to"):
+        with self._suppress_os_errors_and_log_first("write to"):
             if not path.parent.is_dir():
                 for folder in (self.folder.parent, self.folder, path.parent):
                     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

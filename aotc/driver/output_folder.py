@@ -59,7 +59,7 @@ _DAMAGED_MANIFEST_HINT: Final = (
 _OTHER_PATH_HINT: Final = "name another directory with " + option_text("output")
 
 
-def check_output_folder_is_writable(output: Path, overwrite: bool = False) -> None:
+def check_project_can_be_written_to_folder(output: Path, overwrite: bool = False) -> None:
     """Raise AotcError (code "output") unless a project can be written to `output`, as far as can be
     known before its files exist.
 
@@ -164,7 +164,7 @@ class _Exchange:
         if (
             not all(map(self.has_new_contents_already, self.new))
             or self.recorded_checksums.keys() != self.new.keys()
-            or self._was_earlier_replacement_interrupted()
+            or self._is_manifest_missing_or_pending()
         ):
             former = {
                 path: state.checksum for path, state in self.former_states.items() if self.is_written_by_aotc(path)
@@ -183,7 +183,7 @@ class _Exchange:
             self._write_manifest(MANIFEST_FILE_NAME, manifest_json_text(self.new))
         (self.output / PENDING_MANIFEST_FILE_NAME).unlink(missing_ok=True)
 
-    def _was_earlier_replacement_interrupted(self) -> bool:
+    def _is_manifest_missing_or_pending(self) -> bool:
         return (
             not self.former_states[MANIFEST_FILE_NAME].exists or self.former_states[PENDING_MANIFEST_FILE_NAME].exists
         )
@@ -228,10 +228,10 @@ def stage_output_files(output: Path, overwrite: bool = False) -> Iterator[Path]:
 
     overwrite    allow replacing files that aotc did not write or that were changed since
 
-    Raises AotcError (code "output") as `check_output_folder_is_writable` does, for a conflicting
+    Raises AotcError (code "output") as `check_project_can_be_written_to_folder` does, for a conflicting
     file that aotc did not write, and if the folder is not writable.
     """
-    check_output_folder_is_writable(output, overwrite)
+    check_project_can_be_written_to_folder(output, overwrite)
     try:
         with create_folders_remove_if_empty(output), create_locked_scratch_folder(output) as scratch:
             for left in unlocked_scratch_folders(output):

@@ -51,11 +51,11 @@ from aotc.driver.weight_bytes_by_cause import project_weight_bytes_by_cause
 from aotc.ir import (
     AotcError,
     PassContext,
-    budget_scope,
     frozen,
     memoize_results_in_store,
     option_text,
     require_known_name,
+    running_or_new_budget_scope,
     temporarily_set_context_variable,
 )
 from aotc.ir.atomic_write import temporary_folder
@@ -274,7 +274,7 @@ class Compilation:
         with self.activate_cache_tilings_and_reports(), ExitStack() as stack:
             if PassContext.current() is not self.context:
                 stack.enter_context(self.context)
-            stack.enter_context(budget_scope())
+            stack.enter_context(running_or_new_budget_scope())
             yield
 
     @cached_property
@@ -356,7 +356,7 @@ class Compilation:
         if not self.target.ordered:
             return tuple(map(numerics_fingerprint, self.scheduled_programs))
         graph = self.optimized_graph
-        with self.activate_cache_tilings_and_reports(), budget_scope(self.context.config):
+        with self.activate_cache_tilings_and_reports(), running_or_new_budget_scope(self.context.config):
             program = eliminate_copies(lower_main_to_program(graph, target_with_fixed_summation_order(C), self.name))
             for item in kernel_passes(target_with_fixed_summation_order(C)):
                 program = item.run(program, self.context)
@@ -380,7 +380,7 @@ class Compilation:
             _device_compiler_or_none(self)
             _ = self.scheduled_programs
             with stage_output_files(path, self.overwrite) as work:
-                metadata = _add_domains_and_weight_sizes(self, work, self._emit_project_sources(work))
+                metadata = _record_domains_and_weight_sizes(self, work, self._emit_project_sources(work))
                 library, unchecked = None, []
                 if toolchain is not None:
                     self.progress(BUILDING)
@@ -464,7 +464,7 @@ class Compilation:
         functions    of static types; each a fused function, one operator call, or a function that the user's
                      code computes.  Tuples in the types are flattened: kernels read and write tensors
         """
-        with self.activate_cache_tilings_and_reports(), budget_scope(self.context.config):
+        with self.activate_cache_tilings_and_reports(), running_or_new_budget_scope(self.context.config):
             target = best_runnable_version(self.target)
             kernels = {
                 name: self.apply_kernel_passes(lower_function_to_kernel(f, target)) for name, f in functions.items()
@@ -499,7 +499,7 @@ def _value_domains_of_unconverted_inputs(c: Compilation) -> dict[str, ValueDomai
     return {name: domain for name, domain in domains.items() if after.get(name) == before[name]}
 
 
-def _add_domains_and_weight_sizes(c: Compilation, project_folder: Path, metadata: dict[str, Any]) -> dict[str, Any]:
+def _record_domains_and_weight_sizes(c: Compilation, project_folder: Path, metadata: dict[str, Any]) -> dict[str, Any]:
     """Add the suitable values of inputs and the sizes of weights to a project's metadata; rewrite
     its file.
     """

@@ -70,7 +70,7 @@ def _program_scratch_directory() -> ScratchDirectory:
     return ScratchDirectory("aotc-cc-")
 
 
-def kill_all_programs() -> None:
+def kill_all_started_programs() -> None:
     """Kill all programs started by `run_program` in any thread: they are in other process groups,
     so signals do not reach them.
     """
@@ -80,9 +80,9 @@ def kill_all_programs() -> None:
             _kill_process_group(group)
 
 
-def _kill_process_group(group: int) -> None:
+def _kill_process_group(process_group_id: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
+        os.killpg(process_group_id, signal.SIGKILL)
 
 
-register_child_terminator(kill_all_programs)
+register_child_terminator(kill_all_started_programs)

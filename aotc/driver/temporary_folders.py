@@ -71,11 +71,15 @@ def unlocked_scratch_folders(parent_folder: Path) -> list[Path]:
         return []
     with suppress(OSError):
         candidates = [path for path in sorted(parent_folder.iterdir()) if is_generated_temporary_file_name(path.name)]
-        return [path for path in candidates if path.is_dir() and not path.is_symlink() and not _is_locked(path)]
+        return [
+            path
+            for path in candidates
+            if path.is_dir() and not path.is_symlink() and not _is_locked_or_inaccessible(path)
+        ]
     return []
 
 
-def _is_locked(folder: Path) -> bool:
+def _is_locked_or_inaccessible(folder: Path) -> bool:
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from aotc.driver.object_cache import ObjectCache, sha256_of_parts, user_object_cache
-from aotc.driver.subprocesses import FinishedProcess, kill_all_programs, run_program
+from aotc.driver.subprocesses import FinishedProcess, kill_all_started_programs, run_program
 from aotc.ir import (
     COMPILE_CALL,
     AotcError,
@@ -31,7 +31,14 @@ from aotc.ir import (
     translate_os_errors,
 )
 from aotc.ir.atomic_write import temporary_folder
-from aotc.tir import TARGETS, Target, feature_names_from_cpu_flags, get_target, host_target, require_exact_math_flags
+from aotc.tir import (
+    TARGETS,
+    Target,
+    feature_names_from_cpu_flags,
+    get_target,
+    host_target,
+    reject_result_changing_c_flags,
+)
 
 C_COMPILER_CANDIDATES = ("cc", "gcc", "clang")
 #: Cross compilers of bare-metal architectures, and the Debian packages of compiler and C library.
@@ -88,7 +95,7 @@ def find_toolchain(
     if not limit > 0:
         raise AotcError("cc-timeout", f"the time limit of {limit:g} seconds is too short for a C compiler")
     command = _c_compiler_command(cc, target)
-    require_exact_math_flags((*command[1:], *cflags))
+    reject_result_changing_c_flags((*command[1:], *cflags))
     return Toolchain(command, tuple(cflags), user_object_cache() if cache else None, limit)
 
 
@@ -292,7 +299,7 @@ whole doubled(vector a) { return __builtin_convertvector(a + a, whole); }
 
 
 @lru_cache
-def _supports_vector_extensions(cc: tuple[str, ...], seconds: float) -> bool:
+def _may_support_vector_extensions(cc: tuple[str, ...], timeout_seconds: float) -> bool:
     """Return True if a compiler supports the vector extensions of gcc and clang.
 
     True as well if it cannot compile anything: later runs report that problem.
@@ -300,7 +307,7 @@ def _supports_vector_extensions(cc: tuple[str, ...], seconds: float) -> bool:
     with temporary_folder("aotc-probe-") as folder:
         for text in (_VECTOR_PROBE_SOURCE, "int one(void) { return 1; }\n"):
             (Path(folder) / "probe.c").write_text(text, encoding="utf-8")
-            if _run_compiler_command([*cc, "-c", "probe.c", "-o", "probe.o"], seconds, Path(folder)).code == 0:
+            if _run_compiler_command([*cc, "-c", "probe.c", "-o", "probe.o"], timeout_seconds, Path(folder)).code == 0:
                 return text is _VECTOR_PROBE_SOURCE
     return True
 
@@ -343,7 +350,7 @@ def require_vector_extensions(toolchain: Toolchain, target: Target) -> None:
     """Raise AotcError (code "no-vectors") if the target's kernels use vectors and the compiler has
     no vector extensions.
     """
-    if not (target.is_scalar or _supports_vector_extensions(toolchain.cc, toolchain.seconds)):
+    if not (target.is_scalar or _may_support_vector_extensions(toolchain.cc, toolchain.seconds)):
         text = f"{shlex.join(toolchain.cc)} has no vectors as gcc and clang have, and kernels for {target.name} do"
         hint = "name gcc or clang with " + option_text("cc") + ", or compile for the target c"
         raise AotcError("no-vectors", text, hint=hint)
@@ -499,7 +506,7 @@ class ObjectCompiler:
                 pool.shutdown(wait=False, cancel_futures=True)
                 if not isinstance(error, Exception):
                     # an interrupt
-                    kill_all_programs()
+                    kill_all_started_programs()
                 raise
         if self.toolchain.cache is not None and self.toolchain.cache.misses:
             self.toolchain.cache.trim_cache_if_enough_was_added()

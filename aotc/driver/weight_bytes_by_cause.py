@@ -19,7 +19,7 @@ from aotc.relay.op.dense import DensePackAttrs
 from aotc.relay.op.winograd_conv import Conv2DWinogradAttrs
 from aotc.relay.transform.pack_constant_weights import MAX_WINOGRAD_TIME_RATIO
 from aotc.tir import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, Program, Target
-from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3
+from aotc.tir.schedule.algorithms.winograd import estimated_cycles_of_3x3_convolution
 from aotc.tir.target import Budget, get_target
 
 #: Budget of targets on which optimizations may enlarge weights.
@@ -159,7 +159,8 @@ def _cycles_saved_by_winograd_tile_size(
     `groups` groups.
     """
     direct, winograd = (
-        convolution_cycles_3x3(output_sizes, input_channels, tile, target, groups) for tile in (0, tile_size)
+        estimated_cycles_of_3x3_convolution(output_sizes, input_channels, tile, target, groups)
+        for tile in (0, tile_size)
     )
     return direct - winograd
 
@@ -172,5 +173,7 @@ def _cycles_saved_by_winograd_if_profitable(
     """
     saved = _cycles_saved_by_winograd_tile_size(output_sizes, input_channels, tile_size, target)
     added = ((tile_size + FILTER_EXTENT - 1) ** 2 - FILTER_EXTENT**2) * output_sizes[1] * input_channels * 4
-    enough = saved > (1 - MAX_WINOGRAD_TIME_RATIO) * convolution_cycles_3x3(output_sizes, input_channels, 0, target)
+    enough = saved > (1 - MAX_WINOGRAD_TIME_RATIO) * estimated_cycles_of_3x3_convolution(
+        output_sizes, input_channels, 0, target
+    )
     return saved if enough and saved >= _SPEED_TARGET_BUDGET.parameter_saving * added else 0.0

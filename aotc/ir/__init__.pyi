@@ -17,7 +17,7 @@ from aotc.ir.attrs import attrs_class_from_fields as attrs_class_from_fields
 from aotc.ir.attrs import attrs_class_with_defaults as attrs_class_with_defaults
 from aotc.ir.attrs import make_node as make_node
 from aotc.ir.compilation_work_and_memory_limits import Cost as Cost
-from aotc.ir.compilation_work_and_memory_limits import budget_scope as budget_scope
+from aotc.ir.compilation_work_and_memory_limits import running_or_new_budget_scope as running_or_new_budget_scope
 from aotc.ir.device import Device as Device
 from aotc.ir.device import cpu as cpu
 from aotc.ir.device import cuda as cuda

@@ -130,7 +130,7 @@ def _compile_time_budget_from_config(config: Mapping[str, Any]) -> Budget:
     return Budget(limits)
 
 
-def budget_scope(config: Mapping[str, Any] | None = None) -> AbstractContextManager[Budget]:
+def running_or_new_budget_scope(config: Mapping[str, Any] | None = None) -> AbstractContextManager[Budget]:
     """Context manager: use one budget for the block, that of the running compilation if there is
     one.
 

@@ -201,7 +201,7 @@ def write_file_and_record_in_manifest(
             raise AotcError(error_code, text, hint="move it away, or name another directory")
         # record both checksums until the file is replaced: the process may be killed in between
         record = {
-            path: _matching_recorded_checksum_of_file(folder, path, checksums) for path, checksums in known.items()
+            path: _matching_or_smallest_recorded_checksum(folder, path, checksums) for path, checksums in known.items()
         }
         _write_atomically(
             folder / manifest_name,
@@ -211,7 +211,7 @@ def write_file_and_record_in_manifest(
         _write_atomically(folder / manifest_name, manifest_json_text(record | {file_name: checksum}))
 
 
-def remove_files_recorded_in_manifest(folder: Path, manifest_name: str, error_code: str) -> None:
+def remove_manifest_and_unchanged_files(folder: Path, manifest_name: str, error_code: str) -> None:
     """Remove a manifest and the files that it records, except files that were changed since.
 
     Raises AotcError with a code if the manifest is damaged.
@@ -223,7 +223,7 @@ def remove_files_recorded_in_manifest(folder: Path, manifest_name: str, error_co
         (folder / manifest_name).unlink(missing_ok=True)
 
 
-def _matching_recorded_checksum_of_file(folder: Path, path: str, recorded_checksums: Collection[str]) -> str:
+def _matching_or_smallest_recorded_checksum(folder: Path, path: str, recorded_checksums: Collection[str]) -> str:
     """Return which of the recorded checksums of a path its file has; the smallest if it has none of
     them.
     """

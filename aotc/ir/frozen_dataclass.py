@@ -54,7 +54,9 @@ def _init_that_sets_slots(cls: Any) -> Callable[..., None]:
     scope: dict[str, Any] = {"MISSING": MISSING}
     parameters, lines = ["self"], []
     for f in ordered:
-        parameters += (["*"] if f.name == first_keyword else []) + [f.name + _default_of_parameter(f, scope)]
+        parameters += (["*"] if f.name == first_keyword else []) + [
+            f.name + _default_source_text_adding_to_scope(f, scope)
+        ]
     for f in fields(cls):
         scope[f"set_{f.name}"] = getattr(cls, f.name).__set__
         made = f"make_{f.name}() if {f.name} is MISSING else " if f"make_{f.name}" in scope else ""
@@ -77,7 +79,7 @@ def _init_that_sets_slots(cls: Any) -> Callable[..., None]:
     return init  # type: ignore[no-any-return]
 
 
-def _default_of_parameter(f: Field[Any], scope: dict[str, Any]) -> str:
+def _default_source_text_adding_to_scope(f: Field[Any], scope: dict[str, Any]) -> str:
     """Return the text of a parameter's default, and add the values that it names to `scope`."""
     if f.default_factory is not MISSING:
         scope[f"make_{f.name}"] = f.default_factory

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Final, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError
-from aotc.ir.file_checksum_manifest import remove_files_recorded_in_manifest, write_file_and_record_in_manifest
+from aotc.ir.file_checksum_manifest import remove_manifest_and_unchanged_files, write_file_and_record_in_manifest
 from aotc.ir.frozen_dataclass import frozen
 from aotc.ir.regular_files import translate_os_errors
 
@@ -319,7 +319,7 @@ class DumpIR(PassInstrument):
         with translate_os_errors("dump-ir", f"write to {self.dump_dir}"):
             self.dump_dir.mkdir(parents=True, exist_ok=True)
         if refresh:
-            remove_files_recorded_in_manifest(self.dump_dir, _DUMP_MANIFEST_NAME, "dump-ir")
+            remove_manifest_and_unchanged_files(self.dump_dir, _DUMP_MANIFEST_NAME, "dump-ir")
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
         name = re.sub(r"\W+", "_", info.name, flags=re.ASCII).strip("_")

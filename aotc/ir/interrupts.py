@@ -68,7 +68,7 @@ def remove_temporary_path(path: Path) -> None:
     path.
     """
     if os.path.lexists(path):
-        _remove_file_or_folder(path)
+        _remove_file_or_folder_if_possible(path)
     if not os.path.lexists(path):
         _TEMPORARY_PATHS.pop(path, None)
 
@@ -156,7 +156,7 @@ def _remove_all_temporary_paths() -> bool:
     """Remove the temporary paths of this process; return True if none is left."""
     process_paths = [path for path, process in list(_TEMPORARY_PATHS.items()) if process == os.getpid()]
     for path in process_paths:
-        _remove_file_or_folder(path)
+        _remove_file_or_folder_if_possible(path)
     folders = [path for path, process in list(_NEW_FOLDERS.items()) if process == os.getpid()]
     for path in sorted(folders, key=lambda p: len(p.parts), reverse=True):
         with suppress(OSError):
@@ -164,7 +164,7 @@ def _remove_all_temporary_paths() -> bool:
     return not any(map(os.path.lexists, process_paths))
 
 
-def _remove_file_or_folder(path: Path) -> None:
+def _remove_file_or_folder_if_possible(path: Path) -> None:
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -81,13 +81,13 @@ class OptionDescription:
         return self.command.startswith("--no-")
 
     @property
-    def command_text(self) -> str:
+    def command_line_help_text(self) -> str:
         """The help text on the command line, without a default that the command line itself shows."""
         text = self.command_help or self.help
         return f"{text.removesuffix('.')} [default: {self.default_text}]." if self.default_text else text
 
     @property
-    def python_text(self) -> str:
+    def python_documentation_text(self) -> str:
         """The documentation of the keyword: meaning, choices, the meaning of None, configuration key."""
         parts = [self.help, self.python]
         if self.choices:
@@ -129,7 +129,10 @@ def options_documentation(options_class: Any) -> str:
     """Return a table of the options of a dataclass for docstrings: keywords, and their
     documentation in lines of at most 100 columns.
     """
-    rows = (_documentation_row(keyword, d.python_text) for keyword, d in described_options(options_class).items())
+    rows = (
+        _documentation_row(keyword, d.python_documentation_text)
+        for keyword, d in described_options(options_class).items()
+    )
     return "\n".join(rows)
 
 

@@ -53,7 +53,7 @@ def _split_option_texts_at_separator(
         yield value, name, text
 
 
-def _collect_distinct(option_texts: Sequence[str], items: Iterable[tuple[str, T]]) -> dict[str, T]:
+def _items_as_dict_rejecting_conflicts(option_texts: Sequence[str], items: Iterable[tuple[str, T]]) -> dict[str, T]:
     """Return the items by name; raise OptionTextError if two texts have one name and different
     values.
     """
@@ -74,7 +74,7 @@ def parse_input_shapes(values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         (name, tuple(_parse_dimension(d, value) for d in dims.split(",") if d.strip()))
         for value, name, dims in _split_option_texts_at_separator(values, "NAME:1,3,224,224")
     )
-    return _collect_distinct(values, items)
+    return _items_as_dict_rejecting_conflicts(values, items)
 
 
 def parse_symbolic_dims(values: tuple[str, ...]) -> dict[str, int]:
@@ -83,7 +83,7 @@ def parse_symbolic_dims(values: tuple[str, ...]) -> dict[str, int]:
         (name, _parse_dimension(number, value))
         for value, name, number in _split_option_texts_at_separator(values, "SYMBOL=8")
     )
-    return _collect_distinct(values, items)
+    return _items_as_dict_rejecting_conflicts(values, items)
 
 
 def parse_input_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
@@ -101,7 +101,7 @@ def parse_input_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]
             ranges.append((name, (float(least), float(most))))
         except ValueError as error:
             raise OptionTextError(f"{value!r} is not of the form {form}: both ends are numbers") from error
-    return _collect_distinct(values, ranges)
+    return _items_as_dict_rejecting_conflicts(values, ranges)
 
 
 def parse_io_dtypes(values: tuple[str, ...]) -> dict[str, str]:
@@ -110,7 +110,7 @@ def parse_io_dtypes(values: tuple[str, ...]) -> dict[str, str]:
     The key "" of the result stands for all names not given.
     """
     parts = (value.rpartition(":") for value in values)
-    return _collect_distinct(values, ((name, dtype) for name, _, dtype in parts))
+    return _items_as_dict_rejecting_conflicts(values, ((name, dtype) for name, _, dtype in parts))
 
 
 def parse_config_entries(values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
@@ -123,7 +123,7 @@ def parse_config_entries(values: tuple[str, ...]) -> dict[str, bool | int | floa
             entries.append((key, json.loads(text)))
         except ValueError:
             entries.append((key, text))
-    return _collect_distinct(values, entries)
+    return _items_as_dict_rejecting_conflicts(values, entries)
 
 
 def split_compiler_flags(values: tuple[str, ...]) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def memoize_in_parallel(tasks: Sequence[Task]) -> None:
     memory = current_memo_state()
     if memory is None or len(tasks) < MIN_FORKED_TASKS:
         return
-    with memory.keep_results():
+    with memory.keep_block_results_in_memory():
         first = 0
         computed_before = memory.computed
         # with a warm cache, loading the results is faster than forking
@@ -92,8 +92,8 @@ def _usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run_tasks_in_processes(tasks: Sequence[Task], count: int, memory: MemoState) -> None:
-    """Run tasks in `count` processes, of which this one is the first; return when all are done.
+def _run_tasks_in_processes(tasks: Sequence[Task], process_count: int, memo_state: MemoState) -> None:
+    """Run tasks in `process_count` processes, of which this one is the first; return when all are done.
 
     A pipe is the queue: each read returns the number of a task that no process has started.
     """
@@ -102,9 +102,9 @@ def _run_tasks_in_processes(tasks: Sequence[Task], count: int, memory: MemoState
     os.close(queue_end)
     children: list[int] = []
     try:
-        for _ in range(count - 1):
+        for _ in range(process_count - 1):
             children.append(_fork_worker(tasks, queue))
-        _run_tasks_of_queue(tasks, queue)
+        _run_tasks_numbered_in_pipe(tasks, queue)
     except BaseException:
         terminate_forked_processes()
         raise
@@ -116,7 +116,7 @@ def _run_tasks_in_processes(tasks: Sequence[Task], count: int, memory: MemoState
             _CHILD_PROCESS_IDS.discard(child)
 
 
-def _fork_worker(tasks: Sequence[Task], queue: int) -> int:
+def _fork_worker(tasks: Sequence[Task], queue_descriptor: int) -> int:
     """Fork a process that runs tasks of a queue and ends; return its process ID."""
     with warnings.catch_warnings():
         # Python 3.12 warns of threads: those of numpy's libraries, which do nothing here
@@ -130,13 +130,13 @@ def _fork_worker(tasks: Sequence[Task], queue: int) -> int:
         gc.disable()
         logging.disable(logging.CRITICAL)
         with listen_to_progress(lambda *_: None):
-            _run_tasks_of_queue(tasks, queue)
+            _run_tasks_numbered_in_pipe(tasks, queue_descriptor)
     finally:
         os._exit(0)
 
 
-def _run_tasks_of_queue(tasks: Sequence[Task], queue: int) -> None:
-    while number := os.read(queue, _TASK_NUMBER.size):
+def _run_tasks_numbered_in_pipe(tasks: Sequence[Task], queue_descriptor: int) -> None:
+    while number := os.read(queue_descriptor, _TASK_NUMBER.size):
         _run_ignoring_exceptions(tasks[_TASK_NUMBER.unpack(number)[0]])
 
 

@@ -57,7 +57,7 @@ class MemoState:
     _keeps_results: bool = False
 
     @contextmanager
-    def keep_results(self) -> Iterator[None]:
+    def keep_block_results_in_memory(self) -> Iterator[None]:
         """Context manager: keep the results of the block for later requests, instead of those of
         earlier blocks.
         """

@@ -137,10 +137,10 @@ def _builder_from_fields_or_items(cls: type) -> Callable[[Iterable[Any]], Any]:
     if [p.name for p in init_params if p.kind is p.POSITIONAL_OR_KEYWORD] == names:
         return lambda parts: cls(*parts)
 
-    def build_without_init(parts: Iterable[Any]) -> Any:
+    def build_instance_without_init(field_values: Iterable[Any]) -> Any:
         instance = object.__new__(cls)
-        for name, part in zip(names, parts, strict=True):
+        for name, part in zip(names, field_values, strict=True):
             object.__setattr__(instance, name, part)
         return instance
 
-    return build_without_init
+    return build_instance_without_init

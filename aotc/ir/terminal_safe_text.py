@@ -73,7 +73,7 @@ def _distinct_escaped_keys(mapping: Mapping[Any, Any]) -> list[Any]:
     return list(distinct)
 
 
-def escape_unsafe_lines(text: str) -> str:
+def escape_and_shorten_unsafe_lines(text: str) -> str:
     """Apply `escape_unsafe_text` to each line of a text."""
     return "\n".join(map(escape_unsafe_text, text.split("\n")))
 

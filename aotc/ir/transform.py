@@ -183,7 +183,7 @@ class Sequential(Pass[M]):
         for item in self.passes:
             if not isinstance(item, Pass):
                 raise AotcTypeError("sequential", f"passes must be a list of Pass objects, got {item!r}")
-        self._info = PassInfo(opt_level, name, _validate_required_pass_names(required))
+        self._info = PassInfo(opt_level, name, _check_pass_name_list_and_make_tuple(required))
 
     def run(self, module: M, ctx: PassContext) -> M:
         for item in self.passes:
@@ -202,7 +202,7 @@ class Sequential(Pass[M]):
 # --- decorators
 
 
-def _validate_required_pass_names(required: Sequence[str] | None) -> tuple[str, ...]:
+def _check_pass_name_list_and_make_tuple(required: Sequence[str] | None) -> tuple[str, ...]:
     if required is not None and not isinstance(required, (list, tuple)):
         raise AotcTypeError("required", "Required is expected to be the type of list/tuple.")
     return tuple(required or ())
@@ -237,9 +237,9 @@ def make_pass_decorator(
     """
     if opt_level is None:
         raise AotcValueError("opt-level", f"Please provide opt_level for the {method_name.split('_')[1]} pass.")
-    level, names = opt_level, _validate_required_pass_names(required)
+    level, names = opt_level, _check_pass_name_list_and_make_tuple(required)
 
-    def decorate_function_or_class(item: Any) -> Any:
+    def make_pass_from_function_or_class(item: Any) -> Any:
         if not callable(item):
             raise AotcTypeError("pass-function", f"a pass is made of a function or a class, not {item!r}")
         info = PassInfo(level, name or str(getattr(item, "__name__", type(item).__name__)), names)
@@ -249,7 +249,11 @@ def make_pass_decorator(
             else create_pass(item, info)
         )
 
-    return decorate_function_or_class if function_or_class is None else decorate_function_or_class(function_or_class)
+    return (
+        make_pass_from_function_or_class
+        if function_or_class is None
+        else make_pass_from_function_or_class(function_or_class)
+    )
 
 
 def _pass_class_wrapping_class(

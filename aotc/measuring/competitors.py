@@ -187,10 +187,10 @@ def _load_in_openvino(openvino: Any, entrant: BenchmarkModel, threads: int) -> L
     for k, array in enumerate(entrant.inputs.values()):
         request.set_input_tensor(k, openvino.Tensor(array, shared_memory=True))
 
-    def copy_output_tensors() -> list[Array]:
+    def copy_openvino_outputs_to_numpy() -> list[Array]:
         return [np.array(request.get_output_tensor(k).data) for k in range(len(model.outputs))]
 
-    return version("openvino"), request.infer, copy_output_tensors
+    return version("openvino"), request.infer, copy_openvino_outputs_to_numpy
 
 
 def _batch_axes_in_pnnx_script(script: str, call_text: str) -> list[int]:
@@ -220,7 +220,7 @@ def _load_in_ncnn(ncnn: Any, entrant: BenchmarkModel, threads: int) -> LoadedImp
     mats = [ncnn.Mat(a, batch_index=k).clone() for a, k in zip(arrays, axes_in, strict=True)]
     out_mats: list[Any] = [None] * len(axes_out)
 
-    def run_extractor() -> None:
+    def run_ncnn_and_store_outputs() -> None:
         extractor = net.create_extractor()
         for k, mat in enumerate(mats):
             extractor.input(f"in{k}", mat)
@@ -229,10 +229,10 @@ def _load_in_ncnn(ncnn: Any, entrant: BenchmarkModel, threads: int) -> LoadedImp
             if status != 0:
                 raise AotcError("rival", f"ncnn fails with status {status}")
 
-    def copy_outputs() -> list[Array]:
+    def copy_ncnn_outputs_to_numpy() -> list[Array]:
         return [np.array(mat.numpy(batch_index=k)) for mat, k in zip(out_mats, axes_out, strict=True)]
 
-    return f"{version('ncnn')} through pnnx", run_extractor, copy_outputs
+    return f"{version('ncnn')} through pnnx", run_ncnn_and_store_outputs, copy_ncnn_outputs_to_numpy
 
 
 def _torch_module_and_version_suffix(entrant: BenchmarkModel) -> tuple[Callable[..., Any], str]:
@@ -256,15 +256,15 @@ def _load_in_torch(torch: Any, entrant: BenchmarkModel, threads: int) -> LoadedI
     tensors = [torch.from_numpy(a) for a in entrant.inputs.values()]
     results: list[Any] = []
 
-    def run_module() -> None:
+    def run_torch_module_and_store_outputs() -> None:
         with torch.inference_mode():
             results[:] = [module(*tensors)]
 
-    def outputs_as_numpy() -> list[Array]:
+    def stored_torch_outputs_as_numpy() -> list[Array]:
         leaves = results[0] if isinstance(results[0], (tuple, list)) else results
         return [leaf.numpy() for leaf in leaves]
 
-    return torch.__version__ + through, run_module, outputs_as_numpy
+    return torch.__version__ + through, run_torch_module_and_store_outputs, stored_torch_outputs_as_numpy
 
 
 #: Adapters by package name: functions of the imported package, the model and the number of threads.

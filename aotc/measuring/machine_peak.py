@@ -112,12 +112,12 @@ class Probe:
         data = allocate_aligned_bytes(4 * count, 64)
         data[:] = 0
 
-        def measure_bytes_per_second() -> float:
+        def measure_read_bytes_per_second() -> float:
             pointer, sink = ctypes.c_void_p(data.ctypes.data), (ctypes.c_float * 1)()
             nanoseconds = float(self._library.probe_read(ctypes.c_int64(1), pointer, ctypes.c_int64(count), sink))
             return 4e9 * count / max(1.0, nanoseconds)
 
-        return measure_bytes_per_second
+        return measure_read_bytes_per_second
 
     def peak_flops_per_second(self) -> float:
         """Return the peak rate in floating-point operations per second, the highest of several

@@ -88,7 +88,7 @@ class CandidateTimes:
     cpu: str
     seconds: Mapping[str, float]
 
-    def record_of_fastest_candidate(self, job: TuningJob) -> TuningRecord:
+    def record_of_first_or_clearly_fastest(self, job: TuningJob) -> TuningRecord:
         """Return the record of the fastest candidate, or of the first one if the gain is within
         measurement noise.
         """
@@ -182,7 +182,9 @@ def compile_and_time_candidates(job: TuningJob, toolchain_factory: ToolchainFact
             ),
         )
     check_kernels_against_unoptimized_build(
-        [job.kernels[candidate_times.record_of_fastest_candidate(job).candidate]], job.target, toolchain_factory()
+        [job.kernels[candidate_times.record_of_first_or_clearly_fastest(job).candidate]],
+        job.target,
+        toolchain_factory(),
     )
     return candidate_times
 
@@ -377,7 +379,7 @@ def _record_results_until_timeout(
             LOG.warning("%s was not measured: %s", job.label, result)
             failures.append(result)
         else:
-            record = result.record_of_fastest_candidate(job)
+            record = result.record_of_first_or_clearly_fastest(job)
             store.write_records([record])
             row = {"contraction": job.label, "candidate": record.candidate, "microseconds": record.seconds * 1e6}
             speedup = result.seconds[next(iter(job.kernels))] / record.seconds

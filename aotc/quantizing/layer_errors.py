@@ -127,9 +127,11 @@ class _QuantizedLayerCopyBuilder:
         self._outputs: list[str] = []
         for node in graph.node:
             if node.name in self.names:
-                self._add_quantized_layer_copy(node)
+                self._add_quantized_layer_copy_if_possible(node)
 
-    def _add_node_copy(self, node: NodeProto, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+    def _add_node_copy_unless_output_exists(
+        self, node: NodeProto, inputs: Iterable[str], outputs: Iterable[str]
+    ) -> None:
         """Add to the model a copy of a node with other inputs and outputs, unless its first output
         exists already.
         """
@@ -159,7 +161,7 @@ class _QuantizedLayerCopyBuilder:
         if maker is None or maker.op_type != DEQUANTIZE:
             return self._first_name_found_in_float_model(name)
         if maker.input[0] in self._constants:
-            self._add_node_copy(maker, map(self._prefixed_tensor_name, maker.input), [copy_name])
+            self._add_node_copy_unless_output_exists(maker, map(self._prefixed_tensor_name, maker.input), [copy_name])
             return copy_name
         pair = self._makers.get(maker.input[0])
         source = (
@@ -170,11 +172,15 @@ class _QuantizedLayerCopyBuilder:
         if pair is None or not source:
             return ""
         middle = self._prefixed_tensor_name(maker.input[0])
-        self._add_node_copy(pair, [source, *map(self._prefixed_tensor_name, pair.input[1:])], [middle])
-        self._add_node_copy(maker, [middle, *map(self._prefixed_tensor_name, maker.input[1:])], [copy_name])
+        self._add_node_copy_unless_output_exists(
+            pair, [source, *map(self._prefixed_tensor_name, pair.input[1:])], [middle]
+        )
+        self._add_node_copy_unless_output_exists(
+            maker, [middle, *map(self._prefixed_tensor_name, maker.input[1:])], [copy_name]
+        )
         return copy_name
 
-    def _add_quantized_layer_copy(self, node: NodeProto) -> None:
+    def _add_quantized_layer_copy_if_possible(self, node: NodeProto) -> None:
         """Add a quantized copy of a layer and the comparison of its result, if its tensors exist in
         the float model.
         """
@@ -189,7 +195,7 @@ class _QuantizedLayerCopyBuilder:
         if any(name and not fed for name, fed in zip(node.input, inputs, strict=True)):
             return
         copy_output = self._prefixed_tensor_name(f"{node.output[0]}/made")
-        self._add_node_copy(
+        self._add_node_copy_unless_output_exists(
             node, inputs, [copy_output, *(self._prefixed_tensor_name(f"{name}/made") for name in node.output[1:])]
         )
         self.layers.append(node)
@@ -203,10 +209,10 @@ class _QuantizedLayerCopyBuilder:
         """
         numbers = [self._prefixed_tensor_name(name) for name in quantize_node.input[1:]]
         stored, read = f"{result}/stored", f"{result}/read"
-        self._add_node_copy(quantize_node, [result, *numbers], [stored])
+        self._add_node_copy_unless_output_exists(quantize_node, [result, *numbers], [stored])
         inverse = helper.make_node(DEQUANTIZE, [stored, *numbers], [read], domain=quantize_node.domain)
         inverse.attribute.extend(a for a in quantize_node.attribute if a.name in ("axis", "block_size"))
-        self._add_node_copy(inverse, inverse.input, inverse.output)
+        self._add_node_copy_unless_output_exists(inverse, inverse.input, inverse.output)
         return read
 
     def _is_output_of_dequantize(self, name: str) -> bool:
@@ -234,7 +240,7 @@ class _QuantizedLayerCopyBuilder:
             helper.make_node("ReduceSumSquare", [names[0]], [names[3]], keepdims=0),
             helper.make_node("ReduceSumSquare", [names[2]], [names[4]], keepdims=0),
         ):
-            self._add_node_copy(node, node.input, node.output)
+            self._add_node_copy_unless_output_exists(node, node.input, node.output)
         self._outputs += names[3:]
 
     def build_error_power_model(self) -> onnx.ModelProto:

@@ -207,10 +207,10 @@ def prepare_for_quantization(model: onnx.ModelProto, weights: str, per_channel: 
         # then misses unused weights and those shared by the shapes of several nodes
         save_onnx_model(ready, source)
         package.quant_pre_process(str(source), str(path), skip_symbolic_shape=True)
-        return copy_with_unique_node_names(_flatten_gemm_biases(onnx.load(path)))
+        return copy_with_unique_node_names(_flatten_gemm_biases_in_place(onnx.load(path)))
 
 
-def _flatten_gemm_biases(model: onnx.ModelProto) -> onnx.ModelProto:
+def _flatten_gemm_biases_in_place(model: onnx.ModelProto) -> onnx.ModelProto:
     """Change Gemm biases of shape (1, N) to (N), which are equivalent, because the quantizer only
     handles the latter.
 

@@ -209,7 +209,7 @@ def count_layers(expr: Expr, valid_ops: Collection[str]) -> int:
     values: dict[Expr, Expr] = {n.var: n.value for n in post_order(expr) if isinstance(n, Let)}
     depth: dict[Expr, int] = {}
 
-    def known_depth(node: Expr) -> int:
+    def largest_layer_count_through_lets(node: Expr) -> int:
         while node in values:
             node = values[node]
         return depth.get(node, 0)  # a recursive function counts once
@@ -217,8 +217,8 @@ def count_layers(expr: Expr, valid_ops: Collection[str]) -> int:
     for node in post_order(expr):
         below = (node.body,) if isinstance(node, Let) else children(node)
         is_counted = isinstance(node, Call) and isinstance(node.op, Op) and node.op.name in valid_ops
-        depth[node] = is_counted + max(map(known_depth, below), default=0)
-    return known_depth(expr)
+        depth[node] = is_counted + max(map(largest_layer_count_through_lets, below), default=0)
+    return largest_layer_count_through_lets(expr)
 
 
 def extract_fused_functions(module: Mapping[str, Function]) -> dict[str, Function]:

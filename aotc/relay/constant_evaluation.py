@@ -158,10 +158,14 @@ def _evaluate_on_one_element_as_splat(node: Call, op: Op, ty: Type) -> Expr | No
     if not arrays or len(arrays) != len(node.args):
         return None
     if op.name in _SPLAT_PRESERVING_OPS:
-        return _splat_constant_of_type(arrays[0].flat[0:1], ty, node) if _is_splat_array(arrays[0]) else None
+        return (
+            _splat_constant_of_type(arrays[0].flat[0:1], ty, node)
+            if _has_one_element_or_zero_strides(arrays[0])
+            else None
+        )
     if (
         op.pattern > OpPattern.BROADCAST
-        or not all(map(_is_splat_array, arrays))
+        or not all(map(_has_one_element_or_zero_strides, arrays))
         or _depends_on_element_position(node, ty)
     ):
         return None
@@ -192,7 +196,7 @@ def _fold_fill_op_to_splat(node: Call, op: Op, ty: TensorType) -> Expr | None:
     )
 
 
-def _is_splat_array(array: Array) -> bool:
+def _has_one_element_or_zero_strides(array: Array) -> bool:
     return array.size == 1 or (array.size > 1 and not any(array.strides))
 
 

@@ -51,7 +51,9 @@ from aotc.relay.merge_and_join_types import infer_type_arguments as infer_type_a
 from aotc.relay.merge_and_join_types import instantiate_function_type as instantiate_function_type
 from aotc.relay.merge_and_join_types import join_types as join_types
 from aotc.relay.merge_and_join_types import merge_types as merge_types
-from aotc.relay.merge_and_join_types import substitute_declared_type as substitute_declared_type
+from aotc.relay.merge_and_join_types import (
+    substituted_type_or_none_if_incomplete as substituted_type_or_none_if_incomplete,
+)
 from aotc.relay.module import IRModule as IRModule
 from aotc.relay.module import output_names_or_default as output_names_or_default
 from aotc.relay.module import quantizations_of_inputs_or_outputs as quantizations_of_inputs_or_outputs

@@ -81,7 +81,7 @@ class EvaluationObserver(Protocol):
         """Called when a node or activation that held a value does not need it any more."""
 
 
-def _read_counts_of_node_values(body: Expr) -> Counter[Expr]:
+def _read_counts_if_each_node_runs_once(body: Expr) -> Counter[Expr]:
     """Return the number of reads of each node's value in a function body whose nodes are each
     evaluated exactly once.
 
@@ -266,7 +266,7 @@ class _Machine:
             raise AotcError("interp", message, span=function.span)
         frame = callee.frame.new_child(dict(zip(function.params, args, strict=True)))
         if function not in self._uses:
-            self._uses[function] = _read_counts_of_node_values(function.body)
+            self._uses[function] = _read_counts_if_each_node_runs_once(function.body)
         frame.pending = self._uses[function].copy()
         self._report_to_observer(args)
         result: Value = yield self.evaluate_node(function.body, frame)

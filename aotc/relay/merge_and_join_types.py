@@ -74,9 +74,9 @@ def _replace_components_unless_none(ty: Type, components: list[Type] | None) -> 
     return None if components is None else replace_component_types(ty, tuple(components))
 
 
-def instantiate_function_type(ty: FuncType, args: Sequence[Type] = ()) -> FuncType:
+def instantiate_function_type(ty: FuncType, argument_types: Sequence[Type] = ()) -> FuncType:
     """Return a function type with its type parameters replaced; see `infer_type_arguments`."""
-    chosen = infer_type_arguments(ty, args)
+    chosen = infer_type_arguments(ty, argument_types)
     if chosen:
         return FuncType(
             (substitute_type_vars(t, chosen) for t in ty.arg_types), substitute_type_vars(ty.ret_type, chosen)
@@ -84,12 +84,12 @@ def instantiate_function_type(ty: FuncType, args: Sequence[Type] = ()) -> FuncTy
     return ty
 
 
-def infer_type_arguments(ty: FuncType, args: Sequence[Type]) -> dict[TypeVar, Type]:
+def infer_type_arguments(ty: FuncType, argument_types: Sequence[Type]) -> dict[TypeVar, Type]:
     """Return a type for each type parameter: the one that the argument types imply, or else an
     incomplete type.
     """
     type_by_param: dict[TypeVar, Type] = {v: IncompleteType() for v in ty.type_params}
-    pairs: list[tuple[Type, Type]] = [*zip(ty.arg_types, args, strict=False)] if type_by_param else []
+    pairs: list[tuple[Type, Type]] = [*zip(ty.arg_types, argument_types, strict=False)] if type_by_param else []
     for param_type, have in pairs:  # the list grows in the loop
         given = instantiate_function_type(have) if isinstance(have, FuncType) else have
         if isinstance(param_type, TypeVar) and param_type in type_by_param:
@@ -99,7 +99,7 @@ def infer_type_arguments(ty: FuncType, args: Sequence[Type]) -> dict[TypeVar, Ty
     return type_by_param
 
 
-def substitute_declared_type(ty: Type | None, type_by_variable: Mapping[TypeVar, Type]) -> Type | None:
+def substituted_type_or_none_if_incomplete(ty: Type | None, type_by_variable: Mapping[TypeVar, Type]) -> Type | None:
     """Return a declared type with its type variables replaced; None if it remains incomplete."""
     new_type: Type | None = ty and substitute_type_vars(ty, type_by_variable)
     return new_type if new_type is None or is_fully_inferred(new_type) else None

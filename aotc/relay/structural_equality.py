@@ -72,12 +72,12 @@ class _Comparison:
         self.stack.append((a, b, (root_label, None)))
         while self.stack:
             left, right, path = self.stack.pop()
-            problem = self._compare_nodes(left, right, path)
+            problem = self._compare_nodes_and_push_children(left, right, path)
             if problem:
                 return f"{_text_of_path_labels(path)}: {problem}"
         return ""
 
-    def _compare_nodes(self, a: Expr, b: Expr, path: _Path) -> str:
+    def _compare_nodes_and_push_children(self, a: Expr, b: Expr, path: _Path) -> str:
         if type(a) is not type(b) and not (isinstance(a, Op) and isinstance(b, Op)):
             return f"{type(a).__name__} and {type(b).__name__}"
         if a in self.forth or b in self.back:
@@ -333,16 +333,18 @@ def _canonical_type_text(ty: Type | None, names: Mapping[TypeVar, Type]) -> str:
     """Return the text of a type; it is equal for equal types, whatever the names of their type
     variables.
     """
-    return str(ty and _erase_type_var_names(ty, names))
+    return str(ty and _rename_type_vars_for_hash(ty, names))
 
 
-def _erase_type_var_names(ty: Type, names: Mapping[TypeVar, Type]) -> Type:
+def _rename_type_vars_for_hash(ty: Type, names: Mapping[TypeVar, Type]) -> Type:
     """Return `ty` with type variables renamed by `names`, and with polymorphic function types
     reduced to their kinds.
     """
     if isinstance(ty, FuncType) and ty.type_params:
         return TypeVar(str(ty.type_param_kinds))
-    new_type: Type = replace_component_types(ty, tuple(_erase_type_var_names(t, names) for t in component_types(ty)))
+    new_type: Type = replace_component_types(
+        ty, tuple(_rename_type_vars_for_hash(t, names) for t in component_types(ty))
+    )
     return names.get(new_type, new_type) if isinstance(new_type, TypeVar) else new_type
 
 

@@ -41,7 +41,7 @@ class TypeSolver:
 
     def resolve(self, t: Type) -> Type:
         """Return a type with its incomplete parts replaced by the types solved so far."""
-        whole = self._solved_type(t)
+        whole = self._follow_type_variable_solutions(t)
         new_type: Type = replace_component_types(whole, tuple(map(self.resolve, component_types(whole))))
         if isinstance(new_type, FuncType) and new_type.type_params:
             params = [self._renamed.get(v, v) for v in new_type.type_params]
@@ -50,7 +50,7 @@ class TypeSolver:
 
     def unify(self, a: Type, b: Type) -> Type:
         """Make two types equal and return the resulting type."""
-        a, b = self._solved_type(a), self._solved_type(b)
+        a, b = self._follow_type_variable_solutions(a), self._follow_type_variable_solutions(b)
         match a, b:
             case IncompleteType(), _:
                 return self._solve_incomplete_type(a, b)
@@ -80,7 +80,7 @@ class TypeSolver:
             self._relations = [r for r in self._relations if not self._try_solve_relation(r)]
         return not self._relations
 
-    def _solved_type(self, ty: Type) -> Type:
+    def _follow_type_variable_solutions(self, ty: Type) -> Type:
         while isinstance(ty, IncompleteType) and ty in self._solution_by_type_var:
             ty = self._solution_by_type_var[ty]
         return ty
@@ -115,7 +115,7 @@ class TypeSolver:
         count = counts.get(func.relation_name) if func else None
         if given != count or len(relation.args) != given + 1:
             raise AotcError("type", f"the type relation {relation} has no solving rule")
-        *inputs, out = map(self._solved_type, relation.args)
+        *inputs, out = map(self._follow_type_variable_solutions, relation.args)
         if count == 1:
             self.unify(inputs[0], out)
             return True

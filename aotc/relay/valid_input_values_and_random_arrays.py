@@ -95,13 +95,17 @@ def _is_valid_json_field(number_list_and_bool_keys: tuple[set[str], ...], key: s
     gap), or a bool.
     """
     if key in number_list_and_bool_keys[0]:
-        return _is_json_real_number(value)
+        return _is_json_number_within_limit(value)
     if key in number_list_and_bool_keys[1]:
-        return isinstance(value, list) and all(map(_is_json_real_number, value)) and (key != "gap" or len(value) == 2)
+        return (
+            isinstance(value, list)
+            and all(map(_is_json_number_within_limit, value))
+            and (key != "gap" or len(value) == 2)
+        )
     return isinstance(value, bool)
 
 
-def _is_json_real_number(value: Any) -> bool:
+def _is_json_number_within_limit(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2.0**1000
 
 

@@ -306,12 +306,12 @@ def flatten_tuple_inputs(module: IRModule) -> IRModule:
     if all(isinstance(p.checked_type, TensorType) for p in old) and len({p.name for p in old}) == len(old):
         return module
     params: list[Var] = []
-    mapping: dict[Var, Expr] = {p: _tuple_of_new_parameters(type_of(p), params, p) for p in old}
+    mapping: dict[Var, Expr] = {p: _append_new_parameters_as_tuple(type_of(p), params, p) for p in old}
     body = substitute_variables(module.main.body, mapping)
     return infer_module(module.with_function(_MAIN_NAME, Function(params, body, attrs=module.main.attrs)))
 
 
-def _tuple_of_new_parameters(ty: Type, new_params: list[Var], origin: Var) -> Expr:
+def _append_new_parameters_as_tuple(ty: Type, new_params: list[Var], origin: Var) -> Expr:
     """Return an expression of type `ty`, a nested tuple of tensors, over new parameters, one per
     tensor, which are appended to `new_params`. Raises AotcError (code "first-class-function") for a
     function type.
@@ -321,7 +321,7 @@ def _tuple_of_new_parameters(ty: Type, new_params: list[Var], origin: Var) -> Ex
             new_params.append(Var(f"p{len(new_params)}", ty, origin.span))
             return new_params[-1]
         case TupleType():
-            return Tuple([_tuple_of_new_parameters(f, new_params, origin) for f in ty.fields], origin.span)
+            return Tuple([_append_new_parameters_as_tuple(f, new_params, origin) for f in ty.fields], origin.span)
         case _:
             kind = "a function" if isinstance(ty, FuncType) else f"of type {ty}"
             raise AotcError("first-class-function", f"input {origin.name!r} is {kind}", span=origin.span)

@@ -20,7 +20,7 @@ from rich.console import Console
 from aotc.driver.pipeline import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
 from aotc.driver.temporary_folders import open_output_file
 from aotc.ir import ALL_LEVELS
-from aotc.ir.terminal_safe_text import escape_unsafe_lines
+from aotc.ir.terminal_safe_text import escape_and_shorten_unsafe_lines
 from aotc.ir.version import VERSION
 from aotc.relay.instrument.pass_statistics import PassRecord, PassRecords, ProgramStatistics, RuleFigures
 from aotc.relay.transform.pass_base import rewrite_report
@@ -154,7 +154,9 @@ class PassReport(PassRecords):
             ("scalar loops", "of", "because of"): self._scalar_loop_rows(),
         }
         rich_tables = [
-            make_borderless_table(*headers, rows=rows, figures=slice(1, -1)) for headers, rows in tables.items() if rows
+            make_borderless_table(*headers, rows=rows, numeric_columns=slice(1, -1))
+            for headers, rows in tables.items()
+            if rows
         ]
         console = Console(width=width, color_system=None, legacy_windows=False)
         with console.capture() as text:
@@ -191,7 +193,7 @@ def _shorten_lines_of_text(value: Any) -> Any:
     unchanged.
     """
     is_markup = hasattr(value, "__html__")
-    return escape_unsafe_lines(value) if isinstance(value, str) and not is_markup else value
+    return escape_and_shorten_unsafe_lines(value) if isinstance(value, str) and not is_markup else value
 
 
 def _rewrite_rule_rows(record: PassRecord) -> list[dict[str, str]]:

@@ -58,7 +58,7 @@ def _live_memory_of_each_step(program: Program) -> list[dict[str, Any]]:
     return rows
 
 
-def _arena_parts_by_memory_region(program: Program, target: Target) -> list[dict[str, Any]]:
+def _arena_bytes_by_memory_region(program: Program, target: Target) -> list[dict[str, Any]]:
     """Return the memory regions of the arena and the bytes used of each; [] if the target defines
     none.
     """
@@ -136,7 +136,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
             "peak": plan.peak,
             "lower_bound": plan.lower_bound,
             "gap": plan.bytes_above_lower_bound,
-            "parts": _arena_parts_by_memory_region(program, work.target_without_duplicate_versions),
+            "parts": _arena_bytes_by_memory_region(program, work.target_without_duplicate_versions),
         },
         "footprint": bare_metal_footprint_or_none(work),
         "moments": _live_memory_of_each_step(program),

@@ -40,15 +40,15 @@ def describe_register_spills(metadata: Mapping[str, Any]) -> str:
 
 
 def make_borderless_table(
-    *headers: str, rows: Iterable[Sequence[str | Text]], figures: slice = slice(0), **table_options: Any
+    *headers: str, rows: Iterable[Sequence[str | Text]], numeric_columns: slice = slice(0), **table_options: Any
 ) -> Table:
-    """Return a table without lines; the columns `figures` are right-aligned and not wrapped.
+    """Return a table without lines; the columns `numeric_columns` are right-aligned and not wrapped.
 
     rows           cells as text, shown without markup
     table_options  further options of `rich.table.Table`
     """
     columns = [Column(header, overflow="fold") for header in headers]
-    for column in columns[figures]:
+    for column in columns[numeric_columns]:
         column.justify, column.no_wrap = "right", True
     table = Table(*columns, box=None, pad_edge=False, header_style="bold", show_header=any(headers), **table_options)
     for row in rows:

@@ -21,7 +21,7 @@ from aotc.runtime.gpu_session import OpenGpu
 from aotc.runtime.tensor_info import (
     Array,
     TensorInfo,
-    arrays_in_c_memory_format,
+    arrays_or_unfilled_c_buffers,
     convert_and_check_inputs,
     copy_array_pairs,
     pairs_of_distinct_arrays,
@@ -69,7 +69,7 @@ class GpuRunTensors:
         known = [info for info in infos if info.name not in buffer_by_name]
         arrays, problems = convert_and_check_inputs(host_tensors, known)
         raise_if_problems(self._problems + problems)
-        buffers = arrays_in_c_memory_format(arrays, known)
+        buffers = arrays_or_unfilled_c_buffers(arrays, known)
         copy_array_pairs(pairs_of_distinct_arrays(buffers, arrays))
         buffer_by_name |= {info.name: buffer for info, buffer in zip(known, buffers, strict=True)}
         return [self._require_no_overlap_and_return_pointer("input", info, buffer_by_name[info.name]) for info in infos]
@@ -94,7 +94,7 @@ class GpuRunTensors:
                 array = self._driver.allocate_tensor(tuple(info.shape), info.c_memory_dtype)
             elif array is None:
                 result = host_tensors.get(info.name, np.empty(info.shape, info.dtype.numpy))
-                (array,) = arrays_in_c_memory_format([result], [info])
+                (array,) = arrays_or_unfilled_c_buffers([result], [info])
                 self._stores += pairs_of_distinct_arrays([result], [array])
                 host_tensors[info.name] = result
             self.results.append(given.get(info.name, host_tensors.get(info.name, array)))

@@ -230,16 +230,16 @@ def benchmark_function(
     """
     require_positive_counts(repeat, number)
 
-    def seconds_of_all_calls() -> float:
+    def time_all_calls_in_seconds() -> float:
         start = time.perf_counter()
         for _ in range(number):
             function()
         return time.perf_counter() - start
 
     if min_repeat_ms:
-        once = max(seconds_of_all_calls() / number, 1e-9)
+        once = max(time_all_calls_in_seconds() / number, 1e-9)
         number = max(number, math.ceil(min_repeat_ms / 1e3 / once))
-    return BenchmarkResult(tuple(seconds_of_all_calls() / number for _ in range(repeat)))
+    return BenchmarkResult(tuple(time_all_calls_in_seconds() / number for _ in range(repeat)))
 
 
 def _require_tensor_info_at(role: str, infos: list[TensorInfo], index: object) -> TensorInfo:

@@ -34,7 +34,7 @@ from aotc.runtime.library import Library, ThreadPool, find_library
 from aotc.runtime.tensor_info import (
     Array,
     TensorInfo,
-    arrays_in_c_memory_format,
+    arrays_or_unfilled_c_buffers,
     convert_and_check_inputs,
     copy_array_pairs,
     pairs_of_distinct_arrays,
@@ -263,7 +263,7 @@ class Session:
         """
         arrays, problems = convert_and_check_inputs(inputs, self._library.inputs)
         numbers = self._require_output_positions(output_names, problems)
-        buffers = arrays_in_c_memory_format(arrays, self._library.inputs)
+        buffers = arrays_or_unfilled_c_buffers(arrays, self._library.inputs)
         copy_array_pairs(pairs_of_distinct_arrays(buffers, arrays))
         return list(map(_memory, buffers)), numbers
 
@@ -353,8 +353,8 @@ class Binding:
         self._lock = new_fork_safe_lock_for(self)
         self.inputs: Mapping[str, Array] = _arrays_by_tensor_name(infos_in, inputs)
         self.outputs: Mapping[str, Array] = _arrays_by_tensor_name(infos_out, results)
-        sources = arrays_in_c_memory_format(inputs, infos_in)
-        targets = arrays_in_c_memory_format(results, infos_out)
+        sources = arrays_or_unfilled_c_buffers(inputs, infos_in)
+        targets = arrays_or_unfilled_c_buffers(results, infos_out)
         if outputs:
             _require_no_memory_overlap(dict(self.outputs), dict(zip(self.inputs, sources, strict=True)))
         self._loads = pairs_of_distinct_arrays(sources, inputs)

@@ -64,7 +64,7 @@ class TensorInfo:
         return self.dtype.numpy
 
 
-def arrays_in_c_memory_format(arrays: Iterable[Array], infos: Iterable[TensorInfo]) -> list[Array]:
+def arrays_or_unfilled_c_buffers(arrays: Iterable[Array], infos: Iterable[TensorInfo]) -> list[Array]:
     """Return each array itself if C can use its memory, else a new array in C's memory format (not
     filled).
     """

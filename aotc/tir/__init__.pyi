@@ -4,8 +4,8 @@ from aotc.ir.immediates import Any as Any
 from aotc.ir.immediates import FloatImm as FloatImm
 from aotc.ir.immediates import IntImm as IntImm
 from aotc.ir.immediates import StringImm as StringImm
-from aotc.tir.arm_sdot_smmla import dot_by_lane_instruction_name as dot_by_lane_instruction_name
-from aotc.tir.arm_sdot_smmla import matmul_instruction_name as matmul_instruction_name
+from aotc.tir.arm_sdot_smmla import dot_by_lane_instruction_name_or_empty as dot_by_lane_instruction_name_or_empty
+from aotc.tir.arm_sdot_smmla import matmul_instruction_name_or_empty as matmul_instruction_name_or_empty
 from aotc.tir.bare_metal_portable_and_small_targets import target_for_environment as target_for_environment
 from aotc.tir.bare_metal_portable_and_small_targets import target_optimized_for_size as target_optimized_for_size
 from aotc.tir.bare_metal_portable_and_small_targets import (
@@ -53,7 +53,7 @@ from aotc.tir.gpu_launch import buffers_of_last_block_counters as buffers_of_las
 from aotc.tir.gpu_launch import has_gpu_loops as has_gpu_loops
 from aotc.tir.gpu_launch import is_separate_launch_faster as is_separate_launch_faster
 from aotc.tir.gpu_launch import launch_of as launch_of
-from aotc.tir.gpu_launch import run_in_last_block_of_group as run_in_last_block_of_group
+from aotc.tir.gpu_launch import stmts_run_by_last_gpu_block_of_group as stmts_run_by_last_gpu_block_of_group
 from aotc.tir.instruction_definition import Instruction as Instruction
 from aotc.tir.instruction_definition import InstructionText as InstructionText
 from aotc.tir.instruction_definition import define_c_vector_instruction as define_c_vector_instruction
@@ -141,7 +141,7 @@ from aotc.tir.plan.program import Step as Step
 from aotc.tir.plan.program import Storage as Storage
 from aotc.tir.plan.program import View as View
 from aotc.tir.plan.similar_kernel_merging import merge_similar_kernels as merge_similar_kernels
-from aotc.tir.reject_fast_math_c_flags import require_exact_math_flags as require_exact_math_flags
+from aotc.tir.reject_fast_math_c_flags import reject_result_changing_c_flags as reject_result_changing_c_flags
 from aotc.tir.simplify import Interval as Interval
 from aotc.tir.simplify import LinearForm as LinearForm
 from aotc.tir.simplify import Ranges as Ranges

@@ -40,8 +40,8 @@ SIZE_ARGUMENT_NAMES: Final = (
 )
 
 
-def _tile_matmul_numpy_reference(data_dtype: str, x: Any, w: Any, *numbers: Any) -> Any:
-    of = {name: int(value) for name, value in zip(SIZE_ARGUMENT_NAMES, numbers, strict=True)}
+def _tile_matmul_numpy_reference(data_dtype: str, x: Any, w: Any, *size_arguments: Any) -> Any:
+    of = {name: int(value) for name, value in zip(SIZE_ARGUMENT_NAMES, size_arguments, strict=True)}
     positions = np.arange(of["rows"])[:, None] * of["pitch"]
     blocks = np.arange(of["blocks"])[:, None] * of["apart"]
     total = np.zeros((of["rows"], of["blocks"] * OUTPUTS_PER_BLOCK), np.int32)

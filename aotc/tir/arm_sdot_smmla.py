@@ -73,7 +73,7 @@ __attribute__((__unused__)) $inline aotc_int32x4 aotc_NAME(aotc_int32x4 a, aotc_
 """
 
 
-def dot_by_lane_instruction_name(data_dtype: str, weight_dtype: str, lane: int) -> str:
+def dot_by_lane_instruction_name_or_empty(data_dtype: str, weight_dtype: str, lane: int) -> str:
     """Return the name of the instruction that multiplies weights with group `lane` (0 to 3) of four
     bytes of the data vector, such as dot4_int8_int8_lane2; "" if there is none for these types.
     """
@@ -84,7 +84,7 @@ def dot_by_lane_instruction_name(data_dtype: str, weight_dtype: str, lane: int) 
     )
 
 
-def matmul_instruction_name(data_dtype: str, weight_dtype: str) -> str:
+def matmul_instruction_name_or_empty(data_dtype: str, weight_dtype: str) -> str:
     """Return the name of the matrix multiplication instruction; "" if there is none for these
     types.
     """
@@ -116,7 +116,10 @@ def _join_halves_numpy_reference(half: int, a: Any, b: Any) -> Any:
 def instruction_definitions() -> Iterator[Instruction]:
     """Yield the instructions for all operand types that have one."""
     for ((data, weights), kind), k in product(_DOT_LANE_PREFIX_OF_DTYPES.items(), range(WORDS_PER_VECTOR)):
-        name, arg_types = dot_by_lane_instruction_name(data, weights, k), ("int32x4", "int32x4", f"{weights}x16")
+        name, arg_types = (
+            dot_by_lane_instruction_name_or_empty(data, weights, k),
+            ("int32x4", "int32x4", f"{weights}x16"),
+        )
         words = {"DATA": data, "WEIGHTS": weights, "KIND": kind, "LANE": k}
         yield define_c_vector_instruction(
             name, arg_types, "", partial(_dot_by_lane_numpy_reference, k, data), _DOT_LANE_C, **words
@@ -125,7 +128,12 @@ def instruction_definitions() -> Iterator[Instruction]:
         arg_types = ("int32x4", f"{data}x16", f"{weights}x16")
         words = {"DATA": data, "WEIGHTS": weights, "KIND": kind}
         yield define_c_vector_instruction(
-            matmul_instruction_name(data, weights), arg_types, "", _matmul_2x8_numpy_reference, _MATMUL_2X8_C, **words
+            matmul_instruction_name_or_empty(data, weights),
+            arg_types,
+            "",
+            _matmul_2x8_numpy_reference,
+            _MATMUL_2X8_C,
+            **words,
         )
     for data in INT8_DTYPES:
         two = (f"{data}x16",) * 2

@@ -36,7 +36,7 @@ def target_for_environment(target: Target, environment: str) -> Target:
     return replace(target, bare=True, budget=settings[0], spaces=settings[1], dialect=settings[2], threads=None)
 
 
-def portable_c99_target(target: Target) -> Target:
+def portable_c99_target_of_scalar_target(target: Target) -> Target:
     """Return the target whose code is C99 without inline assembly, parameters included, and gives
     the same bits.
 

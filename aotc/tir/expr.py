@@ -499,10 +499,10 @@ def operands(expr: Expr) -> tuple[Expr, ...]:
     return _OPERANDS_AND_BUILDER_OF_KIND[type(expr)][0](expr)
 
 
-def with_operands(expr: Expr, fresh: tuple[Expr, ...]) -> Expr:
+def with_operands(expr: Expr, new_operands: tuple[Expr, ...]) -> Expr:
     """Return `expr` with its operands replaced and folded; return `expr` itself if nothing changed."""
     get_operands, build = _OPERANDS_AND_BUILDER_OF_KIND[type(expr)]
-    return expr if all(map(operator.is_, get_operands(expr), fresh)) else build(expr, *fresh)
+    return expr if all(map(operator.is_, get_operands(expr), new_operands)) else build(expr, *new_operands)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

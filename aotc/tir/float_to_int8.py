@@ -83,7 +83,7 @@ def _quantize_text_substitutions(dtype: str, lanes: int) -> dict[str, str]:
     def float_to_int32_text(x: str) -> str:
         return builtin_call_text("cvtps2dq", floats, x, mask=", (words){0}, -1, 4")
 
-    def pack_to_int16_text(a: str, b: str) -> str:
+    def clamp_pack_and_add_zero_point_text(a: str, b: str) -> str:
         least = [builtin_call_text("minps", floats, "most", x, mask=f", {x}, -1, 4") for x in (a, b)]
         packed = builtin_call_text(
             "packssdw", whole, *map(float_to_int32_text, least), mask=", (halves){0}, 4294967295u"
@@ -100,8 +100,8 @@ def _quantize_text_substitutions(dtype: str, lanes: int) -> dict[str, str]:
     return {
         "FEATURE": feature,
         "ZERO": zero,
-        "FIRST": pack_to_int16_text("x0", "x1"),
-        "SECOND": pack_to_int16_text("x2", "x3"),
+        "FIRST": clamp_pack_and_add_zero_point_text("x0", "x1"),
+        "SECOND": clamp_pack_and_add_zero_point_text("x2", "x3"),
         "RESULT": result,
         "PARTS": "".join(_CLAMP_STEP_C.replace("K", str(k)) for k in range(BYTES_PER_DOT)),
         "LOW": f"{float(low)}f",

@@ -81,7 +81,9 @@ def buffers_of_last_block_counters(kernel: Kernel) -> frozenset[Buffer]:
     return frozenset(load.buffer for load in first if isinstance(load, Load))
 
 
-def run_in_last_block_of_group(counters: Buffer, group: Expr, size: int, final_work: Stmt) -> tuple[Declare, If]:
+def stmts_run_by_last_gpu_block_of_group(
+    counters: Buffer, group: Expr, size: int, final_work: Stmt
+) -> tuple[Declare, If]:
     """Build the statements that only the last block of a group of `size` blocks executes."""
     last = Var("last", BOOL)
     arrives = call("arrive", Load(counters, group), const(size, "int32"))

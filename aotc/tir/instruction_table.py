@@ -168,7 +168,7 @@ def _define_tensor_core_instructions(dtype: DType, kind: str) -> Iterator[Instru
             "tf32",
             (dtype,),
             "uint32",
-            warp_matrix_fragments.round_to_tf32_reference,
+            warp_matrix_fragments.float32_to_tf32_bits_reference,
             warp_matrix_fragments.ROUND_TO_TF32_CUDA,
             least=80,
         )

@@ -78,7 +78,7 @@ def widen_bytes_c_text(lanes: int) -> str:
     )
 
 
-def int4_unpack_instruction_name(dtype: str, lanes: int) -> str:
+def int4_unpack_instruction_name_or_empty(dtype: str, lanes: int) -> str:
     """Return the name of the instruction that unpacks to `lanes` values of a dtype; "" if there is
     none.
     """
@@ -110,7 +110,7 @@ def unpack_int4(dtype: str, packed: Any, minimum: Any) -> Any:
 def instruction_definitions() -> Iterator[Instruction]:
     """Yield the instructions for int8, uint8 and all vector lengths."""
     for dtype, lanes in product(INT8_DTYPES, BYTE_VECTOR_LENGTHS):
-        name, arg_types = int4_unpack_instruction_name(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
+        name, arg_types = int4_unpack_instruction_name_or_empty(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
         words = {"WIDE": widen_bytes_c_text(lanes), "DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}
         yield define_c_vector_instruction(
             name, arg_types, f"{dtype}x{lanes}", partial(unpack_int4, dtype), _UNPACK_C, **words

@@ -51,7 +51,7 @@ def parse_kernel(text: str, source: str = "<tir>") -> Kernel:
 
     Raises AotcError (code "tir-parse") with the line of the first thing that cannot be read.
     """
-    return _KernelParser(source, _tokenize(text, source)).parse_kernel_body()
+    return _KernelParser(source, _tokenize(text, source)).parse_whole_kernel()
 
 
 def _tokenize(text: str, source: str) -> list[_Token]:
@@ -140,7 +140,7 @@ class _KernelParser(_TokenReader):
     vars: dict[str, Var] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
 
-    def parse_kernel_body(self) -> Kernel:
+    def parse_whole_kernel(self) -> Kernel:
         self.expect_token("kernel")
         name = json.loads(self.expect_token("string"))
         self.expect_token("{")
@@ -226,7 +226,7 @@ class _KernelParser(_TokenReader):
                 self.parse_braced_block() if self.accept_token("else") else None,
             )
         if self.accept_token("let"):
-            return self.parse_declaration()
+            return self.parse_register_declaration()
         if self.current_token.text in INSTRUCTIONS and INSTRUCTIONS[self.current_token.text].block:
             return self.parse_intrinsic(self.expect_token())
         if self.current_token.text not in self.buffers:
@@ -244,7 +244,7 @@ class _KernelParser(_TokenReader):
         kind = self.expect_token() if self.current_token.text in LOOP_KINDS else "serial"
         return For(var, end, self.parse_braced_block(), begin=begin, step=step, kind=kind)
 
-    def parse_declaration(self) -> Stmt:
+    def parse_register_declaration(self) -> Stmt:
         name = self.expect_token("name")
         dtype, lanes = self.expect_then_read(":", self.parse_type)
         value = self.expect_then_read("=", self.parse_expr)

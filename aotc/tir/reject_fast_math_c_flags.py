@@ -36,7 +36,7 @@ _REFUSED_FLAG_PATTERNS: Final = (
 )
 
 
-def require_exact_math_flags(cflags: Iterable[str]) -> None:
+def reject_result_changing_c_flags(cflags: Iterable[str]) -> None:
     """Raise AotcError (code "cflags") for compiler flags that change results or outputs."""
     given = tuple(dict.fromkeys(cflags))
     for pattern, why, hint in _REFUSED_FLAG_PATTERNS:

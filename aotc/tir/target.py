@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from aotc.ir import AotcError, DType, did_you_mean_hint, frozen, normalized_architecture_name
 from aotc.tir.arm_dsp_kernels import OUTPUTS_PER_BLOCK
-from aotc.tir.reject_fast_math_c_flags import require_exact_math_flags
+from aotc.tir.reject_fast_math_c_flags import reject_result_changing_c_flags
 from aotc.tir.target_costs import Dots as Dots
 from aotc.tir.target_costs import Threads as Threads
 from aotc.tir.target_costs import Tiles as Tiles
@@ -176,7 +176,7 @@ class Target:
                      kernels outside of that library are made
 
     Raises AotcError (code "target") for figures that are not within `NUMERIC_FIELD_LIMITS`, and
-    for spaces that leave something without a place; code "cflags" as `require_exact_math_flags`.
+    for spaces that leave something without a place; code "cflags" as `reject_result_changing_c_flags`.
     """
 
     name: str
@@ -225,7 +225,7 @@ class Target:
             f"one of {', '.join(map(str, VECTOR_WIDTHS_BYTES))}",
         )
         self._require_field("line", self.line <= self.l1, f"no more than l1, which is {self.l1} bytes")
-        require_exact_math_flags((*self.cflags, *self.base_cflags))
+        reject_result_changing_c_flags((*self.cflags, *self.base_cflags))
         for space in self.spaces:
             if space.bytes < 0 or space.align < 8 or space.align & (space.align - 1):
                 text = f"the memory {space.name} cannot have {space.bytes} bytes, aligned to {space.align}"

@@ -76,7 +76,7 @@ def ldmatrix_names_semantics_and_cuda_code(dtype: str) -> Iterator[tuple[str, Ca
         yield f"{name}_{dtype}", meaning, function
 
 
-def round_to_tf32_reference(values: Array) -> Array:
+def float32_to_tf32_bits_reference(values: Array) -> Array:
     """Round float32 to TF32 (10 bits of fraction), ties away from zero, and return the bits."""
     bits: Array = np.asarray(values).view(np.uint32)
     rounded_bits: Array = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)

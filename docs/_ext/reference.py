@@ -312,7 +312,7 @@ def options_page() -> str:
             " ".join(code(name) for name in description.command.replace("/", " ").split()),
             code(description.config_key),
             code(repr(description.default)) if not callable(description.default) else "",
-            plain(description.python_text),
+            plain(description.python_documentation_text),
         )
         for keyword, description in descriptions.items()
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.driver.cuda_emulation import build_fake_cuda_driver, compile_images_for_fake_device
+from aotc.driver.cuda_emulation import build_fake_cuda_driver, compile_cuda_as_sm80_for_fake_device
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +39,7 @@ def driver(*flags: str) -> ctypes.CDLL:
 
 def build(text: str, folder: Path, *flags: str, emulator: ctypes.CDLL | None = None) -> Kernels:
     """Compile a text with flags; `emulator` runs it, if given."""
-    (image,) = compile_images_for_fake_device(text, [80], *flags).values()
+    (image,) = compile_cuda_as_sm80_for_fake_device(text, [80], *flags).values()
     path = folder / "kernels.so"
     path.write_bytes(image)
     return Kernels(ctypes.CDLL(str(path)), emulator or driver())

@@ -13,7 +13,7 @@ import aotc_runtime_c
 import numpy as np
 import pytest
 
-from aotc.driver.cuda_emulation import build_fake_cuda_driver, compile_images_for_fake_device
+from aotc.driver.cuda_emulation import build_fake_cuda_driver, compile_cuda_as_sm80_for_fake_device
 from aotc.ir.device import gpu_count
 
 KERNELS = """\
@@ -53,7 +53,7 @@ EXPECTED = X + 1 + (X * W).sum(1, keepdims=True)
 
 def host(folder: Path, *flags: str) -> Path:
     """The program of tests/cuda/host.c."""
-    ((_, image),) = compile_images_for_fake_device(KERNELS, [80], "-O1").items()
+    ((_, image),) = compile_cuda_as_sm80_for_fake_device(KERNELS, [80], "-O1").items()
     (folder / "image").write_bytes(image)
     sources = [
         str(p)

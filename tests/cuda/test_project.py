@@ -20,7 +20,7 @@ import pytest
 from aotc_codegen.cuda.cuda_project import emit_cuda_project, print_cuda_kernels_and_source
 
 from aotc.driver.compile_sources import build_project_library
-from aotc.driver.cuda_emulation import build_fake_cuda_driver, compile_images_for_fake_device
+from aotc.driver.cuda_emulation import build_fake_cuda_driver, compile_cuda_as_sm80_for_fake_device
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.abi import ffi
@@ -40,7 +40,7 @@ def written(folder: Path, images: Mapping[str, bytes] | None = None, name: str =
     """The metadata of the project of a small program."""
     target, program = get_target("cuda"), diamond(name)
     printed, text = print_cuda_kernels_and_source(program, target)
-    code = compile_images_for_fake_device(text, [80]) if images is None else images
+    code = compile_cuda_as_sm80_for_fake_device(text, [80]) if images is None else images
     folder.mkdir(exist_ok=True)
     return emit_cuda_project(program, printed, text, code, folder, target=target, least_driver=12000)
 

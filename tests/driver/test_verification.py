@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from aotc.checking import model_reference_runs
 from aotc.checking.float64_reference import evaluate_model_in_float64
 from aotc.checking.input_generation import INPUT_SCALE_FACTORS, draw_random_inputs, read_npz_inputs, save_arrays_to_npz
-from aotc.checking.model_reference_runs import make_onnx_reference, run_or_none_on_exception
+from aotc.checking.model_reference_runs import make_onnx_reference, wrap_runner_to_return_none_on_error
 from aotc.checking.output_comparison import (
     Comparison,
     compare_arrays,
@@ -193,8 +193,8 @@ def test_a_model_that_the_evaluator_cannot_run_has_no_exact_result() -> None:
     model = small_model()
     model.graph.node[1].op_type = "NoSuchOperator"
     inputs = {"x": np.zeros((1, 6))}
-    assert run_or_none_on_exception(partial(evaluate_model_in_float64, small_model()))(inputs) is not None
-    assert run_or_none_on_exception(partial(evaluate_model_in_float64, model))(inputs) is None
+    assert wrap_runner_to_return_none_on_error(partial(evaluate_model_in_float64, small_model()))(inputs) is not None
+    assert wrap_runner_to_return_none_on_error(partial(evaluate_model_in_float64, model))(inputs) is None
 
 
 def test_inputs_come_from_files_by_name(tmp_path: Path) -> None:

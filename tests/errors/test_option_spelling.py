@@ -115,9 +115,9 @@ def test_documentation_of_options() -> None:
     text = " ".join((aotc.compile.__doc__ or "").split())
     keys = registered_config_keys()
     for keyword, description in described_options(CompileOptions).items():
-        assert f"{keyword} {description.python_text}" in text
+        assert f"{keyword} {description.python_documentation_text}" in text
         if description.command:
-            assert option_named("compile", keyword).help == description.command_text
+            assert option_named("compile", keyword).help == description.command_line_help_text
         if description.config_key:
             key = keys[description.config_key]
             assert key.meaning and key.default == config_key_default(description)

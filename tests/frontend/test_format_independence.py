@@ -69,13 +69,15 @@ def test_a_quantized_layer_with_the_channels_last() -> None:
     y_scale, y_zero = np.float32(6 / 255), np.uint8(0)
 
     window = Window((3, 3), (2, 2), (1, 1), ())
-    window = window.with_pads(conv_pool.same_padding((5, 6), window))
+    window = window.with_pads(conv_pool.same_padding_widths((5, 6), window))
     assert window.pads == (1, 0, 1, 1)
     data = QuantizedTensor(g.constant(x), g.constant(x_scale, "float32"), g.constant(x_zero, "int32"))
     weight = QuantizedTensor(g.constant(w), g.constant(w_scales), g.constant(0, "int32"))
     layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_dtype": "int32"}
     terms = quantization.qnn_zero_points_and_scales(data, weight)
-    sums = conv_pool.build_convolution(data.data, weight.data, window, g.constant(bias), terms=terms, **layouts)
+    sums = conv_pool.build_convolution(
+        data.data, weight.data, window, g.constant(bias), zero_points_and_scales=terms, **layouts
+    )
     onto = OutputQuantization(g.constant(y_scale), g.constant(y_zero, "int32"), DType("uint8"))
     stored = quantization.requantize(sums, quantization.product_scale(data, weight), onto, axis=3)
     kept = QuantizedTensor(stored, onto.scale, onto.zero).dequantized_expr

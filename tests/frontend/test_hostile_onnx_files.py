@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
-from aotc.ir.compilation_work_and_memory_limits import budget_scope
+from aotc.ir.compilation_work_and_memory_limits import running_or_new_budget_scope
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx, load_model
 
@@ -216,7 +216,10 @@ def test_function_bomb() -> None:
         names = ["a", *(f"t{k}" for k in range(9)), "b"]
         body = [helper.make_node(f"F{level - 1}", [names[k]], [names[k + 1]], domain="local") for k in range(10)]
         model.functions.append(helper.make_function("local", f"F{level}", ["a"], ["b"], body, imports))
-    with budget_scope({"compile.max_nodes": 1000}), pytest.raises(AotcError, match=r'max_nodes": \d{10}}$') as caught:
+    with (
+        running_or_new_budget_scope({"compile.max_nodes": 1000}),
+        pytest.raises(AotcError, match=r'max_nodes": \d{10}}$') as caught,
+    ):
         from_onnx(model)
     assert len(caught.value.diagnostics) == 1
 
@@ -346,7 +349,7 @@ def test_endless_loop() -> None:
         ],
     )
     node = helper.make_node("Loop", ["", "", "x"], ["y"], body=graph)
-    with budget_scope({"compile.max_unroll": 20}), pytest.raises(AotcError, match='max_unroll": 21'):
+    with running_or_new_budget_scope({"compile.max_unroll": 20}), pytest.raises(AotcError, match='max_unroll": 21'):
         from_onnx(model_of([node], {"x": (2,)}, ["y"]))
 
 

@@ -15,7 +15,7 @@ from evaluation import model_of
 from onnx import ModelProto, NodeProto, helper
 
 from aotc.driver.compile import CompileOptions
-from aotc.ir.compilation_work_and_memory_limits import budget_scope
+from aotc.ir.compilation_work_and_memory_limits import running_or_new_budget_scope
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Op
 from aotc.relay.analysis import list_op_freqs
@@ -45,7 +45,7 @@ def folded_into_sum(nodes: list[NodeProto], **constants: np.ndarray) -> ModelPro
 
 def programs(model: ModelProto, config: Mapping[str, int]) -> list[Program]:
     """The model through every stage before C."""
-    with budget_scope(config):
+    with running_or_new_budget_scope(config):
         options = CompileOptions(target="x86-64-v3", config=config, cache=False)
         return list(options.start_compilation(from_onnx(model)).scheduled_programs)
 
@@ -55,7 +55,7 @@ def programs(model: ModelProto, config: Mapping[str, int]) -> list[Program]:
 
 def calls(count: str, model: ModelProto, config: Mapping[str, int]) -> int:
     """How often an operator is left after folding."""
-    with budget_scope(config):
+    with running_or_new_budget_scope(config):
         return list_op_freqs(FoldConstant()(from_onnx(model)).main).get(count, 0)
 
 
@@ -111,7 +111,7 @@ def test_what_is_computed_is_counted() -> None:
     ran: list[int] = []
     nodes = [node("Exp", [f"c{k}"], [f"c{k + 1}"]) for k in range(50)]
     model = folded_into_sum([*nodes, node("Neg", ["c50"], ["c"])], c0=np.linspace(-1, 0, 4096, dtype=F32))
-    with budget_scope({"compile.max_work": 500_000}) as limits:
+    with running_or_new_budget_scope({"compile.max_work": 500_000}) as limits:
         module = from_onnx(model)
         for expr in post_order(module.main):
             if isinstance(expr, Call) and isinstance(expr.op, Op):
@@ -239,7 +239,10 @@ def test_functions_that_call_each_other_twice() -> None:
         for k in range(1, 60)
     ]
     module = parse(HEAD + "\n".join([*rows, "def @main(%x: Tensor[(2), float32]) { @f59(%x) }"]))
-    with budget_scope({"compile.max_nodes": 2000}), pytest.raises(AotcError, match="max_nodes") as caught:
+    with (
+        running_or_new_budget_scope({"compile.max_nodes": 2000}),
+        pytest.raises(AotcError, match="max_nodes") as caught,
+    ):
         Inline(everything=True)(module)
     assert caught.value.diagnostics[0].span is not None
 

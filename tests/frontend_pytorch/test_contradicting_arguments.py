@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from aotc.ir import AotcError, TensorType
-from aotc.ir.compilation_work_and_memory_limits import budget_scope
+from aotc.ir.compilation_work_and_memory_limits import running_or_new_budget_scope
 from aotc.relay.frontend import from_exported_program
 from aotc.relay.frontend.pytorch.operator_conversion import convert_operator_call
 from aotc.relay.graph_api import Var, tensor_type_of
@@ -160,7 +160,7 @@ def converted(value: Any) -> Any:
 
 
 def convert(operator: Any, args: Sequence[Any]) -> Any:
-    with budget_scope():
+    with running_or_new_budget_scope():
         return convert_operator_call(operator._schema, [converted(a) for a in args], {})
 
 

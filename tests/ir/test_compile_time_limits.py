@@ -9,8 +9,8 @@ from aotc.ir.compilation_work_and_memory_limits import (
     DEFAULT_COMPILE_LIMITS,
     Budget,
     Cost,
-    budget_scope,
     current_budget,
+    running_or_new_budget_scope,
 )
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import Span, span_scope
@@ -23,7 +23,7 @@ def test_every_limit_is_a_configuration_key() -> None:
 
 
 def test_work_is_spent_and_memory_is_given_back() -> None:
-    with budget_scope({"compile.max_work": 10, "compile.max_bytes": 100}) as limits:
+    with running_or_new_budget_scope({"compile.max_work": 10, "compile.max_bytes": 100}) as limits:
         assert limits.spend_compile_time_cost_if_affordable(Cost(4, 100))
         assert limits.spend_compile_time_cost_if_affordable(Cost(6, 100))
         assert not limits.spend_compile_time_cost_if_affordable(Cost(1, 0))
@@ -33,7 +33,7 @@ def test_work_is_spent_and_memory_is_given_back() -> None:
 
 
 def test_a_refusal_names_the_node_the_figures_and_the_key() -> None:
-    with budget_scope({"compile.max_bytes": 100}), span_scope(Span("net.onnx", node="Range_3")):
+    with running_or_new_budget_scope({"compile.max_bytes": 100}), span_scope(Span("net.onnx", node="Range_3")):
         current_budget().spend_compile_time_cost_or_raise(Cost(1, 100), "a range")
         with pytest.raises(AotcError) as caught:
             current_budget().spend_compile_time_cost_or_raise(Cost(1, 101), "a range")
@@ -56,20 +56,23 @@ def test_what_is_refused_is_not_spent() -> None:
 
 
 def test_one_budget_for_all_that_is_under_way() -> None:
-    with budget_scope({"compile.max_work": 10}) as outer:
+    with running_or_new_budget_scope({"compile.max_work": 10}) as outer:
         assert outer.spend_compile_time_cost_if_affordable(Cost(7, 0))
-        with budget_scope({"compile.max_work": 1000}) as inner, budget_scope() as innermost:
+        with (
+            running_or_new_budget_scope({"compile.max_work": 1000}) as inner,
+            running_or_new_budget_scope() as innermost,
+        ):
             assert inner is outer
             assert innermost is outer
             assert not current_budget().spend_compile_time_cost_if_affordable(Cost(4, 0))
-    with budget_scope({"compile.max_work": 10}) as later:
+    with running_or_new_budget_scope({"compile.max_work": 10}) as later:
         assert later.spend_compile_time_cost_if_affordable(Cost(10, 0))
 
 
 def test_the_pass_context_configures_what_nobody_else_does() -> None:
     with PassContext(config={"compile.max_work": 3}):
         assert current_budget().remaining_compile_time_budget("compile.max_work") == 3
-        with budget_scope() as made:
+        with running_or_new_budget_scope() as made:
             assert made.remaining_compile_time_budget("compile.max_work") == 3
     assert (
         current_budget().remaining_compile_time_budget("compile.max_work") == DEFAULT_COMPILE_LIMITS["compile.max_work"]

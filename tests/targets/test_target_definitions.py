@@ -20,7 +20,7 @@ from aotc.tir.expr import call
 from aotc.tir.kernel_text import to_text
 from aotc.tir.passes import PlanMemory
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3
+from aotc.tir.schedule.algorithms.winograd import estimated_cycles_of_3x3_convolution
 from aotc.tir.schedule.contraction import weight_packing_block_size
 from aotc.tir.schedule.contraction.tiling_cost import reduction_step_cycles, weight_load_wait_cycles
 from aotc.tir.schedule.stages.store_or_inline_tensors import plan_storage
@@ -98,9 +98,9 @@ def test_facts_of_a_machine_decide() -> None:
     slow = replace(V4, memory_rate=1.0)
     assert weight_load_wait_cycles(1 << 24, 4, 0.0, slow) > 5 * weight_load_wait_cycles(1 << 24, 4, 0.0, V4)
     shape = (1, 64, 56, 56)
-    direct, fast = (convolution_cycles_3x3(shape, 64, tile, V4) for tile in (0, 4))
+    direct, fast = (estimated_cycles_of_3x3_convolution(shape, 64, tile, V4) for tile in (0, 4))
     for slow in (Winograd(macs=16, forward=60.0, backward_vector=800), Winograd(macs=1)):
-        assert fast < direct < convolution_cycles_3x3(shape, 64, 4, replace(V4, winograd=slow))
+        assert fast < direct < estimated_cycles_of_3x3_convolution(shape, 64, 4, replace(V4, winograd=slow))
     assert reduction_step_cycles(V4, 1, 1, 16) < reduction_step_cycles(replace(V4, tiles=Tiles(latency=8)), 1, 1, 16)
     assert reduction_step_cycles(V4, 2, 14, 16) < reduction_step_cycles(
         replace(V4, tiles=Tiles(broadcast=3)), 2, 14, 16

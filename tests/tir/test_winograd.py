@@ -15,7 +15,7 @@ from aotc.tir.expr import maximum
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3, divide_tiles_into_strips
+from aotc.tir.schedule.algorithms.winograd import divide_tiles_into_strips, estimated_cycles_of_3x3_convolution
 from aotc.tir.target import TARGETS, Target, get_target
 from aotc.tir.winograd_matrices import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, winograd_matrices_at_g_bt
 
@@ -142,7 +142,7 @@ def test_images_of_which_a_row_does_not_fit_the_cache(width: int, pads: tuple[in
 
 def test_cost_knows_when_weights_outweigh_the_products_saved() -> None:
     """Deep layers with small images: large tiles mean many weights, used a few times each."""
-    large = {t: convolution_cycles_3x3((1, 64, 56, 56), 64, t, V4) for t in (0, *SUPPORTED_OUTPUT_TILES)}
+    large = {t: estimated_cycles_of_3x3_convolution((1, 64, 56, 56), 64, t, V4) for t in (0, *SUPPORTED_OUTPUT_TILES)}
     assert large[4] < large[2] < large[0]
-    one = {t: convolution_cycles_3x3((1, 512, 2, 2), 512, t, V4) for t in (0, *SUPPORTED_OUTPUT_TILES)}
+    one = {t: estimated_cycles_of_3x3_convolution((1, 512, 2, 2), 512, t, V4) for t in (0, *SUPPORTED_OUTPUT_TILES)}
     assert one[4] > one[0]

@@ -97,7 +97,7 @@ def render_bench_result(result: JsonObject) -> RenderedParts:
         rows = [_bench_table_row(row, turn["threads"]) for row in turn["contestants"]]
         # nine columns in 80 characters
         narrow = (0, 1, 0, 0)
-        yield make_borderless_table(*head, rows=rows, figures=slice(2, None), padding=narrow)
+        yield make_borderless_table(*head, rows=rows, numeric_columns=slice(2, None), padding=narrow)
         for row in turn["contestants"]:
             if not row["agrees"]:
                 yield f"differs: {row['name']}: {row['reason']}"

@@ -115,7 +115,7 @@ def _gpu_project_tables(data: JsonObject) -> RenderedParts:
     for arch, kernels in device["kernels"].items():
         rows = [_gpu_kernel_row(data, name, row) for name, row in kernels.items()]
         head = (arch, "blocks", "threads", "registers", "shared", "local", "held", "occupancy", "code")
-        yield make_borderless_table(*head, rows=rows, figures=slice(1, None), padding=(0, 1, 0, 0))
+        yield make_borderless_table(*head, rows=rows, numeric_columns=slice(1, None), padding=(0, 1, 0, 0))
         yield ""
     code = ", ".join(f"{name} {format_with_unit_prefix(size, 'B')}" for name, size in device["code_bytes"].items())
     yield f"code         {code}"
@@ -195,9 +195,11 @@ def render_memory_per_step(report: JsonObject) -> RenderedParts:
         live = ", ".join(f"{t['name']} {t['bytes']}" for t in row["live"][:3])
         live += f" and {len(row['live']) - 3} more" if len(row["live"]) > 3 else ""
         rows.append((str(k), str(row["bytes"]), bar, row["kernel"], live))
-    yield make_borderless_table("step", "bytes", "", "kernel", "live", rows=rows, figures=slice(2))
+    yield make_borderless_table("step", "bytes", "", "kernel", "live", rows=rows, numeric_columns=slice(2))
     memory = report["arena"]
     yield f"arena        {memory['peak']} bytes, lower bound {memory['lower_bound']}, gap {memory['gap']}"
     if len(parts := memory["parts"]) > 1:
         of = [(p["memory"], *(str(p[key]) for key in ("offset", "bytes", "room", "accesses"))) for p in parts]
-        yield make_borderless_table("memory", "from byte", "taken", "of", "accesses", rows=of, figures=slice(1, 5))
+        yield make_borderless_table(
+            "memory", "from byte", "taken", "of", "accesses", rows=of, numeric_columns=slice(1, 5)
+        )

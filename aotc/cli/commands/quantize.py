@@ -50,32 +50,35 @@ def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
 MAX_LAYERS_SHOWN = 10
 
 
-def _format_decibels(ratio: float | None) -> str:
-    return "exact" if ratio is None else f"{ratio:.1f} dB"
+def _format_decibels_or_exact(decibels: float | None) -> str:
+    return "exact" if decibels is None else f"{decibels:.1f} dB"
 
 
 def render_quantization_report(report: JsonObject) -> RenderedParts:
     """Format the report of `aotc quantize`: errors of layers, sizes and times of both models."""
     worst = [
-        (row["node"], row["operator"], _format_decibels(row["snr_db"])) for row in report["layers"][:MAX_LAYERS_SHOWN]
+        (row["node"], row["operator"], _format_decibels_or_exact(row["snr_db"]))
+        for row in report["layers"][:MAX_LAYERS_SHOWN]
     ]
-    yield make_borderless_table("worst layers", "operator", "signal to noise", rows=worst, figures=slice(2, None))
+    yield make_borderless_table(
+        "worst layers", "operator", "signal to noise", rows=worst, numeric_columns=slice(2, None)
+    )
     hidden_count = len(report["layers"]) - len(worst)
     if hidden_count > 0:
         yield f"and {hidden_count} more layers"
     if names := report["suggested_exclusions"]:
         yield f"suggested    {shlex.join(word for name in names for word in ('--exclude', name))}"
     for row in report.get("outputs", ()):
-        yield f"output       {row['name']}: {_format_decibels(row['snr_db'])}, largest error {row['max_abs']:.2e}"
+        yield f"output       {row['name']}: {_format_decibels_or_exact(row['snr_db'])}, largest error {row['max_abs']:.2e}"
     if "ratio" in report:
         rows = [_time_and_size_row(variant, report[variant]) for variant in ("float32", "quantized")]
         yield make_borderless_table(
-            "model", "min us", "median", "weights", "library", "arena", rows=rows, figures=slice(1, None)
+            "model", "min us", "median", "weights", "library", "arena", rows=rows, numeric_columns=slice(1, None)
         )
         yield f"the quantized model takes {report['ratio']:.2f} of the time of the float one"
     elif "float32" in report:
         rows = [_ram_and_flash_row(variant, report[variant]) for variant in ("float32", "quantized")]
-        yield make_borderless_table("model", "RAM", "flash", rows=rows, figures=slice(1, None))
+        yield make_borderless_table("model", "RAM", "flash", rows=rows, numeric_columns=slice(1, None))
         yield "flash holds code, whose size is estimated, and parameters; times are measured on the board"
     else:
         yield "times        not measured: that takes a C compiler, and no --no-build"

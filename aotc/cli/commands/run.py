@@ -64,16 +64,16 @@ def run_command(
 def render_run_result(result: JsonObject) -> RenderedParts:
     """Format the result of `aotc run`: a preview of the outputs, and the times."""
     for row in result["outputs"]:
-        yield f"{row['name']}  {row['dtype']}{row['shape']}  {_format_preview(row)}"
+        yield f"{row['name']}  {row['dtype']}{row['shape']}  {_format_first_output_elements(row)}"
     if result["random_inputs"]:
         yield "inputs: random values of seed 0 (--inputs FILE.npz: values of your own)"
     yield format_run_times(result)
 
 
-def _format_preview(row: JsonObject) -> str:
+def _format_first_output_elements(output_row: JsonObject) -> str:
     """Format the first elements of an output: numbers with up to six significant digits, and "..."
     if there are more elements.
     """
-    elements = [f"{e:.6g}" if isinstance(e, float) else str(e) for e in row["preview"]]
-    more = ["..."] if math.prod(row["shape"]) > len(elements) else []
+    elements = [f"{e:.6g}" if isinstance(e, float) else str(e) for e in output_row["preview"]]
+    more = ["..."] if math.prod(output_row["shape"]) > len(elements) else []
     return f"[{', '.join([*elements, *more])}]"

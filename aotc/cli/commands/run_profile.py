@@ -62,7 +62,7 @@ def render_kernel_profile(result: JsonObject) -> RenderedParts:
     unit = "us" if times["watched"] < MAX_MILLISECONDS_SHOWN_AS_MICROSECONDS else "ms"
     head = (unit, "share", "calls", "GFLOP/s", "peak", "GB/s", "roof", "kernel and nodes")
     rows = [_kernel_profile_row(row, times["watched"], result["model"]) for row in result["kernels"]]
-    yield make_borderless_table(*head, rows=rows, figures=slice(7))
+    yield make_borderless_table(*head, rows=rows, numeric_columns=slice(7))
     yield f"{format_run_times(result)}; sum of the steps {format_milliseconds(times['watched'])}"
     if result["disturbed"]:
         yield (

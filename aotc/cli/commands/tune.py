@@ -44,7 +44,9 @@ def render_tuning_result(report: JsonObject) -> RenderedParts:
         for row in report["rows"]
     ]
     if rows:
-        yield make_borderless_table("contraction", "fastest tiling", "time", "gain", rows=rows, figures=slice(2, None))
+        yield make_borderless_table(
+            "contraction", "fastest tiling", "time", "gain", rows=rows, numeric_columns=slice(2, None)
+        )
     known = {key: report[key] for key in ("measured", "known", "failed")}
     known["left"] = report["contractions"] - sum(known.values())
     listed_keys = [key for key in ("measured", "known", "left", "failed") if known[key] or key == "measured"]

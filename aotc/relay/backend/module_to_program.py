@@ -160,7 +160,7 @@ class _Lowering:
             self.kernels[number] = lower_function_to_kernel(function, self.target)
         return self.kernels[number]
 
-    def lower_functions_in_parallel(self, nodes: Iterable[Expr]) -> None:
+    def lower_called_functions_into_memo_cache(self, nodes: Iterable[Expr]) -> None:
         """Lower the functions that nodes call to kernels in several processes, so that
         `lower_node_to_kernel_call` finds them in the cache.
         """
@@ -211,7 +211,7 @@ def lower_main_to_program(module: IRModule, target: Target, name: str = "model")
         inputs.append(_create_storage(param.name, ty, "input", meaning=meaning))
         state.values[param] = View(inputs[-1])
     nodes = list(post_order(main.body, lambda n: not isinstance(n, Function)))
-    state.lower_functions_in_parallel(nodes)
+    state.lower_called_functions_into_memo_cache(nodes)
     for k, node in enumerate(nodes):
         if isinstance(node, Call) and isinstance(node.op, Function):
             report_progress(k, len(nodes), f"kernel {kernel_name_from_anchor_operator(node.op)}")

@@ -67,7 +67,7 @@ class _GroupSearch:
             if node in self.claimed or (ops is not None and not (isinstance(node, Call) and node.op in ops)):
                 continue
             groups = (
-                self._group_nodes_of_pattern_match(node, node_map)
+                self._create_group_of_pattern_match(node, node_map)
                 for node_map in matcher.all_matches(self.pattern, node)
             )
             group = next((g for g in groups if self._is_extractable_group(g)), None)
@@ -77,7 +77,7 @@ class _GroupSearch:
                 self.claimed.add(node)
         return groups_by_root
 
-    def _group_nodes_of_pattern_match(self, root: Expr, node_map: NodeMap) -> Group:
+    def _create_group_of_pattern_match(self, root: Expr, node_map: NodeMap) -> Group:
         matched_nodes = {m for p in self.subpatterns for m in _group_members_matched_by(p, node_map)}
         for node in list(matched_nodes):
             matched_nodes.update(_nodes_nested_in_if_let_function_match(node))

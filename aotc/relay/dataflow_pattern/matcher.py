@@ -69,7 +69,7 @@ class Matcher:
             if self._bound[pattern][0] is expr:
                 yield
             return
-        for _ in self._match_by_pattern_class(pattern, expr):
+        for _ in self._enumerate_matches_by_pattern_class(pattern, expr):
             mark = len(self._trail)
             self._trail.append(pattern)
             self._bound.setdefault(pattern, []).append(expr)
@@ -80,14 +80,16 @@ class Matcher:
         """Return True if `expr` matches `pattern`, and keep the bindings of the first way to match."""
         return any(True for _ in self._enumerate_matches_and_bind(pattern, expr))
 
-    def _match_all_pairwise(self, patterns: Sequence[DFPattern], nodes: Sequence[Expr]) -> Iterator[None]:
+    def _enumerate_pairwise_matches_and_bind(
+        self, patterns: Sequence[DFPattern], nodes: Sequence[Expr]
+    ) -> Iterator[None]:
         if not patterns and not nodes:
             yield
         elif len(patterns) == len(nodes):
             for _ in self._enumerate_matches_and_bind(patterns[0], nodes[0]):
-                yield from self._match_all_pairwise(patterns[1:], nodes[1:])
+                yield from self._enumerate_pairwise_matches_and_bind(patterns[1:], nodes[1:])
 
-    def _match_by_pattern_class(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
+    def _enumerate_matches_by_pattern_class(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
         match pattern:
             case patterns.AltPattern():
                 yield from self._enumerate_matches_and_bind(pattern.left, expr)
@@ -96,14 +98,14 @@ class Matcher:
                 if _satisfies_leaf_or_property_pattern(pattern, expr):
                     yield from self._enumerate_matches_and_bind(pattern.pattern, expr)
             case patterns.DominatorPattern():
-                yield from self._match_dominator_pattern(pattern, expr)
+                yield from self._enumerate_dominator_pattern_matches(pattern, expr)
             case _ if type(pattern) in patterns.NODE_CLASS_BY_PATTERN_CLASS:
-                yield from self._match_node_and_children(pattern, expr)
+                yield from self._enumerate_node_and_child_matches(pattern, expr)
             case _:
                 if _satisfies_leaf_or_property_pattern(pattern, expr):
                     yield
 
-    def _match_node_and_children(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
+    def _enumerate_node_and_child_matches(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
         """Match the sub-patterns of a pattern for a node (call, tuple, function, ...) with the
         node's children.
         """
@@ -120,20 +122,20 @@ class Matcher:
                 nodes = nodes[-1:]
             case patterns.TuplePattern(fields=None):
                 nodes = ()
-        yield from self._match_all_pairwise(subpatterns, nodes)
+        yield from self._enumerate_pairwise_matches_and_bind(subpatterns, nodes)
         if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in _COMMUTATIVE and len(subpatterns) > 1:
-            yield from self._match_all_pairwise((subpatterns[0], *subpatterns[:0:-1]), nodes)
+            yield from self._enumerate_pairwise_matches_and_bind((subpatterns[0], *subpatterns[:0:-1]), nodes)
 
     # --- regions
 
-    def _match_dominator_pattern(self, pattern: patterns.DominatorPattern, expr: Expr) -> Iterator[None]:
+    def _enumerate_dominator_pattern_matches(self, pattern: patterns.DominatorPattern, expr: Expr) -> Iterator[None]:
         for _ in self._enumerate_matches_and_bind(pattern.child, expr):
             mark = len(self._trail)
-            if self._bind_dominator_region(pattern, expr):
+            if self._try_to_bind_dominator_region(pattern, expr):
                 yield
             self._undo_bindings_after(mark)
 
-    def _bind_dominator_region(self, pattern: patterns.DominatorPattern, child: Expr) -> bool:
+    def _try_to_bind_dominator_region(self, pattern: patterns.DominatorPattern, child: Expr) -> bool:
         """Match the region of a DominatorPattern above `child`: bind the parent and all nodes
         between them.
 
@@ -153,7 +155,7 @@ class Matcher:
             visited_nodes.add(node)
             if self._bind_first_match(pattern.parent, node) or isinstance(node, (Var, Constant)):
                 continue
-            if node in dead or not self._matches_path_pattern(pattern.path, node):
+            if node in dead or not self._bind_first_path_pattern_match(pattern.path, node):
                 if fresh and pattern.parent not in self._bound:
                     dead |= self._transitive_users_within(node, inside - {child})
                 return False
@@ -170,7 +172,7 @@ class Matcher:
         reached = depth_first_post_order([node], lambda n: region.intersection(self._uses.get(n, ())))
         return {*reached} - {node}
 
-    def _matches_path_pattern(self, path: DFPattern, node: Expr) -> bool:
+    def _bind_first_path_pattern_match(self, path: DFPattern, node: Expr) -> bool:
         before, self._on_path = self._on_path, True
         is_match = self._bind_first_match(path, node)
         self._on_path = before

@@ -84,7 +84,9 @@ def split_padding_before_after(totals: Sequence[int], larger_half_after: bool = 
     return (*small, *large) if larger_half_after else (*large, *small)
 
 
-def same_padding(spatial_extents: Sequence[int], window: Window, larger_half_after: bool = True) -> tuple[int, ...]:
+def same_padding_widths(
+    spatial_extents: Sequence[int], window: Window, larger_half_after: bool = True
+) -> tuple[int, ...]:
     """Return the widths of SAME padding, with which a convolution or pool has ceil(extent / stride)
     elements per axis; all widths before the axes come first, then all widths after.
     """
@@ -113,7 +115,7 @@ def build_convolution(
     window: Window,
     bias: OptionalExpr = None,
     groups: int = 1,
-    terms: Sequence[Expr] = (),
+    zero_points_and_scales: Sequence[Expr] = (),
     **attributes: Any,
 ) -> Expr:
     """Build a convolution; the weight is (output channels, input channels / groups, *kernel), or in
@@ -125,8 +127,10 @@ def build_convolution(
     """
     place = attributes.get("kernel_layout", "O").index("O")
     sizes = {"channels": g.shape(weight)[place], "kernel_size": window.kernel}
-    name = f"{'qnn' if terms else 'nn'}.conv{window.rank}d"
-    y = g.call_op(name, x, weight, *terms, **window.window_attributes(), groups=groups, **sizes, **attributes)
+    name = f"{'qnn' if zero_points_and_scales else 'nn'}.conv{window.rank}d"
+    y = g.call_op(
+        name, x, weight, *zero_points_and_scales, **window.window_attributes(), groups=groups, **sizes, **attributes
+    )
     return add_optional_bias(y, bias, attributes.get("data_layout", "NC").index("C"))
 
 
@@ -137,18 +141,20 @@ def build_transposed_convolution(
     bias: OptionalExpr,
     groups: int,
     output_padding: tuple[int, ...],
-    terms: Sequence[Expr] = (),
+    zero_points_and_scales: Sequence[Expr] = (),
     **attributes: Any,
 ) -> Expr:
     """Build a transposed convolution; the weight is (input channels, output channels / groups,
-    *kernel), or in the layout that `kernel_layout` names. `terms` and `attributes` have the meaning
+    *kernel), or in the layout that `kernel_layout` names. `zero_points_and_scales` and `attributes` have the meaning
     that they have in `build_convolution`.
     """
     place = attributes.get("kernel_layout", "IO").index("O")
     sizes = {"channels": g.shape(weight)[place] * groups, "kernel_size": window.kernel}
     sizes |= {"output_padding": output_padding}
-    name = f"{'qnn' if terms else 'nn'}.conv{window.rank}d_transpose"
-    y = g.call_op(name, x, weight, *terms, **window.window_attributes(), groups=groups, **sizes, **attributes)
+    name = f"{'qnn' if zero_points_and_scales else 'nn'}.conv{window.rank}d_transpose"
+    y = g.call_op(
+        name, x, weight, *zero_points_and_scales, **window.window_attributes(), groups=groups, **sizes, **attributes
+    )
     return add_optional_bias(y, bias, attributes.get("data_layout", "NC").index("C"))
 
 
@@ -179,7 +185,7 @@ def build_resize(
     x: Expr,
     sizes: Sequence[int],
     method: str,
-    mode: str,
+    coordinate_transformation: str,
     coordinate_rounding: str = "",
     cubic_coefficient: float = -0.75,
     **attributes: Any,
@@ -199,7 +205,7 @@ def build_resize(
         x,
         size=tuple(sizes),
         method=method,
-        coordinate_transformation_mode=mode,
+        coordinate_transformation_mode=coordinate_transformation,
         rounding_method=coordinate_rounding if method == "nearest_neighbor" else "",
         cubic_alpha=cubic_coefficient,
         **{"layout": DATA_LAYOUT_BY_SPATIAL_RANK[len(sizes)], **attributes},

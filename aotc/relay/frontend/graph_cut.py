@@ -67,8 +67,8 @@ def select_nodes_between_tensors(
         waiting += [read for read in nodes[producers[name]].reads if read]
     if useless := [name for name in stop_tensors if name not in reached or name in outputs]:
         text = (
-            f"the outputs {_quoted_name_list(outputs)} do not depend on the "
-            f"tensors {_quoted_name_list(useless)} through any node"
+            f"the outputs {_abbreviated_quoted_name_list(outputs)} do not depend on the "
+            f"tensors {_abbreviated_quoted_name_list(useless)} through any node"
         )
         hint = "leave these out of " + option_text("cut_before") + ", or name outputs after them in "
         raise AotcError(CUT_ERROR_CODE, text, hint=hint + option_text("cut_after"))
@@ -80,9 +80,11 @@ def select_nodes_between_tensors(
 
 def _require_known_tensors(names: Sequence[str], known: Sequence[str]) -> None:
     if unknown := [name for name in dict.fromkeys(names) if name not in set(known)]:
-        hint = did_you_mean_hint(unknown[0], known) or f"tensors: {_quoted_name_list(known)}"
+        hint = did_you_mean_hint(unknown[0], known) or f"tensors: {_abbreviated_quoted_name_list(known)}"
         raise AotcError(
-            CUT_ERROR_CODE, f"no node of the model computes a tensor called {_quoted_name_list(unknown)}", hint=hint
+            CUT_ERROR_CODE,
+            f"no node of the model computes a tensor called {_abbreviated_quoted_name_list(unknown)}",
+            hint=hint,
         )
 
 
@@ -90,6 +92,6 @@ def _require_known_tensors(names: Sequence[str], known: Sequence[str]) -> None:
 _MAX_LISTED_NAMES = 8
 
 
-def _quoted_name_list(names: Sequence[str]) -> str:
+def _abbreviated_quoted_name_list(names: Sequence[str]) -> str:
     suffix = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
     return ", ".join(map(repr, names[:_MAX_LISTED_NAMES])) + suffix

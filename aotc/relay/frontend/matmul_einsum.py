@@ -58,13 +58,13 @@ def _matmul_with_broadcast_batches(a: Expr, b: Expr, batch_matmul: Callable[[Exp
     if not is_static(lead):
         g.shape(a, "an operand of MatMul")
         g.shape(b, "an operand of MatMul")
-    left, right = _flatten_batch_axes(a, lead), _flatten_batch_axes(b, lead)
+    left, right = _broadcast_and_flatten_batch_axes(a, lead), _broadcast_and_flatten_batch_axes(b, lead)
     rows, columns = g.dims(a)[-2], g.dims(b)[-1]
     product = batch_matmul(left, right)
     return g.reshape(product, [d for d in (*lead, rows, columns) if isinstance(d, int)])
 
 
-def _flatten_batch_axes(x: Expr, batch_shape: Sequence[Dim]) -> Expr:
+def _broadcast_and_flatten_batch_axes(x: Expr, batch_shape: Sequence[Dim]) -> Expr:
     """Reshape a stack of matrices to rank 3 for nn.batch_matmul: all leading axes become one axis
     of extent 1 if they all have extent 1, otherwise they are broadcast to the shape `batch_shape`
     and flattened.

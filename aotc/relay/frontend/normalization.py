@@ -24,7 +24,7 @@ def mean_centered_and_variance(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr
     return mean, centered, g.call_reduction("mean", g.mul(centered, centered), axes, True)
 
 
-def normalize_to_unit_variance(x: Expr, axes: Sequence[int], epsilon: float) -> Expr:
+def normalize_to_zero_mean_unit_variance(x: Expr, axes: Sequence[int], epsilon: float) -> Expr:
     """Shift and scale `x` to mean 0 and variance 1 over the given axes; `epsilon` is added to the
     variance.
     """
@@ -47,11 +47,13 @@ def rms_norm(x: Expr, scale: Expr | None, normalized_axis_count: int, epsilon: f
         gamma = g.full(1, (g.dim(x, -1),), g.dtype(x)) if scale is None else scale
         return g.call_op("nn.rms_norm", x, gamma, axis=-1, epsilon=epsilon)
 
-    def divide_by_root_mean_square(y: Expr, *factors: Expr) -> Expr:
+    def multiply_by_inverse_rms_and_factors(y: Expr, *factors: Expr) -> Expr:
         square = g.call_reduction("mean", g.mul(y, y), range(g.rank(x) - normalized_axis_count, g.rank(x)), True)
         return fold(g.mul, (y, g.call_op("rsqrt", g.add(square, epsilon)), *factors))
 
-    return g.call_with_narrow_floats_in_float32(divide_by_root_mean_square, x, *(() if scale is None else (scale,)))
+    return g.call_with_narrow_floats_in_float32(
+        multiply_by_inverse_rms_and_factors, x, *(() if scale is None else (scale,))
+    )
 
 
 def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:

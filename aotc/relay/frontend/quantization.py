@@ -98,10 +98,12 @@ def subtract_zero_point(x: Expr, zero: Expr, axis: int) -> Expr:
     per element of `axis`.
     """
     wide = g.cast(x, _INT)
-    return wide if is_omitted_or_zero(zero) else g.sub(wide, broadcast_param_along_axis(zero, axis, g.rank(x)))
+    return (
+        wide if is_omitted_or_zero(zero) else g.sub(wide, reshape_param_to_broadcast_along_axis(zero, axis, g.rank(x)))
+    )
 
 
-def broadcast_param_along_axis(param: Expr, axis: int, rank: int) -> Expr:
+def reshape_param_to_broadcast_along_axis(param: Expr, axis: int, rank: int) -> Expr:
     """Reshape a scale or zero point so that it broadcasts against a tensor of rank `rank`: a single
     value to rank 0, a vector along `axis`.
     """
@@ -152,7 +154,7 @@ def clip_and_cast(y: Expr, dtype: DType) -> Expr:
     return g.cast(g.clip(y, float(dtype.min), float(dtype.max)), dtype)
 
 
-def cast_saturating_float8(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
+def cast_with_float8_saturation(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
     """Cast `x` to `dtype`. For 8-bit floating-point types values out of range become the greatest
     finite value if `saturate` is True; for float4_e2m1fn always.
 
@@ -195,7 +197,7 @@ def quantize(
     y = y if dtype.is_float else g.call_op("round", y)
     if zero is not None and not is_omitted_or_zero(zero):
         y = g.add(y, g.cast(_make_quant_param_broadcastable_to(zero, x, **places), work))
-    return cast_saturating_float8(y, dtype, saturate) if dtype.is_float else clip_and_cast(y, dtype)
+    return cast_with_float8_saturation(y, dtype, saturate) if dtype.is_float else clip_and_cast(y, dtype)
 
 
 def dequantize(x: Expr, scale: Expr, zero: OptionalExpr, dtype: DType, **places: int) -> Expr:
@@ -301,13 +303,13 @@ def quantized_matmul(a: QuantizedTensor, b: QuantizedTensor, dtype: str = "int32
     scales = (v if is_single_element_quant_param(v) else unit_scale for v in (a.scale, b.scale))
     numbers = a.zero, b.zero, *scales
 
-    def dense_product(x: Expr, y: Expr) -> Expr:
+    def quantized_dense_product(x: Expr, y: Expr) -> Expr:
         return g.call_op("qnn.dense", x, g.transpose(y, (1, 0)), *numbers, units=None, out_dtype=dtype)
 
-    def batched_product(x: Expr, y: Expr) -> Expr:
+    def quantized_batch_product(x: Expr, y: Expr) -> Expr:
         return g.call_op("qnn.batch_matmul", x, g.transpose(y, (0, 2, 1)), *numbers, out_dtype=dtype)
 
-    return matmul(a.data, b.data, ProductBuilders(dense_product, batched_product))
+    return matmul(a.data, b.data, ProductBuilders(quantized_dense_product, quantized_batch_product))
 
 
 def product_scale(x: QuantizedTensor, w: QuantizedTensor) -> Expr:
@@ -332,7 +334,7 @@ def dequantize_sums(sums: Expr, scale: Expr) -> Expr:
     addition.
     """
     rank = g.rank(sums)
-    return g.call_op("qnn.product", g.cast(sums, _FLOAT), broadcast_param_along_axis(scale, rank - 1, rank))
+    return g.call_op("qnn.product", g.cast(sums, _FLOAT), reshape_param_to_broadcast_along_axis(scale, rank - 1, rank))
 
 
 def requantize_by_factor(sums: Expr, factor: Expr, zero: Expr, dtype: DType) -> Expr:

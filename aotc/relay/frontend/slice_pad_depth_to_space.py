@@ -19,7 +19,7 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 
 
-def normalize_constant_indices(indices: Expr, axis_extent: int | Sequence[int]) -> Expr:
+def check_and_normalize_constant_indices(indices: Expr, axis_extent: int | Sequence[int]) -> Expr:
     """Check constant indices of a gather into an axis of extent `axis_extent`, and replace negative
     ones by their equivalents counted from the start. If `axis_extent` is a sequence, the last axis
     of `indices` holds index tuples, one index per extent.
@@ -40,7 +40,7 @@ def gather_slices(x: Expr, indices: Expr, axis: int) -> Expr:
     against the extent, others are clipped at run time.
     """
     size = g.dims(x)[axis] if 0 <= axis < g.rank(x) else None
-    places = normalize_constant_indices(indices, size) if isinstance(size, int) else indices
+    places = check_and_normalize_constant_indices(indices, size) if isinstance(size, int) else indices
     return g.call_op("take", x, places, axis=axis, mode="clip")
 
 
@@ -49,7 +49,7 @@ def normalize_negative_indices(indices: Expr, extent: int) -> Expr:
     the end, count from the start.
     """
     if isinstance(indices, Constant):
-        return normalize_constant_indices(indices, extent)
+        return check_and_normalize_constant_indices(indices, extent)
     return g.where(g.less(indices, 0), g.add(indices, extent), indices)
 
 
@@ -58,7 +58,7 @@ def select_element(x: Expr, axis: int, index: int) -> Expr:
     return g.squeeze(g.strided_slice(x, [index], [index + 1], [axis]), [axis])
 
 
-def _divide_by_block_size(value: int, block_size: int, power: int = 1) -> int:
+def _divide_exactly_by_block_size_power(value: int, block_size: int, power: int = 1) -> int:
     """Divide `value` by `block_size**power`, where `block_size` is a block size. Raises AotcError
     (code "graph-shape") if there is a remainder.
     """
@@ -83,30 +83,33 @@ def _spatial_block_permutation(start: int, spatial_rank: int, blocks_first: bool
     return [*range(start), depth, *pairs]
 
 
-def depth_to_space(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool = False) -> Expr:
-    """Rearrange channels into blocks of the last `spatial` axes, as ONNX DepthToSpace does: (...,
+def depth_to_space(x: Expr, block_size: int, /, spatial_rank: int = 2, blocks_first: bool = False) -> Expr:
+    """Rearrange channels into blocks of the last `spatial_rank` axes, as ONNX DepthToSpace does: (...,
     depth * size**spatial, *extents) becomes (..., depth, *(size * extents)).
 
     blocks_first   the channel axis is split as (*blocks, depth) (mode DCR of ONNX), not as (depth,
                    *blocks) (mode CRD)
     """
-    *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
+    *lead, channels = (shape := g.shape(x))[: len(shape) - spatial_rank]
     extents = shape[len(lead) + 1 :]
-    depth, blocks = _divide_by_block_size(channels, size, spatial), (size,) * spatial
+    depth, blocks = (
+        _divide_exactly_by_block_size_power(channels, block_size, spatial_rank),
+        (block_size,) * spatial_rank,
+    )
     parts = (*blocks, depth) if blocks_first else (depth, *blocks)
     y = g.transpose(
-        g.reshape(x, (*lead, *parts, *extents)), _spatial_block_permutation(len(lead), spatial, blocks_first)
+        g.reshape(x, (*lead, *parts, *extents)), _spatial_block_permutation(len(lead), spatial_rank, blocks_first)
     )
-    return g.reshape(y, (*lead, depth, *(d * size for d in extents)))
+    return g.reshape(y, (*lead, depth, *(d * block_size for d in extents)))
 
 
-def space_to_depth(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool = False) -> Expr:
+def space_to_depth(x: Expr, block_size: int, /, spatial_rank: int = 2, blocks_first: bool = False) -> Expr:
     """Rearrange blocks of the spatial axes into channels: the inverse of `depth_to_space`."""
-    *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
-    small = [_divide_by_block_size(d, size) for d in shape[len(lead) + 1 :]]
-    y = g.reshape(x, (*lead, channels, *(v for d in small for v in (d, size))))
-    y = g.transpose(y, np.argsort(_spatial_block_permutation(len(lead), spatial, blocks_first)).tolist())
-    return g.reshape(y, (*lead, channels * size**spatial, *small))
+    *lead, channels = (shape := g.shape(x))[: len(shape) - spatial_rank]
+    small = [_divide_exactly_by_block_size_power(d, block_size) for d in shape[len(lead) + 1 :]]
+    y = g.reshape(x, (*lead, channels, *(v for d in small for v in (d, block_size))))
+    y = g.transpose(y, np.argsort(_spatial_block_permutation(len(lead), spatial_rank, blocks_first)).tolist())
+    return g.reshape(y, (*lead, channels * block_size**spatial_rank, *small))
 
 
 def pad_or_crop(x: Expr, widths: Sequence[tuple[int, int]], value: g.Operand = 0, mode: str = "constant") -> Expr:

@@ -32,7 +32,7 @@ def _has_cycle(root: Expr) -> bool:
     return False
 
 
-def _diagnose_variable_bindings(
+def _diagnose_bindings_and_unknown_functions(
     name: str, function: Function, module: IRModule, binders: dict[Var, Expr]
 ) -> Iterator[Diagnostic]:
     bound: set[Var] = set()
@@ -74,7 +74,9 @@ def diagnose_malformed_module(module: IRModule) -> list[Diagnostic]:
         return [Diagnostic("cycle", f"@{name} has an expression that is part of itself") for name in cyclic]
     binders: dict[Var, Expr] = {}
     problems = [
-        d for name, f in module.functions.items() for d in _diagnose_variable_bindings(name, f, module, binders)
+        d
+        for name, f in module.functions.items()
+        for d in _diagnose_bindings_and_unknown_functions(name, f, module, binders)
     ]
     return problems or list(_diagnose_stale_types(module))
 

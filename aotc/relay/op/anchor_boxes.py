@@ -39,8 +39,8 @@ from aotc.relay.op import (
 from aotc.relay.op.non_max_suppression import (
     BOX_INDEX_DTYPE,
     RANKED_BOX_COLUMNS,
-    move_valid_array_rows_to_front,
-    move_valid_rows_to_front,
+    count_and_move_valid_array_rows_to_front,
+    count_and_move_valid_rows_to_front,
     require_box_rows_type,
     to_constant_of_dtype,
 )
@@ -191,7 +191,7 @@ def _multibox_transform_loc_reference(attrs: Any, classes: Array, offsets: Array
     box = np.clip(box, 0, 1) if attrs.clip else box
     fields = [(kind - first)[..., None], score[..., None]]
     rows = np.concatenate([*fields, box], -1).astype(dtype)
-    count, valid_rows = move_valid_array_rows_to_front((kind > 0) | attrs.keep_background, rows)
+    count, valid_rows = count_and_move_valid_array_rows_to_front((kind > 0) | attrs.keep_background, rows)
     return valid_rows, count
 
 
@@ -233,7 +233,7 @@ def _expand_multibox_transform_loc(attrs: Any, classes: Expr, offsets: Expr, anc
     fields = [shape.reshape(x, (batch, extent, 1)) for x in pair]
     valid = binary_elementwise.greater(kind, to_constant_of_dtype(first - 1))
     every = concat_split.concatenate([*fields, box], -1)
-    count, rows = move_valid_rows_to_front(valid, every)
+    count, rows = count_and_move_valid_rows_to_front(valid, every)
     return Tuple((rows, count))
 
 
@@ -318,14 +318,14 @@ def _anchor_corners_by_pixel(attrs: Any, height: int, width: int) -> Array:
     return np.asarray(np.array(rows).reshape(-1, 4) + shifts)
 
 
-def _decode_proposal_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: Expr) -> Expr:
+def _decode_proposal_scores_and_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: Expr) -> Expr:
     """Return rows of score and corners (N, H * W * A, 5) of the anchors moved by the predicted
     offsets.
     """
     (batch, channels, *space), dtype = static_shape_of(scores), tensor_type_of(scores).dtype.numpy
     each = channels // 2
 
-    def constant_of_dtype(value: Any) -> Expr:
+    def constant_of_scores_dtype(value: Any) -> Expr:
         return to_constant_of_dtype(value, dtype)
 
     def take_columns(x: Expr, *column_indices: int) -> Expr:
@@ -340,15 +340,15 @@ def _decode_proposal_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: 
         binary_elementwise.multiply,
         binary_elementwise.divide,
     )
-    unit, two, nothing = map(constant_of_dtype, (1, 2, 0))
+    unit, two, nothing = map(constant_of_scores_dtype, (1, 2, 0))
     anchors = _anchor_corners_by_pixel(attrs, *space)
-    low, high = constant_of_dtype(anchors[..., :2]), constant_of_dtype(anchors[..., 2:])
+    low, high = constant_of_scores_dtype(anchors[..., :2]), constant_of_scores_dtype(anchors[..., 2:])
     delta = split_channel_axis_and_transpose(offsets, (each, 4), (0, 3, 4, 1, 2))
     first, second = take_columns(delta, 0, 1), take_columns(delta, 2, 3)
     begin, end = add(low, first), add(high, second)
     if not attrs.iou_loss:
-        size = constant_of_dtype(anchors[..., 2:] - anchors[..., :2] + 1)
-        middle = constant_of_dtype((anchors[..., 2:] + anchors[..., :2]) / 2)
+        size = constant_of_scores_dtype(anchors[..., 2:] - anchors[..., :2] + 1)
+        middle = constant_of_scores_dtype((anchors[..., 2:] + anchors[..., :2]) / 2)
         center = add(times(first, size), middle)
         half = divide(subtract(times(elementwise_unary.exp(second), size), unit), two)
         begin, end = subtract(center, half), add(center, half)
@@ -356,24 +356,27 @@ def _decode_proposal_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: 
     extents, scale = take_columns(image, 1, 0), take_columns(image, 2)
     last = subtract(extents, unit)
     begin, end = (binary_elementwise.maximum(binary_elementwise.minimum(x, last), nothing) for x in (begin, end))
-    least = times(scale, constant_of_dtype(attrs.rpn_min_size))
+    least = times(scale, constant_of_scores_dtype(attrs.rpn_min_size))
     narrow = binary_elementwise.less(add(subtract(end, begin), unit), least)
     small = reduce.any(narrow, axis=-1, keepdims=True)
     grown = binary_elementwise.where(small, divide(least, two), nothing)
     y, x = np.indices(space)
-    pixels = constant_of_dtype(np.stack([x, y], -1)[:, :, None] + 1)
-    beyond = binary_elementwise.less(divide(extents, constant_of_dtype(attrs.feature_stride)), pixels)
+    pixels = constant_of_scores_dtype(np.stack([x, y], -1)[:, :, None] + 1)
+    beyond = binary_elementwise.less(divide(extents, constant_of_scores_dtype(attrs.feature_stride)), pixels)
     outside = reduce.any(beyond, axis=-1, keepdims=True)
     object_scores = take_columns(split_channel_axis_and_transpose(scores, (2, each), (0, 3, 4, 2, 1)), 1)
     score = binary_elementwise.where(
-        binary_elementwise.logical_or(small, outside), constant_of_dtype(-1), object_scores
+        binary_elementwise.logical_or(small, outside), constant_of_scores_dtype(-1), object_scores
     )
     rows = concat_split.concatenate([score, subtract(begin, grown), add(end, grown)], -1)
     return shape.reshape(rows, (batch, each * product_of_dims(space), 5), allowzero=True)
 
 
 def _expand_proposal(attrs: Any, scores: Expr, offsets: Expr, image_info: Expr) -> Expr:
-    rows, dtype = _decode_proposal_boxes(attrs, scores, offsets, image_info), tensor_type_of(scores).dtype.numpy
+    rows, dtype = (
+        _decode_proposal_scores_and_boxes(attrs, scores, offsets, image_info),
+        tensor_type_of(scores).dtype.numpy,
+    )
     batch, extent, _ = static_shape_of(rows)
     most, output_count = attrs.rpn_pre_nms_top_n, attrs.rpn_post_nms_top_n
     candidate_count = min(most, extent) if most > 0 else extent

@@ -73,7 +73,7 @@ def _require_equal_rank_and_dtype(types: Sequence[TensorType], op_name: str) -> 
     return first
 
 
-def _common_dim(dims: Sequence[Dim], op_name: str) -> Dim:
+def _require_common_dim(dims: Sequence[Dim], op_name: str) -> Dim:
     """Return the dimension that all `dims` must equal, a static one if there is any; raise
     AotcError if they differ.
     """
@@ -96,19 +96,19 @@ def _infer_concatenate_type(a: ConcatenateAttrs, types: Types) -> Type:
     first = _require_equal_rank_and_dtype(fields, "concatenate")
     axis = normalize_axis(a.axis, first.rank)
     columns = list(zip(*(t.shape for t in fields), strict=True))
-    shape = [sum_of_dims(c) if k == axis else _common_dim(c, "concatenate") for k, c in enumerate(columns)]
+    shape = [sum_of_dims(c) if k == axis else _require_common_dim(c, "concatenate") for k, c in enumerate(columns)]
     return TensorType(shape, first.dtype)
 
 
-def _select_part_by_bisection(
-    starts: Sequence[int], parts: Sequence[Callable[[Scalar], Scalar]], index: Scalar
+def _read_concatenated_element_by_bisection(
+    starts: Sequence[int], element_readers: Sequence[Callable[[Scalar], Scalar]], index: Scalar
 ) -> Scalar:
     """Return the part that `index` falls into (part k begins at starts[k]), selected by bisection."""
-    if len(parts) == 1:
-        return parts[0](index - starts[0])
-    half = len(parts) // 2
-    low = _select_part_by_bisection(starts[:half], parts[:half], index)
-    high = _select_part_by_bisection(starts[half:], parts[half:], index)
+    if len(element_readers) == 1:
+        return element_readers[0](index - starts[0])
+    half = len(element_readers) // 2
+    low = _read_concatenated_element_by_bisection(starts[:half], element_readers[:half], index)
+    high = _read_concatenated_element_by_bisection(starts[half:], element_readers[half:], index)
     return select(index < starts[half], low, high)
 
 
@@ -143,7 +143,7 @@ def _compute_concatenate(a: ConcatenateAttrs, data: Sequence[Tensor]) -> Tensor:
         return _concatenate_by_copy_loops(tensors, axis, shape)
 
     def select_concatenated_element(*i: Scalar) -> Scalar:
-        return _select_part_by_bisection(
+        return _read_concatenated_element_by_bisection(
             starts[:-1], [_element_reader_along_axis(t, axis, i) for t in tensors], i[axis]
         )
 
@@ -180,7 +180,7 @@ def _infer_stack_type(a: StackAttrs, types: Types) -> Type:
     fields = require_tensor_fields(types[0], "data")
     first = _require_equal_rank_and_dtype(fields, "stack")
     axis = normalize_axis(a.axis, first.rank + 1)
-    shape = [_common_dim(c, "stack") for c in zip(*(t.shape for t in fields), strict=True)]
+    shape = [_require_common_dim(c, "stack") for c in zip(*(t.shape for t in fields), strict=True)]
     return TensorType((*shape[:axis], len(fields), *shape[axis:]), first.dtype)
 
 

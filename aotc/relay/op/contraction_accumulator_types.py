@@ -109,7 +109,7 @@ def average_accumulator_dtype(dtype: DType) -> DType:
     return dtype if dtype.bits == 64 else DType("int64" if dtype.bits > 8 else "int32")
 
 
-def divide_rounding_to_zero(total: Array, count: Any) -> Array:
+def divide_integers_rounding_to_zero(total: Array, count: Any) -> Array:
     """Return total / count of integers, rounded toward zero, for counts of at least 1."""
     count = np.asarray(count).astype(total.dtype)
     floor = total // count

@@ -161,7 +161,7 @@ class _ConvLayout:
 
 
 def _parse_conv_layout(spatial_rank: int, a: ConvAttrs) -> _ConvLayout:
-    kernel, block, group, letter = window_attributes.parse_blocked_and_grouped_layout(a.kernel_layout, "o")
+    kernel, block, group, letter = window_attributes.parse_layout_with_up_to_two_blocks(a.kernel_layout, "o")
     data, out = window_attributes.data_and_result_axis_positions(spatial_rank, a.data_layout, a.out_layout)
     along = KERNEL_LAYOUT_BY_RANK[spatial_rank].index(letter) if letter else 0
     return _ConvLayout(
@@ -194,7 +194,7 @@ def _check_packed_kernel_blocks(
     )
     if not isinstance(output_channels, int):
         return
-    blocks = a.groups * _kernel_blocks_per_group(layout, a, output_channels)
+    blocks = a.groups * _kernel_blocks_per_conv_group(layout, a, output_channels)
     block_count = kernel_shape[layout.kernel[0]]
     require(
         "conv.block",
@@ -205,7 +205,7 @@ def _check_packed_kernel_blocks(
     require("conv.block", whole, lambda: f"groups of {output_channels} channels are not whole blocks of {layout.block}")
 
 
-def _kernel_blocks_per_group(layout: _ConvLayout, a: ConvAttrs, output_channels: int) -> int:
+def _kernel_blocks_per_conv_group(layout: _ConvLayout, a: ConvAttrs, output_channels: int) -> int:
     """Return the number of blocks for the channels of one convolution group; `output_channels` is
     the total of all groups.
     """
@@ -398,7 +398,7 @@ def _compute_conv(spatial_rank: int, a: ConvAttrs, data: Tensor, weight: Tensor)
         first, lane = channel // form.block, channel % form.block
         if a.groups > 1 and per_group % form.block:
             of_group = channel % per_group
-            first = channel // per_group * _kernel_blocks_per_group(form, a, outer) + of_group // form.block
+            first = channel // per_group * _kernel_blocks_per_conv_group(form, a, outer) + of_group // form.block
             lane = of_group % form.block
         index, group = [first, *inside], list[Scalar]()
         if form.group:
@@ -544,12 +544,12 @@ def conv_operators_of_ranks_1_to_3(
         yield add_blocked_layout_support(op, supports_kernel_layout)
 
 
-def _is_unblocked_or_packed_layout(kernel_layout: str) -> bool:
+def _is_unblocked_or_output_blocked_layout(kernel_layout: str) -> bool:
     """Return True if a kernel layout is unblocked or blocked as weights are packed (innermost
     output channels).
     """
     try:
-        window_attributes.parse_blocked_and_grouped_layout(kernel_layout, "o")
+        window_attributes.parse_layout_with_up_to_two_blocks(kernel_layout, "o")
     except AotcError:
         return False
     return True
@@ -566,7 +566,7 @@ conv1d, conv2d, conv3d = conv_operators_of_ranks_1_to_3(
     _CONV_ATTRS_CLASSES,
     _infer_conv_kernel_shape,
     CONV_TEST_CASES_BY_RANK | {2: (*CONV_TEST_CASES_BY_RANK[2], *_BLOCKED_TEST_CASES)},
-    supports_kernel_layout=_is_unblocked_or_packed_layout,
+    supports_kernel_layout=_is_unblocked_or_output_blocked_layout,
     infer=_infer_conv_type,
     reference=_conv_reference,
     compute=_compute_conv,

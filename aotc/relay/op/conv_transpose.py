@@ -100,7 +100,7 @@ def _axis_positions_of_tensors(
     )
 
 
-def _transposed_output_extent(
+def _conv_transpose_output_extent(
     extent: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int], output_padding: int
 ) -> Dim:
     fixed = dilation * (kernel - 1) + 1 - sum(pad) + output_padding - stride
@@ -124,7 +124,8 @@ def _infer_conv_transpose_type(spatial_rank: int, a: ConvTransposeAttrs, types: 
     require("conv.steps", min(*strides, *dilation) > 0, text)
     require("conv.steps", min(output_padding) >= 0, f"output_padding must not be negative, got {output_padding}")
     extents = [
-        _transposed_output_extent(*w) for w in zip(space, sizes, strides, dilation, pads, output_padding, strict=True)
+        _conv_transpose_output_extent(*w)
+        for w in zip(space, sizes, strides, dilation, pads, output_padding, strict=True)
     ]
     fits = all(not isinstance(e, int) or e > 0 for e in extents)
     require("conv.empty", fits, lambda: f"the result would be empty: {extents}")

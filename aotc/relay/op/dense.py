@@ -40,7 +40,7 @@ from aotc.relay.op.operator_definition import (
     map_extent,
     may_be_equal_dims,
     op_with_vector_along_axis,
-    parse_blocked_and_grouped_layout,
+    parse_layout_with_up_to_two_blocks,
     random_samples_from_rows,
     require_tensor_of_rank,
     require_tensor_type,
@@ -223,18 +223,18 @@ def _units_of_packed_weight(a: DensePackAttrs, weight_shape: Sequence[Any], bloc
     return map_extent(weight_shape[0], lambda blocks: blocks * block) if a.units is None else a.units
 
 
-def _parse_packed_weight_layout(a: DensePackAttrs) -> tuple[int, int]:
+def _packed_weight_block_and_k_group_size(a: DensePackAttrs) -> tuple[int, int]:
     """Return the units per block and the elements of K per group (0 for none) of a packed weight
     layout.
     """
-    layout, block, group, _ = parse_blocked_and_grouped_layout(a.weight_layout, "n")
+    layout, block, group, _ = parse_layout_with_up_to_two_blocks(a.weight_layout, "n")
     fits = layout == "NC" and block > 0
     require("layout", fits, f"weight_layout must be like NC16n or NC16n4c, got {a.weight_layout!r}")
     return block, group
 
 
 def _infer_dense_pack_type(a: DensePackAttrs, types: Types) -> Type:
-    block, group = _parse_packed_weight_layout(a)
+    block, group = _packed_weight_block_and_k_group_size(a)
     data = _require_min_rank(types[0], 1, "data")
     weight = require_tensor_of_rank("dense.weight-rank", types[1], 3 + bool(group), "packed weight")
     _check_summed_dims_equal(map_extent(data.shape[-1], lambda k: -(-k // (group or 1))), weight.shape[1])
@@ -251,7 +251,7 @@ def _infer_dense_pack_type(a: DensePackAttrs, types: Types) -> Type:
 
 
 def _compute_dense_pack(a: DensePackAttrs, data: Tensor, weight: Tensor) -> Tensor:
-    block, group = _parse_packed_weight_layout(a)
+    block, group = _packed_weight_block_and_k_group_size(a)
 
     def packed_weight_index_of_product(*v: Scalar) -> Sequence[Scalar | int]:
         *_, unit, k = v

@@ -245,11 +245,11 @@ def _sample_of_shapes_and_values(attributes: Attrs, *args: Any) -> Sample:
     are arrays.
     """
 
-    def value_to_array(v: Any) -> Array:
+    def shape_or_value_to_sample_array(v: Any) -> Array:
         kind = np.int64 if isinstance(v, (list, int)) else np.float32
         return random_array(v) if isinstance(v, tuple) else np.asarray(v, kind)
 
-    return Sample(args=tuple(map(value_to_array, args)), attrs=attributes)
+    return Sample(args=tuple(map(shape_or_value_to_sample_array, args)), attrs=attributes)
 
 
 # --- the operators

@@ -94,7 +94,7 @@ def _parse_equation_with_sizes(
 ) -> tuple[list[list[str]], list[str], dict[str, int]]:
     """Return the axis names of each operand and of the result, and the extent of each axis."""
     inputs, output = _parse_equation_axes(equation, list(map(len, shapes)))
-    sizes = _axis_sizes_by_name(inputs, shapes)
+    sizes = _require_consistent_axis_sizes_by_name(inputs, shapes)
     missing = [a for a in output if a not in sizes]
     require("einsum", not missing, f"output axes {missing} occur in no operand of {equation!r}")
     once = len(set(output)) == len(output)
@@ -130,7 +130,9 @@ def _operand_axis_names(subscript: str, rank: int, equation: str) -> list[str]:
     return [*head, *(str(k) for k in reversed(range(missing))), *tail]
 
 
-def _axis_sizes_by_name(input_axes: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+def _require_consistent_axis_sizes_by_name(
+    input_axes: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]
+) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for axes, extents in zip(input_axes, shapes, strict=True):
         for axis, size in zip(axes, extents, strict=True):

@@ -183,7 +183,7 @@ def _take_attrs_after_permutation(a: TakeAttrs, types: Types, new_axis_of: Calla
     )
 
 
-def random_indices(shape: Sequence[int], extent: int, dtype: str = "int64", seed: int = 7) -> Array:
+def random_indices_some_out_of_range(shape: Sequence[int], extent: int, dtype: str = "int64", seed: int = 7) -> Array:
     """Return random indices, some of which are negative or too large for `extent`."""
     rng = np.random.default_rng(seed)
     low = -extent - 1 if DType(dtype).is_signed else 0
@@ -198,7 +198,9 @@ def _out_of_range_index_samples(attrs_class: type[Attrs], field: str, rows: Any)
 
     def yield_out_of_range_samples() -> Samples:
         for (shape, places, value), dtype in product(rows, ("int64", "int32")):
-            yield exact_sample(attrs_class(**{field: value}), random_array(shape), random_indices(places, 5, dtype))
+            yield exact_sample(
+                attrs_class(**{field: value}), random_array(shape), random_indices_some_out_of_range(places, 5, dtype)
+            )
 
     return yield_out_of_range_samples
 
@@ -211,9 +213,9 @@ def _take_test_samples() -> Samples:
     modes = (("clip", "int64"), ("wrap", "int32"), ("clip", "uint8"))
     for (shape, places, axis, batch), (mode, dtype) in product(cases, modes):
         attributes = TakeAttrs(batch_dims=batch, axis=axis, mode=mode)
-        yield exact_sample(attributes, random_array(shape), random_indices(places, 5, dtype))
+        yield exact_sample(attributes, random_array(shape), random_indices_some_out_of_range(places, 5, dtype))
     for dtype in ANY_DTYPE_KIND.examples:
-        yield exact_sample(TakeAttrs(axis=0), random_array((4, 2), dtype), random_indices((3,), 4))
+        yield exact_sample(TakeAttrs(axis=0), random_array((4, 2), dtype), random_indices_some_out_of_range((3,), 4))
 
 
 take = OpDef(
@@ -312,7 +314,7 @@ class GatherNDAttrs(Attrs):
     index_rank: int | None = None
 
 
-def index_tuple_length(op_name: str, data: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
+def checked_index_tuple_length(op_name: str, data: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
     """Return the number of data axes after the batch axes that an index tuple covers; raise
     AotcError if invalid.
     """
@@ -328,7 +330,7 @@ def index_tuple_length(op_name: str, data: TensorType, indices: TensorType, batc
 def _infer_gather_nd_type(a: GatherNDAttrs, types: Types) -> Type:
     data, indices = require_tensor_type(types[0], "data"), require_integer_tensor(types[1])
     batch, grid = a.batch_dims, indices.shape[1:]
-    depth = index_tuple_length("gather_nd", data, indices, batch)
+    depth = checked_index_tuple_length("gather_nd", data, indices, batch)
     _check_batch_dims_equal("gather_nd", batch, data, indices, grid)
     shape = (*grid, *data.shape[batch + depth :])
     readable = 0 not in data.shape[batch : batch + depth] or 0 in shape
@@ -339,7 +341,7 @@ def _infer_gather_nd_type(a: GatherNDAttrs, types: Types) -> Type:
 def _gather_nd_axis_map(a: GatherNDAttrs, types: Types) -> AxisMap:
     data, indices = require_tensor_type(types[0]), require_tensor_type(types[1])
     batch, grid = a.batch_dims, indices.rank - 1
-    depth = index_tuple_length("gather_nd", data, indices, batch)
+    depth = checked_index_tuple_length("gather_nd", data, indices, batch)
     from_data = (*range(batch), *(None,) * (grid - batch), *range(batch + depth, data.rank))
     return AxisMap((from_data, (*range(1, grid + 1), *(None,) * (data.rank - batch - depth))))
 
@@ -411,7 +413,9 @@ def _one_hot_test_samples() -> Samples:
     cases = (((3,), -1, "float32"), ((2, 3), 0, "int32"), ((2, 3), 1, ""), ((), 0, "float32"), ((0, 2), -1, "bool"))
     for shape, axis, dtype in cases:
         values = (np.array(1, np.float32), np.array(0, np.float32))
-        yield exact_sample(OneHotAttrs(depth=4, axis=axis, dtype=dtype), random_indices(shape, 4), *values)
+        yield exact_sample(
+            OneHotAttrs(depth=4, axis=axis, dtype=dtype), random_indices_some_out_of_range(shape, 4), *values
+        )
 
 
 _ONE_HOT_VALUE_CONVERTER = number_to_constant_converter(lambda given: given["dtype"] or "float32")

@@ -50,7 +50,7 @@ from aotc.relay.op.operator_definition import (
     require_known_name,
     require_tensor_type,
 )
-from aotc.relay.op.resize_sampling import cubic_convolution_kernel_near_and_far
+from aotc.relay.op.resize_sampling import cubic_kernel_pieces_at_distance
 from aotc.tir import Tensor, te
 
 GRID_SAMPLE_METHODS: Final = ("nearest", "bilinear", "bicubic")
@@ -145,10 +145,10 @@ def _taps_and_weights_along_axis(a: GridSampleAttrs, coordinate: Any, extent: in
     low = _floor(coordinate)
     f = coordinate - low
     distances = (
-        cubic_convolution_kernel_near_and_far(f + 1.0, CUBIC_KERNEL_PARAMETER)[1],
-        cubic_convolution_kernel_near_and_far(f, CUBIC_KERNEL_PARAMETER)[0],
-        cubic_convolution_kernel_near_and_far(1.0 - f, CUBIC_KERNEL_PARAMETER)[0],
-        cubic_convolution_kernel_near_and_far(2.0 - f, CUBIC_KERNEL_PARAMETER)[1],
+        cubic_kernel_pieces_at_distance(f + 1.0, CUBIC_KERNEL_PARAMETER)[1],
+        cubic_kernel_pieces_at_distance(f, CUBIC_KERNEL_PARAMETER)[0],
+        cubic_kernel_pieces_at_distance(1.0 - f, CUBIC_KERNEL_PARAMETER)[0],
+        cubic_kernel_pieces_at_distance(2.0 - f, CUBIC_KERNEL_PARAMETER)[1],
     )
     return [(_apply_padding_mode(a, low + float(k - 1), extent), w) for k, w in enumerate(distances)]
 

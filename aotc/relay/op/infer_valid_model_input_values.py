@@ -21,9 +21,9 @@ from aotc.ir import Op, TensorType
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem
 from aotc.relay.op.operand_shapes_and_constants import (
     axis_extent_or_zero,
-    constant_elements_or_none,
+    constant_elements_in_any_order_or_none,
     constant_min_and_max,
-    is_bool_or_unknown,
+    has_bool_or_unknown_type,
     is_tensor_of_requested_number_kind,
     static_tensor_type_or_none,
 )
@@ -128,7 +128,7 @@ def _same_domain_for_both_operands(_: Call, result_domain: ValueDomain) -> Opera
 
 def _where_operand_domains(call: Call, result_domain: ValueDomain) -> OperandDomains:
     """Rule of `where`: the condition is 0 or 1; both alternatives must be in the result's domain."""
-    condition = UNCONSTRAINED_DOMAIN if is_bool_or_unknown(call.args[0]) else ZERO_ONE_DOMAIN
+    condition = UNCONSTRAINED_DOMAIN if has_bool_or_unknown_type(call.args[0]) else ZERO_ONE_DOMAIN
     return [condition, result_domain, result_domain]
 
 
@@ -213,7 +213,7 @@ def _adv_index_operand_domains(call: Call, result_domain: ValueDomain) -> Operan
     fields = call.args[0].fields if isinstance(call.args[0], Tuple) else ()
     rows = [
         _index_domain_of_extent(axis_extent_or_zero(fields[0], k))
-        if not is_bool_or_unknown(f)
+        if not has_bool_or_unknown_type(f)
         else UNCONSTRAINED_DOMAIN
         for k, f in enumerate(fields[1:])
     ]
@@ -265,7 +265,7 @@ def _bit_shift_operand_domains(call: Call, _: ValueDomain) -> OperandDomains:
 
 
 def _unravel_index_operand_domains(call: Call, _: ValueDomain) -> OperandDomains:
-    shape = constant_elements_or_none(call.args[1])
+    shape = constant_elements_in_any_order_or_none(call.args[1])
     return [_index_domain_of_extent(int(np.prod(shape))) if shape is not None else UNCONSTRAINED_DOMAIN]
 
 

@@ -110,7 +110,7 @@ class Layout:
                 outer[letter] = outer[letter] * size + i
         return outer
 
-    def permutation_grouping_blocks(self, primal_order: Sequence[str]) -> list[int]:
+    def permutation_to_primal_then_blocks(self, primal_order: Sequence[str]) -> list[int]:
         """Return a permutation of the axes: ordered by `primal_order`, a primal axis first and then
         its blocks in order.
         """
@@ -181,12 +181,12 @@ def _layout_transform_reference(a: LayoutTransformAttrs, data: Array) -> Array:
     source, target = _source_and_target_layouts(a)
     letters = [letter for letter, size in source.axes if not size]
     extents: Any = source.primal_extents(data.shape)
-    primal = data.transpose(source.permutation_grouping_blocks(letters)).reshape(
+    primal = data.transpose(source.permutation_to_primal_then_blocks(letters)).reshape(
         [extents[letter] for letter in letters]
     )
     pads = [(0, -extents[letter] % target.elements_per_block(letter)) for letter in letters]
     primal = np.pad(primal, pads) if any(p for _, p in pads) else primal
-    order, shape = target.permutation_grouping_blocks(letters), target.shape_of_extents(extents)
+    order, shape = target.permutation_to_primal_then_blocks(letters), target.shape_of_extents(extents)
     return np.transpose(primal.reshape([shape[k] for k in order]), np.argsort(order))
 
 
@@ -243,7 +243,7 @@ class _LayoutConversion:
     def inverse_conversion(self) -> _LayoutConversion:
         return _LayoutConversion(self.target, self.source)
 
-    def convert_unless_equal(self, convert: Callable[[LayoutTransformAttrs, Any], Any], value: Any) -> Any:
+    def convert_unless_layouts_equal(self, convert: Callable[[LayoutTransformAttrs, Any], Any], value: Any) -> Any:
         """Return `value` converted by `convert`, or `value` itself if the layouts are equal."""
         return value if self.source == self.target or value is None else convert(self.layout_transform_attrs, value)
 
@@ -262,7 +262,7 @@ class _UnblockedForm:
         self, convert: Callable[[LayoutTransformAttrs, Any], Any], args: Sequence[Any]
     ) -> list[Any]:
         """Return arguments, or their types, converted to the unblocked layouts by `convert`."""
-        return [change.convert_unless_equal(convert, x) for change, x in zip(self.args, args, strict=False)]
+        return [change.convert_unless_layouts_equal(convert, x) for change, x in zip(self.args, args, strict=False)]
 
 
 def remove_blocks_from_layout(layout: str) -> str:
@@ -311,7 +311,7 @@ class _BlockedLayoutSupport:
         plain_form = self.unblocked_form_or_none(attrs)
         if plain_form is None:
             return self.op.infer(attrs, types)
-        return plain_form.result.convert_unless_equal(
+        return plain_form.result.convert_unless_layouts_equal(
             _layout_transform_type,
             self.op.infer(plain_form.attrs, plain_form.convert_arguments_to_unblocked(_layout_transform_type, types)),
         )
@@ -325,7 +325,7 @@ class _BlockedLayoutSupport:
             plain_form.attrs, plain_form.convert_arguments_to_unblocked(_layout_transform_type, known)
         )
         return [
-            change.inverse_conversion.convert_unless_equal(_layout_transform_type, ty)
+            change.inverse_conversion.convert_unless_layouts_equal(_layout_transform_type, ty)
             for change, ty in zip(plain_form.args, refined, strict=False)
         ]
 
@@ -334,7 +334,7 @@ class _BlockedLayoutSupport:
         if plain_form is None:
             return run(attrs, *args)
         move = getattr(layout_transform, function_name)
-        return plain_form.result.convert_unless_equal(
+        return plain_form.result.convert_unless_layouts_equal(
             move, run(plain_form.attrs, *plain_form.convert_arguments_to_unblocked(move, args))
         )
 
@@ -353,7 +353,7 @@ class _BlockedLayoutSupport:
             plain_form.convert_arguments_to_unblocked(_layout_transform_call, args),
             plain_form.attrs,
         )
-        return plain_form.result.convert_unless_equal(_layout_transform_call, plain_call)
+        return plain_form.result.convert_unless_layouts_equal(_layout_transform_call, plain_call)
 
     def expand(self, attrs: Any, *args: Expr) -> Any:
         return self.call_in_unblocked_layouts_or_none(attrs, *args) or self.op.expand(attrs, *args)

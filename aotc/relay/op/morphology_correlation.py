@@ -234,7 +234,7 @@ def _deformable_conv_axis_positions(attrs: Any) -> tuple[tuple[int, ...], tuple[
     return canonical_axis_positions(attrs.data_layout, "NCHW"), canonical_axis_positions(attrs.kernel_layout, "OIHW")
 
 
-def _infer_offset_shape(attrs: Any, data_shape: Sequence[Dim], kernel_size: Any) -> tuple[Dim, ...]:
+def _infer_deformable_offset_shape_nchw(attrs: Any, data_shape: Sequence[Dim], kernel_size: Any) -> tuple[Dim, ...]:
     """Return the shape of the offsets with axes in the order (N, C, H, W)."""
     batch, _, *space = layout_to_canonical_order(data_shape, _deformable_conv_axis_positions(attrs)[0])
     count = attrs.deformable_groups * kernel_size[0] * kernel_size[1] * 2
@@ -257,7 +257,7 @@ def _infer_deformable_conv2d_type(attrs: Any, types: Types) -> Type:
     fits = divided and inner * attrs.groups == channel_count
     require("deformable.groups", fits, lambda: f"{weight} in {attrs.groups} groups does not fit {data}")
     require("resize.empty", 0 not in data.shape, lambda: f"nothing to sample in {data}")
-    offset_shape = _infer_offset_shape(attrs, data.shape, taps)
+    offset_shape = _infer_deformable_offset_shape_nchw(attrs, data.shape, taps)
     same = all(map(may_be_equal_dims, layout_to_canonical_order(offset.shape, where), offset_shape))
     require(
         "deformable.offset",
@@ -268,7 +268,7 @@ def _infer_deformable_conv2d_type(attrs: Any, types: Types) -> Type:
     return TensorType(canonical_to_layout_order(shape, where), attrs.out_dtype or data.dtype)
 
 
-def _infer_missing_offset_and_weight(attrs: Any, types: Sequence[Any]) -> Sequence[Type | None]:
+def _infer_missing_offset_and_weight_types(attrs: Any, types: Sequence[Any]) -> Sequence[Type | None]:
     """Infer the types of the offset and the weight from the data's type and the attributes."""
     data, offset, weight = types
     size, out = attrs.kernel_size, attrs.channels
@@ -279,11 +279,11 @@ def _infer_missing_offset_and_weight(attrs: Any, types: Sequence[Any]) -> Sequen
     if isinstance(channels, int) and weight is None:
         shape = (out, channels // max(attrs.groups, 1), *size)
         weight = TensorType(canonical_to_layout_order(shape, kernel), data.dtype)
-    offset_shape = canonical_to_layout_order(_infer_offset_shape(attrs, data.shape, size), where)
+    offset_shape = canonical_to_layout_order(_infer_deformable_offset_shape_nchw(attrs, data.shape, size), where)
     return [data, TensorType(offset_shape, data.dtype) if offset is None else offset, weight]
 
 
-def _deformable_im2col_shape_and_element(
+def _deformable_im2col_shape_and_element_fn(
     attrs: Any, kernel_size: Any, data: Any, offset: Any
 ) -> tuple[tuple[int, ...], Any]:
     """Return shape and element function of the im2col image: all values sampled by the taps of each
@@ -319,7 +319,7 @@ def _deformable_im2col_shape_and_element(
     return canonical_to_layout_order((*shape[:2], *space), where), im2col_element
 
 
-def _im2col_conv_kernel_and_attrs(attrs: Any, data: Any, weight: Any) -> tuple[tuple[int, int], Any]:
+def _im2col_conv_kernel_size_and_attrs(attrs: Any, data: Any, weight: Any) -> tuple[tuple[int, int], Any]:
     """Return the kernel's (height, width) and the attributes of the non-overlapping convolution of
     the im2col image.
     """
@@ -335,15 +335,15 @@ def _im2col_conv_kernel_and_attrs(attrs: Any, data: Any, weight: Any) -> tuple[t
 
 
 def _deformable_conv2d_reference(attrs: Any, data: Array, offset: Array, weight: Array) -> Array:
-    sizes, plain = _im2col_conv_kernel_and_attrs(attrs, data, weight)
-    shape, element = _deformable_im2col_shape_and_element(attrs, sizes, widen_narrow_float_array(data), offset)
+    sizes, plain = _im2col_conv_kernel_size_and_attrs(attrs, data, weight)
+    shape, element = _deformable_im2col_shape_and_element_fn(attrs, sizes, widen_narrow_float_array(data), offset)
     columns = element(*np.indices(shape, sparse=True))
     return np.asarray(conv.conv2d.reference(plain, columns, widen_narrow_float_array(weight)))
 
 
 def _compute_deformable_conv2d(attrs: Any, data: Tensor, offset: Tensor, weight: Tensor) -> Any:
-    sizes, plain = _im2col_conv_kernel_and_attrs(attrs, data, weight)
-    shape, element = _deformable_im2col_shape_and_element(attrs, sizes, widen_narrow_float_tensor(data), offset)
+    sizes, plain = _im2col_conv_kernel_size_and_attrs(attrs, data, weight)
+    shape, element = _deformable_im2col_shape_and_element_fn(attrs, sizes, widen_narrow_float_tensor(data), offset)
     columns = te.compute(shape, element, "deformed", materialize=True)
     convolve: Any = conv.conv2d.compute
     return convolve(plain, columns, widen_narrow_float_tensor(weight))
@@ -356,7 +356,9 @@ def _deformable_conv2d_test_samples() -> Samples:
         a = DeformableConv2DAttrs(padding=(1, 1, 1, 1), **given)
         where = canonical_axis_positions(a.data_layout, "NCHW")
         data, weight = canonical_to_layout_order((1, 4, 5, 6), where), (2, 4 // a.groups, 3, 3)
-        offset = canonical_to_layout_order(require_static_shape(_infer_offset_shape(a, data, (3, 3))), where)
+        offset = canonical_to_layout_order(
+            require_static_shape(_infer_deformable_offset_shape_nchw(a, data, (3, 3))), where
+        )
         yield random_sample((data, offset, canonical_to_layout_order(weight, _deformable_conv_axis_positions(a)[1])), a)
 
 
@@ -365,7 +367,7 @@ deformable_conv2d = OpDef(
     attrs=DeformableConv2DAttrs,
     args=declare_arguments("data", "offset", "weight"),
     infer=_infer_deformable_conv2d_type,
-    refine=_infer_missing_offset_and_weight,
+    refine=_infer_missing_offset_and_weight_types,
     reference=_deformable_conv2d_reference,
     axes=lambda a, _: AxisMap((*(_batch_only_axis_map_row(a),) * 2, (None,) * 4)),
     compute=_compute_deformable_conv2d,

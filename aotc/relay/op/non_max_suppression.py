@@ -52,7 +52,7 @@ from aotc.tir.stmt import Assign
 BOX_INDEX_DTYPE: Final = "int32"
 
 
-def _constant_to_float(value: Any, _: Any) -> float:
+def _number_or_constant_to_float(value: Any, _: Any) -> float:
     """Convert a number or a scalar constant to a float."""
     return float(value.data if isinstance(value, Constant) else value)
 
@@ -71,7 +71,7 @@ def require_box_rows_type(ty: Type, error_code: str = "boxes.data") -> TensorTyp
     return data
 
 
-def move_valid_rows_to_front(valid: Expr, rows: Expr, fill: float = -1) -> tuple[Expr, Expr]:
+def count_and_move_valid_rows_to_front(valid: Expr, rows: Expr, fill: float = -1) -> tuple[Expr, Expr]:
     """Return the number of valid rows, (N,), and the rows (N, A, ...) with the valid ones moved to
     the front.
 
@@ -88,8 +88,8 @@ def move_valid_rows_to_front(valid: Expr, rows: Expr, fill: float = -1) -> tuple
     return count, binary_elementwise.where(mask, ordered_rows, to_constant_of_dtype(fill, ty.dtype.numpy))
 
 
-def move_valid_array_rows_to_front(valid: Array, rows: Array, fill: float = -1) -> tuple[Array, Array]:
-    """Compute the result of `move_valid_rows_to_front` on numpy arrays."""
+def count_and_move_valid_array_rows_to_front(valid: Array, rows: Array, fill: float = -1) -> tuple[Array, Array]:
+    """Compute the result of `count_and_move_valid_rows_to_front` on numpy arrays."""
     count = valid.sum(1).astype(BOX_INDEX_DTYPE)
     result = np.full_like(rows, fill)
     for image_rows, mask, out in zip(rows, valid, result, strict=True):
@@ -109,7 +109,9 @@ class GetValidCountsAttrs(Attrs):
     class at `id_index` (-1: no class).
     """
 
-    score_threshold: float = attribute_field(parameter_default=0.0, type="float | Expr", convert=_constant_to_float)
+    score_threshold: float = attribute_field(
+        parameter_default=0.0, type="float | Expr", convert=_number_or_constant_to_float
+    )
     id_index: int = 0
     score_index: int = 1
 
@@ -139,8 +141,8 @@ def _get_valid_counts_reference(attrs: Any, data: Array) -> tuple[Array, ...]:
         valid &= data[..., attrs.id_index] >= 0
     each = np.arange(data.shape[1], dtype=BOX_INDEX_DTYPE)
     places = np.broadcast_to(each, data.shape[:2])
-    count, rows = move_valid_array_rows_to_front(valid, data)
-    return count, rows, move_valid_array_rows_to_front(valid, places)[1]
+    count, rows = count_and_move_valid_array_rows_to_front(valid, data)
+    return count, rows, count_and_move_valid_array_rows_to_front(valid, places)[1]
 
 
 def _column_of_rows(data: Expr, column: int) -> Expr:
@@ -158,10 +160,10 @@ def _expand_get_valid_counts(attrs: Any, data: Expr) -> Expr:
         ids, none = _column_of_rows(data, attrs.id_index), to_constant_of_dtype(0, dtype)
         is_class = binary_elementwise.greater_equal(ids, none)
         valid = binary_elementwise.logical_and(valid, is_class)
-    count, rows = move_valid_rows_to_front(valid, data)
+    count, rows = count_and_move_valid_rows_to_front(valid, data)
     each = np.arange(extent, dtype=BOX_INDEX_DTYPE)
     places = np.broadcast_to(each, (batch, extent))
-    return Tuple((count, rows, move_valid_rows_to_front(valid, to_constant_of_dtype(places))[1]))
+    return Tuple((count, rows, count_and_move_valid_rows_to_front(valid, to_constant_of_dtype(places))[1]))
 
 
 def _get_valid_counts_test_samples() -> Samples:
@@ -197,7 +199,7 @@ class NonMaxSuppressionAttrs(Attrs):
     (N, 1).
     """
 
-    iou_threshold: float = attribute_field(default=0.5, type="float | Expr", convert=_constant_to_float)
+    iou_threshold: float = attribute_field(default=0.5, type="float | Expr", convert=_number_or_constant_to_float)
     force_suppress: bool = False
     top_k: int = -1
     coord_start: int = 2
@@ -240,7 +242,7 @@ def _intersection_and_union_area(a: Any, b: Any, minimum_fn: Any, maximum_fn: An
     return shared, total[0] + total[1] - shared
 
 
-def _unsuppressed_row_indices(attrs: Any, data: Array, count: int, max_boxes: int) -> list[int]:
+def _row_indices_or_minus_one_if_suppressed(attrs: Any, data: Array, count: int, max_boxes: int) -> list[int]:
     """Return the row indices of the boxes of an image, best first, with -1 for suppressed boxes."""
     count = min(max(count, 0), len(data))
     if not attrs.iou_threshold > 0:
@@ -267,23 +269,23 @@ def _unsuppressed_row_indices(attrs: Any, data: Array, count: int, max_boxes: in
 
 def _non_max_suppression_reference(attrs: Any, data: Array, counts: Array, indices: Array, max_boxes: Array) -> Any:
     rows = zip(data, counts, strict=True)
-    each = [_unsuppressed_row_indices(attrs, x, int(n), int(max_boxes)) for x, n in rows]
+    each = [_row_indices_or_minus_one_if_suppressed(attrs, x, int(n), int(max_boxes)) for x, n in rows]
     row_indices = np.array(each, BOX_INDEX_DTYPE)
     row_indices = row_indices.reshape(data.shape[:2])
     if attrs.return_indices:
         names = indices.astype(BOX_INDEX_DTYPE)
         selection = np.take_along_axis(names, np.maximum(row_indices, 0), 1)
         selection = np.where(row_indices >= 0, selection, -1).astype(BOX_INDEX_DTYPE)
-        number, ahead = move_valid_array_rows_to_front(selection >= 0, selection)
+        number, ahead = count_and_move_valid_array_rows_to_front(selection >= 0, selection)
         return ahead, number[:, None]
     selection = np.take_along_axis(data, np.maximum(row_indices, 0)[..., None], 1)
     selection = np.where(row_indices[..., None] >= 0, selection, data.dtype.type(-1))
     if not attrs.invalid_to_bottom:
         return selection
-    return move_valid_array_rows_to_front(selection[..., 0] >= 0, selection)[1]
+    return count_and_move_valid_array_rows_to_front(selection[..., 0] >= 0, selection)[1]
 
 
-def _compute_unsuppressed_row_indices(
+def _compute_row_indices_or_minus_one(
     attrs: Any, data: te.Tensor, counts: te.Tensor, max_boxes: te.Tensor
 ) -> te.Tensor:
     """Return the row indices of the boxes of each image, best first, with -1 for suppressed boxes."""
@@ -343,7 +345,7 @@ def _compute_non_max_suppression(
 ) -> Any:
     batch, extent, width = data.shape
     if attrs.iou_threshold > 0:
-        selected_rows = _compute_unsuppressed_row_indices(attrs, data, counts, max_boxes)
+        selected_rows = _compute_row_indices_or_minus_one(attrs, data, counts, max_boxes)
     else:
         selected_rows = te.compute(
             (batch, extent),
@@ -441,10 +443,10 @@ class AllClassNonMaxSuppressionAttrs(Attrs):
     """
 
     max_output_boxes_per_class: int = attribute_field(
-        default=-1, type="int | Expr", convert=lambda v, _: int(_constant_to_float(v, _))
+        default=-1, type="int | Expr", convert=lambda v, _: int(_number_or_constant_to_float(v, _))
     )
-    iou_threshold: float = attribute_field(default=-1.0, type="float | Expr", convert=_constant_to_float)
-    score_threshold: float = attribute_field(default=-1.0, type="float | Expr", convert=_constant_to_float)
+    iou_threshold: float = attribute_field(default=-1.0, type="float | Expr", convert=_number_or_constant_to_float)
+    score_threshold: float = attribute_field(default=-1.0, type="float | Expr", convert=_number_or_constant_to_float)
     output_format: str = "onnx"
 
 
@@ -484,7 +486,9 @@ def _all_class_nms_reference(attrs: Any, boxes: Array, scores: Array) -> tuple[A
         rows = np.column_stack([rank, boxes[image][order]])
         plain = NonMaxSuppressionAttrs(iou_threshold=attrs.iou_threshold, **RANKED_BOX_COLUMNS)
         count = int((masked_scores > -np.inf).sum()) if attrs.iou_threshold > 0 else 0
-        box_indices = [int(order[k]) for k in _unsuppressed_row_indices(plain, rows, count, most) if k >= 0]
+        box_indices = [
+            int(order[k]) for k in _row_indices_or_minus_one_if_suppressed(plain, rows, count, most) if k >= 0
+        ]
         fields[0 if onnx else image] += [(image, kind, k) for k in box_indices]
     table = np.zeros((len(fields), scores.size // len(fields), 3), np.int64)
     values = np.zeros(table.shape[:2], scores.dtype)
@@ -524,14 +528,14 @@ def _expand_all_class_nms(attrs: Any, boxes: Expr, scores: Expr) -> Expr:
     places = np.moveaxis(np.indices((batch, classes, extent))[:2], 0, -1)
     named = to_constant_of_dtype(places.reshape(groups, -1, 2), "int64")
     box = shape.reshape(cast_clip_prelu.cast(picked, "int64"), (groups, -1, 1))
-    number, table = move_valid_rows_to_front(chosen, concat_split.concatenate([named, box], -1), 0)
+    number, table = count_and_move_valid_rows_to_front(chosen, concat_split.concatenate([named, box], -1), 0)
     number = cast_clip_prelu.cast(number, "int64")
     if attrs.output_format == "onnx":
         return Tuple((shape.reshape(table, (-1, 3)), number))
     operand = gather.take(flat, row_indices, batch_dims=1, axis=1)
     values = shape.reshape(operand, (groups, -1))
     columns = gather.take(table, to_constant_of_dtype([1, 2]), axis=2)
-    return Tuple((columns, move_valid_rows_to_front(chosen, values, 0)[1], number))
+    return Tuple((columns, count_and_move_valid_rows_to_front(chosen, values, 0)[1], number))
 
 
 def _all_class_nms_test_samples() -> Samples:

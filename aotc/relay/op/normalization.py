@@ -192,14 +192,16 @@ def _normalize_over_axes(data: Tensor, axes: Sequence[int], epsilon: float, subt
         return difference * difference
 
     squares = group.reduce_terms("sum", squared_difference, "squares")
-    scale = _inverse_square_root_per_group(group, lambda *v: squares[v] / count + epsilon)
+    scale = _inverse_sqrt_per_reduction_result(group, lambda *v: squares[v] / count + epsilon)
 
     return te.compute(data.shape, lambda *v: difference_from_mean(v) * scale[group.result_index_of(v)], "normalized")
 
 
-def _inverse_square_root_per_group(group: Reduction, group_value: Callable[..., Scalar]) -> Tensor:
+def _inverse_sqrt_per_reduction_result(reduction: Reduction, value_at_result_index: Callable[..., Scalar]) -> Tensor:
     """Return 1 / sqrt(group_value(group)) for each group of elements."""
-    return te.compute(group.result_shape, lambda *v: 1.0 / call("sqrt", group_value(*v)), "scale", materialize=True)
+    return te.compute(
+        reduction.result_shape, lambda *v: 1.0 / call("sqrt", value_at_result_index(*v)), "scale", materialize=True
+    )
 
 
 def _scale_and_shift(attrs: Any, x: Any, gamma: Any, beta: Any) -> Any:
@@ -210,7 +212,7 @@ def _scale_and_shift(attrs: Any, x: Any, gamma: Any, beta: Any) -> Any:
     return value + beta if attrs.center else value
 
 
-def _shape_with_grouped_channels(attrs: Any, shape: Sequence[int], axis: int) -> tuple[int, ...]:
+def _shape_split_into_channel_groups(attrs: Any, shape: Sequence[int], axis: int) -> tuple[int, ...]:
     """Return the shape of the data with the channel axis split into (group, channel) for group
     norm, else unchanged.
     """
@@ -229,7 +231,7 @@ def _statistics_axes(only_along_axis: bool, axis: int, rank: int) -> tuple[int, 
 def _compute_layer_or_group_norm(only_along_axis: bool, attrs: Any, *args: Tensor) -> Tensor:
     data, gamma, beta = (widen_narrow_float_tensor(x) for x in args)
     axis = type_rules.normalize_axis(attrs.axis, data.rank)
-    split = _shape_with_grouped_channels(attrs, data.shape, axis)
+    split = _shape_split_into_channel_groups(attrs, data.shape, axis)
     x = te.view(data, split) if split != data.shape else data
     x = _normalize_over_axes(x, _statistics_axes(only_along_axis, axis, x.rank), attrs.epsilon)
     x = te.view(x, data.shape) if split != data.shape else x
@@ -239,7 +241,7 @@ def _compute_layer_or_group_norm(only_along_axis: bool, attrs: Any, *args: Tenso
 
 def _layer_or_group_norm_reference(only_along_axis: bool, attrs: Any, data: Array, gamma: Array, beta: Array) -> Array:
     axis = attrs.axis % data.ndim
-    x = widen_narrow_float_array(data).reshape(_shape_with_grouped_channels(attrs, data.shape, axis))
+    x = widen_narrow_float_array(data).reshape(_shape_split_into_channel_groups(attrs, data.shape, axis))
     axes = _statistics_axes(only_along_axis, axis, x.ndim)
     mean = x.mean(axis=axes, keepdims=True)
     variance = np.square(x - mean).mean(axis=axes, keepdims=True)
@@ -334,7 +336,7 @@ def _compute_l2_normalize(a: L2NormalizeAttrs, x: Tensor) -> Tensor:
     data = widen_narrow_float_tensor(x)
     group = Reduction(data.shape, type_rules.normalize_axes(a.axis, data.rank))
     total = group.reduce_terms("sum", lambda index: data[index] * data[index], "squares")
-    scale = _inverse_square_root_per_group(group, lambda *v: maximum(total[v], a.eps))
+    scale = _inverse_sqrt_per_reduction_result(group, lambda *v: maximum(total[v], a.eps))
     result = te.compute(data.shape, lambda *v: data[v] * scale[group.result_index_of(v)], "l2_normalize")
     return cast_tensor(result, x.dtype)
 

@@ -37,7 +37,7 @@ def is_tensor_of_requested_number_kind(expr: Expr, *, integer: bool) -> bool:
     return ty is not None and (ty.dtype.is_integer if integer else ty.dtype.is_float)
 
 
-def is_bool_or_unknown(expr: Expr) -> bool:
+def has_bool_or_unknown_type(expr: Expr) -> bool:
     ty = static_tensor_type_or_none(expr)
     return ty is None or ty.dtype.is_bool
 
@@ -50,7 +50,7 @@ def axis_extent_or_zero(expr: Expr, axis: int | None) -> int:
     return ty.numel if axis is None else int(ty.static_shape[axis])
 
 
-def constant_elements_or_none(expr: Expr) -> Array | None:
+def constant_elements_in_any_order_or_none(expr: Expr) -> Array | None:
     """Return the elements of a constant, also through data movement and casts; None for others and
     for empty ones.
     """
@@ -67,7 +67,7 @@ def constant_min_and_max(expr: Expr) -> tuple[float, float] | None:
     """Return the smallest and the largest element of a numeric constant; None if it is not
     constant, or has NaN.
     """
-    data = constant_elements_or_none(expr)
+    data = constant_elements_in_any_order_or_none(expr)
     if data is None or DType.from_numpy(data).is_bool:
         return None
     wide = data.astype(np.float64)

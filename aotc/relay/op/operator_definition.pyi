@@ -68,7 +68,7 @@ from aotc.relay.op.window_attributes import canonical_axis_positions as canonica
 from aotc.relay.op.window_attributes import canonical_to_layout_order as canonical_to_layout_order
 from aotc.relay.op.window_attributes import layout_to_canonical_order as layout_to_canonical_order
 from aotc.relay.op.window_attributes import may_be_equal_dims as may_be_equal_dims
-from aotc.relay.op.window_attributes import parse_blocked_and_grouped_layout as parse_blocked_and_grouped_layout
+from aotc.relay.op.window_attributes import parse_layout_with_up_to_two_blocks as parse_layout_with_up_to_two_blocks
 from aotc.relay.op.window_attributes import repeat_for_each_axis as repeat_for_each_axis
 from aotc.relay.op.window_attributes import window_count as window_count
 from aotc.relay.op.window_attributes import window_counts_of_axes as window_counts_of_axes

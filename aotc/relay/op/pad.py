@@ -95,14 +95,14 @@ def _pad_attrs_after_permutation(attrs: Any, _: Types, new_axis_of: Callable[[in
 
 def _pad_reference(a: PadAttrs, data: Array, value: Array) -> Array:
     if a.pad_mode != "constant":
-        return _numpy_pad_by_indexing(data, a.pad_width, a.pad_mode)
+        return _numpy_pad_in_non_constant_mode(data, a.pad_width, a.pad_mode)
     added = [(max(before, 0), max(after, 0)) for before, after in a.pad_width]
     whole = np.pad(data, added, constant_values=value) if added else data
     ends = zip(whole.shape, a.pad_width, strict=True)
     return whole[tuple(slice(max(-before, 0), d - max(-after, 0)) for d, (before, after) in ends)]
 
 
-def _numpy_pad_by_indexing(data: Array, widths: Any, mode: Any) -> Array:
+def _numpy_pad_in_non_constant_mode(data: Array, widths: Any, mode: Any) -> Array:
     """Pad an array by indexing with padded indices, which works for every data type."""
     for axis, width in enumerate(widths):
         if tuple(width) != (0, 0):
@@ -140,13 +140,15 @@ def _padding_source_index(padded_index: Scalar, extent: int, width: tuple[int, i
     return select(at < 0, before, inside) if width[0] > 0 else inside
 
 
-def _padded_element(data: Tensor, i: Index, widths: Sequence[tuple[int, int]], mode: str) -> Scalar:
+def _padded_element_in_non_constant_mode(
+    data: Tensor, i: Index, widths: Sequence[tuple[int, int]], mode: str
+) -> Scalar:
     return data[tuple(_padding_source_index(k, d, w, mode) for k, d, w in zip(i, data.shape, widths, strict=True))]
 
 
 def _pad_result_element(a: PadAttrs, i: Index, data: Tensor, value: Tensor) -> Scalar:
     if a.pad_mode != "constant":
-        return _padded_element(data, i, a.pad_width, a.pad_mode)
+        return _padded_element_in_non_constant_mode(data, i, a.pad_width, a.pad_mode)
     at = tuple(k - w[0] for k, w in zip(i, a.pad_width, strict=True))
     bounds = zip(at, data.shape, a.pad_width, strict=True)
     inside = [c for k, d, w in bounds for c, on in ((k >= 0, w[0] > 0), (k < d, w[1] > 0)) if on]
@@ -209,12 +211,14 @@ mirror_pad = OpDef(
     attrs=MirrorPadAttrs,
     order="data pad_width mode",
     infer=_infer_mirror_pad_type,
-    reference=lambda a, data: _numpy_pad_by_indexing(data, a.pad_width, a.mode.lower()),
+    reference=lambda a, data: _numpy_pad_in_non_constant_mode(data, a.pad_width, a.mode.lower()),
     pattern=OpPattern.INJECTIVE,
     axes=_pad_axis_map,
     moved=_pad_attrs_after_permutation,
     compute=compute_from_element_function(
-        "pad", _infer_mirror_pad_type, lambda a, i, data: _padded_element(data, i, a.pad_width, a.mode.lower())
+        "pad",
+        _infer_mirror_pad_type,
+        lambda a, i, data: _padded_element_in_non_constant_mode(data, i, a.pad_width, a.mode.lower()),
     ),
     samples=_mirror_pad_test_samples,
 )

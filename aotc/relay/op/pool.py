@@ -26,7 +26,7 @@ from aotc.relay.op import window_attributes
 from aotc.relay.op.contraction_accumulator_types import (
     average_accumulator_dtype,
     cast_array,
-    divide_rounding_to_zero,
+    divide_integers_rounding_to_zero,
     widen_narrow_float_array,
 )
 from aotc.relay.op.layout import add_blocked_layout_support
@@ -243,16 +243,16 @@ def reduce_pool_windows(
         )
         return data[canonical_to_layout_order(where, source)].astype(dtype)
 
-    def is_tap_counted(*v: Scalar) -> Scalar:
+    def tap_in_bounds_condition(*v: Scalar) -> Scalar:
         return all_of(*(c for p, i, k in window_output_tap_triples(v) for c in p.tap_in_bounds_conditions(i, k)))
 
     shape = canonical_to_layout_order((batch, channels, *(p.count for p in windows)), result)
     nothing = const(0)
-    some = is_tap_counted if any(p.tap_in_bounds_conditions(nothing, nothing) for p in windows) else None
+    some = tap_in_bounds_condition if any(p.tap_in_bounds_conditions(nothing, nothing) for p in windows) else None
     return te.reduce(combiner, shape, [p.size for p in windows], element_of_tap, name or f"{combiner}_pool", guard=some)
 
 
-def average_of_total(total: Scalar, count: Scalar | int) -> Scalar:
+def average_treating_zero_count_as_one(total: Scalar, count: Scalar | int) -> Scalar:
     """Return total / count, truncated for integers; a count of 0 is treated as 1."""
     if not isinstance(count, int):
         count = maximum(count, 1).astype(total.dtype)
@@ -299,7 +299,7 @@ def _compute_avg_pool(spatial_rank: int, attrs: Any, data: Tensor) -> Tensor:
         count: Any = prod(s for s in tap_counts if isinstance(s, int))
         for s in tap_counts:
             count = count if isinstance(s, int) else s * count
-        return average_of_total(total[v], count).astype(data.dtype)
+        return average_treating_zero_count_as_one(total[v], count).astype(data.dtype)
 
     return te.compute(total.shape, average_of_window_at_output, "avg_pool")
 
@@ -321,7 +321,7 @@ def _pool_values_of_array(spatial_rank: int, is_average: bool, attrs: Any, x: Ar
         count = np.multiply.outer(
             count, np.maximum(w.counted_tap_count(np.arange(w.count), attrs.count_include_pad), 1)
         )
-    return divide_counting_zero_as_one(sum_windows_in_row_major_order(view[steps], spatial_rank), count)
+    return divide_with_zero_count_as_one(sum_windows_in_row_major_order(view[steps], spatial_rank), count)
 
 
 def _padded_data_element_count(spatial_rank: int, a: MaxPoolAttrs, types: Types) -> int:
@@ -343,12 +343,12 @@ def sum_windows_in_row_major_order(windows: Array, spatial_rank: int) -> Array:
     return total
 
 
-def divide_counting_zero_as_one(total: Array, count: Any) -> Array:
+def divide_with_zero_count_as_one(total: Array, count: Any) -> Array:
     """Return total / count, truncated for integers; a count of 0 is treated as 1."""
     count = np.maximum(count, 1)
     if DType.from_numpy(total).is_float:
         return np.asarray(total / np.asarray(count).astype(total.dtype))
-    return divide_rounding_to_zero(total, count)
+    return divide_integers_rounding_to_zero(total, count)
 
 
 # --- samples and the table
@@ -508,7 +508,9 @@ def _compute_adaptive_pool(
                 fixed *= part.size
             else:
                 varying = varying * (high - low)
-        return average_of_total(total[v], fixed if isinstance(varying, Const) else varying * fixed).astype(data.dtype)
+        return average_treating_zero_count_as_one(
+            total[v], fixed if isinstance(varying, Const) else varying * fixed
+        ).astype(data.dtype)
 
     return te.compute(total.shape, averaged_element, "avg_pool") if is_average else total
 
@@ -522,7 +524,7 @@ def _adaptive_pool_values_of_array(
         slices = [np.take(x, range(*span), axis) for span in spans]
         x = np.stack([s.sum(axis) if is_average else s.max(axis, initial=dtype.smallest_value) for s in slices], axis)
         count = np.multiply.outer(count, [hi - lo for lo, hi in spans])
-    return divide_counting_zero_as_one(x, count) if is_average else x
+    return divide_with_zero_count_as_one(x, count) if is_average else x
 
 
 # --- samples and the table

@@ -37,7 +37,7 @@ from aotc.relay.op.cast_clip_prelu import compute_narrow_floats_in_float32
 from aotc.relay.op.contraction_accumulator_types import (
     average_accumulator_dtype,
     cast_tensor,
-    divide_rounding_to_zero,
+    divide_integers_rounding_to_zero,
     widen_narrow_float_array,
     widen_narrow_float_tensor,
 )
@@ -184,14 +184,18 @@ def _infer_reduction_type(dtype_kind: DTypeKind, attrs: Any, types: Types) -> Ty
 # --- sum, prod, max, min, all, any, mean
 
 
-def _numpy_reduce(ufunc: Any, attrs: Any, data: Array, empty_result: str = "") -> Array:
+def _numpy_reduce(ufunc: Any, attrs: Any, data: Array, empty_result_dtype_attribute: str = "") -> Array:
     """Apply a ufunc's reduction to an array.
 
     empty_result    attribute of the dtype ("smallest_value", "largest_value") with the result of an
                     empty reduction, if the ufunc has none
     """
     work = widen_narrow_float_array(to_numpy_computable_dtype(data))
-    initial = {"initial": getattr(DType.from_numpy(work), empty_result)} if empty_result else {}
+    initial = (
+        {"initial": getattr(DType.from_numpy(work), empty_result_dtype_attribute)}
+        if empty_result_dtype_attribute
+        else {}
+    )
     value = ufunc.reduce(
         work, axis=_reduction_of_shape(attrs, data.shape).axes, keepdims=attrs.keepdims, dtype=work.dtype, **initial
     )
@@ -203,7 +207,7 @@ def _numpy_mean(attrs: Any, data: Array) -> Array:
     total = _numpy_reduce(np.add, attrs, work)
     count = _reduction_of_shape(attrs, data.shape).reduced_elements_per_result
     if not DType.from_numpy(work).is_float:
-        return divide_rounding_to_zero(total, builtins.max(count, 1)).astype(data.dtype)
+        return divide_integers_rounding_to_zero(total, builtins.max(count, 1)).astype(data.dtype)
     return np.asarray(total / work.dtype.type(count)).astype(data.dtype)
 
 
@@ -266,7 +270,7 @@ def _reduction_op(
     **facets: Any,
 ) -> OpDef:
     shared: dict[str, Any] = {
-        "reference": partial(_numpy_reduce, ufunc, empty_result=empty_result),
+        "reference": partial(_numpy_reduce, ufunc, empty_result_dtype_attribute=empty_result),
         "compute": partial(_compute_reduction, combiner),
     }
     return OpDef(

@@ -137,7 +137,7 @@ reshape_like = _op_with_derived_shape(
 # --- broadcast_to_like, collapse_sum_like, collapse_sum_to
 
 
-def _check_broadcasts_to(source: Shape, target: Shape) -> Shape:
+def _require_broadcasts_to_target(source: Shape, target: Shape) -> Shape:
     """Return the larger shape; raise AotcError (code "broadcast") unless the smaller shape
     broadcasts to it.
     """
@@ -151,7 +151,7 @@ broadcast_to_like = _op_with_derived_shape(
     "broadcast_to_like",
     NoAttrs,
     "data broadcast_type",
-    lambda _, data, like: _check_broadcasts_to(data, like),
+    lambda _, data, like: _require_broadcasts_to_target(data, like),
     np.broadcast_to,
     lambda x, to: shape.broadcast_to(x, to),
     ((((2, 1), (3, 2, 4)), {}), (((), (2,)), {}, "int8"), (((1,), (0,)), {})),
@@ -169,7 +169,7 @@ class CollapseSumAttrs(Attrs):
 
 
 def _infer_collapse_sum_shape(_: Any, data: Shape, like: Shape) -> Shape:
-    _check_broadcasts_to(like, data)
+    _require_broadcasts_to_target(like, data)
     return like
 
 

@@ -39,10 +39,10 @@ from aotc.relay.op.operator_definition import (
 from aotc.relay.op.resize_sampling import (
     AxisMapping,
     ResizeAttrs,
+    axes_to_resample_smallest_scale_first,
     axis_mappings_of_resize,
-    first_tap_and_tap_count,
+    first_tap_offset_and_tap_count,
     is_antialiased_downsampling,
-    resampled_axes_by_scale,
     rounding_method_or_default,
 )
 from aotc.relay.op.type_rules import (
@@ -73,15 +73,15 @@ MAX_ENUMERATED_OUTPUTS: Final = 1 << 20
 TRUNCATION_TOLERANCE: Final = 2.0**-10
 
 
-def _float_scale_attribute_field() -> Any:
+def _upsampling_scale_attribute_field() -> Any:
     return attribute_field(parameter_default=1, convert=lambda value, _: float(value))
 
 
 class UpSamplingAttrs(Attrs):
     """Data upsampled by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
 
-    scale_h: float = _float_scale_attribute_field()
-    scale_w: float = _float_scale_attribute_field()
+    scale_h: float = _upsampling_scale_attribute_field()
+    scale_w: float = _upsampling_scale_attribute_field()
     layout: str = "NCHW"
     method: str = "nearest_neighbor"
     align_corners: bool = False
@@ -90,9 +90,9 @@ class UpSamplingAttrs(Attrs):
 class UpSampling3DAttrs(Attrs):
     """Data upsampled by three factors; `method` is "nearest_neighbor" or "trilinear"."""
 
-    scale_d: float = _float_scale_attribute_field()
-    scale_h: float = _float_scale_attribute_field()
-    scale_w: float = _float_scale_attribute_field()
+    scale_d: float = _upsampling_scale_attribute_field()
+    scale_h: float = _upsampling_scale_attribute_field()
+    scale_w: float = _upsampling_scale_attribute_field()
     layout: str = "NCDHW"
     method: str = "nearest_neighbor"
     coordinate_transformation_mode: str = "half_pixel"
@@ -144,7 +144,7 @@ def _resize_reference(spatial_rank: int, a: ResizeAttrs, data: Array) -> Array:
             x = np.take(x, index, k)
     else:
         x = cast_array(x, _interpolation_dtype(dtype))
-        for k in resampled_axes_by_scale(axes):
+        for k in axes_to_resample_smallest_scale_first(axes):
             x = _interpolate_array_along_axis(x, k + 2, a, axes[k])
     if a.coordinate_transformation_mode == "tf_crop_and_resize":
         x = _fill_extrapolation_outside_crop(a, x, axes)
@@ -164,7 +164,7 @@ def _fill_extrapolation_outside_crop(a: ResizeAttrs, x: Array, axes: Sequence[Ax
 # --- tensor expressions
 
 
-def _table_per_output_index(axis: AxisMapping, value_at: Any, name: str) -> Tensor:
+def _tensor_of_values_per_output_index(axis: AxisMapping, value_at: Any, name: str) -> Tensor:
     """Return a tensor with one value per output index of an axis, computed once."""
     return te.compute((axis.count,), value_at, name, materialize=True)
 
@@ -188,7 +188,7 @@ def _nearest_source_index_function(axis: AxisMapping, rounding: str) -> Any:
         first, step = int(source_indices[0]), int(source_indices[1] - source_indices[0]) if axis.count > 1 else 0
         if (source_indices == first + at * step).all():
             return lambda o: o * step + first
-    table = _table_per_output_index(
+    table = _tensor_of_values_per_output_index(
         axis, lambda o: _clamp_index(axis.nearest_source_index(o, rounding), axis.extent), "index"
     )
     return lambda o: table[o]
@@ -226,7 +226,7 @@ def _resample_axis_by_filter_taps(x: Tensor, dimension: int, a: ResizeAttrs, axi
     """Resample one axis with the filter's own number of taps; `store` materializes the result for
     the next axis.
     """
-    start, taps = first_tap_and_tap_count(a, axis)
+    start, taps = first_tap_offset_and_tap_count(a, axis)
 
     def tap_weights_of_output(output_index: Scalar) -> list[Scalar]:
         items = resize_sampling.tap_weights_at_fraction(a, _source_coordinate_fraction(axis, output_index, x.dtype))
@@ -245,18 +245,21 @@ def _resample_axis_by_filter_taps(x: Tensor, dimension: int, a: ResizeAttrs, axi
 
     places = range(start, start + taps)
     index = [
-        _table_per_output_index(
+        _tensor_of_values_per_output_index(
             axis, lambda o, k=k: _clamp_index(_source_index_of_tap(axis, o, k), axis.extent), "index"
         )
         for k in places
     ]
-    weight = [_table_per_output_index(axis, lambda o, k=k: tap_weights_of_output(o)[k], "weight") for k in range(taps)]
+    weight = [
+        _tensor_of_values_per_output_index(axis, lambda o, k=k: tap_weights_of_output(o)[k], "weight")
+        for k in range(taps)
+    ]
     return te.compute(replace_item(x.shape, dimension, axis.count), weighted_sum_of_taps, "resize", materialize=store)
 
 
 def _downsample_axis_antialiased(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, _: bool) -> Tensor:
     """Downsample one axis with the filter widened by the scale factor (antialias)."""
-    start, taps = first_tap_and_tap_count(a, axis)
+    start, taps = first_tap_offset_and_tap_count(a, axis)
 
     def unnormalized_tap_weight(output_index: Scalar, tap: Scalar) -> Scalar:
         distance = (tap + start).astype(x.dtype) - _source_coordinate_fraction(axis, output_index, x.dtype)
@@ -269,7 +272,7 @@ def _downsample_axis_antialiased(x: Tensor, dimension: int, a: ResizeAttrs, axis
 
     weight = te.compute((axis.count, taps), unnormalized_tap_weight, "weight", materialize=True)
     total = te.reduce("sum", (axis.count,), (taps,), lambda o, k: weight[o, k], "total")
-    scale = _table_per_output_index(axis, lambda o: 1.0 / total[o], "scale")
+    scale = _tensor_of_values_per_output_index(axis, lambda o: 1.0 / total[o], "scale")
 
     def weighted_tap_value(*v: Scalar) -> Scalar:
         o, k = v[dimension], v[-1]
@@ -285,7 +288,7 @@ def _compute_resize(spatial_rank: int, a: ResizeAttrs, data: Tensor) -> Tensor:
         x = _resize_nearest(a, data, where, axes)
     else:
         x = cast_tensor(data, _interpolation_dtype(data.dtype))
-        order = resampled_axes_by_scale(axes)
+        order = axes_to_resample_smallest_scale_first(axes)
         for k in order:
             along = (
                 _downsample_axis_antialiased
@@ -354,11 +357,12 @@ def _check_resize_mode_names(a: ResizeAttrs) -> None:
     require("resize.roi", crop, "tf_crop_and_resize needs a roi")
 
 
-def _resize_scratch_elements(spatial_rank: int, a: ResizeAttrs, types: Types) -> int:
+def _resize_scratch_element_count(spatial_rank: int, a: ResizeAttrs, types: Types) -> int:
     """Return the number of scratch elements: indices and weights of the outputs of each axis."""
     _, axes = _axis_positions_and_mappings(spatial_rank, a, require_tensor_type(types[0]).static_shape)
     return sum(
-        4 * axis.count * (1 if a.method == "nearest_neighbor" else first_tap_and_tap_count(a, axis)[1]) for axis in axes
+        4 * axis.count * (1 if a.method == "nearest_neighbor" else first_tap_offset_and_tap_count(a, axis)[1])
+        for axis in axes
     )
 
 
@@ -404,7 +408,7 @@ def _resize_op(spatial_rank: int) -> OpDef:
         attrs=attributes,
         infer=partial(_infer_resize_type, spatial_rank),
         reference=partial(_resize_reference, spatial_rank),
-        scratch=partial(_resize_scratch_elements, spatial_rank),
+        scratch=partial(_resize_scratch_element_count, spatial_rank),
         pattern=OpPattern.INJECTIVE,
         axes=partial(_batch_and_channel_axis_map, spatial_rank),
         quantized=QuantizationTreatment.RESCALE,

@@ -159,7 +159,7 @@ def rounding_method_or_default(a: ResizeAttrs) -> str:
 # --- filters: written once for numpy arrays and for expressions
 
 
-def cubic_convolution_kernel_near_and_far(distance: Any, alpha: float) -> tuple[Any, Any]:
+def cubic_kernel_pieces_at_distance(distance: Any, alpha: float) -> tuple[Any, Any]:
     """Return the values of Keys' cubic convolution kernel for a distance d in [0, 1] and for d in
     [1, 2].
     """
@@ -173,7 +173,7 @@ def filter_weight_at_distance(a: ResizeAttrs, distance: Any) -> Any:
     """Return the filter weight of a tap at distance d."""
     if a.method == "linear":
         return greater(1.0 - distance, 0.0)
-    near, far = cubic_convolution_kernel_near_and_far(distance, a.cubic_alpha)
+    near, far = cubic_kernel_pieces_at_distance(distance, a.cubic_alpha)
     return choose(distance <= 1.0, near, choose(distance < 2.0, far, 0.0))
 
 
@@ -185,14 +185,14 @@ def tap_weights_at_fraction(a: ResizeAttrs, fraction: Any) -> list[Any]:
         return [1.0 - fraction, fraction]
     alpha = a.cubic_alpha
     return [
-        cubic_convolution_kernel_near_and_far(fraction + 1.0, alpha)[1],
-        cubic_convolution_kernel_near_and_far(fraction, alpha)[0],
-        cubic_convolution_kernel_near_and_far(1.0 - fraction, alpha)[0],
-        cubic_convolution_kernel_near_and_far(2.0 - fraction, alpha)[1],
+        cubic_kernel_pieces_at_distance(fraction + 1.0, alpha)[1],
+        cubic_kernel_pieces_at_distance(fraction, alpha)[0],
+        cubic_kernel_pieces_at_distance(1.0 - fraction, alpha)[0],
+        cubic_kernel_pieces_at_distance(2.0 - fraction, alpha)[1],
     ]
 
 
-def first_tap_and_tap_count(a: ResizeAttrs, axis: AxisMapping) -> tuple[int, int]:
+def first_tap_offset_and_tap_count(a: ResizeAttrs, axis: AxisMapping) -> tuple[int, int]:
     """Return the offset of the first tap from the element below the coordinate, and the number of
     taps.
     """
@@ -211,7 +211,7 @@ def tap_indices_and_weights(a: ResizeAttrs, axis: AxisMapping) -> tuple[Array, A
     """Return source indices and weights of all outputs of an axis, each of shape (count, taps)."""
     at = axis.source_coordinate_numerator(np.arange(axis.count, dtype=np.int64))
     f = (at % axis.r) / axis.r
-    start, taps = first_tap_and_tap_count(a, axis)
+    start, taps = first_tap_offset_and_tap_count(a, axis)
     index = (at // axis.r)[:, None] + start + np.arange(taps)
     if is_antialiased_downsampling(a, axis):
         weight = filter_weight_at_distance(a, np.abs(np.arange(start, start + taps) - f[:, None]) * float(axis.scale))
@@ -224,7 +224,7 @@ def tap_indices_and_weights(a: ResizeAttrs, axis: AxisMapping) -> tuple[Array, A
     return index.clip(0, axis.extent - 1), weight
 
 
-def resampled_axes_by_scale(axes: Sequence[AxisMapping]) -> list[int]:
+def axes_to_resample_smallest_scale_first(axes: Sequence[AxisMapping]) -> list[int]:
     """Return the axes that are resampled, ordered by scale factor so that the data shrinks first."""
     changed = [k for k, axis in enumerate(axes) if not axis.is_identity_mapping]
     return sorted(changed, key=lambda k: axes[k].count / axes[k].extent)

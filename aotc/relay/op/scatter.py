@@ -20,8 +20,8 @@ import numpy as np
 from aotc.ir import Attrs, AxisMap, PrecisionTreatment, TensorType, Type, Types, declare_arguments, require
 from aotc.relay.op.gather import (
     check_indices_fit_except_along,
+    checked_index_tuple_length,
     convert_index_to_int64,
-    index_tuple_length,
     normalize_negative_index,
     require_integer_tensor,
 )
@@ -67,7 +67,7 @@ class ScatterNDAttrs(Attrs):
     mode: str = "update"
 
 
-def _check_scatter_types(types: Types, reduction: str) -> tuple[TensorType, TensorType, TensorType]:
+def _require_scatter_types(types: Types, reduction: str) -> tuple[TensorType, TensorType, TensorType]:
     data, indices, updates = (
         require_tensor_type(types[0], "data"),
         require_integer_tensor(types[1]),
@@ -80,7 +80,7 @@ def _check_scatter_types(types: Types, reduction: str) -> tuple[TensorType, Tens
     return data, indices, updates
 
 
-def _write_updates_to_array(
+def _copy_with_updates_at_flat_positions(
     data: Array, flat_positions: Array, is_valid: Array, updates: Array, reduction: str
 ) -> Array:
     """Return a copy of `data` with `updates` written to the flat positions `flat_positions` for
@@ -143,7 +143,7 @@ def _validity_and_normalized_index(index: Any, extent: int) -> tuple[Any, Any]:
 
 
 def _infer_scatter_elements_type(a: ScatterElementsAttrs, types: Types) -> Type:
-    data, indices, updates = _check_scatter_types(types, a.reduction)
+    data, indices, updates = _require_scatter_types(types, a.reduction)
     check_indices_fit_except_along(normalize_axis(a.axis, data.rank), data, indices, "scatter")
     same = indices.rank == updates.rank and all(map(may_be_equal_dims, indices.shape, updates.shape))
     require("scatter.updates", same, lambda: f"indices {indices} and updates {updates} have different shapes")
@@ -175,7 +175,7 @@ def _compute_scatter_elements(a: ScatterElementsAttrs, data: Tensor, indices: Te
     return _compute_scatter_loops("scatter", data, indices, updates, a.reduction, locate_update, 1)
 
 
-def _random_scatter_indices(shape: Sequence[int], extent: int, dtype: str) -> Array:
+def _random_duplicate_and_invalid_indices(shape: Sequence[int], extent: int, dtype: str) -> Array:
     """Return random indices, with duplicates, negative and out-of-range ones."""
     return np.random.default_rng(3).integers(-extent - 1, extent + 1, tuple(shape)).astype(dtype)
 
@@ -186,12 +186,16 @@ def _scatter_elements_test_samples() -> Samples:
         ((0, 5), (0, 2), 1),
     )  # fmt: skip
     for (shape, places, axis), (reduction, dtype) in product(cases, zip(SCATTER_REDUCTIONS, cycle(("int64", "int32")))):
-        args = (random_array(shape), _random_scatter_indices(places, shape[axis], dtype), random_array(places, seed=1))
+        args = (
+            random_array(shape),
+            _random_duplicate_and_invalid_indices(places, shape[axis], dtype),
+            random_array(places, seed=1),
+        )
         yield Sample(args=args, attrs=ScatterElementsAttrs(axis=axis, reduction=reduction))
     for dtype, reduction in product(NUMBER_KIND.examples, SCATTER_REDUCTIONS):
         args = (
             random_array((4, 2), dtype),
-            _random_scatter_indices((5, 2), 4, "int64"),
+            _random_duplicate_and_invalid_indices((5, 2), 4, "int64"),
             random_array((5, 2), dtype, 1),
         )
         yield Sample(args=args, attrs=ScatterElementsAttrs(reduction=reduction), accuracy=sample_accuracy(dtype))
@@ -214,8 +218,8 @@ scatter_elements = OpDef(
 
 
 def _infer_scatter_nd_type(a: ScatterNDAttrs, types: Types) -> Type:
-    data, indices, updates = _check_scatter_types(types, a.mode)
-    expected = (*indices.shape[1:], *data.shape[index_tuple_length("scatter_nd", data, indices) :])
+    data, indices, updates = _require_scatter_types(types, a.mode)
+    expected = (*indices.shape[1:], *data.shape[checked_index_tuple_length("scatter_nd", data, indices) :])
     same = len(expected) == updates.rank and all(map(may_be_equal_dims, expected, updates.shape))
     require("scatter_nd.updates", same, lambda: f"updates must be {TensorType(expected, data.dtype)}, got {updates}")
     return data
@@ -233,7 +237,7 @@ def _scatter_nd_reference(a: ScatterNDAttrs, data: Array, indices: Array, update
         flat = flat * data.shape[m] + at
     places = flat[:, None] * run + np.arange(run)
     mask = np.broadcast_to(inside[:, None], places.shape)
-    return _write_updates_to_array(data, places, mask, updates.reshape(places.shape), a.mode)
+    return _copy_with_updates_at_flat_positions(data, places, mask, updates.reshape(places.shape), a.mode)
 
 
 def _scatter_nd_axis_map(_: ScatterNDAttrs, types: Types) -> AxisMap:
@@ -268,11 +272,13 @@ def _scatter_nd_test_samples() -> Samples:
     )  # fmt: skip
     for (shape, places), (mode, dtype) in product(cases, zip(SCATTER_REDUCTIONS, cycle(("int64", "int32")))):
         updates = random_array((*places[1:], *shape[places[0] :]), seed=1)
-        args = (random_array(shape), _random_scatter_indices(places, 4, dtype), updates)
+        args = (random_array(shape), _random_duplicate_and_invalid_indices(places, 4, dtype), updates)
         yield Sample(args=args, attrs=ScatterNDAttrs(mode=mode))
     for dtype in ANY_DTYPE_KIND.examples:
         data = random_array((4, 2), "int8").astype(dtype if dtype != "bfloat16" else "float32")
-        yield exact_sample(ScatterNDAttrs(), data, _random_scatter_indices((1, 2), 4, "int64"), data[:2].copy())
+        yield exact_sample(
+            ScatterNDAttrs(), data, _random_duplicate_and_invalid_indices((1, 2), 4, "int64"), data[:2].copy()
+        )
 
 
 scatter_nd = OpDef(

@@ -137,22 +137,22 @@ def infer_reshape_shape(a: ReshapeAttrs, shape: Shape) -> Shape:
     values, source = list(a.newshape), list(shape)
     dims: list[Dim | None] = []
 
-    def take_source_dim() -> Dim:
+    def pop_next_source_dim() -> Dim:
         require("reshape.rank", len(source) > 0, f"{a.newshape} copies more dimensions than the data has")
         return source.pop(0)
 
     while values:
         match values.pop(0):
             case 0 if not a.allowzero:
-                dims.append(take_source_dim())
+                dims.append(pop_next_source_dim())
             case -2:
                 dims.extend(source)
                 source.clear()
             case -3:
-                dims.append(product_of_dims((take_source_dim(), take_source_dim())))
+                dims.append(product_of_dims((pop_next_source_dim(), pop_next_source_dim())))
             case -4:
                 require("reshape.value", len(values) >= 2, "-4 must be followed by two values")
-                dims.extend(_split_dim_in_two(take_source_dim(), (values.pop(0), values.pop(0))))
+                dims.extend(_split_dim_in_two(pop_next_source_dim(), (values.pop(0), values.pop(0))))
             case value:
                 require("reshape.value", value >= -1, f"{value} in {a.newshape} is not a valid dimension")
                 dims.append(None if value == -1 else value)

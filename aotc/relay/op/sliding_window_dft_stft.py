@@ -166,7 +166,7 @@ dft = OpDef(
 )
 
 
-def _default_hop_length(value: int | None, arguments: Mapping[str, Any]) -> int:
+def _hop_length_or_default(value: int | None, arguments: Mapping[str, Any]) -> int:
     return arguments["n_fft"] // 4 if value is None else value
 
 
@@ -181,7 +181,7 @@ class STFTAttrs(Attrs):
     """
 
     n_fft: int
-    hop_length: int = attribute_field(parameter_default=None, convert=_default_hop_length)
+    hop_length: int = attribute_field(parameter_default=None, convert=_hop_length_or_default)
     win_length: int = attribute_field(
         parameter_default=None, convert=lambda value, given: given["n_fft"] if value is None else value
     )

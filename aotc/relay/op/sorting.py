@@ -93,7 +93,7 @@ def stable_argsort(data: Array, axis: int, ascend: bool) -> Array:
 # --- tensor program
 
 
-def _sorts_before(a: Scalar, b: Scalar, ascend: bool) -> Scalar:
+def _sorts_strictly_before(a: Scalar, b: Scalar, ascend: bool) -> Scalar:
     """Return a condition that is True if `a` must come before `b`; NaN is greater than all numbers."""
     low, high = (a, b) if ascend else (b, a)
     less = low < high
@@ -113,24 +113,26 @@ class _RowSortBuilder:
         """Return the element at a position of the row."""
         return Load(self.source, self.base + position.astype(INDEX) * self.stride)
 
-    def element_sorts_before(self, first_position: Scalar, second_position: Scalar) -> Scalar:
+    def element_sorts_strictly_before(self, first_position: Scalar, second_position: Scalar) -> Scalar:
         """Return a condition that is True if element `first_position` sorts strictly before
         element `second_position`; False for equal elements, whose order the caller retains.
         """
-        return _sorts_before(self.load_element(first_position), self.load_element(second_position), self.ascend)
+        return _sorts_strictly_before(
+            self.load_element(first_position), self.load_element(second_position), self.ascend
+        )
 
     def build_insertion_selection(self, count: int, order: Buffer) -> Stmt:
         """Return statements that select the first `count` positions by insertion into a sorted list
         of that length.
         """
         i, filled, at = Var("i"), Var("filled"), Var("at")
-        shifting = select(at > 0, self.element_sorts_before(i, Load(order, at - 1)), Const(False, BOOL))
+        shifting = select(at > 0, self.element_sorts_strictly_before(i, Load(order, at - 1)), Const(False, BOOL))
         shift = Block((Store(order, at, Load(order, at - 1)), Assign(at, at - 1)))
         insert = Block((While(shifting, shift), Store(order, at, i.astype(_POSITION_DTYPE))))
         # a full list accepts only an element that precedes its last one
         full = filled.equal(count)
         is_candidate = select(
-            full, self.element_sorts_before(i, Load(order, minimum(filled, count) - 1)), Const(True, BOOL)
+            full, self.element_sorts_strictly_before(i, Load(order, minimum(filled, count) - 1)), Const(True, BOOL)
         )
         start = Declare(at, select(full, filled - 1, filled))
         grow = Assign(filled, minimum(filled + 1, count))
@@ -155,7 +157,7 @@ class _RowSortBuilder:
         left, right, middle, high, at = (Var(n) for n in ("left", "right", "middle", "high", "at"))
         later = Var("later", BOOL)
         # the right element goes first only if it must, so that the sort is stable
-        must = self.element_sorts_before(Load(order, right), Load(order, left))
+        must = self.element_sorts_strictly_before(Load(order, right), Load(order, left))
         choice = select(left >= middle, Const(True, BOOL), select(right >= high, Const(False, BOOL), must))
         step = Block(
             (
@@ -217,7 +219,7 @@ class _RowSortBuilder:
 
         def second_run_element_goes_first(first: Scalar, second: Scalar) -> Scalar:
             x, y = Load(order, a + first), Load(order, b + second)
-            return self.element_sorts_before(y, x)
+            return self.element_sorts_strictly_before(y, x)
 
         middle = Var("middle")
         fewer, raise_low = Assign(high, middle), Assign(low, middle + 1)
@@ -437,9 +439,9 @@ def _compute_searchsorted(a: SearchSortedAttrs, sequence: Tensor, values: Tensor
         at, low, high, middle = (Var(name) for name in ("at", "low", "high", "middle"))
         row = at // columns * extent if sequence.rank > 1 else as_expr(0)
         query, other = Load(inputs[1], at), Load(inputs[0], row + middle)
-        before = _sorts_before(other, query, True)
+        before = _sorts_strictly_before(other, query, True)
         if a.right:
-            before = ~_sorts_before(query, other, True)
+            before = ~_sorts_strictly_before(query, other, True)
         halve = Block((Declare(middle, (low + high) // 2), If(before, Assign(low, middle + 1), Assign(high, middle))))
         probes = For(Var("probe"), extent.bit_length(), If(low < high, halve))
         ends = (Declare(low, Const(0, INDEX)), Declare(high, Const(extent, INDEX)))

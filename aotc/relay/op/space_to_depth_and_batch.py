@@ -104,7 +104,7 @@ def _checked_type_positions_and_nchw_dims(
     return data, where, layout_to_canonical_order(data.shape, where)
 
 
-def _exact_quotient_dim(extent: Dim, divisor: int) -> Dim:
+def _require_exact_quotient_dim(extent: Dim, divisor: int) -> Dim:
     whole = not isinstance(extent, int) or extent % divisor == 0
     require("depth.divisible", whole, f"{extent} is not a multiple of {divisor}")
     return extent if divisor == 1 else indexdiv(extent, divisor)
@@ -112,7 +112,11 @@ def _exact_quotient_dim(extent: Dim, divisor: int) -> Dim:
 
 def _infer_depth_space_type(is_space_to_depth: bool, a: SubPixelAttrs, types: Types) -> Type:
     data, where, (n, c, h, w) = _checked_type_positions_and_nchw_dims(a, types)
-    wider, thinner = (_exact_quotient_dim, multiply_dim) if is_space_to_depth else (multiply_dim, _exact_quotient_dim)
+    wider, thinner = (
+        (_require_exact_quotient_dim, multiply_dim)
+        if is_space_to_depth
+        else (multiply_dim, _require_exact_quotient_dim)
+    )
     b = a.block_size
     return TensorType(canonical_to_layout_order((n, thinner(c, b * b), wider(h, b), wider(w, b)), where), data.dtype)
 
@@ -189,8 +193,10 @@ def _infer_yolo_reorg_type(a: YoloReorgAttrs, types: Types) -> Type:
     data, s = require_tensor_of_rank("depth.rank", types[0], 4), a.stride
     require("depth.block", s > 0, f"stride must be positive, got {s}")
     n, c, h, w = data.shape
-    _exact_quotient_dim(c, s * s)
-    return TensorType((n, multiply_dim(c, s * s), _exact_quotient_dim(h, s), _exact_quotient_dim(w, s)), data.dtype)
+    _require_exact_quotient_dim(c, s * s)
+    return TensorType(
+        (n, multiply_dim(c, s * s), _require_exact_quotient_dim(h, s), _require_exact_quotient_dim(w, s)), data.dtype
+    )
 
 
 def _yolo_reorg_shapes_and_rearrangement(
@@ -360,7 +366,7 @@ def _batch_to_space_reference(a: BatchToSpaceNDAttrs, data: Array) -> Any:
     return move.rearrange_array(data)[left]
 
 
-def _axis_map_without_blocked_axes(attrs: Any, types: Types) -> AxisMap:
+def _axis_map_without_batch_and_block_axes(attrs: Any, types: Types) -> AxisMap:
     return AxisMap((axis_map_row_without_axes(range(len(attrs.block_shape) + 1), require_tensor_type(types[0]).rank),))
 
 
@@ -371,7 +377,7 @@ space_to_batch_nd = OpDef(
     infer=_infer_space_to_batch_type,
     reference=_space_to_batch_reference,
     pattern=OpPattern.INJECTIVE,
-    axes=_axis_map_without_blocked_axes,
+    axes=_axis_map_without_batch_and_block_axes,
     quantized=QuantizationTreatment.RESCALE,
     expand=_expand_space_to_batch,
     samples=exact_samples_from_rows(SpaceToBatchNDAttrs, "block_shape paddings pad_value", (
@@ -387,7 +393,7 @@ batch_to_space_nd = OpDef(
     infer=_infer_batch_to_space_type,
     reference=_batch_to_space_reference,
     pattern=OpPattern.INJECTIVE,
-    axes=_axis_map_without_blocked_axes,
+    axes=_axis_map_without_batch_and_block_axes,
     expand=_expand_batch_to_space,
     samples=exact_samples_from_rows(BatchToSpaceNDAttrs, "block_shape crops", (
         ((12, 2, 2, 3), (2, 3), ((0, 0), (0, 0))), ((4, 2, 3, 2), (2, 2), ((1, 0), (0, 1))),

@@ -135,7 +135,7 @@ def _number_or_constant_value(value: Expr | float) -> float:
     return float(value) if isinstance(value, np.floating) else value
 
 
-def _range_start_or_zero(value: Any, arguments: Mapping[str, Any]) -> float:
+def _range_start_or_zero_without_stop(value: Any, arguments: Mapping[str, Any]) -> float:
     return 0 if arguments["stop"] is None else _number_or_constant_value(value)
 
 
@@ -149,7 +149,7 @@ class ArangeAttrs(Attrs):
     Arguments are numbers or scalar constants; AotcError for other expressions.
     """
 
-    start: int | float = attribute_field(type="Expr | float", convert=_range_start_or_zero)
+    start: int | float = attribute_field(type="Expr | float", convert=_range_start_or_zero_without_stop)
     stop: int | float = attribute_field(
         type="Expr | float | None", parameter_default=None, convert=_range_stop_or_start
     )

@@ -19,9 +19,9 @@ import numpy as np
 from aotc.ir import DType, Op
 from aotc.relay.expr import Call, Expr
 from aotc.relay.op.operand_shapes_and_constants import (
-    constant_elements_or_none,
+    constant_elements_in_any_order_or_none,
     constant_min_and_max,
-    is_bool_or_unknown,
+    has_bool_or_unknown_type,
     is_tensor_of_requested_number_kind,
     static_tensor_type_or_none,
 )
@@ -94,7 +94,10 @@ def _multiply_operand_domains(call: Call, result_domain: ValueDomain) -> Operand
         ends = constant_min_and_max(call.args[1 - place])
         if ends is not None:
             operand_domain = intersect_value_domains(
-                [_attention_mask_domain(call.args[place], ends), _domain_before_scaling(call, result_domain, ends)]
+                [
+                    _attention_mask_factor_domain(call.args[place], ends),
+                    _operand_domain_before_multiplication(call, result_domain, ends),
+                ]
             )
             return [operand_domain, UNCONSTRAINED_DOMAIN] if place == 0 else [UNCONSTRAINED_DOMAIN, operand_domain]
     if result_domain.lo >= 0 and call.args[0] is not call.args[1]:
@@ -103,7 +106,7 @@ def _multiply_operand_domains(call: Call, result_domain: ValueDomain) -> Operand
     return [UNCONSTRAINED_DOMAIN, UNCONSTRAINED_DOMAIN]
 
 
-def _attention_mask_domain(factor: Expr, penalty_range: tuple[float, float]) -> ValueDomain:
+def _attention_mask_factor_domain(factor: Expr, penalty_range: tuple[float, float]) -> ValueDomain:
     """Return the domain of the factor of an attention mask's penalty: of 1 - mask in (1 - mask) *
     -10000, or of mask - 1 in (mask - 1) * 10000.
     """
@@ -119,7 +122,9 @@ def _attention_mask_domain(factor: Expr, penalty_range: tuple[float, float]) -> 
     return UNCONSTRAINED_DOMAIN
 
 
-def _domain_before_scaling(call: Call, result_domain: ValueDomain, factor_range: tuple[float, float]) -> ValueDomain:
+def _operand_domain_before_multiplication(
+    call: Call, result_domain: ValueDomain, factor_range: tuple[float, float]
+) -> ValueDomain:
     """Return the domain of x for which x times any factor within `factor_range` is in
     `result_domain`.
     """
@@ -129,7 +134,9 @@ def _domain_before_scaling(call: Call, result_domain: ValueDomain, factor_range:
             result_domain, least, 0.0, is_integer=is_tensor_of_requested_number_kind(call, integer=True)
         )
     if most < 0:
-        return value_domain_before_affine_map(_domain_before_scaling(call, result_domain, (-most, -least)), -1.0, 0.0)
+        return value_domain_before_affine_map(
+            _operand_domain_before_multiplication(call, result_domain, (-most, -least)), -1.0, 0.0
+        )
     if least <= 0 or not (result_domain.lo <= 0 <= result_domain.hi or result_domain.lo >= 0):
         return NONNEGATIVE_DOMAIN if least >= 0 and result_domain.lo >= 0 else UNCONSTRAINED_DOMAIN
     lo = result_domain.lo / (least if result_domain.lo > 0 else most)
@@ -142,7 +149,9 @@ def _divide_operand_domains(call: Call, result_domain: ValueDomain) -> OperandDo
     if ends is not None:
         by_zero = ends[0] <= 0 <= ends[1]
         return [
-            UNCONSTRAINED_DOMAIN if by_zero else _domain_before_scaling(call, result_domain, (1 / ends[1], 1 / ends[0]))
+            UNCONSTRAINED_DOMAIN
+            if by_zero
+            else _operand_domain_before_multiplication(call, result_domain, (1 / ends[1], 1 / ends[0]))
         ]
     if is_tensor_of_requested_number_kind(call, integer=True):
         return [UNCONSTRAINED_DOMAIN, NONZERO_INTEGER_DOMAIN]
@@ -223,8 +232,8 @@ def _comparison_domain_rule(step_down: bool, is_equality: bool) -> DomainRule:
 
     def comparison_operand_domains(call: Call, _: ValueDomain) -> OperandDomains:
         for place in (0, 1):
-            data = constant_elements_or_none(call.args[1 - place])
-            if data is None or DType.from_numpy(data).is_bool or is_bool_or_unknown(call.args[place]):
+            data = constant_elements_in_any_order_or_none(call.args[1 - place])
+            if data is None or DType.from_numpy(data).is_bool or has_bool_or_unknown_type(call.args[place]):
                 continue
             points = [float(p) for p in np.unique(data.astype(np.float64)) if math.isfinite(p)]
             if is_tensor_of_requested_number_kind(call.args[place], integer=True):
@@ -275,13 +284,13 @@ def _increasing_function_domain_rule(
     return function_operand_domains
 
 
-def _exponential_domain_rule(both_ends: bool = False) -> DomainRule:
+def _exponential_domain_rule(limits_negative_arguments: bool = False) -> DomainRule:
     def exponential_operand_domains(call: Call, result_domain: ValueDomain) -> OperandDomains:
         ty = static_tensor_type_or_none(call)
         if ty is None or not ty.dtype.is_float:
             return [UNCONSTRAINED_DOMAIN]
         end = MAX_EXPONENT_FRACTION * math.log(float(ty.dtype.max))
-        if both_ends:
+        if limits_negative_arguments:
             return [ValueDomain(-end, end)]
         lo = math.log(result_domain.lo) if 0 < result_domain.lo < math.inf else -math.inf
         hi = math.log(result_domain.hi) if 0 < result_domain.hi < math.inf else math.inf
@@ -359,7 +368,7 @@ ARITHMETIC_DOMAIN_RULES_BY_OP_NAME: Final[Mapping[str, DomainRule]] = {
     ),
     # functions
     **dict.fromkeys(("exp", "fast_exp", "expm1"), _exponential_domain_rule()),
-    **dict.fromkeys(("sinh", "cosh"), _exponential_domain_rule(both_ends=True)),
+    **dict.fromkeys(("sinh", "cosh"), _exponential_domain_rule(limits_negative_arguments=True)),
     "log": _increasing_function_domain_rule(_LOG_ARGUMENT_DOMAIN, math.exp, (-30, 30)),
     "log2": _increasing_function_domain_rule(_LOG_ARGUMENT_DOMAIN, _exponential_with_capped_exponent(2), (-30, 30)),
     "log10": _increasing_function_domain_rule(_LOG_ARGUMENT_DOMAIN, _exponential_with_capped_exponent(10), (-30, 30)),

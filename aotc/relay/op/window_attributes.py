@@ -131,7 +131,7 @@ def parse_blocked_layout(layout: str, block_letter: str) -> tuple[str, int]:
     return layout_match[1], int(layout_match[2] or 0)
 
 
-def parse_blocked_and_grouped_layout(layout: str, block_letter: str) -> tuple[str, int, int, str]:
+def parse_layout_with_up_to_two_blocks(layout: str, block_letter: str) -> tuple[str, int, int, str]:
     """Parse a layout with an optional block, as `parse_blocked_layout` does, and an optional
     innermost group of another axis.
 

@@ -87,10 +87,10 @@ class Source:
                 self._raise_invalid_character(position)
             kind = match.lastgroup or ""
             if kind == "comment":
-                position = self._comment_end(position)
+                position = self._offset_after_nested_comment(position)
                 continue
             if kind != "space":
-                yield Token(kind, self._token_text_without_quotes(kind, match.group(), position), position)
+                yield Token(kind, self._token_text_without_sigil_and_quotes(kind, match.group(), position), position)
             position = match.end()
             if kind == "metadata":  # the rest is JSON
                 break
@@ -105,7 +105,7 @@ class Source:
         hint = "remove it; operators without a sign are called by name, as in power(%x, 2f)"
         self.raise_error_at("syntax", f"unexpected character {self.text[position]!r}", position, hint)
 
-    def _comment_end(self, start: int) -> int:
+    def _offset_after_nested_comment(self, start: int) -> int:
         """Return the offset after the end of a comment; comments may be nested."""
         depth = 0
         for match in _COMMENT_REGEX.finditer(self.text, start):
@@ -114,7 +114,7 @@ class Source:
                 return match.end()
         self.raise_error_at("syntax", "this comment does not end", start, "close it with `*/`, one for each `/*`")
 
-    def _token_text_without_quotes(self, kind: str, text: str, offset: int) -> str:
+    def _token_text_without_sigil_and_quotes(self, kind: str, text: str, offset: int) -> str:
         if kind in ("temp", "local", "global", "field"):
             text, offset = text[1:], offset + 1
         if text.startswith('"'):

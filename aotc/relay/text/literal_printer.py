@@ -65,14 +65,14 @@ def _quote_name_if_needed(name: str) -> str:
     return name if _UNQUOTED_NAME_REGEX.fullmatch(name) else quote_string(name)
 
 
-def local_variable_text(name: str) -> str:
+def local_variable_name_text(name: str) -> str:
     """Return a variable's name as text: %name, quoted if it is not made of identifiers, dots and
     double colons.
     """
     return f"%{_quote_name_if_needed(name)}"
 
 
-def global_function_text(name: str) -> str:
+def global_function_name_text(name: str) -> str:
     """Return a global function's name as text: @name, quoted by the rule for variables."""
     return f"@{_quote_name_if_needed(name)}"
 

@@ -373,7 +373,7 @@ class _Parser(Cursor):
             case "number":
                 return Constant(parse_scalar_array(self), self.span_of_token(token))
             case "punct" if token.text == "-":
-                return self._parse_signed_number()
+                return self._parse_number_after_minus_signs()
             case "punct" if token.text == "(":
                 return (yield from self._parse_tuple_or_parentheses())
             case "name":
@@ -381,7 +381,7 @@ class _Parser(Cursor):
             case _:
                 self.raise_syntax_error(f"expected an expression, found {token}", hint=SYNTAX_HINTS["expression"])
 
-    def _parse_signed_number(self) -> Constant:
+    def _parse_number_after_minus_signs(self) -> Constant:
         """Parse a numeric literal with one or more minus signs."""
         start, flip = self.current_token, False
         while self.token_after_current.text == "-":

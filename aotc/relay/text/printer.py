@@ -177,7 +177,7 @@ class _Printer:
             parts.append(
                 _resolve_indentation_marks(
                     run_recursive_task(
-                        self._function_text(f"def {literal_printer.global_function_text(name)}", x[name])
+                        self._function_text(f"def {literal_printer.global_function_name_text(name)}", x[name])
                     )
                 )
                 + "\n"
@@ -220,9 +220,9 @@ class _Printer:
             if self._has_printed_text(node):
                 continue
             if isinstance(node, (Function, If, Let, Match)):
-                self.raw[node] = yield self._text_of_node_with_blocks(node)
+                self.raw[node] = yield self._text_of_node_that_opens_blocks(node)
             else:
-                self.raw[node] = self._text_of_node_without_blocks(node)
+                self.raw[node] = self._text_of_node_that_opens_no_block(node)
         return self._reference_text_after_writing_definition(root, is_block_result)
 
     def _has_printed_text(self, node: Expr) -> bool:
@@ -268,7 +268,7 @@ class _Printer:
 
     # Nodes
 
-    def _text_of_node_without_blocks(self, node: Expr) -> str:
+    def _text_of_node_that_opens_no_block(self, node: Expr) -> str:
         """Return the text of a node that opens no block and whose operands have been visited."""
         match node:
             case Call():
@@ -290,7 +290,7 @@ class _Printer:
             case Constant():
                 return self._constant_text(node)
             case GlobalVar():
-                return literal_printer.global_function_text(node.name)
+                return literal_printer.global_function_name_text(node.name)
             case Op():
                 return node.name
             case Constructor():
@@ -304,7 +304,7 @@ class _Printer:
             case _:
                 raise AssertionError(f"{type(node).__name__} opens scopes")
 
-    def _text_of_node_with_blocks(self, node: Function | If | Let | Match) -> Task[str]:
+    def _text_of_node_that_opens_blocks(self, node: Function | If | Let | Match) -> Task[str]:
         """Return the text of a node that opens blocks: function, if, let or match."""
         text: str
         match node:
@@ -383,10 +383,10 @@ class _Printer:
         to it.
         """
         hint = literal_printer.variable_name_with_v_before_nonletter(var.name)
-        name, number = literal_printer.local_variable_text(hint), self.suffixes[hint]
+        name, number = literal_printer.local_variable_name_text(hint), self.suffixes[hint]
         while name in self.used_names:
             number += 1
-            name = literal_printer.local_variable_text(f"{hint}{number}")
+            name = literal_printer.local_variable_name_text(f"{hint}{number}")
         self.suffixes[hint] = number
         self.used_names.add(name)
         self.memo[var] = name

@@ -241,7 +241,7 @@ class _Search:
             if key is not None:
                 calls_by_key.setdefault((call.args[0], key), []).append(call)
         return [
-            self._extend_group(ParallelGroup(tuple(calls)))
+            self._append_elementwise_steps_to_group(ParallelGroup(tuple(calls)))
             for calls in calls_by_key.values()
             if len(calls) >= self.min_branches
         ]
@@ -249,7 +249,7 @@ class _Search:
     def _are_args_not_downstream_of_data(self, args: Sequence[Expr], data: Expr) -> bool:
         return all(self.levels[a] <= self.levels[data] for a in args)
 
-    def _extend_group(self, group: ParallelGroup) -> ParallelGroup:
+    def _append_elementwise_steps_to_group(self, group: ParallelGroup) -> ParallelGroup:
         while (step := self._next_elementwise_step_of_branches(group)) is not None:
             group.steps.append(step)
         return group

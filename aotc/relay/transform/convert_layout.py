@@ -76,7 +76,7 @@ class ConvertLayout(FunctionPass):
         known = {
             name: layouts
             for name, layouts in self.desired_layouts.items()
-            if _is_operator_with_convertible_layout(name)
+            if _check_operator_layout_is_convertible(name)
         }
         checked = {name: _validate_desired_layouts(name, layouts) for name, layouts in known.items()}
         set_frozen_fields(self, desired_layouts=MappingProxyType(checked))
@@ -98,7 +98,7 @@ def _desired_layout_error(name: str, message: str, hint: str = "") -> AotcValueE
     return AotcValueError("desired-layout", f"desired layouts of {name}: {message}", hint=hint)
 
 
-def _is_operator_with_convertible_layout(name: str) -> bool:
+def _check_operator_layout_is_convertible(name: str) -> bool:
     """Return True if the layout of operator `name` can be chosen; otherwise log a warning.
 
     A program may name operators of other compilers, hence the warning. Raise AotcValueError for an
@@ -197,7 +197,7 @@ class LayoutConverter:
         for node in post_order(function, is_not_primitive_function):
             with span_scope(node.span):
                 self.values[node] = self._convert_node(node)
-        return require_function(self.value_in_original_order(function))
+        return require_function(self.value_in_original_axis_order(function))
 
     def _convert_node(self, node: Expr) -> ReorderedValue:
         match node:
@@ -210,13 +210,13 @@ class LayoutConverter:
             case TupleGetItem():
                 return self._convert_tuple_field(node)
             case _:
-                return ReorderedTensor(map_children(node, self.value_in_original_order))
+                return ReorderedTensor(map_children(node, self.value_in_original_axis_order))
 
     def _convert_tuple(self, node: Tuple) -> ReorderedValue:
         fields = [self.values[f] for f in node.fields]
         laid = tuple(f for f in fields if isinstance(f, ReorderedTensor))
         if len(laid) != len(fields) or not all(isinstance(f.checked_type, TensorType) for f in node.fields):
-            return ReorderedTensor(map_children(node, self.value_in_original_order))
+            return ReorderedTensor(map_children(node, self.value_in_original_axis_order))
         exprs = tuple(f.expr for f in laid)
         return ReorderedTuple(node if exprs == node.fields else Tuple(exprs, node.span), laid)
 
@@ -225,7 +225,7 @@ class LayoutConverter:
         if isinstance(whole, ReorderedTuple):
             tuple_field = whole.fields[node.index]
             return ReorderedTensor(node, tuple_field.order) if whole.expr is node.tuple_value else tuple_field
-        return ReorderedTensor(map_children(node, self.value_in_original_order))
+        return ReorderedTensor(map_children(node, self.value_in_original_axis_order))
 
     # --- calls
 
@@ -238,7 +238,7 @@ class LayoutConverter:
         planned = None if plan is None else self.apply_layout_plan_to_call(node, arguments, plan)
         if planned is not None:
             return planned
-        new_args = [self.value_in_original_order(a) for a in node.args]
+        new_args = [self.value_in_original_axis_order(a) for a in node.args]
         count = len(ty.fields) if isinstance(ty := type_of(node), TupleType) else 1
         return label_call_results_with_axis_orders(
             _call_with_args_and_attrs(node, new_args, node.attrs), (ORIGINAL_ORDER,) * count
@@ -301,28 +301,28 @@ class LayoutConverter:
     def _to_axis_order(self, value: ReorderedTensor, target_order: AxisOrder) -> Expr:
         """Return a tensor transformed to the axis order that an operator expects."""
         if not target_order.is_known_axis_order:
-            return self._to_original_order(value)
+            return self._to_original_axis_order(value)
         if value.order == target_order:
             return value.expr
         if _are_layouts_equal_up_to_letters(value.order.old, target_order.old):
             return self._transform_layout_cached(
                 value.expr, value.order.with_original_axes_renamed(target_order.old).new, target_order.new
             )
-        expr = self._to_original_order(value)
+        expr = self._to_original_axis_order(value)
         missing = len(Layout.parse_layout(target_order.old).axes) - tensor_type_of(expr).rank
         if missing:
             expr = self.transformed.setdefault((expr, "", str(missing)), expand_dims(expr, 0, missing))
         return self._transform_layout_cached(expr, target_order.old, target_order.new)
 
-    def _to_original_order(self, value: ReorderedTensor) -> Expr:
+    def _to_original_axis_order(self, value: ReorderedTensor) -> Expr:
         return self._transform_layout_cached(value.expr, value.order.new, value.order.old)
 
-    def value_in_original_order(self, node: Expr) -> Expr:
+    def value_in_original_axis_order(self, node: Expr) -> Expr:
         """Return the value of a node with its axes in their original order."""
         value = self.values[node]
         if isinstance(value, ReorderedTensor):
-            return self._to_original_order(value)
-        return value.tuple_with_fields_replaced([self._to_original_order(f) for f in value.fields])
+            return self._to_original_axis_order(value)
+        return value.tuple_with_fields_replaced([self._to_original_axis_order(f) for f in value.fields])
 
     def _transform_layout_cached(self, expr: Expr, source: str, target: str) -> Expr:
         """Return `expr` transformed from layout `source` to `target`; a transform that produced it

@@ -260,10 +260,10 @@ def _axis_order_with_unit_blocks_for_operand(ty: TensorType, order: AxisOrder) -
     letters = [letter for letter, _ in Layout.parse_layout(order.old).axes]
     shape = (1,) * (len(letters) - ty.rank) + tuple(ty.shape)
     ones = set(letters) - {letter for letter, d in zip(letters, shape, strict=True) if d != 1}
-    return AxisOrder(*(_with_unit_blocks(layout, ones) for layout in (order.old, order.new)))
+    return AxisOrder(*(_layout_with_unit_blocks_for_letters(layout, ones) for layout in (order.old, order.new)))
 
 
-def _with_unit_blocks(layout: str, letters: set[str]) -> str:
+def _layout_with_unit_blocks_for_letters(layout: str, letters: set[str]) -> str:
     """Return a layout with block size 1 along the axes in `letters`."""
     return re.sub(r"\d+([a-z])", lambda m: f"1{m[1]}" if m[1].upper() in letters else m[0], layout)
 
@@ -358,7 +358,9 @@ class _Blocks:
         axis = None if attrs.axis is None else tuple(sorted(j for k in named for j in self.places[k]))
         letters = {self.order.old[k] for k in reduced_axes}
         if attrs.keepdims:
-            return attrs.replace(axis=axis), AxisOrder(self.order.old, _with_unit_blocks(self.order.new, letters))
+            return attrs.replace(axis=axis), AxisOrder(
+                self.order.old, _layout_with_unit_blocks_for_letters(self.order.new, letters)
+            )
         pattern = "|".join(rf"\d+{letter.lower()}|{letter}" for letter in sorted(letters)) or "$"
         left = (re.sub(pattern, "", layout) for layout in (self.order.old, self.order.new))
         return attrs.replace(axis=axis), AxisOrder(*left)

@@ -89,7 +89,7 @@ class LetBinder:
 # --- effects
 
 
-def has_effect(node: Expr) -> bool:
+def uses_references_or_calls_function(node: Expr) -> bool:
     """Return True if the number and order of evaluations of a node may matter: it uses references
     or calls a function.
     """
@@ -119,7 +119,7 @@ def bind_effects_by_lets(module: IRModule) -> IRModule:
 
 def _may_have_effects(node: Expr) -> bool:
     """Return True if a node, or a block inside it, may have effects."""
-    return has_effect(node) or isinstance(node, If | Let | Match)
+    return uses_references_or_calls_function(node) or isinstance(node, If | Let | Match)
 
 
 def _has_effects_outside_lets(function: Function) -> bool:

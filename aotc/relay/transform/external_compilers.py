@@ -293,7 +293,7 @@ class _Region:
         return not rest_types and not any(isinstance(f, TupleType) for f in getattr(first, "fields", ()))
 
 
-def _find_regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
+def _find_compiler_regions_by_node(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
     """Return for each node the region (nodes for one external compiler) that contains it, with
     inputs and outputs.
 
@@ -439,7 +439,11 @@ class PartitionGraph(Pass[IRModule]):
         start = with_inferred_types(module)
         functions = dict(start.functions)
         for name, function in start.functions.items():
-            regions = {} if is_excluded_from_passes(function) else _find_regions(function.body, self.bind_constants)
+            regions = (
+                {}
+                if is_excluded_from_passes(function)
+                else _find_compiler_regions_by_node(function.body, self.bind_constants)
+            )
             if not regions:
                 continue
             prefix = "_".join(p for p in ("tvmgen", self.mod_name, "{}", name) if p)

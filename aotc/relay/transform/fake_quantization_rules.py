@@ -35,18 +35,18 @@ from aotc.relay.op.qnn.quant_params import constant_value_or_none
 from aotc.relay.op.reduce import sum as total
 from aotc.relay.transform.integer_contractions import (
     INT32_LIMIT,
-    broadcast_along_axis,
     integer_batch_matmul,
     integer_bias_add,
     integer_convolution,
     integer_dense,
     max_distance_from_zero_point,
     require_per_tensor_byte,
+    reshape_to_broadcast_along_axis,
 )
 from aotc.relay.transform.integer_lookup_tables import (
-    binary_call_as_table_lookup,
     byte_function_table,
     call_as_table_lookup,
+    try_binary_call_as_table_lookup,
 )
 from aotc.relay.transform.quantized_region_to_integers import (
     BYTE_DTYPES,
@@ -71,7 +71,7 @@ _UNARY: Final = "sigmoid tanh exp sqrt rsqrt erf log abs nn.leaky_relu nn.softma
 
 def _binary_to_qnn(name: str, region: IntegerRegion, node: Call, target_type: TensorAffineType) -> Expr:
     """Return qnn.add, qnn.subtract or qnn.mul for a float operator of two 8-bit operands."""
-    left, right = (require_per_tensor_byte(region.exact_integers(a), node) for a in node.args)
+    left, right = (require_per_tensor_byte(region.require_exact_integers(a), node) for a in node.args)
     if {left.affine_type.dtype, right.affine_type.dtype} != {target_type.dtype}:
         raise IntegerRuleRefused("its operands and its result are of different types", node)
     operands = (
@@ -80,12 +80,12 @@ def _binary_to_qnn(name: str, region: IntegerRegion, node: Call, target_type: Te
         *scale_and_zero_point(left.affine_type),
         *scale_and_zero_point(right.affine_type),
     )
-    return binary_call_as_table_lookup(call_qnn_op(name, *operands, *scale_and_zero_point(target_type)))
+    return try_binary_call_as_table_lookup(call_qnn_op(name, *operands, *scale_and_zero_point(target_type)))
 
 
-def _unary_to_qnn(name: str, region: IntegerRegion, node: Call, target_type: TensorAffineType) -> Expr:
+def _unary_to_qnn_or_table_lookup(name: str, region: IntegerRegion, node: Call, target_type: TensorAffineType) -> Expr:
     """Return the quantized operator for a unary float operator, or a table lookup if there is none."""
-    x = require_per_tensor_byte(region.exact_integers(node.args[0]), node)
+    x = require_per_tensor_byte(region.require_exact_integers(node.args[0]), node)
     op = installed_ops().get(f"qnn.{name}")
     if op is None or x.affine_type.dtype != target_type.dtype:
         return call_as_table_lookup(region, node, target_type)
@@ -98,7 +98,7 @@ def _unary_to_qnn(name: str, region: IntegerRegion, node: Call, target_type: Ten
 
 
 def _relu_on_exact_integers(region: IntegerRegion, node: Call) -> QuantizedExpr:
-    x = region.exact_integers(node.args[0])
+    x = region.require_exact_integers(node.args[0])
     if not x.affine_type.is_per_tensor and x.affine_type.zero_point.data.any():
         raise IntegerRuleRefused("its operand has zero points by channel", node)
     return x.with_expr(maximum(x.expr, x.affine_type.zero_point_constant))
@@ -110,13 +110,13 @@ def _clamp_quantized(region: IntegerRegion, node: Call, target_type: TensorAffin
     The result is equal to clamping before quantization, because rounding is monotonic.
     """
     data = node.args[0]
-    if str(getattr(data, "op", "")) == "qnn.dequantize" and region.exact_integers(data).type != target_type:
-        x = region.exact_integers(data)
+    if str(getattr(data, "op", "")) == "qnn.dequantize" and region.require_exact_integers(data).type != target_type:
+        x = region.require_exact_integers(data)
         if not x.is_per_tensor_byte or not target_type.is_per_tensor or target_type.dtype not in BYTE_DTYPES:
             return call_as_table_lookup(region, node, target_type)
         table = byte_function_table(x, target_type, lambda real: np.clip(real, low, high))
         return apply_by_lookup_table(x.expr, lambda _: table)
-    y = region.quantized_integers(data, target_type)
+    y = region.require_quantized_integers(data, target_type)
     dtype, rank = DType(target_type.dtype), tensor_type_of(node).rank
     channels = max(part.data.size for part in (target_type.scale, target_type.zero_point))
     both = np.repeat(np.array([[low], [high]], np.float32), channels, 1)
@@ -124,7 +124,7 @@ def _clamp_quantized(region: IntegerRegion, node: Call, target_type: TensorAffin
         call_qnn_op("quantize", Constant(both), *scale_and_zero_point(target_type), axis=1, out_dtype=target_type.dtype)
     )
     assert ends is not None
-    first, last = (broadcast_along_axis(end, target_type.axis, rank) for end in ends)
+    first, last = (reshape_to_broadcast_along_axis(end, target_type.axis, rank) for end in ends)
     if (last == dtype.max).all():
         return y if (first == dtype.min).all() else maximum(y, Constant(first))
     if target_type.is_per_tensor:
@@ -162,7 +162,7 @@ def _require_integers_of_type(region: IntegerRegion, node: Call, arg: Expr, ty: 
     """
     value = constant_value_or_none(arg)
     if value is None:
-        operand = region.exact_integers(arg)
+        operand = region.require_exact_integers(arg)
         if operand.type != ty:
             raise IntegerRuleRefused("its operands have different scales or zero points", node)
         return operand.expr
@@ -173,7 +173,7 @@ def _require_integers_of_type(region: IntegerRegion, node: Call, arg: Expr, ty: 
     return stored
 
 
-def _scale_axis_after_move(node: Call, ty: TensorAffineType) -> int:
+def _require_scale_axis_after_move(node: Call, ty: TensorAffineType) -> int:
     """Return the result axis along which the per-channel scales of a moved tensor lie; raise
     IntegerRuleRefused if there is none.
     """
@@ -186,7 +186,7 @@ def _scale_axis_after_move(node: Call, ty: TensorAffineType) -> int:
     return result_axes[0]
 
 
-def _move_or_select_exact_integers(region: IntegerRegion, node: Call) -> QuantizedExpr:
+def _move_or_select_equally_quantized(region: IntegerRegion, node: Call) -> QuantizedExpr:
     """Apply an operator that moves or selects elements to the integers; all operands must have one
     quantization.
     """
@@ -194,19 +194,19 @@ def _move_or_select_exact_integers(region: IntegerRegion, node: Call) -> Quantiz
     first = next((a for a in real if constant_value_or_none(a) is None), None)
     if first is None:
         raise IntegerRuleRefused("an operand is not quantized", node)
-    x = region.exact_integers(first)
+    x = region.require_exact_integers(first)
     if not x.affine_type.is_per_tensor and len(real) > 1:
         raise IntegerRuleRefused("its operands have scales by channel", node)
     args = [_require_integers_of_type(region, node, a, x.affine_type) if a in real else a for a in node.args]
     new_call = typed_op_call(require_op_of_call(node), args, node.attrs)
     if str(require_op_of_call(node)) == "split":
         count = len(type_of(new_call).fields)  # type: ignore[union-attr]
-        axis = _scale_axis_after_split(node, x.affine_type)
+        axis = _require_scale_axis_after_split(node, x.affine_type)
         return QuantizedExpr(new_call, TupleAffineType((x.with_expr(x.expr, axis=axis).affine_type,) * count), x.bound)
-    return x.with_expr(new_call, axis=_scale_axis_after_move(node, x.affine_type))
+    return x.with_expr(new_call, axis=_require_scale_axis_after_move(node, x.affine_type))
 
 
-def _scale_axis_after_split(node: Call, ty: TensorAffineType) -> int:
+def _require_scale_axis_after_split(node: Call, ty: TensorAffineType) -> int:
     if not ty.is_per_tensor and node.attrs["axis"] % tensor_type_of(node.args[0]).rank == ty.axis:
         raise IntegerRuleRefused("it splits channels with scales of their own", node)
     return ty.axis
@@ -228,11 +228,13 @@ def _move_or_select_quantized_operands(region: IntegerRegion, node: Call, target
 
 def _quantize_operand(region: IntegerRegion, arg: Expr, target_type: TensorAffineType) -> Expr:
     value = constant_value_or_none(arg)
-    return region.quantized_integers(arg, target_type) if value is None else _quantize_constant(value, target_type)
+    return (
+        region.require_quantized_integers(arg, target_type) if value is None else _quantize_constant(value, target_type)
+    )
 
 
-def _concatenate_exact_integers(region: IntegerRegion, node: Call) -> QuantizedExpr:
-    operands = region.exact_integers(node.args[0])
+def _concatenate_equally_quantized_operands(region: IntegerRegion, node: Call) -> QuantizedExpr:
+    operands = region.require_exact_integers(node.args[0])
     assert isinstance(operands.type, TupleAffineType)
     first = operands.type.types[0]
     if not first.is_per_tensor or any(t != first for t in operands.type.types):
@@ -266,7 +268,7 @@ def _integers_if_byte_of_target_dtype(
     None otherwise.
     """
     try:
-        operand = region.exact_integers(concatenated_operand)
+        operand = region.require_exact_integers(concatenated_operand)
     except IntegerRuleRefused:
         return None
     return operand if operand.is_per_tensor_byte and operand.affine_type.dtype == target_type.dtype else None
@@ -276,7 +278,7 @@ def _integers_if_byte_of_target_dtype(
 
 
 def _quantized_average_pool(name: str, region: IntegerRegion, node: Call, target_type: TensorAffineType) -> Expr:
-    x = require_per_tensor_byte(region.exact_integers(node.args[0]), node)
+    x = require_per_tensor_byte(region.require_exact_integers(node.args[0]), node)
     op = installed_ops().get(f"qnn.{name}")
     if op is None or x.affine_type.dtype != target_type.dtype:
         raise IntegerRuleRefused("there is no mean of these integers", node)
@@ -289,9 +291,9 @@ def _quantized_average_pool(name: str, region: IntegerRegion, node: Call, target
     )
 
 
-def _sum_exact_integers(region: IntegerRegion, node: Call) -> QuantizedExpr:
+def _sum_or_mean_as_int32_sums(region: IntegerRegion, node: Call) -> QuantizedExpr:
     """Return a sum or mean as exact int32 sums; the number of elements enters scale and zero point."""
-    x = require_per_tensor_byte(region.exact_integers(node.args[0]), node)
+    x = require_per_tensor_byte(region.require_exact_integers(node.args[0]), node)
     source, result = (tensor_type_of(e) for e in (node.args[0], node))
     if not (source.is_static and result.is_static) or 0 in result.static_shape:
         raise IntegerRuleRefused("the number of elements is not known", node)
@@ -310,7 +312,7 @@ def _quantized_global_mean(region: IntegerRegion, node: Call, target_type: Tenso
     """Return a global mean: the int32 sum of each channel, requantized with its scale divided by
     the number of elements.
     """
-    x = require_per_tensor_byte(region.exact_integers(node.args[0]), node)
+    x = require_per_tensor_byte(region.require_exact_integers(node.args[0]), node)
     source, result = (tensor_type_of(e) for e in (node.args[0], node))
     if not source.is_static or source.numel * 255 >= INT32_LIMIT or not target_type.is_per_tensor:
         raise IntegerRuleRefused("sums of so many elements may not fit int32", node)
@@ -332,7 +334,9 @@ def _quantized_global_mean(region: IntegerRegion, node: Call, target_type: Tenso
 # --- the table
 
 _SELECTION_RULE: Final = AbsorbRule(
-    "choose(dequantize(x)) => dequantize(choose(x))", _move_or_select_exact_integers, _move_or_select_quantized_operands
+    "choose(dequantize(x)) => dequantize(choose(x))",
+    _move_or_select_equally_quantized,
+    _move_or_select_quantized_operands,
 )
 
 
@@ -341,7 +345,7 @@ def _rule_if_attrs_only_select_elements(is_selection: Callable[[Any], bool], rea
     of its attributes.
     """
 
-    def apply_if_selection(
+    def apply_rule_if_selection_or_refuse(
         rule_function: Callable[..., Any], region: IntegerRegion, node: Call, *wanted: TensorAffineType
     ) -> Any:
         if not is_selection(node.attrs):
@@ -350,12 +354,12 @@ def _rule_if_attrs_only_select_elements(is_selection: Callable[[Any], bool], rea
 
     return AbsorbRule(
         _SELECTION_RULE.name,
-        partial(apply_if_selection, _move_or_select_exact_integers),
-        partial(apply_if_selection, _move_or_select_quantized_operands),
+        partial(apply_rule_if_selection_or_refuse, _move_or_select_equally_quantized),
+        partial(apply_rule_if_selection_or_refuse, _move_or_select_quantized_operands),
     )
 
 
-def _is_nearest_resize(attrs: Any) -> bool:
+def _is_nearest_resize_without_crop(attrs: Any) -> bool:
     """Return True if a resize takes the nearest neighbor, a pure move, and does not extrapolate."""
     crops = attrs.coordinate_transformation_mode == "tf_crop_and_resize"
     return attrs.method == "nearest_neighbor" and not crops
@@ -372,7 +376,7 @@ def _qnn_operator_rule(name: str, quantized_rule: Any, qnn_name: str) -> AbsorbR
     )
 
 
-def _build_rules() -> dict[str, AbsorbRule]:
+def _integer_rules_by_operator_name() -> dict[str, AbsorbRule]:
     rules: dict[str, AbsorbRule] = {}
     for n, suffix in ((n, m) for n in (1, 2, 3) for m in ("", "_transpose")):
         short = f"conv{n}d{suffix}"
@@ -385,25 +389,27 @@ def _build_rules() -> dict[str, AbsorbRule]:
         rules[name] = _qnn_operator_rule(name, _binary_to_qnn, short)
     rules["add"] = AbsorbRule(rules["add"].name, integer_bias_add, rules["add"].rounded)
     for name in _UNARY.split():
-        rules[name] = _qnn_operator_rule(name, _unary_to_qnn, name.removeprefix("nn."))
+        rules[name] = _qnn_operator_rule(name, _unary_to_qnn_or_table_lookup, name.removeprefix("nn."))
     clamp = "quantize(clamp(x)) => clamp(quantize(x))"
     rules["nn.relu"] = AbsorbRule(clamp, _relu_on_exact_integers, _quantized_relu)
     rules["clip"] = AbsorbRule(clamp, rounded=_quantized_clip)
     join = "quantize(join(x, ...)) => join(quantize(x), ...)"
     rules |= {
-        name: AbsorbRule(join, _concatenate_exact_integers, _concatenate_quantized_operands)
+        name: AbsorbRule(join, _concatenate_equally_quantized_operands, _concatenate_quantized_operands)
         for name in ("concatenate", "stack")
     }
     rules["nn.avg_pool2d"] = _qnn_operator_rule("avg_pool2d", _quantized_average_pool, "avg_pool2d")
     whole = AbsorbRule("quantize(global_mean(dequantize(x))) => requantize(sum(x))", rounded=_quantized_global_mean)
     rules |= {f"nn.{kind}_avg_pool{n}d": whole for kind in ("global", "adaptive") for n in (1, 2, 3)}
-    rules |= {n: AbsorbRule(f"{n}(dequantize(x)) => dequantize(sum(x))", _sum_exact_integers) for n in ("sum", "mean")}
-    near = _rule_if_attrs_only_select_elements(_is_nearest_resize, "it weighs elements with real numbers")
+    rules |= {
+        n: AbsorbRule(f"{n}(dequantize(x)) => dequantize(sum(x))", _sum_or_mean_as_int32_sums) for n in ("sum", "mean")
+    }
+    near = _rule_if_attrs_only_select_elements(_is_nearest_resize_without_crop, "it weighs elements with real numbers")
     rules["topk"] = _rule_if_attrs_only_select_elements(lambda a: a.ret_type == "values", "it gives places")
     return rules | dict.fromkeys(("image.resize1d", "image.resize2d", "image.resize3d"), near)
 
 
-RULES: Final = _build_rules()
+RULES: Final = _integer_rules_by_operator_name()
 _TABLE_RULE: Final = AbsorbRule("quantize(f(dequantize(x))) => table[x]", rounded=call_as_table_lookup)
 
 

@@ -36,7 +36,11 @@ from aotc.relay.transform.pass_base import (
     record_rule_outcome,
     with_inferred_types,
 )
-from aotc.relay.transform.quantized_region_to_integers import IntegerRegion, IntegerRuleRefused, affine_type_of_qnn_call
+from aotc.relay.transform.quantized_region_to_integers import (
+    IntegerRegion,
+    IntegerRuleRefused,
+    affine_type_of_quantize_or_dequantize,
+)
 
 _QUANTIZE: Final = "qnn.quantize"
 _DEQUANTIZE: Final = "qnn.dequantize"
@@ -66,7 +70,7 @@ class _Unsigned(GraphMutator):
     scale_by_new_quantize: dict[Expr, Expr] = field(default_factory=dict, init=False)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
-        if is_op_call(old, _QUANTIZE) and self._is_convertible_to_uint8(old):
+        if is_op_call(old, _QUANTIZE) and self._is_quantize_convertible_to_uint8(old):
             new_quantize = typed_op_call(
                 require_op_of_call(new),
                 (*new.args[:2], _zero_point_plus_128(new)),
@@ -80,7 +84,7 @@ class _Unsigned(GraphMutator):
             )
         return new
 
-    def _is_convertible_to_uint8(self, node: Call) -> bool:
+    def _is_quantize_convertible_to_uint8(self, node: Call) -> bool:
         after = self.uses.get(node, [])
         zero = constant_value_or_none(node.args[2])
         if tensor_type_of(node).dtype != "int8" or zero is None or zero.size != 1 or len(after) != 1:
@@ -91,7 +95,7 @@ class _Unsigned(GraphMutator):
         return same and len(self.uses.get(after[0], [])) == 1
 
 
-def convert_int8_to_uint8(function: Function) -> Function:
+def convert_int8_quantizations_to_uint8(function: Function) -> Function:
     """Return the function with uint8 instead of int8 between each quantization and its only
     dequantization.
     """
@@ -123,12 +127,12 @@ class _Absorb(GraphMutator):
     def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
         inside, node = self.region.inside, as_op_call(new)
         if node is not None and is_op_call(node, _QUANTIZE):
-            return self._compute_quantize_call_on_integers(node)
+            return self._try_quantize_call_on_integers(node)
         if is_op_call(new, _DEQUANTIZE) or any(c in inside for c in children(new)):
             inside.add(new)
-        return new if node is None or node not in inside else self._compute_contraction_on_integers(node)
+        return new if node is None or node not in inside else self._contraction_on_integers_if_use_qat(node)
 
-    def _compute_contraction_on_integers(self, node: Call) -> Expr:
+    def _contraction_on_integers_if_use_qat(self, node: Call) -> Expr:
         """Return a sum of products computed on integers, whatever its users are, if the option
         `use_qat` asks for it.
         """
@@ -136,10 +140,11 @@ class _Absorb(GraphMutator):
         if not self.options.use_qat or rule is None or not rule.sums:
             return node
         return (
-            self._try_integer_rule(node, lambda: self.region.dequantize_value(self.region.exact_integers(node))) or node
+            self._try_integer_rule(node, lambda: self.region.dequantize_value(self.region.require_exact_integers(node)))
+            or node
         )
 
-    def _compute_quantize_call_on_integers(self, node: Call) -> Expr:
+    def _try_quantize_call_on_integers(self, node: Call) -> Expr:
         """Return the result of a quantization computed by integer operators, or the node if a rule
         refuses.
         """
@@ -149,7 +154,10 @@ class _Absorb(GraphMutator):
         dtype = str(tensor_type_of(node).dtype)
         return (
             self._try_integer_rule(
-                node, lambda: self.region.quantized_integers(data, affine_type_of_qnn_call(node, dtype))
+                node,
+                lambda: self.region.require_quantized_integers(
+                    data, affine_type_of_quantize_or_dequantize(node, dtype)
+                ),
             )
             or node
         )
@@ -165,7 +173,7 @@ class _Absorb(GraphMutator):
             with span_scope(node.span):
                 replacement = compute()
         except IntegerRuleRefused as refused:
-            self._record_refusal(refused, time.perf_counter() - start)
+            self._record_refusal_or_raise_if_hard_fail(refused, time.perf_counter() - start)
             return None
         root = node.args[0] if is_op_call(node, _QUANTIZE) else node
         record_rule_outcome(self._integer_rule_name_for_report(root), replacement, time.perf_counter() - start)
@@ -177,7 +185,7 @@ class _Absorb(GraphMutator):
         rule = None if inner is None else self.region.find_rule(inner)
         return "quantize(dequantize(x)) => requantize(x)" if rule is None else rule.name
 
-    def _record_refusal(self, refusal: IntegerRuleRefused, seconds: float) -> None:
+    def _record_refusal_or_raise_if_hard_fail(self, refusal: IntegerRuleRefused, seconds: float) -> None:
         node = as_op_call(refusal.node)
         record_rule_outcome(self._integer_rule_name_for_report(refusal.node), WhyNot(refusal.reason), seconds)
         if node is None:
@@ -214,9 +222,9 @@ class FakeQuantizationToInteger(FunctionPass):
 
     def convert_int8_to_uint8_if_requested(self, function: Function) -> Function:
         """Return the function prepared for the conversion: with uint8 instead of int8 activations
-        if `convert_int8_to_uint8` is set.
+        if `convert_int8_quantizations_to_uint8` is set.
         """
-        return convert_int8_to_uint8(function) if self.unsigned else function
+        return convert_int8_quantizations_to_uint8(function) if self.unsigned else function
 
 
 def find_operators_left_in_float(module: IRModule, conversion: FakeQuantizationToInteger) -> list[LeftReal]:

@@ -71,18 +71,18 @@ class _ChainCall:
         """Return the call applied to a band of rows of its data, with the given padding of rows."""
         args = [source if k == self.data else a for k, a in enumerate(self.node.args)]
         with span_scope(self.node.span):
-            if not _is_conv_or_max_pool(self.node):
+            if not _is_conv2d_or_max_pool2d(self.node):
                 return rebuild_call(self.node, args)
             (_, left), (_, right) = zip(*pad_pairs_of_axes(self.node.attrs["padding"], 2), strict=True)
             return rebuild_call(self.node, args, padding=(padding[0], left, padding[1], right))
 
 
-def _data_layout(node: Call) -> str:
+def _data_layout_of_conv2d_or_pool(node: Call) -> str:
     attrs: Any = node.attrs
     return str(attrs.data_layout if as_op_call(node, "nn.conv2d") else attrs.layout)
 
 
-def _is_conv_or_max_pool(node: Call) -> bool:
+def _is_conv2d_or_max_pool2d(node: Call) -> bool:
     return as_op_call(node, "nn.conv2d", "nn.max_pool2d") is not None
 
 
@@ -98,7 +98,7 @@ def _row_window_of_conv_or_pool(node: Call, axis: int) -> _RowWindow | None:
     attrs: Any = node.attrs
     conv = as_op_call(node, "nn.conv2d") is not None
     other = conv and attrs.out_layout not in ("", None, attrs.data_layout)
-    if _data_layout(node).find("H") != axis or other or (not conv and attrs.ceil_mode):
+    if _data_layout_of_conv2d_or_pool(node).find("H") != axis or other or (not conv and attrs.ceil_mode):
         return None
     taps = attrs.kernel_size if conv else attrs.pool_size
     if taps is None:
@@ -115,7 +115,7 @@ def _as_chain_call(node: Expr, source: Expr, axis: int) -> _ChainCall | None:
     types = [e.checked_type for e in (node, *node.args)] if isinstance(node, Call) else []
     if not isinstance(node, Call) or not all(isinstance(ty, TensorType) and ty.is_static for ty in types):
         return None
-    if _is_conv_or_max_pool(node):
+    if _is_conv2d_or_max_pool2d(node):
         window = _row_window_of_conv_or_pool(node, axis) if node.args[0] is source else None
         return _ChainCall(node, 0, window) if window is not None else None
     named = {name for name, _ in node.attrs.items()}
@@ -148,7 +148,7 @@ def _longest_row_local_chain(begin: Expr, users_of: dict[Expr, list[Expr]], axis
     return chain
 
 
-def _split_rows(rows: int, count: int) -> list[Rows]:
+def _split_rows_into_bands(rows: int, count: int) -> list[Rows]:
     return list(pairwise(rows * k // count for k in range(count + 1)))
 
 
@@ -170,7 +170,7 @@ def _compute_in_row_bands(chain: Sequence[_ChainCall], band_count: int, axis: in
     begin, end = chain[0].data_argument, chain[-1].node
     shape = tensor_type_of(begin).static_shape
     bands: list[Expr] = []
-    for rows in _split_rows(_axis_extent(end, axis), band_count):
+    for rows in _split_rows_into_bands(_axis_extent(end, axis), band_count):
         traced = _rows_needed_by_each_call(chain, rows, axis)
         (first, last), _ = traced[0]
         starts = [first if k == axis else 0 for k in range(len(shape))]
@@ -189,7 +189,7 @@ def _is_chain_result_stored_in_memory(link: _ChainCall, following: _ChainCall | 
 
     It is the last one, or the next call (convolution or pool) reads windows of it.
     """
-    return following is None or _is_conv_or_max_pool(following.node)
+    return following is None or _is_conv2d_or_max_pool2d(following.node)
 
 
 def _chain_length_of_least_peak_memory(chain: Sequence[_ChainCall], band_count: int, axis: int) -> int:
@@ -206,7 +206,7 @@ def _chain_length_of_least_peak_memory(chain: Sequence[_ChainCall], band_count: 
         rows = _axis_extent(chain[k - 1].node, axis)
         # the largest part of each inner tensor
         parts = (
-            [_rows_needed_by_each_call(chain[:k], part, axis) for part in _split_rows(rows, band_count)]
+            [_rows_needed_by_each_call(chain[:k], part, axis) for part in _split_rows_into_bands(rows, band_count)]
             if rows >= band_count
             else []
         )
@@ -243,7 +243,7 @@ class PatchFirstLayers(FunctionPass):
             ty = param.checked_type
             for axis in range(1, ty.rank if isinstance(ty, TensorType) and ty.is_static else 0):
                 chain = _longest_row_local_chain(param, uses, axis)
-                if any(_is_conv_or_max_pool(link.node) for link in chain) and (
+                if any(_is_conv2d_or_max_pool2d(link.node) for link in chain) and (
                     length := _chain_length_of_least_peak_memory(chain, self.count, axis)
                 ):
                     patched[chain[length - 1].node] = _compute_in_row_bands(chain[:length], self.count, axis)

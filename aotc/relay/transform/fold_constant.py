@@ -25,7 +25,7 @@ Variables bound by lets keep their types, which hides shapes: run ToGraphNormalF
 
 from dataclasses import dataclass
 
-from aotc.ir import AotcError, Op, PassContext, budget_scope, span_scope
+from aotc.ir import AotcError, Op, PassContext, running_or_new_budget_scope, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem
 from aotc.relay.expr import typed_op_call as node_of
 from aotc.relay.graph_api import MAX_FOLDED_CONSTANT_BYTES, IRModule, evaluate_constant_call, post_order
@@ -82,7 +82,7 @@ class FoldConstant(FunctionPass):
                 return new
             return _fold_node(new, limit)
 
-        with budget_scope(ctx.config):
+        with running_or_new_budget_scope(ctx.config):
             return rewrite_nodes(function, fold_unless_quantized)
 
 

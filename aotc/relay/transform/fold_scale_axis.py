@@ -91,19 +91,22 @@ def match_scaled_operand(expr: Expr) -> tuple[Expr, Scale] | None:
     return None if product is None or scale is None else (product[0], scale)
 
 
-def _constant_or_reshaped_value(expr: Expr) -> np.ndarray[Any, Any] | None:
+def _value_of_possibly_reshaped_constant(expr: Expr) -> np.ndarray[Any, Any] | None:
     """Return the array of a constant or of a reshaped constant; None for other expressions."""
     if isinstance(expr, Constant):
         return expr.data
     node = as_op_call(expr, *VIEWS)
-    source = None if node is None or len(node.args) != 1 else _constant_or_reshaped_value(node.args[0])
+    source = None if node is None or len(node.args) != 1 else _value_of_possibly_reshaped_constant(node.args[0])
     return None if source is None else source.reshape(tensor_type_of(expr).static_shape)
 
 
 def _match_constant_product(node: Call) -> tuple[Expr, Expr] | None:
     """Return (x, c) if `node` multiplies x by a constant c that does not enlarge it; else None."""
     for data, factor in (node.args, node.args[::-1]):
-        if _constant_or_reshaped_value(factor) is None or _constant_or_reshaped_value(data) is not None:
+        if (
+            _value_of_possibly_reshaped_constant(factor) is None
+            or _value_of_possibly_reshaped_constant(data) is not None
+        ):
             continue
         if data.checked_type == node.checked_type:
             return data, factor
@@ -111,7 +114,7 @@ def _match_constant_product(node: Call) -> tuple[Expr, Expr] | None:
 
 
 def _scale_from_factor(factor: Expr, ty: TensorType) -> Scale | None:
-    array = _constant_or_reshaped_value(factor)
+    array = _value_of_possibly_reshaped_constant(factor)
     assert array is not None
     if not ty.dtype.is_float or array.ndim > ty.rank or not np.isfinite(array.astype(np.float64)).all():
         return None
@@ -157,7 +160,9 @@ def _axes_of_layout_letter(layout: str, letter: str) -> tuple[int, ...]:
     """Return the axes of a letter in a layout: its primal axis, then the axes of its blocks."""
     axes = Layout.parse_layout(layout).axes
     letters = sorted({axis_letter for axis_letter, _ in axes})
-    return tuple(k for k in Layout.parse_layout(layout).permutation_grouping_blocks(letters) if axes[k][0] == letter)
+    return tuple(
+        k for k in Layout.parse_layout(layout).permutation_to_primal_then_blocks(letters) if axes[k][0] == letter
+    )
 
 
 def _channel_axes(node: Call, only_constants: bool) -> _ChannelAxes | None:
@@ -197,7 +202,7 @@ def _has_as_many_elements_as_scale(expr: Expr, axes: Items[int], scale: Scale) -
     return not scale.axes or (in_order and prod(extents) == scale.values.size)
 
 
-def scale_output_channels(node: Call, scale: Scale, only_constants: bool) -> Call | None:
+def scale_weights_by_output_channel(node: Call, scale: Scale, only_constants: bool) -> Call | None:
     """Return a convolution or nn.dense with its weights scaled by output channel; None if the scale
     has another axis.
     """
@@ -300,7 +305,7 @@ class _Backward(_Fold):
             return None
         with span_scope(merge_spans([node.span, self.origin])):
             if is_op_call(node, *_ANCHORS):
-                return scale_output_channels(node, scale, self.only_constants)
+                return scale_weights_by_output_channel(node, scale, self.only_constants)
             return self._push_scale_through(node, scale, max_depth - 1)
 
     def _push_scale_through(self, node: Call, scale: Scale, max_depth: int) -> Expr | None:
@@ -364,9 +369,9 @@ class _Forward(_Fold):
         for node in post_order(function, self.should_rewrite_children):
             scaled_operand = match_scaled_operand(node)
             if scaled_operand is not None:
-                self._plan_scale_removal(node, scaled_operand[1])
+                self._record_scale_removal_if_absorbable(node, scaled_operand[1])
 
-    def _plan_scale_removal(self, node: Expr, scale: Scale) -> None:
+    def _record_scale_removal_if_absorbable(self, node: Expr, scale: Scale) -> None:
         """Record the changes that removing multiplication `node` requires, if every user downstream
         can absorb the scale.
         """
@@ -413,13 +418,13 @@ class _Forward(_Fold):
         variable along its axes.
         """
         if isinstance(addend, Constant) or self.only_constants:
-            return _is_finite_after_division(addend, scale)
+            return _is_constant_finite_after_division(addend, scale)
         along = scale.varies_only_along_scale_axes(addend, tensor_type_of(source).rank)
         return along and addend.checked_type != source.checked_type and bool(scale.values.all())
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if old in self.dropped:
-            return new.args[0 if _constant_or_reshaped_value(old.args[0]) is None else 1]
+            return new.args[0 if _value_of_possibly_reshaped_constant(old.args[0]) is None else 1]
         with span_scope(new.span):
             for scale in self.scales.get(old, ()):
                 new = self._compensate_call_for_removed_scale(old, new, scale)
@@ -438,7 +443,7 @@ class _Forward(_Fold):
         return rebuild_call(node, (data, multiply(weight, factor)))
 
 
-def _is_finite_after_division(addend: Expr, scale: Scale) -> bool:
+def _is_constant_finite_after_division(addend: Expr, scale: Scale) -> bool:
     """Return True if expression `addend` is a constant that stays finite when it is divided by a
     scale.
     """

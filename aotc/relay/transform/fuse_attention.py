@@ -83,7 +83,7 @@ class _Finder:
             return None
         first = chain[-1]
         operands = (*first.args, second_product.args[1])
-        moves = (n for arg in operands for n in self._element_moving_producers(arg))
+        moves = (n for arg in operands for n in self._producers_back_to_first_element_move(arg))
         members = [*self._following_reshapes_and_transposes(second_product), *chain, *moves]
         if not all(tensor_type_of(n).is_static for call in members for n in (call, *call.args)):
             return WhyNot("a shape is not static")
@@ -161,7 +161,7 @@ class _Finder:
             node = below[0] if len(below) == 1 else None
         return False
 
-    def _element_moving_producers(self, operand: Expr) -> Iterator[Call]:
+    def _producers_back_to_first_element_move(self, operand: Expr) -> Iterator[Call]:
         """Yield the operators that compute an operand, back to the earliest one that only moves
         elements.
 
@@ -205,7 +205,7 @@ class _Fuse(GraphMutator):
                 return inside.get(expr, expr)
             if isinstance(expr, Constant) and uniform_value_of_constant(expr) is not None:
                 return expr
-            return signature.parameter_for_outside_value(self.memo.get(expr, expr), expr)
+            return signature.get_or_add_parameter_for_value(self.memo.get(expr, expr), expr)
 
         for node in post_order(old, lambda n: n in members):
             if node in members:

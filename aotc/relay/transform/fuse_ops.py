@@ -243,7 +243,7 @@ def _merge_fusion_groups(nodes: Sequence[_Node], max_nodes: int, max_args: int) 
     """Merge the fusion groups of nodes as far as operator patterns allow, in three sweeps."""
     for phase in range(3):
         for node in nodes:
-            path = _nodes_to_merge(node, phase)
+            path = _nodes_to_merge_up_to_post_dominator(node, phase)
             parent = node.parent.root_group if node.parent is not None else node.root_group
             if sum(n.group.member_count for n in path) + parent.member_count <= max_nodes and _is_within_argument_limit(
                 path, parent, max_args
@@ -282,7 +282,7 @@ def _tensor_count(ty: Type) -> int:
     return sum(map(_tensor_count, ty.fields)) if isinstance(ty, TupleType) else 1
 
 
-def _nodes_to_merge(node: _Node, phase: int) -> list[_Node]:
+def _nodes_to_merge_up_to_post_dominator(node: _Node, phase: int) -> list[_Node]:
     """Return a node and all nodes up to its post-dominator, if this fusion sweep can merge them;
     else an empty list.
     """
@@ -363,7 +363,7 @@ class FusedSignature:
     members: list[Expr] = field(default_factory=list)
     weights: list[Expr] = field(default_factory=list)
 
-    def parameter_for_outside_value(self, outside: Expr, original: Expr) -> Var:
+    def get_or_add_parameter_for_value(self, outside: Expr, original: Expr) -> Var:
         return self.params.setdefault(outside, Var(f"p{len(self.params)}", type_of(original)))
 
     def fused_function_attrs(self) -> dict[str, Any]:
@@ -440,7 +440,7 @@ class _Rewriter:
         fresh: dict[Expr, Expr] = {}
         for arg in args:
             inside = self._fusion_group(arg) is group or self._is_inlined_constant(arg, node)
-            fresh[arg] = self.new[arg] if inside else signature.parameter_for_outside_value(self.new[arg], arg)
+            fresh[arg] = self.new[arg] if inside else signature.get_or_add_parameter_for_value(self.new[arg], arg)
         if isinstance(node, Call) and any(getattr(node.attrs, "padding", ())):
             signature.weights += map(self.new.__getitem__, args[1:])
         member = map_children(node, lambda child: fresh.get(child, child))

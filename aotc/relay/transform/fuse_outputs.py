@@ -132,16 +132,16 @@ def _can_join_kernel_group_of_argument(node: Call, arg: Expr, group: _CallGroup,
     same = isinstance(ty, TensorType) and isinstance(other, TensorType) and ty.shape == other.shape
     last = require_function(arg.op).body
     ends = isinstance(last, Call) and isinstance(last.op, Op) and last.op.pattern in _FINAL_PATTERNS
-    non_elementwise = _non_elementwise_nodes(node)
+    non_elementwise = _nodes_neither_elementwise_nor_broadcast(node)
     rows = (
         len(non_elementwise) == 1
         and _is_block_per_row_norm(non_elementwise[0], gpu)
-        and not any(map(_non_elementwise_nodes, group))
+        and not any(map(_nodes_neither_elementwise_nor_broadcast, group))
     )
     return ends and same and (rows or not non_elementwise)
 
 
-def _non_elementwise_nodes(call: Call) -> list[Expr]:
+def _nodes_neither_elementwise_nor_broadcast(call: Call) -> list[Expr]:
     """Return the nodes of a fused function that are not elementwise or broadcasting."""
     inner = (n for n in post_order(require_function(call.op).body) if isinstance(n, (Call, Tuple, TupleGetItem)))
     return [n for n in inner if not isinstance(n, Call) or require_op_of_call(n).pattern > OpPattern.BROADCAST]

@@ -29,7 +29,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from aotc.ir import FuncType, IncompleteType, Pass, PassContext, TupleType, budget_scope, span_scope
+from aotc.ir import FuncType, IncompleteType, Pass, PassContext, TupleType, running_or_new_budget_scope, span_scope
 from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.relay.analysis import bound_vars, free_type_vars, free_vars, global_uses
 from aotc.relay.expr import Call, Constructor, Expr, Function, GlobalVar, Let, Var, require_function
@@ -38,10 +38,10 @@ from aotc.relay.graph_api import (
     infer_module,
     infer_type_arguments,
     is_fused_or_external_function,
-    substitute_declared_type,
+    substituted_type_or_none_if_incomplete,
     unused_name,
 )
-from aotc.relay.transform.effect_order import bind_effects_by_lets, has_effect
+from aotc.relay.transform.effect_order import bind_effects_by_lets, uses_references_or_calls_function
 from aotc.relay.transform.pass_base import FunctionPass, apply_to_fixpoint, with_inferred_types
 from aotc.relay.visitor import (
     Mutator,
@@ -104,7 +104,7 @@ def inline_function_body(function: Function, args: Sequence[Expr]) -> Expr:
     param_types, given = ([a.checked_type or IncompleteType() for a in exprs] for exprs in (function.params, args))
     types = infer_type_arguments(FuncType(param_types, TupleType(()), function.type_params), given)
     new.update(
-        (v, Var(v.name, substitute_declared_type(v.annotation, types), v.span))
+        (v, Var(v.name, substituted_type_or_none_if_incomplete(v.annotation, types), v.span))
         for v in variables_bound_below(function.body)
     )
     memo: dict[Expr, Expr] = {}
@@ -114,10 +114,10 @@ def inline_function_body(function: Function, args: Sequence[Expr]) -> Expr:
     )
     for node in nodes:
         new_node = new[node] if node in new else map_children(node, memo.__getitem__)
-        if new_node is node and has_effect(node):
+        if new_node is node and uses_references_or_calls_function(node):
             new_node = with_children(node, children(node))
         if types and isinstance(new_node, Function):
-            new_node = replace(new_node, ret_type=substitute_declared_type(new_node.ret_type, types))
+            new_node = replace(new_node, ret_type=substituted_type_or_none_if_incomplete(new_node.ret_type, types))
         memo[node] = new_node
     return memo[function.body]
 
@@ -192,7 +192,7 @@ class Inline(Pass[IRModule]):
         def function_to_inline(name: str) -> Function | None:
             return functions[name] if name in inlined else None
 
-        with budget_scope(ctx.config):
+        with running_or_new_budget_scope(ctx.config):
             for name in [*order, *(n for n in functions if n not in set(order))]:
                 if not _is_primitive_external_or_unoptimized(functions[name]):
                     functions[name] = _Inliner(function_to_inline, self.everything).visit_function(functions[name])
@@ -281,7 +281,7 @@ class _Lifter(Mutator):
     def rewrite_function(self, old: Expr, new: Function) -> Expr:
         if is_fused_or_external_function(new):
             return new
-        mapping: dict[Var, Expr] = self._fresh_copies_of_bound_vars(new)
+        mapping: dict[Var, Expr] = self._fresh_copies_of_vars_bound_before(new)
         if old is self.root:
             return substitute_variables(new, mapping) if mapping else new
         name = unused_name(f"{self.name}_lifted", self.used_names)
@@ -298,7 +298,7 @@ class _Lifter(Mutator):
         self.lifted[name] = replace(function, type_params=(*function.type_params, *free_type_vars(function)))
         return _lifted_function_as_value(name, captured, new)
 
-    def _fresh_copies_of_bound_vars(self, function: Function) -> dict[Var, Expr]:
+    def _fresh_copies_of_vars_bound_before(self, function: Function) -> dict[Var, Expr]:
         """Return fresh copies of the variables that both this function and an earlier one bind.
 
         This happens if one let is part of several function literals.

@@ -112,7 +112,7 @@ def integer_contraction(
 
 def integer_convolution(name: str, region: IntegerRegion, node: Call) -> QuantizedExpr:
     a: Any = node.attrs
-    x, w = map(region.exact_integers, node.args)
+    x, w = map(region.require_exact_integers, node.args)
     out = a.out_layout or a.data_layout
     if not (out + a.data_layout + a.kernel_layout).isupper():
         raise IntegerRuleRefused("its layouts are blocked", node)
@@ -133,7 +133,7 @@ def integer_dense(region: IntegerRegion, node: Call) -> QuantizedExpr:
     rows of its weights.
     """
     a: Any = node.attrs
-    x, w = map(region.exact_integers, node.args)
+    x, w = map(region.require_exact_integers, node.args)
     dense = require_op_of_call(node).name == "nn.dense"
     if not dense and a.transpose_a:
         x = x.with_expr(_transpose_matrices(x.expr))
@@ -146,7 +146,7 @@ def integer_dense(region: IntegerRegion, node: Call) -> QuantizedExpr:
 
 def integer_batch_matmul(region: IntegerRegion, node: Call) -> QuantizedExpr:
     a: Any = node.attrs
-    x, w = map(region.exact_integers, node.args)
+    x, w = map(region.require_exact_integers, node.args)
     if not w.is_per_tensor_byte:
         raise IntegerRuleRefused("the second operand has scales of its own for parts", node)
     if a.transpose_a:
@@ -164,28 +164,30 @@ def _is_equal_up_to_rounding(a: Array, b: Array) -> bool:
     return bool((np.abs(a.astype(np.float64) - b) <= _MAX_SCALE_ULPS * np.spacing(np.abs(b).astype(np.float32))).all())
 
 
-def broadcast_along_axis(value: Array, axis: int, rank: int) -> Array:
+def reshape_to_broadcast_along_axis(value: Array, axis: int, rank: int) -> Array:
     """Return one value as a scalar, or values along an axis shaped to broadcast to a tensor of
     `rank`.
     """
     return value.reshape(() if value.size == 1 else (-1,) + (1,) * (rank - axis - 1))
 
 
-def _addend_as_int32(region: IntegerRegion, node: Call, bias: Expr, sums: QuantizedExpr, axis: int, rank: int) -> Array:
+def _require_constant_addend_as_int32(
+    region: IntegerRegion, node: Call, bias: Expr, sums: QuantizedExpr, axis: int, rank: int
+) -> Array:
     """Return a constant addend as int32 with the scale of the sums, which lies along `axis` of a
     tensor of `rank`.
 
     Raise IntegerRuleRefused if it is not constant or does not fit int32.
     """
-    scale = broadcast_along_axis(sums.affine_type.scale_values, axis, rank)
+    scale = reshape_to_broadcast_along_axis(sums.affine_type.scale_values, axis, rank)
     value = constant_value_or_none(bias)
     if value is None:
-        addend = region.exact_integers(bias)
+        addend = region.require_exact_integers(bias)
         data, ty = constant_value_or_none(addend.expr), addend.affine_type
         if data is None:
             raise IntegerRuleRefused("what is added to its sums is no constant", node)
-        factor = broadcast_along_axis(ty.scale_values, ty.axis, data.ndim)
-        exact = data.astype(np.int64) - broadcast_along_axis(ty.zero_point.data, ty.axis, data.ndim)
+        factor = reshape_to_broadcast_along_axis(ty.scale_values, ty.axis, data.ndim)
+        exact = data.astype(np.int64) - reshape_to_broadcast_along_axis(ty.zero_point.data, ty.axis, data.ndim)
         ratio = factor.astype(np.float64) / scale
         wide = exact if _is_equal_up_to_rounding(factor, scale) else np.rint(exact * ratio)
     else:
@@ -211,7 +213,7 @@ def integer_bias_add(region: IntegerRegion, node: Call) -> QuantizedExpr:
     int32.
     """
     data, bias = node.args
-    sums = region.exact_integers(data)
+    sums = region.require_exact_integers(data)
     if not _is_bounded_int32_with_zero_point_0(sums) or data.checked_type != node.checked_type:
         raise IntegerRuleRefused("the scale of its result does not follow from those of its operands", node)
     rank = tensor_type_of(data).rank
@@ -221,7 +223,7 @@ def integer_bias_add(region: IntegerRegion, node: Call) -> QuantizedExpr:
         if not sums.affine_type.is_per_tensor and axis != at:
             raise IntegerRuleRefused("the bias lies along another axis than the scales", node)
         at, rank = 0, 1
-    value = _addend_as_int32(region, node, bias, sums, at, rank)
+    value = _require_constant_addend_as_int32(region, node, bias, sums, at, rank)
     bound = (sums.bound or 0) + float(np.abs(value.astype(np.int64)).max(initial=0))
     if bound >= INT32_LIMIT:
         raise IntegerRuleRefused(f"the sums may reach {bound:.2e}, which int32 cannot represent", node)

@@ -43,7 +43,7 @@ def all_byte_values(dtype: str) -> Constant:
     return Constant(np.arange(256, dtype=np.uint8).view(DType(dtype).numpy))
 
 
-def _elementwise_nodes_above_leaves(root: Call, leaves: set[Expr]) -> list[Call]:
+def _require_elementwise_nodes_above_leaves(root: Call, leaves: set[Expr]) -> list[Call]:
     """Return the nodes between `root` and the leaves; raise IntegerRuleRefused unless they are an
     elementwise function of the leaves.
     """
@@ -76,7 +76,7 @@ def _elementwise_nodes_above_leaves(root: Call, leaves: set[Expr]) -> list[Call]
 
 def _evaluate_elementwise(root: Call, values: dict[Expr, Constant]) -> Constant:
     """Evaluate an elementwise expression at compile time for given constant values of its leaves."""
-    members = _elementwise_nodes_above_leaves(root, set(values))
+    members = _require_elementwise_nodes_above_leaves(root, set(values))
     done: dict[Expr, Any] = dict(values)
     pending: list[Expr] = [root]
     while pending:
@@ -125,7 +125,7 @@ def _byte_source_and_tabulated_leaf_values(region: IntegerRegion, root: Call) ->
                 continue
             raise IntegerRuleRefused("it is no function of one byte", root)
         if str(inner.op) == "qnn.dequantize":
-            leaves[inner] = region.exact_integers(inner)
+            leaves[inner] = region.require_exact_integers(inner)
             continue
         stack += inner.args
     if not all(leaf.is_per_tensor_byte for leaf in leaves.values()):
@@ -225,7 +225,7 @@ def rescale_integers(region: IntegerRegion, x: QuantizedExpr, target_type: Tenso
     )
 
 
-def binary_call_as_table_lookup(node: Call) -> Expr:
+def try_binary_call_as_table_lookup(node: Call) -> Expr:
     """Return a binary quantized operator whose operands are functions of one 8-bit tensor as a
     table lookup.
 

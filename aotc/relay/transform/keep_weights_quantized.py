@@ -95,18 +95,18 @@ def _match_dequantized_matrix(expr: Expr) -> _DequantizedMatrix | None:
     plain = as_op_call(expr, "qnn.dequantize")
     if plain is not None:
         axis = plain.attrs.axis  # type: ignore[attr-defined]
-        parts = [_per_row_values_as_column(_evaluate_constant(arg), axis) for arg in plain.args[1:]]
+        parts = [_per_row_values_as_column(_evaluate_constant_expression(arg), axis) for arg in plain.args[1:]]
         return _dequantized_matrix_if_suitable(plain, plain.args[0], *parts)
     scaled = as_op_call(expr, "multiply")
     if scaled is None:
         return None
     centered = as_op_call(scaled.args[0], "subtract")
     whole = as_op_call(scaled.args[0] if centered is None else centered.args[0], "cast")
-    zero = np.zeros(()) if centered is None else _evaluate_constant(centered.args[1])
+    zero = np.zeros(()) if centered is None else _evaluate_constant_expression(centered.args[1])
     return (
         None
         if whole is None
-        else _dequantized_matrix_if_suitable(scaled, whole.args[0], _evaluate_constant(scaled.args[1]), zero)
+        else _dequantized_matrix_if_suitable(scaled, whole.args[0], _evaluate_constant_expression(scaled.args[1]), zero)
     )
 
 
@@ -144,13 +144,13 @@ def _dequantized_matrix_if_suitable(
     return _DequantizedMatrix(integers.data.astype(np.int16), *numbers)
 
 
-def _evaluate_constant(expr: Expr) -> Array | None:
+def _evaluate_constant_expression(expr: Expr) -> Array | None:
     """Return the value of an expression of constants; None if it cannot be evaluated."""
     if isinstance(expr, Constant):
         return expr.data
     if not isinstance(expr, Call) or not isinstance(expr.op, Op):
         return None
-    parts = [_evaluate_constant(arg) for arg in expr.args]
+    parts = [_evaluate_constant_expression(arg) for arg in expr.args]
     known = [Constant(part) for part in parts if part is not None]
     if len(known) < len(parts):
         return None

@@ -39,7 +39,7 @@ from aotc.relay.graph_api import (
     post_order,
     require_function,
 )
-from aotc.relay.transform.effect_order import LetBinder, has_effect, has_reference_writes
+from aotc.relay.transform.effect_order import LetBinder, has_reference_writes, uses_references_or_calls_function
 from aotc.relay.transform.pass_base import FunctionPass, is_not_primitive_function, rewrite_nodes
 
 
@@ -84,7 +84,9 @@ class DeadCodeElimination(FunctionPass):
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         lets = [n for n in post_order(function) if isinstance(n, Let)]
         fixed = (
-            {n for n in lets if any(map(has_effect, post_order(n.value)))} if has_reference_writes(module) else set()
+            {n for n in lets if any(map(uses_references_or_calls_function, post_order(n.value)))}
+            if has_reference_writes(module)
+            else set()
         )
         values: dict[Expr, Expr] = {n.var: n.value for n in lets if n not in fixed}
         live = {

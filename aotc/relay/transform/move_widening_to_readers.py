@@ -65,7 +65,7 @@ class StoreNarrow(FunctionPass):
     def rewrite_function_body(self, function: Function) -> Function:
         rewriter = _Rewriter(self.target, self.max_args, users(function))
         for node in post_order(function, is_not_primitive_function):
-            rewriter.record_rewritten_node(node)
+            rewriter.rewrite_and_record_node(node)
         return require_function(rewriter.new[function])
 
 
@@ -89,7 +89,7 @@ class _KernelCall:
         finite = {function.params[k] for k in function.attrs.get("Finite", ())}
         return cls(call, function.body, dict(zip(function.params, call.args, strict=True)), finite)
 
-    def constant_params(self) -> set[Var]:
+    def params_with_constant_arguments(self) -> set[Var]:
         """Return the parameters of the kernel whose arguments are constants."""
         return {param for param, arg in self.args.items() if isinstance(arg, Constant)}
 
@@ -136,7 +136,7 @@ class _Rewriter:
     new: dict[Expr, Expr] = field(default_factory=dict)
     tails: dict[Expr, _Tail] = field(default_factory=dict)
 
-    def record_rewritten_node(self, node: Expr) -> None:
+    def rewrite_and_record_node(self, node: Expr) -> None:
         if not _is_kernel_call(node):
             self.new[node] = map_children(node, self.new.__getitem__) if is_not_primitive_function(node) else node
             return
@@ -183,7 +183,7 @@ class _Rewriter:
             smaller = 0 < _static_nbytes(node) <= (_static_nbytes(best) if best is not None else size - 1)
             if (
                 smaller
-                and node not in kernel.constant_params()
+                and node not in kernel.params_with_constant_arguments()
                 and self._is_recomputation_after_node_cheap(kernel, node)
             ):
                 best = node
@@ -193,9 +193,9 @@ class _Rewriter:
         """Return True if all kernels that read a result can repeat the operations after `node` at
         less than the storing cost.
         """
-        tail = list(_nodes_evaluated_after(kernel.body, node))
+        tail = list(_nodes_evaluated_if_node_is_given(kernel.body, node))
         free = {n for n in tail if isinstance(n, Var)}
-        if not free <= kernel.constant_params() or not all(
+        if not free <= kernel.params_with_constant_arguments() or not all(
             _is_elementwise(n) for n in tail if not isinstance(n, (Var, Constant, Op))
         ):
             return False
@@ -225,12 +225,12 @@ def _split_kernel_after_node(kernel: _KernelCall, node: Expr) -> _Tail:
 def _replace_node(body: Expr, node: Expr, replacement: Expr) -> Expr:
     """Return `body` with a node replaced by another expression."""
     new_nodes: dict[Expr, Expr] = {node: replacement}
-    for n in _nodes_evaluated_after(body, node):
+    for n in _nodes_evaluated_if_node_is_given(body, node):
         new_nodes[n] = map_children(n, new_nodes.__getitem__)
     return new_nodes[body]
 
 
-def _nodes_evaluated_after(body: Expr, node: Expr) -> Iterator[Expr]:
+def _nodes_evaluated_if_node_is_given(body: Expr, node: Expr) -> Iterator[Expr]:
     """Return the nodes of a body except `node` and the nodes that only `node` needs."""
     return (n for n in post_order(body, lambda n: n is not node) if n is not node)
 

@@ -55,13 +55,13 @@ from aotc.relay.op.window_attributes import (
     KERNEL_LAYOUT_BY_RANK,
     canonical_axis_positions,
     layout_to_canonical_order,
-    parse_blocked_and_grouped_layout,
+    parse_layout_with_up_to_two_blocks,
 )
 from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_constant_with_finite_elements, rebuild_call
 from aotc.relay.transform.user_alter_layout import apply_registered_layouts
 from aotc.tir import BYTES_PER_DOT, FILTER_EXTENT, INT8_DTYPES, SUPPORTED_OUTPUT_TILES, C, Target
 from aotc.tir.schedule.algorithms.cpu_recurrence import columns_per_weight_block, hidden_units_per_weight_block
-from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3
+from aotc.tir.schedule.algorithms.winograd import estimated_cycles_of_3x3_convolution
 from aotc.tir.schedule.contraction import weight_packing_block_size
 
 #: Smallest number of output positions of a convolution whose loop over taps may be outside of the
@@ -76,7 +76,7 @@ _CONTRACTION_ATTRS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs,
 @dataclass(frozen=True, repr=False)
 class AlterOpLayout(FunctionPass):
     """Pass that packs the constant weights of convolutions, nn.dense, nn.matmul and recurrent
-    layers for `target`.
+    layers for `target_layout`.
 
     A 3x3 convolution uses Winograd's algorithm if this saves at least
     `relay.AlterOpLayout.min_saving` cycles (estimated) per added byte, as long as the parameters
@@ -98,20 +98,22 @@ class AlterOpLayout(FunctionPass):
         return _Pack(self.target, choose_winograd_tiles(function, self.target, ctx)).visit_function(function)
 
 
-def pack_weight_by_groups(weight: Constant, source: str, target: str, groups: int) -> Call:
-    """Return the transform of a constant kernel to the layout `target`, each group of channels in
+def pack_weight_by_groups(weight: Constant, source_layout: str, target_layout: str, groups: int) -> Call:
+    """Return the transform of a constant kernel to the layout `target_layout`, each group of channels in
     its own blocks.
 
     The last block of a group is padded with zeros. Shapes: (O, ...) in any order becomes (groups *
     ceil(O / groups / block), ..., block).
     """
-    channels = source.index("O")
+    channels = source_layout.index("O")
     shape = weight.data.shape
-    _, block, *_ = parse_blocked_and_grouped_layout(target, "o")
+    _, block, *_ = parse_layout_with_up_to_two_blocks(target_layout, "o")
     if groups == 1 or block == 0 or shape[channels] // groups % block == 0:
-        return layout_transform(weight, source, target)
+        return layout_transform(weight, source_layout, target_layout)
     grouped_shape = (*shape[:channels], groups, shape[channels] // groups, *shape[channels + 1 :])
-    by_group = layout_transform(Constant(weight.data.reshape(grouped_shape)), source.replace("O", "GO"), f"G{target}")
+    by_group = layout_transform(
+        Constant(weight.data.reshape(grouped_shape)), source_layout.replace("O", "GO"), f"G{target_layout}"
+    )
     _, blocks, *rest_shape = tensor_type_of(by_group).static_shape
     return reshape(_evaluate_packed_weight_if_large(by_group), newshape=(groups * blocks, *rest_shape))
 
@@ -221,7 +223,7 @@ def _needs_tap_major_weights(call: Call, outer_extents: Sequence[Dim], target: T
 
 
 def _padding_fraction(channels: int, block_size: int) -> float:
-    """Return the padding of `channels` to whole blocks, as a fraction of the channels."""
+    """Return the padding of `input_channels_per_group` to whole blocks, as a fraction of the channels."""
     return -channels % block_size / channels
 
 
@@ -270,43 +272,47 @@ class _Pack(GraphMutator):
                 case RecurrentAttrs():
                     return self._pack_recurrent_weights(new)
                 case Conv2DAttrs() as attrs if old in self.tiles:
-                    return self._pack_winograd_weight(new, new.args[1], attrs, self.tiles[old])
+                    return self._conv2d_with_packed_winograd_weight(new, new.args[1], attrs, self.tiles[old])
                 case ConvAttrs() as attrs:
                     return pack_convolution_weight(new, attrs, self.target, self._pack_weight_by_groups_cached)
                 case DenseAttrs() as attrs:
-                    return self._pack_dense_weight(new, new.args[1], "NC", attrs.out_dtype)
+                    return self._dense_call_with_packed_weight(new, new.args[1], "NC", attrs.out_dtype)
                 case MatmulAttrs(transpose_a=False) as attrs:
-                    return self._pack_dense_weight(
+                    return self._dense_call_with_packed_weight(
                         new, new.args[1], "NC" if attrs.transpose_b else "CN", attrs.out_dtype
                     )
                 case _:
                     return new
 
-    def _pack_weight_by_groups_cached(self, weight: Constant, source: str, target: str, groups: int) -> Expr:
+    def _pack_weight_by_groups_cached(
+        self, weight: Constant, source_layout: str, target_layout: str, groups: int
+    ) -> Expr:
         """Return a convolution's weight packed by groups of channels, from the cache if it was
         packed before.
         """
-        key = (weight, f"{target}/{groups} groups")
+        key = (weight, f"{target_layout}/{groups} groups")
         if key not in self.packed_constant_cache:
             self.packed_constant_cache[key] = _evaluate_packed_weight_if_large(
-                pack_weight_by_groups(weight, source, target, groups)
+                pack_weight_by_groups(weight, source_layout, target_layout, groups)
             )
         return self.packed_constant_cache[key]
 
-    def _pack_weight_cached(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
+    def _pack_weight_cached(self, weight: Constant, source_layout: str, target_layout: str, tile: int = 0) -> Expr:
         """Return a weight in another layout, first transformed for Winograd tiles of size `tile`
         unless that is 0.
 
         Weights that were packed before are returned from a cache.
         """
-        key = (weight, f"{target}/{tile}")
+        key = (weight, f"{target_layout}/{tile}")
         if key not in self.packed_constant_cache:
             plain = (
                 _evaluate_packed_weight_if_large(winograd_conv.contrib_conv2d_winograd_weight_transform(weight, tile))
                 if tile
                 else weight
             )
-            self.packed_constant_cache[key] = _evaluate_packed_weight_if_large(layout_transform(plain, source, target))
+            self.packed_constant_cache[key] = _evaluate_packed_weight_if_large(
+                layout_transform(plain, source_layout, target_layout)
+            )
         return self.packed_constant_cache[key]
 
     def _pack_recurrent_weights(self, call: Call) -> Expr:
@@ -329,7 +335,7 @@ class _Pack(GraphMutator):
         is_changed = any(new is not old for new, old in zip(args, call.args, strict=True))
         return rebuild_call(call, args) if is_changed else call
 
-    def _pack_winograd_weight(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:
+    def _conv2d_with_packed_winograd_weight(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:
         block = _winograd_channel_block_size(call, weight, tile, self.target)
         padded = self._pad_groups_to_whole_blocks(weight, attrs.groups, block)
         packed = self._pack_weight_cached(padded, "HWOI", f"HWOI{block}o", tile)
@@ -354,7 +360,7 @@ class _Pack(GraphMutator):
         assert isinstance(padded, Constant)
         return padded
 
-    def _pack_dense_weight(self, call: Call, weight: Constant, layout: str, out_dtype: str) -> Expr:
+    def _dense_call_with_packed_weight(self, call: Call, weight: Constant, layout: str, out_dtype: str) -> Expr:
         if weight.data.ndim != 2:
             return call
         units = weight.data.shape[layout.index("N")]
@@ -491,7 +497,7 @@ def _profitable_winograd_options(
             )
 
 
-def estimated_winograd_or_direct_cycles(call: Call, channels: int, tile: int, target: Target) -> float:
+def estimated_winograd_or_direct_cycles(call: Call, input_channels_per_group: int, tile: int, target: Target) -> float:
     """Return the estimated cycles of a 3x3 convolution with Winograd tiles of this size; `tile` 0
     is the direct algorithm.
 
@@ -500,7 +506,9 @@ def estimated_winograd_or_direct_cycles(call: Call, channels: int, tile: int, ta
     a = call.attrs
     assert isinstance(a, ConvAttrs)
     images, outputs, height, width = tensor_type_of(call).static_shape
-    return convolution_cycles_3x3((images, outputs, height, width), channels, tile, target, a.groups)
+    return estimated_cycles_of_3x3_convolution(
+        (images, outputs, height, width), input_channels_per_group, tile, target, a.groups
+    )
 
 
 def _winograd_channel_block_size(call: Call, weight: Constant, tile: int, target: Target) -> int:

@@ -46,9 +46,9 @@ from aotc.relay.graph_api import (
 )
 from aotc.relay.op.layout import may_zero_pad_blocks
 from aotc.relay.op.qnn.quant_params import constant_value_or_none
-from aotc.relay.transform.fake_quantization_to_integer import convert_int8_to_uint8
+from aotc.relay.transform.fake_quantization_to_integer import convert_int8_quantizations_to_uint8
 from aotc.relay.transform.pass_base import WhyNot, as_op_call, is_op_call, with_inferred_types
-from aotc.relay.transform.select_signedness import flip_sign_bit
+from aotc.relay.transform.select_signedness import flip_sign_bit_and_signedness
 
 #: Data types that can be requested for inputs and outputs.
 FLOAT: Final = "float32"
@@ -79,7 +79,7 @@ class QuantizedEdges(Pass[IRModule]):
         if {*io_dtypes.values()} - {FLOAT}:
             # same conversion as for float inputs: operators that round around their zero point then
             # give equal integers
-            start = infer_module(start.with_functions({"main": convert_int8_to_uint8(start.main)}))
+            start = infer_module(start.with_functions({"main": convert_int8_quantizations_to_uint8(start.main)}))
         edges = _Edges(start, io_dtypes)
         if tuples := edges.tuple_inputs_and_outputs():
             if not io_dtypes:
@@ -92,7 +92,7 @@ class QuantizedEdges(Pass[IRModule]):
             edges.convert_output_to_requested_dtype(number, name)
         if edges.problems:
             raise AotcError.collect(edges.problems)
-        main, attrs = edges.main_with_converted_edges(), dict(module.attrs)
+        main, attrs = edges.main_with_converted_inputs_and_outputs(), dict(module.attrs)
         if any(edges.inputs):
             attrs["input_quantization"] = _quantizations_as_lists(edges.inputs)
         if any(edges.outputs):
@@ -118,11 +118,11 @@ def _parse_requested_dtypes(config: object) -> Mapping[str, str]:
     raise AotcError(IO_DTYPE_ERROR_CODE, text, hint=hint)
 
 
-def convert_signedness(x: Expr, source: str, target: str) -> Expr:
+def convert_byte_signedness(x: Expr, source_dtype: str, target_dtype: str) -> Expr:
     """Return 8-bit integers converted to the other signedness by a shift of 128, so that the order
     is preserved.
     """
-    return x if source == target else flip_sign_bit(x)
+    return x if source_dtype == target_dtype else flip_sign_bit_and_signedness(x)
 
 
 def _quantization_for_dtype(quantization: QuantizationOrRefusal, dtype: str) -> Quantization | None:
@@ -239,7 +239,7 @@ class _Edges:
         edges: list[Expr] = [*self._main.params, *self._before]
         return [e for e in edges if not isinstance(type_of(e), TensorType)]
 
-    def _choose_edge_dtype(
+    def _choose_input_or_output_dtype(
         self, kind: str, name: str, current_dtype: DType, quantization: QuantizationOrRefusal
     ) -> str:
         """Return the data type that an input or output gets; record a problem if it cannot be the
@@ -264,11 +264,13 @@ class _Edges:
         """
         current_dtype = _dtype(param)
         quantization = self._input_quantization(param, current_dtype)
-        dtype = self._choose_edge_dtype("input", param.name, current_dtype, quantization)
+        dtype = self._choose_input_or_output_dtype("input", param.name, current_dtype, quantization)
         if dtype != current_dtype and isinstance(quantization, Quantization):
             ty = TensorType(tensor_type_of(param).shape, dtype)
             new = Var(param.name, ty, param.span)
-            self._replaced[param] = new if current_dtype.is_float else convert_signedness(new, dtype, current_dtype)
+            self._replaced[param] = (
+                new if current_dtype.is_float else convert_byte_signedness(new, dtype, current_dtype)
+            )
             if current_dtype.is_float:
                 self._dropped |= {reader: dtype for reader, _ in self._readers_behind_element_moves(param)}
             param = new
@@ -282,14 +284,14 @@ class _Edges:
         node = self._results[index]
         current_dtype = _dtype(node)
         quantization = self._output_quantization(node, current_dtype)
-        dtype = self._choose_edge_dtype("output", name, current_dtype, quantization)
+        dtype = self._choose_input_or_output_dtype("output", name, current_dtype, quantization)
         if dtype != current_dtype and isinstance(quantization, Quantization):
             source, moves = _source_and_element_moves(node)
             inner = _integers_before_dequantize(source)
             for move in reversed(moves):
                 assert isinstance(move, Call)
                 inner = typed_op_call(require_op_of_call(move), (inner,), move.attrs, move.span)
-            self._results[index] = convert_signedness(inner, quantization.dtype, dtype)
+            self._results[index] = convert_byte_signedness(inner, quantization.dtype, dtype)
         self.outputs.append(_quantization_for_dtype(quantization, dtype))
 
     def _input_quantization(self, param: Var, current_dtype: DType) -> QuantizationOrRefusal:
@@ -337,7 +339,7 @@ class _Edges:
         names_text = " or ".join(names)
         return WhyNot(f"it comes from {describe_node_for_message(source)}, not from {names_text}")
 
-    def main_with_converted_edges(self) -> Function:
+    def main_with_converted_inputs_and_outputs(self) -> Function:
         """Return @main with the changed inputs and outputs; the same object if nothing changed."""
         main = self._main
         same = zip(self._results, self._before, strict=True)
@@ -354,5 +356,5 @@ class _Edges:
         operand.
         """
         if old in self._dropped:
-            return convert_signedness(children(new)[1], self._dropped[old], _dtype(old))
+            return convert_byte_signedness(children(new)[1], self._dropped[old], _dtype(old))
         return self._replaced.get(old, new)

@@ -157,7 +157,7 @@ def scale_and_zero_point(ty: TensorAffineType) -> tuple[Expr, Expr]:
 # --- quantization parameters of qnn operators
 
 
-def affine_type_of_qnn_call(node: Call, dtype: str) -> TensorAffineType:
+def affine_type_of_quantize_or_dequantize(node: Call, dtype: str) -> TensorAffineType:
     """Return the quantization parameters that a call of qnn.quantize or qnn.dequantize carries.
 
     Raise IntegerRuleRefused if the scale or the zero point is not constant, or a scale is not
@@ -235,13 +235,13 @@ class IntegerRegion:
             raise IntegerRuleRefused(f"there is no rule for {node.op}", node)
         return rule
 
-    def exact_integers(self, expr: Expr) -> QuantizedExpr:
+    def require_exact_integers(self, expr: Expr) -> QuantizedExpr:
         """Return integers that represent the value of `expr` exactly; raise IntegerRuleRefused if
         there are none.
         """
         if expr not in self._converted_by_expr:
             for node in depth_first_post_order([expr], self._operands_without_known_integers):
-                self._cache_exact_integers(node)
+                self._compute_and_cache_exact_integers(node)
         outcome = self._converted_by_expr[expr]
         if isinstance(outcome, IntegerRuleRefused):
             raise outcome
@@ -254,7 +254,7 @@ class IntegerRegion:
         inside = node in self.inside and not is_op_call(node, "qnn.dequantize")
         return [c for c in children(node) if c in self.inside and c not in self._converted_by_expr] if inside else []
 
-    def _cache_exact_integers(self, node: Expr) -> None:
+    def _compute_and_cache_exact_integers(self, node: Expr) -> None:
         if node in self._converted_by_expr:
             return
         try:
@@ -275,19 +275,19 @@ class IntegerRegion:
     def _compute_exact_integers(self, expr: Expr) -> QuantizedExpr:
         match expr:
             case Tuple(fields=fields):
-                parts = [self.exact_integers(f) for f in fields]
+                parts = [self.require_exact_integers(f) for f in fields]
                 return QuantizedExpr(
                     Tuple([p.expr for p in parts]), TupleAffineType(tuple(p.affine_type for p in parts))
                 )
             case TupleGetItem(tuple_value=whole, index=index):
-                quantized_tuple = self.exact_integers(whole)
+                quantized_tuple = self.require_exact_integers(whole)
                 assert isinstance(quantized_tuple.type, TupleAffineType)
                 return QuantizedExpr(
                     tuple_item(quantized_tuple.expr, index), quantized_tuple.type.types[index], quantized_tuple.bound
                 )
             case Call() if str(expr.op) == "qnn.dequantize":
                 return QuantizedExpr(
-                    expr.args[0], affine_type_of_qnn_call(expr, str(tensor_type_of(expr.args[0]).dtype))
+                    expr.args[0], affine_type_of_quantize_or_dequantize(expr, str(tensor_type_of(expr.args[0]).dtype))
                 )
             case Call() if expr in self.inside:
                 rule = self.require_rule(expr)
@@ -296,7 +296,7 @@ class IntegerRegion:
                 return rule.exact(self, expr)
         raise IntegerRuleRefused("an operand is not quantized", expr)
 
-    def quantized_integers(self, expr: Expr, target_type: TensorAffineType) -> Expr:
+    def require_quantized_integers(self, expr: Expr, target_type: TensorAffineType) -> Expr:
         """Return the integers that quantizing `expr` to `target_type` gives; raise
         IntegerRuleRefused if no rule can compute them.
 
@@ -304,9 +304,9 @@ class IntegerRegion:
         table. The first refusal is raised if all of them fail.
         """
         if self._depth >= _MAX_RULE_DEPTH or not (isinstance(expr, Call) and expr in self.inside):
-            return self.rescale(self, self.exact_integers(expr), target_type)
+            return self.rescale(self, self.require_exact_integers(expr), target_type)
         if str(expr.op) == "qnn.dequantize":
-            return self.rescale(self, self.exact_integers(expr), target_type)
+            return self.rescale(self, self.require_exact_integers(expr), target_type)
         rule = self.require_rule(expr)
         first: IntegerRuleRefused | None = None
         for attempt in (rule.rounded, self._rescale_exact_integers, self.table):
@@ -325,4 +325,4 @@ class IntegerRegion:
     @staticmethod
     def _rescale_exact_integers(region: IntegerRegion, node: Call, target_type: TensorAffineType) -> Expr:
         """Compute the exact integers of a call and convert them to the requested quantization."""
-        return region.rescale(region, region.exact_integers(node), target_type)
+        return region.rescale(region, region.require_exact_integers(node), target_type)

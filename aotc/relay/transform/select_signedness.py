@@ -58,7 +58,7 @@ _ZERO_POINT_NAMES: Final = {
 _RESULT_ZERO_POINT: Final = "output_zero_point"
 
 
-def flip_sign_bit(x: Expr) -> Expr:
+def flip_sign_bit_and_signedness(x: Expr) -> Expr:
     """Return 8-bit integers with the sign bit flipped and the other signedness (`x ^ 0x80`);
     constants are evaluated.
     """
@@ -131,12 +131,12 @@ class _Select(GraphMutator):
 
     def convert_to_wanted_signedness(self, expr: Expr) -> Expr:
         """Return an 8-bit tensor converted to the signedness that the target wants."""
-        return self.other.get(expr) or flip_sign_bit(expr)
+        return self.other.get(expr) or flip_sign_bit_and_signedness(expr)
 
     def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
         node = as_op_call(new)
         if node is None:
-            return self._convert_tuple_field(new)
+            return self._tuple_field_from_converted_tuple(new)
         before = _match_sign_bit_flip(node)
         if before in self.other:
             return self.other[before]
@@ -162,11 +162,11 @@ class _Select(GraphMutator):
         """Convert a value computed in the wanted signedness back to the node's own type, and
         remember both.
         """
-        original_value = flip_sign_bit(converted)
+        original_value = flip_sign_bit_and_signedness(converted)
         self.other[original_value] = converted
         return original_value
 
-    def _convert_tuple_field(self, new: Expr) -> Expr:
+    def _tuple_field_from_converted_tuple(self, new: Expr) -> Expr:
         """Return a tuple field in its own type, converted from a tuple that is available in the
         wanted signedness.
         """
@@ -279,5 +279,7 @@ class _Select(GraphMutator):
         if converts_index and self.new_dtype == "uint8":
             table, places = Constant(np.roll(table.data, _SIGN_BIT)), self.other[source]
         return typed_op_call(
-            require_op_of_call(node), (flip_sign_bit(table) if converts_result else table, places), node.attrs
+            require_op_of_call(node),
+            (flip_sign_bit_and_signedness(table) if converts_result else table, places),
+            node.attrs,
         )

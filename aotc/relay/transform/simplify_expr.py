@@ -220,7 +220,7 @@ def _replace_like_operand_by_attribute(node: Call) -> RewriteOutcome:
             return collapse_sum_to(data, ty.static_shape)
 
 
-def _replace_full_operand_by_scalar(node: Call) -> RewriteOutcome:
+def _replace_uniform_operand_by_scalar(node: Call) -> RewriteOutcome:
     """Replace an operand filled with one value by a scalar if the other operand has the result's
     shape.
     """
@@ -236,7 +236,7 @@ def _replace_full_operand_by_scalar(node: Call) -> RewriteOutcome:
     return None
 
 
-def _fold_constant_where(node: Call) -> RewriteOutcome:
+def _fold_where_with_constant_condition(node: Call) -> RewriteOutcome:
     condition, yes, no = node.args
     value = uniform_value_of_constant(condition)
     return None if value is None else _replace_if_same_type(node, yes if bool(value) else no)
@@ -319,13 +319,13 @@ _VALUE_RULES: Final = (
     Rule("-(-x) => x", ("negative",), _collapse_repeated_op_rule("negative", 0)),
     Rule("not not x => x", ("logical_not",), _collapse_repeated_op_rule("logical_not", 0)),
     Rule("max(x, 0) => relu(x)", ("maximum",), _rewrite_maximum_zero_as_relu),
-    Rule("where(c, x, y) => x or y", ("where",), _fold_constant_where),
+    Rule("where(c, x, y) => x or y", ("where",), _fold_where_with_constant_condition),
     Rule(
         "argmax(dequantize(x)) => argmax(x)", ("argmax", "argmin", "argsort"), _compute_argsort_and_argmax_on_integers
     ),
     Rule("full_like(x, c) => full(c)", ("full_like", "zeros_like", "ones_like"), _replace_fill_like_by_static_fill),
     Rule("op_like(x, y) => op(x, shape of y)", _LIKE_OPERATORS, _replace_like_operand_by_attribute),
-    Rule("x op full(c) => x op c", _BROADCAST_OPERATORS, _replace_full_operand_by_scalar),
+    Rule("x op full(c) => x op c", _BROADCAST_OPERATORS, _replace_uniform_operand_by_scalar),
     Rule("cast(cast(x, a), b) => cast(x, b)", ("cast",), _merge_casts),
     Rule("clip(clip(x)) => clip(x)", ("clip",), _merge_clips),
 )
@@ -362,17 +362,17 @@ def _merge_reshapes_and_other_views(node: Call) -> RewriteOutcome:
     return reshape_to_type(inner.args[0], ty) if ty.is_static else _DYNAMIC_SHAPE_REFUSAL
 
 
-def _transpose_axes(node: Call) -> tuple[int, ...]:
+def _permutation_of_transpose(node: Call) -> tuple[int, ...]:
     return transpose_permutation(cast(TransposeAttrs, node.attrs), tensor_type_of(node).rank)
 
 
 def _simplify_transpose(node: Call) -> RewriteOutcome:
-    axes, source = _transpose_axes(node), node.args[0]
+    axes, source = _permutation_of_transpose(node), node.args[0]
     if axes == tuple(range(len(axes))):
         return source
     inner = as_op_call(source, "transpose")
     if inner is not None:
-        before = _transpose_axes(inner)
+        before = _permutation_of_transpose(inner)
         return transpose(inner.args[0], tuple(before[k] for k in axes))
     shape = tensor_type_of(source).shape
     wide_axes = [k for k in axes if shape[k] != 1]

@@ -47,9 +47,9 @@ class SplitArgs(FunctionPass):
         with span_scope(call.span):
             while len(fields) > limit:
                 groups = [fields[k : k + limit] for k in range(0, len(fields), limit)]
-                fields = tuple(_concatenate_group(call, group) for group in groups)
+                fields = tuple(_concatenate_chunk_and_stop_fusion(call, group) for group in groups)
             return rebuild_call(call, (Tuple(fields),))
 
 
-def _concatenate_group(concatenation: Call, operands: tuple[Expr, ...]) -> Expr:
+def _concatenate_chunk_and_stop_fusion(concatenation: Call, operands: tuple[Expr, ...]) -> Expr:
     return stop_fusion(rebuild_call(concatenation, (Tuple(operands),))) if len(operands) > 1 else operands[0]

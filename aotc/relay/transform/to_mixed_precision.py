@@ -79,8 +79,8 @@ class ToMixedPrecision(FunctionPass):
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         reduce = _Reduce(DType(self.mixed_precision_type), self.conversions)
         body = reduce.visit(function.body)
-        self._report_missing_declarations(reduce.missing)
-        entry = module.functions.get("main") is function and not _is_called(module, "main")
+        self._warn_or_raise_missing_declarations(reduce.missing)
+        entry = module.functions.get("main") is function and not _is_global_function_referenced(module, "main")
         if ctx.get_config(KEEP_OUTPUT_DTYPE_CONFIG, False) or not entry:
             body = reduce.convert_to_type(body, type_of(function.body))
         if body is function.body:
@@ -88,7 +88,7 @@ class ToMixedPrecision(FunctionPass):
         ret_type = function.ret_type if type_of(body) == type_of(function.body) else None
         return replace(function, body=body, ret_type=ret_type)
 
-    def _report_missing_declarations(self, missing: Mapping[str, Span | None]) -> None:
+    def _warn_or_raise_missing_declarations(self, missing: Mapping[str, Span | None]) -> None:
         if not missing or self.missing_op_mode == 2:
             return
         if self.missing_op_mode == 1:
@@ -100,7 +100,7 @@ class ToMixedPrecision(FunctionPass):
         )
 
 
-def _is_called(module: IRModule, name: str) -> bool:
+def _is_global_function_referenced(module: IRModule, name: str) -> bool:
     return any(name in global_uses(function) for function in module.functions.values())
 
 

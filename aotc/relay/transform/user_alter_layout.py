@@ -41,7 +41,7 @@ class _Alterer(LayoutConverter):
         alter = node.op.get_attr(ALTER_OP_LAYOUT) if isinstance(node.op, Op) else None
         if alter is None:
             return super().convert_call(node)
-        args = [self.value_in_original_order(a) for a in node.args]
+        args = [self.value_in_original_axis_order(a) for a in node.args]
         replacement, given = _call_layout_function(alter, node, args)
         if replacement is None:
             return super().convert_call(node)

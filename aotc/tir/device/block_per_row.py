@@ -200,7 +200,7 @@ def _estimated_statements_per_thread(stmt: Stmt, threads_per_row: int, ranges: R
             if threads_per_row > 1 and is_thread_parallel_loop(stmt):
                 nest = parallel_nests_by_depth(KernelPart((), (stmt,)))[0]
                 known = ranges_inside_loops(nest.loops, ranges)
-                if _needs_thread_group_per_iteration(nest, threads_per_row):
+                if _needs_32_threads_per_iteration(nest, threads_per_row):
                     return -(-nest.iteration_count * _THREADS_PER_INNER_ROW // threads_per_row) * (
                         _estimated_statements_per_thread(nest.body, _THREADS_PER_INNER_ROW, known)
                         + _BARRIER_COST_STATEMENTS
@@ -218,12 +218,12 @@ def _estimated_statements_per_thread(stmt: Stmt, threads_per_row: int, ranges: R
     return 1
 
 
-def statements_of_single_thread(stmt: Stmt, ranges: Ranges) -> int:
+def statement_count_of_single_thread(stmt: Stmt, ranges: Ranges) -> int:
     """Return the number of statements that a thread executes, with no loop shared between threads."""
     return _estimated_statements_per_thread(stmt, 1, ranges)
 
 
-def _needs_thread_group_per_iteration(nest: ParallelNest, threads_per_block: int) -> bool:
+def _needs_32_threads_per_iteration(nest: ParallelNest, threads_per_block: int) -> bool:
     """Return True if a loop has so few iterations that a group of `_THREADS_PER_INNER_ROW` threads,
     not a single one, should execute each.
     """
@@ -265,7 +265,7 @@ class RowMapping:
         *outer, last = (constant_trip_count(loop) for loop in self.row.nest.loops) if self.row.nest.loops else (1,)
         return math.prod(outer) * -(-last // self.rows)
 
-    def scratch_elements_per_row(self, scratch: Buffer) -> int:
+    def padded_scratch_elements_per_row(self, scratch: Buffer) -> int:
         """Return the elements of shared memory of a scratch buffer for one row: odd if rows would
         conflict in memory banks.
         """
@@ -275,14 +275,16 @@ class RowMapping:
         """Return the shared-memory array that holds a scratch buffer for all rows of a thread
         block.
         """
-        return replace(scratch, size=self.scratch_elements_per_row(scratch) * self.rows, scope="shared", private=False)
+        return replace(
+            scratch, size=self.padded_scratch_elements_per_row(scratch) * self.rows, scope="shared", private=False
+        )
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory that a thread block needs."""
         return aligned_shared_memory_bytes(map(self.shared_array_for_scratch, self.row.common))
 
-    def estimated_gpu_time(self, gpu: Gpu) -> float:
+    def estimated_gpu_time_in_statements(self, gpu: Gpu) -> float:
         """Estimate the time of all rows on the GPU, in statements executed sequentially."""
         return self.row.estimated_statements_per_thread(self.each) * max(
             1.0, self.row.nest.iteration_count * self.each / gpu.threads_to_saturate
@@ -311,9 +313,9 @@ class RowMapping:
             declares = [Declare(var, e) for var, e in zip((row, lane), digits, strict=True)]
         places: dict[Buffer, tuple[Buffer, Expr]] = {}
         for b in sorted(
-            filter(self.row.common.__contains__, self.row.iteration_scratch), key=self.scratch_elements_per_row
+            filter(self.row.common.__contains__, self.row.iteration_scratch), key=self.padded_scratch_elements_per_row
         ):
-            first = row * self.scratch_elements_per_row(b) if self.rows > 1 else as_expr(0)
+            first = row * self.padded_scratch_elements_per_row(b) if self.rows > 1 else as_expr(0)
             array, array_bytes = (
                 self.shared_array_for_scratch(b),
                 aligned_shared_memory_bytes([self.shared_array_for_scratch(b)]),
@@ -324,7 +326,7 @@ class RowMapping:
             room -= array_bytes
             places[b] = array, first
         rest = [b for b in self.row.iteration_scratch if b not in places]
-        inner = self.scratch_of_thread_group_rows(rest) if nested and self.rows == 1 else []
+        inner = self.scratch_buffers_of_inner_rows(rest) if nested and self.rows == 1 else []
         stack, large = split_scratch_by_stack_room((b for b in rest if b not in inner), stack_bytes)
         places |= {b: (local, as_expr(0)) for b, local in stack.items()}
         for b in large:
@@ -346,10 +348,10 @@ class RowMapping:
         )
         if writer.failed:
             return self.build_block_work(block, thread, gpu, stack_bytes, nested=False)
-        over = Block((*declares, self.block_body_over_rows(block, row, number, body)))
+        over = Block((*declares, self.gpu_block_body_over_rows(block, row, number, body)))
         return BlockWork(blocks, over, (*copied,), (*stack.values(), *writer.stack), (*shared, *writer.shared))
 
-    def scratch_of_thread_group_rows(self, scratch: Sequence[Buffer]) -> list[Buffer]:
+    def scratch_buffers_of_inner_rows(self, scratch: Sequence[Buffer]) -> list[Buffer]:
         """Return the scratch buffers in `scratch` that belong to inner rows: iterations that groups
         of threads of the block share.
         """
@@ -357,11 +359,11 @@ class RowMapping:
         group_loops = [
             s
             for s in leaves
-            if _needs_thread_group_per_iteration(parallel_nests_by_depth(KernelPart((), (s,)))[0], self.each)
+            if _needs_32_threads_per_iteration(parallel_nests_by_depth(KernelPart((), (s,)))[0], self.each)
         ]
         return [b for b in scratch if any(b in written_buffers(s) for s in group_loops)]
 
-    def block_body_over_rows(self, block: Expr, row_in_block: Var, row_number_var: Var, row_body: Block) -> Block:
+    def gpu_block_body_over_rows(self, block: Expr, row_in_block: Var, row_number_var: Var, row_body: Block) -> Block:
         """Return the loop body of a thread block that processes `rows` consecutive iterations of
         the outer loops.
 
@@ -416,7 +418,7 @@ class _RowThreadWriter:
         for stmt in stmts:
             w, r = written_buffers(stmt) - self.thread_scratch, read_buffers(stmt) - self.thread_scratch
             if w & (self.stored | self.loaded) or r & self.stored:
-                new_stmts.append(self.emit_barrier())
+                new_stmts.append(self.new_barrier_resetting_access_record())
             if _is_loop_around_thread_shared_loops(stmt):
                 new_stmts.append(
                     replace(
@@ -424,7 +426,7 @@ class _RowThreadWriter:
                         body=Block(
                             (
                                 *self.stmts_of_one_thread_with_barriers(block_stmts_or_self(stmt.body)),
-                                self.emit_barrier(),
+                                self.new_barrier_resetting_access_record(),
                             )
                         ),
                     )
@@ -434,14 +436,14 @@ class _RowThreadWriter:
                 group_loop := self.loop_over_thread_groups(stmt)
             ):
                 new_stmts.append(group_loop)
-                self.emit_barrier()  # there is a barrier at its end
+                self.new_barrier_resetting_access_record()  # there is a barrier at its end
                 continue
             new_stmts.append(self.stmt_for_one_thread(stmt, is_read_by_other_threads=bool(w)))
             self.stored |= w
             self.loaded |= r
         return new_stmts
 
-    def emit_barrier(self) -> Stmt:
+    def new_barrier_resetting_access_record(self) -> Stmt:
         """Return a barrier (Sync), and clear the record of accesses since the last barrier."""
         self.stored, self.loaded = set(), set()
         return Sync()
@@ -527,8 +529,8 @@ def fastest_row_mapping(part: KernelPart, gpu: Gpu) -> RowMapping | None:
         * (1 if across or not nest.loops else _UNCOALESCED_SLOWDOWN)
     )
     ways = [way for each in _CANDIDATE_THREADS_PER_ROW if (way := _row_mapping_with_threads(row, each, gpu))]
-    best = min(ways, key=lambda way: way.estimated_gpu_time(gpu), default=None)
-    return best if best is not None and best.estimated_gpu_time(gpu) < flat else None
+    best = min(ways, key=lambda way: way.estimated_gpu_time_in_statements(gpu), default=None)
+    return best if best is not None and best.estimated_gpu_time_in_statements(gpu) < flat else None
 
 
 def _row_mapping_with_threads(row: CooperativeRow, threads_per_row: int, gpu: Gpu) -> RowMapping | None:
@@ -551,7 +553,7 @@ def _row_mapping_with_threads(row: CooperativeRow, threads_per_row: int, gpu: Gp
     return way if way.threads_per_block >= gpu.warp else None
 
 
-def wrap_short_stmts_for_one_block(kernel: Kernel, gpu: Gpu) -> Kernel:
+def wrap_short_stmts_for_one_gpu_block(kernel: Kernel, gpu: Gpu) -> Kernel:
     """Return a kernel in which groups of short statements are wrapped in a loop of one iteration,
     for one GPU block to execute.
 

@@ -93,7 +93,7 @@ class KernelPart:
         return any(map(is_gpu_block_loop, self.stmts))
 
     @property
-    def is_loop_for_single_thread_block(self) -> bool:
+    def is_one_iteration_parallel_loop(self) -> bool:
         """True if this part of a kernel is a loop of one iteration, around loops that the threads
         of one block share.
         """
@@ -204,7 +204,7 @@ def split_kernel_into_parts(kernel: Kernel) -> list[KernelPart]:
     """Split a kernel into parts that can be launched separately, in order; a single part for one
     thread if that is impossible.
     """
-    parts = _split_and_pass_registers_in_memory(kernel)
+    parts = _split_kernel_with_registers_in_memory(kernel)
     return (
         [kernel_as_single_part(kernel)]
         if parts is None
@@ -212,7 +212,7 @@ def split_kernel_into_parts(kernel: Kernel) -> list[KernelPart]:
     )
 
 
-def group_parts_into_independent_runs(kernel: Kernel, parts: Sequence[KernelPart]) -> list[list[KernelPart]]:
+def group_mutually_independent_parts(kernel: Kernel, parts: Sequence[KernelPart]) -> list[list[KernelPart]]:
     """Group the parts of a kernel into runs: parts of one run are independent, and depend on parts
     of earlier runs only.
     """
@@ -261,7 +261,7 @@ def _vars_and_buffers_read(stmts: Iterable[Stmt]) -> set[Var | Buffer]:
     }
 
 
-def _split_and_pass_registers_in_memory(kernel: Kernel) -> list[KernelPart] | None:
+def _split_kernel_with_registers_in_memory(kernel: Kernel) -> list[KernelPart] | None:
     """Return the parts of a kernel, each with the registers that it needs; None if several parts
     change one register.
 

@@ -30,14 +30,14 @@ from aotc.tir import (
     read_buffers,
     written_buffers,
 )
-from aotc.tir.device.block_per_row import fastest_row_mapping, wrap_short_stmts_for_one_block
+from aotc.tir.device.block_per_row import fastest_row_mapping, wrap_short_stmts_for_one_gpu_block
 from aotc.tir.device.horizontal_fusion import KERNEL_ARGUMENT_BYTES, fuse_gpu_launches
 from aotc.tir.device.kernel_fission import (
     MAX_STATEMENTS_OF_ONE_THREAD,
     KernelPart,
     ParallelNest,
     executed_statement_count,
-    group_parts_into_independent_runs,
+    group_mutually_independent_parts,
     kernel_as_single_part,
     split_kernel_into_parts,
 )
@@ -75,13 +75,13 @@ def lower_program_to_gpu_launches(program: Program, target: Target) -> Program:
     def fuse_dependent_steps(a: Step, b: Step) -> Step | None:
         source = sources[b]
 
-        def lower_step_with_launch_size(block_groups: int, threads_per_block: int) -> Step | None:
+        def relower_second_step_for_launch_size(block_groups: int, threads_per_block: int) -> Step | None:
             assert source is not None
             few = replace(gpu, threads=threads_per_block, processors=block_groups, resident=4 * threads_per_block)
             gpu_steps = _steps_replacing_kernel_call(source, mapped(source.kernel, replace(target, gpu=few)))
             return gpu_steps[0] if len(gpu_steps) == 1 else None
 
-        return None if source is None else fusion.fuse_consecutive_steps(a, b, lower_step_with_launch_size)
+        return None if source is None else fusion.fuse_consecutive_steps(a, b, relower_second_step_for_launch_size)
 
     return fuse_gpu_launches(replace(program, steps=tuple(sources)), gpu, fuse_dependent_steps)
 
@@ -110,16 +110,16 @@ def lower_kernel_to_gpu_kernels(kernel: Kernel, target: Target) -> tuple[Kernel,
     gpu = target.gpu
     if kernel.source is not None or gpu is None or launch_of(kernel) is not None:
         return (kernel,)
-    runs = group_parts_into_independent_runs(kernel, split_kernel_into_parts(kernel))
+    runs = group_mutually_independent_parts(kernel, split_kernel_into_parts(kernel))
     mapper = _PartsToLaunchesMapper(kernel, gpu, target.budget.stack_bytes)
     if has_gpu_loops(kernel.body):  # some parts were scheduled as launches
         pass
     elif len(runs) > 1 and executed_statement_count(kernel.body) <= MAX_STATEMENTS_OF_ONE_THREAD:
         runs = [[kernel_as_single_part(kernel)]]
     elif len(runs) > 1:
-        other = _PartsToLaunchesMapper(wrap_short_stmts_for_one_block(kernel, gpu), gpu, target.budget.stack_bytes)
-        fewer = group_parts_into_independent_runs(other.kernel, split_kernel_into_parts(other.kernel))
-        singles = (part for run in fewer for part in run if part.is_loop_for_single_thread_block)
+        other = _PartsToLaunchesMapper(wrap_short_stmts_for_one_gpu_block(kernel, gpu), gpu, target.budget.stack_bytes)
+        fewer = group_mutually_independent_parts(other.kernel, split_kernel_into_parts(other.kernel))
+        singles = (part for run in fewer for part in run if part.is_one_iteration_parallel_loop)
         if len(fewer) < len(runs) and all(map(other.kernel_with_block_per_row, singles)):
             mapper, runs = other, fewer
     gpu_kernels = [gpu_kernel for run in runs for gpu_kernel in mapper.kernels_for_independent_parts(run)]
@@ -213,7 +213,9 @@ class _PartsToLaunchesMapper:
         for part, nest in parts:
             shares.append((at, self.thread_work_of_part(part, nest, block - at, thread, threads)))
             at += shares[-1][1].blocks
-        body = Block(_guard_block_range(block, first, first + share.blocks, at, share.body) for first, share in shares)
+        body = Block(
+            _guard_gpu_block_range(block, first, first + share.blocks, at, share.body) for first, share in shares
+        )
         over = For(block, at, For(thread, threads, body, kind="thread"), kind="block")
         return self.make_gpu_kernel([share for _, share in shares], over)
 
@@ -265,7 +267,7 @@ class _PartsToLaunchesMapper:
         )
 
 
-def _guard_block_range(block: Var, first_block: int, end_block: int, block_count: int, body: Stmt) -> Stmt:
+def _guard_gpu_block_range(block: Var, first_block: int, end_block: int, block_count: int, body: Stmt) -> Stmt:
     """Return `body` guarded so that only blocks `first_block` to `end_block` - 1 of `block_count`
     execute it.
     """

@@ -165,12 +165,12 @@ class Coarsening:
         contiguous.
         """
         index, value = self.expr_for_lane(stmt.index), self.expr_for_lane(stmt.value)
-        first = self.first_lane_index_if_contiguous(stmt.buffer, index)
+        first = self.contiguous_first_index_counting_access(stmt.buffer, index)
         if first is None:
             return self.loop_over_lanes(Store(stmt.buffer, index, value))
         if (
             isinstance(value, Load)
-            and (source := self.first_lane_index_if_contiguous(value.buffer, value.index)) is not None
+            and (source := self.contiguous_first_index_counting_access(value.buffer, value.index)) is not None
         ):
             return self.wide_copy_stmts(stmt.buffer, first, value.buffer, source)
         array = self.new_per_lane_array("made", stmt.buffer.dtype)
@@ -352,7 +352,7 @@ class Coarsening:
                 expr.cond, *(self.replace_contiguous_loads(e, (*guards, cond), {}, wide_loads) for e, cond in sides)
             )
         if isinstance(expr, Load) and expr not in replacements:
-            first = self.first_lane_index_if_contiguous(expr.buffer, expr.index)
+            first = self.contiguous_first_index_counting_access(expr.buffer, expr.index)
             if first is not None:
                 array = self.new_per_lane_array("piece", expr.dtype)
                 copy_stmts = self.wide_copy_stmts(array, _INDEX_ZERO, expr.buffer, first)
@@ -361,7 +361,7 @@ class Coarsening:
         inner = (self.replace_contiguous_loads(e, guards, replacements, wide_loads) for e in operands(expr))
         return replacements.get(expr) or with_operands(expr, tuple(inner))
 
-    def first_lane_index_if_contiguous(self, buffer: Buffer, index: Expr) -> Expr | None:
+    def contiguous_first_index_counting_access(self, buffer: Buffer, index: Expr) -> Expr | None:
         """Return the index of the first lane's element if the lanes access contiguous, aligned
         elements; else None.
 

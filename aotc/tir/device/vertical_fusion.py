@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen, merge_spans
 from aotc.tir import INDEX, Binary, Block, Buffer, Const, Gpu, Launch, Step, Var, View, as_expr, bounds, launch_of
-from aotc.tir.device.block_per_row import statements_of_single_thread
+from aotc.tir.device.block_per_row import statement_count_of_single_thread
 from aotc.tir.device.horizontal_fusion import (
     KERNEL_ARGUMENT_BYTES,
     BufferOffsets,
@@ -32,7 +32,11 @@ from aotc.tir.device.horizontal_fusion import (
 from aotc.tir.device.parameter_alignment import new_temporary_view
 from aotc.tir.device.thread_block_mapping import is_proven_race_free
 from aotc.tir.expr import vars_and_buffers_in
-from aotc.tir.gpu_launch import aligned_shared_memory_bytes, block_and_thread_loops, run_in_last_block_of_group
+from aotc.tir.gpu_launch import (
+    aligned_shared_memory_bytes,
+    block_and_thread_loops,
+    stmts_run_by_last_gpu_block_of_group,
+)
 from aotc.tir.stmt import (
     Declare,
     For,
@@ -84,18 +88,18 @@ class VerticalFusion:
         second_with_launch_size    makes the second step for another launch size
         """
         launch = launch_of(a.kernel)
-        if launch is None or not a.kernel.macs or b.kernel.macs or not _does_second_only_read_outputs_of_first(a, b):
+        if launch is None or not a.kernel.macs or b.kernel.macs or not _depends_only_by_contained_reads(a, b):
             return None
         level = _AppendPoint.find_append_point(a.kernel, launch)
         if level is None:
             return None
-        key = a.kernel, b.kernel, tuple(_arguments_sharing_storage_with_view(a, view) for view in b.inputs)
+        key = a.kernel, b.kernel, tuple(_argument_indices_and_view_offsets(a, view) for view in b.inputs)
         if key not in self.fused_kernel_cache:
             least = _total_statements_of_launch(b.kernel) // (
                 launch.block * _MAX_STATEMENTS_CHEAPER_THAN_LAUNCH * _MAX_TOTAL_WORK_SHRINK_FACTOR
             )
             ways = (way for way in level.block_group_sizes_and_strides() if level.count // way[0] >= least)
-            pairs = (self.pair_for_block_group(a, level, second_with_launch_size, *way) for way in ways)
+            pairs = (self.fused_pair_for_gpu_block_group(a, level, second_with_launch_size, *way) for way in ways)
             right = (
                 candidate
                 for candidate in pairs
@@ -109,10 +113,10 @@ class VerticalFusion:
             )
         if (way := self.fused_kernel_cache[key]) is None:
             return None
-        pair = self.pair_for_block_group(a, level, second_with_launch_size, *way[:2])
+        pair = self.fused_pair_for_gpu_block_group(a, level, second_with_launch_size, *way[:2])
         return None if pair is None else pair.fused_kernel_call(way[2])
 
-    def pair_for_block_group(
+    def fused_pair_for_gpu_block_group(
         self,
         a: Step,
         append_point: _AppendPoint,
@@ -146,7 +150,7 @@ class VerticalFusion:
         return fits and passes and is_proven_race_free(kernel)
 
 
-def _does_second_only_read_outputs_of_first(a: Step, b: Step) -> bool:
+def _depends_only_by_contained_reads(a: Step, b: Step) -> bool:
     """Return True if step `b` overwrites nothing that step `a` uses, and each input of `b` that
     overlaps an output of `a` is a part of that output.
     """
@@ -157,7 +161,7 @@ def _does_second_only_read_outputs_of_first(a: Step, b: Step) -> bool:
     return all(_span_contains(span, other) for span in written for other in read if _spans_overlap(span, other))
 
 
-def _arguments_sharing_storage_with_view(step: Step, view: View) -> tuple[tuple[int, int], ...]:
+def _argument_indices_and_view_offsets(step: Step, view: View) -> tuple[tuple[int, int], ...]:
     """Return the arguments of a step that share the storage of a view, as (index of the argument,
     offset of the view in it).
     """
@@ -190,7 +194,7 @@ def _statements_per_thread_of_launch(kernel: Kernel, launch: Launch) -> int:
     for stmt in walk_stmts(threads.body):
         if isinstance(stmt, Declare) and stmt.var.dtype == INDEX:
             ranges[stmt.var] = bounds(stmt.value, ranges)
-    return statements_of_single_thread(threads.body, ranges)
+    return statement_count_of_single_thread(threads.body, ranges)
 
 
 @frozen(eq=False)
@@ -328,7 +332,7 @@ class _FusedPair:
             return self.level.put([Sync(), second_kernel_work])
         numbered = [] if self.stride > 1 else [Declare(group, self.level.number // self.size)]
         return self.level.put(
-            [*numbered, *run_in_last_block_of_group(arrival_counters, group, self.size, second_kernel_work)]
+            [*numbered, *stmts_run_by_last_gpu_block_of_group(arrival_counters, group, self.size, second_kernel_work)]
         )
 
     def renumber_blocks_by_group(self, block: Var, group: Var, body: Stmt) -> Block:

@@ -42,7 +42,7 @@ def two_sum(a: Expr, b: Expr | float) -> FloatPair:
     return s, (a - (s - v)) + (second - v)
 
 
-def split_upper_26_bits(x: Expr) -> FloatPair:
+def split_float64_at_26_significant_bits(x: Expr) -> FloatPair:
     """Split a float64 x into a pair: the number formed by its upper 26 bits, and the remainder."""
     if isinstance(x, Const):
         (whole,) = struct.unpack("<Q", struct.pack("<d", x.value))
@@ -56,13 +56,13 @@ def exact_product(a: Expr, b: Expr | float) -> FloatPair:
     """Return a * b exactly as a pair (rounded product, rounding error)."""
     second = as_expr(b, a)
     p = a * second
-    (ah, al), (bh, bl) = split_upper_26_bits(a), split_upper_26_bits(second)
+    (ah, al), (bh, bl) = split_float64_at_26_significant_bits(a), split_float64_at_26_significant_bits(second)
     return p, (((ah * bh - p) + ah * bl) + al * bh) + al * bl
 
 
 def exact_square(a: Expr) -> FloatPair:
     p = a * a
-    head, tail = split_upper_26_bits(a)
+    head, tail = split_float64_at_26_significant_bits(a)
     return p, ((head * head - p) + (head + head) * tail) + tail * tail
 
 

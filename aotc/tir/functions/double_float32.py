@@ -39,7 +39,7 @@ def evaluate_polynomial_by_horner(x: Expr, coefficients: str) -> Expr:
     return value
 
 
-def truncate_to_upper_12_bits(x: Expr) -> Expr:
+def truncate_float32_to_12_mantissa_bits(x: Expr) -> Expr:
     """Return x truncated to its upper 12 bits; the remainder, x minus the result, has 12 more
     bits.
     """
@@ -63,6 +63,6 @@ def exact_sum_any_magnitude(a: Expr, b: Expr) -> FloatPair:
 
 def exact_float32_product(a: Expr, b: Expr) -> FloatPair:
     """Return a * b exactly as a pair (rounded product, rounding error)."""
-    p, x, y = a * b, truncate_to_upper_12_bits(a), truncate_to_upper_12_bits(b)
+    p, x, y = a * b, truncate_float32_to_12_mantissa_bits(a), truncate_float32_to_12_mantissa_bits(b)
     u, v = a - x, b - y
     return p, ((x * y - p) + x * v + u * y) + u * v

@@ -60,7 +60,7 @@ class _NarrowFloatFormat:
         """float32 bits of the smallest normal number of the format."""
         return (128 - self.bias) << 23
 
-    def float32_bits_of_code(self, code: int) -> int:
+    def float32_bits_of_normal_code(self, code: int) -> int:
         """Return the float32 bits of the narrow format's normal number with the bits `code`."""
         return (code << self.dropped_mantissa_bits) + ((127 - self.bias) << 23)
 
@@ -131,13 +131,13 @@ def _float32_to_narrow_bits(dtype: DType, x: Expr) -> Expr:
     a = u & _MAGNITUDE_MASK
     magic = as_expr(f.addend_rounding_to_narrow_step, x)
     small = _float32_to_bits(_bits_to_float32(a) + magic) - _float32_to_bits(magic)
-    normal = (_round_mantissa_to_even(f, a) >> f.dropped_mantissa_bits) - ((127 - f.bias) << f.mantissa)
+    normal = (_round_mantissa_keeping_low_bits(f, a) >> f.dropped_mantissa_bits) - ((127 - f.bias) << f.mantissa)
     code = select(_bits_as_int32(a) < f.smallest_normal_float32_bits, small, normal)
     code = select(_bits_as_int32(code) > f.largest, f.overflow, code)
     return _apply_sign_and_nan(f, x, code, (u & _SIGN_BIT) >> (32 - dtype.bits), f.nan)
 
 
-def _round_mantissa_to_even(narrow_format: _NarrowFloatFormat, float32_bits: Expr) -> Expr:
+def _round_mantissa_keeping_low_bits(narrow_format: _NarrowFloatFormat, float32_bits: Expr) -> Expr:
     """Return float32 bits with the mantissa rounded to the format's precision, ties to even; lower
     bits are not cleared.
     """
@@ -169,9 +169,9 @@ def _round_float32_to_narrow_value(dtype: DType, x: Expr) -> Expr:
     small = _float32_to_bits(
         (_bits_to_float32(a) + f.addend_rounding_to_narrow_step) - f.addend_rounding_to_narrow_step
     )
-    normal = _round_mantissa_to_even(f, a) & (0xFFFFFFFF >> f.dropped_mantissa_bits << f.dropped_mantissa_bits)
+    normal = _round_mantissa_keeping_low_bits(f, a) & (0xFFFFFFFF >> f.dropped_mantissa_bits << f.dropped_mantissa_bits)
     rounded = select(_bits_as_int32(a) < f.smallest_normal_float32_bits, small, normal)
-    largest = f.float32_bits_of_code(f.largest)
+    largest = f.float32_bits_of_normal_code(f.largest)
     beyond = {f.largest: largest, f.nan: _NAN_BITS}.get(f.overflow, _INFINITY_BITS)
     rounded = select(_bits_as_int32(rounded) > largest, beyond, rounded)
     return _bits_to_float32(_apply_sign_and_nan(f, x, rounded, u & _SIGN_BIT, f.float32_bits_of_nan if f.nan else 0))
@@ -199,16 +199,20 @@ def storage_dtype_of_narrow_float(dtype: DType) -> DType:
     return DType(f"uint{8 * dtype.itemsize}")
 
 
-def narrow_float_conversion(name: str, dtype: DType) -> ElementaryFunction:
+def narrow_float_conversion(conversion_name: str, dtype: DType) -> ElementaryFunction:
     """Return a conversion function of CONVERSION_NAMES ("load", "store", "round") for a narrow
     float; "odd" is for float64.
     """
     bits = storage_dtype_of_narrow_float(dtype)
-    match name:
+    match conversion_name:
         case "load":
-            return function_from_formula(name, bits, lambda bits: _narrow_bits_to_float32(dtype, cast(bits, "uint32")))
+            return function_from_formula(
+                conversion_name, bits, lambda bits: _narrow_bits_to_float32(dtype, cast(bits, "uint32"))
+            )
         case "store":
-            return function_from_formula(name, FLOAT32, lambda x: cast(_float32_to_narrow_bits(dtype, x), bits))
+            return function_from_formula(
+                conversion_name, FLOAT32, lambda x: cast(_float32_to_narrow_bits(dtype, x), bits)
+            )
         case "round":
-            return function_from_formula(name, FLOAT32, lambda x: _round_float32_to_narrow_value(dtype, x))
-    return function_from_formula(name, dtype, _round_float64_to_odd_float32)
+            return function_from_formula(conversion_name, FLOAT32, lambda x: _round_float32_to_narrow_value(dtype, x))
+    return function_from_formula(conversion_name, dtype, _round_float64_to_odd_float32)

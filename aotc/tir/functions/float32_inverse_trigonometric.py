@@ -19,7 +19,7 @@ from aotc.tir.functions.double_float32 import (
     exact_float32_product,
     fast_two_sum,
     float32_to_bits,
-    truncate_to_upper_12_bits,
+    truncate_float32_to_12_mantissa_bits,
 )
 
 #: pi/2 rounded to float32, and the rounding error.
@@ -47,7 +47,7 @@ def _asin_of_magnitude_parts(x: Expr) -> tuple[Expr, Expr, Expr]:
         z, "3.7696462e-2 1.4314964e-2 3.1839084e-2 4.4513375e-2 7.5005218e-2 1.666666e-1"
     )
     root = call("sqrt", z)
-    first = truncate_to_upper_12_bits(root)
+    first = truncate_float32_to_12_mantissa_bits(root)
     rest = (z - first * first) / maximum(root + first, 1e-30) + root * p
     return far, select(far, first + first, a), select(far, rest + rest, a * p)
 

@@ -18,7 +18,7 @@ from aotc.tir.functions.double_float32 import (
     exact_float32_product,
     fast_two_sum,
     float32_to_bits,
-    truncate_to_upper_12_bits,
+    truncate_float32_to_12_mantissa_bits,
 )
 from aotc.tir.functions.float32_functions import add_log_special_cases, split_mantissa_and_exponent
 
@@ -41,7 +41,7 @@ def _log_times_factor(x: Expr, factor: tuple[float, float, float], exponent: tup
     f = m - 1.0
     s = f * f
     half = s * 0.5
-    high = truncate_to_upper_12_bits(f - half)
+    high = truncate_float32_to_12_mantissa_bits(f - half)
     low = ((f - high) - half) + _log1p_minus_quadratic_terms(f, s)
     whole, part = (e, 0.0) if exponent is None else (e * exponent[0], e * exponent[1])
     total, error = fast_two_sum(whole, high * factor[1])

@@ -20,7 +20,7 @@ from aotc.tir.functions.double_float32 import (
     exact_float32_product,
     fast_two_sum,
     float32_to_bits,
-    truncate_to_upper_12_bits,
+    truncate_float32_to_12_mantissa_bits,
 )
 from aotc.tir.functions.float32_functions import (
     ROUND_TO_INTEGER_SHIFTER,
@@ -60,7 +60,7 @@ def exp2_of_pair(w: Expr, low: Expr) -> tuple[FloatPair, Expr]:
     whole = y - (t - ROUND_TO_INTEGER_SHIFTER)
     r = whole + low
     r_low = low - (r - whole)
-    first = truncate_to_upper_12_bits(r)  # times 12 bits of log(2), which is exact
+    first = truncate_float32_to_12_mantissa_bits(r)  # times 12 bits of log(2), which is exact
     head, rest = fast_two_sum(as_expr(1.0, r), first * 0.693115234375)
     p = evaluate_polynomial_by_horner(r, "1.546288e-4 1.3390984e-3 9.6180625e-3 5.5503596e-2 2.4022651e-1")
     return (head, rest + (first * 3.1946183e-5 + (((r - first) + r_low) * 0.69314718 + (r * r) * p))), t

@@ -17,11 +17,11 @@ from aotc.tir.functions.double_float32 import (
     exact_float32_product,
     fast_two_sum,
     float32_to_bits,
-    truncate_to_upper_12_bits,
+    truncate_float32_to_12_mantissa_bits,
 )
 
 
-def _reduce_angle_by_half_pi(x: Expr) -> tuple[Expr, Expr, Expr]:
+def _reduce_angle_magnitude_by_half_pi(x: Expr) -> tuple[Expr, Expr, Expr]:
     """Return (q, r, rest) such that |x| is q * pi/2 + r + rest.
 
     Payne and Hanek's reduction (1983) with 96 bits of 2/pi, starting at the first bit whose product
@@ -46,15 +46,15 @@ def _reduce_angle_by_half_pi(x: Expr) -> tuple[Expr, Expr, Expr]:
     scaled_angle, missing = fast_two_sum(first, second * 2.0**-16)
     missing = missing + third * 2.0**-30
     # times pi / 2^33
-    upper = truncate_to_upper_12_bits(scaled_angle)
+    upper = truncate_float32_to_12_mantissa_bits(scaled_angle)
     lower = scaled_angle - upper
     value, rest = fast_two_sum(upper * 3.6561687e-10, upper * 1.126497e-13 + (lower + missing) * 3.6572953e-10)
     quarter = select(small, as_expr(0, a), (high + 0x20000000) >> 30)
     return quarter, select(small, bits_to_float32(a), value), select(small, as_expr(0.0, x), rest)
 
 
-def _sine_shifted_by_quarters(x: Expr, quarters: int, sign: Expr) -> Expr:
-    quadrant, r, rest = _reduce_angle_by_half_pi(x)
+def _sine_shifted_by_quarter_turns(x: Expr, quarters: int, sign: Expr) -> Expr:
+    quadrant, r, rest = _reduce_angle_magnitude_by_half_pi(x)
     q = quadrant + quarters
     odd = (q & 1).not_equal(0)
     s = r * r
@@ -69,16 +69,16 @@ def _sine_shifted_by_quarters(x: Expr, quarters: int, sign: Expr) -> Expr:
 
 
 def sin(x: Expr) -> Expr:
-    return _sine_shifted_by_quarters(x, 0, float32_to_bits(x) & FLOAT32_SIGN_BIT)
+    return _sine_shifted_by_quarter_turns(x, 0, float32_to_bits(x) & FLOAT32_SIGN_BIT)
 
 
 def cos(x: Expr) -> Expr:
-    return _sine_shifted_by_quarters(x, 1, as_expr(0, float32_to_bits(x)))
+    return _sine_shifted_by_quarter_turns(x, 1, as_expr(0, float32_to_bits(x)))
 
 
 def tan(x: Expr) -> Expr:
     # the quotient of two pairs, sine and cosine, with a correction for the rounding errors
-    q, r, rest = _reduce_angle_by_half_pi(x)
+    q, r, rest = _reduce_angle_magnitude_by_half_pi(x)
     s, s_low = exact_float32_product(r, r)
     cos_head, half = fast_two_sum(as_expr(1.0, x), s * -0.5)
     sine = fast_two_sum(

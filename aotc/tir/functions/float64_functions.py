@@ -287,7 +287,7 @@ def _multiply_to_128_bits(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     return ah * bh + (first >> 32) + (second >> 32), a * b
 
 
-def _reduce_angle_by_half_pi(x: Expr) -> tuple[Expr, FloatPair]:
+def _reduce_angle_magnitude_by_half_pi(x: Expr) -> tuple[Expr, FloatPair]:
     """Return (q, r) such that |x| is q * pi/2 + r with |r| <= pi/4.
 
     Payne and Hanek's reduction (1983) with 192 bits of 2/pi, starting at the first bit whose
@@ -343,8 +343,8 @@ def cosine_of_reduced_angle(r: FloatPair) -> FloatPair:
     )
 
 
-def _sine_shifted_by_quarters(x: Expr, quarters: int, sign: Expr) -> Expr:
-    quadrant, r = _reduce_angle_by_half_pi(x)
+def _sine_shifted_by_quarter_turns(x: Expr, quarters: int, sign: Expr) -> Expr:
+    quadrant, r = _reduce_angle_magnitude_by_half_pi(x)
     q = quadrant + quarters
     head, _ = select_double_double((q & 1).not_equal(0), cosine_of_reduced_angle(r), sine_of_reduced_angle(r))
     value = bits_to_float64(float64_to_bits(head) ^ ((q & 2) << 62) ^ sign)
@@ -352,15 +352,15 @@ def _sine_shifted_by_quarters(x: Expr, quarters: int, sign: Expr) -> Expr:
 
 
 def sin(x: Expr) -> Expr:
-    return _sine_shifted_by_quarters(x, 0, float64_to_bits(x) & FLOAT64_SIGN_BIT)
+    return _sine_shifted_by_quarter_turns(x, 0, float64_to_bits(x) & FLOAT64_SIGN_BIT)
 
 
 def cos(x: Expr) -> Expr:
-    return _sine_shifted_by_quarters(x, 1, as_expr(0, float64_to_bits(x)))
+    return _sine_shifted_by_quarter_turns(x, 1, as_expr(0, float64_to_bits(x)))
 
 
 def tan(x: Expr) -> Expr:
-    q, r = _reduce_angle_by_half_pi(x)
+    q, r = _reduce_angle_magnitude_by_half_pi(x)
     s, c = sine_of_reduced_angle(r), cosine_of_reduced_angle(r)
     odd = (q & 1).not_equal(0)
     head, tail = divide_double_doubles(select_double_double(odd, c, s), select_double_double(odd, s, c))

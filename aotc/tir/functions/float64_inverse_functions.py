@@ -45,7 +45,7 @@ def _pair_with_zero_tail(x: Expr) -> FloatPair:
     return x, as_expr(0.0, x)
 
 
-def _angle_of_point(y: FloatPair, x: FloatPair) -> FloatPair:
+def _angle_of_first_quadrant_point(y: FloatPair, x: FloatPair) -> FloatPair:
     """Return the angle of the point (x, y) with nonnegative coordinates, as a pair.
 
     With v the smaller coordinate divided by the larger one: atan(v) = atan(c) + atan((v - c) / (1 +
@@ -80,7 +80,7 @@ def _pi_minus_angle_if(condition: Expr, angle: FloatPair) -> Expr:
 
 def atan(x: Expr) -> Expr:
     a = call("abs", x)
-    head, tail = _angle_of_point(
+    head, tail = _angle_of_first_quadrant_point(
         _pair_with_zero_tail(clamp_keeping_nan(a, 0.0, 2.0**70)), _pair_with_zero_tail(as_expr(1.0, x))
     )
     return call("copysign", select(a < _MAX_LINEAR_ARGUMENT, a, head + tail), x)
@@ -97,7 +97,9 @@ def atan2(y: Expr, x: Expr) -> Expr:
     q = py / px
     px = select(most.equal(0.0), unit, px * scale)
     left = (float64_to_bits(x) >> 63).not_equal(0)
-    value = _pi_minus_angle_if(left, _angle_of_point(_pair_with_zero_tail(py * scale), _pair_with_zero_tail(px)))
+    value = _pi_minus_angle_if(
+        left, _angle_of_first_quadrant_point(_pair_with_zero_tail(py * scale), _pair_with_zero_tail(px))
+    )
     value = select((q < _MAX_LINEAR_ARGUMENT) & (left.equal(False)), q, value)
     return select(x.equal(x) & y.equal(y), call("copysign", value, y), NAN)
 
@@ -109,13 +111,15 @@ def _sqrt_of_1_minus_square(a: Expr) -> FloatPair:
 
 def asin(x: Expr) -> Expr:
     a = call("abs", x)
-    head, tail = _angle_of_point(_pair_with_zero_tail(a), _sqrt_of_1_minus_square(a))
+    head, tail = _angle_of_first_quadrant_point(_pair_with_zero_tail(a), _sqrt_of_1_minus_square(a))
     return call("copysign", select(a < _MAX_LINEAR_ARGUMENT, a, head + tail), x)
 
 
 def acos(x: Expr) -> Expr:
     a = call("abs", x)
-    return _pi_minus_angle_if(x < 0.0, _angle_of_point(_sqrt_of_1_minus_square(a), _pair_with_zero_tail(a)))
+    return _pi_minus_angle_if(
+        x < 0.0, _angle_of_first_quadrant_point(_sqrt_of_1_minus_square(a), _pair_with_zero_tail(a))
+    )
 
 
 def asinh(x: Expr) -> Expr:

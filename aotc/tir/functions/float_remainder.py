@@ -16,7 +16,7 @@ from aotc.tir.functions.double_double import (
 from aotc.tir.functions.float64_functions import MAX_FLOAT64, NAN, clamp_keeping_nan
 
 
-def _integer_mantissa_and_exponent(a: Expr) -> tuple[Expr, Expr]:
+def _integer_mantissa_and_biased_exponent(a: Expr) -> tuple[Expr, Expr]:
     """Return (m, e) such that a > 0 equals m * 2^(e - 1075), where m is an integer from 2^52 to
     2^53.
     """
@@ -48,7 +48,7 @@ def fmod(x: Expr, y: Expr) -> Expr:
 def _fmod_float64(x: Expr, y: Expr) -> Expr:
     # m 2^d modulo the integer n of y: 2^d is computed by repeated squaring, from its upper bits on
     ax, ay = call("abs", x), call("abs", y)
-    (m, ex), (n, ey) = _integer_mantissa_and_exponent(ax), _integer_mantissa_and_exponent(ay)
+    (m, ex), (n, ey) = _integer_mantissa_and_biased_exponent(ax), _integer_mantissa_and_biased_exponent(ay)
     distance = float64_to_bits(clamp_keeping_nan(ex - ey, 0.0, 2100.0) + 2.0**52) & 4095
     power = bits_to_float64(((distance >> 6) + 1023) << 52)
     for _ in range(6):

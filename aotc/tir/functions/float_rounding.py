@@ -52,7 +52,7 @@ def round_away(x: Expr) -> Expr:
     return call("copysign", select(a - t >= as_expr(0.5, x), t + 1.0, t), x)
 
 
-def _round_and_saturate(dtype: str, least: int, x: Expr, zero: Expr) -> Expr:
+def _round_add_zero_point_and_saturate(dtype: str, least: int, x: Expr, zero: Expr) -> Expr:
     """Return round(x) + zero clamped to the int8 or uint8 range that starts at `least`.
 
     The clamped value plus 1.5 * 2^23, where the last bit has weight 1, has the result in its low
@@ -64,5 +64,6 @@ def _round_and_saturate(dtype: str, least: int, x: Expr, zero: Expr) -> Expr:
 
 
 QUANTIZE_FUNCTIONS: Final = {
-    f"quantize_{dtype}": partial(_round_and_saturate, dtype, least) for dtype, least in (("int8", -128), ("uint8", 0))
+    f"quantize_{dtype}": partial(_round_add_zero_point_and_saturate, dtype, least)
+    for dtype, least in (("int8", -128), ("uint8", 0))
 }

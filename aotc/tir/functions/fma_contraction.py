@@ -47,11 +47,11 @@ def _contract_operation_to_fma(expr: Expr) -> Expr:
                 case "add", a, Binary(op="mul", a=x, b=y):
                     return Call("fma", (x, y, a))
                 case "sub", a, Binary(op="mul", a=x, b=y):
-                    return Call("fma", (_arithmetic_negative(x), y, a))
+                    return Call("fma", (_negate_folding_constants(x), y, a))
                 case "add", Binary(op="mul", a=x, b=y), b:
                     return Call("fma", (x, y, b))
                 case "sub", Binary(op="mul", a=x, b=y), b:
-                    return Call("fma", (x, y, _arithmetic_negative(b)))
+                    return Call("fma", (x, y, _negate_folding_constants(b)))
     return expr
 
 
@@ -62,12 +62,12 @@ def contract_kernel_to_fma(kernel: Kernel) -> Kernel:
     if kernel.source is not None:
         return kernel
 
-    def contract_body_to_fma() -> Kernel:
+    def kernel_with_contracted_body() -> Kernel:
         return replace(kernel, body=map_exprs(kernel.body, contract_to_fma))
 
     # contracting takes no longer than reading the result from a file
-    return compute_with_memo_key("fuse", kernel, contract_body_to_fma)
+    return compute_with_memo_key("fuse", kernel, kernel_with_contracted_body)
 
 
-def _arithmetic_negative(expr: Expr) -> Expr:
+def _negate_folding_constants(expr: Expr) -> Expr:
     return Const(-expr.value, expr.dtype, expr.lanes) if isinstance(expr, Const) else Unary("neg", expr)

@@ -110,10 +110,10 @@ class BarrierPhases:
         iterations of a loop.
         """
         if not contains_barrier(stmt):
-            self.present.append(self.substitute_if_accessing_written_memory(stmt, value_of_var))
+            self.present.append(self.substitute_or_drop_if_no_written_memory(stmt, value_of_var))
             return
         self.present += (
-            self.substitute_if_accessing_written_memory(Declare(Var("read", e.dtype, e.lanes), e), value_of_var)
+            self.substitute_or_drop_if_no_written_memory(Declare(Var("read", e.dtype, e.lanes), e), value_of_var)
             for e in direct_exprs_of_stmt(stmt)
         )
         match stmt:
@@ -162,7 +162,7 @@ class BarrierPhases:
         """Return True if a statement declares an index register that is never assigned to again."""
         return isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in self.changing
 
-    def substitute_if_accessing_written_memory(self, stmt: Stmt, value_of_var: _Env) -> Stmt:
+    def substitute_or_drop_if_no_written_memory(self, stmt: Stmt, value_of_var: _Env) -> Stmt:
         """Return a statement with the variables in `value_of_var` replaced; an empty block if it
         accesses no memory that the loop writes.
         """

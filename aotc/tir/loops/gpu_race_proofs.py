@@ -61,7 +61,7 @@ def why_gpu_loop_may_race(
         for buffer, buffer_accesses in accesses.items():
             is_disjoint = iterations_access_distinct_elements(
                 buffer_accesses, loop, outer_vars
-            ) or _DisjointAccessProof(buffer, loop, outer_vars).accesses_are_disjoint(phase, ranges)
+            ) or _DisjointAccessProof(buffer, loop, outer_vars).iterations_access_disjoint_elements(phase, ranges)
             if not is_disjoint and not is_race_free_by_enumeration(buffer, phase, loop, ranges, outer_vars):
                 return f"iterations may touch the same elements of {buffer.name}"
     return phases.problem
@@ -87,12 +87,12 @@ class _DisjointAccessProof:
     fixed: set[Var]
     access_groups: list[list[LinearAccess]] = field(default_factory=list)
 
-    def accesses_are_disjoint(self, stmt: Stmt, ranges: Ranges) -> bool:
+    def iterations_access_disjoint_elements(self, stmt: Stmt, ranges: Ranges) -> bool:
         """Return True if no two iterations of the loop over blocks or threads access a common
         element of the buffer.
         """
         return self.stmt_accesses_are_disjoint(stmt, ranges, {}) and all(
-            loop_dependence.are_accesses_disjoint(a, b) for a, b in combinations(self.access_groups, 2)
+            loop_dependence.are_accesses_proven_disjoint(a, b) for a, b in combinations(self.access_groups, 2)
         )
 
     def stmt_accesses_are_disjoint(self, stmt: Stmt, ranges: Ranges, counters: _CounterDefinitions) -> bool:
@@ -106,7 +106,7 @@ class _DisjointAccessProof:
             return True
         low, high = ranges[self.loop.var]
         if low == high:  # only one iteration executes this statement
-            self.access_groups.append(self.accesses_in_stmt(stmt, ranges))
+            self.access_groups.append(self.accesses_to_proof_buffer_in_stmt(stmt, ranges))
             return True
         guarded = _is_if_without_else(stmt)  # its condition limits the range of the addresses further
         if counters and not guarded and self.addresses_determine_iteration(stmt, ranges, counters):
@@ -162,7 +162,7 @@ class _DisjointAccessProof:
                 return self.buffer not in read_buffers(stmt)
         return True
 
-    def accesses_in_stmt(self, stmt: Stmt, ranges: Ranges) -> list[LinearAccess]:
+    def accesses_to_proof_buffer_in_stmt(self, stmt: Stmt, ranges: Ranges) -> list[LinearAccess]:
         """Return all loads and stores of the buffer under proof in a statement."""
         accesses: Accesses = {self.buffer: []}
         loop_dependence.collect_accesses(stmt, ranges, accesses, expands_registers=True)
@@ -174,7 +174,7 @@ class _DisjointAccessProof:
 
         The accesses are then appended to `access_groups`.
         """
-        accesses = self.accesses_in_stmt(stmt, ranges)
+        accesses = self.accesses_to_proof_buffer_in_stmt(stmt, ranges)
         if not self.are_addresses_injective_in_iteration(accesses, ranges, counters):
             return False
         self.access_groups.append(accesses)

@@ -136,12 +136,12 @@ def constant_trip_count(loop: For) -> int:
     return len(constant_loop_range(loop))
 
 
-def reduce_loop_end(end: Expr, decrement: int) -> Expr:
+def decrement_loop_end(end: Expr, decrement: int) -> Expr:
     """Return a loop end reduced by a number; for a minimum of several ends, each of them is
     reduced.
     """
     if isinstance(end, Binary) and end.op == "min":
-        return minimum(reduce_loop_end(end.a, decrement), reduce_loop_end(end.b, decrement))
+        return minimum(decrement_loop_end(end.a, decrement), decrement_loop_end(end.b, decrement))
     return simplify(end - decrement, {})
 
 
@@ -170,7 +170,7 @@ def ranges_inside_loops(loops: Iterable[For], ranges: Ranges) -> Ranges:
     return ranges
 
 
-def are_accesses_disjoint(a: Sequence[LinearAccess], b: Sequence[LinearAccess]) -> bool:
+def are_accesses_proven_disjoint(a: Sequence[LinearAccess], b: Sequence[LinearAccess]) -> bool:
     """Return True if two lists of accesses to a buffer overlap nowhere.
 
     They may occupy different intervals of the whole buffer, or different columns of its rows, for a

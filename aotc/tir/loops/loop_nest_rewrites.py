@@ -153,7 +153,7 @@ def _split_loop_at_condition_changes(
     if not cuts or len(cuts) >= min(_MAX_LOOP_PIECES, budget_left.pieces):
         return None
     size = _expr_node_count(loop)
-    if len(cuts) * _node_count_outside_conditionals(loop) > _MAX_DUPLICATED_NODES:
+    if len(cuts) * _expr_nodes_repeated_by_every_piece(loop) > _MAX_DUPLICATED_NODES:
         return None
     most = _MAX_NODE_GROWTH_FACTOR * size + _MAX_ADDED_NODES
     edges = [values.start, *cuts, values.stop]
@@ -203,7 +203,7 @@ def _expr_node_count(stmt: Stmt) -> int:
     return count_exprs_in_stmt(stmt)
 
 
-def _node_count_outside_conditionals(loop: For) -> int:
+def _expr_nodes_repeated_by_every_piece(loop: For) -> int:
     """Return the number of expression nodes outside of conditional statements, which every piece
     would repeat; 0 without conditional statements.
     """

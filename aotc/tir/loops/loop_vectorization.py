@@ -30,8 +30,8 @@ from aotc.tir import (
 from aotc.tir.expr import INDEX, Binary, Buffer, Call, Cast, Const, Load, Pack, Select, Unary, maximum, operands
 from aotc.tir.loops.loop_dependence import (
     constant_trip_count,
+    decrement_loop_end,
     read_buffers,
-    reduce_loop_end,
     straight_line_stmts,
     written_buffers,
 )
@@ -192,10 +192,10 @@ class _LoopVectorizer:
             return self._strip_mine_and_vectorize(loop, lanes // 2, loads_in_bounds)
         var, once = Var(loop.var.name), isinstance(count, Const) and count.value == lanes
         vectors = self._vector_form_of_body(loop, loop.begin if once else var, lanes, loads_in_bounds)
-        if vectors is None or not _has_more_vector_than_scalar_work(vectors):
+        if vectors is None or not _has_no_more_scalar_than_vector_work(vectors):
             return None
         whole = simplify(loop.begin + count, {})
-        end = whole if isinstance(whole, Const) else reduce_loop_end(loop.end, lanes - 1)
+        end = whole if isinstance(whole, Const) else decrement_loop_end(loop.end, lanes - 1)
         most = vectors if once else forall(var, end, vectors, begin=loop.begin, step=lanes)
         if not isinstance(whole, Const):
             rest = Var("rest", INDEX)
@@ -296,7 +296,7 @@ def _widest_element_bytes(loop: For) -> int:
     return max(4 if d.is_narrow_float else d.itemsize for d in (*buffers, *converted))
 
 
-def _has_more_vector_than_scalar_work(vectorized_stmt: Stmt) -> bool:
+def _has_no_more_scalar_than_vector_work(vectorized_stmt: Stmt) -> bool:
     """Return True if a vectorized body does at least as much vector work as scalar work.
 
     Scalar work is that of vectors whose elements are computed one by one and then packed.
@@ -308,10 +308,10 @@ def _has_more_vector_than_scalar_work(vectorized_stmt: Stmt) -> bool:
     ]
     computed = (n for n in all_exprs_in_stmt(vectorized_stmt) if isinstance(n, (Binary, Call, Cast)) and n.lanes > 1)
     work = sum(_COSTLY_OPERATION_COST if isinstance(n, Call) else 1 for n in computed)
-    return not packs or work >= len(packs) + sum(map(_operation_count, packs))
+    return not packs or work >= len(packs) + sum(map(_operation_count_without_load_indices, packs))
 
 
-def _operation_count(expr: Expr) -> int:
+def _operation_count_without_load_indices(expr: Expr) -> int:
     """Return the number of operations in an expression, without those that compute the addresses of
     loads.
     """
@@ -321,7 +321,7 @@ def _operation_count(expr: Expr) -> int:
         if getattr(expr, "op", "") in _DIVISION_OPS
         else isinstance(expr, (Binary, Cast, Select, Unary))
     )
-    return cost + sum(map(_operation_count, inner))
+    return cost + sum(map(_operation_count_without_load_indices, inner))
 
 
 def _are_loads_in_bounds(stmt: Stmt, ranges: Ranges) -> bool:

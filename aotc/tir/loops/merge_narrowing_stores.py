@@ -27,8 +27,8 @@ from aotc.tir.expr import INDEX, Buffer, Call, Const, Expr, Load, Var, as_expr, 
 from aotc.tir.loops.loop_dependence import (
     assigned_registers,
     constant_loop_range,
+    decrement_loop_end,
     read_buffers,
-    reduce_loop_end,
     straight_line_stmts,
 )
 from aotc.tir.simplify import simplify
@@ -114,7 +114,7 @@ class _QuantizedStoreMerger:
         """
         step, rest = BYTES_PER_DOT * loop.step, Var("rest", INDEX)
         whole = simplify(loop.begin + maximum(loop.end - loop.begin + (loop.step - 1), 0) // step * step, {})
-        first = self.unrolled_loop(loop, reduce_loop_end(loop.end, step - loop.step))
+        first = self.unrolled_loop(loop, decrement_loop_end(loop.end, step - loop.step))
         return Block((Declare(rest, whole), first, rename_declared_vars(replace(loop, begin=rest))))
 
     def unrolled_loop(self, loop: For, end: Expr) -> For:

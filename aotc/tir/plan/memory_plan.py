@@ -164,7 +164,7 @@ def min_start_distances_of_overlap_pairs(program: Program) -> dict[tuple[Storage
     min_distances: dict[tuple[Storage, Storage], int] = {}
     for k, step in enumerate(program.steps):
         for output, source in ((o, i) for o in range(len(step.outputs)) for i in range(len(step.inputs))):
-            if _can_output_overwrite_dying_input(program, step, lifetimes, k, output, source):
+            if _is_output_created_where_input_dies(program, step, lifetimes, k, output, source):
                 kernel = step.kernel
                 distance = distances(kernel, kernel.outputs[output], kernel.inputs[source])
                 out, early = step.outputs[output].storage, step.inputs[source].storage
@@ -197,7 +197,7 @@ def shareable_bytes_of_output_input_pairs(
     return shareable_bytes
 
 
-def _can_output_overwrite_dying_input(
+def _is_output_created_where_input_dies(
     program: Program,
     step: Step,
     lifetime_of: dict[Storage, Lifetime],
@@ -346,7 +346,7 @@ def _permitted_output_input_overlaps(program: Program) -> set[tuple[Storage, Sto
         for output, source in intersecting_output_input_pairs(program, step) if step.kernel.overlaps else ():
             kernel, (out, early) = step.kernel, (step.outputs[output].storage, step.inputs[source].storage)
             least = min_overlap_distance_bytes(kernel, kernel.outputs[output], kernel.inputs[source])
-            known = (output, source) in kernel.overlaps and _can_output_overwrite_dying_input(
+            known = (output, source) in kernel.overlaps and _is_output_created_where_input_dies(
                 program, step, lifetimes, k, output, source
             )
             if known and least is not None and at[early] - at[out] >= least:

@@ -41,7 +41,7 @@ def numerics_fingerprint(program: Program) -> str:
     digest = hashlib.sha256(f"{SEMANTICS_VERSION}".encode())
     kernels = {kernel: k for k, kernel in enumerate(program.distinct_kernels)}
     places: dict[Storage, int] = {}
-    lines = [_kernel_text_without_name(kernel) for kernel in kernels] + _texts_of_called_functions(kernels)
+    lines = [_numerics_text_of_kernel(kernel) for kernel in kernels] + _texts_of_called_functions(kernels)
     for storage in program.inputs:
         places.setdefault(storage, len(places))
     for step in program.steps:
@@ -56,7 +56,7 @@ def numerics_fingerprint(program: Program) -> str:
     return digest.hexdigest()[:16]
 
 
-def _kernel_text_without_name(kernel: Kernel) -> str:
+def _numerics_text_of_kernel(kernel: Kernel) -> str:
     source = "" if kernel.source is None else repr(kernel.source)
     return strip_loop_kinds(to_text(replace(kernel, name="", span=None, macs=0, overlaps=()))) + source
 

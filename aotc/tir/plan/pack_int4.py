@@ -30,7 +30,7 @@ from aotc.tir import (
 from aotc.tir.expr import Const, Expr, Load, call, cast, const, operands, with_operands
 from aotc.tir.int4_unpacking import (
     INT4_VALUE_COUNT,
-    int4_unpack_instruction_name,
+    int4_unpack_instruction_name_or_empty,
     int4_variant_of_kernel_name,
     pack_int4,
 )
@@ -176,7 +176,7 @@ def _unpack_int4_load(load: Load, buffer: Buffer, range_start: int) -> Expr:
         byte = Load(buffer, simplify(load.index // 2, {}))
         half = byte >> cast(odd * 4, "uint8") if not isinstance(odd, Const) else byte >> 4 if odd.value else byte & 15
         return cast(half & 15, dtype) + range_start
-    name = int4_unpack_instruction_name(dtype, load.lanes)
+    name = int4_unpack_instruction_name_or_empty(dtype, load.lanes)
     if not name:
         raise _NeedsWholeBytesError
     return call(name, _load_packed_bytes(load, buffer), const(range_start, dtype))

@@ -159,7 +159,7 @@ def _replace_constants(kernel: Kernel, replacement: _ReplaceConstant, may_differ
                 if _is_constant_replaceable_by_argument(expr, may_differ_in_sizes)
                 else expr
             )
-        fixed = _operands_that_stay_constant(expr, may_differ_in_sizes)
+        fixed = _operand_positions_kept_constant(expr, may_differ_in_sizes)
         fresh = tuple(o if k in fixed else replace_constants_in_expr(o) for k, o in enumerate(operands(expr)))
         # Binary is constructed directly: constant folding could reorder the operands
         return Binary(expr.op, *fresh) if isinstance(expr, Binary) else with_operands(expr, fresh)
@@ -180,7 +180,7 @@ def _replace_constant_lanewise(const: Const, replacement: _ReplaceConstant) -> E
     return replace(fresh, lanes=const.lanes) if isinstance(fresh, Const) else Broadcast(fresh, const.lanes)
 
 
-def _operands_that_stay_constant(expr: Expr, may_differ_in_sizes: bool) -> Container[int]:
+def _operand_positions_kept_constant(expr: Expr, may_differ_in_sizes: bool) -> Container[int]:
     """Return the positions of operands that must stay constants: immediate operands of
     instructions, and divisors, shifts.
 

@@ -31,7 +31,7 @@ from aotc.tir.loops import loop_dependence
 from aotc.tir.loops.loop_dependence import (
     Accesses,
     Ranges,
-    are_accesses_disjoint,
+    are_accesses_proven_disjoint,
     assigns_to_outer_registers,
     collect_accesses,
     direct_loads,
@@ -61,7 +61,7 @@ class ThreadSharedAccesses:
         if self.single and other.single:
             return False
         pairs = ((self.writes, other.writes), (self.writes, other.reads), (self.reads, other.writes))
-        return not all(are_accesses_disjoint(a[b], c[b]) for a, c in pairs for b in a.keys() & c.keys())
+        return not all(are_accesses_proven_disjoint(a[b], c[b]) for a, c in pairs for b in a.keys() & c.keys())
 
 
 @dataclass

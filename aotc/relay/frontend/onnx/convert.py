@@ -21,7 +21,7 @@ from typing import Any, Final
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from aotc.ir import AotcError, Span, TensorType, current_span, require, span_scope
-from aotc.ir.compilation_work_and_memory_limits import budget_scope, current_budget
+from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
@@ -29,7 +29,10 @@ from aotc.relay.frontend.onnx import load
 from aotc.relay.frontend.onnx.attention_head_count_check import check_head_counts
 from aotc.relay.frontend.onnx.converter_table import converter_of
 from aotc.relay.frontend.onnx.function_bodies import instantiate_function_body, standard_function_body
-from aotc.relay.frontend.onnx.function_expansion_limit import called_function_key, check_expanded_node_count
+from aotc.relay.frontend.onnx.function_expansion_limit import (
+    called_function_key,
+    check_recursion_and_expanded_node_count,
+)
 from aotc.relay.frontend.onnx.load import LoadedModel
 from aotc.relay.frontend.onnx.model_inputs import hint_on_options_to_fix_dims, resolve_input_types
 from aotc.relay.frontend.onnx.node import (
@@ -136,7 +139,11 @@ class _Conversion:
             return
         schema = operator_schema(proto.op_type, domain, scope.opsets.get(domain, 0))
         converter = converter_of(domain, proto.op_type)
-        if schema is None or _is_removed_operator(schema) or (converter is None and not _has_function_body(schema)):
+        if (
+            schema is None
+            or _is_deprecated_without_function_body(schema)
+            or (converter is None and not _has_function_body(schema))
+        ):
             raise _unsupported_operator_error(proto, domain, scope.opsets, schema)
         inputs = [self.tensor_expression(name, scope) if name else None for name in proto.input]
         check_node_signature(proto, schema, inputs)
@@ -198,7 +205,7 @@ def _has_function_body(schema: Any) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def _is_removed_operator(schema: Any) -> bool:
+def _is_deprecated_without_function_body(schema: Any) -> bool:
     """Return True if an operator is removed in this version: deprecated and without a function
     body.
 
@@ -215,7 +222,7 @@ def _unsupported_operator_error(proto: NodeProto, domain: str, opsets: Mapping[s
         return AotcError("onnx-op", f"operator {name}: the model does not import the domain {domain!r}")
     if schema is None:
         why = f"is not defined in version {opsets[domain]} of {domain or 'ai.onnx'}"
-    elif _is_removed_operator(schema):
+    elif _is_deprecated_without_function_body(schema):
         why = f"was removed in version {schema.since_version} of {domain or 'ai.onnx'}"
     elif proto.op_type in _DATA_DEPENDENT_SHAPE_OPS:
         text = f"operator {name} is not supported: the values of its inputs decide the shape of its result"
@@ -258,9 +265,9 @@ def from_onnx(
     params = {n: Var(n, ty, Span(loaded.source, node=n)) for n, ty in types.items()}
     conversion = _Conversion(loaded, functions, Problems("onnx-node", hint_on_options_to_fix_dims(types)))
     scope = _Scope(loaded.opsets, ChainMap(dict(params)))
-    with budget_scope():
+    with running_or_new_budget_scope():
         if functions:
-            check_expanded_node_count(graph, functions, loaded.source)
+            check_recursion_and_expanded_node_count(graph, functions, loaded.source)
         conversion.convert_graph(graph, scope)
     body = _main_function_body(conversion, graph, scope)
     main = Function(tuple(params.values()), body, span=Span(loaded.source))
@@ -276,7 +283,7 @@ def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scop
     for value in graph.output:
         with problems.collect_errors_at(span):
             outputs.append(conversion.tensor_expression(value.name, scope))
-            _check_declared_output_type(value, outputs[-1])
+            _check_output_dtype_and_warn_on_shape(value, outputs[-1])
             continue
         if not problems.diagnostics:
             problems.add_problem("onnx-undefined", f"output {value.name!r} is never computed", span)
@@ -286,21 +293,21 @@ def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scop
     return outputs[0] if len(outputs) == 1 else Tuple(outputs)
 
 
-def _check_declared_output_type(value: Any, result: Expr) -> None:
+def _check_output_dtype_and_warn_on_shape(declared_output: Any, result: Expr) -> None:
     """Raise AotcError if an output of the model is not a tensor or if its declared element type
     differs from the computed one; log a warning if its declared shape differs.
     """
     ty = result.checked_type
     if not isinstance(ty, TensorType):
-        raise AotcError("onnx-output", f"output {value.name!r} is a sequence; only tensors can be outputs")
-    declared = value.type.tensor_type
+        raise AotcError("onnx-output", f"output {declared_output.name!r} is a sequence; only tensors can be outputs")
+    declared = declared_output.type.tensor_type
     stated = ty.dtype
     if declared.elem_type:
-        stated = load.dtype_of_onnx_type(declared.elem_type, f"output {value.name!r}")
-    text = f"output {value.name!r} is declared {stated}, the graph computes {ty.dtype}"
+        stated = load.dtype_of_onnx_type(declared.elem_type, f"output {declared_output.name!r}")
+    text = f"output {declared_output.name!r} is declared {stated}, the graph computes {ty.dtype}"
     require("onnx-output", stated == ty.dtype, text)
     dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
     shaped = declared.HasField("shape") and ty.is_static
     if shaped and (len(dims) != ty.rank or any(d not in (None, s) for d, s in zip(dims, ty.shape, strict=True))):
-        name = escape_unsafe_text(value.name)
+        name = escape_unsafe_text(declared_output.name)
         _LOG.warning("output %r is declared with shape %s; it is %s", name, dims, ty.static_shape)

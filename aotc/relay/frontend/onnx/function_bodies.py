@@ -28,10 +28,10 @@ def standard_function_body(schema: Any, proto: NodeProto, inputs: Sequence[Expr 
     Raises AotcError (code "onnx-op") if ONNX defines no function for these inputs and attributes.
     """
     if schema.has_function:
-        version = _newest_version_up_to(schema.function_opset_versions, opset)
+        version = _newest_version_up_to_opset_or_oldest(schema.function_opset_versions, opset)
         data = schema.get_function_with_opset_version(version)
     else:
-        version = _newest_version_up_to(schema.context_dependent_function_opset_versions, opset)
+        version = _newest_version_up_to_opset_or_oldest(schema.context_dependent_function_opset_versions, opset)
         types = [_argument_type_proto(x).SerializeToString() for x in inputs]
         try:
             data = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
@@ -49,7 +49,7 @@ def standard_function_body(schema: Any, proto: NodeProto, inputs: Sequence[Expr 
     return function
 
 
-def _newest_version_up_to(versions: Sequence[int], opset: int) -> int:
+def _newest_version_up_to_opset_or_oldest(versions: Sequence[int], opset: int) -> int:
     """Return the newest version of a function body that is not newer than the model's operator set,
     or the oldest version if all are newer.
     """

@@ -28,7 +28,9 @@ def called_function_key(node: NodeProto) -> FunctionKey:
     return "" if node.domain == "ai.onnx" else node.domain, node.op_type, getattr(node, "overload", "")
 
 
-def check_expanded_node_count(graph: GraphProto, functions: Mapping[FunctionKey, FunctionProto], source: str) -> None:
+def check_recursion_and_expanded_node_count(
+    graph: GraphProto, functions: Mapping[FunctionKey, FunctionProto], source: str
+) -> None:
     """Raise AotcError if a function is recursive (code "onnx-depth") or if the expanded model
     exceeds the node budget ("budget").
 
@@ -44,15 +46,15 @@ def check_expanded_node_count(graph: GraphProto, functions: Mapping[FunctionKey,
             pending += _called_function_keys(bodies[key], functions)
     sizes: dict[FunctionKey, int] = {}
     with span_scope(Span(source)):
-        for key in _functions_in_callee_order(bodies, functions):
-            sizes[key] = _expanded_node_count(bodies[key], sizes, source)
-        total = _expanded_node_count(_nodes_needed_by_outputs(graph, source), sizes, source)
+        for key in _callee_first_order_or_raise_recursion(bodies, functions):
+            sizes[key] = _expanded_node_count_lower_bound(bodies[key], sizes, source)
+        total = _expanded_node_count_lower_bound(_nodes_needed_by_outputs(graph, source), sizes, source)
         current_budget().require_within_compile_time_limit(
             "compile.max_nodes", total, "the model, its functions expanded,"
         )
 
 
-def _functions_in_callee_order(
+def _callee_first_order_or_raise_recursion(
     bodies: Mapping[FunctionKey, list[NodeProto]], functions: Mapping[FunctionKey, FunctionProto]
 ) -> list[FunctionKey]:
     try:
@@ -86,17 +88,23 @@ def _called_function_keys(
             yield key
 
 
-def _expanded_node_count(nodes: Iterable[NodeProto], sizes: Mapping[FunctionKey, int], source: str) -> int:
+def _expanded_node_count_lower_bound(
+    nodes: Iterable[NodeProto], expanded_count_by_function: Mapping[FunctionKey, int], source: str
+) -> int:
     """Return a lower bound of the number of nodes into which the given ONNX nodes are expanded,
     with the functions that they call.
     """
     total = 0
     for node in nodes:
         inner = [
-            _expanded_node_count(_nodes_needed_by_outputs(graph, source), sizes, source)
+            _expanded_node_count_lower_bound(
+                _nodes_needed_by_outputs(graph, source), expanded_count_by_function, source
+            )
             for graph in node_subgraphs(node)
         ]
         total += (
-            1 + sizes.get(called_function_key(node), 0) + (min(inner) if node.op_type == "If" and inner else sum(inner))
+            1
+            + expanded_count_by_function.get(called_function_key(node), 0)
+            + (min(inner) if node.op_type == "If" and inner else sum(inner))
         )
     return total

@@ -97,7 +97,7 @@ class LoadedModel:
         Raises AotcError (code "onnx-external-data") if the data is missing, outside the model's
         folder or of another size.
         """
-        if not _has_external_data(tensor):
+        if not _is_tensor_with_external_data(tensor):
             return tensor
         label = f"tensor {tensor.name!r}"
         dtype = dtype_of_onnx_type(tensor.data_type, label)
@@ -182,20 +182,20 @@ def load_model(model: str | Path | ModelProto) -> ModelProto:
     external data read into its tensors.
     """
     loaded = read_model(model)
-    if not any(map(_has_external_data, nested_protobuf_messages(loaded.proto.graph))):
+    if not any(map(_is_tensor_with_external_data, message_and_nested_protobuf_messages(loaded.proto.graph))):
         return loaded.proto
     proto = ModelProto()
     proto.CopyFrom(loaded.proto)
-    for tensor in filter(_has_external_data, nested_protobuf_messages(proto.graph)):
+    for tensor in filter(_is_tensor_with_external_data, message_and_nested_protobuf_messages(proto.graph)):
         tensor.CopyFrom(loaded.tensor_with_embedded_data(tensor))
     return proto
 
 
-def _has_external_data(message: Any) -> bool:
+def _is_tensor_with_external_data(message: Any) -> bool:
     return isinstance(message, TensorProto) and message.data_location == TensorProto.EXTERNAL
 
 
-def nested_protobuf_messages(root: Any) -> Iterator[Any]:
+def message_and_nested_protobuf_messages(root: Any) -> Iterator[Any]:
     """Yield a protobuf message and all messages nested in it."""
     stack = [root]
     while stack:

@@ -87,16 +87,16 @@ def _scan(*, num_scan_inputs: int = 0, body: GraphProto, node: OnnxNode) -> list
     text = f"num_scan_inputs of Scan is {num_scan_inputs}, it has {len(inputs)} inputs"
     require("onnx-attribute", fits, text)
     state, sources = inputs[:-num_scan_inputs], inputs[-num_scan_inputs:]
-    given = _integer_list_attribute(node, "scan_input_axes", num_scan_inputs)
+    given = _integer_list_attribute_or_zeros(node, "scan_input_axes", num_scan_inputs)
     axes = [g.normalize_axis(a, g.rank(x)) for a, x in zip(given, sources, strict=True)]
-    backwards = _integer_list_attribute(node, "scan_input_directions", num_scan_inputs)
+    backwards = _integer_list_attribute_or_zeros(node, "scan_input_directions", num_scan_inputs)
     trips = g.dim(sources[0], axes[0])
     require("onnx-loop", trips >= 1, f"a scan of {trips} iterations is not supported")
     g.check_unroll_count(trips, "a scan")
     state, rows = _unroll_scan(node, body, state, sources, axes, [_iteration_order(trips, back) for back in backwards])
     columns = list(zip(*rows, strict=True))
-    out_axes = _integer_list_attribute(node, "scan_output_axes", len(columns))
-    prepend = _integer_list_attribute(node, "scan_output_directions", len(columns))
+    out_axes = _integer_list_attribute_or_zeros(node, "scan_output_axes", len(columns))
+    prepend = _integer_list_attribute_or_zeros(node, "scan_output_directions", len(columns))
     results = (
         g.stack(parts[::-1] if back else parts, g.normalize_axis(place, g.rank(parts[0]) + 1))
         for parts, place, back in zip(columns, out_axes, prepend, strict=True)
@@ -143,7 +143,7 @@ def _unroll_scan_per_batch_element(num_scan_inputs: int, body: GraphProto, node:
     )
     values = [node[k] for k in range(1, len(node.inputs))]
     state, sources = values[: len(values) - num_scan_inputs], values[len(values) - num_scan_inputs :]
-    backwards = _integer_list_attribute(node, "directions", num_scan_inputs)
+    backwards = _integer_list_attribute_or_zeros(node, "directions", num_scan_inputs)
     batch, trips = g.dim(sources[0], 0), g.dim(sources[0], 1)
     known = node.constant_value_of_attribute_or_input(0, "sequence_lens")
     lengths = [trips] * batch if known is None else [int(n) for n in known.reshape(-1)]
@@ -161,7 +161,7 @@ def _unroll_scan_per_batch_element(num_scan_inputs: int, body: GraphProto, node:
     return [g.stack(parts, 0) for parts in zip(*results, strict=True)]
 
 
-def _integer_list_attribute(node: OnnxNode, name: str, count: int) -> list[int]:
+def _integer_list_attribute_or_zeros(node: OnnxNode, name: str, count: int) -> list[int]:
     """Return an integer list attribute that has one element for each of `count` values, or zeros if
     the node omits it. Raises AotcError (code "onnx-attribute") for another number of elements.
     """

@@ -26,7 +26,7 @@ from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
 _EXPLICIT_AUTO_PADS = ("", "NOTSET", "VALID")
 
 
-def _window_from_attributes(
+def _window_with_explicit_pads_only(
     kernel: Sequence[int], *, strides: Any = (), dilations: Any = (), pads: Any = (), auto_pad: str = "", **_: Any
 ) -> Window:
     """Return the window of an ONNX convolution or pool that its attributes describe, with the
@@ -52,7 +52,7 @@ def _window_from_attributes(
 
 def _window_with_auto_pad(node: OnnxNode, x: Expr, kernel: Sequence[int]) -> Window:
     """Return the window of an ONNX convolution or pool, with the padding that `auto_pad` demands."""
-    window, auto = _window_from_attributes(kernel, **node.attrs), node.attrs.get("auto_pad", "")
+    window, auto = _window_with_explicit_pads_only(kernel, **node.attrs), node.attrs.get("auto_pad", "")
     if auto in _EXPLICIT_AUTO_PADS:
         return window
     spatial = _spatial_extents(x)
@@ -61,14 +61,14 @@ def _window_with_auto_pad(node: OnnxNode, x: Expr, kernel: Sequence[int]) -> Win
         auto in ("SAME_UPPER", "SAME_LOWER"),
         f"auto_pad {auto!r} is not SAME_UPPER, SAME_LOWER, VALID or NOTSET",
     )
-    return window.with_pads(conv_pool.same_padding(spatial, window, auto == "SAME_UPPER"))
+    return window.with_pads(conv_pool.same_padding_widths(spatial, window, auto == "SAME_UPPER"))
 
 
 def _spatial_extents(x: Expr) -> list[int]:
     return [g.dim(x, k) for k in range(2, g.rank(x))]
 
 
-def _kernel_extents(node: OnnxNode, x: Expr, w: Expr) -> tuple[int, ...]:
+def _checked_kernel_extents_of_weight(node: OnnxNode, x: Expr, w: Expr) -> tuple[int, ...]:
     """Return the kernel extents of a convolution from the shape of its weight. Raises AotcError
     (code "onnx-window") if the weight does not fit the input or the attribute `kernel_shape`.
     """
@@ -82,7 +82,7 @@ def _kernel_extents(node: OnnxNode, x: Expr, w: Expr) -> tuple[int, ...]:
 
 def convolution_window(node: OnnxNode, x: Expr, w: Expr) -> Window:
     """Return the window of a convolution node with the data `x` and the weight `w`."""
-    return _window_with_auto_pad(node, x, _kernel_extents(node, x, w))
+    return _window_with_auto_pad(node, x, _checked_kernel_extents_of_weight(node, x, w))
 
 
 def _conv(x: Expr, w: Expr, bias: OptionalExpr = None, *, group: int = 1, node: OnnxNode) -> Expr:
@@ -91,7 +91,7 @@ def _conv(x: Expr, w: Expr, bias: OptionalExpr = None, *, group: int = 1, node: 
 
 def _conv_transpose(x: Expr, w: Expr, bias: OptionalExpr = None, *, group: int = 1, node: OnnxNode) -> Expr:
     window, extra = _transposed_conv_padding(
-        x, _window_from_attributes(_kernel_extents(node, x, w), **node.attrs), **node.attrs
+        x, _window_with_explicit_pads_only(_checked_kernel_extents_of_weight(node, x, w), **node.attrs), **node.attrs
     )
     return conv_pool.build_transposed_convolution(x, w, window, bias, group, extra)
 
@@ -194,13 +194,13 @@ def _remap_flat_indices(indices: Expr, source_shape: Sequence[int], target_shape
     coordinates in a tensor of shape `target_shape`.
     """
 
-    def flat_index_along_axis(k: int) -> Expr:
+    def flat_index_contribution_of_axis(k: int) -> Expr:
         place = g.floor_mod(
             g.call_binary_op("floor_divide", indices, math.prod(source_shape[k + 1 :])), source_shape[k]
         )
         return g.mul(place, math.prod(target_shape[k + 1 :]))
 
-    return fold(g.add, map(flat_index_along_axis, range(len(source_shape))))
+    return fold(g.add, map(flat_index_contribution_of_axis, range(len(source_shape))))
 
 
 def _global_pool(kind: str, x: Expr) -> Expr:

@@ -29,7 +29,7 @@ _UINT8: Final = DType("uint8")
 # --- packed low-bit weights
 
 
-def _unpack_small_integers(packed: Expr, bits: int, count: int, rows: int = 0) -> Expr:
+def _unpack_constant_small_integers(packed: Expr, bits: int, count: int, rows: int = 0) -> Expr:
     """Unpack constant integers of 2, 4 or 8 bits from bytes, lowest bits first, along the last
     axis, and truncate that axis to `count` elements. If `rows` is not 0, the bytes are first
     reshaped to this number of rows.
@@ -81,11 +81,11 @@ def _mat_mul_n_bits(
         text = f"MatMulNBits with {sizes} takes {count} {label}, got {math.prod(known)}"
         require("onnx-quant", len(known) < len(actual_dims) or math.prod(known) == count, text)
     scales = g.reshape(scales, (N, blocks))
-    rows = _unpack_small_integers(packed, bits, K, N)
+    rows = _unpack_constant_small_integers(packed, bits, K, N)
     if zeros is None:
         zeros = g.full(1 << bits - 1, (N, blocks), "uint8")
     elif g.dtype(zeros) == _UINT8:
-        zeros = _unpack_small_integers(zeros, bits, blocks, N)
+        zeros = _unpack_constant_small_integers(zeros, bits, blocks, N)
     zeros = g.cast(g.reshape(zeros, (N, blocks)), g.dtype(scales))
     if g_idx is not None:
         scales, zeros = (gather_slices(v, g_idx, 1) for v in (scales, zeros))
@@ -119,8 +119,8 @@ def _gather_block_quantized(
         text = f"{prefix} the last axis where it has bytes"
         require("onnx-quant", along == rank - 1, text)
         middle = 1 << bits - 1
-        zeros = None if zeros is None else _unpack_small_integers(zeros, bits, g.dim(scales, along))
-        data = _unpack_small_integers(data, bits, g.dim(data, along) * (8 // bits))
+        zeros = None if zeros is None else _unpack_constant_small_integers(zeros, bits, g.dim(scales, along))
+        data = _unpack_constant_small_integers(data, bits, g.dim(data, along) * (8 // bits))
     zeros = g.full(middle, g.shape(scales), "int32") if zeros is None else zeros
     q.require_finite_scales_if_constant(scales)
     work = g.dtype(scales)
@@ -136,13 +136,13 @@ def _gather_block_quantized(
 
 def _dynamic_quantize_lstm(*, direction: str, node: OnnxNode) -> Converted:
     """Convert DynamicQuantizeLSTM as a floating-point LSTM whose weights are dequantized."""
-    weights = (_dequantize_recurrent_weights(node, k, s) for k, s in ((1, 8), (2, 10)))
+    weights = (_dequantize_and_transpose_lstm_weights(node, k, s) for k, s in ((1, 8), (2, 10)))
     inputs = [node[0], *weights, *(node.optional_input(k) for k in range(3, 8))]
     plain = replace(node, op_type="LSTM", inputs=inputs)
     return convert_recurrent(direction=direction, node=plain)
 
 
-def _dequantize_recurrent_weights(node: OnnxNode, weight_input: int, scale_input: int) -> Expr:
+def _dequantize_and_transpose_lstm_weights(node: OnnxNode, weight_input: int, scale_input: int) -> Expr:
     """Dequantize the weights (directions, inputs, gates) of input `weight_input` and transpose them
     to (directions, gates, inputs); there is one scale per direction, or one per direction and gate.
     Input `scale_input` is the scale, the next input the zero point.
@@ -173,7 +173,7 @@ def _q_attention(
     """
     text = "QAttention with rotary positions is not supported"
     require("onnx-op", not do_rotary, text)
-    heads = _stacked_query_key_value_heads(node, num_heads)
+    heads = _qkv_heads_from_quantized_projection(node, num_heads)
     query, key, value = (select_element(heads, 0, k) for k in range(3))
     past = node.optional_input(8)
     if past is not None:
@@ -197,7 +197,7 @@ def _q_attention(
     return [y, g.stack([key, value], 0)]
 
 
-def _stacked_query_key_value_heads(node: OnnxNode, head_count: int) -> Expr:
+def _qkv_heads_from_quantized_projection(node: OnnxNode, head_count: int) -> Expr:
     """Return queries, keys and values as one tensor (3, batch, heads, steps, size)."""
     x, w = (
         quantized_tensor_of_scale_zero_inputs(node, node[0], 3, 6),

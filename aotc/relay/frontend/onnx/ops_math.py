@@ -31,7 +31,7 @@ from aotc.relay.frontend.onnx.node import (
     Table,
     table_by_function_name,
 )
-from aotc.relay.frontend.quantization import cast_saturating_float8
+from aotc.relay.frontend.quantization import cast_with_float8_saturation
 from aotc.relay.frontend.reductions import Axes, Reduction, reduction_by_name
 from aotc.relay.frontend.slice_pad_depth_to_space import normalize_negative_indices
 
@@ -51,7 +51,7 @@ _BINARY = {
 _VARIADIC = {"Max": "maximum", "Min": "minimum"}
 
 
-def _align_legacy_broadcast(a: Expr, b: Expr, axis: int | None, broadcast: int) -> Expr:
+def _reshape_rhs_for_legacy_broadcast(a: Expr, b: Expr, axis: int | None, broadcast: int) -> Expr:
     """Reshape the second operand of a binary operator for the attributes `axis` and `broadcast` of
     operator sets 1 to 6: its axes are aligned with those of `a` from `axis` on.
     """
@@ -64,24 +64,24 @@ def _align_legacy_broadcast(a: Expr, b: Expr, axis: int | None, broadcast: int) 
 def _convert_legacy_broadcast_binary_op(
     name: str, a: Expr, b: Expr, *, axis: int | None = None, broadcast: int = 0
 ) -> Expr:
-    return g.call_op(name, a, _align_legacy_broadcast(a, b, axis, broadcast))
+    return g.call_op(name, a, _reshape_rhs_for_legacy_broadcast(a, b, axis, broadcast))
 
 
-def _fold_binary_op_over_inputs(name: str, *parts: Expr) -> Expr:
+def _chain_binary_op_over_inputs(name: str, *parts: Expr) -> Expr:
     return fold(partial(g.call_op, name), parts)
 
 
 def _sum(*parts: Expr) -> Expr:
     return (
-        g.call_with_narrow_floats_in_float32(partial(_fold_binary_op_over_inputs, "add"), *parts)
+        g.call_with_narrow_floats_in_float32(partial(_chain_binary_op_over_inputs, "add"), *parts)
         if len(parts) > 2
-        else _fold_binary_op_over_inputs("add", *parts)
+        else _chain_binary_op_over_inputs("add", *parts)
     )
 
 
 def _mean(*parts: Expr) -> Expr:
     return g.call_with_narrow_floats_in_float32(
-        lambda *wide: g.div(_fold_binary_op_over_inputs("add", *wide), float(len(parts))), *parts
+        lambda *wide: g.div(_chain_binary_op_over_inputs("add", *wide), float(len(parts))), *parts
     )
 
 
@@ -97,7 +97,7 @@ def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int 
     """Convert Pow: the result has the data type of the base; an integer base with a floating-point
     exponent is computed in floating point.
     """
-    exponent = _align_legacy_broadcast(base, exponent, axis, broadcast)
+    exponent = _reshape_rhs_for_legacy_broadcast(base, exponent, axis, broadcast)
     if isinstance(exponent, Constant) and exponent.data.size == 1 and g.rank(exponent) <= g.rank(base):
         value = exponent.data.reshape(-1)[0]
         if value == 2:
@@ -118,7 +118,7 @@ def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
 
 
 def _cast(x: Expr, *, to: DType, saturate: bool = True) -> Expr:
-    return cast_saturating_float8(x, to, saturate)
+    return cast_with_float8_saturation(x, to, saturate)
 
 
 def _clip(
@@ -275,7 +275,7 @@ OPS: Table = {
     **table_by_function_name(elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish),
     **{name: partial(g.call_op, op) for name, op in _UNARY.items()},
     **{name: partial(_convert_legacy_broadcast_binary_op, op) for name, op in _BINARY.items()},
-    **{name: partial(_fold_binary_op_over_inputs, op) for name, op in _VARIADIC.items()},
+    **{name: partial(_chain_binary_op_over_inputs, op) for name, op in _VARIADIC.items()},
     "Hardmax": partial(_apply_along_axis_or_flattened_rest, _hardmax),
     "Identity": lambda x: x,
     "LogSoftmax": partial(

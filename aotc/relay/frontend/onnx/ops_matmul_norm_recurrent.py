@@ -21,7 +21,7 @@ from aotc.relay.frontend.normalization import (
     batch_norm,
     batch_norm_as_elementwise_arithmetic,
     mean_centered_and_variance,
-    normalize_to_unit_variance,
+    normalize_to_zero_mean_unit_variance,
     rms_norm,
     scale_and_shift_channels,
 )
@@ -122,7 +122,7 @@ def _group_normalization(
     if not by_group and g.dtype(x) == stash_type:
         return g.call_op("nn.group_norm", x, scale, bias, num_groups=num_groups, axis=1, epsilon=epsilon)
     data = g.cast(g.reshape(x, (shape[0], num_groups, -1)), stash_type)
-    y = g.cast(normalize_to_unit_variance(data, (2,), epsilon), g.dtype(x))
+    y = g.cast(normalize_to_zero_mean_unit_variance(data, (2,), epsilon), g.dtype(x))
     if by_group:
         return g.reshape(scale_and_shift_channels(y, scale, bias), shape)
     return scale_and_shift_channels(g.reshape(y, shape), scale, bias)
@@ -206,26 +206,28 @@ def _direction_weights(node: OnnxNode, gate_count: int, direction: int) -> Recur
     return RecurrentWeights(w, r, *g.split(both, [rows, rows], 0))
 
 
-def _initial_state(states: OptionalExpr, direction: int, shape: tuple[int, int], batch_first: bool, dtype: str) -> Expr:
+def _initial_state_or_zeros(
+    states: OptionalExpr, direction: int, shape: tuple[int, int], batch_first: bool, dtype: str
+) -> Expr:
     """Return the initial state of one direction: zero if the input is omitted."""
     if states is None:
         return g.full(0, shape, dtype)
     return select_element(g.transpose(states, (1, 0, 2)) if batch_first else states, 0, direction)
 
 
-def _is_supported_by_recurrent_op(node: OnnxNode, names: list[str], lengths: OptionalExpr) -> bool:
+def _is_supported_by_recurrent_op(node: OnnxNode, activation_names: list[str], lengths: OptionalExpr) -> bool:
     """Return True if nn.lstm, nn.gru or nn.rnn can compute a direction of the layer: default
     activations, no clipping, no peepholes, no coupled gates, all sequences of full length.
     """
-    usual = names == [n.lower() for n in _GATE_ORDERS_AND_ACTIVATIONS[node.op_type][1]] or (
-        node.op_type == "RNN" and names == ["relu"]
+    usual = activation_names == [n.lower() for n in _GATE_ORDERS_AND_ACTIVATIONS[node.op_type][1]] or (
+        node.op_type == "RNN" and activation_names == ["relu"]
     )
     reset = node.op_type != "GRU" or node.attrs.get("linear_before_reset")
     other = "clip" in node.attrs or node.attrs.get("input_forget") or node.optional_input(7) is not None
     return bool(usual and reset and not other and lengths is None)
 
 
-def _unrolled_layer(
+def _make_unrolled_layer_of_direction(
     node: OnnxNode, direction: int, weights: RecurrentWeights, gate_activations: Sequence[Activation]
 ) -> UnrolledLayer:
     peephole = node.optional_input(7) if node.op_type == "LSTM" else None
@@ -273,20 +275,24 @@ def convert_recurrent(*, direction: str = "forward", layout: bool = False, node:
     directions = _REVERSED_BY_DIRECTION.get(direction.lower(), ())
     require("onnx-recurrent", bool(directions), f"direction {direction!r} is not known")
     _check_recurrent_weight_shapes(node, len(order), len(directions))
-    lengths = _sequence_lengths(node.optional_input(4), length, batch)
+    lengths = _sequence_lengths_unless_all_full(node.optional_input(4), length, batch)
     acts = _activations_per_direction(node, usual, len(directions))
     outputs: list[Expr] = []
     finals: list[RecurrentState] = []
     for k, ((names, functions), backwards) in enumerate(zip(acts, directions, strict=True)):
         weights = _direction_weights(node, len(order), k)
         shape = batch, g.shape(weights.r)[1]
-        state = [_initial_state(node.optional_input(5 + s), k, shape, layout, g.dtype(x)) for s in range(states)]
+        state = [
+            _initial_state_or_zeros(node.optional_input(5 + s), k, shape, layout, g.dtype(x)) for s in range(states)
+        ]
         if _is_supported_by_recurrent_op(node, names, lengths):
             activation = {"activation": names[0]} if node.op_type == "RNN" else {}
             ordered = weights.with_gate_order(order)
             y, last = call_recurrent_op(node.op_type.lower(), x, ordered, state, reverse=backwards, **activation)
         else:
-            y, last = _unrolled_layer(node, k, weights, functions).unroll_over_steps(x, state, lengths, backwards)
+            y, last = _make_unrolled_layer_of_direction(node, k, weights, functions).unroll_over_steps(
+                x, state, lengths, backwards
+            )
         outputs.append(y)
         finals.append(last)
     # Y is (steps, directions, batch, hidden), the final states are (directions, batch, hidden)
@@ -296,7 +302,7 @@ def convert_recurrent(*, direction: str = "forward", layout: bool = False, node:
     return [y, *ends]
 
 
-def _sequence_lengths(lengths: OptionalExpr, step_count: int, batch: int) -> OptionalExpr:
+def _sequence_lengths_unless_all_full(lengths: OptionalExpr, step_count: int, batch: int) -> OptionalExpr:
     """Return the sequence lengths as int32 of shape (batch, 1), or None if all sequences are known
     to have full length.
     """

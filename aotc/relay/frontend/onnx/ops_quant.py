@@ -204,10 +204,11 @@ def _qlinear_matmul(*, node: OnnxNode) -> Expr:
     # a product with a vector has no column axis, a product of a vector has no row axis
     row = rank - 1 if g.rank(b.data) == 1 else rank - 2
     scales = g.mul(
-        q.broadcast_param_along_axis(a.scale, row, rank), q.broadcast_param_along_axis(b.scale, rank - 1, rank)
+        q.reshape_param_to_broadcast_along_axis(a.scale, row, rank),
+        q.reshape_param_to_broadcast_along_axis(b.scale, rank - 1, rank),
     )
-    factor = g.div(scales, q.broadcast_param_along_axis(y_scale, row, rank))
-    return q.requantize_by_factor(sums, factor, q.broadcast_param_along_axis(y_zero, row, rank), dtype)
+    factor = g.div(scales, q.reshape_param_to_broadcast_along_axis(y_scale, row, rank))
+    return q.requantize_by_factor(sums, factor, q.reshape_param_to_broadcast_along_axis(y_zero, row, rank), dtype)
 
 
 def _qgemm(*, alpha: float, transA: int, transB: int, node: OnnxNode) -> Expr:

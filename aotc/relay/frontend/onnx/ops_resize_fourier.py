@@ -49,7 +49,7 @@ def _resized_axes(node: OnnxNode, shape: Sequence[int], crops: bool) -> dict[int
     Raises AotcError (code "onnx-resize") for inputs that do not fit.
     """
     places = [g.normalize_axis(a, len(shape)) for a in node.attrs.get("axes") or range(len(shape))]
-    scales, sizes = _resize_scales_and_sizes(node)
+    scales, sizes = _scales_or_sizes_of_resize_node(node)
     count, extents = len(places), [shape[a] for a in places]
     starts, ends = [0.0] * count, [1.0] * count
     if crops:
@@ -83,7 +83,7 @@ def _scaled_extent(extent: int, start: float, end: float, scale: float) -> int:
     return math.floor(float(np.float32(scale) * (part * np.float32(extent))))
 
 
-def _resize_scales_and_sizes(node: OnnxNode) -> tuple[list[float], list[int]]:
+def _scales_or_sizes_of_resize_node(node: OnnxNode) -> tuple[list[float], list[int]]:
     """Return the inputs `scales` and `sizes` of a Resize node, one of which is empty. Raises
     AotcError (code "onnx-resize") if both or neither is given.
     """

@@ -22,9 +22,9 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
 from aotc.relay.frontend.onnx.node import KnownArray, KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.slice_pad_depth_to_space import (
+    check_and_normalize_constant_indices,
     depth_to_space,
     gather_slices,
-    normalize_constant_indices,
     normalize_negative_indices,
     pad_or_crop,
     space_to_depth,
@@ -272,15 +272,15 @@ def _gather(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
 
 
 def _gather_elements(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
-    return g.call_op("gather", x, normalize_constant_indices(indices, g.dim(x, axis)), axis=axis)
+    return g.call_op("gather", x, check_and_normalize_constant_indices(indices, g.dim(x, axis)), axis=axis)
 
 
-def _transpose_index_tuple_axis_to_front(indices: Expr, sizes: tuple[int, ...]) -> Expr:
-    """Check constant index tuples (along the last axis) against the extents `sizes` and transpose
+def _check_and_transpose_index_tuples(indices: Expr, axis_extents: tuple[int, ...]) -> Expr:
+    """Check constant index tuples (along the last axis) against the extents `axis_extents` and transpose
     the last axis to the front.
     """
     rank = g.rank(indices)
-    return g.transpose(normalize_constant_indices(indices, sizes), (rank - 1, *range(rank - 1)))
+    return g.transpose(check_and_normalize_constant_indices(indices, axis_extents), (rank - 1, *range(rank - 1)))
 
 
 def _gather_nd(x: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
@@ -289,7 +289,7 @@ def _gather_nd(x: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
     require(
         "onnx-index", len(sizes) == depth, f"index tuples of {depth} numbers are longer than the rank of {g.dims(x)}"
     )
-    return g.call_op("gather_nd", x, _transpose_index_tuple_axis_to_front(indices, sizes), batch_dims=batch_dims)
+    return g.call_op("gather_nd", x, _check_and_transpose_index_tuples(indices, sizes), batch_dims=batch_dims)
 
 
 def _scatter_reduction_name(reduction: str) -> str:
@@ -302,7 +302,7 @@ def _scatter_reduction_name(reduction: str) -> str:
 
 
 def _scatter_elements(x: Expr, indices: Expr, updates: Expr, *, axis: Axis = 0, reduction: str = "none") -> Expr:
-    places = normalize_constant_indices(indices, g.dim(x, axis))
+    places = check_and_normalize_constant_indices(indices, g.dim(x, axis))
     return g.call_op("scatter_elements", x, places, updates, axis=axis, reduction=_scatter_reduction_name(reduction))
 
 
@@ -311,7 +311,7 @@ def _scatter_nd(x: Expr, indices: Expr, updates: Expr, *, reduction: str = "none
     return g.call_op(
         "scatter_nd",
         x,
-        _transpose_index_tuple_axis_to_front(indices, sizes),
+        _check_and_transpose_index_tuples(indices, sizes),
         updates,
         mode=_scatter_reduction_name(reduction),
     )

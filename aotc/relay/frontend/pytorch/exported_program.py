@@ -17,7 +17,17 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from aotc.ir import AotcError, AotcTypeError, Array, Span, SymDim, TensorType, budget_scope, did_you_mean_hint, require
+from aotc.ir import (
+    AotcError,
+    AotcTypeError,
+    Array,
+    Span,
+    SymDim,
+    TensorType,
+    did_you_mean_hint,
+    require,
+    running_or_new_budget_scope,
+)
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.pytorch.converter_table import converter_of
@@ -263,7 +273,7 @@ def from_exported(
     _check_dim_values(program, dims or {})
     prepared = _functionalize_and_decompose(program)
     _report_mutated_state(prepared, problems)
-    with budget_scope():
+    with running_or_new_budget_scope():
         values, variables, params = _placeholder_values(prepared, dims or {}, keep_params_as_input, problems)
         for node in prepared.graph.nodes:
             if node.op in ("placeholder", "output"):

@@ -18,7 +18,12 @@ from aotc.relay.frontend import activations
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import einsum, matmul
-from aotc.relay.frontend.normalization import batch_norm, normalize_to_unit_variance, rms_norm, scale_and_shift_channels
+from aotc.relay.frontend.normalization import (
+    batch_norm,
+    normalize_to_zero_mean_unit_variance,
+    rms_norm,
+    scale_and_shift_channels,
+)
 from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
 from aotc.relay.frontend.pytorch.ops_shape import swap_axes
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, TorchValue
@@ -53,7 +58,9 @@ def _batch_norm(
     scale, offset = _normalization_scale_and_offset(x, weight, bias)
     mean, variance = statistics.get("running_mean"), statistics.get("running_var")
     if mean is None or variance is None:
-        return scale_and_shift_channels(normalize_to_unit_variance(x, [0, *range(2, g.rank(x))], eps), scale, offset)
+        return scale_and_shift_channels(
+            normalize_to_zero_mean_unit_variance(x, [0, *range(2, g.rank(x))], eps), scale, offset
+        )
     if training:
         raise tv.training_mode_error("batch_norm")
     return batch_norm(x, scale, offset, mean, variance, eps)
@@ -210,8 +217,8 @@ def _scaled_dot_product_attention(
     return matmul(g.call_op("nn.softmax", scores, axis=-1), value)
 
 
-def _repeat_heads(x: Expr, head_count: int) -> Expr:
-    count = head_count // tv.static_dim(x, -3)
+def _repeat_heads(x: Expr, target_head_count: int) -> Expr:
+    count = target_head_count // tv.static_dim(x, -3)
     return x if count == 1 else g.call_op("repeat", x, repeats=count, axis=g.rank(x) - 3)
 
 

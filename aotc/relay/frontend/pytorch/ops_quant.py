@@ -165,7 +165,7 @@ def _range_including_zero(x: Expr, axes: list[int]) -> tuple[Expr, Expr]:
     return low, g.maximum(g.call_reduction("max", x, axes, True), 0.0)
 
 
-def _as_torch_qparams(scale: Expr, zero: Expr) -> list[Expr]:
+def _cast_qparams_to_float64_and_int64(scale: Expr, zero: Expr) -> list[Expr]:
     return [g.cast(scale, "float64"), g.cast(zero, "int64")]
 
 
@@ -173,7 +173,7 @@ def _choose_qparams(x: Expr, quant_min: int, quant_max: int, eps: float, dtype: 
     low, high = _range_including_zero(g.reshape(g.cast(x, _FLOAT), (-1,)), [0])
     scale = g.maximum(g.div(g.sub(high, low), float(quant_max - quant_min)), eps)
     zero = g.sub(float(quant_min), g.call_op("round", g.div(low, scale)))
-    return _as_torch_qparams(scale, g.clip(zero, quant_min, quant_max))
+    return _cast_qparams_to_float64_and_int64(scale, g.clip(zero, quant_min, quant_max))
 
 
 def _choose_qparams_symmetric(x: Expr, quant_min: int, quant_max: int, eps: float, dtype: str) -> list[Expr]:
@@ -181,7 +181,7 @@ def _choose_qparams_symmetric(x: Expr, quant_min: int, quant_max: int, eps: floa
     steps = float(quant_max - quant_min) / 2
     scale = g.maximum(g.div(g.maximum(g.negative(low), high), steps), eps)
     middle = (quant_min + quant_max + 1) // 2 if dtype == "uint8" else 0
-    return _as_torch_qparams(scale, g.full(middle, (1,), "int64"))
+    return _cast_qparams_to_float64_and_int64(scale, g.full(middle, (1,), "int64"))
 
 
 def _choose_qparams_per_token(x: Expr, dtype: str) -> list[Expr]:
@@ -199,7 +199,7 @@ def _choose_qparams_per_token_asymmetric(x: Expr, dtype: str) -> list[Expr]:
     least = float(np.finfo(np.float32).eps)
     scale = g.maximum(g.div(g.sub(high, low), 255.0), least)
     below, above = g.div(low, scale), g.div(high, scale)
-    return _as_torch_qparams(scale, q.int8_zero_point_from_range(below, above))
+    return _cast_qparams_to_float64_and_int64(scale, q.int8_zero_point_from_range(below, above))
 
 
 def _convert_element_type(x: Expr, dtype: str) -> Expr:

@@ -31,7 +31,7 @@ from aotc.relay.frontend.slice_pad_depth_to_space import (
 _INT64_MAX = (1 << 63) - 1
 
 
-def _replace_minus_one_in_reshape_target(
+def _replace_minus_one_if_same_dynamic_dim(
     dims: Sequence[Dim], target_dims: Sequence[TorchValue]
 ) -> Sequence[TorchValue]:
     """Return the target shape of a reshape with -1 replaced by its value, if `dims` and
@@ -48,7 +48,7 @@ def _replace_minus_one_in_reshape_target(
 
 def _view(x: Expr, size: Sequence[TorchValue], /) -> Expr:
     return g.reshape(
-        x, tv.reshape_target_with_dynamic_as_minus_one(_replace_minus_one_in_reshape_target(g.dims(x), size))
+        x, tv.reshape_target_with_dynamic_as_minus_one(_replace_minus_one_if_same_dynamic_dim(g.dims(x), size))
     )
 
 
@@ -370,7 +370,7 @@ def _indexed_axes_and_positions(x: Expr, indices: Sequence[TorchValue]) -> tuple
     return list(given), list(given.values())
 
 
-def _stack_broadcast_indices(index_tensors: Sequence[Expr]) -> tuple[Expr, tuple[int, ...]]:
+def _broadcast_and_stack_indices(index_tensors: Sequence[Expr]) -> tuple[Expr, tuple[int, ...]]:
     """Broadcast index tensors for several axes to one shape and stack them as (axes, *shape);
     return the stack and the shape.
     """
@@ -395,7 +395,7 @@ def _index(x: Expr, indices: Sequence[TorchValue]) -> Expr:
         return x
     if len(axes) == 1:
         return gather_slices(x, normalize_negative_indices(places[0], tv.static_dim(x, axes[0])), axes[0])
-    index, common = _stack_broadcast_indices(places)
+    index, common = _broadcast_and_stack_indices(places)
     data = g.transpose(x, _permutation_to_front(axes, g.rank(x)))
     y = g.call_op("gather_nd", data, index)
     start, n = _result_position_of_indexed_dims(axes), len(common)
@@ -411,7 +411,7 @@ def _index_put(x: Expr, indices: Sequence[TorchValue], values: TorchValue, accum
         scalar = g.reshape(tv.to_tensor_expr_of_dtype(values, dtype), ())
         return g.call_op("where", mask, g.add(x, scalar) if accumulate else scalar, x)
     axes, places = _indexed_axes_and_positions(x, indices)
-    index, common = _stack_broadcast_indices(places)
+    index, common = _broadcast_and_stack_indices(places)
     order = _permutation_to_front(axes, g.rank(x))
     data = g.transpose(x, order)
     rest = tv.static_dims(data)[len(axes) :]

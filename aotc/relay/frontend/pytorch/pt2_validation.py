@@ -197,7 +197,7 @@ def _check_allowed_dim_expression_calls(tree: ast.expr, path: str) -> None:
         if name in ("Symbol", "Float", "Integer", "Rational"):
             _check_symbol_or_number_has_literal_args(name, node, path)
             continue
-        if node.keywords or (name in _POWER_FUNCTIONS and (powered or not _is_power_with_small_exponent(node))):
+        if node.keywords or (name in _POWER_FUNCTIONS and (powered or not _has_small_integer_second_argument(node))):
             raise ValueError
         work += [(arg, powered or name in _POWER_FUNCTIONS) for arg in node.args]
 
@@ -219,7 +219,7 @@ def _check_symbol_or_number_has_literal_args(name: str, node: ast.Call, path: st
         raise ValueError
 
 
-def _is_power_with_small_exponent(node: ast.Call) -> bool:
+def _has_small_integer_second_argument(node: ast.Call) -> bool:
     exponent = node.args[1] if len(node.args) == 2 else None
     if not isinstance(exponent, ast.Call) or not isinstance(exponent.func, ast.Name) or exponent.func.id != "Integer":
         return False

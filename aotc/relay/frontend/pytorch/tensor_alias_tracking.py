@@ -73,7 +73,7 @@ class Memory:
     fixed: dict[str, str] = field(default_factory=dict)
     count: int = 0
 
-    def bind_name_to_value(self, name: str, value: TorchValue) -> None:
+    def bind_name_and_rename_old_value(self, name: str, value: TorchValue) -> None:
         """Bind a name to a new value. If the name is bound already, as in a loop, the old value
         gets a generated name, since other values may be views of it.
         """
@@ -187,7 +187,7 @@ class Memory:
         self.record_view_of_parent_value(name, before, view_function)
         self._recompute_views_of(name)
 
-    def is_memory_shared(self, name: str) -> bool:
+    def may_share_memory_with_other_tensors(self, name: str) -> bool:
         """Return True if other tensors may share the memory of the tensor `name`."""
         name = self.first_name_of_aliased_tensor(name)
         view_flags = (view.parent == name and view.redo is not None for view in self.views.values())

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from aotc.ir import AotcError, AotcTypeError, AotcValueError, Array, Op, Span, SymDim, TensorType
-from aotc.ir.compilation_work_and_memory_limits import budget_scope, current_budget
+from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
 from aotc.relay.analysis import free_vars
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
@@ -77,7 +77,7 @@ class _Conversion:
         """Convert the nodes of a TorchScript graph or block in order; problems are recorded."""
         for node in block.nodes():
             for out in node.outputs():
-                self.memory.bind_name_to_value(out.debugName(), FAILED_NODE_VALUE)
+                self.memory.bind_name_and_rename_old_value(out.debugName(), FAILED_NODE_VALUE)
             with self.problems.collect_errors_at(self.torchscript_node_span(node), _node_source_line(node)):
                 self.convert_node(node)
 
@@ -189,7 +189,10 @@ class _Conversion:
             else:
                 value = FAILED_NODE_VALUE if out is None else memory.values[out]
                 _check_written_shape(
-                    schema, args[number], value, number in form.outs and not memory.is_memory_shared(target)
+                    schema,
+                    args[number],
+                    value,
+                    number in form.outs and not memory.may_share_memory_with_other_tensors(target),
                 )
                 memory.write_in_place_and_update_views(target, value)
             if schema.name == "aten::append":
@@ -308,7 +311,7 @@ def _bind_alias(conversion: _Conversion, source: str, name: str) -> None:
     """Bind `name` to the value of `source`, as its alias, when the value enters or leaves a
     TorchScript block.
     """
-    conversion.memory.bind_name_to_value(name, conversion.memory.values[source])
+    conversion.memory.bind_name_and_rename_old_value(name, conversion.memory.values[source])
     conversion.memory.record_view_of_parent_value(name, source, None)
 
 
@@ -320,7 +323,7 @@ def _convert_loop_node(conversion: _Conversion, node: Any) -> None:
     names = [v.debugName() for v in list(node.inputs())[2:]]
     while step < limit and _require_compile_time_truth_value(going):
         current_budget().spend_compile_time_budget("compile.max_nodes", 1, BUDGET_SUBJECT)
-        conversion.memory.bind_name_to_value(counter.debugName(), step)
+        conversion.memory.bind_name_and_rename_old_value(counter.debugName(), step)
         for source, formal in zip(_alias_to_generated_names(conversion, names), formals, strict=True):
             _bind_alias(conversion, source, formal.debugName())
         conversion.convert_block(body)
@@ -442,7 +445,7 @@ def from_script(
         reader = consumers.get(value.debugName())
         params.append(Var(name, ty, Span(f"{reader}{separator}{name}" if reader else name)))
         conversion.memory.values[value.debugName()] = params[-1]
-    with budget_scope():
+    with running_or_new_budget_scope():
         conversion.convert_block(graph)
         outputs = _convert_graph_outputs(conversion, graph)
     clash = dict(types).keys() & conversion.params

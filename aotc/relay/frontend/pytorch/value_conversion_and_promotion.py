@@ -109,7 +109,7 @@ def torch_tensor_to_array(tensor: Any) -> Array:
 # --- promotion
 
 
-def _meta_tensor_like(x: Expr) -> torch.Tensor:
+def _meta_tensor_of_dtype_and_rank(x: Expr) -> torch.Tensor:
     """Return a PyTorch meta tensor, which takes no memory, with the data type and rank of `x` and
     extents of 1.
     """
@@ -120,7 +120,11 @@ def torch_promoted_dtype_of_operands(*values: TorchValue) -> str:
     """Return the data type of the result of an operation on tensors and numbers by PyTorch's type
     promotion (torch.result_type, for any number of operands).
     """
-    known = [_meta_tensor_like(v) if is_tensor(v) else v for v in values if is_tensor(v) or isinstance(v, (int, float))]
+    known = [
+        _meta_tensor_of_dtype_and_rank(v) if is_tensor(v) else v
+        for v in values
+        if is_tensor(v) or isinstance(v, (int, float))
+    ]
     _, dtype = elementwise_dtypes(*known, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
     return str(dtype).removeprefix("torch.")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.ir import AotcError, Span, TensorType, did_you_mean_hint, option_text, require, require_known_name
-from aotc.ir.compilation_work_and_memory_limits import budget_scope, current_budget
+from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
 from aotc.relay.frontend.graph_cut import NodeTensors, select_nodes_between_tensors
@@ -63,7 +63,7 @@ def from_tflite(
     """
     require_known_name("tflite-rounding", "rounding", rounding, tuple(ARITHMETIC_BY_ROUNDING))
     loaded = read_model(model, name)
-    with budget_scope():
+    with running_or_new_budget_scope():
         part, operators = _cut_model_between_tensors(loaded, cut_before, cut_after)
         return _Conversion(part, ARITHMETIC_BY_ROUNDING[rounding]).convert_module(dict(shape or {}), operators)
 

@@ -56,7 +56,7 @@ class DynamicallyQuantized:
             total = g.call_reduction("sum", whole, range(1, g.rank(whole)), False)
             sums = g.sub(sums, g.mul(self.zero, total))
         y = g.call_op("qnn.product", g.cast(sums, "float32"), self.scale)
-        y = g.call_op("qnn.product", y, q.broadcast_param_along_axis(w.scale, axis, g.rank(sums)))
+        y = g.call_op("qnn.product", y, q.reshape_param_to_broadcast_along_axis(w.scale, axis, g.rank(sums)))
         return conv_pool.add_optional_bias(y, bias, axis)
 
 

@@ -158,7 +158,7 @@ def fixed_point_tanh(x: Expr, integer_bits: int, word_bits: int = 31) -> Expr:
     return g.where(g.equal(x, 0), 0, y)
 
 
-def fixed_point_log(x: Expr, integer_bits: int, output_integer_bits: int) -> Expr:
+def fixed_point_log_of_at_least_one(x: Expr, integer_bits: int, output_integer_bits: int) -> Expr:
     """Return log(x) for x >= 1 as a fixed-point number with `output_integer_bits` integer bits; `x`
     has `integer_bits` integer bits, and its last axis has extent 1.
 
@@ -167,9 +167,9 @@ def fixed_point_log(x: Expr, integer_bits: int, output_integer_bits: int) -> Exp
     """
     fraction_bits = 31 - output_integer_bits - 1
     quarter = 1 << (fraction_bits - 2)
-    headroom = g.sub(count_leading_zeros(x), 1)
+    headroom = g.sub(leading_zeros_of_positive_int32(x), 1)
     r_a = shift_left_saturated(fixed_point_product(g.call_op("left_shift", x, headroom), _SQRT_HALF), 1)
-    below = g.sub(count_leading_zeros(fixed_point_product(x, _SQRT_HALF)), 1)
+    below = g.sub(leading_zeros_of_positive_int32(fixed_point_product(x, _SQRT_HALF)), 1)
     r = g.minimum(r_a, shift_left_saturated(x, below))
     n_a = g.add(shift_left_saturated(g.sub(g.constant(integer_bits - 1, _WIDE), headroom), fraction_bits), quarter)
     n_b = g.sub(shift_left_saturated(g.sub(g.constant(integer_bits, _WIDE), below), fraction_bits), quarter)
@@ -186,17 +186,17 @@ def fixed_point_log(x: Expr, integer_bits: int, output_integer_bits: int) -> Exp
     return shift_left_saturated(g.add(fixed_point_product(g.maximum(n_a, n_b), _LOG_2), log_r), 1)
 
 
-def reciprocal_and_leading_zeros(x: Expr) -> tuple[Expr, Expr]:
+def fixed_point_reciprocal_and_leading_zeros(x: Expr) -> tuple[Expr, Expr]:
     """Return multipliers and the numbers of leading zeros of positive 32-bit integers (as int64):
     1 / x = multiplier / 2^(62 - zeros). The last axis of `x` must have extent 1.
 
     Source: GetReciprocal of TFLite.
     """
-    zeros = count_leading_zeros(x)
+    zeros = leading_zeros_of_positive_int32(x)
     return fixed_point_reciprocal_of_one_plus(g.sub(g.call_op("left_shift", x, zeros), 1 << 31)), zeros
 
 
-def count_leading_zeros(x: Expr) -> Expr:
+def leading_zeros_of_positive_int32(x: Expr) -> Expr:
     """Return the number of leading zeros of positive 32-bit integers; the last axis of `x` must
     have extent 1.
     """

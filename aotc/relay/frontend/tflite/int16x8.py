@@ -89,7 +89,7 @@ _LOGISTIC_TABLE_EXCEPTIONS: Final = (
 )
 
 
-def logistic_table() -> Array:
+def tflite_logistic_table_uint16() -> Array:
     """Return TFLite's table of the logistic function: 256 values at multiples of 1/24, times 2^16,
     as uint16.
     """
@@ -194,7 +194,9 @@ def int16_logistic_or_tanh(name: str, x: QuantizedTensor, output: OutputQuantiza
     return g.cast(y, output.dtype)
 
 
-def _interpolation_samples(function: Callable[[Array], Array], low: float, high: float, compute_dtype: Any) -> Array:
+def _corrected_q15_interpolation_samples(
+    function: Callable[[Array], Array], low: float, high: float, compute_dtype: Any
+) -> Array:
     """Sample a function at 513 equidistant points from `low` to `high`, times 2^15, computed in the
     data type `compute_dtype`. Each sample is corrected by half of the interpolation error in the
     middle between it and the next one.
@@ -222,7 +224,7 @@ def _round_half_away_from_zero(x: Array) -> Array:
     return np.asarray(np.trunc(y + np.copysign(0.5, y)), x.dtype)
 
 
-def interpolate_table(values: Array, x: Expr) -> Expr:
+def interpolate_513_samples_at_int16(values: Array, x: Expr) -> Expr:
     """Interpolate linearly between 513 samples at positions given by 16-bit integers; the result is
     int32.
     """
@@ -245,14 +247,16 @@ def int16_softmax(x: QuantizedTensor, output: OutputQuantization, beta: float, c
     below = g.sub(data, g.call_reduction("max", data, [last], True))
     ratio = np.float64(constant_value(x.scale)) * beta / (10 / 65535)
     steps = requantize_rounding_twice(below, ratio, unit_quantization())
-    e = interpolate_table(_interpolation_samples(_exponential, -10, 0, compute_dtype), g.add(steps, _MAX_MULTIPLIER))
+    e = interpolate_513_samples_at_int16(
+        _corrected_q15_interpolation_samples(_exponential, -10, 0, compute_dtype), g.add(steps, _MAX_MULTIPLIER)
+    )
     total = g.call_reduction("sum", e, [last], True)
-    zeros = g.cast(fx.count_leading_zeros(fx.cast_to_int64(total)), _INT)
+    zeros = g.cast(fx.leading_zeros_of_positive_int32(fx.cast_to_int64(total)), _INT)
     # 17 bits, the first of which has the value 1
     shifted = g.call_op("left_shift", total, g.sub(zeros, 1))
     shifted = _shift_right(g.add(_shift_right(shifted, 13), 1), 1)
-    inverse = interpolate_table(
-        _interpolation_samples(_reciprocal_of_one_plus, 0, 1, compute_dtype), g.sub(shifted, 3 << 15)
+    inverse = interpolate_513_samples_at_int16(
+        _corrected_q15_interpolation_samples(_reciprocal_of_one_plus, 0, 1, compute_dtype), g.sub(shifted, 3 << 15)
     )
     shift = g.sub(g.constant(31, _INT), zeros)
     half = g.call_op("left_shift", g.constant(1, _INT), g.sub(shift, 1))
@@ -266,4 +270,6 @@ def _shift_right(x: Expr, bits: int) -> Expr:
 
 def _logistic_table_elements_at(index: Expr, offset: int) -> Expr:
     """Return the elements `index + offset` of the table of the logistic function, as int32."""
-    return g.call_op("take", g.constant(logistic_table().astype(np.int32)), g.add(index, offset), axis=0, mode="clip")
+    return g.call_op(
+        "take", g.constant(tflite_logistic_table_uint16().astype(np.int32)), g.add(index, offset), axis=0, mode="clip"
+    )

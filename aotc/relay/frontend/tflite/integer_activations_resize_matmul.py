@@ -52,7 +52,7 @@ def _rounding_divide_by_power_of_two(a: Array, bits: int) -> Array:
     return a if bits <= 0 else (a + (1 << bits >> 1) - (a < 0)) >> bits
 
 
-def _saturate_to_int16(a: Array) -> Array:
+def _clip_to_int16_range(a: Array) -> Array:
     return np.clip(a, -(1 << 15), (1 << 15) - 1)
 
 
@@ -68,9 +68,9 @@ def integer_hard_swish(node: TfliteNode) -> Expr:
     require("tflite-quant", -15 <= exponent <= 0 and shift >= -15, text)
     steps = constant_value(all_8bit_values_minus_zero_point(x)) << 7
     scaled = _rounded_q15_product(steps, factor)
-    y = _saturate_to_int16(steps << (shift - 1)) if shift > 0 else steps
+    y = _clip_to_int16_range(steps << (shift - 1)) if shift > 0 else steps
     y = _rounded_q15_product(y, gate)
-    y = _saturate_to_int16(y << 1) if shift > 0 else _rounding_divide_by_power_of_two(y, -shift)
+    y = _clip_to_int16_range(y << 1) if shift > 0 else _rounding_divide_by_power_of_two(y, -shift)
     y = (y + (1 << 15)) >> 1
     product = y * scaled
     whole = np.sign(product) * (abs(product) >> 15)
@@ -137,15 +137,15 @@ def integer_squared_difference(node: TfliteNode) -> Expr:
 
 
 def _bilinear_source_lines_and_weights(
-    output_count: int, input_extent: int, align_corners: bool, half_pixel_centers: bool, exact: bool
+    output_count: int, input_extent: int, align_corners: bool, half_pixel_centers: bool, use_10_bit_weights: bool
 ) -> tuple[Array, Array, Array]:
     """Return for each line of a bilinear resize the two source lines between which it lies and the
-    weight of the second one: with 10 fractional bits if `exact`, otherwise with 11, computed in
+    weight of the second one: with 10 fractional bits if `use_10_bit_weights`, otherwise with 11, computed in
     float32.
     """
     aligned = align_corners and output_count > 1
     last, n = input_extent - 1, np.arange(output_count)
-    if not exact:
+    if not use_10_bit_weights:
         scale = np.float32(input_extent - aligned) / np.float32(output_count - aligned)
         place = n.astype(np.float32) * scale
         if half_pixel_centers and not align_corners:

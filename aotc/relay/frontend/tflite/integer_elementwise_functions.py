@@ -50,15 +50,15 @@ def _apply_in_double_precision(function: Callable[[float], float], x: Array) -> 
         return np.reshape([function(float(v)) for v in x.reshape(-1)], x.shape).astype(np.float32)
 
 
-def _exp_in_float32(x: Array, output: OutputQuantization) -> Array:
+def _exp_rounded_to_float32(x: Array, output: OutputQuantization) -> Array:
     return _apply_in_double_precision(lambda v: math.exp(v) if v < 700 else math.inf, x)
 
 
-def _elu_in_float32(x: Array, output: OutputQuantization) -> Array:
+def _elu_rounded_to_float32(x: Array, output: OutputQuantization) -> Array:
     return _apply_in_double_precision(lambda v: math.expm1(v) if v < 0 else v, x)
 
 
-def _log_in_float32(x: Array, output: OutputQuantization) -> Array:
+def _log_or_output_minimum_if_not_positive(x: Array, output: OutputQuantization) -> Array:
     """Return log(x) for x > 0, and the least representable result for other x."""
     least = np.float32(int(output.dtype.min) - int(constant_value(output.zero))) * np.float32(
         constant_value(output.scale)
@@ -66,7 +66,7 @@ def _log_in_float32(x: Array, output: OutputQuantization) -> Array:
     return np.asarray(np.where(x <= 0, least, _apply_in_double_precision(lambda v: math.log(v) if v > 0 else 0.0, x)))
 
 
-def _rsqrt_in_float32(x: Array, output: OutputQuantization) -> Array:
+def _rsqrt_or_output_maximum_if_nonpositive(x: Array, output: OutputQuantization) -> Array:
     """Return 1 / sqrt(x) for x > 0, and the greatest representable result for other x."""
     most = np.float32(int(output.dtype.max)) * np.float32(constant_value(output.scale))
     return np.asarray(np.where(x <= 0, most, _ONE / np.sqrt(np.where(x <= 0, _ONE, x))))
@@ -84,12 +84,12 @@ def _gelu_by_tanh_in_float32(x: Array, output: OutputQuantization) -> Array:
 
 
 _FUNCTIONS: Final[dict[str, ArrayFunction]] = {
-    "ELU": _elu_in_float32,
-    "EXP": _exp_in_float32,
+    "ELU": _elu_rounded_to_float32,
+    "EXP": _exp_rounded_to_float32,
     "GELU": _gelu_in_float32,
     "GELU_BY_TANH": _gelu_by_tanh_in_float32,
-    "LOG": _log_in_float32,
-    "RSQRT": _rsqrt_in_float32,
+    "LOG": _log_or_output_minimum_if_not_positive,
+    "RSQRT": _rsqrt_or_output_maximum_if_nonpositive,
 }
 
 
@@ -110,7 +110,10 @@ def apply_real_function_by_table(name: str, node: TfliteNode) -> Expr:
     x, onto, function = node.per_tensor_quantized_input(0), node.output_quantization(), _FUNCTIONS[name]
     if node.has_int16_output:
         return g.cast(
-            int16x8.interpolate_table(_interpolation_samples(function, x, onto), g.cast(x.data, _INT)), onto.dtype
+            int16x8.interpolate_513_samples_at_int16(
+                _corrected_int16_interpolation_samples(function, x, onto), g.cast(x.data, _INT)
+            ),
+            onto.dtype,
         )
     real = np.float32(constant_value(x.scale)) * constant_value(all_8bit_values_minus_zero_point(x)).astype(np.float32)
     y = _round_half_away_from_zero(function(real, onto) * (_ONE / np.float32(constant_value(onto.scale)))) + np.float32(
@@ -119,7 +122,9 @@ def apply_real_function_by_table(name: str, node: TfliteNode) -> Expr:
     return q.lookup_in_256_table(g.constant(_clip_to_output_dtype(y, onto)), x.data)
 
 
-def _interpolation_samples(function: ArrayFunction, x: QuantizedTensor, output: OutputQuantization) -> Array:
+def _corrected_int16_interpolation_samples(
+    function: ArrayFunction, x: QuantizedTensor, output: OutputQuantization
+) -> Array:
     """Return 513 samples of a function for int16 interpolation, from the least to the greatest
     input. Each sample is corrected by half of the interpolation error in the middle between it and
     the next one.
@@ -139,14 +144,14 @@ def _interpolation_samples(function: ArrayFunction, x: QuantizedTensor, output: 
     return np.asarray(np.clip(np.nan_to_num(whole, nan=32767.0), -32768, 32767), np.int32)
 
 
-def integer_abs(node: TfliteNode) -> Expr:
+def quantized_abs(node: TfliteNode) -> Expr:
     """Compute ABS of quantized integers, requantized to the scale of the output."""
     x, onto = node.per_tensor_quantized_input(0), node.output_quantization()
     ratio = np.float32(constant_value(x.scale)) / np.float32(constant_value(onto.scale))
     return requantize_rounding_twice(g.absolute(q.subtract_zero_point(x.data, x.zero, -1)), np.float64(ratio), onto)
 
 
-def integer_negate(node: TfliteNode) -> Expr:
+def quantized_negate(node: TfliteNode) -> Expr:
     """Negate quantized integers, which must have the zero point 0; the least integer, which has no
     negative counterpart, is unchanged.
     """
@@ -161,7 +166,7 @@ def integer_negate(node: TfliteNode) -> Expr:
     return g.negative(x.data)
 
 
-def integer_sqrt(node: TfliteNode) -> Expr:
+def quantized_sqrt(node: TfliteNode) -> Expr:
     """Compute SQRT of quantized integers, rounded down; negative numbers give the root of 0, where
     LiteRT refuses them.
     """
@@ -178,7 +183,7 @@ def _inverse_sqrt_multiplier_and_shift(x: Expr) -> tuple[Expr, Expr]:
     """Compute 1 / sqrt(x) for integers up to 2^29 (int64, last axis of extent 1) as multiplier /
     2^(31 + shift), by five steps of Newton's method.
     """
-    pairs = g.sub(g.call_op("right_shift", g.sub(fx.count_leading_zeros(x), 1), g.constant(1, _WIDE)), 1)
+    pairs = g.sub(g.call_op("right_shift", g.sub(fx.leading_zeros_of_positive_int32(x), 1), g.constant(1, _WIDE)), 1)
     pairs = g.maximum(pairs, 0)
     # fixed-point numbers from 1/4 to 1 with 3 integer bits
     whole = g.call_op("left_shift", x, g.mul(pairs, 2))
@@ -210,7 +215,7 @@ def _rounding_divide_by_power_of_two(y: Expr, right_shift: Expr) -> Expr:
     return g.where(g.less(right_shift, 1), y, fx.rounding_divide_by_power_of_two(y, g.maximum(right_shift, 1)))
 
 
-def integer_rsqrt(node: TfliteNode) -> Expr:
+def quantized_rsqrt(node: TfliteNode) -> Expr:
     """Compute RSQRT, 1 / sqrt(x), of quantized integers, for 8 bits as a table; x <= 0 gives the
     greatest integer.
     """
@@ -235,7 +240,7 @@ def _requantized_inverse_sqrt(centered_integers: Expr, x: QuantizedTensor, outpu
     return g.squeeze(q.clip_and_cast(y, output.dtype), [g.rank(centered_integers) - 1])
 
 
-def integer_l2_normalization(node: TfliteNode) -> Expr:
+def quantized_l2_normalization(node: TfliteNode) -> Expr:
     """Compute L2_NORMALIZATION: divide the vectors along the last axis by their lengths; results
     have the scale 1/128.
     """
@@ -286,10 +291,10 @@ def compare_quantized(name: str, node: TfliteNode) -> Expr:
     return g.call_op(name, *parts)
 
 
-def _reciprocal_and_exponent(divisor: Expr) -> tuple[Expr, Expr]:
+def _fixed_point_reciprocal_and_exponent(divisor: Expr) -> tuple[Expr, Expr]:
     """Return 1 / divisor for positive integers (int64) as multiplier / 2^(31 + exponent)."""
     last = g.rank(divisor)
-    inverse, zeros = fx.reciprocal_and_leading_zeros(g.unsqueeze(divisor, [last]))
+    inverse, zeros = fx.fixed_point_reciprocal_and_leading_zeros(g.unsqueeze(divisor, [last]))
     return g.squeeze(inverse, [last]), g.squeeze(g.sub(g.constant(31, _WIDE), zeros), [last])
 
 
@@ -304,10 +309,10 @@ def _count_redundant_sign_bits(x: Expr) -> Expr:
     """
     last = g.rank(x)
     wide = g.unsqueeze(_invert_bits_of_negative_numbers(x), [last])
-    return g.sub(g.squeeze(fx.count_leading_zeros(wide), [last]), 1)
+    return g.sub(g.squeeze(fx.leading_zeros_of_positive_int32(wide), [last]), 1)
 
 
-def integer_division(node: TfliteNode) -> Expr:
+def quantized_division(node: TfliteNode) -> Expr:
     """Compute the quotient x / y of quantized tensors, for 8 bits with a table of the reciprocals
     of all y. LiteRT refuses division by 0; here a divisor of 0 is replaced by 1.
 
@@ -318,11 +323,11 @@ def integer_division(node: TfliteNode) -> Expr:
     a, b = (fx.cast_to_int64(q.subtract_zero_point(v.data, v.zero, -1)) for v in (x, y))
     a, size = g.where(g.less(b, 0), g.negative(a), a), g.absolute(b)
     if node.has_int16_output:
-        inverse, bits = _reciprocal_and_exponent(g.maximum(size, 1))
+        inverse, bits = _fixed_point_reciprocal_and_exponent(g.maximum(size, 1))
         headroom = _count_redundant_sign_bits(a)
     else:
         every = np.arange(512, dtype=np.int64)
-        tables = _reciprocal_and_exponent(g.constant(np.maximum(every, 1)))
+        tables = _fixed_point_reciprocal_and_exponent(g.constant(np.maximum(every, 1)))
         inverse, bits = (g.call_op("take", v, g.cast(size, _INT), axis=0, mode="clip") for v in tables)
         place = g.cast(_invert_bits_of_negative_numbers(a), _INT)
         headroom = g.call_op("take", _count_redundant_sign_bits(g.constant(every)), place, axis=0, mode="clip")
@@ -336,7 +341,7 @@ def integer_division(node: TfliteNode) -> Expr:
     return node.apply_fused_activation(q.clip_and_cast(g.add(result, fx.cast_to_int64(onto.zero)), onto.dtype))
 
 
-def integer_floor_division(name: str, node: TfliteNode) -> Expr:
+def quantized_floor_div_or_mod(name: str, node: TfliteNode) -> Expr:
     """Compute FLOOR_DIV or FLOOR_MOD of quantized integers. LiteRT divides the integers and ignores
     their scales. The quotient is right if all zero points are 0, the inputs have equal scales, and
     the output has the scale 1 (FLOOR_DIV) or the scale of the inputs (FLOOR_MOD); AotcError (code
@@ -359,7 +364,7 @@ def integer_floor_division(name: str, node: TfliteNode) -> Expr:
 # --- products, sums and requantization
 
 
-def integer_product_reduction(node: TfliteNode, axes: list[int], keep_dims: bool) -> Expr:
+def quantized_product_over_axes(node: TfliteNode, axes: list[int], keep_dims: bool) -> Expr:
     """Multiply quantized integers over axes, as LiteRT does: after each factor the product is
     multiplied by 15 bits of the input scale over a root of the output scale, and rounded half up.
     Where the kernel's int32 would overflow, products saturate.
@@ -389,7 +394,7 @@ def integer_product_reduction(node: TfliteNode, axes: list[int], keep_dims: bool
     return g.unsqueeze(y, axes) if keep_dims else y
 
 
-def integer_sum(node: TfliteNode, axes: list[int], keep_dims: bool) -> Expr:
+def quantized_sum_over_axes(node: TfliteNode, axes: list[int], keep_dims: bool) -> Expr:
     """Sum quantized integers over axes. TFLite Micro rounds twice; XNNPACK multiplies in float32
     and rounds half to even, LiteRT's own kernels half away from zero.
     """

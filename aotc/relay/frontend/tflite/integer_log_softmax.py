@@ -86,7 +86,9 @@ def _log_softmax_in_fixed_point(x: QuantizedTensor, output: OutputQuantization, 
     require("tflite-quant", count < _FIXED_POINT_ROW_LIMIT, text)
     table = exp_table_in_fixed_point(x.scale, 1.0)
     place = exp_table_index_from_row_maximum(x)
-    log_sum = fx.fixed_point_log(sum_rounded_table_entries(table.exponentials, place), 12, _INPUT_INTEGER_BITS)
+    log_sum = fx.fixed_point_log_of_at_least_one(
+        sum_rounded_table_entries(table.exponentials, place), 12, _INPUT_INTEGER_BITS
+    )
     # distances below this one give the least integer
     inverse = fixed_point_factors_of_scales(
         np.float64(1 << (31 - table.left_shift)) / np.float64(table.multiplier), np.float64(1), "TFLITE"

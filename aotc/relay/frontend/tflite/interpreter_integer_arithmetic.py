@@ -304,7 +304,7 @@ def _softmax_in_fixed_point(x: QuantizedTensor, output: OutputQuantization, beta
     """
     e = exp_table_in_fixed_point(x.scale, beta).exponentials
     place = exp_table_index_from_row_maximum(x)
-    scale, zeros = fx.reciprocal_and_leading_zeros(sum_rounded_table_entries(e, place))
+    scale, zeros = fx.fixed_point_reciprocal_and_leading_zeros(sum_rounded_table_entries(e, place))
     bits = output.dtype.bits
     exponent = g.sub(g.constant(12 + 31 - bits, _WIDE), zeros)
     y = fx.rounding_divide_by_power_of_two(fx.fixed_point_product(gather_from_table(e, place), scale), exponent)

@@ -108,7 +108,7 @@ class TfliteOperator:
         Raises AotcError (code "tflite-options") for a list that extends beyond the file.
         """
         vector = getattr(self.options, f"{name}AsNumpy", None)
-        with _report_damaged_file(f"the options of {self.name}", "tflite-options"):
+        with _raise_damaged_file_on_read_error(f"the options of {self.name}", "tflite-options"):
             if vector is not None:
                 elements = vector()
                 return [int(v) for v in elements] if isinstance(elements, np.ndarray) else None
@@ -143,7 +143,7 @@ def require_valid_file(code: str, condition: bool, text: str, hint: str = _DAMAG
 
 
 @contextmanager
-def _report_damaged_file(subject: str, code: str = "tflite-file") -> Iterator[None]:
+def _raise_damaged_file_on_read_error(subject: str, code: str = "tflite-file") -> Iterator[None]:
     try:
         yield
     except _DAMAGED_FILE_EXCEPTIONS as error:
@@ -194,7 +194,7 @@ def read_model(model: str | Path | bytes | Any, name: str | None = None) -> Tfli
         text = "not a TFLite model: the bytes 4 to 7 are not TFL3"
         raise AotcError("tflite-file", text, span=span, hint="give a complete .tflite file")
     problems = Problems("tflite-file")
-    with problems.collect_errors_at(span), _report_damaged_file("the file"):
+    with problems.collect_errors_at(span), _raise_damaged_file_on_read_error("the file"):
         root = tflite.Model.GetRootAs(data, 0)
         version = root.Version()
         hint = "convert the model again with a current version of TensorFlow"
@@ -224,7 +224,7 @@ class _Reader:
         for index in range(_checked_vector_length(graph.OperatorsLength(), graph, 4, "operators")):
             with (
                 self.problems.collect_errors_at(Span(self.source, node=f"operator {index}")),
-                _report_damaged_file(f"operator {index}"),
+                _raise_damaged_file_on_read_error(f"operator {index}"),
             ):
                 operators.append(self.read_operator(graph.Operators(index), len(tensors)))
         ends = (self.read_tensor_indices(graph, side, len(tensors)) for side in ("Inputs", "Outputs"))
@@ -247,7 +247,7 @@ class _Reader:
         for index in range(_checked_vector_length(graph.TensorsLength(), graph, 4, "tensors")):
             with (
                 self.problems.collect_errors_at(Span(self.source, node=f"tensor {index}")),
-                _report_damaged_file(f"tensor {index}"),
+                _raise_damaged_file_on_read_error(f"tensor {index}"),
             ):
                 tensors.append(self.read_tensor(graph.Tensors(index), index))
         self.problems.raise_collected_problems()

@@ -21,7 +21,7 @@ from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.recurrent import RecurrentWeights, call_recurrent_op
-from aotc.relay.frontend.tflite.int16x8 import logistic_table
+from aotc.relay.frontend.tflite.int16x8 import tflite_logistic_table_uint16
 from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
     constant_value,
     requantize_rounding_twice,
@@ -117,7 +117,7 @@ class _Layer:
         shift = factors.left_shift - factors.right_shift
         words = (v.astype(np.int32) for v in (factors.multiplier, shift))
         numbers = map(g.constant, words)
-        tables = [g.constant(logistic_table())] if name == "qnn.lstm_by_table" else []
+        tables = [g.constant(tflite_logistic_table_uint16())] if name == "qnn.lstm_by_table" else []
         attributes = {"digits": digits, "clip": max(most, 0), "zero_point": int(hidden.zero[0])}
         return g.call_op(name, data, weight, bias, *numbers, h, c, *tables, **attributes)
 

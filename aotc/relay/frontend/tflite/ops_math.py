@@ -139,7 +139,7 @@ def _convert_dequantize_node(x: Expr, *, node: TfliteNode) -> Expr:
 # --- binary operators
 
 
-def _require_scale_ratio_limit(node: TfliteNode, scale_ratio: float) -> None:
+def _require_xnnpack_scale_ratio_limit(node: TfliteNode, scale_ratio: float) -> None:
     """Raise AotcError (code "tflite-quant") if the quotient of scales is 2^8 or more and XNNPACK's
     results, which are not known there, are wanted.
     """
@@ -152,7 +152,7 @@ def _convert_add_or_subtract_node(sign: int, a: Expr, b: Expr, *, node: TfliteNo
         return node.apply_fused_activation(g.add(a, b) if sign > 0 else g.sub(a, b))
     x, y, onto = node.per_tensor_quantized_input(0), node.per_tensor_quantized_input(1), node.output_quantization()
     ratios = [float(constant_value(v.scale) / constant_value(onto.scale)) for v in (x, y)]
-    _require_scale_ratio_limit(node, max(ratios))
+    _require_xnnpack_scale_ratio_limit(node, max(ratios))
     node = replace(node, rounding=node.rounding.litert_builtin_unless_supported(min(ratios) >= 2.0**-10))
     return node.apply_fused_activation(node.rounding.add(x, y, onto, sign))
 
@@ -162,14 +162,14 @@ def _convert_mul_node(a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
         return node.apply_fused_activation(g.mul(a, b))
     x, y, onto = node.per_tensor_quantized_input(0), node.per_tensor_quantized_input(1), node.output_quantization()
     ratio = float(constant_value(x.scale) * constant_value(y.scale) / constant_value(onto.scale))
-    _require_scale_ratio_limit(node, ratio)
+    _require_xnnpack_scale_ratio_limit(node, ratio)
     node = replace(node, rounding=node.rounding.litert_builtin_unless_supported(ratio >= 2.0**-16))
     return node.apply_fused_activation(node.rounding.multiply_quantized(x, y, onto))
 
 
 def _convert_div_node(a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
-        return integer_elementwise_functions.integer_division(node)
+        return integer_elementwise_functions.quantized_division(node)
     return node.apply_fused_activation(g.div(a, b))
 
 
@@ -177,9 +177,9 @@ def _convert_binary_node(name: str, a: Expr, b: Expr) -> Expr:
     return g.call_op(name, a, b)
 
 
-def _convert_floor_division_node(name: str, a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
+def _convert_floor_div_or_mod_node(name: str, a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
-        return integer_elementwise_functions.integer_floor_division(name, node)
+        return integer_elementwise_functions.quantized_floor_div_or_mod(name, node)
     return g.call_op(name, a, b)
 
 
@@ -224,13 +224,15 @@ def _convert_reduce_prod_node(x: Expr, axes: KnownInts, *, keep_dims: bool = Fal
     if not node.has_quantized_output:
         return _convert_reduction_node("prod", x, axes, keep_dims=keep_dims)
     whole = _sorted_nonnegative_unique_axes(x, axes)
-    return integer_elementwise_functions.integer_product_reduction(node, whole, bool(keep_dims))
+    return integer_elementwise_functions.quantized_product_over_axes(node, whole, bool(keep_dims))
 
 
 def _convert_reduce_sum_node(x: Expr, axes: KnownInts, *, keep_dims: bool = False, node: TfliteNode) -> Expr:
     if not node.has_quantized_output:
         return _convert_reduction_node("sum", x, axes, keep_dims=keep_dims)
-    return integer_elementwise_functions.integer_sum(node, _sorted_nonnegative_unique_axes(x, axes), bool(keep_dims))
+    return integer_elementwise_functions.quantized_sum_over_axes(
+        node, _sorted_nonnegative_unique_axes(x, axes), bool(keep_dims)
+    )
 
 
 def _convert_reduce_mean_node(x: Expr, axes: KnownInts, *, keep_dims: bool = False, node: TfliteNode) -> Expr:
@@ -261,7 +263,7 @@ def _convert_cumsum_node(x: Expr, axis: KnownInts, *, exclusive: bool = False, r
 
 def _convert_l2_normalization_node(x: Expr, *, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
-        return node.apply_fused_activation(integer_elementwise_functions.integer_l2_normalization(node))
+        return node.apply_fused_activation(integer_elementwise_functions.quantized_l2_normalization(node))
 
     def divide_by_l2_norm_of_last_axis(y: Expr) -> Expr:
         total = g.call_reduction("sum", g.mul(y, y), [g.rank(y) - 1], True)
@@ -283,13 +285,13 @@ _UNARY: Final[dict[str, Unary]] = {
 }
 #: Functions of real numbers, and their integer forms.
 _FUNCTIONS: Final[dict[str, tuple[Unary, Callable[[TfliteNode], Expr]]]] = {
-    "ABS": (g.absolute, integer_elementwise_functions.integer_abs),
+    "ABS": (g.absolute, integer_elementwise_functions.quantized_abs),
     "ELU": (activations.elu, partial(integer_elementwise_functions.apply_real_function_by_table, "ELU")),
     "EXP": (g.exp, partial(integer_elementwise_functions.apply_real_function_by_table, "EXP")),
     "LOG": (g.log, partial(integer_elementwise_functions.apply_real_function_by_table, "LOG")),
-    "NEG": (g.negative, integer_elementwise_functions.integer_negate),
-    "RSQRT": (_unary_operator_builder("rsqrt"), integer_elementwise_functions.integer_rsqrt),
-    "SQRT": (g.sqrt, integer_elementwise_functions.integer_sqrt),
+    "NEG": (g.negative, integer_elementwise_functions.quantized_negate),
+    "RSQRT": (_unary_operator_builder("rsqrt"), integer_elementwise_functions.quantized_rsqrt),
+    "SQRT": (g.sqrt, integer_elementwise_functions.quantized_sqrt),
 }
 _COMPARISONS: Final = {
     "EQUAL": "equal",
@@ -317,7 +319,7 @@ OPS: Table = {
     **{name: partial(_apply_real_or_integer_function, *both) for name, both in _FUNCTIONS.items()},
     **{name: partial(_convert_binary_node, f) for name, f in _BINARY.items()},
     **{name: partial(_convert_comparison_node, f) for name, f in _COMPARISONS.items()},
-    **{name: partial(_convert_floor_division_node, f) for name, f in _FLOOR_DIVISIONS.items()},
+    **{name: partial(_convert_floor_div_or_mod_node, f) for name, f in _FLOOR_DIVISIONS.items()},
     **{name: partial(_convert_reduction_node, f) for name, f in _REDUCTIONS.items()},
     **{name: partial(_convert_clipping_activation_node, name) for name in ACTIVATION_BOUNDS},
     "ADD": partial(_convert_add_or_subtract_node, 1),

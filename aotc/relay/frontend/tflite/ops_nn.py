@@ -41,7 +41,7 @@ _PLAIN_WEIGHTS_CODE: Final = 0
 _NHWC: Final = "NHWC"
 
 
-def is_same_padding(padding: int) -> bool:
+def is_same_padding_code(padding: int) -> bool:
     """Return True for SAME and False for VALID padding. Raises AotcError (code "tflite-options") for
     other codes.
     """
@@ -61,8 +61,8 @@ def checked_nhwc_window(
     require("tflite-options", min(numbers) > 0, f"extents, strides and dilations must be positive: {numbers}")
     window = Window(tuple(kernel), tuple(strides), tuple(dilations), (0, 0, 0, 0))
     spatial = g.shape(x)[1:3]
-    if is_same_padding(padding):
-        return window.with_pads(conv_pool.same_padding(spatial, window))
+    if is_same_padding_code(padding):
+        return window.with_pads(conv_pool.same_padding_widths(spatial, window))
     fits = all(n >= s for n, s in zip(spatial, window.dilated_kernel_extents(), strict=True))
     require("graph-shape", fits, f"a window of {window.dilated_kernel_extents()} does not fit {spatial}")
     return window
@@ -87,7 +87,7 @@ def _build_layer_convolution(node: TfliteNode, window: Window, groups: int, kern
     onto, sums = node.output_quantization(), _checked_dtype_of_layer_sums(node, place)
     _require_weight_zero_point_zero(node)
     y = conv_pool.build_convolution(
-        x.data, w.data, window, bias, terms=q.qnn_zero_points_and_scales(x, w), out_dtype=sums, **how
+        x.data, w.data, window, bias, zero_points_and_scales=q.qnn_zero_points_and_scales(x, w), out_dtype=sums, **how
     )
     ratio = node.rounding.scale_ratio(x.scale, w.scale, onto)
     return node.apply_fused_activation(_requantize_layer_sums(node, y, ratio, onto, last))
@@ -129,7 +129,7 @@ def _dynamic_range_convolution(node: TfliteNode, window: Window, attributes: Any
     )
     x = x.with_zero_point_subtracted() if not is_pointwise and g.dim(node[0], 0) != 1 else x
     sums = conv_pool.build_convolution(
-        x.data, w.data, window, terms=x.qnn_zero_points_and_scales(w), out_dtype="int32", **attributes
+        x.data, w.data, window, zero_points_and_scales=x.qnn_zero_points_and_scales(w), out_dtype="int32", **attributes
     )
     return x.dequantize_sums(sums, w, node.optional_input(2), 3)
 
@@ -196,7 +196,9 @@ def _convert_transpose_conv_node(
     strides = stride_h, stride_w
     require("tflite-options", min(strides) > 0, f"strides must be positive: {strides}")
     window = Window(g.shape(w)[1:3], strides, (1, 1), (0, 0, 0, 0))
-    window = window.with_pads(conv_pool.same_padding(target, window)) if is_same_padding(padding) else window
+    window = (
+        window.with_pads(conv_pool.same_padding_widths(target, window)) if is_same_padding_code(padding) else window
+    )
     spans = window.covered_input_extents(g.shape(x)[1:3])
     pads = [b + a for b, a in zip(window.pads[:2], window.pads[2:], strict=True)]
     output_padding = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
@@ -240,7 +242,9 @@ def _convert_conv_3d_node(
     require("tflite-options", min(*strides, *dilations) > 0, text)
     window = Window(g.shape(w)[:3], strides, dilations, (0,) * 6)
     spatial = g.shape(x)[1:4]
-    window = window.with_pads(conv_pool.same_padding(spatial, window)) if is_same_padding(padding) else window
+    window = (
+        window.with_pads(conv_pool.same_padding_widths(spatial, window)) if is_same_padding_code(padding) else window
+    )
     y = conv_pool.build_convolution(x, w, window, bias, data_layout="NDHWC", kernel_layout="DHWIO")
     return node.apply_fused_activation(y)
 
@@ -338,10 +342,10 @@ def _convert_average_pool_2d_node(x: Expr, *, node: TfliteNode) -> Expr:
     count = math.prod(map(min, window.kernel, g.shape(x)[1:3]))
     few = count < 1 << (32 - g.dtype(x).bits)
     require("tflite-quant", few, f"AVERAGE_POOL_2D of {count} integers of {g.dtype(x)} is not supported")
-    return node.apply_fused_activation(_integer_average_rounding_half_away(x, window))
+    return node.apply_fused_activation(_integer_average_pool_half_away(x, window))
 
 
-def _integer_average_rounding_half_away(x: Expr, window: Window) -> Expr:
+def _integer_average_pool_half_away(x: Expr, window: Window) -> Expr:
     ones = g.full(1, (g.dim(x, 3), *window.kernel, 1), "int8")
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI", "groups": g.dim(x, 3)}
     sums = conv_pool.build_convolution(x, ones, window, out_dtype="int32", **how)

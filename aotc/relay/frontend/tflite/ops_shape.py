@@ -14,7 +14,7 @@ from aotc.ir import Array, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import reductions
-from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, normalize_constant_indices
+from aotc.relay.frontend.slice_pad_depth_to_space import check_and_normalize_constant_indices, gather_slices
 from aotc.relay.frontend.tflite.integer_elementwise_functions import requantize_uint8_by_table
 from aotc.relay.frontend.tflite.node import (
     KnownArray,
@@ -165,7 +165,7 @@ def _checked_padding_pairs(x: Expr, pads: list[int]) -> list[tuple[int, int]]:
     return list(zip(pads[::2], pads[1::2], strict=True))
 
 
-def _output_zero_point(node: TfliteNode) -> int:
+def _output_zero_point_or_zero(node: TfliteNode) -> int:
     """Return the integer that represents the real number 0 in the first output of a TFLite
     operator; 0 if it is not quantized.
     """
@@ -173,7 +173,7 @@ def _output_zero_point(node: TfliteNode) -> int:
 
 
 def _convert_pad_node(x: Expr, pads: KnownInts, *, node: TfliteNode) -> Expr:
-    return g.pad(x, _checked_padding_pairs(x, pads), _output_zero_point(node))
+    return g.pad(x, _checked_padding_pairs(x, pads), _output_zero_point_or_zero(node))
 
 
 def _convert_padv2_node(x: Expr, pads: KnownInts, value: Expr) -> Expr:
@@ -236,7 +236,7 @@ def _convert_depth_to_space_node(x: Expr, *, block_size: int) -> Expr:
 def _convert_space_to_batch_nd_node(x: Expr, block: KnownInts, pads: KnownInts, *, node: TfliteNode) -> Expr:
     rest = g.rank(x) - 1 - len(block)
     require("graph-shape", rest >= 0 and min(block, default=1) > 0, f"blocks {block} do not fit {g.shape(x)}")
-    y = g.pad(x, _checked_padding_pairs(x, [0, 0, *pads, *(0, 0) * rest]), _output_zero_point(node))
+    y = g.pad(x, _checked_padding_pairs(x, [0, 0, *pads, *(0, 0) * rest]), _output_zero_point_or_zero(node))
     n, *spatial = g.shape(y)[: len(block) + 1]
     fits = all(d % b == 0 for d, b in zip(spatial, block, strict=True))
     require("graph-shape", fits, f"blocks {block} do not fit {spatial}")
@@ -273,7 +273,12 @@ def _convert_gather_node(x: Expr, indices: Expr, *, axis: int = 0, batch_dims: i
     if not batch_dims:
         return gather_slices(x, indices, place)
     return g.call_op(
-        "take", x, normalize_constant_indices(indices, g.dim(x, place)), batch_dims=batch_dims, axis=place, mode="clip"
+        "take",
+        x,
+        check_and_normalize_constant_indices(indices, g.dim(x, place)),
+        batch_dims=batch_dims,
+        axis=place,
+        mode="clip",
     )
 
 
@@ -290,7 +295,10 @@ def _convert_gather_nd_node(x: Expr, indices: Expr) -> Expr:
         "graph-index", len(sizes) == depth, f"index tuples of {depth} numbers are longer than the rank of {g.dims(x)}"
     )
     return g.call_op(
-        "gather_nd", x, _move_index_tuples_to_first_axis(normalize_constant_indices(indices, sizes)), batch_dims=0
+        "gather_nd",
+        x,
+        _move_index_tuples_to_first_axis(check_and_normalize_constant_indices(indices, sizes)),
+        batch_dims=0,
     )
 
 
@@ -298,11 +306,11 @@ def _convert_scatter_nd_node(indices: Expr, updates: Expr, shape: KnownInts, *, 
     """Convert SCATTER_ND; quantized tensors must have the zero point 0, since both interpreters
     start from the integer 0 and add integers unchanged.
     """
-    centered = not node.has_quantized_output or _output_zero_point(node) == 0
+    centered = not node.has_quantized_output or _output_zero_point_or_zero(node) == 0
     require("tflite-quant", centered, "SCATTER_ND of integers needs the zero point 0")
     sizes = g.checked_shape(shape, g.dtype(updates), "the result of SCATTER_ND")
     zeros, depth = g.full(0, sizes, g.dtype(updates)), g.dim(indices, -1, "the indices")
-    places = _move_index_tuples_to_first_axis(normalize_constant_indices(indices, sizes[:depth]))
+    places = _move_index_tuples_to_first_axis(check_and_normalize_constant_indices(indices, sizes[:depth]))
     return g.call_op("scatter_nd", zeros, places, updates, mode="add")
 
 

@@ -34,7 +34,7 @@ class SumAttrs(Attrs):
 
     round_even((lhs - lhs_zero) * p + (rhs - rhs_zero) * q) + output_zero, saturated, where p =
     lhs_scale / output_scale and q = rhs_scale / output_scale. Each operation is rounded to float32;
-    to float64 if p or q is known at compile time and exceeds `max_scale_ratio_for_float32`, since
+    to float64 if p or q is known at compile time and exceeds `max_quant_scale_ratio_for_float32`, since
     float32 would lose whole steps where the two products cancel.
     """
 
@@ -68,7 +68,7 @@ class ProductAttrs(Attrs):
     rhs_axis: int = -1
 
 
-def max_scale_ratio_for_float32(dtype: DType) -> float:
+def max_quant_scale_ratio_for_float32(dtype: DType) -> float:
     """Return the largest ratio input_scale / output_scale for which qnn.add is computed in float32.
 
     Up to this ratio, the rounding errors of both products and of their sum add up to less than 0.05
@@ -78,7 +78,7 @@ def max_scale_ratio_for_float32(dtype: DType) -> float:
 
 
 def _infer_quantized_binary_type(attrs: Any, types: Types) -> Type:
-    x, y = q.require_quantized_type(types[0], "lhs"), q.require_quantized_type(types[1], "rhs")
+    x, y = q.require_integer_type_up_to_bits(types[0], "lhs"), q.require_integer_type_up_to_bits(types[1], "rhs")
     require_same_dtype(x, y)
     q.check_quant_param_types(types[2:4], x, attrs.lhs_axis, *_LHS_PARAMETER_NAMES)
     q.check_quant_param_types(types[4:6], y, attrs.rhs_axis, *_RHS_PARAMETER_NAMES)
@@ -98,22 +98,24 @@ def _quantized_binary_axis_map(attrs: Any, types: Types) -> AxisMap:
     return AxisMap(tuple(rows))
 
 
-def _dtype_for_scale_ratios(dtype: DType, input_scales: Sequence[Array | None], output_scale: Array | None) -> str:
+def _sum_dtype_for_quant_scale_ratios(
+    dtype: DType, input_scales: Sequence[Array | None], output_scale: Array | None
+) -> str:
     """Return the type in which sums are computed: float64 if a scale ratio is known and above
-    `max_scale_ratio_for_float32`, else float32.
+    `max_quant_scale_ratio_for_float32`, else float32.
     """
     if output_scale is None:
         return "float32"
     ratios = [
         (v.astype(np.float64) / output_scale.astype(np.float64)).max(initial=0) for v in input_scales if v is not None
     ]
-    return "float64" if max(ratios, default=0) > max_scale_ratio_for_float32(dtype) else "float32"
+    return "float64" if max(ratios, default=0) > max_quant_scale_ratio_for_float32(dtype) else "float32"
 
 
 def _expand_quantized_sum(combine: Callable[[Expr, Expr], Expr], attrs: Any, *operands: Expr) -> Expr:
     x, y, sx, zx, sy, zy, so, zo = operands
     dtype = q.tensor_dtype_of(x)
-    work = _dtype_for_scale_ratios(
+    work = _sum_dtype_for_quant_scale_ratios(
         dtype, [q.constant_value_or_none(sx), q.constant_value_or_none(sy)], q.constant_value_or_none(so)
     )
     onto = q.broadcast_quant_param_along(so, None, 0, work)
@@ -123,7 +125,7 @@ def _expand_quantized_sum(combine: Callable[[Expr, Expr], Expr], attrs: Any, *op
         terms.append(
             q.call_or_fold_constants(
                 target_independent_rounding.product,
-                q.cast_unless_equal(q.subtract_zero_point(data, zero, axis), work),
+                q.cast_unless_dtype_equal(q.subtract_zero_point(data, zero, axis), work),
                 ratio,
             )
         )
@@ -144,11 +146,11 @@ def _expand_quantized_product(attrs: Any, *operands: Expr) -> Expr:
         # products of 17-bit differences overflow int32
         whole = q.call_or_fold_constants(
             target_independent_rounding.product,
-            q.cast_unless_equal(lhs, "float32"),
-            q.cast_unless_equal(rhs, "float32"),
+            q.cast_unless_dtype_equal(lhs, "float32"),
+            q.cast_unless_dtype_equal(rhs, "float32"),
         )
     else:
-        whole = q.cast_unless_equal(q.mul(lhs, rhs), "float32")
+        whole = q.cast_unless_dtype_equal(q.mul(lhs, rhs), "float32")
     return q.round_add_zero_point_saturate(
         q.call_or_fold_constants(target_independent_rounding.product, whole, ratio), zo, None, q.tensor_dtype_of(x)
     )
@@ -169,7 +171,7 @@ def _broadcastable_quant_params(
 def _quantized_sum_reference(
     combine: Callable[[Array, Array], Array], attrs: Any, x: Array, y: Array, *quant_params: Array
 ) -> Array:
-    work = _dtype_for_scale_ratios(DType.from_numpy(x), [quant_params[0], quant_params[2]], quant_params[4])
+    work = _sum_dtype_for_quant_scale_ratios(DType.from_numpy(x), [quant_params[0], quant_params[2]], quant_params[4])
     sx, zx, sy, zy, so, zo = _broadcastable_quant_params(attrs, x, y, quant_params, work)
     left, right = (
         (data.astype(np.int32) - zero).astype(work) * (scale / so) for data, zero, scale in ((x, zx, sx), (y, zy, sy))

@@ -68,7 +68,7 @@ def _infer_quantized_concatenate_type(a: ConcatenateAttrs, types: Types) -> Type
         same,
         f"{len(data)} tensors need as many scales and zero points, got {len(scales)} and {len(zeros)}",
     )
-    result = q.require_quantized_type(concat_split.concatenate.infer(a, types[:1]), max_bits=32)
+    result = q.require_integer_type_up_to_bits(concat_split.concatenate.infer(a, types[:1]), max_bits=32)
     for ty, *pair in zip(data, scales, zeros, strict=True):
         q.check_quant_param_types(pair, ty, None, *q.INPUT_PARAMETER_NAMES)
     q.check_quant_param_types(types[3:], result, None, *q.OUTPUT_PARAMETER_NAMES)

@@ -54,11 +54,11 @@ class _QuantizedConvKind:
     def is_transposed(self) -> bool:
         return self.letters[0] == "I"
 
-    def result_channel_axis(self, attrs: Any) -> int:
+    def result_output_channel_axis(self, attrs: Any) -> int:
         """Return the index of the output-channel axis in the result."""
         return window_attributes.data_and_result_axis_positions(self.n, attrs.data_layout, attrs.out_layout)[1][1]
 
-    def kernel_channel_axis(self, attrs: Any) -> int | None:
+    def kernel_output_channel_axis_or_none(self, attrs: Any) -> int | None:
         """Return the index of the output-channel axis in the kernel; None for a grouped transposed
         convolution.
 
@@ -74,32 +74,32 @@ class _QuantizedConvKind:
 
     def infer_quantized_conv_type(self, attrs: Any, types: Types) -> Type:
         data, kernel, xz, wz, x_scale, w_scale = types
-        x, w = q.require_quantized_type(data), q.require_quantized_type(kernel, "kernel")
+        x, w = q.require_integer_type_up_to_bits(data), q.require_integer_type_up_to_bits(kernel, "kernel")
         q.check_quant_param_types((xz, x_scale), x, None, *QUANT_PARAMETER_NAMES[::2])
         result = require_tensor_type(self.plain.infer(self.integer_conv_attrs(attrs), (x, w)))
-        outer = TensorType((result.shape[self.result_channel_axis(attrs)],))
+        outer = TensorType((result.shape[self.result_output_channel_axis(attrs)],))
         q.check_quant_param_types((w_scale,), outer, 0, "kernel_scale")
-        q.check_quant_param_types((wz,), w, self.kernel_channel_axis(attrs), "kernel_zero_point")
+        q.check_quant_param_types((wz,), w, self.kernel_output_channel_axis_or_none(attrs), "kernel_zero_point")
         return result
 
     def quantized_conv_reference(self, attrs: Any, *args: Array) -> Array:
         x, w, xz, wz = args[:4]
-        kernel = _subtract_zero_point_widened(w, wz, self.kernel_channel_axis(attrs))
+        kernel = _subtract_zero_point_widened(w, wz, self.kernel_output_channel_axis_or_none(attrs))
         result = self.plain.reference(self.integer_conv_attrs(attrs), _subtract_zero_point_widened(x, xz), kernel)
         return np.asarray(result)
 
     def expand_quantized_conv(self, attrs: Any, *args: Expr) -> Expr:
         data, kernel, xz, wz = args[:4]
         sums.check_quant_params_if_constant(*args)
-        axis = self.kernel_channel_axis(attrs)
-        kernel, wz = sums.fold_zero_point_into_weight(kernel, wz, axis)
+        axis = self.kernel_output_channel_axis_or_none(attrs)
+        kernel, wz = sums.fold_zero_point_into_constant_weight(kernel, wz, axis)
         if not self.is_transposed:
             return _ZeroPointExpansion(
                 self, self.integer_conv_attrs(attrs), data, kernel, (xz, wz)
             ).expand_to_integer_conv()
-        if q.is_per_channel(wz):
+        if q.is_per_channel_quant_param(wz):
             centered = q.subtract_zero_point(kernel, wz, axis)
-            kernel, wz = q.cast_unless_equal(centered, "int16"), q.constant_of_dtype(0, "int32")
+            kernel, wz = q.cast_unless_dtype_equal(centered, "int16"), q.constant_of_dtype(0, "int32")
         convolve = partial(_quantized_conv_of_phase, QUANTIZED_CONVS_BY_RANK[self.n], (xz, wz))
         return conv_transpose.expand_conv_transpose(self.n, attrs, data, kernel, convolve)
 
@@ -113,13 +113,13 @@ def _subtract_zero_point_widened(x: Array, zero: Array, axis: int | None = None)
 
 
 def _quantized_conv_of_phase(
-    op: OpDef, zeros: sums.DataAndWeightZeroPoints, x: Expr, w: Expr, **attributes: Any
+    op: OpDef, data_and_weight_zero_points: sums.DataAndWeightZeroPoints, x: Expr, w: Expr, **attributes: Any
 ) -> Expr:
-    """Build a quantized convolution with the zero points `zeros`, as a part of a transposed
+    """Build a quantized convolution with the zero points `data_and_weight_zero_points`, as a part of a transposed
     convolution.
     """
     unit_scale = q.constant_of_dtype(1, "float32")
-    return op(x, q.fold_to_constant_if_known(w), *zeros, unit_scale, unit_scale, **attributes)
+    return op(x, q.fold_to_constant_if_known(w), *data_and_weight_zero_points, unit_scale, unit_scale, **attributes)
 
 
 @frozen(eq=False)
@@ -136,19 +136,19 @@ class _ZeroPointExpansion:
 
     def expand_to_integer_conv(self) -> Expr:
         n, a = self.kind.n, self.a
-        axis = self.kind.kernel_channel_axis(a)
-        place, rank = self.kind.result_channel_axis(a), n + 2
+        axis = self.kind.kernel_output_channel_axis_or_none(a)
+        place, rank = self.kind.result_output_channel_axis(a), n + 2
         summed = [k for k in range(rank) if k != axis]
         if a.out_dtype == "int32":
             sums.warn_if_int32_sum_may_overflow(f"qnn.conv{n}d", self.data, self.kernel, self.zeros, axis, summed)
         data, a = self.pad_with_zero_point()
         total = q.call_or_fold_constants(self.kind.plain, data, self.kernel, **dict(a.items()))
 
-        def sums_of_weights() -> Expr:
-            return q.call_or_fold_constants(reduce.sum, q.cast_unless_equal(self.kernel, "int32"), axis=summed)
+        def weight_sums_per_output_channel() -> Expr:
+            return q.call_or_fold_constants(reduce.sum, q.cast_unless_dtype_equal(self.kernel, "int32"), axis=summed)
 
-        def sums_of_windows() -> Expr:
-            return self.sum_data_in_windows(data, a, q.static_axis_extent(total, place))
+        def data_sums_per_window() -> Expr:
+            return self.sum_data_in_windows(data, a, q.require_static_axis_extent(total, place))
 
         shape = tensor_type_of(self.kernel).static_shape
         count = prod(shape[k] for k in summed)
@@ -156,8 +156,8 @@ class _ZeroPointExpansion:
             total,
             self.zeros,
             count,
-            sums_of_weights,
-            sums_of_windows,
+            weight_sums_per_output_channel,
+            data_sums_per_window,
             lambda v: q.broadcast_quant_param_along(v, place, rank),
         )
 
@@ -178,7 +178,7 @@ class _ZeroPointExpansion:
             concat_split.repeat,
             window_sums,
             repeats=output_channels // attrs.groups,
-            axis=kind.result_channel_axis(attrs),
+            axis=kind.result_output_channel_axis(attrs),
         )
 
     def pad_with_zero_point(self) -> tuple[Expr, Any]:

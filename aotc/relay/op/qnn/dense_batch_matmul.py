@@ -39,7 +39,7 @@ _INT32_MAX: Final = np.iinfo(np.int32).max
 QUANT_PARAMETER_NAMES: Final = ("input_zero_point", "kernel_zero_point", "input_scale", "kernel_scale")
 
 
-def fold_zero_point_into_weight(weight: Expr, zero_point: Expr, axis: int | None) -> DataAndWeightZeroPoints:
+def fold_zero_point_into_constant_weight(weight: Expr, zero_point: Expr, axis: int | None) -> DataAndWeightZeroPoints:
     """Return weights and zero points (per element of `axis`), with the zero point folded into
     constant weights.
 
@@ -57,7 +57,7 @@ def fold_zero_point_into_weight(weight: Expr, zero_point: Expr, axis: int | None
 
 def subtract_zero_point_terms(
     products_sum: Expr,
-    zero_points: DataAndWeightZeroPoints,
+    data_and_weight_zero_points: DataAndWeightZeroPoints,
     products_per_sum: int,
     sum_weights: Callable[[], Expr],
     sum_data: Callable[[], Expr],
@@ -74,8 +74,8 @@ def subtract_zero_point_terms(
     sum_data                   returns the sums of the data, which broadcast with the sums
     broadcast_over_channels    reshapes a vector over the output channels so that it broadcasts with the sums
     """
-    none, flat = map(q.is_constant_zero, zero_points)
-    ours, theirs = map(_zero_points_as_int32, zero_points)
+    none, flat = map(q.is_constant_zero, data_and_weight_zero_points)
+    ours, theirs = map(_zero_points_as_int32, data_and_weight_zero_points)
     if not none:
         total = sum_weights()
         if not flat:
@@ -89,8 +89,8 @@ def subtract_zero_point_terms(
 
 def _zero_points_as_int32(zero_point: Expr) -> Expr:
     """Return zero points as int32: a scalar, or a vector over the output channels."""
-    if q.is_per_channel(zero_point):
-        return q.cast_unless_equal(q.fold_to_constant_if_known(zero_point), "int32")
+    if q.is_per_channel_quant_param(zero_point):
+        return q.cast_unless_dtype_equal(q.fold_to_constant_if_known(zero_point), "int32")
     return q.broadcast_quant_param_along(zero_point, None, 0, "int32")
 
 
@@ -98,7 +98,7 @@ def warn_if_int32_sum_may_overflow(
     op_name: str,
     data: Expr,
     weight: Expr,
-    zero_points: DataAndWeightZeroPoints,
+    data_and_weight_zero_points: DataAndWeightZeroPoints,
     zero_point_axis: int | None,
     summed_axes: Sequence[int],
 ) -> None:
@@ -108,16 +108,18 @@ def warn_if_int32_sum_may_overflow(
     zero_point_axis    axis of the weights along which their zero points lie
     summed_axes        axes of the weights that are summed
     """
-    low, high = _range_minus_zero_point(data, zero_points[0])
-    count = prod(q.static_axis_extent(weight, k) for k in summed_axes)
-    values, zero = q.constant_value_or_none(weight), q.constant_value_or_none(zero_points[1])
+    low, high = _range_minus_zero_point(data, data_and_weight_zero_points[0])
+    count = prod(q.require_static_axis_extent(weight, k) for k in summed_axes)
+    values, zero = q.constant_value_or_none(weight), q.constant_value_or_none(data_and_weight_zero_points[1])
     if values is not None and zero is not None:
         whole = q.subtract_zero_point_from_array(values, zero, zero_point_axis, np.int64)
         ends = whole * low, whole * high
         least, most = (f(*ends).sum(tuple(summed_axes)) for f in (np.minimum, np.maximum))
         reached = max(int(most.max(initial=0)), -int(least.min(initial=0)))
     else:
-        reached = count * max(-low, high) * max(map(abs, _range_minus_zero_point(weight, zero_points[1])))
+        reached = (
+            count * max(-low, high) * max(map(abs, _range_minus_zero_point(weight, data_and_weight_zero_points[1])))
+        )
     if reached <= _INT32_MAX:
         return
     where = f"{current_span()}: " if current_span() is not None else ""
@@ -190,7 +192,7 @@ def _weight_zero_point_axis(attrs: Any) -> int | None:
 
 
 def _infer_quantized_matmul_type(argument_names: Sequence[str], attrs: Any, types: Types) -> Type:
-    x, y = (q.require_quantized_type(ty, name) for ty, name in zip(types[:2], argument_names, strict=False))
+    x, y = (q.require_integer_type_up_to_bits(ty, name) for ty, name in zip(types[:2], argument_names, strict=False))
     op, plain = _integer_matmul_op_and_attrs(attrs)
     result = op.infer(plain, (x, y))
     q.check_quant_param_types(types[2::2], x, None, argument_names[2], argument_names[4])
@@ -214,8 +216,8 @@ def _quantized_matmul_reference(attrs: Any, *arguments: Array) -> Array:
 def _expand_quantized_matmul(op_name: str, argument_names: Sequence[str], attrs: Any, *arguments: Expr) -> Expr:
     check_quant_params_if_constant(*arguments, names=argument_names[2:])
     x, y, xz, yz = arguments[:4]
-    axis, count = _weight_zero_point_axis(attrs), q.static_axis_extent(y, -1)
-    y, yz = fold_zero_point_into_weight(y, yz, axis)
+    axis, count = _weight_zero_point_axis(attrs), q.require_static_axis_extent(y, -1)
+    y, yz = fold_zero_point_into_constant_weight(y, yz, axis)
     if attrs.out_dtype == "int32":
         warn_if_int32_sum_may_overflow(op_name, x, y, (xz, yz), axis, [q.rank_of(y) - 1])
     op, plain = _integer_matmul_op_and_attrs(attrs)
@@ -223,10 +225,10 @@ def _expand_quantized_matmul(op_name: str, argument_names: Sequence[str], attrs:
     rank = q.rank_of(total)
 
     def sum_along_last_axis(z: Expr, keepdims: bool) -> Expr:
-        wide = q.cast_unless_equal(z, "int32")
+        wide = q.cast_unless_dtype_equal(z, "int32")
         return q.call_or_fold_constants(reduce.sum, wide, axis=[-1], keepdims=keepdims)
 
-    def sums_of_weights() -> Expr:
+    def weight_sums_per_unit() -> Expr:
         weight_sums = sum_along_last_axis(y, False)
         return weight_sums if axis == 0 else q.call_or_fold_constants(shapes.expand_dims, weight_sums, axis=1)
 
@@ -234,7 +236,7 @@ def _expand_quantized_matmul(op_name: str, argument_names: Sequence[str], attrs:
         return q.broadcast_quant_param_along(v, rank - 1, rank) if q.rank_of(v) < 2 else v
 
     return subtract_zero_point_terms(
-        total, (xz, yz), count, sums_of_weights, lambda: sum_along_last_axis(x, True), broadcast_over_units
+        total, (xz, yz), count, weight_sums_per_unit, lambda: sum_along_last_axis(x, True), broadcast_over_units
     )
 
 

@@ -55,7 +55,7 @@ class FixedPointFactors:
         fields = (self.multiplier, self.left_shift, self.right_shift)
         return [q.broadcast_array_along(v, axis, rank, np.int64) for v in fields]
 
-    def scale_array_rounded(self, x: Array, axis: int | None = None) -> Array:
+    def multiply_array_by_ratio_rounded(self, x: Array, axis: int | None = None) -> Array:
         """Return x times the ratio, rounded, as int64; the factors lie along `axis` of x."""
         multiplier, left, right = self._multiplier_and_shifts_to_broadcast(axis, x.ndim)
         wide = np.clip(x.astype(np.int64), -(1 << _MULTIPLIER_BITS), (1 << _MULTIPLIER_BITS) - 1)
@@ -68,7 +68,7 @@ class FixedPointFactors:
         half = half - ((v < 0) & (right > 0) & down)
         return np.asarray((v + half) >> right)
 
-    def scale_in_32_bit_arithmetic_or_none(self, x: Expr, axis: int | None) -> Expr | None:
+    def multiply_by_ratio_in_32_bits_or_none(self, x: Expr, axis: int | None) -> Expr | None:
         """Return an expression for int32 x times the ratio that uses 32-bit operators only, as
         int32.
 
@@ -84,7 +84,7 @@ class FixedPointFactors:
         )
         return q.call_or_fold_constants(scale_op, x, *fields)
 
-    def scale_int64_expr(self, x: Expr, axis: int | None) -> Expr:
+    def multiply_int64_expr_by_ratio(self, x: Expr, axis: int | None) -> Expr:
         """Return an expression for x times the ratio, rounded; x is int64 with values that fit 32
         bits.
         """

@@ -34,17 +34,17 @@ _is_zero: Final = dispatch_scalar_or_array(lambda x: x.equal(0), lambda x: x == 
 _like: Final = dispatch_scalar_or_array(lambda x, value: as_expr(value, x), lambda x, value: np.asarray(value, x.dtype))
 
 
-def saturate_to_bits(x: Any, bits: int = 16) -> Any:
+def saturate_to_signed_bits(x: Any, bits: int = 16) -> Any:
     """Return x clamped to the range of signed integers with `bits` bits."""
     return lesser(greater(x, -(1 << bits - 1)), (1 << bits - 1) - 1)
 
 
-def rounding_right_shift(x: Any, bits: int) -> Any:
+def right_shift_rounding_half_away(x: Any, bits: int) -> Any:
     """Return x / 2^bits rounded to nearest, halves away from zero, for magnitudes below 2^30."""
     return (x + (x >> 31) + (1 << bits - 1)) >> bits if bits else x
 
 
-def scale_by_fixed_point_factor(x: Any, factor: FixedPointFactor, bind: BindVariable) -> Any:
+def multiply_by_fixed_point_factor(x: Any, factor: FixedPointFactor, bind: BindVariable) -> Any:
     """Return x times a scale factor: x * multiplier / 2^31 with halves up, then a right shift with
     halves away from zero.
 
@@ -103,8 +103,8 @@ def _multiply_q15(a: Any, b: Any) -> Any:
     return (a * b + (1 << INT16_MAGNITUDE_BITS - 1)) >> INT16_MAGNITUDE_BITS
 
 
-def _saturating_left_shift(x: Any, bits: int) -> Any:
-    return saturate_to_bits(x << bits)
+def _left_shift_saturating_to_int16(x: Any, bits: int) -> Any:
+    return saturate_to_signed_bits(x << bits)
 
 
 def _exp_q15_of_nonpositive(x: Any, integer_bits: int, bind: BindVariable) -> Any:
@@ -112,7 +112,7 @@ def _exp_q15_of_nonpositive(x: Any, integer_bits: int, bind: BindVariable) -> An
     digits = INT16_MAGNITUDE_BITS - integer_bits
     quarter = 1 << digits - 2
     low = bind((x & quarter - 1) - quarter)
-    y = bind(_exp_q15_by_taylor_series(bind(_saturating_left_shift(low, integer_bits)), bind))
+    y = bind(_exp_q15_by_taylor_series(bind(_left_shift_saturating_to_int16(low, integer_bits)), bind))
     rest = bind(low - x)
     for k, power in enumerate(_Q15_EXP_OF_NEGATIVE_POWERS[: integer_bits + 2], digits - 2):
         y = bind(choose((rest & 1 << k) > 0, _multiply_q15(y, power), y))
@@ -132,8 +132,8 @@ def _exp_q15_by_taylor_series(exponent: Any, bind: BindVariable) -> Any:
     """Return exp(a) in Q15 for a in [-1/4, 0), by four terms of the Taylor series at -1/8."""
     x = bind(exponent + (1 << INT16_MAGNITUDE_BITS - 3))
     x2 = bind(_multiply_q15(x, x))
-    cubic = _multiply_q15(rounding_right_shift(_multiply_q15(x2, x2), 2) + _multiply_q15(x2, x), _THIRD)
-    y = _multiply_q15(x + rounding_right_shift(cubic + x2, 1), _EIGHTH) + _EIGHTH
+    cubic = _multiply_q15(right_shift_rounding_half_away(_multiply_q15(x2, x2), 2) + _multiply_q15(x2, x), _THIRD)
+    y = _multiply_q15(x + right_shift_rounding_half_away(cubic + x2, 1), _EIGHTH) + _EIGHTH
     return lesser(y, (1 << INT16_MAGNITUDE_BITS) - 1)
 
 
@@ -145,7 +145,10 @@ def _newton_reciprocal_of_half_one_plus(x: Any, bind: BindVariable) -> Any:
     y = bind(_multiply_q15(half, -15420) + 23130)
     for _ in range(3):
         y = bind(
-            y + _saturating_left_shift(_multiply_q15(y, (1 << INT16_MAGNITUDE_BITS - 2) - _multiply_q15(half, y)), 2)
+            y
+            + _left_shift_saturating_to_int16(
+                _multiply_q15(y, (1 << INT16_MAGNITUDE_BITS - 2) - _multiply_q15(half, y)), 2
+            )
         )
     return y
 
@@ -155,7 +158,7 @@ def logistic_q15_by_series(x: Any, bind: BindVariable) -> Any:
     series.
     """
     e = bind(_exp_q15_of_nonpositive(bind(lesser(x, -x)), INT16_MAGNITUDE_BITS - LOGISTIC_FRACTION_BITS, bind))
-    y = bind(_saturating_left_shift(_newton_reciprocal_of_half_one_plus(e, bind), 1))
+    y = bind(_left_shift_saturating_to_int16(_newton_reciprocal_of_half_one_plus(e, bind), 1))
     return _select_value_if_zero(
         x, 1 << INT16_MAGNITUDE_BITS - 1, choose(x < 0, (1 << INT16_MAGNITUDE_BITS) - 1 - y, y)
     )
@@ -166,7 +169,11 @@ def tanh_q15_by_series(x: Any, fraction_bits: int, bind: BindVariable) -> Any:
     series.
     """
     e = bind(_exp_q15_of_nonpositive(bind(lesser(x, -x)), INT16_MAGNITUDE_BITS - fraction_bits + 1, bind))
-    y = bind(_saturating_left_shift(_newton_reciprocal_of_half_one_plus(e, bind) - (1 << INT16_MAGNITUDE_BITS - 2), 2))
+    y = bind(
+        _left_shift_saturating_to_int16(
+            _newton_reciprocal_of_half_one_plus(e, bind) - (1 << INT16_MAGNITUDE_BITS - 2), 2
+        )
+    )
     return _select_value_if_zero(x, 0, choose(x < 0, -y, y))
 
 

@@ -39,7 +39,7 @@ def infer_quantized_elementwise_type(_: Any, types: Types) -> Type:
     """Type rule of an elementwise function: the result has the type of the data, with another
     scale.
     """
-    data = q.require_quantized_type(types[0], "x")
+    data = q.require_integer_type_up_to_bits(types[0], "x")
     q.check_quant_param_types(types[1:], data, None, *LOOKUP_PARAMETER_NAMES)
     return data
 
@@ -55,7 +55,9 @@ def apply_by_lookup_table(x: Expr, function: Callable[[Array], Array]) -> Expr:
     """Return an 8-bit to 8-bit function of x as a lookup table, indexed by the bits of x as uint8."""
     dtype = q.tensor_dtype_of(x)
     every = np.arange(256).astype(np.uint8).view(dtype.numpy)
-    return q.call_or_fold_constants(gather.take, Constant(function(every)), q.cast_unless_equal(x, "uint8"), axis=0)
+    return q.call_or_fold_constants(
+        gather.take, Constant(function(every)), q.cast_unless_dtype_equal(x, "uint8"), axis=0
+    )
 
 
 def create_integer_lookup_op(

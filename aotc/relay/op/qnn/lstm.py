@@ -87,21 +87,23 @@ class _FixedPointArithmetic:
         i, f, o = (keep(self.logistic(gate_sums[k], *curve)) for k in (0, 1, 3))
         new = keep(self.tanh(gate_sums[2], fixed_point_int16.LOGISTIC_FRACTION_BITS, *curve))
         part = self.product(i, new, 2 * fixed_point_int16.INT16_MAGNITUDE_BITS - a.digits)
-        cell_state = fixed_point_int16.saturate_to_bits(
+        cell_state = fixed_point_int16.saturate_to_signed_bits(
             self.product(f, cell_state, fixed_point_int16.INT16_MAGNITUDE_BITS) + part
         )
         cell_state = keep(lesser(greater(cell_state, -a.clip), a.clip) if a.clip > 0 else cell_state)
-        h = fixed_point_int16.scale_by_fixed_point_factor(
+        h = fixed_point_int16.multiply_by_fixed_point_factor(
             keep(o * self.tanh(cell_state, a.digits, *curve)), output_factor, keep
         )
-        return fixed_point_int16.saturate_to_bits(h + a.zero_point, 8), cell_state
+        return fixed_point_int16.saturate_to_signed_bits(h + a.zero_point, 8), cell_state
 
 
 def _multiply_and_shift_rounding_twice(a: Any, b: Any, bits: int) -> Any:
     """Return a * b / 2^bits as int16, rounded first to one bit more with halves up, then away from
     zero.
     """
-    return fixed_point_int16.saturate_to_bits(fixed_point_int16.rounding_right_shift((a * b + 1) >> 1, bits - 1))
+    return fixed_point_int16.saturate_to_signed_bits(
+        fixed_point_int16.right_shift_rounding_half_away((a * b + 1) >> 1, bits - 1)
+    )
 
 
 _TABLE_ARITHMETIC: Final = _FixedPointArithmetic(
@@ -109,14 +111,16 @@ _TABLE_ARITHMETIC: Final = _FixedPointArithmetic(
     fixed_point_int16.logistic_q15_by_table,
     fixed_point_int16.tanh_q15_by_table,
     _multiply_and_shift_rounding_twice,
-    lambda x, h: fixed_point_int16.saturate_to_bits(x + fixed_point_int16.saturate_to_bits(h)),
+    lambda x, h: fixed_point_int16.saturate_to_signed_bits(x + fixed_point_int16.saturate_to_signed_bits(h)),
 )
 _SERIES_ARITHMETIC: Final = _FixedPointArithmetic(
     range(9, 16),
     fixed_point_int16.logistic_q15_by_series,
     fixed_point_int16.tanh_q15_by_series,
-    lambda a, b, bits: fixed_point_int16.saturate_to_bits(fixed_point_int16.rounding_right_shift(a * b, bits)),
-    lambda x, h: fixed_point_int16.saturate_to_bits(x + h),
+    lambda a, b, bits: fixed_point_int16.saturate_to_signed_bits(
+        fixed_point_int16.right_shift_rounding_half_away(a * b, bits)
+    ),
+    lambda x, h: fixed_point_int16.saturate_to_signed_bits(x + h),
 )
 
 
@@ -169,7 +173,7 @@ def _lstm_reference(
     for t, part in enumerate(x):
         sums = h.astype(np.int32) @ recurrent_weight.T.astype(np.int32) + bias
         gates = arithmetic.gate(
-            part.astype(np.int32), fixed_point_int16.scale_by_fixed_point_factor(sums, each, curve[-1])
+            part.astype(np.int32), fixed_point_int16.multiply_by_fixed_point_factor(sums, each, curve[-1])
         )
         output = (multiplier[_GATE_COUNT], shift[_GATE_COUNT])
         h, c = arithmetic.lstm_cell_step(a, np.split(gates, _GATE_COUNT, axis=1), c, output, *curve)
@@ -208,7 +212,7 @@ class _LstmLoopBuilder:
         ]
         return Block((*first, For(t, steps, step)))
 
-    def _load_scale_factor_of_gate(self, gate: Any) -> fixed_point_int16.FixedPointFactor:
+    def _load_fixed_point_factor_of_gate(self, gate: Any) -> fixed_point_int16.FixedPointFactor:
         return Load(self.inputs[3], gate), Load(self.inputs[4], gate)
 
     def _build_lstm_gate_sums(self, row: Any, sequence: Any) -> Stmt:
@@ -222,8 +226,8 @@ class _LstmLoopBuilder:
         stmts: list[Stmt] = [Declare(acc, Load(bias, place))]
         pair = Load(weight, place * hidden + k).astype("int32") * Load(self.h, sequence * hidden + k).astype("int32")
         stmts.append(For(k, hidden, Assign(acc, acc + pair), kind="reduction"))
-        h = fixed_point_int16.scale_by_fixed_point_factor(
-            acc, self._load_scale_factor_of_gate(gate), lambda v: bind_to_new_register("scaled", v, stmts)
+        h = fixed_point_int16.multiply_by_fixed_point_factor(
+            acc, self._load_fixed_point_factor_of_gate(gate), lambda v: bind_to_new_register("scaled", v, stmts)
         )
         given = Load(x, row * (_GATE_COUNT * hidden) + place).astype("int32")
         stmts.append(Store(self.gates, place, self.arithmetic.gate(given, h).astype("int16")))
@@ -239,7 +243,7 @@ class _LstmLoopBuilder:
             bind_to_new_register("gate", Load(self.gates, k * hidden + unit).astype("int32"), stmts)
             for k in range(_GATE_COUNT)
         ]
-        output = self._load_scale_factor_of_gate(as_expr(_GATE_COUNT))
+        output = self._load_fixed_point_factor_of_gate(as_expr(_GATE_COUNT))
         old = Load(self.c, here).astype("int32")
         h, c = self.arithmetic.lstm_cell_step(self.attributes, sums, old, output, *curve)
         out = bind_to_new_register("out", h.astype("int8"), stmts)

@@ -28,7 +28,7 @@ the ratio and the product are each rounded to float32.
 
 
 def _infer_quantized_avg_pool_type(attrs: Any, types: Types) -> Type:
-    data = q.require_quantized_type(types[0])
+    data = q.require_integer_type_up_to_bits(types[0])
     q.check_quant_param_types(types[1:], data, None, *_QUANT_PARAMETER_NAMES)
     return pool.avg_pool2d.infer(attrs, types[:1])
 
@@ -47,7 +47,9 @@ def _expand_quantized_avg_pool(
     q.check_quant_params_if_constant(
         q.tensor_dtype_of(x), _QUANT_PARAMETER_NAMES, scale, zero_point, output_scale, output_zero_point
     )
-    mean = pool.avg_pool2d(q.cast_unless_equal(q.subtract_zero_point(x, zero_point), "float32"), **dict(attrs.items()))
+    mean = pool.avg_pool2d(
+        q.cast_unless_dtype_equal(q.subtract_zero_point(x, zero_point), "float32"), **dict(attrs.items())
+    )
     ratio = q.div(
         q.broadcast_quant_param_along(scale, None, 0, "float32"),
         q.broadcast_quant_param_along(output_scale, None, 0, "float32"),

@@ -58,7 +58,7 @@ def quant_param_arguments(*names: str) -> tuple[Arg, ...]:
 # --- type rules
 
 
-def require_quantized_type(ty: Type, tensor_name: str = "data", max_bits: int = 16) -> TensorType:
+def require_integer_type_up_to_bits(ty: Type, tensor_name: str = "data", max_bits: int = 16) -> TensorType:
     """Return `ty` as a tensor type; raise AotcError (code "dtype") unless it has integers of at
     most `max_bits` bits.
 
@@ -215,7 +215,7 @@ def rank_of(x: Expr) -> int:
     return tensor_type_of(x).rank
 
 
-def static_axis_extent(x: Expr, axis: int) -> int:
+def require_static_axis_extent(x: Expr, axis: int) -> int:
     """Return the extent of an axis; raise AotcError (code "qnn.axis") if it is not known at compile
     time.
     """
@@ -227,7 +227,7 @@ def static_axis_extent(x: Expr, axis: int) -> int:
     raise AotcError("qnn.axis", text, hint="fix the size of that axis: quantized operators compute with it")
 
 
-def is_per_channel(x: Expr) -> bool:
+def is_per_channel_quant_param(x: Expr) -> bool:
     """Return True if a scale or zero point has one value for each element of an axis instead of one
     value.
     """
@@ -244,7 +244,7 @@ def constant_of_dtype(value: Any, dtype: str) -> Constant:
     return Constant(np.asarray(value).astype(DType(dtype).numpy))
 
 
-def cast_unless_equal(x: Expr, dtype: str) -> Expr:
+def cast_unless_dtype_equal(x: Expr, dtype: str) -> Expr:
     """Return `x` cast to `dtype`."""
     return x if tensor_dtype_of(x) == dtype else call_or_fold_constants(cast_clip_prelu.cast, x, dtype=dtype)
 
@@ -254,7 +254,7 @@ def broadcast_quant_param_along(quant_param: Expr, axis: int | None, rank: int, 
     `rank` axes.
     """
     ty = tensor_type_of(quant_param)
-    quant_param = cast_unless_equal(fold_to_constant_if_known(quant_param), dtype or ty.dtype)
+    quant_param = cast_unless_dtype_equal(fold_to_constant_if_known(quant_param), dtype or ty.dtype)
     if ty.rank == 0:
         return quant_param
     if ty.shape == (1,) or axis is None:
@@ -265,7 +265,7 @@ def broadcast_quant_param_along(quant_param: Expr, axis: int | None, rank: int, 
 
 def subtract_zero_point(x: Expr, zero_point: Expr, axis: int | None = None) -> Expr:
     """Return integers minus their zero point, as int32."""
-    wide = cast_unless_equal(x, "int32")
+    wide = cast_unless_dtype_equal(x, "int32")
     if is_constant_zero(zero_point):
         return wide
     return sub(wide, broadcast_quant_param_along(zero_point, axis, rank_of(x), "int32"))

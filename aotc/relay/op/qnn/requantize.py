@@ -75,7 +75,7 @@ def _expand_quantize(a: QuantizeAttrs, data: Expr, scale: Expr, zero_point: Expr
     dtype, rank = DType(a.out_dtype), q.rank_of(data)
     q.check_quant_params_if_constant(dtype, q.OUTPUT_PARAMETER_NAMES, scale, zero_point)
     work = q.tensor_dtype_of(scale)
-    quotient = q.div(q.cast_unless_equal(data, work), q.broadcast_quant_param_along(scale, a.axis, rank))
+    quotient = q.div(q.cast_unless_dtype_equal(data, work), q.broadcast_quant_param_along(scale, a.axis, rank))
     return q.round_add_zero_point_saturate(quotient, zero_point, a.axis, dtype, is_nan_free=False)
 
 
@@ -136,7 +136,7 @@ class DequantizeAttrs(Attrs):
 
 
 def _infer_dequantize_type(a: DequantizeAttrs, types: Types) -> Type:
-    data = q.require_quantized_type(types[0], max_bits=32)
+    data = q.require_integer_type_up_to_bits(types[0], max_bits=32)
     q.check_quant_param_types(types[1:], data, a.axis, *q.INPUT_PARAMETER_NAMES)
     result = DType(a.out_dtype)
     require("dtype", result.is_float, f"data type {result} is not a float type")
@@ -147,9 +147,9 @@ def _expand_dequantize(a: DequantizeAttrs, data: Expr, scale: Expr, zero_point: 
     ty = tensor_type_of(data)
     q.check_quant_params_if_constant(ty.dtype, q.INPUT_PARAMETER_NAMES, scale, zero_point)
     if q.is_constant_zero(zero_point):
-        real = q.cast_unless_equal(data, a.out_dtype)
+        real = q.cast_unless_dtype_equal(data, a.out_dtype)
     else:
-        real = q.cast_unless_equal(q.subtract_zero_point(data, zero_point, a.axis), a.out_dtype)
+        real = q.cast_unless_dtype_equal(q.subtract_zero_point(data, zero_point, a.axis), a.out_dtype)
     return q.mul(real, q.broadcast_quant_param_along(scale, a.axis, ty.rank, a.out_dtype))
 
 
@@ -235,7 +235,7 @@ _REQUANTIZE_ROUNDING_MODES = ("None", *FIXED_POINT_ROUNDING_MODES, "FLOAT_EVEN")
 
 
 def _infer_requantize_type(a: RequantizeAttrs, types: Types) -> Type:
-    data = q.require_quantized_type(types[0], max_bits=32)
+    data = q.require_integer_type_up_to_bits(types[0], max_bits=32)
     q.check_quant_param_types(types[1:3], data, a.axis, *q.INPUT_PARAMETER_NAMES)
     q.check_quant_param_types(types[3:5], data, a.axis, *q.OUTPUT_PARAMETER_NAMES)
     _check_rounding_mode(a.rounding, a.compute_dtype)
@@ -259,7 +259,7 @@ def _requantize_reference(
     if rounding != "FLOAT_EVEN":
         whole = q.subtract_zero_point_from_array(x, input_zero_point, a.axis, np.int64)
         factors = fixed_point_factors_of_scales(scale, out_scale, rounding)
-        scaled = factors.scale_array_rounded(whole, a.axis)
+        scaled = factors.multiply_array_by_ratio_rounded(whole, a.axis)
         return q.add_zero_point_saturate_array(scaled, output_zero_point, a.axis, dtype)
     ratio = scale.astype(np.float32) / out_scale.astype(np.float32)
     real = q.subtract_zero_point_from_array(x, input_zero_point, a.axis).astype(np.float32) * q.broadcast_array_along(
@@ -285,20 +285,20 @@ def _expand_requantize(
             and q.is_constant_zero(input_zero_point)
             and (dtype.bits < 32 or q.is_constant_zero(output_zero_point))
         )
-        words = factors.scale_in_32_bit_arithmetic_or_none(data, a.axis) if fits else None
+        words = factors.multiply_by_ratio_in_32_bits_or_none(data, a.axis) if fits else None
         if words is not None and a.out_dtype in target_independent_rounding.SATURATE_OPS_BY_DTYPE:
             zero_point = q.broadcast_quant_param_along(output_zero_point, a.axis, ty.rank, "int32")
             offset_words = words if q.is_constant_zero(output_zero_point) else q.add(words, zero_point)
             return q.call_or_fold_constants(
                 target_independent_rounding.SATURATE_OPS_BY_DTYPE[a.out_dtype], offset_words
             )
-        scaled = words or factors.scale_int64_expr(
+        scaled = words or factors.multiply_int64_expr_by_ratio(
             _subtract_zero_point_as_int64(data, input_zero_point, a.axis), a.axis
         )
         return q.add_zero_point_and_saturate(scaled, output_zero_point, a.axis, dtype)
-    single = (q.cast_unless_equal(q.fold_to_constant_if_known(s), "float32") for s in (scale, out_scale))
+    single = (q.cast_unless_dtype_equal(q.fold_to_constant_if_known(s), "float32") for s in (scale, out_scale))
     ratio = q.div(*single)
-    real = q.cast_unless_equal(q.subtract_zero_point(data, input_zero_point, a.axis), "float32")
+    real = q.cast_unless_dtype_equal(q.subtract_zero_point(data, input_zero_point, a.axis), "float32")
     real = q.mul(real, q.broadcast_quant_param_along(ratio, a.axis, ty.rank))
     return q.round_add_zero_point_saturate(real, output_zero_point, a.axis, dtype)
 
@@ -306,7 +306,7 @@ def _expand_requantize(
 def _subtract_zero_point_as_int64(data: Expr, zero_point: Expr, axis: int) -> Expr:
     """Return integers minus their zero point as int64, clamped to the range of int32."""
     ty = tensor_type_of(data)
-    wide = q.cast_unless_equal(data, "int64")
+    wide = q.cast_unless_dtype_equal(data, "int64")
     if q.is_constant_zero(zero_point):
         return wide
     wide = q.sub(wide, q.broadcast_quant_param_along(zero_point, axis, ty.rank, "int64"))

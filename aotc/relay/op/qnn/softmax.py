@@ -51,7 +51,7 @@ def _infer_quantized_softmax_type(a: QuantizedSoftmaxAttrs, types: Types) -> Typ
     return data
 
 
-def _exponential_table(scale: Array) -> Array:
+def _q30_exp_table_of_8_bit_differences(scale: Array) -> Array:
     """Return exp(-255 * scale) to exp(0) as integers with 30 fractional bits."""
     step = scale.astype(np.float64).reshape(())
     return np.rint(np.exp(_DIFFERENCES_FROM_MAXIMUM * step) * 2.0**_EXP_TABLE_FRACTION_BITS).astype(np.int32)
@@ -61,7 +61,7 @@ def _quantized_softmax_reference(
     a: QuantizedSoftmaxAttrs, x: Array, scale: Array, zero_point: Array, output_scale: Array, output_zero_point: Array
 ) -> Array:
     wide = x.astype(np.int32)
-    terms = _exponential_table(scale)[wide - wide.max(a.axis, keepdims=True, initial=-128) + 255]
+    terms = _q30_exp_table_of_8_bit_differences(scale)[wide - wide.max(a.axis, keepdims=True, initial=-128) + 255]
     total = terms.sum(a.axis, np.int64, keepdims=True).astype(np.float32)
     with np.errstate(divide="ignore"):
         inverse = np.float32(1) / (total * output_scale.astype(np.float32).reshape(()))
@@ -70,17 +70,17 @@ def _quantized_softmax_reference(
     )
 
 
-def _exponential_table_expr(scale_expr: Expr) -> Expr:
-    """Return an expression for `_exponential_table` of a scale that may be known only at run time."""
+def _q30_exp_table_expr(scale_expr: Expr) -> Expr:
+    """Return an expression for `_q30_exp_table_of_8_bit_differences` of a scale that may be known only at run time."""
     scale = q.constant_value_or_none(scale_expr)
     if scale is not None:
-        return Constant(_exponential_table(scale))
+        return Constant(_q30_exp_table_of_8_bit_differences(scale))
     powers = q.mul(Constant(_DIFFERENCES_FROM_MAXIMUM), q.broadcast_quant_param_along(scale_expr, None, 0, "float64"))
     scaled = q.mul(
         q.call_or_fold_constants(elementwise_unary.exp, powers),
         q.constant_of_dtype(2.0**_EXP_TABLE_FRACTION_BITS, "float64"),
     )
-    return q.cast_unless_equal(q.call_or_fold_constants(elementwise_unary.round, scaled), "int32")
+    return q.cast_unless_dtype_equal(q.call_or_fold_constants(elementwise_unary.round, scaled), "int32")
 
 
 def _expand_quantized_softmax(
@@ -91,17 +91,19 @@ def _expand_quantized_softmax(
     )
     ty = tensor_type_of(x)
     axis = normalize_axis(a.axis, ty.rank)
-    wide = q.cast_unless_equal(x, "int32")
+    wide = q.cast_unless_dtype_equal(x, "int32")
     greatest = reduce.max(wide, axis=axis, keepdims=True)
     place = q.sub(wide, q.sub(greatest, q.constant_of_dtype(255, "int32")))
-    terms = gather.take(_exponential_table_expr(scale), place, axis=0)
-    total = reduce.sum(q.cast_unless_equal(terms, "int64"), axis=axis, keepdims=True)
+    terms = gather.take(_q30_exp_table_expr(scale), place, axis=0)
+    total = reduce.sum(q.cast_unless_dtype_equal(terms, "int64"), axis=axis, keepdims=True)
     steps = q.mul(
-        q.cast_unless_equal(total, "float32"), q.broadcast_quant_param_along(output_scale, None, 0, "float32")
+        q.cast_unless_dtype_equal(total, "float32"), q.broadcast_quant_param_along(output_scale, None, 0, "float32")
     )
     inverse = q.div(q.constant_of_dtype(1, "float32"), steps)
     return q.round_add_zero_point_saturate(
-        q.call_or_fold_constants(target_independent_rounding.product, q.cast_unless_equal(terms, "float32"), inverse),
+        q.call_or_fold_constants(
+            target_independent_rounding.product, q.cast_unless_dtype_equal(terms, "float32"), inverse
+        ),
         output_zero_point,
         None,
         ty.dtype,

@@ -27,7 +27,7 @@ from aotc.relay.op.type_rules import broadcasting_type_rule, elementwise_axis_ma
 from aotc.tir import INSTRUCTIONS, call
 
 
-def _instruction_test_samples(argument_count: int) -> Samples:
+def _float32_elementwise_op_samples(argument_count: int) -> Samples:
     values = special_values("float32")
     extra_operands = (values.reshape(-1, 1), np.roll(values, 1))
     yield exact_sample(NO_ATTRS, values, *extra_operands[: argument_count - 1])
@@ -42,7 +42,7 @@ def _elementwise_op_of_tir_instruction(
     derived: dict[str, Any] = {
         "infer": broadcasting_type_rule(accepts=lambda ty: ty.dtype in ("float32", "float64")),
         "reference": elementwise_numpy_reference(INSTRUCTIONS[instruction].meaning),
-        "samples": partial(_instruction_test_samples, len(argument_names.split())),
+        "samples": partial(_float32_elementwise_op_samples, len(argument_names.split())),
     }
     return OpDef(
         name=f"qnn.{name}",
@@ -90,41 +90,41 @@ multiply_add = _elementwise_op_of_tir_instruction(
 nearest_int8, nearest_uint8 = _round_to_byte_op("int8"), _round_to_byte_op("uint8")
 
 
-def _fixed_point_scale_op(name: str, doc: str, scale_product: Any) -> OpDef:
-    def fixed_point_scale_samples() -> Samples:
+def _fixed_point_multiply_op(name: str, doc: str, scale_product: Any) -> OpDef:
+    def fixed_point_multiply_samples() -> Samples:
         ends = np.array([-(2**31), 2**31 - 1, -1, 0, 1, 5, -5, 15, -15, 3 << 29, -(3 << 29)], np.int32)
         x = np.append(ends, random_array((40,), "int32", 1) * 37)
         multipliers = np.array([1 << 30, (1 << 31) - 1, 0x5A5A5A5A, 0], np.int32).reshape(4, 1, 1)
         shifts = np.array([0, 1, 7, 29], np.int32).reshape(4, 1)
         yield exact_sample(NO_ATTRS, x.astype(np.int32), multipliers, shifts)
 
-    def fixed_point_scale_reference(_: Any, data: Array, multiplier: Array, shift: Array) -> Array:
+    def fixed_point_multiply_reference(_: Any, data: Array, multiplier: Array, shift: Array) -> Array:
         product = data.astype(np.int64) * multiplier
         return np.asarray(scale_product(product, shift.astype(np.int64))).astype(np.int32)
 
     accept = partial(broadcasting_type_rule, accepts=lambda ty: ty.dtype == "int32")
     facets: dict[str, Any] = {
         "infer": accept(),
-        "reference": fixed_point_scale_reference,
-        "samples": fixed_point_scale_samples,
+        "reference": fixed_point_multiply_reference,
+        "samples": fixed_point_multiply_samples,
     }
     return _elementwise_op_of_tir_instruction(f"scale_{name}", f"scale_{name}", "data multiplier shift", doc, **facets)
 
 
-def _round_product_twice(product: Array, shift: Array) -> Array:
+def _scale_q31_product_rounding_twice(product: Array, shift: Array) -> Array:
     v = (product + (1 << 30)) >> 31
     return np.asarray((v + (np.int64(1) << shift) - (v < 0)) >> shift + 1)
 
 
-scale_once = _fixed_point_scale_op(
+scale_once = _fixed_point_multiply_op(
     "once",
     "data * multiplier / 2^(33 + shift), halves up; shifts are 0 to 29.",
     lambda product, shift: (product + (np.int64(1) << shift + 32)) >> shift + 33,
 )
-scale_twice = _fixed_point_scale_op(
+scale_twice = _fixed_point_multiply_op(
     "twice",
     "data * multiplier / 2^31, halves up, and that / 2^(1 + shift), halves away from zero; shifts are 0 to 30.",
-    _round_product_twice,
+    _scale_q31_product_rounding_twice,
 )
 
 

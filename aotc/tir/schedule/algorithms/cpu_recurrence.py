@@ -124,7 +124,7 @@ def hidden_units_per_weight_block(hidden: int, gates: int, dtype: DType, target:
     """Return the best number of hidden units per block in the layout of recurrent weights; 0 for
     whole rows.
     """
-    block = _unit_vectors_per_single_row_tile(gates, target) * target.lanes(dtype)
+    block = _hidden_unit_vectors_per_row_tile(gates, target) * target.lanes(dtype)
     return 0 if target.is_scalar or hidden % block or hidden == block else block
 
 
@@ -134,9 +134,9 @@ def columns_per_weight_block(hidden: int, gates: int, dtype: DType, target: Targ
 
     Columns are used if the hidden units do not fill whole blocks.
     """
-    lanes, most = target.lanes(dtype), _unit_vectors_per_single_row_tile(1, target)
+    lanes, most = target.lanes(dtype), _hidden_unit_vectors_per_row_tile(1, target)
     vectors = -(-gates * hidden // lanes)
-    if target.is_scalar or vectors < 2 or hidden % (_unit_vectors_per_single_row_tile(gates, target) * lanes) == 0:
+    if target.is_scalar or vectors < 2 or hidden % (_hidden_unit_vectors_per_row_tile(gates, target) * lanes) == 0:
         return 0
     return (
         min(range(most, 0, -1), key=lambda size: -(-vectors // size) * (size + BLOCK_OVERHEAD_IN_WEIGHT_VECTORS))
@@ -144,7 +144,7 @@ def columns_per_weight_block(hidden: int, gates: int, dtype: DType, target: Targ
     )
 
 
-def _unit_vectors_per_single_row_tile(gates: int, target: Target) -> int:
+def _hidden_unit_vectors_per_row_tile(gates: int, target: Target) -> int:
     """Return the number of vectors of hidden units in a tile of one row, such that recurrent sums
     use a quarter of the registers.
     """
@@ -178,7 +178,7 @@ class _RecurrenceTiling:
         while lanes > layer.elements_per_gate_part or any(block % lanes for block in layer.blocks):
             lanes //= 2
         most = layer.elements_per_gate_part // lanes
-        vectors = min(_unit_vectors_per_single_row_tile(layer.gate_parts_per_product_row, target), most)
+        vectors = min(_hidden_unit_vectors_per_row_tile(layer.gate_parts_per_product_row, target), most)
         wide = min(max(1, target.registers // 8 // layer.gate_parts_per_product_row), most)
         if layer.by_columns:
             vectors = layer.blocks[0] // lanes

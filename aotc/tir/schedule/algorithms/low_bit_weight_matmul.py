@@ -288,14 +288,14 @@ class _RegisterTile:
     def _weight_minus_zero_point(self, word: Expr, field: int, zero: Expr) -> Expr:
         """Return a low-bit integer in a field of a word minus its zero point, as a float."""
         if self.table is None:
-            return self._packed_weight_as_float_plus_2_to_bits(word, field) - zero
+            return self._packed_weight_plus_2_pow_bits_as_float(word, field) - zero
         return call(
             TABLE_LOOKUP_INSTRUCTION,
             self.table,
             word >> self._uint32_constant_vector(field * self.product.bits) if field else word,
         )
 
-    def _packed_weight_as_float_plus_2_to_bits(self, word: Expr, field: int) -> Expr:
+    def _packed_weight_plus_2_pow_bits_as_float(self, word: Expr, field: int) -> Expr:
         """Return 2 ** bits plus the low-bit integer in a field of a word, as a float built by bit
         operations.
         """

@@ -87,8 +87,8 @@ def divide_tiles_into_strips(winograd: te.Winograd, target: Target) -> TileStrip
     return TileStrips(-(-height // rows), rows, 1, width)
 
 
-def convolution_cycles_3x3(
-    shape: tuple[int, int, int, int], channels: int, winograd_tile: int, target: Target, groups: int = 1
+def estimated_cycles_of_3x3_convolution(
+    output_shape: tuple[int, int, int, int], channels: int, winograd_tile: int, target: Target, groups: int = 1
 ) -> float:
     """Return the cycles of a 3x3 convolution from `channels` channels in each of `groups` groups to
     (N, O, H, W); `winograd_tile` 0 means the direct algorithm.
@@ -96,11 +96,11 @@ def convolution_cycles_3x3(
     The cost is the time of the products, of waiting for weights, and of the transforms of each
     channel of each tile.
     """
-    images, outputs, height, width = shape
+    images, outputs, height, width = output_shape
     lanes, cost = target.lanes("float32"), target.winograd
     if winograd_tile == 0:
         taps, transforms = FILTER_EXTENT**2, 0.0
-        macs = math.prod(shape) * channels * taps
+        macs = math.prod(output_shape) * channels * taps
     else:
         taps = (winograd_tile + FILTER_EXTENT - 1) ** 2
         tiles = images * -(-height // winograd_tile) * -(-width // winograd_tile)

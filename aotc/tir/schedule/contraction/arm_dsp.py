@@ -417,7 +417,7 @@ class _ArmDspSchedule:
             value = Load(tile_buffer, output * POSITIONS_PER_TILE + k)
             element = self._store_output_element(block * OUTPUTS_PER_BLOCK + output, {column: base + k}, value)
             stored.append(element if whole or k == 0 else If(base + k < count, element))
-        finish = forall(output, self._output_channels_in_block(block), Block(stored))
+        finish = forall(output, self._output_channel_count_in_block(block), Block(stored))
         outputs = self.req.output_channel_axis[1]
         body = forall(block, -(-outputs // OUTPUTS_PER_BLOCK), Block((Store(tile_buffer, as_expr(0), sums), finish)))
         return forall(number, -(-count // POSITIONS_PER_TILE), Block((gathered, body)))
@@ -444,7 +444,7 @@ class _ArmDspSchedule:
             run_starts, padding, self.run, self.taps, store_interleaved_runs_to_im2col, self.req.contraction.fill
         )
 
-    def _output_channels_in_block(self, block: Expr) -> Expr:
+    def _output_channel_count_in_block(self, block: Expr) -> Expr:
         """Return the number of output channels in a block, which is smaller in the last block."""
         outputs = self.req.output_channel_axis[1]
         return (
@@ -478,7 +478,7 @@ class _ArmDspSchedule:
         sums = call("bytes1x4", data, self._load_weights_of_block(block))
         finish = forall(
             output,
-            self._output_channels_in_block(block),
+            self._output_channel_count_in_block(block),
             self._store_output_element(block * OUTPUTS_PER_BLOCK + output, {}, Load(tile_buffer, output)),
         )
         return forall(block, -(-outputs // OUTPUTS_PER_BLOCK), Block((Store(tile_buffer, as_expr(0), sums), finish)))

@@ -29,9 +29,9 @@ from aotc.tir import (
     Var,
     bind_to_new_register,
     call,
-    dot_by_lane_instruction_name,
+    dot_by_lane_instruction_name_or_empty,
     load_words_instruction_name,
-    matmul_instruction_name,
+    matmul_instruction_name_or_empty,
 )
 from aotc.tir.schedule.contraction.epilogue import Accumulators
 from aotc.tir.schedule.contraction.register_tiling_types import MultiplyAddStep, RegisterTile
@@ -97,12 +97,14 @@ class _DotStepEmitter:
                 self.emit_dots_point_by_point(j)
                 continue
             words = bind_to_new_register(
-                "y", call(load_words_instruction_name(data, count), self.load_data_groups(y, count)), self.stmts
+                "y",
+                call(load_words_instruction_name(data, count), self.load_data_of_four_byte_groups(y, count)),
+                self.stmts,
             )
             for k, row in enumerate(self.xs):
                 for i, x in enumerate(row):
                     self.emit_accumulating_instruction_call(
-                        i, j, dot_by_lane_instruction_name(data, x.dtype, k), words, x
+                        i, j, dot_by_lane_instruction_name_or_empty(data, x.dtype, k), words, x
                     )
 
     def emit_matrix_multiplies(self) -> None:
@@ -123,7 +125,7 @@ class _DotStepEmitter:
             )
             for i, k in product(range(len(weight_pairs)), range(2)):
                 self.emit_accumulating_instruction_call(
-                    i, j + k, matmul_instruction_name(data, weights), rows, weight_pairs[i][k]
+                    i, j + k, matmul_instruction_name_or_empty(data, weights), rows, weight_pairs[i][k]
                 )
         for j in self.present.keys() & set(range(paired, len(self.tile.ys))):
             self.emit_dots_point_by_point(j)
@@ -136,9 +138,9 @@ class _DotStepEmitter:
         none = Const(
             self.multiply_add_step.fill if position in self.present else 0, self.multiply_add_step.y.buffer.dtype, 8
         )
-        return none if y is None else self.load_data_groups(y, len(self.points))
+        return none if y is None else self.load_data_of_four_byte_groups(y, len(self.points))
 
-    def load_data_groups(self, offsets: Mapping[TileAxis, int], group_count: int) -> Expr:
+    def load_data_of_four_byte_groups(self, offsets: Mapping[TileAxis, int], group_count: int) -> Expr:
         """Return the load of the data of an output position."""
         return self.multiply_add_step.load_operand(
             self.multiply_add_step.y, {**self.tile.operand_var_values(offsets), **self.points[0]}, group_count

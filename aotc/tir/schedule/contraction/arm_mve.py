@@ -262,12 +262,12 @@ class _ArmMveSchedule:
                 value = last.value
             case _:
                 return None
-        low, high, value = _int8_clamp_range_and_clamped_value(value)
-        zero, value = _addend_and_rest_of_addition(value)
+        low, high, value = _int8_clamp_range_and_unclamped_value(value)
+        zero, value = _addition_operands_or_zero_and_value(value)
         if not isinstance(value, Call) or value.name not in ("scale_once", "scale_twice"):
             return None
         total, multiplier, shift = value.args
-        bias, total = _addend_and_rest_of_addition(total)
+        bias, total = _addition_operands_or_zero_and_value(total)
         spread = dict(self.spread)
         operands = [
             self._load_or_broadcast_requantize_operand(x, channel_var, channel_count, spread)
@@ -298,7 +298,7 @@ class _ArmMveSchedule:
         return Load(broadcast_buffers[value], as_expr(0), channel_count)
 
 
-def _int8_clamp_range_and_clamped_value(value: Expr) -> tuple[int, int, Expr]:
+def _int8_clamp_range_and_unclamped_value(value: Expr) -> tuple[int, int, Expr]:
     """Return the range to which a value is clamped, and the value itself; an empty range if it is
     not saturated to int8.
     """
@@ -316,7 +316,7 @@ def _int8_clamp_range_and_clamped_value(value: Expr) -> tuple[int, int, Expr]:
     return 1, 0, value
 
 
-def _addend_and_rest_of_addition(value: Expr) -> tuple[Expr, Expr]:
+def _addition_operands_or_zero_and_value(value: Expr) -> tuple[Expr, Expr]:
     """Return (b, a) of an addition a + b; zero and the value for other expressions."""
     if isinstance(value, Binary) and value.op == "add":
         return value.b, value.a

@@ -335,7 +335,7 @@ def _channels_per_group(contraction: te.Contraction, channel_var: Var) -> int:
     return int(per_group) if per_group > 1 and extent % per_group == 0 and extent > per_group else 0
 
 
-def are_weights_finite(contraction: te.Contraction) -> bool:
+def are_weights_known_finite(contraction: te.Contraction) -> bool:
     """Return True if the weights are known to contain no infinity and no NaN."""
     weights = tensor_graph.strip_views(contraction.b)
     return not weights.dtype.is_float or (isinstance(weights, te.Placeholder) and weights.finite)

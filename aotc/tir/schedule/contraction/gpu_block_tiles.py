@@ -40,7 +40,7 @@ from aotc.tir import (
     Target,
     Var,
     linear_form,
-    run_in_last_block_of_group,
+    stmts_run_by_last_gpu_block_of_group,
     substitute_in_stmt,
     te,
 )
@@ -49,7 +49,7 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ContractionAnalysis,
     Irregular,
     analyze_operand_dims_and_output_axes,
-    are_weights_finite,
+    are_weights_known_finite,
     axis_values_at_row_major_number,
     iteration_space_point_count,
     neighbor_distance_along_last_axis,
@@ -98,7 +98,7 @@ def schedule_gpu_block_tiles(
     except Irregular:
         return None
     # padding would yield NaN where zero meets an infinity
-    dims = analysis.b if are_weights_finite(contraction) else (*analysis.a, *analysis.b)
+    dims = analysis.b if are_weights_known_finite(contraction) else (*analysis.a, *analysis.b)
     staged = contraction.dtype.is_float and not all(dim.inside for dim in dims)
     store = _store_function_recomputing_nan_elements(whole, a, b, store) if staged else store
     store = (
@@ -250,7 +250,7 @@ def _block_tile_loop_nest(
     if tile.splits > 1:
         rest = partial.add_partial_sums_and_store(number * tile.splits, tile.splits, store_tile_element)
         registers = Declare(number_var, block // tile.splits), Declare(place, block % tile.splits)
-        body = [*registers, *body, *run_in_last_block_of_group(counts, number, tile.splits, rest)]
+        body = [*registers, *body, *stmts_run_by_last_gpu_block_of_group(counts, number, tile.splits, rest)]
     stmt = For(block, grid * tile.splits, For(thread, tile.threads_per_block, Block(body), kind="thread"), kind="block")
     shared = (*pieces[: min(share, 2)], *([sums] if sums.size and sums is not pieces[0] else []))
     staging = (side.registers for side in (left, right) if not side.can_copy_asynchronously)

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir import frozen, temporarily_set_context_variable
 from aotc.tir import Buffer, Expr, Target, Var, substitute, te
-from aotc.tir.schedule.contraction.contraction_index_analysis import are_weights_finite
+from aotc.tir.schedule.contraction.contraction_index_analysis import are_weights_known_finite
 from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate
 
 
@@ -48,7 +48,7 @@ class TilingSite:
             c.block,
             *([c.fill] if c.fill else []),
             self.target,
-            *([] if are_weights_finite(c) else ["any weights"]),
+            *([] if are_weights_known_finite(c) else ["any weights"]),
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Expr, LinearForm, Stmt, Target, Var, const, linear_form, substitute, te
-from aotc.tir.arm_sdot_smmla import dot_by_lane_instruction_name, matmul_instruction_name
+from aotc.tir.arm_sdot_smmla import dot_by_lane_instruction_name_or_empty, matmul_instruction_name_or_empty
 from aotc.tir.schedule.contraction import contraction_index_analysis
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
@@ -87,7 +87,9 @@ class TilingRequest:
         """Raise Irregular if zero padding could yield NaN, that is, if dimensions have borders and
         weights may be infinite.
         """
-        if not contraction_index_analysis.are_weights_finite(self.contraction) and not all(d.inside for d in dims):
+        if not contraction_index_analysis.are_weights_known_finite(self.contraction) and not all(
+            d.inside for d in dims
+        ):
             raise Irregular("padding beside weights that may be infinite")
 
     @property
@@ -103,7 +105,11 @@ class TilingRequest:
             (str(self.a.dtype), str(self.b.dtype)),
         )
         steps = [n for v, n in self.contraction.reduce_axes if position.coefficient(v) == self.contraction.group]
-        known = dot_by_lane_instruction_name(*types, 0) if dots.rows == 1 else matmul_instruction_name(*types)
+        known = (
+            dot_by_lane_instruction_name_or_empty(*types, 0)
+            if dots.rows == 1
+            else matmul_instruction_name_or_empty(*types)
+        )
         fitting = known and any(n % dots.groups == 0 for n in steps)
         return dots if fitting else replace(dots, groups=1, rows=1)
 

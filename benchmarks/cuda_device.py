@@ -188,7 +188,7 @@ class LoadedCase:
 # --- jobs, each in its own process
 
 
-def integers_equal_where_elements_equal(raw: Array, dtype: str) -> Array:
+def elements_as_equality_key_integers(raw: Array, dtype: str) -> Array:
     """Return elements as integers that are equal if and only if the elements are equal; all NaNs
     count as equal.
     """
@@ -242,8 +242,8 @@ def compare_outputs_with_emulator(case_name: str, first_sample: int, end_sample:
                     if not away < MAX_TENSOR_CORE_DEVIATION:
                         differ[sample["name"]] = f"off by {away:.1e} of the standard deviation"
                 elif text := _describe_first_difference(
-                    integers_equal_where_elements_equal(outputs[k], dtype),
-                    integers_equal_where_elements_equal(known, dtype),
+                    elements_as_equality_key_integers(outputs[k], dtype),
+                    elements_as_equality_key_integers(known, dtype),
                 ):
                     differ.setdefault(sample["name"], text)
     return {"samples": len(case.about["samples"][chosen]), "differ": differ, "far": far}
@@ -258,7 +258,7 @@ def _describe_first_difference(actual: Array, expected: Array) -> str:
     return f"element {k} is {actual[k]:#x}, not {expected[k]:#x}; {places.size} of {actual.size} differ"
 
 
-def device_and_library_facts() -> dict[str, Any]:
+def measure_bandwidth_and_device_facts() -> dict[str, Any]:
     """Return properties of the device and library versions, and the measured bandwidth of a large
     copy.
     """
@@ -276,13 +276,13 @@ def device_and_library_facts() -> dict[str, Any]:
     return facts | {"device": device.name, "processors": device.multi_processor_count, "copy, TB/s": copied}
 
 
-def run_job_in_this_process(job_words: Sequence[str]) -> None:
+def run_job_and_print_json_results(job_words: Sequence[str]) -> None:
     """Run one job in this process; each printed line is a JSON result, of which the last one
     counts.
     """
     match job_words:
         case ["facts"]:
-            print(json.dumps(device_and_library_facts()))
+            print(json.dumps(measure_bandwidth_and_device_facts()))
         case ["bits", name, first, end]:
             print(json.dumps(compare_outputs_with_emulator(name, int(first), int(end))))
         case ["speed", name]:
@@ -414,7 +414,7 @@ def run_remaining_jobs() -> int:
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.child:
-        run_job_in_this_process(chosen.child)
+        run_job_and_print_json_results(chosen.child)
         return 0
     if chosen.table:
         print(*benchmark_table_rows(read_finished_job_results(chosen.results)), sep="\n")

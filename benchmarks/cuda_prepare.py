@@ -218,7 +218,7 @@ def sample_descriptions_of_case(subject: UnpreparedCase, printed: PrintedKernels
             yield row | {"outputs": [numbers[s] for s in outputs]}
 
 
-def zero_out_randomized_weights(params: ParameterLayout) -> tuple[Array, list[list[Any]]]:
+def weights_with_random_constants_zeroed(params: ParameterLayout) -> tuple[Array, list[list[Any]]]:
     """Return the weights with zeros for constants that are generated again, and the description of
     these constants.
 
@@ -279,7 +279,7 @@ def compile_and_write_case(
     program = subject.program
     kernels_and_source = print_cuda_kernels_and_source(program, CUDA)
     params = ParameterLayout(program.name, program.constants, 0)
-    weight_bytes, weights = zero_out_randomized_weights(params)
+    weight_bytes, weights = weights_with_random_constants_zeroed(params)
     sides = (
         [{"name": s.name, "dtype": str(s.dtype), "shape": list(s.shape), "bytes": s.nbytes} for s in side]
         for side in (program.inputs, program.outputs)

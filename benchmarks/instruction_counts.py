@@ -28,7 +28,7 @@ from aotc.driver.compile import compile
 from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from aotc.driver.pipeline import CompiledModel
 from aotc.relay.module import IRModule
-from benchmarks.single_operators import OperatorShape, int8_convolution_shape, module_of_operator_shape
+from benchmarks.single_operators import OperatorShape, int8_conv_bias_requantize_case, module_of_operator_shape
 from tests.e2e.projects import run, write_raw
 from tests.targets.firmware import MACHINES, board, program_of
 from tests.targets.icount import by_function, count
@@ -36,11 +36,11 @@ from tests.targets.machines import machine
 
 DEFAULT_TARGETS = ("aarch64", "aarch64-dotprod", "aarch64-i8mm")
 CONVOLUTION_SHAPES = (
-    int8_convolution_shape("3x3", 64, 64, 28, 3, dtype="int8"),
-    int8_convolution_shape("3x3", 128, 128, 14, 3, dtype="int8"),
-    int8_convolution_shape("3x3 s2", 64, 128, 28, 3, 2, dtype="int8"),
-    int8_convolution_shape("1x1", 64, 64, 28, 1, dtype="int8"),
-    int8_convolution_shape("1x1", 256, 128, 14, 1, dtype="int8"),
+    int8_conv_bias_requantize_case("3x3", 64, 64, 28, 3, dtype="int8"),
+    int8_conv_bias_requantize_case("3x3", 128, 128, 14, 3, dtype="int8"),
+    int8_conv_bias_requantize_case("3x3 s2", 64, 128, 28, 3, 2, dtype="int8"),
+    int8_conv_bias_requantize_case("1x1", 64, 64, 28, 1, dtype="int8"),
+    int8_conv_bias_requantize_case("1x1", 256, 128, 14, 1, dtype="int8"),
 )
 
 

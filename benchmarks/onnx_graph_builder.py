@@ -44,17 +44,19 @@ class OnnxGraphBuilder:
         limit = math.sqrt(6 / ((shape[0] + shape[1]) * area))
         return self.add_weight(name, self.rng.uniform(-limit, limit, shape))
 
-    def append_convolution(self, x: str, name: str, shape: tuple[int, int, int, int], stride: int = 1) -> str:
-        """Append a convolution without bias and with "same" padding; `shape` is the shape of the
+    def append_convolution(
+        self, x: str, name: str, weight_shape_oihw: tuple[int, int, int, int], stride: int = 1
+    ) -> str:
+        """Append a convolution without bias and with "same" padding; `weight_shape_oihw` is the shape of the
         weights in OIHW order.
         """
-        pad = shape[2] // 2
+        pad = weight_shape_oihw[2] // 2
         return self.append_named_node(
             "Conv",
             x,
-            self.add_xavier_weight(f"{name}_weight", shape),
+            self.add_xavier_weight(f"{name}_weight", weight_shape_oihw),
             name=name,
-            kernel_shape=shape[2:],
+            kernel_shape=weight_shape_oihw[2:],
             pads=[pad] * 4,
             strides=[stride] * 2,
         )

@@ -206,12 +206,12 @@ def time_case_and_competitors(
     stream = torch.cuda.Stream() if cuda else None
     addresses = [[t.data_ptr() for t in side] for side in (tensors, outputs)]
 
-    def run_aotc(flags: int = NO_WAIT if cuda else 0) -> None:
+    def run_loaded_aotc_case(flags: int = NO_WAIT if cuda else 0) -> None:
         loaded_case.run_on_tensor_addresses(*addresses, stream.cuda_stream if stream is not None else 0, flags)
 
     rounds = MEASURING_ROUNDS if cuda else 1
     figures: dict[str, Any] = {"bytes": case_description["bytes"], "flops": 2 * case_description["macs"], "failed": {}}
-    runs: dict[str, Callable[[], Any]] = {"aotc": run_aotc}
+    runs: dict[str, Callable[[], Any]] = {"aotc": run_loaded_aotc_case}
     with torch.cuda.stream(stream):
         for name, make in RIVAL_RUN_MAKERS.items() if cuda else [("eager", RIVAL_RUN_MAKERS["eager"])]:
             try:
@@ -229,16 +229,16 @@ def time_case_and_competitors(
             figures |= {
                 "best": best,
                 "ratio": statistics.median(ratios),
-                "cpu_us": 1e6 * _host_seconds_per_run(run_aotc),
+                "cpu_us": 1e6 * _seconds_until_run_returns_on_host(run_loaded_aotc_case),
             }
             if name == "eager" and len(parsed.graph.input) == len(inputs):
                 figures["close"] = max(map(_max_difference_in_standard_deviations, outputs, net(*tensors)))
             yield figures
         if cuda:
-            yield figures | {"kernel_us": _microseconds_by_kernel(lambda: run_aotc(NO_WAIT | PLAIN))}
+            yield figures | {"kernel_us": _microseconds_by_kernel(lambda: run_loaded_aotc_case(NO_WAIT | PLAIN))}
 
 
-def _host_seconds_per_run(run: Callable[[], Any]) -> float:
+def _seconds_until_run_returns_on_host(run: Callable[[], Any]) -> float:
     """Return the seconds until a run returns on the host; each run is synchronized, so that the
     stream does not fill up.
     """

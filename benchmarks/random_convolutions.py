@@ -200,20 +200,25 @@ def convolution_table_row(case_number: int, case: ConvolutionCase, figures: Mapp
     return f"| {case_number} | {case} | {times} | {ratios} |{' WRONG' if figures['error'] > MAX_ROUNDING_ERROR else ''}"
 
 
-def is_case_selected(case_number: int, case: ConvolutionCase, only: Sequence[str]) -> bool:
-    """Return True if `only` is empty, or contains the number of a case or a word of its
+def is_case_selected(case_number: int, case: ConvolutionCase, selected_numbers_or_words: Sequence[str]) -> bool:
+    """Return True if `selected_numbers_or_words` is empty, or contains the number of a case or a word of its
     description.
     """
     parts = str(case).split()
-    return not only or any(word == str(case_number) if word.isdigit() else word in parts for word in only)
+    return not selected_numbers_or_words or any(
+        word == str(case_number) if word.isdigit() else word in parts for word in selected_numbers_or_words
+    )
 
 
-def summarize_ratios_and_slow_cases(found: Mapping[int, tuple[ConvolutionCase, Mapping[str, Any]]]) -> str:
+def summarize_ratios_and_slow_cases(
+    figures_by_case_number: Mapping[int, tuple[ConvolutionCase, Mapping[str, Any]]],
+) -> str:
     """Return a text with the distribution of the ratios and the rows of the slow cases."""
-    worst = sorted(found.items(), key=lambda item: -max(item[1][1]["ratios"]))
-    medians = sorted(median(f["ratios"]) for _, f in found.values())
+    worst = sorted(figures_by_case_number.items(), key=lambda item: -max(item[1][1]["ratios"]))
+    medians = sorted(median(f["ratios"]) for _, f in figures_by_case_number.values())
     slow = [item for item in worst if max(item[1][1]["ratios"]) > MIN_SLOW_RATIO]
-    text = f"{len(found)} cases: median ratio {median(medians):.2f}, largest {max(worst[0][1][1]['ratios']):.2f}; "
+    largest = max(worst[0][1][1]["ratios"])
+    text = f"{len(figures_by_case_number)} cases: median ratio {median(medians):.2f}, largest {largest:.2f}; "
     return (
         text
         + f"{len(slow)} above {MIN_SLOW_RATIO} in any repeat\n"

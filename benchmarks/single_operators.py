@@ -83,7 +83,7 @@ def _seeded_weights(*shape: int, dtype: str = "float32") -> Constant:
     return Constant(rng.integers(-127, 128, shape).astype(dtype))
 
 
-def float32_convolution_shape(
+def float32_conv_bias_relu_case(
     name: str, ic: int, oc: int, size: int, kernel: int, stride: int = 1, groups: int = 1, batch: int = 1
 ) -> OperatorShape:
     """Return the case of a square float32 convolution with "same" padding, bias and ReLU."""
@@ -98,7 +98,7 @@ def float32_convolution_shape(
     return OperatorShape(f"{name} {ic}->{oc} {size}x{size}", ((batch, ic, size, size),), build_conv_bias_relu, macs)
 
 
-def int8_convolution_shape(
+def int8_conv_bias_requantize_case(
     name: str, ic: int, oc: int, size: int, kernel: int, stride: int = 1, pad_value: int = 0, dtype: str = "uint8"
 ) -> OperatorShape:
     """Return the case of an 8-bit convolution in NHWC layout with int8 weights, bias, and
@@ -121,7 +121,7 @@ def int8_convolution_shape(
     )
 
 
-def dense_shape(m: int, k: int, n: int) -> OperatorShape:
+def dense_bias_relu_case(m: int, k: int, n: int) -> OperatorShape:
     """Return the benchmark case of an m x k matrix times a constant k x n matrix."""
 
     def build_dense_bias_relu(x: Expr) -> Expr:
@@ -130,7 +130,7 @@ def dense_shape(m: int, k: int, n: int) -> OperatorShape:
     return OperatorShape(f"dense {m}x{k}x{n}", ((m, k),), build_dense_bias_relu, m * k * n)
 
 
-def batch_matmul_shape(batch: int, m: int, k: int, n: int, transposed: bool) -> OperatorShape:
+def batch_matmul_case(batch: int, m: int, k: int, n: int, transposed: bool) -> OperatorShape:
     """Return the case of a batch of products of two run-time matrices, as in attention."""
     b = (batch, n, k) if transposed else (batch, k, n)
     name = f"batch_matmul{' transposed' if transposed else ''} {batch}x{m}x{k}x{n}"
@@ -140,47 +140,47 @@ def batch_matmul_shape(batch: int, m: int, k: int, n: int, transposed: bool) -> 
 
 
 BENCHMARK_SHAPES = (
-    float32_convolution_shape("3x3", 64, 64, 56, 3),
-    float32_convolution_shape("3x3", 128, 128, 28, 3),
-    float32_convolution_shape("3x3", 256, 256, 14, 3),
-    float32_convolution_shape("3x3", 512, 512, 7, 3),
-    float32_convolution_shape("3x3 s2", 64, 128, 56, 3, 2),
-    float32_convolution_shape("7x7 s2", 3, 64, 224, 7, 2),
-    float32_convolution_shape("3x3 s2", 3, 32, 224, 3, 2),
-    float32_convolution_shape("1x1", 64, 256, 56, 1),
-    float32_convolution_shape("1x1", 512, 128, 28, 1),
-    float32_convolution_shape("1x1", 1024, 256, 14, 1),
-    float32_convolution_shape("1x1", 512, 2048, 7, 1),
-    float32_convolution_shape("1x1 s2", 64, 128, 56, 1, 2),
-    float32_convolution_shape("1x1", 96, 24, 56, 1),
-    float32_convolution_shape("1x1", 32, 16, 112, 1),
-    float32_convolution_shape("1x1", 960, 320, 7, 1),
-    float32_convolution_shape("3x3", 64, 64, 52, 3),
-    float32_convolution_shape("3x3 depthwise", 144, 144, 56, 3, groups=144),
-    float32_convolution_shape("3x3 s2 depthwise", 96, 96, 112, 3, 2, groups=96),
-    float32_convolution_shape("3x3 depthwise", 384, 384, 14, 3, groups=384),
-    float32_convolution_shape("3x3 depthwise", 960, 960, 7, 3, groups=960),
-    dense_shape(128, 384, 384),
-    dense_shape(128, 384, 1536),
-    dense_shape(128, 1536, 384),
-    dense_shape(197, 768, 768),
-    dense_shape(1, 512, 1000),
-    batch_matmul_shape(12, 128, 64, 128, transposed=True),
-    batch_matmul_shape(12, 128, 128, 64, transposed=False),
-    int8_convolution_shape("1x1", 64, 64, 56, 1),
-    int8_convolution_shape("1x1", 128, 128, 28, 1),
-    int8_convolution_shape("1x1", 256, 256, 14, 1),
-    int8_convolution_shape("3x3", 64, 64, 56, 3),
-    int8_convolution_shape("3x3", 128, 128, 28, 3),
-    int8_convolution_shape("3x3", 256, 256, 14, 3),
-    int8_convolution_shape("3x3", 512, 512, 14, 3),
-    int8_convolution_shape("3x3 filled", 128, 128, 28, 3, pad_value=9),
-    int8_convolution_shape("3x3 s2", 64, 128, 56, 3, 2),
-    int8_convolution_shape("7x7 s2 filled", 3, 64, 224, 7, 2, pad_value=9),
-    int8_convolution_shape("1x1", 192, 64, 28, 1),
-    int8_convolution_shape("1x1", 32, 96, 112, 1),
-    int8_convolution_shape("1x1", 96, 32, 56, 1),
-    int8_convolution_shape("1x1", 144, 24, 56, 1),
+    float32_conv_bias_relu_case("3x3", 64, 64, 56, 3),
+    float32_conv_bias_relu_case("3x3", 128, 128, 28, 3),
+    float32_conv_bias_relu_case("3x3", 256, 256, 14, 3),
+    float32_conv_bias_relu_case("3x3", 512, 512, 7, 3),
+    float32_conv_bias_relu_case("3x3 s2", 64, 128, 56, 3, 2),
+    float32_conv_bias_relu_case("7x7 s2", 3, 64, 224, 7, 2),
+    float32_conv_bias_relu_case("3x3 s2", 3, 32, 224, 3, 2),
+    float32_conv_bias_relu_case("1x1", 64, 256, 56, 1),
+    float32_conv_bias_relu_case("1x1", 512, 128, 28, 1),
+    float32_conv_bias_relu_case("1x1", 1024, 256, 14, 1),
+    float32_conv_bias_relu_case("1x1", 512, 2048, 7, 1),
+    float32_conv_bias_relu_case("1x1 s2", 64, 128, 56, 1, 2),
+    float32_conv_bias_relu_case("1x1", 96, 24, 56, 1),
+    float32_conv_bias_relu_case("1x1", 32, 16, 112, 1),
+    float32_conv_bias_relu_case("1x1", 960, 320, 7, 1),
+    float32_conv_bias_relu_case("3x3", 64, 64, 52, 3),
+    float32_conv_bias_relu_case("3x3 depthwise", 144, 144, 56, 3, groups=144),
+    float32_conv_bias_relu_case("3x3 s2 depthwise", 96, 96, 112, 3, 2, groups=96),
+    float32_conv_bias_relu_case("3x3 depthwise", 384, 384, 14, 3, groups=384),
+    float32_conv_bias_relu_case("3x3 depthwise", 960, 960, 7, 3, groups=960),
+    dense_bias_relu_case(128, 384, 384),
+    dense_bias_relu_case(128, 384, 1536),
+    dense_bias_relu_case(128, 1536, 384),
+    dense_bias_relu_case(197, 768, 768),
+    dense_bias_relu_case(1, 512, 1000),
+    batch_matmul_case(12, 128, 64, 128, transposed=True),
+    batch_matmul_case(12, 128, 128, 64, transposed=False),
+    int8_conv_bias_requantize_case("1x1", 64, 64, 56, 1),
+    int8_conv_bias_requantize_case("1x1", 128, 128, 28, 1),
+    int8_conv_bias_requantize_case("1x1", 256, 256, 14, 1),
+    int8_conv_bias_requantize_case("3x3", 64, 64, 56, 3),
+    int8_conv_bias_requantize_case("3x3", 128, 128, 28, 3),
+    int8_conv_bias_requantize_case("3x3", 256, 256, 14, 3),
+    int8_conv_bias_requantize_case("3x3", 512, 512, 14, 3),
+    int8_conv_bias_requantize_case("3x3 filled", 128, 128, 28, 3, pad_value=9),
+    int8_conv_bias_requantize_case("3x3 s2", 64, 128, 56, 3, 2),
+    int8_conv_bias_requantize_case("7x7 s2 filled", 3, 64, 224, 7, 2, pad_value=9),
+    int8_conv_bias_requantize_case("1x1", 192, 64, 28, 1),
+    int8_conv_bias_requantize_case("1x1", 32, 96, 112, 1),
+    int8_conv_bias_requantize_case("1x1", 96, 32, 56, 1),
+    int8_conv_bias_requantize_case("1x1", 144, 24, 56, 1),
 )
 
 

@@ -2,7 +2,7 @@
 """CUDA without a GPU: compile CUDA kernels for this machine's CPU, and provide a fake CUDA driver
 that runs them.
 
-images = compile_images_for_fake_device(text_of_kernels, [80])  # {"sm_80": a shared library, in the place of a cubin}
+images = compile_cuda_as_sm80_for_fake_device(text_of_kernels, [80])  # {"sm_80": a shared library}
 library = build_fake_cuda_driver()                   # .../libcuda.so.1; $AOTC_CUDA_DRIVER has the runtime take it
 
 The rest of an emitted project is unchanged: only the driver loads images and runs the code in them.

@@ -27,7 +27,7 @@ from signal import strsignal
 from typing import Any, Final
 
 import numpy as np
-from aotc_codegen.c.c_identifiers import model_nodes_of_span
+from aotc_codegen.c.c_identifiers import model_node_names_of_span
 from aotc_codegen.c.cpu_feature_check import amx_permission_constructor_code
 from aotc_codegen.c.host_project import GENERATED_FILE_BANNER
 from aotc_codegen.c.kernel_files import print_kernels
@@ -295,7 +295,7 @@ class _OptimizationCheck:
 
 def model_nodes_text(spans: Sequence[Span]) -> str:
     """Return the model nodes that a kernel computes, in parentheses; "" if none is known."""
-    nodes = list(dict.fromkeys(node for span in spans for node in model_nodes_of_span(span)))
+    nodes = list(dict.fromkeys(node for span in spans for node in model_node_names_of_span(span)))
     rest_text = f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
     return f" (nodes {', '.join(nodes[:SHOWN_NODES])}{rest_text})" if nodes else ""
 

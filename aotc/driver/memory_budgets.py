@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from aotc_codegen.c.c_identifiers import model_nodes_of_span
+from aotc_codegen.c.c_identifiers import model_node_names_of_span
 
 from aotc.driver.subprocesses import run_program
 from aotc.driver.toolchain import PROBE_TIMEOUT_SECONDS, Toolchain
@@ -115,7 +115,7 @@ def _ram_needed(program: Program, footprint: Mapping[str, Any]) -> _MemoryNeed:
     most = peak_memory_step(program)
     if most is not None and most[0].live:
         moment, step = most
-        nodes = ", ".join(model_nodes_of_span(step.span)[:MAX_TENSORS_SHOWN])
+        nodes = ", ".join(model_node_names_of_span(step.span)[:MAX_TENSORS_SHOWN])
         live = [_format_storage(s) for s in moment.live[:MAX_TENSORS_SHOWN]]
         live += [f"{len(moment.live) - MAX_TENSORS_SHOWN} more"] if len(moment.live) > MAX_TENSORS_SHOWN else []
         place = f"step {moment.step} ({step.kernel.name}{': ' if nodes else ''}{nodes})"

@@ -4,7 +4,7 @@
 Input: the estimated cost of a computation, such as folding a constant.  Output: a decision whether
 it is within the limits of the compilation, or an AotcError that names the limit.
 
-with budget_scope({"compile.max_bytes": 1 << 20}):
+with running_or_new_budget_scope({"compile.max_bytes": 1 << 20}):
     # True; 100 operations are spent
     current_budget().spend_compile_time_cost_if_affordable(Cost(work=100, nbytes=800))
     # AotcError with the bytes needed, the bytes allowed, and the configuration key of the limit

@@ -10,7 +10,7 @@ class CompileOptions:
         parse=parse_symbolic_dims, format_value=format_symbolic_dim,
     )
 
-described_options(CompileOptions)["dims"].python_text      # "Value of a symbolic dimension.  A mapping ..."
+described_options(CompileOptions)["dims"].python_documentation_text  # "Value of a symbolic dimension.  A mapping ..."
 
 The annotation of the field is the type of the option.  The records of options that are also
 configuration keys (`OPTIONS_WITH_CONFIG_KEY`) are here, because this layer validates configurations.

@@ -4,7 +4,7 @@
 info = TensorInfo("x", [1, 3], DType("float32"))
 info.type                                     # "tensor(float)", as ONNX Runtime spells it
 diagnose_dtype_and_shape("input", info, np.zeros(3))  # two diagnostics: the dtype and the shape
-arrays_in_c_memory_format([array], [info])    # the array itself where its bytes are what C reads, else memory for it
+arrays_or_unfilled_c_buffers([array], [info])    # the array itself where its bytes are what C reads, else memory for it
 """
 
 import math

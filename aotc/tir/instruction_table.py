@@ -177,7 +177,7 @@ def _define_tensor_core_instructions(dtype: DType, kind: str) -> Iterator[Instru
             yield define_gpu_instruction(name, (f"{dtype}x8",), "uint32x4", meaning, text, least=75, warp=True)
     arg_types = ("float32x4", "uint32x4", "uint32x2")
     meaning, text = (
-        partial(warp_matrix_fragments.tensor_core_multiply_reference, dtype, dtype),
+        partial(warp_matrix_fragments.tensor_core_multiply_add_reference, dtype, dtype),
         warp_matrix_fragments.FLOAT_MMA_CUDA,
     )
     yield define_gpu_instruction(f"mma_{dtype}", arg_types, "float32x4", meaning, text, least=80, warp=True, **words)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rejects C compiler flags that change results, such as -ffast-math.
 
-require_exact_math_flags(["-O3", "-march=native"])
-require_exact_math_flags(["-ffast-math"])  # AotcError
+reject_result_changing_c_flags(["-O3", "-march=native"])
+reject_result_changing_c_flags(["-ffast-math"])  # AotcError
 """
 
 import re

@@ -170,7 +170,7 @@ def _compute_linear_form(expr: Expr, ranges: SimplifierScope) -> LinearForm:
             return function(expr.op, a, b, ranges)
     elif isinstance(expr, Unary) and expr.op == "neg":
         return LinearForm().add_multiple(_linear_form_in_scope(expr.a, ranges), -1)
-    return _linear_form_of_atom(_simplify_operands(expr, ranges))
+    return _linear_form_of_atom(_simplify_comparison_select_or_operands(expr, ranges))
 
 
 def _is_single_value(interval: Interval | None) -> bool:
@@ -194,7 +194,7 @@ def _multiply_linear_form(form: LinearForm, factor: int) -> LinearForm:
     return LinearForm({t: c * factor for t, c in form.terms.items()} if factor else {}, form.const * factor)
 
 
-def _divide_linear_form(op: str, a: LinearForm, b: LinearForm, ranges: SimplifierScope) -> LinearForm:
+def _linear_form_of_division_or_remainder(op: str, a: LinearForm, b: LinearForm, ranges: SimplifierScope) -> LinearForm:
     divisor = b.const
     unknown = b.terms or divisor <= 0 or not _provably_fits_int64(a, ranges)
     if unknown or (op.startswith("trunc") and bounds_of_linear_form(a, ranges)[0] < 0):
@@ -261,7 +261,7 @@ _LINEAR_FORM_OF_OPERATION: Final[Mapping[str, Callable[[str, LinearForm, LinearF
     "add": lambda _op, a, b, _ranges: a.add_multiple(b),
     "sub": lambda _op, a, b, _ranges: a.add_multiple(b, -1),
     "mul": _multiply_linear_forms,
-    **dict.fromkeys(("floordiv", "floormod", "truncdiv", "truncmod"), _divide_linear_form),
+    **dict.fromkeys(("floordiv", "floormod", "truncdiv", "truncmod"), _linear_form_of_division_or_remainder),
     **dict.fromkeys(("min", "max"), _min_or_max_of_linear_forms),
 }
 
@@ -354,7 +354,7 @@ def _bounds_of_atom(atom: Expr, ranges: SimplifierScope) -> Interval:
 def _compute_bounds_of_atom(atom: Expr, ranges: SimplifierScope) -> Interval:
     match atom:
         case Binary(op="floordiv" | "truncdiv" | "floormod" | "truncmod", b=Const(value=divisor)) if divisor > 0:
-            return _bounds_of_division(atom.op, bounds(atom.a, ranges), int(divisor))
+            return _bounds_of_division_or_remainder(atom.op, bounds(atom.a, ranges), int(divisor))
         case Binary(op="min" | "max"):
             pick = min if atom.op == "min" else max
             (a, b), (c, d) = bounds(atom.a, ranges), bounds(atom.b, ranges)
@@ -367,13 +367,13 @@ def _compute_bounds_of_atom(atom: Expr, ranges: SimplifierScope) -> Interval:
             return min(a, c), max(b, d)
         case Cast() if not atom.a.dtype.is_float:
             low, high = _bounds_of_atom(atom.a, ranges) if atom.a.dtype != INDEX else bounds(atom.a, ranges)
-            least, greatest = _bounds_of_dtype(atom)
+            least, greatest = _dtype_bounds_unless_float_or_index(atom)
             return (low, high) if least <= low and high <= greatest else (least, greatest)
         case _:
-            return _bounds_of_dtype(atom)
+            return _dtype_bounds_unless_float_or_index(atom)
 
 
-def _bounds_of_dtype(expr: Expr) -> Interval:
+def _dtype_bounds_unless_float_or_index(expr: Expr) -> Interval:
     if expr.dtype.is_float or expr.dtype == INDEX:
         return _UNBOUNDED_INTERVAL
     return int(expr.dtype.min), int(expr.dtype.max)
@@ -383,7 +383,7 @@ def _multiply_bounds(x: Bound, y: Bound) -> Bound:
     return 0 if 0 in (x, y) else x * y
 
 
-def _bounds_of_division(op: str, operand: Interval, divisor: int) -> Interval:
+def _bounds_of_division_or_remainder(op: str, operand: Interval, divisor: int) -> Interval:
     low, high = operand
     if op == "floormod":
         return (low, high) if low >= 0 and high < divisor else (0, divisor - 1)
@@ -416,13 +416,13 @@ def simplify(expr: Expr, ranges: _RangesOrScope) -> Expr:
         simple = (
             recombine_divmod_terms(linear_form(expr, ranges), {}).to_expr()
             if index
-            else _simplify_operands(expr, ranges)
+            else _simplify_comparison_select_or_operands(expr, ranges)
         )
         cache_entry = ranges.simplified_by_id[id(expr)] = expr, simple
     return cache_entry[1]
 
 
-def _simplify_operands(expr: Expr, ranges: SimplifierScope) -> Expr:
+def _simplify_comparison_select_or_operands(expr: Expr, ranges: SimplifierScope) -> Expr:
     match expr:
         case Var() | Const():
             return expr

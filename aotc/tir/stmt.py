@@ -300,12 +300,12 @@ def all_exprs_in_stmt(stmt: Stmt) -> Iterator[Expr]:
     return (n for s in walk_stmts(stmt) for e in direct_exprs_of_stmt(s) for n in walk_once(e))
 
 
-def count_exprs_in_stmt(stmt: Stmt, counts: Callable[[Expr], int] = lambda _: 1) -> int:
-    """Return the sum of `counts(node)` over all occurrences of expression nodes in a statement, at
+def count_exprs_in_stmt(stmt: Stmt, count_of_expr: Callable[[Expr], int] = lambda _: 1) -> int:
+    """Return the sum of `count_of_expr(node)` over all occurrences of expression nodes in a statement, at
     any depth of statements.
     """
     exprs = (e for s in walk_stmts(stmt) for e in direct_exprs_of_stmt(s))
-    return sum(counts(node) * times for e in exprs for node, times in occurrences(e))
+    return sum(count_of_expr(node) * times for e in exprs for node, times in occurrences(e))
 
 
 def count_reads_in_stmt(stmt: Stmt) -> Counter[object]:

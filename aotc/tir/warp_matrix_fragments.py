@@ -2,7 +2,7 @@
 """Tensor-core instructions: matrix fragments in the registers of a warp, and their multiplication.
 
     # of 16 x 16 by 16 x 8 elements: what `mma` makes of c[32, 4], a[32, 4], b[32, 2]
-    tensor_core_multiply_reference(c, a, b)
+    tensor_core_multiply_add_reference(c, a, b)
 
 A 32-bit register holds one word of a matrix: one float32, two adjacent 16-bit elements, or four
 adjacent bytes. The words of a row of the left matrix, and of a column of the right matrix, are
@@ -30,7 +30,7 @@ from aotc.tir.int8_dot_products import INT8_DTYPES
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
-def tensor_core_multiply_reference(data_dtype: DType, weight_dtype: DType, c: Array, a: Array, b: Array) -> Array:
+def tensor_core_multiply_add_reference(data_dtype: DType, weight_dtype: DType, c: Array, a: Array, b: Array) -> Array:
     """Compute c + a @ b in numpy, each step rounded to float32; float16, bfloat16 and TF32 products
     are exact.
 
@@ -184,4 +184,4 @@ def int8_mma_instructions() -> Iterator[tuple[str, Callable[..., Array], str]]:
         words = {"DATA": data, "WEIGHTS": weights, "KIND_A": data[0].replace("i", "s") + "8"}
         for word, text in (words | {"KIND_B": weights[0].replace("i", "s") + "8"}).items():
             function = function.replace(word, text)
-        yield name, partial(tensor_core_multiply_reference, DType(data), DType(weights)), function
+        yield name, partial(tensor_core_multiply_add_reference, DType(data), DType(weights)), function

@@ -27,7 +27,7 @@ _INTERPOLATION_POINTS: Final = {2: (0.0, 1.0, -1.0), 4: (0.0, _SQRT_2, -_SQRT_2,
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def _polynomial_from_roots(roots: tuple[float, ...]) -> list[float]:
+def _polynomial_coefficients_lowest_first(roots: tuple[float, ...]) -> list[float]:
     """The coefficients of (x - a)(x - b)..., lowest first; those of paired roots vanish exactly."""
     coefficients = [1.0]
     rest = list(roots)
@@ -55,7 +55,7 @@ def winograd_matrices_at_g_bt(output_tile: int) -> tuple[Matrix, Matrix, Matrix]
         other_points = tuple(p for p in points if p != point)
         at[:, k] = [point**i for i in range(output_tile)]
         g[k] = np.array([point**i for i in range(FILTER_EXTENT)]) / math.prod(point - p for p in other_points)
-        bt[k, :last] = _polynomial_from_roots(other_points)
+        bt[k, :last] = _polynomial_coefficients_lowest_first(other_points)
     at[output_tile - 1, last] = g[last, FILTER_EXTENT - 1] = 1.0
-    bt[last] = _polynomial_from_roots(points)
+    bt[last] = _polynomial_coefficients_lowest_first(points)
     return at, g, bt

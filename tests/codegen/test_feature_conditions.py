@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from aotc_codegen.c.feature_conditions import FEATURE_MACROS, macros_of_target, resolve_feature_conditions
+from aotc_codegen.c.feature_conditions import FEATURE_MACROS, isa_feature_macros_of_target, resolve_feature_conditions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,7 +111,7 @@ def test_compilers_define_the_macros_of_a_target(name: str) -> None:
     command = [compiler, *target.cflags, "-dM", "-E", "-x", "c", "-"]
     done = subprocess.run(command, input="", capture_output=True, text=True, check=True)
     defined = set(re.findall(r"^#define (\w+)", done.stdout, re.MULTILINE))
-    assert macros_of_target(target) == defined & FEATURE_MACROS
+    assert isa_feature_macros_of_target(target) == defined & FEATURE_MACROS
 
 
 CONDITIONS = re.compile(rf"#.*defined ?\((?!__ARM_BIG_ENDIAN)({'|'.join(FEATURE_MACROS)})\)")

@@ -17,7 +17,7 @@ from benchmarks import cuda_device, cuda_prepare
 from benchmarks.cuda_device import (
     PreparedCase,
     compare_outputs_or_bisect_samples,
-    integers_equal_where_elements_equal,
+    elements_as_equality_key_integers,
     max_difference_in_standard_deviations,
     read_finished_job_results,
 )
@@ -149,7 +149,7 @@ def test_a_line_that_was_cut_short_is_done_again(folder: Path) -> None:
 
 
 def test_all_nans_count_as_one() -> None:
-    found = integers_equal_where_elements_equal(np.float16([np.nan, -np.nan, np.inf, -0.0]).view(np.uint8), "float16")
+    found = elements_as_equality_key_integers(np.float16([np.nan, -np.nan, np.inf, -0.0]).view(np.uint8), "float16")
     assert found[0] == found[1] and len(set(found.tolist())) == 3
 
 

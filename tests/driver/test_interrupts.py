@@ -290,12 +290,12 @@ from pathlib import Path
 from aotc.ir import interrupts
 def interrupted(path):
     raise KeyboardInterrupt
-interrupts._remove_file_or_folder, remove = interrupted, interrupts._remove_file_or_folder
+interrupts._remove_file_or_folder_if_possible, remove = interrupted, interrupts._remove_file_or_folder_if_possible
 try:
     with interrupts.remove_temporary_path_after_block(Path({str(tmp_path / "scratch")!r})) as path:
         path.mkdir()
 except KeyboardInterrupt:
-    interrupts._remove_file_or_folder = remove
+    interrupts._remove_file_or_folder_if_possible = remove
 assert path.exists()
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -69,7 +69,8 @@ def render_quantization_report(report: JsonObject) -> RenderedParts:
     if names := report["suggested_exclusions"]:
         yield f"suggested    {shlex.join(word for name in names for word in ('--exclude', name))}"
     for row in report.get("outputs", ()):
-        yield f"output       {row['name']}: {_format_decibels_or_exact(row['snr_db'])}, largest error {row['max_abs']:.2e}"
+        ratio = _format_decibels_or_exact(row["snr_db"])
+        yield f"output       {row['name']}: {ratio}, largest error {row['max_abs']:.2e}"
     if "ratio" in report:
         rows = [_time_and_size_row(variant, report[variant]) for variant in ("float32", "quantized")]
         yield make_borderless_table(

@@ -14,7 +14,7 @@ Input: data (batch, channels, *spatial), or in another layout that an attribute 
 A front end whose format names the padding (SAME, VALID) computes the widths first; for
 channels-last data it passes the layouts:
 
-    window = window.with_pads(same_padding(spatial, window))
+    window = window.with_pads(same_padding_widths(spatial, window))
     build_convolution(x, weight, window, bias, data_layout="NHWC", kernel_layout="OHWI")
 """
 
@@ -121,7 +121,7 @@ def build_convolution(
     """Build a convolution; the weight is (output channels, input channels / groups, *kernel), or in
     the layout that the attribute `kernel_layout` names.
 
-    terms        zero points and scales of data and weight; if given, the operator is qnn.conv*d
+    zero_points_and_scales        zero points and scales of data and weight; if given, the operator is qnn.conv*d
     attributes   further attributes of nn.conv1d, nn.conv2d or nn.conv3d: layouts, and `out_dtype`
                  for integer sums
     """
@@ -194,7 +194,7 @@ def build_resize(
     `sizes`.
 
     method                 "nearest_neighbor", "linear" or "cubic"
-    mode                   map from result coordinates to data coordinates: "half_pixel", "align_corners",
+    coordinate_transformation  map from result coordinates to data coordinates: "half_pixel", "align_corners",
                            "asymmetric", ...
     coordinate_rounding    rounding of coordinates, for "nearest_neighbor" only
     cubic_coefficient      coefficient of cubic interpolation

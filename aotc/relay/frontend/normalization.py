@@ -3,7 +3,7 @@
 nn.rms_norm, or compositions of arithmetic operators.
 
 batch_norm(x, scale, offset, mean, variance, 1e-5)
-normalize_to_unit_variance(x, (2, 3), 1e-5)  # mean 0 and variance 1 over the last two axes
+normalize_to_zero_mean_unit_variance(x, (2, 3), 1e-5)  # mean 0 and variance 1 over the last two axes
 """
 
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ point of each front end replaces this prefix by its own name:
 
 A front end for a further format thus consists of a file reader and a table of converters that call
 these modules. The one for TFLite, for example, whose data is in NHWC, passes `data_layout="NHWC"`
-to `conv_pool.build_convolution`, computes SAME padding with `conv_pool.same_padding`, adds fused
+to `conv_pool.build_convolution`, computes SAME padding with `conv_pool.same_padding_widths`, adds fused
 activations with `activations`, and uses `quantization` for tensors that have a scale and a zero
 point.
 """

@@ -187,7 +187,7 @@ def _infer_reduction_type(dtype_kind: DTypeKind, attrs: Any, types: Types) -> Ty
 def _numpy_reduce(ufunc: Any, attrs: Any, data: Array, empty_result_dtype_attribute: str = "") -> Array:
     """Apply a ufunc's reduction to an array.
 
-    empty_result    attribute of the dtype ("smallest_value", "largest_value") with the result of an
+    empty_result_dtype_attribute    attribute of the dtype ("smallest_value", "largest_value") with the result of an
                     empty reduction, if the ufunc has none
     """
     work = widen_narrow_float_array(to_numpy_computable_dtype(data))

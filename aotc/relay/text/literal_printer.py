@@ -2,8 +2,8 @@
 """Write names, numbers, types and attribute values as Relay text that parses back to the identical
 value.
 
-local_variable_text("x")               # %x
-local_variable_text("/layer1/Conv:0")  # %"/layer1/Conv:0"
+local_variable_name_text("x")               # %x
+local_variable_name_text("/layer1/Conv:0")  # %"/layer1/Conv:0"
 scalar_literal_or_none(np.float32(1 / 3))  # 0.33333334f: six digits where they suffice, else the shortest
 type_text(TensorType((1, SymDim("batch size")), "int8"))      # Tensor[(1, "batch size"), int8]
 

@@ -2,7 +2,7 @@
 """Lookup tables of 256 entries for functions of one 8-bit value, evaluated at compile time.
 
 call_as_table_lookup(region, call, wanted)  # quantize(f(dequantize(%x))) => take(table, %x)
-binary_call_as_table_lookup(qnn.mul(%x, qnn.sigmoid(%x)))  # take(table, %x)
+try_binary_call_as_table_lookup(qnn.mul(%x, qnn.sigmoid(%x)))  # take(table, %x)
 """
 
 from collections.abc import Callable

@@ -501,7 +501,7 @@ def estimated_winograd_or_direct_cycles(call: Call, input_channels_per_group: in
     """Return the estimated cycles of a 3x3 convolution with Winograd tiles of this size; `tile` 0
     is the direct algorithm.
 
-    channels    input channels of each group
+    input_channels_per_group    input channels of each group
     """
     a = call.attrs
     assert isinstance(a, ConvAttrs)

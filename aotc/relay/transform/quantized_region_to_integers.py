@@ -4,8 +4,8 @@ integers.
 
     real = scale * (stored - zero point)
 
-    region.exact_integers(nn.relu(qnn.dequantize(%q, 0.5f, 3)))  # maximum(%q, 3), of TensorAffineType(0.5, 3, "int8")
-    region.quantized_integers(expr, wanted)                # the integers that qnn.quantize makes of it, or Refused
+    region.require_exact_integers(nn.relu(qnn.dequantize(%q, 0.5f, 3)))  # maximum(%q, 3)
+    region.require_quantized_integers(expr, wanted)  # the integers that qnn.quantize makes of it, or Refused
 """
 
 from __future__ import annotations

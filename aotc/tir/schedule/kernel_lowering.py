@@ -17,10 +17,10 @@ from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loo
 from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest, find_attention_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.contraction import build_contraction_nest, schedule_gpu_tensor_cores
-from aotc.tir.schedule.stages.inplace_outputs import output_input_pairs_sharing_memory
+from aotc.tir.schedule.stages.inplace_outputs import output_input_pairs_that_may_share_memory
 from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
 from aotc.tir.schedule.stages.reduction_loops import build_reduction_nest
-from aotc.tir.schedule.stages.split_axis_by_reduction_group import split_axis_read_by_group_reduction
+from aotc.tir.schedule.stages.split_axis_by_reduction_group import split_outputs_axis_by_reduction_groups
 from aotc.tir.schedule.stages.stage_grouping import (
     ComputeStage,
     StageGroup,
@@ -42,7 +42,7 @@ class Lowering:
     ) -> None:
         plan = plan_storage(outputs, target)
         if target.can_split_reduction_in_thread_block and (
-            groups := split_axis_read_by_group_reduction(outputs, plan)
+            groups := split_outputs_axis_by_reduction_groups(outputs, plan)
         ) != tuple(outputs):
             outputs, plan = groups, plan_storage(groups, target)
         self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
@@ -62,7 +62,7 @@ class Lowering:
                 raise AotcError("schedule", f"kernel {name} reads {tensor.name}, which is not among its inputs")
         for output, buffer in zip(outputs, self.output_buffers, strict=True):
             memory.setdefault(tensor_graph.strip_views(output), TensorLocation(buffer))
-        self._allocate_intermediate_tensors()
+        self._allocate_scratch_between_stages()
 
     def build_kernel(self) -> Kernel:
         """Return the scheduled kernel."""
@@ -80,7 +80,7 @@ class Lowering:
             # strips interleave reads and writes: no group is complete before the next one begins
             inplace=()
             if self.chains
-            else output_input_pairs_sharing_memory(self.builder.plan, self.groups, self.inputs, self.outputs),
+            else output_input_pairs_that_may_share_memory(self.builder.plan, self.groups, self.inputs, self.outputs),
             macs=sum(stage.anchor.macs for stage in self.stages),
             approximate=any(isinstance(stage.anchor, te.Winograd) for stage in self.stages),
         )
@@ -91,7 +91,7 @@ class Lowering:
         pairs = zip(sources, self.output_buffers, strict=True)
         return [copy_buffer_loop(source, buffer) for source, buffer in pairs if source is not buffer]
 
-    def _allocate_intermediate_tensors(self) -> None:
+    def _allocate_scratch_between_stages(self) -> None:
         """Allocate memory for the tensors that one stage computes and another stage reads.
 
         Tensors used within one group only are allocated per iteration of the group's shared loops.
@@ -178,7 +178,7 @@ class Lowering:
             case _:
                 return loop_nest(
                     stage.anchor_axes[outer_loop_count:],
-                    builder.compute_and_store_element_of_all_roots(stage, None),
+                    builder.stmts_storing_element_of_stage_tensors(stage, None),
                     "independent",
                 )
 

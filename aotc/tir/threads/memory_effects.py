@@ -175,7 +175,7 @@ class MemoryEffects:
         last = max(k for k, s in enumerate(stmts) if s is group[-1])
         return any(not loop_dependence.is_written_before_read(b, stmts[last + 1 :], ranges) for b in left)
 
-    def is_divisible_among_threads(self, loop: For) -> bool:
+    def do_kind_and_buffers_allow_division(self, loop: For) -> bool:
         """Return True if the iterations of a loop may be divided among threads, judged by its kind
         and its local buffers.
 

@@ -287,7 +287,7 @@ class _KernelDivider:
         if (
             not isinstance(loop, For)
             or constant_trip_count(loop) == 0
-            or not self.uses.is_divisible_among_threads(loop)
+            or not self.uses.do_kind_and_buffers_allow_division(loop)
         ):
             return None
         return loop if not is_innermost(loop) or (is_only_group and not ranges) else None
@@ -389,7 +389,7 @@ class _KernelDivider:
         if division is None or not division.divided:
             self.uses.private.intersection_update(before)
             return None
-        parallel = self.uses.is_divisible_among_threads(loop)
+        parallel = self.uses.do_kind_and_buffers_allow_division(loop)
         end = () if parallel else (Sync(),)
         rounds = max(1, constant_trip_count(loop)) * (division.time + len(end) * self.costs.threads.barrier_ns)
         time = rounds * (self.costs.threads.reordered if parallel else 1.0)

@@ -22,7 +22,7 @@ from aotc.tir import Program, Target
 from aotc.tir.float_abi import float_abi
 from aotc_codegen.c.bare_metal_weights import ParameterFile, assign_params_to_memories
 from aotc_codegen.c.c_dialects import DIALECTS
-from aotc_codegen.c.feature_conditions import macros_of_target
+from aotc_codegen.c.feature_conditions import isa_feature_macros_of_target
 from aotc_codegen.c.host_project import (
     FileContent,
     common_template_values,
@@ -71,7 +71,7 @@ def called_math_library_functions(kernels: PrintedKernels) -> list[str]:
     return sorted({"".join(groups) for groups in _MATH_CALL_PATTERN.findall(text)}.difference(_INLINED_MATH_FUNCTIONS))
 
 
-def _compiler_flag_checks(target: Target, math_functions: Sequence[str]) -> list[str]:
+def _preprocessor_lines_rejecting_flags(target: Target, math_functions: Sequence[str]) -> list[str]:
     """Return preprocessor lines that reject compiler flags under which results would differ.
 
     C libraries for cores without an FPU, such as newlib's fmaf, round a multiply-add twice.  The
@@ -304,7 +304,7 @@ def _parameters_kernels_file_and_footprint(
         program.name,
         DIALECTS[target.dialect],
         kernel_merging="numbers",
-        feature_macros=macros_of_target(target),
+        feature_macros=isa_feature_macros_of_target(target),
     )
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
     weights = ParameterFile(params, golden)
@@ -328,7 +328,7 @@ def _selftest_values(
     return selftest_template_values(tensors, [params.c_address_of_byte(at) for at in weights.offsets])
 
 
-def _require_bare_metal_can_run(program: Program, target: Target) -> None:
+def _require_bare_metal_compatible(program: Program, target: Target) -> None:
     """Raise AotcError for a program whose name cannot be used in C, a target of an unknown dialect,
     or kernels that are split among threads.
     """
@@ -364,7 +364,7 @@ def emit_bare_metal_project(
     split among threads.
     """
     name = program.name
-    _require_bare_metal_can_run(program, target)
+    _require_bare_metal_compatible(program, target)
     params, kernels, weights, footprint = _parameters_kernels_file_and_footprint(program, target, golden)
     math = called_math_library_functions(kernels)
     metadata = describe_compiled_program(program, target, kernels.names, params) | {"footprint": footprint}
@@ -372,7 +372,10 @@ def emit_bare_metal_project(
     common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
         "steps": schedule_call_lines(program, kernels, params)
     }
-    common |= {"resident": resident_tensors_header_text(program), "requirements": _compiler_flag_checks(target, math)}
+    common |= {
+        "resident": resident_tensors_header_text(program),
+        "requirements": _preprocessor_lines_rejecting_flags(target, math),
+    }
     tested = {} if golden is None else _selftest_values(common["tensors"], params, weights)
     common |= {"single": single_file, "tested": tested}
     externals = kernels.external_kernels_by_path(name)

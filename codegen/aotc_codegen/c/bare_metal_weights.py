@@ -59,7 +59,7 @@ def assign_params_to_memories(program: Program, target: Target, golden: Selftest
     rooms = {s.name: s.bytes and s.bytes - used_bytes[s.name] for s in spaces}
     full = [s.name for s in spaces if s.bytes and rooms[s.name] <= 0]
     rooms = {name: room for name, room in rooms.items() if name not in full}
-    part_numbers, parts = _spread_params_over_memories(program, params, rooms)
+    part_numbers, parts = _place_params_in_fewest_memories(program, params, rooms)
     if not parts:
         # there are no parameters, or there is no space for them
         params.pieces = [
@@ -77,7 +77,7 @@ def assign_params_to_memories(program: Program, target: Target, golden: Selftest
     return ParameterLayout(program.name, order, 0, align, pieces, trailing_bytes)
 
 
-def _spread_params_over_memories(
+def _place_params_in_fewest_memories(
     program: Program, params: ParameterLayout, free_bytes_by_memory: Mapping[str, int]
 ) -> tuple[dict[Storage, int], tuple[ArenaPart, ...]]:
     """Return the number of the memory part that holds each parameter, and the parts; use as few
@@ -112,7 +112,7 @@ def _spread_params_over_memories(
     return {}, ()
 
 
-def _constant_layout_text(storage: Storage, offset: int) -> str:
+def _constant_properties_text(storage: Storage, offset: int) -> str:
     """Return a text with all properties of a constant that the generated code relies on: dtype,
     shape, offset, and the number that unpacking of 4-bit values adds.
     """
@@ -136,7 +136,7 @@ class ParameterFile:
         for known in _aligned_selftest_array_bytes(golden, self.align):
             self.offsets.append(self.byte_count)
             self.contents.append(known)
-        rows = [_constant_layout_text(s, params.byte_offset_in_file(s)) for s in params.homes]
+        rows = [_constant_properties_text(s, params.byte_offset_in_file(s)) for s in params.homes]
         rows += map(str, self.offsets)
         self.layout = zlib.crc32("\n".join(rows).encode())
         self.contents.append(_UINT32_FORMAT.pack(self.layout))

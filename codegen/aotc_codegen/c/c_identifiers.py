@@ -77,7 +77,7 @@ def escape_for_c_comment(text: str) -> str:
     return re.sub(r"\?(?=\?)", "? ", safe)
 
 
-def model_nodes_of_span(span: Span | None) -> list[str]:
+def model_node_names_of_span(span: Span | None) -> list[str]:
     """Return the names of the model's nodes that a span (the origin of an IR object) lists."""
     return [o.node for o in span.all_origins() if o.node] if span is not None else []
 

@@ -26,10 +26,12 @@ FLOAT16: Final = DType("float16")
 def define_elementary_functions_used(scope: PrintingScope) -> None:
     """Add the definitions of the functions that are called in the expressions printed so far."""
     for name, dtype, lanes, fused in list(scope.functions):
-        _define_elementary_function(scope, name, dtype, lanes, fused)
+        _define_function_once_and_return_c_name(scope, name, dtype, lanes, fused)
 
 
-def _define_elementary_function(scope: PrintingScope, name: str, dtype: DType, lanes: int, fused: bool = False) -> str:
+def _define_function_once_and_return_c_name(
+    scope: PrintingScope, name: str, dtype: DType, lanes: int, fused: bool = False
+) -> str:
     """Emit the C definition of an elementary function unless it is already defined; return its C
     name.
     """
@@ -37,7 +39,7 @@ def _define_elementary_function(scope: PrintingScope, name: str, dtype: DType, l
     if called not in scope.helpers.definitions:
         function = elementary_function_definition(name, dtype, fused)
         assert function is not None
-        text = c_function_definition(scope, called, _vectorize_function(function, lanes))
+        text = print_c_function_and_define_callees(scope, called, _vectorize_function(function, lanes))
         if lanes > 1:
             text = scope.helpers.use_compiler_builtin_if_available(name, text, dtype, lanes)
         scope.helpers.definitions[called] = (
@@ -67,12 +69,12 @@ def _float16_conversion_text(scope: PrintingScope, name: str, lanes: int, portab
         words["bits"] = scope.record_vector_type_and_return_c_name(DType("uint16"), lanes)
         words["single"] = scope.record_vector_type_and_return_c_name(FLOAT16, lanes)
     if name == "round":
-        words["to_single"] = _define_elementary_function(scope, "load", FLOAT16, lanes)
-        words["to_bits"] = _define_elementary_function(scope, "store", FLOAT16, lanes)
+        words["to_single"] = _define_function_once_and_return_c_name(scope, "load", FLOAT16, lanes)
+        words["to_bits"] = _define_function_once_and_return_c_name(scope, "store", FLOAT16, lanes)
     return float16_conversion_definition(name, lanes, portable_definition, **words)
 
 
-def c_function_definition(outer_scope: PrintingScope, c_name: str, function: ElementaryFunction) -> str:
+def print_c_function_and_define_callees(outer_scope: PrintingScope, c_name: str, function: ElementaryFunction) -> str:
     """Return the C definition of a function under the name `c_name`; define the functions that it
     calls first.
     """

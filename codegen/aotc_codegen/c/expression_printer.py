@@ -179,7 +179,7 @@ def _print_expression_before_rounding(scope: PrintingScope, expr: tir.Expr) -> C
 
 
 def _print_scalar(scope: PrintingScope, expr: tir.Expr) -> CExpression:
-    if not isinstance(expr, tir.Const) and scope.is_index_of_32_bits(expr):
+    if not isinstance(expr, tir.Const) and scope.is_index_arithmetic_fitting_32_bits(expr):
         return CExpression(f"({scope.dialect.types[tir.INDEX]}){print_index(scope, expr, UNARY)}", UNARY)
     match expr:
         case tir.Const():
@@ -360,7 +360,11 @@ def _print_scalar_binary(scope: PrintingScope, expr: tir.Binary) -> CExpression:
     op, dtype = expr.op, expr.a.dtype
     if op in tir.COMPARE:
         level, symbol = OPERATOR_PRECEDENCE_AND_SYMBOL[op]
-        side = print_index if scope.is_index_of_32_bits(expr.a) and scope.is_index_of_32_bits(expr.b) else print_value
+        side = (
+            print_index
+            if scope.is_index_arithmetic_fitting_32_bits(expr.a) and scope.is_index_arithmetic_fitting_32_bits(expr.b)
+            else print_value
+        )
         return CExpression(f"{side(scope, expr.a, SHIFT)} {symbol} {side(scope, expr.b, SHIFT)}", level)
     if dtype.is_bool:
         return _print_bool_binary(scope, expr)

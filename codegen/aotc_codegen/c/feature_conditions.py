@@ -2,7 +2,7 @@
 """Evaluate preprocessor conditions on instruction sets for a target, so that emitted C has no code
 for other processors.
 
-    resolve_feature_conditions(text, macros_of_target(get_target("x86-64-v3")))
+    resolve_feature_conditions(text, isa_feature_macros_of_target(get_target("x86-64-v3")))
 
 Texts of instructions have one branch for each instruction set and a portable one. `#if
 defined(__AVX2__)` is decided by the target; conditions on compilers, such as
@@ -56,7 +56,7 @@ _DIRECTIVE_PATTERN: Final = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif
 _TOKEN_PATTERN: Final = re.compile(r"\s*(&&|\|\||!(?!=)|defined\s*\(\s*\w+\s*\)|\w+\(\w+\)|[()]|[^&|()!]+)")
 
 
-def macros_of_target(target: Target) -> frozenset[str]:
+def isa_feature_macros_of_target(target: Target) -> frozenset[str]:
     """Return the macros of `FEATURE_MACROS` that compilers define for a target."""
     features = (_MACRO_OF_X86_FEATURE[f] for f in target.features if f in _MACRO_OF_X86_FEATURE)
     return frozenset((*_MACROS_OF_MACHINE.get(target.machine, ()), *features, *target.macros))
@@ -71,20 +71,22 @@ def resolve_feature_conditions(text: str, defined_macros: frozenset[str]) -> str
     """
     if "#if" not in text:
         return text
-    return "".join(_resolve_lines(iter(text.splitlines(keepends=True)), defined_macros))
+    return "".join(_resolve_lines_up_to_endif(iter(text.splitlines(keepends=True)), defined_macros))
 
 
-def _resolve_lines(lines: Iterator[str], defined_macros: frozenset[str]) -> Iterator[str]:
+def _resolve_lines_up_to_endif(lines: Iterator[str], defined_macros: frozenset[str]) -> Iterator[str]:
     """Yield the lines up to the end, or up to the #endif of the group that the lines are in."""
     for line in lines:
         match = _DIRECTIVE_PATTERN.match(line)
         if match is None:
             yield line
         else:
-            yield from _resolve_group(match, lines, defined_macros)
+            yield from _resolve_rest_of_if_endif_group(match, lines, defined_macros)
 
 
-def _resolve_group(opening: re.Match[str], lines: Iterator[str], defined_macros: frozenset[str]) -> Iterator[str]:
+def _resolve_rest_of_if_endif_group(
+    opening: re.Match[str], lines: Iterator[str], defined_macros: frozenset[str]
+) -> Iterator[str]:
     """Yield what remains of a group #if ... #endif, whose first line is `opening`."""
     branches: list[tuple[Condition, list[str]]] = []
     condition = _condition_of_directive(opening, defined_macros)
@@ -102,10 +104,12 @@ def _resolve_group(opening: re.Match[str], lines: Iterator[str], defined_macros:
         depth += directive.startswith("if")
         depth -= directive == "endif"
         body.append(line)
-    yield from _print_branches(branches, defined_macros)
+    yield from _branches_with_undecided_conditions(branches, defined_macros)
 
 
-def _print_branches(branches: list[tuple[Condition, list[str]]], defined_macros: frozenset[str]) -> Iterator[str]:
+def _branches_with_undecided_conditions(
+    branches: list[tuple[Condition, list[str]]], defined_macros: frozenset[str]
+) -> Iterator[str]:
     """Yield the branches that may be compiled, under the conditions that remain."""
     directive = "#if"
     for condition, body in branches:
@@ -115,7 +119,7 @@ def _print_branches(branches: list[tuple[Condition, list[str]]], defined_macros:
             yield f"{directive} {condition}\n"
         elif directive == "#elif":
             yield "#else\n"
-        yield from _resolve_lines(iter(body), defined_macros)
+        yield from _resolve_lines_up_to_endif(iter(body), defined_macros)
         if condition is True:
             break
         directive = "#elif"
@@ -137,19 +141,21 @@ def _condition_of_directive(match: re.Match[str], defined_macros: frozenset[str]
 
 
 def _parse_disjunction(tokens: list[str], defined_macros: frozenset[str]) -> tuple[Condition, list[str]]:
-    return _parse_operands(tokens, "||", defined_macros)
+    return _parse_disjunction_or_conjunction(tokens, "||", defined_macros)
 
 
-def _parse_operands(tokens: list[str], operator: str, defined_macros: frozenset[str]) -> tuple[Condition, list[str]]:
+def _parse_disjunction_or_conjunction(
+    tokens: list[str], operator: str, defined_macros: frozenset[str]
+) -> tuple[Condition, list[str]]:
     """Parse operands of || or &&; return the simplified condition and the tokens after it."""
     decides = operator == "||"
     remaining: list[str] = []
     is_decided = False
     while True:
         if operator == "||":
-            operand, tokens = _parse_operands(tokens, "&&", defined_macros)
+            operand, tokens = _parse_disjunction_or_conjunction(tokens, "&&", defined_macros)
         else:
-            operand, tokens = _parse_negation(tokens, defined_macros)
+            operand, tokens = _parse_atom_negation_or_parentheses(tokens, defined_macros)
         if isinstance(operand, str):
             remaining.append(operand)
         else:
@@ -164,11 +170,13 @@ def _parse_operands(tokens: list[str], operator: str, defined_macros: frozenset[
     return f" {operator} ".join(remaining), tokens
 
 
-def _parse_negation(tokens: list[str], defined_macros: frozenset[str]) -> tuple[Condition, list[str]]:
+def _parse_atom_negation_or_parentheses(
+    tokens: list[str], defined_macros: frozenset[str]
+) -> tuple[Condition, list[str]]:
     """Parse an atom, a negation or a condition in parentheses."""
     token, *rest = tokens
     if token == "!":
-        operand, rest = _parse_negation(rest, defined_macros)
+        operand, rest = _parse_atom_negation_or_parentheses(rest, defined_macros)
         return (f"!{operand}" if isinstance(operand, str) else not operand), rest
     if token == "(":
         operand, rest = _parse_disjunction(rest, defined_macros)

@@ -247,11 +247,11 @@ def _use_compiler_builtin_if_available(
     return HelperTemplate(f"{head}\n{text}#else\n{body[:-2]}#endif\n}}\n" if text else fallback.text, fallback.uses)
 
 
-def _apply_scalar_function_to_lanes(scalar_function: str, *names: str) -> HelperTemplate:
+def _apply_scalar_function_to_lanes(scalar_function: str, *operand_names: str) -> HelperTemplate:
     """Return a vector function that calls a scalar C function for each element in turn."""
-    elements = ", ".join(f"{name}[i]" for name in names)
+    elements = ", ".join(f"{name}[i]" for name in operand_names)
     body = f"$vector y = a;\n  for (int i = 0; i < $lanes; ++i) y[i] = {scalar_function}({elements});\n  return y;"
-    return make_helper_template(body, ", ".join(f"$vector {name}" for name in names), "$vector")
+    return make_helper_template(body, ", ".join(f"$vector {name}" for name in operand_names), "$vector")
 
 
 def _vector_float_to_integer_helper(bits: int) -> HelperTemplate:

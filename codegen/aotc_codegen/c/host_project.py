@@ -24,7 +24,7 @@ from aotc_codegen.c.c_dialects import DIALECTS
 from aotc_codegen.c.c_identifiers import c_model_identifier
 from aotc_codegen.c.compiler_flags import build_file_flag_values
 from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code, isa_feature_mask_rows
-from aotc_codegen.c.feature_conditions import macros_of_target
+from aotc_codegen.c.feature_conditions import isa_feature_macros_of_target
 from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
 from aotc_codegen.c.parameter_files import PARAMETER_ALIGNMENT_BYTES, ParameterLayout
 from aotc_codegen.c.project_metadata import (
@@ -205,7 +205,7 @@ class _InstructionSetVersion:
             DIALECTS[target.dialect],
             suffix,
             kernel_merging="values",
-            feature_macros=macros_of_target(target),
+            feature_macros=isa_feature_macros_of_target(target),
         )
         self.files: list[str] = []
         self.team_base = round_up_to_team_alignment(program.plan.peak)

@@ -203,7 +203,7 @@ def print_kernels(
     kernel_merging   "values" also merges kernels that compute with different constants; "numbers"
                      merges kernels that differ in any numbers if this saves code
                      (`aotc.tir.plan.similar_kernel_merging`)
-    feature_macros   macros of instruction sets that the target defines, see `macros_of_target`:
+    feature_macros   macros of instruction sets that the target defines, see `isa_feature_macros_of_target`:
                      helper functions have code for these only; None keeps the code for all of them
 
     Kernels of equal names get a hash of their text as a suffix rather than a number, so that a
@@ -240,12 +240,12 @@ def print_kernels(
         )
         names.update((kernel, name) for kernel in group)
         if feature_macros is not None:
-            printed_kernel = _choose_code_of_target(printed_kernel, feature_macros)
+            printed_kernel = _specialize_helpers_to_cpu_features(printed_kernel, feature_macros)
         distinct.append(NamedKernel(name, model_node_comment_lines(group[0]), printed_kernel))
     return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()), numbers)
 
 
-def _choose_code_of_target(kernel: PrintedKernel, feature_macros: frozenset[str]) -> PrintedKernel:
+def _specialize_helpers_to_cpu_features(kernel: PrintedKernel, feature_macros: frozenset[str]) -> PrintedKernel:
     """Return a printed kernel whose helper functions have code for the given instruction sets only."""
     texts = {name: resolve_feature_conditions(text, feature_macros) for name, text in kernel.definitions.items()}
     return replace(kernel, definitions={name: text for name, text in texts.items() if text})

@@ -18,7 +18,7 @@ from aotc_runtime_c import hosted_runtime_files as runtime_sources
 
 from aotc.tir import Kernel, Target
 from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code
-from aotc_codegen.c.feature_conditions import macros_of_target
+from aotc_codegen.c.feature_conditions import isa_feature_macros_of_target
 from aotc_codegen.c.host_project import (
     FileContent,
     common_template_values,
@@ -42,7 +42,7 @@ def emit_kernel_table_project(kernels: Sequence[Kernel], directory: Path, target
     The file of the table, which also checks the CPU features, is not compiled with the target's
     flags, so that it runs on every processor of the architecture.
     """
-    printed = print_kernels(kernels, KERNEL_TABLE_PREFIX, feature_macros=macros_of_target(target))
+    printed = print_kernels(kernels, KERNEL_TABLE_PREFIX, feature_macros=isa_feature_macros_of_target(target))
     team = any(kernel.team for kernel in kernels)
     common = common_template_values(KERNEL_TABLE_PREFIX, team)
     externals = printed.external_kernels_by_path(KERNEL_TABLE_PREFIX)

@@ -19,7 +19,7 @@ from aotc.ir import DType, assert_never, frozen
 from aotc.tir import INDEX, Buffer, Expr, Interval, Load, Select, Var, bounds, launch_of
 from aotc.tir import stmt as tir
 from aotc_codegen.c.c_dialects import Dialect
-from aotc_codegen.c.c_identifiers import UniqueIdentifiers, escape_for_c_comment, model_nodes_of_span
+from aotc_codegen.c.c_identifiers import UniqueIdentifiers, escape_for_c_comment, model_node_names_of_span
 from aotc_codegen.c.c_types import is_sub_byte_integer
 from aotc_codegen.c.classify_int64_as_index_or_data import IndexVariables
 from aotc_codegen.c.elementary_functions import define_elementary_functions_used
@@ -308,6 +308,6 @@ def model_node_comment_lines(kernel: tir.Kernel) -> Sequence[str]:
     """Return a C comment with the names of the model's nodes that a kernel computes; no lines if
     there are none.
     """
-    nodes = model_nodes_of_span(kernel.span)
+    nodes = model_node_names_of_span(kernel.span)
     node_names = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
     return [f"/* {escape_for_c_comment(node_names)} */"] if nodes else []

@@ -22,7 +22,7 @@ from typing import Final
 from aotc.ir import DType, frozen
 from aotc.tir import INDEX, Assign, Const, Declare, Expr, Load, Stmt, Store, Var, operands, walk_stmts, with_operands
 from aotc.tir.functions.function_from_formula import ElementaryFunction
-from aotc_codegen.c.elementary_functions import c_function_definition
+from aotc_codegen.c.elementary_functions import print_c_function_and_define_callees
 from aotc_codegen.c.expression_printer import print_value
 from aotc_codegen.c.printing_scope import PrintingScope
 
@@ -82,7 +82,7 @@ class ExpressionOutliner:
         inlining.
         """
         for function in self._called.values():
-            text = c_function_definition(scope, function.name, function)
+            text = print_c_function_and_define_callees(scope, function.name, function)
             scope.helpers.definitions[function.name] = f"__attribute__((__always_inline__)) {text}"
 
 

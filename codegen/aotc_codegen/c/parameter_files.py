@@ -128,7 +128,9 @@ class ParameterLayout:
         return f"const {c_memory_type(storage.dtype)} {self.c_symbol_of_constant(storage)}[{max(1, storage.size)}]"
 
     def _c_array_definition(self, storage: Storage) -> str:
-        texts = c_element_literals(little_endian_constant_data(storage).reshape(-1), storage.dtype) or ["0"]
+        texts = c_element_literals_or_float_bits(little_endian_constant_data(storage).reshape(-1), storage.dtype) or [
+            "0"
+        ]
         values = _ARRAY_TEXT_WRAPPER.fill(" ".join(f"{text}," for text in texts))
         return f"{self._c_array_declarator(storage)} AOTC_ALIGNED(64) = {{\n{values}\n}};"
 
@@ -137,7 +139,7 @@ class ParameterLayout:
         return [piece for pieces in self._pieces.values() for piece in pieces]
 
 
-def c_element_literals(array: np.ndarray[Any, Any], dtype: DType) -> list[str]:
+def c_element_literals_or_float_bits(array: np.ndarray[Any, Any], dtype: DType) -> list[str]:
     """Return each element of an array as a C literal; float16 and bfloat16 elements become the
     integers of their bits.
     """

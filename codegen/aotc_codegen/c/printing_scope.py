@@ -98,7 +98,7 @@ class PrintingScope:
         name = f"aotc_{'fused_' if fused else ''}{function_name}_{suffix}"
         return self.functions.setdefault((function_name, dtype, lanes, fused), name)
 
-    def is_index_of_32_bits(self, expr: tir.Expr) -> bool:
+    def is_index_arithmetic_fitting_32_bits(self, expr: tir.Expr) -> bool:
         """Return True if a value is index arithmetic whose range fits 32 bits, and so the index
         type of every machine.
         """

@@ -21,7 +21,7 @@ from aotc.tir import (
     kernel_with_largest_stack_frame,
     lifetimes_of_temporaries,
 )
-from aotc_codegen.c.c_identifiers import model_nodes_of_span
+from aotc_codegen.c.c_identifiers import model_node_names_of_span
 from aotc_codegen.c.parameter_files import ParameterLayout
 from aotc_codegen.c.schedule_calls import model_input_and_output_tensors
 from aotc_codegen.c.workspace_parameter import workspace_parts
@@ -62,7 +62,7 @@ def describe_compiled_program(
             "macs": step.kernel.macs,
             "bytes_read": sum(b.nbytes for b in step.kernel.inputs),
             "bytes_written": sum(b.nbytes for b in step.kernel.outputs),
-            "nodes": model_nodes_of_span(step.span),
+            "nodes": model_node_names_of_span(step.span),
         }
         for step in program.steps
     ]

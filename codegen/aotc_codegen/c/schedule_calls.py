@@ -14,7 +14,7 @@ from aotc_codegen.c.c_identifiers import (
     UniqueIdentifiers,
     escape_for_c_comment,
     escape_for_c_string,
-    model_nodes_of_span,
+    model_node_names_of_span,
 )
 from aotc_codegen.c.c_types import c_memory_type
 from aotc_codegen.c.kernel_files import PrintedKernels
@@ -176,7 +176,7 @@ def schedule_call_lines(program: Program, kernels: PrintedKernels, params: Param
             if _is_copy_between_caller_and_arena(program, step)
             else ""
         )
-        comment = "".join(f" /* {escape_for_c_comment(node)} */" for node in model_nodes_of_span(step.span)[-1:])
+        comment = "".join(f" /* {escape_for_c_comment(node)} */" for node in model_node_names_of_span(step.span)[-1:])
         rows.append(f"STEP({number}) {alone}{elsewhere}{kernels.kernel_call_statement(step.kernel, args)}{comment}")
     return rows
 

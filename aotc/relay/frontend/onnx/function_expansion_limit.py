@@ -6,7 +6,7 @@ Input: the graph of a model and its functions. Output: nothing, or an AotcError 
 recursive or if the number of nodes exceeds the budget: 30 functions that each call the previous one
 twice are 2**30 nodes in a file of 2 KB.
 
-    check_expanded_node_count(graph, functions, "net.onnx")
+    check_recursion_and_expanded_node_count(graph, functions, "net.onnx")
 """
 
 from collections.abc import Iterable, Iterator, Mapping

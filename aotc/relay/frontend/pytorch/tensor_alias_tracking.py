@@ -6,8 +6,8 @@ Input: names of values, in the order in which the program computes them. Output:
 of each name after every write.
 
     memory = Memory()
-    memory.bind_name_to_value("y", y)
-    memory.bind_name_to_value("row", row)
+    memory.bind_name_and_rename_old_value("y", y)
+    memory.bind_name_and_rename_old_value("row", row)
     memory.record_view_of_parent_value("row", "y", lambda value: row_of(value))
     memory.write_in_place_and_update_views("row", zeros)  # "y" has zeros in this row, and so have all of its views
 

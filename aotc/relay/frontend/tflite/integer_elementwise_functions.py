@@ -5,7 +5,7 @@ TFLite Micro and LiteRT compute them.
 Input: an operator with its inputs. Output: integers of its output tensor.
 
     apply_real_function_by_table("EXP", node)  # a table of 256 elements, or 512 straight lines for 16 bits
-    integer_l2_normalization(node)
+    quantized_l2_normalization(node)
 
 Source: TFLite's reference kernels (Apache-2.0), reimplemented. Where they convert a float beyond
 the range of int32, which is undefined in C, results saturate here.

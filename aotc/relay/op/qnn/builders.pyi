@@ -27,7 +27,7 @@ def add(
 
     round_even((lhs - lhs_zero) * p + (rhs - rhs_zero) * q) + output_zero, saturated, where p =
     lhs_scale / output_scale and q = rhs_scale / output_scale. Each operation is rounded to float32;
-    to float64 if p or q is known at compile time and exceeds `max_scale_ratio_for_float32`, since
+    to float64 if p or q is known at compile time and exceeds `max_quant_scale_ratio_for_float32`, since
     float32 would lose whole steps where the two products cancel.
     """
 

@@ -67,7 +67,7 @@ def subtract_zero_point_terms(
 
     products_sum               int32 dot products of data and weights from which the zero-point terms are not
                                subtracted yet
-    zero_points                zero points of data and of weights
+    data_and_weight_zero_points                zero points of data and of weights
     products_per_sum           number of products in each sum
     sum_weights                returns the sums of the weights: a vector, or a tensor that broadcasts with the
                                sums

@@ -8,7 +8,7 @@ and "TONEAREST" round x * multiplier / 2^(31 - shift) once, with halves up or aw
 shift with halves away from zero.
 
     factors = fixed_point_factors_of_scales(np.float32(0.5), np.float32(2.0), "UPWARD")
-    factors.scale_array_rounded(np.array([5, 6, -6]))          # [1, 2, -1]
+    factors.multiply_array_by_ratio_rounded(np.array([5, 6, -6]))          # [1, 2, -1]
 """
 
 from typing import Any, Final

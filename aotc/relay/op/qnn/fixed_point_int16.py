@@ -6,7 +6,7 @@ The functions work on scalar expressions of tensor programs and on numpy arrays.
 
 logistic_q15_by_table(x, table, keep)  # TFLite Micro: x with 12 fractional bits, result with 15
 logistic_q15_by_series(x, keep)        # gemmlowp
-scale_by_fixed_point_factor(x, (multiplier, shift), keep)  # x * multiplier / 2^31 * 2^shift, rounded twice
+multiply_by_fixed_point_factor(x, (multiplier, shift), keep)  # x * multiplier / 2^31 * 2^shift, rounded twice
 
 `bind` binds an expression that is used several times to a variable; for arrays it is the identity.
 Source: reimplemented from the definitions in gemmlowp's fixedpoint.h and TFLite's integer kernels

@@ -86,7 +86,7 @@ def _tiling_for_columns_and_channels(
         OutputStores(request.contraction.axes, request.store, pixels.unfuse),
     )
     name = request.candidate_name("pixels", channel_axis, vectors=column_vectors, count=channel_positions)
-    return complete_tiling_candidate(request, name, tiling, (staging, weights), short=True)
+    return complete_tiling_candidate(request, name, tiling, (staging, weights), unrolls_short_axes=True)
 
 
 @frozen(eq=False)

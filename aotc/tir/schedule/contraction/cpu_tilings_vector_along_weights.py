@@ -35,7 +35,7 @@ from aotc.tir.schedule.contraction.register_tiling_types import (
     ReductionLoops,
     RegisterTiling,
 )
-from aotc.tir.schedule.contraction.tile_loop_nest import estimated_code_multiply_adds
+from aotc.tir.schedule.contraction.tile_loop_nest import estimated_multiply_add_code_size
 from aotc.tir.schedule.contraction.tile_segments import BorderSignature, TileAxis
 from aotc.tir.schedule.contraction.tiling_completion import (
     TilingCandidate,
@@ -253,7 +253,11 @@ def _build_tiling_of_data_or_padded_copy(
     parameters |= {"group": group} if group > 1 else {}
     name = req.candidate_name("lanes", attempt.axis, **parameters)
     candidate = complete_tiling_candidate(req, name, tiling, (padded_copy, panel))
-    return None if borders and estimated_code_multiply_adds(candidate.tiling) > req.target.budget.written else candidate
+    return (
+        None
+        if borders and estimated_multiply_add_code_size(candidate.tiling) > req.target.budget.written
+        else candidate
+    )
 
 
 def _register_tile_sizes(attempt: _TileAttempt, pixels: FusedDataAxes, tiles_rows: bool) -> dict[Var, int]:

@@ -82,11 +82,11 @@ def finish_and_store_tile(tile: RegisterTile, accs: Accumulators, spill: Epilogu
         )
         stmts.append(Store(spill.buffer, as_expr(place), value))
     if spill.transposed is None:
-        return [*stmts, _store_loops_over_tile(tile, strides, spill.buffer)]
+        return [*stmts, _loops_storing_stack_tile_to_output(tile, strides, spill.buffer)]
     vector = tile.tiling.vector_axis
     stmts += _store_transposed_tile_to_stack(tile, strides, spill, spill.transposed)
     strides = {axis: stride // vector.max_tile_elements for axis, stride in strides.items()} | {vector: spill.positions}
-    return [*stmts, _store_loops_over_tile(tile, strides, spill.transposed)]
+    return [*stmts, _loops_storing_stack_tile_to_output(tile, strides, spill.transposed)]
 
 
 def _sum_partial_accumulators(tile: RegisterTile, accs: Accumulators) -> Iterator[tuple[dict[TileAxis, int], Expr]]:
@@ -152,9 +152,11 @@ def _store_transposed_tile_to_stack(
     return stmts
 
 
-def _store_loops_over_tile(tile: RegisterTile, strides: Mapping[TileAxis, int], buffer: Buffer) -> Stmt:
+def _loops_storing_stack_tile_to_output(
+    tile: RegisterTile, strides: Mapping[TileAxis, int], stack_buffer: Buffer
+) -> Stmt:
     """Return loops over a tile, in the order of the output, that finish and store each element of
-    `buffer`.
+    `stack_buffer`.
     """
     tiling = tile.tiling
     values: dict[Var, Expr] = {axis.var: base for axis, base in tile.bases.items()}
@@ -170,4 +172,4 @@ def _store_loops_over_tile(tile: RegisterTile, strides: Mapping[TileAxis, int], 
         size = as_expr(segment.size)
         nest.append((loop, minimum(size, axis.extent - base) if segment.clip else size))
         index = index + loop * strides[axis]
-    return loop_nest(nest, tiling.output.store_element(values, Load(buffer, index)), "independent")
+    return loop_nest(nest, tiling.output.store_element(values, Load(stack_buffer, index)), "independent")

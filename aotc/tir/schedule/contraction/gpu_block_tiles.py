@@ -56,7 +56,7 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     variables_of_dimensions,
 )
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile, ThreadBuffers
-from aotc.tir.schedule.contraction.gpu_dp4a import byte_word_operand, split_into_dp4a_groups
+from aotc.tir.schedule.contraction.gpu_dp4a import operand_loaded_in_4_byte_words, split_reduction_steps_by_4_for_dp4a
 from aotc.tir.schedule.contraction.gpu_split_reduction import (
     MIN_GEMM_SIDE,
     ContractionOperand,
@@ -93,7 +93,7 @@ def schedule_gpu_block_tiles(
         return None
     whole, (contraction, places) = contraction, _split_axes_used_in_quotients(contraction)
     try:
-        grouped = split_into_dp4a_groups(contraction)
+        grouped = split_reduction_steps_by_4_for_dp4a(contraction)
         analysis = grouped[0] if grouped is not None else analyze_operand_dims_and_output_axes(contraction, False)
     except Irregular:
         return None
@@ -116,7 +116,7 @@ def schedule_gpu_block_tiles(
         ContractionOperand(b, analysis.b, columns),
     )
     if grouped is not None:
-        left, right = (byte_word_operand(side, analysis.ranges, grouped[1]) for side in sides)
+        left, right = (operand_loaded_in_4_byte_words(side, analysis.ranges, grouped[1]) for side in sides)
         sides = left, right
     if min(down, across) < MIN_GEMM_SIDE:
         return schedule_gpu_split_reduction(analysis, sides, places, store, gpu)
@@ -177,17 +177,17 @@ def _store_function_recomputing_nan_elements(
     from infinity times zero.
     """
 
-    def store_with_nan_check(indices: tuple[Expr, ...], value: Expr) -> Stmt:
+    def store_recomputing_nan(indices: tuple[Expr, ...], value: Expr) -> Stmt:
         total = Var("exact", contraction.dtype)
         names = {var: at for (var, _), at in zip(contraction.axes, indices, strict=True)}
         again = substitute_in_stmt(accumulate_all_products(contraction, a, b, total), names)
         again = Block((Assign(total, const(0, contraction.dtype)), again))
         return Block((Declare(total, value), If(call("isnan", total), again), store(indices, total)))
 
-    return store_with_nan_check
+    return store_recomputing_nan
 
 
-def _thread_group_and_number_within(tile: BlockTile, thread: Expr) -> tuple[Expr, Expr]:
+def _reduction_group_and_thread_within_group(tile: BlockTile, thread: Expr) -> tuple[Expr, Expr]:
     """Return the number of a thread's group in its block, and the number of the thread in its
     group.
     """
@@ -219,8 +219,8 @@ def _block_tile_loop_nest(
         c, tile.depth, tile.threads_per_block, names, neighbor_distance_along_last_axis(b.dims, b.axes) == 1
     )
     thread, along = steps.thread, c.axes[-1] in b.axes and c.axes[-1][1] >= ELEMENTS_PER_MEMORY_SECTOR
-    group, member = _thread_group_and_number_within(tile, thread)
-    left, right, size = _make_tile_operands(
+    group, member = _reduction_group_and_thread_within_group(tile, thread)
+    left, right, size = _tile_operands_and_shared_element_count(
         analysis, row_and_column_operands, tile, steps, member, along, (number // across % down, number % across)
     )
     pieces, sums = _allocate_shared_piece_and_sum_buffers(tile, left.registers.dtype, size, c.dtype)
@@ -244,7 +244,7 @@ def _block_tile_loop_nest(
         loop_nest([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
         *walked.double_buffered_multiply_stmts(),
         *copy_barrier,
-        _add_thread_group_sums(acc, sums, left, right, along, tile, thread, done),
+        _add_reduction_group_sums_and_store(acc, sums, left, right, along, tile, thread, done),
     ]
     counts = Buffer("counts", DType("int32"), grid, "workspace", 64)
     if tile.splits > 1:
@@ -304,7 +304,7 @@ def _store_function_for_tile_element(
     return store_tile_element
 
 
-def _make_tile_operands(
+def _tile_operands_and_shared_element_count(
     analysis: ContractionAnalysis,
     row_and_column_operands: tuple[ContractionOperand, ContractionOperand],
     tile: BlockTile,
@@ -326,7 +326,7 @@ def _make_tile_operands(
     )
     register_sizes = [size * tile.depth // tile.threads_per_block for size in sizes]
     layouts = [
-        _choose_vector_copy_and_layout(half, steps, analysis.ranges, tile, analysis.c.dtype, n)
+        _vector_copy_and_is_reduction_contiguous(half, steps, analysis.ranges, tile, analysis.c.dtype, n)
         for half, n in zip(row_and_column_operands, register_sizes, strict=True)
     ]
     (high, left), (wide, right) = tile.shared_memory_pitches_and_sizes(layouts[0][1], layouts[1][1])
@@ -339,7 +339,7 @@ def _make_tile_operands(
     return *sides, left + right
 
 
-def _choose_vector_copy_and_layout(
+def _vector_copy_and_is_reduction_contiguous(
     operand: ContractionOperand, steps: ReductionOrder, ranges: Ranges, tile: BlockTile, dtype: DType, operand_rows: int
 ) -> tuple[VectorPiece | None, bool]:
     """Return the vector copy that an operand permits (None for single elements) and the layout of
@@ -445,7 +445,7 @@ def _store_loops_over_thread_accumulators(
     return loop_nest([(down, tile.high // tile.quad), (i, tile.quad)], body)
 
 
-def _add_thread_group_sums(
+def _add_reduction_group_sums_and_store(
     acc: Buffer,
     sums: Buffer,
     left: TileOperand,

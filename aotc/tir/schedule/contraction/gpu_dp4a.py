@@ -78,7 +78,7 @@ class ByteWordOperand(ContractionOperand):
         return call(f"dp4a_{self.buffer.dtype}_{other_operand.buffer.dtype}", total, a, b)
 
 
-def split_into_dp4a_groups(contraction: te.Contraction) -> tuple[ContractionAnalysis, Var] | None:
+def split_reduction_steps_by_4_for_dp4a(contraction: te.Contraction) -> tuple[ContractionAnalysis, Var] | None:
     """Return an int8 contraction by groups of four steps, with the variable that counts in a group;
     None for other types.
     """
@@ -91,7 +91,7 @@ def split_into_dp4a_groups(contraction: te.Contraction) -> tuple[ContractionAnal
     return split_reduction_into_dot_groups(contraction)
 
 
-def byte_word_operand(operand: ContractionOperand, ranges: Ranges, byte_var: Var) -> ByteWordOperand:
+def operand_loaded_in_4_byte_words(operand: ContractionOperand, ranges: Ranges, byte_var: Var) -> ByteWordOperand:
     """Return an int8 operand loaded in words of four bytes; `ranges` are the ranges of variables."""
     buffer, dims = operand.buffer, operand.dims
     form = linear_form(simplify(row_major_address(dims).to_expr(), ranges), ranges)

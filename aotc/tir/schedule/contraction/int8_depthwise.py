@@ -108,7 +108,7 @@ def _depthwise_tiling(request: TilingRequest, tile_columns: int) -> TilingCandid
             raise Irregular("channels that do not fill vectors")
         size, count = (rest, 1) if last else (width, rest // width)
         tiles = TileSegment(begin, count, size, tuple(range(0, size, width // BYTES_PER_DOT)))
-        candidates.append(_tiling_of_channel_segment(request, tile_columns, tiles, width))
+        candidates.append(_channel_segment_tiling_or_raise(request, tile_columns, tiles, width))
         begin += count * size
     first, *rest_candidates = candidates
     scratch = tuple(b for candidate in candidates for b in candidate.workspace)
@@ -116,7 +116,7 @@ def _depthwise_tiling(request: TilingRequest, tile_columns: int) -> TilingCandid
     return replace(first, workspace=scratch, cost=cost, rest_tilings=tuple(rest_candidates))
 
 
-def _tiling_of_channel_segment(
+def _channel_segment_tiling_or_raise(
     request: TilingRequest, tile_columns: int, channels: TileSegment, vector_bytes: int
 ) -> TilingCandidate:
     """Return the tiling of a segment of the channels, in vectors of `vector_bytes` bytes; raise
@@ -153,7 +153,7 @@ def _tiling_of_channel_segment(
     if panels.is_per_tile and not written:
         copies[tiles] = panels.fill_data_panel_of_tile
     elif inner and not written:
-        copies[inner[-1]] = panels.fill_data_panel
+        copies[inner[-1]] = panels.fill_data_panel_for_output_row
     tiling = RegisterTiling(
         [*request.output_axes_outside_of_tile(axis), lane, *inner, tiles],
         MultiplyAddStep(panel, panels.a, dtype, lane.lanes, True, request.contraction.fill),
@@ -198,7 +198,7 @@ def _panel_entry_count(columns: int, step: int, kernel_columns: int, dilation: i
     return (columns - 1) * step + (kernel_columns - 1) * dilation + 1
 
 
-def _kernel_axes_across_and_along_rows(
+def _conv_kernel_axes_across_and_along_rows(
     request: TilingRequest, split: ChannelSplit, column: Var
 ) -> tuple[list[te.Axis], list[te.Axis]]:
     """Return the kernel axes that move across the rows of the data, and the kernel axes (none or
@@ -267,7 +267,7 @@ class _InterleavedPanels:
 
         Raise Irregular if the data's index is not a sum of output column and kernel column.
         """
-        across, kernel = _kernel_axes_across_and_along_rows(request, split, column_tiles.var)
+        across, kernel = _conv_kernel_axes_across_and_along_rows(request, split, column_tiles.var)
         position = row_major_address(split.a)
         (tap, count) = kernel[0] if kernel else (None, 1)
         step, dilation = _panel_steps_of_output_and_kernel_column(position, column_tiles.var, tap)
@@ -332,7 +332,7 @@ class _InterleavedPanels:
 
     def fill_weight_and_data_panels(self, values_of_vars: Mapping[Var, Expr]) -> Stmt:
         """Return statements that fill the panels of weights and data, for outputs without rows."""
-        return Block((self.fill_weight_panel(values_of_vars), self.fill_data_panel(values_of_vars)))
+        return Block((self.fill_weight_panel(values_of_vars), self.fill_data_panel_for_output_row(values_of_vars)))
 
     def fill_weight_panel(self, values_of_vars: Mapping[Var, Expr]) -> Stmt:
         """Return statements that rearrange the weights of a tile of channels into a panel."""
@@ -350,7 +350,7 @@ class _InterleavedPanels:
                 stmts.append(Store(self.weights, simplify(index, {}), value))
         return loop_nest([(column, as_expr(len(self.along)))], Block(stmts))
 
-    def fill_data_panel(self, values_of_vars: Mapping[Var, Expr]) -> Stmt:
+    def fill_data_panel_for_output_row(self, values_of_vars: Mapping[Var, Expr]) -> Stmt:
         """Return statements that fill the data panel for an output row.
 
         There is one loop for each set of kernel offsets (taps) that is in range.

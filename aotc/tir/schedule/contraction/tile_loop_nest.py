@@ -64,7 +64,7 @@ def build_tiled_loop_nest(tiling: RegisterTiling) -> tuple[Stmt, tuple[Buffer, .
     return nest, tuple(b for b in (spill.buffer, spill.transposed) if b in used)
 
 
-def estimated_code_multiply_adds(tiling: RegisterTiling) -> int:
+def estimated_multiply_add_code_size(tiling: RegisterTiling) -> int:
     """Estimate the size of a tiling's code: the multiply-adds of each distinct tile, for each part
     of its taps.
     """

@@ -114,7 +114,7 @@ def even_tiles_grouped_by_border_signature(
     signatures are equal.
     """
     marked_segments: list[tuple[object, TileSegment]] = []
-    changes = signature.positions_with_signature_change()
+    changes = signature.positions_where_signature_may_change()
     for segment in evenly_sized_tiles(extent, max_tile_size):
         tiles = {(at - segment.begin) // segment.size for at in changes}
         edges = sorted({0, segment.count, *(k for t in tiles for k in (t, t + 1) if 0 < k < segment.count)})
@@ -188,7 +188,7 @@ class BorderSignature:
         """
         return tuple(all(dim.is_index_in_range(at) for dim in self.dims) for at in self._var_values_at_taps(position))
 
-    def positions_with_signature_change(self) -> set[int]:
+    def positions_where_signature_may_change(self) -> set[int]:
         """Return the output positions whose border signature may differ from that of the previous
         position.
         """

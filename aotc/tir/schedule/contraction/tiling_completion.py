@@ -166,11 +166,11 @@ class TilingRequest:
         return AddressedOperand(buffer if staging is None else staging.operand.buffer, first)
 
     def operand_scratch_copy(
-        self, name: str, operand: Buffer, dims: Sequence[OperandDimension], split: ChannelSplit, **how: Any
+        self, name: str, operand: Buffer, dims: Sequence[OperandDimension], split: ChannelSplit, **staging_options: Any
     ) -> StagedOperand:
         """Return a scratch copy of an operand, made by `operand_staging.stage_operand_in_scratch`."""
         return stage_operand_in_scratch(
-            name, operand, dims, ranges=split.ranges, dtype=self.dtype_of_scratch_copy(operand), **how
+            name, operand, dims, ranges=split.ranges, dtype=self.dtype_of_scratch_copy(operand), **staging_options
         )
 
     def output_axes_outside_of_tile(self, axis: te.Axis | None) -> list[TileAxis]:
@@ -211,19 +211,22 @@ def complete_tiling_candidate(
     tiling: RegisterTiling,
     staged_operands: Sequence[StagedOperand | None],
     *,
-    short: bool = False,
+    unrolls_short_axes: bool = False,
 ) -> TilingCandidate:
     """Complete a tiling and estimate its cost.
 
     tiling             its reduction has the borders, and the axes that must be unrolled
     staged_operands    copies of operands that it reads; None for operands that are read directly
-    short              unroll short reduction axes, too
+    unrolls_short_axes              unroll short reduction axes, too
     """
     stagings = [staging for staging in staged_operands if staging is not None]
     tiling = _add_partial_sums_to_hide_latency(
         request,
         _limit_unrolling_to_budget(
-            request, _combine_byte_groups_into_one_dot_step(request, _choose_reduction_loops(request, tiling, short))
+            request,
+            _combine_byte_groups_into_one_dot_step(
+                request, _choose_reduction_loops(request, tiling, unrolls_short_axes)
+            ),
         ),
     )
     levels = tiling.levels

@@ -78,7 +78,7 @@ def weight_packing_block_size(
     if lanes == 1:
         return 4 if output_channels > 2 else 0
     if output_channels < lanes // 2:
-        return _narrow_block_size(output_channels, output_positions, lanes, may_pad=not target.small)
+        return _packing_block_size_for_few_channels(output_channels, output_positions, lanes, may_pad=not target.small)
     vectors = -(-output_channels // lanes)
     if output_positions == 1:
         most = min(4, vectors)
@@ -95,7 +95,7 @@ def weight_packing_block_size(
     least = min(waste.values())
     spare = 0 if target.small else least // 8
     block = lanes * next(v for v, w in waste.items() if w <= least + spare)
-    if _multiply_adds_per_cycle(target, lanes) > 1:
+    if _vector_multiply_adds_per_cycle(target, lanes) > 1:
         return block
     # vectors of half the length, two per cycle, may fit the channels better: 24 are 3 of 8, but 2
     # of 16
@@ -107,7 +107,7 @@ def weight_packing_block_size(
     return best if worth else block
 
 
-def _narrow_block_size(output_channels: int, output_positions: int, lanes: int, may_pad: bool) -> int:
+def _packing_block_size_for_few_channels(output_channels: int, output_positions: int, lanes: int, may_pad: bool) -> int:
     """Return the block size for packing fewer output channels than half a vector of `lanes`
     elements; 0 if they should not be packed.
 
@@ -119,7 +119,7 @@ def _narrow_block_size(output_channels: int, output_positions: int, lanes: int, 
     return block if is_packed and (may_pad or block == output_channels) else 0
 
 
-def _multiply_adds_per_cycle(target: Target, lanes: int) -> int:
+def _vector_multiply_adds_per_cycle(target: Target, lanes: int) -> int:
     """Return the number of multiply-adds per cycle for vectors of `lanes` 4-byte elements."""
     return min(2, max(1, target.fma_bytes // (4 * lanes)))
 
@@ -152,7 +152,7 @@ def reduction_step_cycles(
     if dots is not None:
         sums = max(x_vectors * y_elements, dots.latency * dots.rate) / dots.rate + (x_vectors + y_elements) * dots.split
         return max(sums, (x_vectors + y_elements) * target.tiles.broadcast)
-    per_cycle, tiles = _multiply_adds_per_cycle(target, lanes), target.tiles
+    per_cycle, tiles = _vector_multiply_adds_per_cycle(target, lanes), target.tiles
     penalty = 1 if target.fma or lanes == 1 else 2
     chains = max(x_vectors * y_elements, tiles.latency * per_cycle)
     if are_both_vectors:

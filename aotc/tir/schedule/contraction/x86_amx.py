@@ -174,7 +174,11 @@ class _AmxSchedule:
             taps.remove(contiguous_taps[0])
             run *= contiguous_taps[0][0]
         depth = run * iteration_space_point_count([(var, n) for n, *_ in taps])
-        if len(taps) > 2 or depth < MIN_REDUCTION_BYTES or _step_bytes_dividing_run(run) < MIN_STEP_BYTES:
+        if (
+            len(taps) > 2
+            or depth < MIN_REDUCTION_BYTES
+            or _amx_step_bytes_dividing_contiguous_run(run) < MIN_STEP_BYTES
+        ):
             raise Irregular("a reduction that does not lie in rows")
         pixels = fuse_data_axes(request.analysis, (), data.position)
         long_axes = [axis for axis in pixels.axes if axis[1] > 1]
@@ -294,7 +298,7 @@ class _AmxSchedule:
             _substitute_in_address(self.weights, {**zero, split.tile: first_block}),
             (block_count - 1) * block_stride + deep,
         )
-        width = _step_bytes_dividing_run(run)
+        width = _amx_step_bytes_dividing_contiguous_run(run)
         taps = [*self.taps, *((1, 0, 0) for _ in range(2 - len(self.taps)))]
         numbers = (
             positions,
@@ -365,11 +369,11 @@ def _substitute_in_address(address: LinearForm, values_of_vars: dict[Var, Expr])
     return simplify(substitute(address.to_expr(), values_of_vars), {})
 
 
-def _step_bytes_dividing_run(run_bytes: int) -> int:
+def _amx_step_bytes_dividing_contiguous_run(contiguous_bytes: int) -> int:
     """Return the bytes of an AMX reduction step: the largest multiple of four up to
     `AMX_TILE_ROW_BYTES` that divides a run.
     """
-    return max(n for n in range(BYTES_PER_DOT, AMX_TILE_ROW_BYTES + 1, BYTES_PER_DOT) if run_bytes % n == 0)
+    return max(n for n in range(BYTES_PER_DOT, AMX_TILE_ROW_BYTES + 1, BYTES_PER_DOT) if contiguous_bytes % n == 0)
 
 
 def _data_with_adjacent_byte_groups(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis) -> ContractionData:

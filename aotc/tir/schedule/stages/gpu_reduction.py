@@ -65,7 +65,7 @@ class LongReduction:
     scratch: Callable[..., Buffer]
 
     @property
-    def reduction_loops_beginning_at_0(self) -> list[For]:
+    def reduction_loops_if_all_begin_at_0(self) -> list[For]:
         """The loops over the elements of a reduction, the outermost first; none if they do not
         begin at 0.
         """
@@ -83,8 +83,8 @@ class LongReduction:
     def reduced_element_count(self) -> int:
         """The number of elements that are combined."""
         return (
-            math.prod(len(constant_unit_step_range(loop)) for loop in self.reduction_loops_beginning_at_0)
-            if self.reduction_loops_beginning_at_0
+            math.prod(len(constant_unit_step_range(loop)) for loop in self.reduction_loops_if_all_begin_at_0)
+            if self.reduction_loops_if_all_begin_at_0
             else 0
         )
 
@@ -92,15 +92,15 @@ class LongReduction:
         """Return the loop that combines the elements with numbers from `begin` to `end`, `step`
         apart.
         """
-        *outer, inner = self.reduction_loops_beginning_at_0
+        *outer, inner = self.reduction_loops_if_all_begin_at_0
         if not outer:
             return replace(inner, begin=begin, end=end, step=step)
         number = Var("k")
         places = tensor_graph.indices_from_flat_offset(
-            number, [len(constant_unit_step_range(loop)) for loop in self.reduction_loops_beginning_at_0]
+            number, [len(constant_unit_step_range(loop)) for loop in self.reduction_loops_if_all_begin_at_0]
         )
         digits = (
-            Declare(loop.var, place) for loop, place in zip(self.reduction_loops_beginning_at_0, places, strict=True)
+            Declare(loop.var, place) for loop, place in zip(self.reduction_loops_if_all_begin_at_0, places, strict=True)
         )
         return For(number, end, Block((*digits, inner.body)), begin=begin, step=step, kind="reduction")
 

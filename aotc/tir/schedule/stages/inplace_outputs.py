@@ -21,7 +21,7 @@ from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan, Tensor
 from aotc.tir.simplify import simplify
 
 
-def output_input_pairs_sharing_memory(
+def output_input_pairs_that_may_share_memory(
     plan: StoragePlan, groups: Sequence[StageGroup], inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor]
 ) -> tuple[tuple[int, int], ...]:
     """Return the positions (output, input) of kernel parameters that may share memory."""

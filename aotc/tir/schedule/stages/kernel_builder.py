@@ -4,7 +4,7 @@ its stages.
 
     builder = KernelBuilder(plan, target) row = builder.allocate_scratch("row", "float32", 64)  # a
     buffer of the kernel, on the stack while there is room
-    builder.compute_and_store_element_of_all_roots(stage, acc)  # statements: bias, ReLU ... of one
+    builder.stmts_storing_element_of_stage_tensors(stage, acc)  # statements: bias, ReLU ... of one
     element, and its store
 """
 
@@ -82,7 +82,7 @@ class KernelBuilder:
             tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(stage.anchor)),
         )
 
-    def compute_and_store_element_of_all_roots(self, stage: ComputeStage, anchor_value: Expr | None) -> Stmt:
+    def stmts_storing_element_of_stage_tensors(self, stage: ComputeStage, anchor_value: Expr | None) -> Stmt:
         """Return the statements that compute and store one element of all tensors of a stage, given
         the anchor's `anchor_value`.
         """
@@ -116,13 +116,13 @@ class KernelBuilder:
         def finish_and_store_element(indices: Indices, value: Expr) -> Stmt:
             mapping = tensor_graph.substitution_for_axes(stage.anchor_axes, map_indices(indices))
             if isinstance(value, Var) and value not in mapping:
-                return substitute_in_stmt(self.compute_and_store_element_of_all_roots(stage, value), mapping)
+                return substitute_in_stmt(self.stmts_storing_element_of_stage_tensors(stage, value), mapping)
             # the value may use the axes as loop variables of its own
             register = Var(anchor.name, anchor.dtype)
             return Block(
                 (
                     Declare(register, value),
-                    substitute_in_stmt(self.compute_and_store_element_of_all_roots(stage, register), mapping),
+                    substitute_in_stmt(self.stmts_storing_element_of_stage_tensors(stage, register), mapping),
                 )
             )
 

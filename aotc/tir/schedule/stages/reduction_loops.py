@@ -108,7 +108,7 @@ def build_reduction_nest(builder: KernelBuilder, stage: ComputeStage, anchor: te
         (
             Declare(acc, start),
             _reduction_loops_by_stride(builder, stage, anchor, acc),
-            builder.compute_and_store_element_of_all_roots(stage, acc),
+            builder.stmts_storing_element_of_stage_tensors(stage, acc),
         )
     )
     free: list[tuple[Var, int]] = []

@@ -23,7 +23,7 @@ from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan
 _AxisSplit: TypeAlias = "tuple[tuple[int, ...], int, int]"
 
 
-def split_axis_read_by_group_reduction(outputs: Sequence[te.Tensor], plan: StoragePlan) -> tuple[te.Tensor, ...]:
+def split_outputs_axis_by_reduction_groups(outputs: Sequence[te.Tensor], plan: StoragePlan) -> tuple[te.Tensor, ...]:
     """Split an axis of a kernel's stored tensors into groups, if they read one reduction result per
     group; return the outputs.
 

@@ -162,13 +162,13 @@ def _loop_count_sharable_with_other_stages(stage: ComputeStage, plan: StoragePla
         case te.Compute():
             return len(stage.anchor_axes)
         case te.Reduce():
-            position = contiguous_output_axis_of_reduction(stage.anchor, plan)
+            position = last_output_axis_if_loads_contiguous(stage.anchor, plan)
             return len(stage.anchor_axes) if position is None else position
         case _:
             return 0
 
 
-def contiguous_output_axis_of_reduction(tensor: te.Reduce, plan: StoragePlan) -> int | None:
+def last_output_axis_if_loads_contiguous(tensor: te.Reduce, plan: StoragePlan) -> int | None:
     """Return the index of the last output axis if loads are contiguous along it, so that it should
     stay innermost; else None.
     """

@@ -35,8 +35,14 @@ done
 exec {cc} "$@"
 """
 """A compiler that gets square roots wrong in files with a kernel of certain nodes."""
-FAULTS = "-U__SSE2__ -U__AVX__ -U__AVX512F__ -Dsqrtf=cbrtf"
-"""Without instructions for the roots of vectors."""
+FAULTS = " ".join(
+    [
+        "-Dsqrtf=cbrtf",
+        *(f"'-D__builtin_ia32_{name}(a)=(-(a))'" for name in ("sqrtps", "sqrtps256")),
+        "'-D__builtin_ia32_sqrtps512_mask(a, b, c, d)=(-(a))'",
+    ]
+)
+"""The roots of numbers and of vectors are other functions."""
 
 
 def model() -> onnx.ModelProto:

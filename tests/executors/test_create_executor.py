@@ -384,7 +384,7 @@ def test_bad_executors_and_expressions(make: Callable[[], object], message: str)
 BAD_ARGUMENTS: list[tuple[Callable[[Any], object], str]] = [
     (lambda f: f(), "no value for 'x', 'i'"),
     (lambda f: f(ONE, 1, 2), "3 inputs are given for a function of 2"),
-    (lambda f: f(ONE, 1, x=ONE), "'x' is given twice"),
+    (lambda f: f(ONE, 1, x=ONE), "'x' is given by position and again by name"),
     (lambda f: f(ONE, j=1), "no input is called 'j'"),
     (lambda f: f(ONE.astype("float64"), 1), "'x' must be .*float32.*float64"),
     (lambda f: f(ONE[:1], 1), r"'x' must be Tensor\[\(2\), float32\], got Tensor\[\(1\)"),

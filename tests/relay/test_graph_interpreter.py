@@ -156,7 +156,7 @@ def test_a_program_means_what_python_makes_of_it(function: Function) -> None:
     ("args", "params", "message"),
     [
         ((), {}, "no value for 'a', 'b'"),
-        ((np.zeros(4, np.float32),), {"a": np.zeros(4, np.float32)}, "'a' is given twice"),
+        ((np.zeros(4, np.float32),), {"a": np.zeros(4, np.float32)}, "'a' is given by position and again by name"),
         ((np.zeros(4, np.float32),), {"c": np.zeros(4, np.float32)}, "no input is called 'c'"),
         ((np.zeros(4), np.zeros(4, np.float32)), {}, r"input 'a' must be Tensor\[\(n<=8\), float32\], got .*float64"),
         ((np.zeros(4, np.float32), np.zeros(5, np.float32)), {}, r"input 'b' must be Tensor\[\(n<=8\), float32\]"),

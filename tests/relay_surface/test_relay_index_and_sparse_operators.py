@@ -109,7 +109,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "bounds must be integers": lambda: relay.strided_set(of(3), of(2), [0.5], [2]),
     "do not fit": lambda: relay.sparse_reshape(of(2, 0), of(0), of(1)),
     "does not fit": lambda: relay.sparse_fill_empty_rows(of(2, 0), of(2), of(0), of(1)),
-    "scales must be finite": lambda: relay.nn.upsampling3d(of(1, 1, 2, 2, 2, dtype="float32"), np.inf, 1.0, 1.0),
+    "upsampling must be finite": lambda: relay.nn.upsampling3d(of(1, 1, 2, 2, 2, dtype="float32"), np.inf, 1.0, 1.0),
     "must be a scalar": lambda: relay.sparse_fill_empty_rows(of(2, 1), of(2), of(1), of(3, 1)),
 }
 

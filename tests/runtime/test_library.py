@@ -99,7 +99,7 @@ def test_library_for_another_interface(build: Build) -> None:
 
 def test_descriptors_that_contradict_themselves(build: Build) -> None:
     assert "declares 5 bytes, but its shape needs 4" in refusal(build("echo", "-DECHO_BYTES=1"))
-    assert "unknown element type 99" in refusal(build("echo", "-DECHO_TYPE=99"))
+    assert "unknown element type code 99" in refusal(build("echo", "-DECHO_TYPE=99"))
 
 
 def sum_of(session: Session) -> float:

@@ -11,7 +11,8 @@ of an axis, or one value per block of elements. Output: expressions.
 A quantized product is an integer product that is requantized to the scale of the result:
 
     x, w = QuantizedTensor(x, x_scale, x_zero), QuantizedTensor(w, w_scales, w_zero)
-    sums = conv_pool.build_convolution(x.data, w.data, window, bias, terms=qnn_zero_points_and_scales(x, w))
+    terms = qnn_zero_points_and_scales(x, w)
+    sums = conv_pool.build_convolution(x.data, w.data, window, bias, zero_points_and_scales=terms)
     requantize(sums, product_scale(x, w), OutputQuantization(y_scale, y_zero, DType("int8")), axis=1)
 
 Every elementwise function of an 8-bit tensor becomes a lookup table:

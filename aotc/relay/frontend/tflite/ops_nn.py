@@ -215,7 +215,10 @@ def _convert_transpose_conv_node(
         )
     a, b, onto = node.per_tensor_quantized_input(2), node.quantized_weights_input(1, 0), node.output_quantization()
     _require_weight_zero_point_zero(node)
-    how |= {"terms": q.qnn_zero_points_and_scales(a, b), "out_dtype": _checked_dtype_of_layer_sums(node, 0, 3)}
+    how |= {
+        "zero_points_and_scales": q.qnn_zero_points_and_scales(a, b),
+        "out_dtype": _checked_dtype_of_layer_sums(node, 0, 3),
+    }
     y = conv_pool.build_transposed_convolution(x, w, window, bias, 1, output_padding, **how)
     return node.apply_fused_activation(
         _requantize_layer_sums(node, y, node.rounding.scale_ratio(a.scale, b.scale, onto), onto, 3)

@@ -76,7 +76,7 @@ def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping
     machine = Target(target)
     if machine.gpu is not None:
         text = "the virtual machine calls kernels on processors"
-        raise AotcError("target", text, hint="relay.build compiles static programs for GPUs")
+        raise AotcError("target", text, hint="use relay.build, which compiles programs of static shapes for GPUs")
     work = Compilation(bind_params_as_constants(mod, params), machine, "main", PassContext.current())
     with work.activate_cache_tilings_and_reports():
         _check_main_has_no_function_values(work.optimized_graph.main)

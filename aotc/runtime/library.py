@@ -268,9 +268,9 @@ def _tensor_infos_from_c(path: Path, pointer: Any, tensor_count: int) -> tuple[T
         shape, dtype = [int(tensor.shape[d]) for d in range(tensor.rank)], DTYPE_BY_CODE[code]
         info = TensorInfo(name, shape, dtype, _quantization_from_c(dtype, tensor.quantization))
         if info.nbytes != tensor.bytes:
-            raise AotcError(
-                "load", f"{path}: tensor {name!r} declares {tensor.bytes} bytes, but its shape needs {info.nbytes}"
-            )
+            text = f"tensor {name!r} of the compiled library {path} declares {tensor.bytes} bytes"
+            text += f", but its shape needs {info.nbytes}"
+            raise AotcError("load", text, hint="compile the model again with this version of aotc")
         infos.append(info)
     return tuple(infos)
 

@@ -215,7 +215,9 @@ TEXT
 
 
 def instruction_definitions() -> Iterator[Instruction]:
-    """Yield the micro-kernels as rows of the instruction table."""
+    """Yield the DSP micro-kernels as definitions of instructions: operand types, meaning in numpy and
+    C code.
+    """
     run = "int8x*"
     table = (
         (

@@ -147,8 +147,9 @@ class _ConvLayout:
         return tuple(extents)
 
     def _checked_extent_of_packed_axis(self, extent: Dim | None, packed_group_count: Dim, conv_groups: int) -> Dim:
-        """Return the extent of the axis in groups; raise AotcError unless it has as many groups as
-        the kernel holds.
+        """Return the unpacked extent of the kernel axis that is stored in groups of `group` elements
+        (the 4 of "OHWI16o4i"); raise AotcError unless the kernel holds as many groups as this
+        extent needs.
         """
         if extent is None:
             return map_extent(packed_group_count, self.group.__mul__)

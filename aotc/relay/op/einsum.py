@@ -51,8 +51,8 @@ def expand_einsum(equation: str, operands: Sequence[Expr]) -> Expr:
 
 
 def _has_rounded_intermediate_results(input_axes: Sequence[Sequence[str]], output_axes: Sequence[str]) -> bool:
-    """Return True if the sum of products is computed in several steps, with rounded intermediate
-    results.
+    """Return True if an einsum runs as several operators in sequence, whose intermediate tensors
+    would be rounded to the type of the operands.
     """
     if len(input_axes) != 2:
         return len(input_axes) > 2

@@ -45,8 +45,9 @@ _MAX_OPERATORS_TO_WEIGHTS: Final = 32
 
 @frozen
 class Scale:
-    """Scale factors along axes of a tensor; several axes for a blocked layout, none for one factor
-    of the whole tensor.
+    """Factors by which a tensor is multiplied, to be folded into the weights of a convolution or
+    dense layer: along several axes if the channels are blocked (NCHWc), none for one factor of
+    the whole tensor.
 
     expr     the factors as an expression, squeezed to these axes
     values   the value of `expr`

@@ -84,8 +84,8 @@ class QuantizedEdges(Pass[IRModule]):
         if tuples := edges.tuple_inputs_and_outputs():
             if not io_dtypes:
                 return module
-            text = f"{describe_node_for_message(tuples[0])} is no tensor"
-            raise AotcError(IO_DTYPE_ERROR_CODE, f"{text}, and has no data type")
+            text = f"{describe_node_for_message(tuples[0])} is a tuple: only tensors have a data type that can change"
+            raise AotcError(IO_DTYPE_ERROR_CODE, text)
         for param in start.main.params:
             edges.convert_input_to_requested_dtype(param)
         for number, name in enumerate(edges.names):

@@ -284,8 +284,8 @@ def _access_counts_of_memory_owners(program: Program) -> list[int]:
 
 
 def _make_kernels_serial_for_overlaps(program: Program) -> Program:
-    """Return the program with each kernel marked with the outputs that overlap inputs in any of its
-    calls.
+    """Return the program with the loops of each kernel made serial if, in any of its calls, an output
+    overlaps an input; such kernels record these pairs.
     """
     kernel_overlaps: dict[Kernel, set[tuple[int, int]]] = {}
     for step in program.steps:

@@ -194,8 +194,8 @@ class ThreadCostModel:
 
 
 def _address_shift_over_var_range(access: LinearAccess, var: Var | None) -> int:
-    """Return the number of elements that an access moves over the whole range of a variable; a huge
-    number if unknown.
+    """Return by how many elements the address of an access shifts over the whole range of a
+    variable; a huge number if unknown.
     """
     form, _, ranges, _ = access
     if var is None or not form.depends_on(var):

@@ -285,7 +285,9 @@ def _convert_list_or_tuple_unpack_node(conversion: _Conversion, node: Any) -> No
 
 def _raise_error_of_raise_exception_node(conversion: _Conversion, node: Any) -> None:
     message = conversion.memory.values.get(next(iter(node.inputs())).debugName(), "")
-    raise AotcError("torch-raise", f"the module raises an exception for these inputs: {message}")
+    raise AotcError(
+        "torch-raise", f"the TorchScript module reaches a raise statement for these input shapes: {message}"
+    )
 
 
 def _require_compile_time_truth_value(value: TorchValue) -> bool:

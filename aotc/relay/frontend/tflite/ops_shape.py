@@ -160,6 +160,9 @@ def _convert_strided_slice_node(
 
 
 def _checked_padding_pairs(x: Expr, pads: list[int]) -> list[tuple[int, int]]:
+    """Return (before, after) of each axis from TFLite's flat list before 0, after 0, before 1, ...;
+    raise AotcError if the number of widths is wrong or one is negative.
+    """
     fits = len(pads) == 2 * g.rank(x) and min(pads, default=0) >= 0
     require("graph-shape", fits, f"padding {pads} does not fit rank {g.rank(x)}")
     return list(zip(pads[::2], pads[1::2], strict=True))

@@ -38,7 +38,7 @@ def _float32_elementwise_op_samples(argument_count: int) -> Samples:
 def _elementwise_op_of_tir_instruction(
     name: str, instruction: str, argument_names: str, doc: str, **facets: Any
 ) -> OpDef:
-    """Return the elementwise operator that computes one instruction of tensor programs."""
+    """Define the elementwise operator qnn.NAME, which computes one instruction of tensor programs."""
     derived: dict[str, Any] = {
         "infer": broadcasting_type_rule(accepts=lambda ty: ty.dtype in ("float32", "float64")),
         "reference": elementwise_numpy_reference(INSTRUCTIONS[instruction].meaning),

@@ -30,10 +30,16 @@ class LazyTable(Generic[T]):
         if callable(entries):
             self._load = entries
         else:
-            self._load, self._entries = None, MappingProxyType(dict(entries))
+            # in this order: other threads may look entries up meanwhile
+            self._entries = MappingProxyType(dict(entries))
+            self._load = None
 
     def entries(self) -> Mapping[str, T]:
         """Return all entries by name, loading them if that has not been done."""
-        if self._load is not None:
-            self.install(self._load())
+        load = self._load
+        if load is not None:
+            loaded = load()
+            # another thread may have installed entries meanwhile
+            if self._load is load:
+                self.install(loaded)
         return self._entries

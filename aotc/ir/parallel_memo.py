@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir.interrupts import register_child_terminator
-from aotc.ir.persistent_memo import MemoState, current_memo_state
+from aotc.ir.persistent_memo import current_memo_state
 from aotc.ir.progress import listen_to_progress
 
 Task = Callable[[], object]
@@ -69,7 +69,7 @@ def memoize_in_parallel(tasks: Sequence[Task]) -> None:
         remaining = tasks[first : first + _MAX_QUEUED_TASKS]
         count = min(_usable_processors(), len(remaining) // 2, MAX_PROCESSES) if can_fork_safely() else 1
         if count > 1:
-            _run_tasks_in_processes(remaining, count, memory)
+            _run_tasks_in_processes(remaining, count)
 
 
 def allow_forked_processes() -> None:
@@ -92,8 +92,9 @@ def _usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run_tasks_in_processes(tasks: Sequence[Task], process_count: int, memo_state: MemoState) -> None:
-    """Run tasks in `process_count` processes, of which this one is the first; return when all are done.
+def _run_tasks_in_processes(tasks: Sequence[Task], process_count: int) -> None:
+    """Run tasks in up to `process_count` processes, of which this one is the first; return when all
+    are done.
 
     A pipe is the queue: each read returns the number of a task that no process has started.
     """
@@ -102,8 +103,9 @@ def _run_tasks_in_processes(tasks: Sequence[Task], process_count: int, memo_stat
     os.close(queue_end)
     children: list[int] = []
     try:
-        for _ in range(process_count - 1):
-            children.append(_fork_worker(tasks, queue))
+        with suppress(OSError):  # at a limit of processes or memory, fewer processes do the work
+            for _ in range(process_count - 1):
+                children.append(_fork_worker(tasks, queue))
         _run_tasks_numbered_in_pipe(tasks, queue)
     except BaseException:
         terminate_forked_processes()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -116,6 +117,19 @@ def test_an_interrupt_ends_the_other_processes(tmp_path: Path) -> None:
     with memoize_results_in_store(FolderStore(tmp_path / "store"), "salt"), pytest.raises(KeyboardInterrupt):
         memoize_in_parallel(tasks)
     assert not parallel_memo._CHILD_PROCESS_IDS
+
+
+@pytest.mark.usefixtures("several_processes")
+def test_without_a_free_process_all_tasks_run_in_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_to_fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    log = tmp_path / "log"
+    (tmp_path / "store").mkdir()
+    monkeypatch.setattr(os, "fork", refuse_to_fork)
+    with memoize_results_in_store(FolderStore(tmp_path / "store"), "salt"):
+        memoize_in_parallel([square_task(log, number, 1) for number in range(5)])
+    assert sorted(log.read_text().splitlines()) == [f"{number} {os.getpid()}" for number in range(5)]
 
 
 def test_nothing_is_forked_beside_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,7 @@ from aotc.reporting.text_tables import make_borderless_table
         "--against", "Implementations to measure beside, where they are installed.",
         default=",".join(RIVAL_LOADERS), read=parse_comma_separated_names, metavar="NAME,...",
     ),
-    declare_option("--threads", "Numbers "
-"of threads.", default="1", read=parse_thread_counts, metavar="N,..."),
+    declare_option("--threads", "Numbers of threads.", default="1", read=parse_thread_counts, metavar="N,..."),
     declare_option("--repeat", "Turns of each, at most.", click.IntRange(1), 100),
     declare_option("--seconds", "For each number of threads, at most.", click.FloatRange(0), 20.0),
     options_of.INPUT_OPTIONS,

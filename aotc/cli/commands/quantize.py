@@ -24,16 +24,21 @@ from aotc.reporting.text_tables import format_with_unit_prefix, make_borderless_
     "quantize",
     options_of.MODEL_ARGUMENT,
     declare_option("-o --output", "The quantized model.", PATH_TYPE, required=True, metavar="FILE.onnx"),
-    declare_option("--calibration", "Inputs: an .npz file, or a "
-"folder of .npz files.", PATH_TYPE, required=True, metavar="DIR|FILE.npz"),
+    declare_option(
+        "--calibration", "Inputs: an .npz file, or a folder of .npz files.",
+        PATH_TYPE, required=True, metavar="DIR|FILE.npz",
+    ),
     declare_flag("--per-channel", "A scale for each output channel of weights."),
-    declare_option("--method", "Range of activations: all values, or all but the most extreme ones.",
-        click.Choice(tuple(ORT_CALIBRATION_METHODS)), "minmax"),
+    declare_option(
+        "--method", "Range of activations: all values, or all but the most extreme ones.",
+        click.Choice(tuple(ORT_CALIBRATION_METHODS)), "minmax",
+    ),
     declare_option("--weights", "What weights become.", click.Choice(tuple(ORT_WEIGHT_TYPES)), "int8"),
     declare_option("--exclude", "Leave a node in float.", multiple=True, metavar="NODE"),
     declare_option("--seconds", "To measure, at most.", click.FloatRange(0), 5.0),
-    declare_flag("--no-build build", "Compile and measure nothing; needs "
-"no C compiler.", flag_value=False, default=True),
+    declare_flag(
+        "--no-build build", "Compile and measure nothing; needs no C compiler.", flag_value=False, default=True
+    ),
     compile_options.COMPILATION_OPTIONS,
     compile_options.declare_compile_options("io_dtype"),
 )  # fmt: skip

@@ -26,8 +26,9 @@ from aotc.reporting.text_tables import make_borderless_table
     options_of.MODEL_ARGUMENT,
     options_of.INPUT_OPTIONS,
     declare_option("--seeds", "Random input sets to try.", click.IntRange(1), 3),
-    declare_flag("--bisect", "Name the first node and kernel that differ, and "
-"whether compiler or schedule is to blame."),
+    declare_flag(
+        "--bisect", "Name the first node and kernel that differ, and whether compiler or schedule is to blame."
+    ),
     declare_flag_pair(
         "--check-compiler/--no-check-compiler",
         "Build kernels at -O0, too, and compare [default, but for --bisect, which does more], or not.",

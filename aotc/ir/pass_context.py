@@ -72,10 +72,10 @@ _REGISTRY: Final = _Table({
         int, "1", "Number of threads of the executor of relay.build; 0 makes kernels that threads cannot share."
     ),
     "relay.AlterOpLayout.max_growth": ConfigKey(
-        float, "2.5", "Largest ratio of the bytes of transformed weights to those of the model (1 MiB more is allowed)."
+        float, "2.5", "Largest ratio of the bytes of transformed weights to the model's; the default allows 1 MiB more."
     ),
     "relay.AlterOpLayout.min_saving": ConfigKey(
-        float, "0.1", "Fewest cycles, by estimate, that transformed weights must save for each byte that they add."
+        float, "0.08", "Fewest cycles, by estimate, that transformed weights must save for each byte that they add."
     ),
     "relay.AlterOpLayout.winograd": ConfigKey(bool, "true", "Use Winograd convolutions where they are faster."),
     "relay.FoldConstant.max_bytes": ConfigKey(

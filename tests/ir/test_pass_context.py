@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aotc.ir import pass_context
+from aotc.ir.compilation_work_and_memory_limits import DEFAULT_COMPILE_LIMITS
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassInstrument, pass_instrument
 from aotc.ir.pass_context import registered_config_keys
@@ -23,6 +24,9 @@ from aotc.ir.transform import (
     module_pass,
     register_config_key,
 )
+from aotc.relay.constant_evaluation import MAX_FOLDED_CONSTANT_BYTES
+from aotc.relay.transform.fuse_ops import MAX_GROUP_NODES
+from aotc.tir.target import get_target
 
 MODULE: dict[str, Any] = {"main": object()}
 
@@ -162,6 +166,18 @@ def test_config_keys_are_registered_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert PassContext(config={key: 1}).config[key] == 1
     with pytest.raises(ValueError, match="registered already"):
         register_config_key(key, bool)
+
+
+def test_stated_defaults_are_those_in_effect() -> None:
+    budget = get_target("x86-64-v3").budget
+    defaults = {
+        **DEFAULT_COMPILE_LIMITS,
+        "relay.AlterOpLayout.max_growth": budget.parameter_growth,
+        "relay.AlterOpLayout.min_saving": budget.parameter_saving,
+        "relay.FoldConstant.max_bytes": MAX_FOLDED_CONSTANT_BYTES,
+        "relay.FuseOps.max_depth": MAX_GROUP_NODES,
+    }
+    assert {key: registered_config_keys()[key].default for key in defaults} == {k: str(d) for k, d in defaults.items()}
 
 
 def test_reprs() -> None:

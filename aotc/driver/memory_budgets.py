@@ -156,11 +156,11 @@ def _irreducible_memory_text(budget_name: str, program: Program, footprint: Mapp
 class OptionChange:
     """An alternative set of options that may reduce the memory of a model.
 
-    suggestion     description for the error message
-    helps    the budgets that it may reduce: "ram", "flash", "stack"
-    config   entries added to the configuration of the pass context
+    suggestion          description for the error message
+    helps               budgets whose excess it may reduce: "ram", "flash", "stack"
+    config              entries added to the configuration of the pass context
     environment, size   as in `CompileOptions`
-    selftest   True if a self-test, where there is one, is included
+    selftest            True if a self-test, where there is one, is included
     """
 
     suggestion: str

@@ -95,10 +95,10 @@ def _read_manifest_checksums(output: Path, overwrite: bool) -> dict[str, set[str
 class _Exchange:
     """Replacement of the files of an earlier project in the output folder by new files.
 
-    recorded_checksums          checksums of the earlier files by path, one or two for each
-    new            checksums of the new files by path
-    former_states  state of the file at each of these paths before the exchange
-    overwrite      allow replacing files that aotc did not write
+    recorded_checksums   checksums of the earlier files by path, one or two for each
+    new                  checksums of the new files by path
+    former_states        state of the file at each of these paths before the exchange
+    overwrite            allow replacing files that aotc did not write
     """
 
     output: Path

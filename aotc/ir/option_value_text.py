@@ -60,9 +60,9 @@ def _items_as_dict_rejecting_conflicts(option_texts: Sequence[str], items: Itera
     text_by_name: dict[str, str] = {}
     value_by_name: dict[str, T] = {}
     for option_text, (name, value) in zip(option_texts, items, strict=True):
-        if value_by_name.setdefault(name, value) != value:
+        if name in value_by_name and value_by_name[name] != value:
             raise OptionTextError(f"{text_by_name[name]!r} and {option_text!r} contradict each other")
-        text_by_name[name] = option_text
+        value_by_name[name], text_by_name[name] = value, option_text
     return value_by_name
 
 

@@ -15,7 +15,7 @@ import pytest
 import aotc
 from aotc.driver.compile import CompileOptions
 from aotc.ir.compilation_work_and_memory_limits import DEFAULT_COMPILE_LIMITS
-from aotc.ir.option_value_text import OptionTextError, parse_byte_count
+from aotc.ir.option_value_text import OptionTextError, parse_byte_count, parse_config_entries
 from aotc.ir.transform import PassContext
 from aotc.tir import TARGETS
 from tests.cli.invoke import DIGITS, call, refused, relu
@@ -38,6 +38,11 @@ def test_amounts_of_memory(text: str, size: int) -> None:
 def test_what_is_no_amount_of_memory(text: str) -> None:
     with pytest.raises(OptionTextError, match="number of bytes"):
         parse_byte_count(text)
+
+
+def test_a_value_that_differs_from_itself_contradicts_nothing() -> None:
+    (value,) = parse_config_entries(("relay.AlterOpLayout.min_saving=NaN",)).values()
+    assert value != value
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
+from rich.spinner import Spinner
 
 from aotc.cli.options_in_messages import spell_option_references_for_command
 from aotc.driver.temporary_folders import open_output_file
@@ -30,6 +32,8 @@ JsonObject: TypeAlias = Mapping[str, Any]
 RenderedParts: TypeAlias = Iterable[RenderableType]
 #: Width of output that is not a terminal: large enough that no table is folded.
 PIPE_WIDTH_COLUMNS = 1_000_000
+#: Least time between two updates of the item that a terminal shows.
+REFRESH_INTERVAL_SECONDS = 0.08
 #: Exit code for errors that the user can correct.
 USER_ERROR_EXIT_CODE = 2
 
@@ -43,7 +47,10 @@ class Reporter:
         self.console = _make_result_console()
         self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
         self._silent = quiet or as_json or not self.errors.is_terminal
-        self._status = self.errors.status("")
+        # refreshed here, not by a thread: `aotc.ir.parallel_memo` forks no process that has several
+        self._spinner = Spinner("dots")
+        self._status = Live(self._spinner, console=self.errors, auto_refresh=False, transient=True)
+        self._refreshed = 0.0
         self._stage = ""
         self._began = 0.0
 
@@ -55,15 +62,19 @@ class Reporter:
         logging.getLogger("aotc").info(name)
         self._stage, self._began = name, time.monotonic()
         if not self._silent:
-            self._status.update(escape(name))
+            self._spinner.update(text=escape(name))
             self._status.start()
+            self._status.refresh()
         elif not (self.quiet or self.as_json):
             self.print_to_stderr(f"aotc: {name}")
 
     def show_current_item(self, item: str) -> None:
         """Show on a terminal which item of the current stage is being processed."""
         if not self._silent:
-            self._status.update(escape(f"{self._stage}: {escape_unsafe_text(item)}"))
+            self._spinner.update(text=escape(f"{self._stage}: {escape_unsafe_text(item)}"))
+            if (now := time.perf_counter()) - self._refreshed >= REFRESH_INTERVAL_SECONDS:
+                self._refreshed = now
+                self._status.refresh()
 
     def show_progress(self, done: int, total: int, item: str) -> None:
         """Show on a terminal the number of finished items of the stage, the current item and the

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,11 +55,27 @@ def test_items_of_stages_are_reported(tmp_path: Path) -> None:
     assert files[-1][0] == files[-1][1] == len(files) - 1
 
 
+def test_the_status_on_a_terminal_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    reporter, stream = Reporter(quiet=False, as_json=False), io.StringIO()
+    monkeypatch.setattr(reporter, "_silent", False)
+    monkeypatch.setattr(reporter.errors, "_force_terminal", True)
+    monkeypatch.setattr(reporter.errors, "is_interactive", True)
+    monkeypatch.setattr(reporter.errors, "file", stream)
+    threads = threading.enumerate()
+    reporter.report_stage("lowering")
+    reporter.show_current_item("kernel 7")
+    assert threading.enumerate() == threads  # or no process would be forked
+    reporter.stop_progress_display()
+    assert "lowering" in stream.getvalue()
+    assert "lowering: kernel 7" in stream.getvalue()
+
+
 def test_progress_names_the_item_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
     reporter = Reporter(quiet=False, as_json=False)
     monkeypatch.setattr(reporter, "_silent", False)
-    monkeypatch.setattr(reporter._status, "update", texts.append)
+    monkeypatch.setattr(reporter._spinner, "update", lambda *, text: texts.append(text))
     monkeypatch.setattr(reporter._status, "start", lambda: None)
     clock = iter([100.0, 100.5, 110.0])
     monkeypatch.setattr("aotc.cli.console.time.monotonic", lambda: next(clock))

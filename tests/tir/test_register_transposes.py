@@ -96,3 +96,23 @@ def test_other_loops_keep_their_form() -> None:
     kernel = transpose(64, 64)
     shared = Kernel(name="k", inputs=kernel.inputs, outputs=kernel.outputs, body=kernel.body, inplace=((0, 0),))
     assert not square_sides(vectorize_kernel(shared, X86_64_V4))
+
+
+def test_a_band_of_a_matrix_is_no_rectangle() -> None:
+    kernel = parse_kernel("""kernel "band" {
+  input x: float32[1024]
+  output y: float32[1024]
+  for i in 0..1024 independent {
+    y[i] = 0.0
+  }
+  for i in 0..16 independent {
+    for j in i..i + 16 independent {
+      y[i * 32 + j] = x[j * 32 + i]
+    }
+  }
+}
+""")
+    vectorized = vectorize_kernel(kernel, X86_64_V4)
+    assert not square_sides(vectorized)
+    x = np.arange(1024, dtype="float32")
+    np.testing.assert_array_equal(run_kernel(vectorized, [x])[0], run_kernel(kernel, [x])[0])

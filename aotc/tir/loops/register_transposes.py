@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from aotc.tir import Const, Intrinsic, Load, linear_form, rename_declared_vars, substitute_in_stmt
+from aotc.tir import Const, Intrinsic, Load, linear_form, rename_declared_vars, substitute_in_stmt, vars_and_buffers_in
 from aotc.tir.simplify import simplify, simplify_stmt
 from aotc.tir.stmt import Block, For, Store, block_stmts_or_self, loop_nest
 
@@ -35,6 +35,8 @@ def transpose_squares_in_registers(outer: For, vector_bytes: int) -> Block | Non
     """
     inner = outer.body
     if not isinstance(inner, For) or not all(loop.kind == "independent" and loop.step == 1 for loop in (outer, inner)):
+        return None
+    if outer.var in vars_and_buffers_in(inner.begin):  # the iterations are a band of the matrix, no rectangle
         return None
     (store, *further_stmts) = block_stmts_or_self(inner.body)
     if further_stmts or not isinstance(store, Store) or not _is_copy_of_wide_element(store):

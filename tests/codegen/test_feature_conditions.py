@@ -40,6 +40,10 @@ EXAMPLES = {
         "#if (defined(A) || defined(B)) && F(x)\na\n#endif\n"
     ),
     "#if !(defined(__AVX2__) && defined(A))\na\n#endif\n": "#if !defined(A)\na\n#endif\n",
+    "#if defined(__AVX2__) && \\\n    defined(A)\na\n#elif defined(__AVX2__) || \\\n    defined(B)\nb\n#endif\n": (
+        "#if defined(A)\na\n#else\nb\n#endif\n"
+    ),
+    "#if !(A>=12) && !(defined(A)) && defined(__AVX2__)\na\n#endif\n": "#if !(A>=12) && !defined(A)\na\n#endif\n",
     "#if defined(A)\n#if defined(__AVX2__)\na\n#else\nb\n#endif\nc\n#endif\n": "#if defined(A)\na\nc\n#endif\n",
 }
 

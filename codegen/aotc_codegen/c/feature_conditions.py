@@ -53,6 +53,10 @@ FEATURE_MACROS: Final = frozenset(
 Condition: TypeAlias = bool | str
 
 _DIRECTIVE_PATTERN: Final = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b\s*(.*)")
+#: A condition with all its lines that end with a backslash.
+_CONTINUED_CONDITION_PATTERN: Final = re.compile(r"^[ \t]*#[ \t]*(?:el)?if.*\\\n(?:.*\\\n)*", re.MULTILINE)
+#: A condition that needs no parentheses as an operand of ! or &&.
+_SIMPLE_CONDITION_PATTERN: Final = re.compile(r"!?(\w+|defined\s*\(\s*\w+\s*\)|\w+\(\w+\))")
 _TOKEN_PATTERN: Final = re.compile(r"\s*(&&|\|\||!(?!=)|defined\s*\(\s*\w+\s*\)|\w+\(\w+\)|[()]|[^&|()!]+)")
 
 
@@ -71,6 +75,7 @@ def resolve_feature_conditions(text: str, defined_macros: frozenset[str]) -> str
     """
     if "#if" not in text:
         return text
+    text = _CONTINUED_CONDITION_PATTERN.sub(lambda match: match[0].replace("\\\n", " "), text)
     return "".join(_resolve_lines_up_to_endif(iter(text.splitlines(keepends=True)), defined_macros))
 
 
@@ -181,7 +186,8 @@ def _parse_atom_negation_or_parentheses(
     if token == "(":
         operand, rest = _parse_disjunction(rest, defined_macros)
         assert rest and rest[0] == ")", tokens
-        return (f"({operand})" if isinstance(operand, str) and " " in operand else operand), rest[1:]
+        needs_parentheses = isinstance(operand, str) and _SIMPLE_CONDITION_PATTERN.fullmatch(operand) is None
+        return (f"({operand})" if needs_parentheses else operand), rest[1:]
     macro = re.fullmatch(r"defined\s*\(\s*(\w+)\s*\)", token)
     if macro is not None and macro[1] in FEATURE_MACROS:
         return macro[1] in defined_macros, rest

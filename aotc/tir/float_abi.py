@@ -90,4 +90,7 @@ def with_float_abi(target: Target, abi: str) -> Target:
     new_target = replace(target, cflags=flags, base_cflags=flags, fma=target.fma and abi != "soft")
     # vectors of integers share their registers with floats
     lacks_vectors = abi == "soft" and new_target.dots is not None and new_target.dots.along
-    return replace(new_target, dots=None, activations="") if lacks_vectors else new_target
+    if not lacks_vectors:
+        return new_target
+    macros = tuple(macro for macro in target.macros if macro != "__ARM_FEATURE_MVE")
+    return replace(new_target, dots=None, activations="", macros=macros)

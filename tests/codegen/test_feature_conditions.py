@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import aotc
 from aotc.driver.toolchain import gnu_cross_compiler_name
-from aotc.tir.target import TARGETS
+from aotc.tir.float_abi import float_abi, with_float_abi
+from aotc.tir.target import TARGETS, Target
 from tests.conftest import skip_or_fail_without
 from tests.e2e.projects import DIGITS
 
@@ -101,11 +102,12 @@ def test_what_remains_is_what_the_preprocessor_keeps(text: str, defined: set[str
 # --- targets
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, t in TARGETS.items() if t.gpu is None and t.machine and not t.versions]
-)
-def test_compilers_define_the_macros_of_a_target(name: str) -> None:
-    target = TARGETS[name]
+SINGLE_TARGETS = {name: t for name, t in TARGETS.items() if t.gpu is None and t.machine and not t.versions}
+SOFT_FLOAT_TARGETS = {f"{name}-soft": with_float_abi(t, "soft") for name, t in SINGLE_TARGETS.items() if float_abi(t)}
+
+
+@pytest.mark.parametrize("target", [pytest.param(t, id=n) for n, t in {**SINGLE_TARGETS, **SOFT_FLOAT_TARGETS}.items()])
+def test_compilers_define_the_macros_of_a_target(target: Target) -> None:
     compiler = "arm-none-eabi-gcc" if target.machine == "arm" else gnu_cross_compiler_name(target.machine)
     if target.machine == "riscv32":
         compiler = "riscv64-unknown-elf-gcc"

@@ -49,9 +49,11 @@ class Instruction:
              have a leading axis of threads. It is the whole value of a statement, which all threads
              of the warp execute. If the result has several lanes, {0} in `call` is the address of the
              result; the operands follow, those with several lanes by their addresses
-    memory   True if it is a function on memory and the whole value of a `Store`. In `call`, {0} is the
-             address of the result; the addresses of the operands follow; {n} and {m} are the lanes of
-             the last and the first operand. "int8x*" in `takes` has any number of lanes
+    memory   True if it is a micro-kernel: a C function that reads operands from memory and writes its
+             result to memory, as in a GEMM. It is the whole value of a `Store`, which names the memory
+             that it writes. In `call`, {0} is the address of the result; the addresses of the operands
+             follow; {n} and {m} are the lanes of the last and the first operand. "int8x*" in `takes`
+             has any number of lanes
     width    function that returns the lanes of the result for given operands
     least    compute capability that a device needs for it, 80 for 8.0
     """

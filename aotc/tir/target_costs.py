@@ -82,9 +82,9 @@ class Dots:
     groups      groups of four neighboring bytes of data that a step of a tile takes from one vector, where they lie
                 side by side
     block       outputs whose weights lie side by side in groups
-    along       sums are those of whole rows of bytes, by functions on memory (`aotc.tir.arm_mve_kernels`)
-    paired      tiles are functions on memory that multiply pairs of 16 bits (`aotc.tir.arm_dsp_kernels`)
-    matrices    tiles are functions on memory that multiply matrices (`aotc.tir.amx_kernels`), where there are enough
+    along       sums are those of whole rows of bytes, by micro-kernels (`aotc.tir.arm_mve_kernels`)
+    paired      tiles are micro-kernels that multiply pairs of 16 bits (`aotc.tir.arm_dsp_kernels`)
+    matrices    tiles are micro-kernels that multiply matrices (`aotc.tir.amx_kernels`), where there are enough
                 positions
     rows        positions of data that an instruction multiplies by two outputs: 2 for products of matrices of bytes,
                 of which a vector has 2 x 8

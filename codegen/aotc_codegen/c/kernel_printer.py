@@ -259,7 +259,9 @@ def _print_store(scope: PrintingScope, stmt: tir.Store) -> str:
 
 
 def _print_operand_or_loaded_address(scope: PrintingScope, expr: Expr) -> str:
-    """Return an operand of a function on memory: for a load, the address that is loaded from."""
+    """Return an operand of a micro-kernel or of a warp-level instruction as C: for a load, the
+    address that is loaded from.
+    """
     if isinstance(expr, Load):
         return print_element_address(scope, expr.buffer, expr.index)
     if isinstance(expr, Select):

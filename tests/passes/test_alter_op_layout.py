@@ -14,6 +14,7 @@ from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, Var
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
+from aotc.relay.op.binary_elementwise import add
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import dense, matmul
 from aotc.relay.structural_equality import structural_equal
@@ -65,6 +66,15 @@ def test_convolutions(target: Target, channels: int, units_given: bool) -> None:
     block = int(layout.removeprefix("OIHW").removesuffix("o"))
     weight = call.args[1]
     assert isinstance(weight, Constant) and weight.data.shape == (-(-channels // block), 8, 3, 3, block)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+def test_a_weight_that_is_read_in_two_layouts(target: Target) -> None:
+    x, w = Var("x", TensorType((64, 64))), Constant(array(64, 64) / 8)
+    check(Function((x,), dense(matmul(x, w), w)), target, packed=True)
+    x, w = Var("x", TensorType((1, 8, 9, 9))), Constant(array(8, 8, 8, 8) / 8)
+    f = Function((x,), add(conv2d(x, w), conv2d(x, w, kernel_layout="HWIO")))
+    check(f, target, packed=not target.gpu)
 
 
 PACKED = [

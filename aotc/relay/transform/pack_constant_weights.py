@@ -261,7 +261,7 @@ def _evaluate_packed_weight_if_large(packed: Call) -> Expr:
 class _Pack(GraphMutator):
     target: Target
     tiles: Mapping[Expr, int]
-    # packed weights by plain weight and layout: calls that share a weight share its packed form
+    # packed weights by plain weight and layouts: calls that read a weight alike share its packed form
     packed_constant_cache: dict[tuple[Constant, str], Expr] = field(default_factory=dict)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
@@ -290,7 +290,7 @@ class _Pack(GraphMutator):
         """Return a convolution's weight packed by groups of channels, from the cache if it was
         packed before.
         """
-        key = (weight, f"{target_layout}/{groups} groups")
+        key = (weight, f"{source_layout} to {target_layout}/{groups} groups")
         if key not in self.packed_constant_cache:
             self.packed_constant_cache[key] = _evaluate_packed_weight_if_large(
                 pack_weight_by_groups(weight, source_layout, target_layout, groups)
@@ -303,7 +303,7 @@ class _Pack(GraphMutator):
 
         Weights that were packed before are returned from a cache.
         """
-        key = (weight, f"{target_layout}/{tile}")
+        key = (weight, f"{source_layout} to {target_layout}/{tile}")
         if key not in self.packed_constant_cache:
             plain = (
                 _evaluate_packed_weight_if_large(winograd_conv.contrib_conv2d_winograd_weight_transform(weight, tile))

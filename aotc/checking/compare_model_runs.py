@@ -144,7 +144,7 @@ def compare_runs_grouped_by_input_scale(
             for k, case in zip(group, judged[: len(group)], strict=True):
                 cases[k] = case if k in borderline else cases[k]
     # rounding to integers moves results of quantized networks for almost all neighboring inputs
-    for k, case in enumerate(() if reference.quantized else cases):
+    for k, case in enumerate(() if reference.quantized or reference.has_exact_integers else cases):
         cases[k] = _rejudge_case_by_neighboring_inputs(runs[k], case, reference)
         if not cases[k].ok and _is_case_evidence_about_compiled_model(runs[k], cases[k]):
             # the verdict is certain: runs of the reference for further cases would change nothing

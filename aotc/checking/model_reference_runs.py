@@ -68,6 +68,8 @@ class Reference:
     rounded    outputs of a second evaluation in the precision of the model: another sample of the
                rounding error
     note       why this implementation was used instead of the preferred one, "" if it is that one
+    has_exact_integers   True if the model computes on quantized integers, and those of `run` are the
+                         right ones: no difference is then due to rounding
     """
 
     name: str
@@ -77,6 +79,7 @@ class Reference:
     defined: OptionalModelRunner = return_none_as_unavailable_evaluation
     rounded: OptionalModelRunner = return_none_as_unavailable_evaluation
     note: str = ""
+    has_exact_integers: bool = False
 
 
 def wrap_runner_to_return_none_on_error(run: ModelRunner) -> OptionalModelRunner:

@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.checking.input_generation import Arrays
-from aotc.checking.model_reference_runs import Reference, make_session_runner
+from aotc.checking.model_reference_runs import Reference, make_session_runner, return_none_as_unavailable_evaluation
+from aotc.driver.import_model import import_tflite_front_end
 from aotc.ir import AotcError, frozen, open_regular_file
 
 #: Module and package name of the interpreter for each rounding.
@@ -85,8 +86,14 @@ def make_tflite_reference(model: TfliteFile, output_names: Sequence[str]) -> Ref
     """
     rounding = stated_or_installed_interpreter_rounding(model.path, model.rounding)
     name = _INTERPRETER_PACKAGES[rounding][1]
-    session = _Session(_read_tflite_file(model.path), _INTERPRETER_BY_ROUNDING[rounding])
-    return Reference(name, make_session_runner(name, session, output_names), lambda _: None)
+    data = _read_tflite_file(model.path)
+    session = _Session(data, _INTERPRETER_BY_ROUNDING[rounding])
+    return Reference(
+        name,
+        make_session_runner(name, session, output_names),
+        return_none_as_unavailable_evaluation,
+        has_exact_integers=_has_quantized_activations(data),
+    )
 
 
 @frozen(eq=False)
@@ -123,6 +130,14 @@ def _count_tflite_outputs(model_data: bytes) -> int:
     import tflite
 
     return int(tflite.Model.GetRootAs(model_data, 0).Subgraphs(0).OutputsLength())
+
+
+def _has_quantized_activations(model_data: bytes) -> bool:
+    """Return True if a TFLite model has quantized integers that are no constants; a model whose
+    weights alone are quantized has none.
+    """
+    tensors = import_tflite_front_end().read_model(model_data).tensors
+    return any(tensor.is_quantized and tensor.data is None for tensor in tensors)
 
 
 def _run_litert(model_data: bytes, inputs: list[Any]) -> list[Any]:

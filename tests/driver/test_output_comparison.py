@@ -234,9 +234,10 @@ def test_a_run_where_the_reference_is_off_counts_for_the_second_evaluation() -> 
     assert not judge_second_run(6.5e-3).ok
 
 
-def judge_by_neighboring_inputs(own_error: float, step: float, exact: float | None = None) -> Case:
+def judge_by_neighboring_inputs(own_error: float, step: float, exact: float | None = None, **given: bool) -> Case:
     """Judge a result that is `own_error` off a reference whose results rise by `step` where the input
     exceeds 1; the input is 1.  There is no float64 result, or one that is `exact` off the reference.
+    Further fields of the Reference may be given.
     """
     base = np.sin(np.arange(50.0))
 
@@ -250,9 +251,10 @@ def judge_by_neighboring_inputs(own_error: float, step: float, exact: float | No
         with_error,
         lambda inputs: None if exact is None else {"y": with_error(inputs, exact)["y"].astype(np.float64)},
         rounded=with_error,
+        **given,  # type: ignore[arg-type]
     )
-    given = InputSet("seed 0", {"x": np.ones(1, np.float32)})
-    run = Run(given, given.arrays, with_error(given.arrays, own_error), with_error(given.arrays))
+    inputs = InputSet("seed 0", {"x": np.ones(1, np.float32)})
+    run = Run(inputs, inputs.arrays, with_error(inputs.arrays, own_error), with_error(inputs.arrays))
     (case,) = compare_runs_grouped_by_input_scale([run], 1e-5, reference)
     return case
 
@@ -286,3 +288,9 @@ def test_neighboring_inputs_excuse_no_integers() -> None:
     run = Run(given, given.arrays, {"y": base + np.int8(1)}, with_step(given.arrays))
     (case,) = compare_runs_grouped_by_input_scale([run], 1e-5, reference)
     assert case.outputs[0].reason == "50 of 50 elements differ"
+
+
+@pytest.mark.parametrize("field", ["quantized", "has_exact_integers"])
+def test_neighboring_inputs_excuse_no_quantized_network(field: str) -> None:
+    assert judge_by_neighboring_inputs(3e-3, step=1e-3).ok
+    assert not judge_by_neighboring_inputs(3e-3, step=1e-3, **{field: True}).ok

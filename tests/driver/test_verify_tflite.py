@@ -83,6 +83,20 @@ def test_other_integers_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not verify(path, **FAST).ok
 
 
+def test_neighboring_inputs_excuse_no_other_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For inputs a few units in the last place apart, the interpreter's own integers differ by one step."""
+    model, path = Builder(), tmp_path / "net.tflite"
+    x, q, y = model.tensor((1, 60_000)), model.tensor((1, 60_000), "int8", scale=0.03), model.tensor((1, 60_000))
+    model.op("QUANTIZE", [x], [q])
+    model.op("DEQUANTIZE", [q], [y])
+    path.write_bytes(model.data([x], [y]))
+    assert verify(path, **FAST).ok
+    real = reference_tflite._INTERPRETER_BY_ROUNDING["tflm"]
+    step = np.float32(0.03)
+    monkeypatch.setitem(reference_tflite._INTERPRETER_BY_ROUNDING, "tflm", lambda *a: [v + step for v in real(*a)])
+    assert not any(case.ok for case in verify(path, **FAST).cases)
+
+
 # --- Relay's entry
 
 

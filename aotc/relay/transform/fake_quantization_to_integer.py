@@ -222,7 +222,7 @@ class FakeQuantizationToInteger(FunctionPass):
 
     def convert_int8_to_uint8_if_requested(self, function: Function) -> Function:
         """Return the function prepared for the conversion: with uint8 instead of int8 activations
-        if `convert_int8_quantizations_to_uint8` is set.
+        if `unsigned` is set.
         """
         return convert_int8_quantizations_to_uint8(function) if self.unsigned else function
 

@@ -76,7 +76,7 @@ _CONTRACTION_ATTRS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs,
 @dataclass(frozen=True, repr=False)
 class AlterOpLayout(FunctionPass):
     """Pass that packs the constant weights of convolutions, nn.dense, nn.matmul and recurrent
-    layers for `target_layout`.
+    layers for `target`.
 
     A 3x3 convolution uses Winograd's algorithm if this saves at least
     `relay.AlterOpLayout.min_saving` cycles (estimated) per added byte, as long as the parameters
@@ -223,7 +223,7 @@ def _needs_tap_major_weights(call: Call, outer_extents: Sequence[Dim], target: T
 
 
 def _padding_fraction(channels: int, block_size: int) -> float:
-    """Return the padding of `input_channels_per_group` to whole blocks, as a fraction of the channels."""
+    """Return the padding of `channels` to whole blocks, as a fraction of the channels."""
     return -channels % block_size / channels
 
 

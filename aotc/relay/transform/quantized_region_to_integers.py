@@ -5,7 +5,7 @@ integers.
     real = scale * (stored - zero point)
 
     region.require_exact_integers(nn.relu(qnn.dequantize(%q, 0.5f, 3)))  # maximum(%q, 3)
-    region.require_quantized_integers(expr, wanted)  # the integers that qnn.quantize makes of it, or Refused
+    region.require_quantized_integers(expr, wanted)  # the integers of qnn.quantize, or IntegerRuleRefused
 """
 
 from __future__ import annotations

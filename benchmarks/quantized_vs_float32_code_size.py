@@ -13,11 +13,11 @@ version is compiled in its own process, without the cache. The columns:
     code kB       machine code in the library, in 1000 bytes
     run ms        minimum time of one run, measured alternately with the other versions
 
-    python -m benchmarks.quantized_vs_float32_code_size                                   # the
-    networks that ONNX Runtime quantizes python -m benchmarks.quantized_vs_float32_code_size
-    mobilenet_v3_small --target x86-64-v3 --json figures.json python -m
-    benchmarks.quantized_vs_float32_code_size --largest ds_cnn                  # and the kernels
-    with the longest text
+    # the networks that ONNX Runtime quantizes:
+    python -m benchmarks.quantized_vs_float32_code_size
+    python -m benchmarks.quantized_vs_float32_code_size mobilenet_v3_small --target x86-64-v3 --json figures.json
+    # and the kernels with the longest text:
+    python -m benchmarks.quantized_vs_float32_code_size --largest ds_cnn
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """The table of instructions and functions of `Call` and `Intrinsic`: types, numpy semantics, text
 per language.
 
-INSTRUCTIONS["fma"].simulate_warp_shuffle(a, b, c)  # numpy: a * b + c, rounded once
-INSTRUCTIONS["isnan"].text("gnu-c", lanes=1)    # "{0:11} != {0:11}"
+INSTRUCTIONS["fma"].meaning(a, b, c)                         # numpy: a * b + c, rounded once
+INSTRUCTIONS["isnan"].text_for_dialect("gnu-c", lanes=1)    # .call is "{0:11} != {0:11}"
 
 A processor's own instruction is one more row: its operands' types, its meaning in
 numpy for the interpreter, and for each language that has it a call or a whole

@@ -2,7 +2,7 @@
 """Build the ONNX networks that the benchmarks measure, with seeded random weights: image, language,
 speech networks.
 
-NETWORKS["mobilenet_v2"]()             # a ModelProto, batch 1, float32
+NETWORK_BUILD_FUNCTIONS["mobilenet_v2"]()    # a ModelProto, batch 1, float32
 """
 
 from __future__ import annotations

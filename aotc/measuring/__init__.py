@@ -5,6 +5,6 @@ tuning.
 Input: a model or a built project.  Output: figures as JSON-compatible dicts; `tune` also writes
 records that later compilations read.
 
-    bench("net.onnx", against=("onnxruntime",))["rounds"]
-    profile("build/net")["kernels"][0]
+    benchmark_model("net.onnx", against=("onnxruntime",))["rounds"]
+    profile_library("build/net")["kernels"][0]
 """

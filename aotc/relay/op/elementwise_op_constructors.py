@@ -192,7 +192,7 @@ def op_with_vector_along_axis(
 
     fn            function of (data, vector element), for arrays and scalars
     error_code    code of the diagnostic for a vector that does not fit the data
-    samples       rows of `sample_arguments.random_samples_from_rows`
+    samples       rows of `operator_test_inputs.random_samples_from_rows`
     accepts       returns the data's type, or raises AotcError if it is not supported
     """
 

@@ -243,7 +243,7 @@ def judge_by_neighboring_inputs(own_error: float, step: float, exact: float | No
 
     def with_error(inputs: Arrays, error: float = 0.0) -> Arrays:
         y = base.copy()
-        y[0] += (error + step * float(inputs["x"][0] > 1)) * y.std()
+        y[0] += (error + (step if inputs["x"][0] > 1 else 0.0)) * y.std()
         return {"y": y.astype(np.float32)}
 
     reference = Reference(
@@ -268,6 +268,11 @@ def test_the_reference_on_neighboring_inputs_shows_how_far_rounding_moves_result
     # a reference that jumps excuses an error of a quarter of the standard deviation at most
     assert judge_by_neighboring_inputs(0.24, step=3.0).ok
     assert not judge_by_neighboring_inputs(0.26, step=3.0).ok
+
+
+@pytest.mark.parametrize("step", [np.nan, np.inf])
+def test_neighboring_inputs_without_a_result_excuse_nothing(step: float) -> None:
+    assert not judge_by_neighboring_inputs(3e-3, step=step).ok
 
 
 def test_neighboring_inputs_decide_where_the_reference_is_far_from_float64() -> None:

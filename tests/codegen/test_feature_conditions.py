@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -129,8 +130,8 @@ def conditions_on_instruction_sets(folder: Path) -> list[str]:
     return [
         f"{path.name}: {line}"
         for path in sorted(folder.rglob("*.[ch]"))
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if CONDITIONS.search(line) and "__ARM_FEATURE_FMA" not in line
+        for line, following in pairwise(path.read_text(encoding="utf-8").splitlines())
+        if CONDITIONS.search(line) and not following.startswith("#error")
     ]
 
 

@@ -25,7 +25,7 @@ from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.op.cast_clip_prelu import cast
 from aotc.relay.op.elementwise_unary import exp, negative, relu
 from aotc.relay.op.shape import transpose
-from aotc.relay.transform import PASSES, FoldConstant, InferType, SimplifyExpr
+from aotc.relay.transform import PASSES, FoldConstant, InferType, SimplifyExpr, pass_base
 from aotc.relay.transform.pass_base import Rewriter, Rule, WhyNot, function_pass, rewrite_report
 from aotc.relay.visitor import post_order
 
@@ -333,3 +333,8 @@ def test_dumping_text(tmp_path: Path) -> None:
 
 def test_calls_are_typed_where_they_are_built() -> None:
     assert typed_op_call(OPERATORS_BY_NAME["nn.relu"], (Var("w"),), NO_ATTRS).checked_type is None
+
+
+def test_the_former_name_of_is_op_call_is_deprecated() -> None:
+    with pytest.warns(DeprecationWarning, match="is now named is_op_call"):
+        assert pass_base.is_call is pass_base.is_op_call

@@ -24,6 +24,7 @@ from aotc.tir.bare_metal_portable_and_small_targets import target_for_environmen
 from aotc.tir.plan.program import Storage
 from aotc.tir.target import get_target
 from tests.codegen.batch import Array
+from tests.conftest import require_tool
 from tests.e2e.projects import DIGITS, ROOT, affine, run
 from tests.frontend.test_random_quantized_operators import Drawing
 from tests.targets.firmware import FILES, MACHINES, WARNINGS, Board, board, program_of
@@ -42,6 +43,14 @@ def host_outputs(path: Path, inputs: Array, **options: object) -> Array:
     """What a library for this machine gives, in portable C."""
     session = aotc.compile(path, name="net", target="c", **options).session()
     return np.asarray(session.run(None, {"image": inputs})[0])
+
+
+@pytest.mark.parametrize("flag", ["-mcpu=cortex-m33+nodsp", "-mbig-endian"])
+def test_flags_without_the_extensions_of_the_core_are_refused(flag: str, tmp_path: Path) -> None:
+    require_tool("arm-none-eabi-gcc")
+    with pytest.raises(AotcError, match="for little-endian processors with the extensions of cortex-m33"):
+        aotc.compile(QUANTIZED, output=tmp_path / "net", target="cortex-m33", cflags=[flag])
+    aotc.compile(QUANTIZED, output=tmp_path / "portable", target="cortex-m33", cflags=[flag], portable=True)
 
 
 @pytest.mark.parametrize("name", MACHINES)

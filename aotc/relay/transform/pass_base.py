@@ -11,6 +11,7 @@ function = Rewriter([RULE]).rewrite_to_fixpoint(function)  # to a fixpoint
 from __future__ import annotations
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -159,6 +160,14 @@ def is_op_call(expr: Expr, *ops: Op | str) -> bool:
     given.
     """
     return isinstance(expr, Call) and isinstance(expr.op, Op) and (not ops or expr.op in ops or expr.op.name in ops)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "is_call":
+        text = f"{__name__}.is_call is now named is_op_call"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return is_op_call
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def as_op_call(expr: Expr, *ops: Op | str) -> Call | None:

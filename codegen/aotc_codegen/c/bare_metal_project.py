@@ -71,21 +71,27 @@ def called_math_library_functions(kernels: PrintedKernels) -> list[str]:
     return sorted({"".join(groups) for groups in _MATH_CALL_PATTERN.findall(text)}.difference(_INLINED_MATH_FUNCTIONS))
 
 
-def _preprocessor_lines_rejecting_flags(target: Target, math_functions: Sequence[str]) -> list[str]:
-    """Return preprocessor lines that reject compiler flags under which results would differ.
+def _preprocessor_lines_rejecting_flags(
+    target: Target, math_functions: Sequence[str], kernels: PrintedKernels
+) -> list[str]:
+    """Return preprocessor lines that reject compiler flags with which the code does not compile, or
+    under which results would differ.
 
     C libraries for cores without an FPU, such as newlib's fmaf, round a multiply-add twice.  The
-    inline assembly for Arm's DSP and vector extensions reads several bytes as one number.
+    inline assembly for Arm's DSP and vector extensions needs these, and reads several bytes as one
+    number.
     """
     checks = []
     if target.machine == "arm" and {"fma", "fmaf"}.intersection(math_functions):
         text = "this code needs an FPU, and the flags of the C compiler say that there is none or leave it unused"
         hint = "generate it with --float-abi soft"
         checks += ["#if defined(__arm__) && !defined(__ARM_FEATURE_FMA)", f'#error "{text}: {hint}"', "#endif"]
-    if target.machine == "arm" and target.macros:
-        text = "this code is for little-endian processors"
-        hint = "leave -mbig-endian out, or generate it with --portable"
-        checks += ["#if defined(__ARM_BIG_ENDIAN)", f'#error "{text}: {hint}"', "#endif"]
+    definitions = (text for kernel in kernels.kernels for text in kernel.printed.definitions.values())
+    if target.machine == "arm" and any("__asm__" in text for text in definitions):
+        missing = " || ".join(["defined(__ARM_BIG_ENDIAN)", *(f"!defined({macro})" for macro in target.macros)])
+        text = f"this code is for little-endian processors with the extensions of {target.name}"
+        hint = "correct the flags of the C compiler, or generate it with --portable"
+        checks += [f"#if defined(__arm__) && ({missing})", f'#error "{text}: {hint}"', "#endif"]
     return checks
 
 
@@ -374,7 +380,7 @@ def emit_bare_metal_project(
     }
     common |= {
         "resident": resident_tensors_header_text(program),
-        "requirements": _preprocessor_lines_rejecting_flags(target, math),
+        "requirements": _preprocessor_lines_rejecting_flags(target, math, kernels),
     }
     tested = {} if golden is None else _selftest_values(common["tensors"], params, weights)
     common |= {"single": single_file, "tested": tested}

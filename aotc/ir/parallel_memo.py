@@ -32,8 +32,8 @@ MIN_FORKED_TASKS: Final = 3
 #: Largest number of processes, this one included: each copies the pages that it writes to.
 MAX_PROCESSES: Final = 8
 _TASK_NUMBER: Final = struct.Struct("<H")
-#: Largest number of tasks of a queue; a pipe holds the numbers of at least as many.
-_MAX_QUEUED_TASKS: Final = 4096
+#: Largest number of tasks of a queue; the smallest pipe of Linux, one page, holds the numbers of as many.
+_MAX_QUEUED_TASKS: Final = 2048
 
 
 @dataclass(slots=True)

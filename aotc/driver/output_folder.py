@@ -71,6 +71,8 @@ def check_project_can_be_written_to_folder(output: Path, overwrite: bool = False
         above = next((p for p in output.absolute().parents if os.path.lexists(p)), output)
         if not above.is_dir():
             raise AotcError("output", f"cannot write to {output}: {above} is not a directory", hint=_OTHER_PATH_HINT)
+        if not os.access(output if output.exists() else above, os.W_OK | os.X_OK):
+            raise AotcError("output", f"cannot write to {output}: {os.strerror(errno.EACCES)}", hint=_OTHER_PATH_HINT)
         if output.is_dir():
             _Exchange.plan_output_file_replacement(output, {}, overwrite).require_no_user_file_is_lost()
 

@@ -133,12 +133,12 @@ def _cycles_saved_by_winograd(call: Call, target: Target) -> float:
             )
         case Conv2DAttrs() as attrs if target.small and not target.is_scalar and _is_winograd_candidate(call, attrs):
             axes = dict(zip(attrs.out_layout or attrs.data_layout, shape, strict=True))
-            inputs = data.static_shape[attrs.data_layout.index("C")]
+            inputs = data.static_shape[attrs.data_layout.index("C")] // attrs.groups
             sizes = axes["N"], axes["C"], axes["H"], axes["W"]
             return max(
                 0.0,
                 *(
-                    _cycles_saved_by_winograd_if_profitable(sizes, inputs, tile, target)
+                    _cycles_saved_by_winograd_if_profitable(sizes, inputs, tile, target, attrs.groups)
                     for tile in SUPPORTED_OUTPUT_TILES
                 ),
             )
@@ -146,10 +146,15 @@ def _cycles_saved_by_winograd(call: Call, target: Target) -> float:
 
 
 def _is_winograd_candidate(call: Call, attrs: ConvAttrs) -> bool:
-    """Return True if a call is an ungrouped float32 3x3 convolution of stride and dilation 1."""
-    float32 = all(tensor_type_of(x).dtype == "float32" for x in (call, *call.args[:2]))
-    plain = attrs.groups == 1 and {*attrs.strides, *attrs.dilation} == {1} and attrs.data_layout.isupper()
-    return float32 and plain and tuple(attrs.kernel_size or ()) == (FILTER_EXTENT, FILTER_EXTENT)
+    """Return True for a float32 3x3 convolution of stride and dilation 1, whose channels are in one
+    group or in groups of several channels.
+    """
+    data, weight = (tensor_type_of(x) for x in call.args[:2])
+    if not attrs.data_layout.isupper() or {data.dtype, weight.dtype, tensor_type_of(call).dtype} != {"float32"}:
+        return False
+    is_depthwise = attrs.groups > 1 and attrs.groups == data.static_shape[attrs.data_layout.index("C")]
+    is_3x3 = tuple(attrs.kernel_size or ()) == (FILTER_EXTENT, FILTER_EXTENT)
+    return is_3x3 and not is_depthwise and {*attrs.strides, *attrs.dilation} == {1}
 
 
 def _cycles_saved_by_winograd_tile_size(
@@ -166,14 +171,14 @@ def _cycles_saved_by_winograd_tile_size(
 
 
 def _cycles_saved_by_winograd_if_profitable(
-    output_sizes: tuple[int, int, int, int], input_channels: int, tile_size: int, target: Target
+    output_sizes: tuple[int, int, int, int], input_channels: int, tile_size: int, target: Target, groups: int
 ) -> float:
-    """Return the cycles that Winograd tiles of size `tile_size` save; 0 if the compiler would not
-    use them.
+    """Return the cycles that Winograd tiles of size `tile_size` save for `input_channels` channels
+    in each of `groups` groups; 0 if the compiler would not use them.
     """
-    saved = _cycles_saved_by_winograd_tile_size(output_sizes, input_channels, tile_size, target)
+    saved = _cycles_saved_by_winograd_tile_size(output_sizes, input_channels, tile_size, target, groups)
     added = ((tile_size + FILTER_EXTENT - 1) ** 2 - FILTER_EXTENT**2) * output_sizes[1] * input_channels * 4
     enough = saved > (1 - MAX_WINOGRAD_TIME_RATIO) * estimated_cycles_of_3x3_convolution(
-        output_sizes, input_channels, 0, target
+        output_sizes, input_channels, 0, target, groups
     )
     return saved if enough and saved >= _SPEED_TARGET_BUDGET.parameter_saving * added else 0.0

@@ -228,7 +228,9 @@ def format_comma_separated(values: Sequence[object]) -> str:
 
 
 def format_byte_count_option(byte_count: int) -> str:
-    """Return a number of bytes with the largest unit that divides it, such as 4G."""
+    """Return a number of bytes with the largest unit that divides it, such as 4G; 0 as "0"."""
+    if byte_count == 0:
+        return "0"
     units = [(unit, size) for unit, size in _BYTES_PER_UNIT.items() if byte_count % size == 0]
     unit, size = max(units, key=lambda item: item[1])
     return f"{byte_count // size}{unit}"

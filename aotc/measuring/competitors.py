@@ -123,12 +123,12 @@ class BenchmarkModel:
 
         Raises AotcError (code "rival") if the conversion fails.
         """
-        if self._run_pnnx_conversion_and_return_error:
-            raise AotcError("rival", self._run_pnnx_conversion_and_return_error)
+        if self._pnnx_conversion_error:
+            raise AotcError("rival", self._pnnx_conversion_error)
         return self.scratch / "pnnx"
 
     @cached_property
-    def _run_pnnx_conversion_and_return_error(self) -> str:
+    def _pnnx_conversion_error(self) -> str:
         """Convert the model with pnnx, once; return the reason of a failure, "" on success."""
         if importlib.util.find_spec("pnnx") is None:
             return "it reads ONNX models through pnnx, which is not installed (pip install pnnx)"

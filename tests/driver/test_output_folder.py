@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import aotc
-from aotc.driver.output_folder import stage_output_files
+from aotc.driver.output_folder import check_project_can_be_written_to_folder, stage_output_files
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.file_checksum_manifest import (
     MANIFEST_FILE_NAME,
@@ -446,3 +446,12 @@ def test_a_file_is_not_a_destination(tmp_path: Path) -> None:
         with pytest.raises(AotcError, match=said):
             emit(FIRST, tmp_path / place)
     assert files_of(tmp_path) == {"net": "mine"}
+
+
+def test_permission_is_asked_for_the_first_folder_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    denied: set[Path] = {tmp_path}
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) not in denied)
+    with pytest.raises(AotcError, match="Permission denied"):
+        check_project_can_be_written_to_folder(tmp_path / "new" / "project")
+    denied.clear()
+    check_project_can_be_written_to_folder(tmp_path / "new" / "project")

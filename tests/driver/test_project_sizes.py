@@ -72,6 +72,22 @@ def test_the_parts_are_all_that_weights_take() -> None:
     assert small["padding"] <= usual["padding"] < 1024
 
 
+def test_small_projects_report_the_time_of_winograd_in_groups() -> None:
+    weight = numpy_helper.from_array(
+        np.random.default_rng(0).standard_normal((128, 64, 3, 3)).astype(np.float32), name="w"
+    )
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 128, 28, 28]) for name in "xy"]
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4, group=2)
+    graph = helper.make_graph([node], "net", ends[:1], ends[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    usual, small = (
+        aotc.compile(model, name="net", build=False, target="x86-64-v3", size=size).metadata["sizes"]
+        for size in (False, True)
+    )
+    assert usual["winograd"] > 0 == small["winograd"]
+    assert usual["time_ratio"] == small["time_ratio"] > 1.2
+
+
 @pytest.mark.parametrize("target", ["c", "cortex-m4"])
 def test_targets_without_vectors_have_nothing_to_leave_out(target: str) -> None:
     usual, small = sizes(target=target), sizes(target=target, size=True)

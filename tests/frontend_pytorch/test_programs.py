@@ -104,7 +104,7 @@ def test_scripted_module_with_static_control_flow() -> None:
 
 
 def test_an_exception_that_is_reached_is_an_error() -> None:
-    with pytest.raises(aotc.AotcError, match="raises an exception"):
+    with pytest.raises(aotc.AotcError, match="reaches a raise statement"):
         relay.frontend.from_pytorch(torch.jit.script(Uniform().eval()), [("x", (1, 3, 4))])
 
 

@@ -287,7 +287,7 @@ class Compilation:
         functions = self.optimized_graph.functions.values()
         if any(map(is_byte_contraction, chain.from_iterable(map(post_order, functions)))):
             return self.target
-        distinct_versions = (v for v in self.target.versions if v.dots is None or v.dots.registers > 1)
+        distinct_versions = (v for v in self.target.versions if not v.has_integer_dot_instruction)
         return replace(self.target, versions=tuple(distinct_versions))
 
     @property

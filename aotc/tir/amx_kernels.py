@@ -21,11 +21,12 @@ import numpy as np
 from aotc.tir.instruction_definition import Instruction, define_memory_micro_kernel, fill_template
 from aotc.tir.int4_unpacking import int4_variant_of_kernel_name, unpack_int4, widen_bytes_c_text
 from aotc.tir.int8_dot_products import BYTES_PER_DOT, INT8_DTYPES
+from aotc.tir.micro_kernels import X86_AMX
 
 #: Rows of a tile register, bytes of a row, and outputs of a block (int32 values in a row).
 AMX_TILE_ROWS: Final = 16
 AMX_TILE_ROW_BYTES: Final = 64
-OUTPUTS_PER_BLOCK: Final = AMX_TILE_ROW_BYTES // BYTES_PER_DOT
+OUTPUTS_PER_BLOCK: Final = X86_AMX.block
 #: Integer arguments of a kernel after data and weights. The reduction is a loop over n2, around a
 #: loop over n1, around a loop over contiguous steps.
 SIZE_ARGUMENT_NAMES: Final = (

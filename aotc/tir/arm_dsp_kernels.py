@@ -23,10 +23,11 @@ import numpy as np
 
 from aotc.tir.instruction_definition import Instruction, define_memory_micro_kernel
 from aotc.tir.int8_dot_products import BYTES_PER_DOT
+from aotc.tir.micro_kernels import ARM_DSP
 
 #: Outputs of a block of weights and of a tile, positions of a tile.
-OUTPUTS_PER_BLOCK: Final = 4
-POSITIONS_PER_TILE: Final = 2
+OUTPUTS_PER_BLOCK: Final = ARM_DSP.outputs
+POSITIONS_PER_TILE: Final = ARM_DSP.positions
 
 
 def interleaved_int16_count(run_bytes: int) -> int:

@@ -18,6 +18,7 @@ from aotc.tir.target import Target
 #: The values of gcc's and clang's option -mfloat-abi.
 FLOAT_ABIS: Final = ("soft", "softfp", "hard")
 _FLOAT_ABI_OPTION: Final = "-mfloat-abi="
+_MVE_MACRO: Final = "__ARM_FEATURE_MVE"
 
 
 def float_abi_from_cflags(cflags: Sequence[str]) -> str:
@@ -89,8 +90,8 @@ def with_float_abi(target: Target, abi: str) -> Target:
     flags += (_FLOAT_ABI_OPTION + abi,)
     new_target = replace(target, cflags=flags, base_cflags=flags, fma=target.fma and abi != "soft")
     # vectors of integers share their registers with floats
-    lacks_vectors = abi == "soft" and new_target.dots is not None and new_target.dots.along
-    if not lacks_vectors:
+    if abi != "soft" or _MVE_MACRO not in target.macros:
         return new_target
-    macros = tuple(macro for macro in target.macros if macro != "__ARM_FEATURE_MVE")
-    return replace(new_target, dots=None, activations="", macros=macros)
+    macros = tuple(macro for macro in target.macros if macro != _MVE_MACRO)
+    kernels = tuple(kernel for kernel in target.micro_kernels if _MVE_MACRO not in kernel.requires)
+    return replace(new_target, micro_kernels=kernels, activations="", macros=macros)

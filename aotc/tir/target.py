@@ -16,9 +16,9 @@ from numbers import Integral, Real
 from typing import Any, Final
 
 from aotc.ir import AotcError, DType, did_you_mean_hint, frozen, normalized_architecture_name
-from aotc.tir.arm_dsp_kernels import OUTPUTS_PER_BLOCK
+from aotc.tir import micro_kernels
+from aotc.tir.micro_kernels import MicroKernel as MicroKernel
 from aotc.tir.reject_fast_math_c_flags import reject_result_changing_c_flags
-from aotc.tir.target_costs import Dots as Dots
 from aotc.tir.target_costs import Threads as Threads
 from aotc.tir.target_costs import Tiles as Tiles
 from aotc.tir.target_costs import Winograd as Winograd
@@ -128,6 +128,8 @@ NUMERIC_FIELD_LIMITS: Final[Mapping[str, tuple[bool, float, float, str]]] = {
     "transpose_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
     "store_cost": (True, 0, 1 << 30, " operations"),
 }
+#: Figures of micro-kernels that sizes and costs are divided by.
+MICRO_KERNEL_POSITIVE_FIELDS: Final = ("rate", "latency", "group", "groups", "positions", "outputs", "block")
 #: Widths of vectors in bytes: two numbers of float32 at least.
 VECTOR_WIDTHS_BYTES: Final = (0, 8, 16, 32, 64, 128, 256)
 
@@ -154,7 +156,8 @@ class Target:
     transpose_rate   bytes transposed per cycle
     store_cost       cost of storing and reloading an element, in operations: cheaper expressions are recomputed
     tiles            costs of register tiles of contractions
-    dots             costs of int8 dot products; None if the vector unit has no dot-product instruction
+    micro_kernels    its micro-kernels for contractions, in addition to multiply-adds; among those of one
+                     level that fit, the first is used, and weights are packed for the first of all
     winograd         costs of Winograd convolutions
     threads          costs of multithreading; None if kernels run on one thread only
     gpu              the GPU that kernels are launched on; None for CPUs
@@ -197,7 +200,7 @@ class Target:
     transpose_rate: float = 4
     store_cost: int = 16
     tiles: Tiles = Tiles()
-    dots: Dots | None = None
+    micro_kernels: tuple[MicroKernel, ...] = ()
     winograd: Winograd = Winograd()
     threads: Threads | None = None
     gpu: Gpu | None = None
@@ -226,6 +229,8 @@ class Target:
         )
         self._require_field("line", self.line <= self.l1, f"no more than l1, which is {self.l1} bytes")
         reject_result_changing_c_flags((*self.cflags, *self.base_cflags))
+        for kernel in self.micro_kernels:
+            self._require_micro_kernel_is_usable(kernel)
         for space in self.spaces:
             if space.bytes < 0 or space.align < 8 or space.align & (space.align - 1):
                 text = f"the memory {space.name} cannot have {space.bytes} bytes, aligned to {space.align}"
@@ -233,6 +238,19 @@ class Target:
         for role, parts in DATA_KINDS_OF_ROLE.items():
             if not self.memory_spaces_for_role(role):
                 raise AotcError("target", f"target {self.name}: no memory space is assigned to {' and '.join(parts)}")
+
+    def _require_micro_kernel_is_usable(self, kernel: MicroKernel) -> None:
+        """Raise AotcError (code "target") if a micro-kernel needs a feature that the target lacks, or
+        if its figures are not positive.
+        """
+        subject = f"target {self.name}: micro-kernel {kernel.name}"
+        if missing := [name for name in kernel.requires if name not in (*self.features, *self.macros)]:
+            text = f"{subject} requires {', '.join(missing)}, which the target does not have"
+            raise AotcError("target", text, hint="add them to features or macros, or leave the micro-kernel out")
+        for field in MICRO_KERNEL_POSITIVE_FIELDS:
+            if not getattr(kernel, field) > 0:
+                text = f"{subject}: {field} must be positive, got {getattr(kernel, field)!r}"
+                raise AotcError("target", text, hint=f"leave {field} out where it is not known")
 
     def _require_field(self, field: str, holds: bool, requirement: str) -> None:
         """Raise AotcError (code "target") unless `holds`; the message says that `field` must be
@@ -270,9 +288,24 @@ class Target:
             used[space.name] += size
         return space_of_role
 
+    def micro_kernel_for_types(self, data: str, weights: str, sums: str, level: str = "") -> MicroKernel | None:
+        """Return the first micro-kernel of a level (by default, of any) for operands and sums of
+        these types; None if there is none.
+        """
+        kernels = (k for k in self.micro_kernels if level in ("", k.level) and k.accepts_types(data, weights, sums))
+        return next(kernels, None)
+
     def lanes(self, dtype: str) -> int:
         """Return the number of elements of `dtype` in one vector register; 1 on scalar targets."""
         return max(1, self.vector_bytes // DType(dtype).itemsize)
+
+    @property
+    def has_integer_dot_instruction(self) -> bool:
+        """Return True if int8 dot products are single instructions, by which kernels of a
+        multi-versioned library differ.
+        """
+        kernel = self.micro_kernel_for_types("uint8", "int8", "int32")
+        return kernel is not None and kernel.registers == 1
 
     @property
     def can_split_reduction_in_thread_block(self) -> bool:
@@ -320,14 +353,12 @@ _X86_64, _AARCH64, _RISCV64 = ("-march=x86-64",), ("-march=armv8-a",), ("-march=
 _SSE: Final = ("sse3", "ssse3", "sse4_1", "sse4_2", "popcnt", "movbe", "lzcnt")
 _V3: Final = (*_SSE, "avx", "f16c", "fma", "avx2", "bmi1", "bmi2")
 _V4: Final = (*_V3, "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
-#: Sums of products of bytes by one instruction.
-_DOT_INSTRUCTION: Final = Dots(rate=2, registers=1, split=0, latency=5)
 #: What processors with vectors have in common.
 _VECTOR_TARGET: Final = Target(
     name="vectors",
     vector_bytes=16,
     fma_bytes=32,
-    dots=Dots(),
+    micro_kernels=(micro_kernels.DOT4,),
     winograd=Winograd(macs=4),
     threads=Threads(),
     budget=Budget(parameter_growth=2.5, parameter_room=1 << 20),
@@ -360,7 +391,7 @@ X86_64_V4: Final = replace(
     vector_bytes=64,
     registers=32,
     l2=1 << 20,
-    dots=Dots(rate=0.5, split=1),
+    micro_kernels=(micro_kernels.DOT4_AVX512BW,),
     cflags=("-march=x86-64-v4", "-mprefer-vector-width=512"),
     features=_V4,
     level="v4",
@@ -369,7 +400,7 @@ X86_64_V4: Final = replace(
 X86_64_V3_VNNI: Final = replace(
     X86_64_V3,
     name="x86-64-v3-vnni",
-    dots=_DOT_INSTRUCTION,
+    micro_kernels=(micro_kernels.DOT4_AVX_VNNI,),
     cflags=(*X86_64_V3.cflags, "-mavxvnni"),
     features=(*_V3, "avx_vnni"),
     level="v3_vnni",
@@ -377,7 +408,7 @@ X86_64_V3_VNNI: Final = replace(
 X86_64_V4_VNNI: Final = replace(
     X86_64_V4,
     name="x86-64-v4-vnni",
-    dots=_DOT_INSTRUCTION,
+    micro_kernels=(micro_kernels.DOT4_AVX512_VNNI,),
     cflags=("-march=x86-64-v4", "-mavx512vnni", "-mprefer-vector-width=512"),
     features=(*_V4, "avx512_vnni"),
     level="v4_vnni",
@@ -386,7 +417,7 @@ X86_64_V4_VNNI: Final = replace(
 X86_64_V4_AMX: Final = replace(
     X86_64_V4_VNNI,
     name="x86-64-v4-amx",
-    dots=replace(_DOT_INSTRUCTION, matrices=True),
+    micro_kernels=(micro_kernels.DOT4_AVX512_VNNI, micro_kernels.X86_AMX),
     cflags=("-march=x86-64-v4", "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mprefer-vector-width=512"),
     features=(*_V4, "avx512_vnni", "amx_tile", "amx_int8"),
     level="v4_amx",
@@ -402,21 +433,25 @@ AARCH64: Final = replace(
     activations="int8",
     l1=64 << 10,
     l2=512 << 10,
-    dots=Dots(rate=0.5, registers=4, split=3),
+    micro_kernels=(micro_kernels.DOT4_NEON,),
     winograd=Winograd(macs=16),
     cflags=_AARCH64,
     base_cflags=_AARCH64,
 )
 _DOTPROD, _I8MM = ("-march=armv8.2-a+dotprod",), ("-march=armv8.2-a+dotprod+i8mm",)
-_LANES, _MATRICES = replace(_DOT_INSTRUCTION, groups=4), replace(_DOT_INSTRUCTION, groups=2, rows=2)
 _DOTPROD_MACROS: Final = ("__ARM_FEATURE_DOTPROD",)
 AARCH64_DOTPROD: Final = replace(
-    AARCH64, name="aarch64-dotprod", dots=_LANES, cflags=_DOTPROD, macros=_DOTPROD_MACROS, level="dotprod"
+    AARCH64,
+    name="aarch64-dotprod",
+    micro_kernels=(micro_kernels.SDOT_BY_LANE, micro_kernels.DOT4_SDOT),
+    cflags=_DOTPROD,
+    macros=_DOTPROD_MACROS,
+    level="dotprod",
 )
 AARCH64_I8MM: Final = replace(
     AARCH64,
     name="aarch64-i8mm",
-    dots=_MATRICES,
+    micro_kernels=(micro_kernels.SMMLA, micro_kernels.DOT4_SDOT),
     cflags=_I8MM,
     macros=(*_DOTPROD_MACROS, "__ARM_FEATURE_MATMUL_INT8"),
     level="i8mm",
@@ -434,7 +469,7 @@ CUDA: Final = Target(
     registers=64,
     l2=64 << 10,
     fma=True,
-    dots=Dots(rate=1, registers=1),
+    micro_kernels=(micro_kernels.DP4A,),
     gpu=Gpu(),
     budget=Budget(stack_bytes=1024, row_bytes=0, pieces=0, piece_nodes=0, transposed=1),
     spaces=(Space(name="device", align=256),),
@@ -468,14 +503,14 @@ _HARD_FLOAT_FLAG: Final = "-mfloat-abi=hard"
 _DSP_MACROS: Final = ("__ARM_FEATURE_DSP", "__ARM_FEATURE_SAT", "__thumb2__")
 #: Products of two pairs of 16 bits by one instruction.
 _DSP: Final[dict[str, Any]] = {
-    "dots": Dots(block=OUTPUTS_PER_BLOCK, paired=True),
+    "micro_kernels": (micro_kernels.ARM_DSP,),
     "activations": "int8",
     "dialect": "arm-c",
     "macros": _DSP_MACROS,
 }
 #: Sums of 16 products of bytes by one instruction.
 _HELIUM: Final[dict[str, Any]] = {
-    "dots": Dots(along=True),
+    "micro_kernels": (micro_kernels.ARM_MVE,),
     "activations": "int8",
     "dialect": "arm-c",
     "macros": (*_DSP_MACROS, "__ARM_FEATURE_MVE"),

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost parameters of a `Target`: multithreading, register tiles, int8 dot products and Winograd
-convolutions.
+"""Cost parameters of a `Target`: multithreading, register tiles and Winograd convolutions.
 
 replace(get_target("x86-64-v3"), threads=Threads(barrier_ns=250), tiles=Tiles(latency=8))
 """
@@ -69,37 +68,6 @@ class Tiles:
     finish_element: float = 1.1
     large_copies: float = 1.08
     scalar_columns: tuple[int, ...] = (8, 4, 1, 4)
-
-
-@frozen(kw_only=True)
-class Dots:
-    """Costs of instructions that add dot products of four int8 pairs to int32 vectors.
-
-    rate        instructions issued per cycle
-    registers   that hold an operand, where the sums are several instructions
-    split       cycles that it takes to bring an operand there
-    latency     cycles from the start of one to its result
-    groups      groups of four neighboring bytes of data that a step of a tile takes from one vector, where they lie
-                side by side
-    block       outputs whose weights lie side by side in groups
-    along       sums are those of whole rows of bytes, by micro-kernels (`aotc.tir.arm_mve_kernels`)
-    paired      tiles are micro-kernels that multiply pairs of 16 bits (`aotc.tir.arm_dsp_kernels`)
-    matrices    tiles are micro-kernels that multiply matrices (`aotc.tir.amx_kernels`), where there are enough
-                positions
-    rows        positions of data that an instruction multiplies by two outputs: 2 for products of matrices of bytes,
-                of which a vector has 2 x 8
-    """
-
-    rate: float = 0.75
-    registers: int = 2
-    split: float = 0.7
-    latency: int = 6
-    groups: int = 1
-    rows: int = 1
-    block: int = 16
-    along: bool = False
-    paired: bool = False
-    matrices: bool = False
 
 
 @frozen(kw_only=True)

@@ -141,7 +141,7 @@ def test_every_feature_can_be_asked_for() -> None:
 # --- several versions in one library
 
 EVERY = X86_64_MULTI.versions
-NAMES = [t.name for t in EVERY if t.dots is not None and t.dots.registers > 1]
+NAMES = [t.name for t in EVERY if t.micro_kernels and not t.has_integer_dot_instruction]
 HERE_TOO = [n for n in NAMES if TARGETS[n].vector_bytes <= resolve_target("host").vector_bytes]
 """The versions that this processor can run, the best first."""
 

@@ -39,7 +39,7 @@ from tests.share import share
 from tests.targets.machines import FOREIGN, machine, native_targets, targets_that_cannot_run
 
 Array = np.ndarray[Any, Any]
-VECTORS = [name for name, t in TARGETS.items() if t.dots is not None and t.vector_bytes and not t.versions]
+VECTORS = [name for name, t in TARGETS.items() if t.micro_kernels and t.vector_bytes and not t.versions]
 HERE = [name for name in native_targets() if name in VECTORS]
 THERE = [name for name in FOREIGN if name in VECTORS]
 

@@ -18,6 +18,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.tir import te
 from aotc.tir.expr import call
 from aotc.tir.kernel_text import to_text
+from aotc.tir.micro_kernels import DOT4, X86_AMX
 from aotc.tir.passes import PlanMemory
 from aotc.tir.schedule import schedule
 from aotc.tir.schedule.algorithms.winograd import estimated_cycles_of_3x3_convolution
@@ -56,6 +57,11 @@ V3, V4 = get_target("x86-64-v3"), get_target("x86-64-v4")
         ({"vector_bytes": 1 << 60}, f"vector_bytes must be 0 to 256 bytes, got {1 << 60}"),
         ({"vector_bytes": float("nan")}, "vector_bytes must be a whole number, got nan"),
         ({"vector_bytes": None}, "vector_bytes must be a whole number, got None"),
+        *(
+            ({"micro_kernels": (replace(DOT4, **{field: 0}),)}, f"micro-kernel dot4: {field} must be positive, got 0")
+            for field in ("rate", "latency", "group")
+        ),
+        ({"micro_kernels": (replace(DOT4, rate=float("nan")),)}, "micro-kernel dot4: rate must be positive, got nan"),
     ],
 )
 def test_figures_that_no_machine_has(facts: dict[str, Any], message: str) -> None:
@@ -64,6 +70,14 @@ def test_figures_that_no_machine_has(facts: dict[str, Any], message: str) -> Non
     (found,) = raised.value.diagnostics
     assert (found.code, found.message) == ("target", f"target odd: {message}")
     assert found.hint.endswith("out where it is not known")
+
+
+def test_micro_kernels_without_their_instructions() -> None:
+    with pytest.raises(AotcError) as raised:
+        replace(V4, name="odd", micro_kernels=(X86_AMX,))
+    (found,) = raised.value.diagnostics
+    assert found.message == "target odd: micro-kernel x86_amx requires amx_int8, which the target does not have"
+    assert "leave the micro-kernel out" in found.hint
 
 
 @pytest.mark.parametrize("facts", [*({"registers": n} for n in (1, 4, 8)), *({"vector_bytes": n} for n in (8, 128))])

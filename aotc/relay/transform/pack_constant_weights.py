@@ -59,7 +59,7 @@ from aotc.relay.op.window_attributes import (
 )
 from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_constant_with_finite_elements, rebuild_call
 from aotc.relay.transform.user_alter_layout import apply_registered_layouts
-from aotc.tir import BYTES_PER_DOT, FILTER_EXTENT, INT8_DTYPES, SUPPORTED_OUTPUT_TILES, C, Target
+from aotc.tir import FILTER_EXTENT, INT8_DTYPES, SUPPORTED_OUTPUT_TILES, C, MicroKernel, Target
 from aotc.tir.schedule.algorithms.cpu_recurrence import columns_per_weight_block, hidden_units_per_weight_block
 from aotc.tir.schedule.algorithms.winograd import estimated_cycles_of_3x3_convolution
 from aotc.tir.schedule.contraction import weight_packing_block_size
@@ -152,6 +152,16 @@ def is_byte_contraction(node: Expr) -> bool:
     return tensor_type_of(node).dtype == "int32" and set(dtypes) <= set(INT8_DTYPES)
 
 
+def _packing_micro_kernel(call: Call, target: Target) -> MicroKernel | None:
+    """Return the micro-kernel for which the weights of a contraction are packed; None if the target
+    has none for its types.
+    """
+    if not is_byte_contraction(call):
+        return None
+    data, weight = (tensor_type_of(x).dtype for x in call.args[:2])
+    return target.micro_kernel_for_types(data, weight, tensor_type_of(call).dtype)
+
+
 def _dot_product_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, target: Target) -> str:
     """Return the kernel layout for the target's 8-bit dot-product instruction, "" if it does not
     apply.
@@ -160,24 +170,25 @@ def _dot_product_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, 
     a spatial axis instead.
     """
     canonical, kernel = KERNEL_LAYOUT_BY_RANK[spatial_rank], attrs.kernel_layout
-    if target.dots is None or not is_byte_contraction(call) or sorted(kernel) != sorted(canonical):
+    micro_kernel = _packing_micro_kernel(call, target)
+    if micro_kernel is None or sorted(kernel) != sorted(canonical):
         return ""
     shape = dict(zip(kernel, tensor_type_of(call.args[1]).static_shape, strict=True))
     outputs = shape["O"] // attrs.groups
-    block = target.dots.block
-    whole = outputs % block == 0 and shape["I"] % BYTES_PER_DOT == 0 and not (target.dots.paired or target.dots.along)
+    block, group = micro_kernel.block, micro_kernel.group
+    whole = outputs % block == 0 and shape["I"] % group == 0 and micro_kernel.data == "broadcast"
     inner = ("I", *reversed(canonical[2:]))
     letter = next((axis for axis in inner if shape[axis] > 1), "")
     if not letter or (attrs.groups > 1 and not whole):
         return ""
-    if target.dots.along:
+    if micro_kernel.weights == "rows":
         return f"O{''.join(axis for axis in f'{canonical[2:]}I' if axis != letter)}{letter}"
-    return f"O{canonical[2:]}I{block}o{BYTES_PER_DOT}{letter.lower()}"
+    return f"O{canonical[2:]}I{block}o{group}{letter.lower()}"
 
 
 def _uses_channel_vectors(target: Target) -> bool:
     """Return True if the target computes adjacent channels together, in one vector."""
-    return not target.is_scalar or (target.dots is not None and target.dots.along)
+    return not target.is_scalar or any(kernel.weights == "rows" for kernel in target.micro_kernels)
 
 
 def _blocked_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, target: Target) -> str:
@@ -364,12 +375,12 @@ class _Pack(GraphMutator):
         if weight.data.ndim != 2:
             return call
         units = weight.data.shape[layout.index("N")]
-        if (dots := self.target.dots) is not None and is_byte_contraction(call):
-            if dots.along:
+        if (kernel := _packing_micro_kernel(call, self.target)) is not None:
+            if kernel.weights == "rows":
                 fits = layout == "NC" or not isinstance(call.attrs, MatmulAttrs)
                 rows = self._pack_weight_cached(weight, layout, "NC")
                 return call if fits else rebuild_call(call, (call.args[0], rows), transpose_b=True)
-            target = f"NC{dots.block}n{BYTES_PER_DOT}c"
+            target = f"NC{kernel.block}n{kernel.group}c"
         elif block := _output_channel_block_size(call, units, tensor_type_of(call).shape[:-1], self.target):
             target = f"NC{block}n"
         else:

@@ -115,7 +115,8 @@ def _uses_contiguous_dot_products(target: Target) -> bool:
     """Return True if the target's 8-bit dot products are functions that read consecutive elements
     of the data.
     """
-    return target.dots is not None and (target.dots.paired or target.dots.along)
+    kernel = target.micro_kernel_for_types("int8", "int8", "int32")
+    return kernel is not None and kernel.data == "im2col"
 
 
 def _max_bytes_of_conv_or_layout_transform(function: Function) -> int:

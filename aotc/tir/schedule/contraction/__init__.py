@@ -60,7 +60,8 @@ the number of tiles (`tile_segments.TileSegment.count`) becomes a trip count.
 
 from contextlib import suppress
 
-from aotc.tir import INT8_DTYPES, INT32_VECTOR_LENGTHS, Buffer, Target, te
+from aotc.tir import Buffer, Target, te
+from aotc.tir.micro_kernels import MicroKernel
 from aotc.tir.schedule.contraction import untiled_contraction
 from aotc.tir.schedule.contraction.arm_dsp import schedule_for_arm_dsp
 from aotc.tir.schedule.contraction.arm_mve import schedule_for_arm_mve
@@ -129,10 +130,11 @@ def cpu_tiling_candidates(
     lanes = accumulator_lanes(target, contraction.dtype, a.dtype, b.dtype)
     candidates: list[TilingCandidate] = []
     with suppress(Irregular):
-        bytes_alone = contraction.dtype == "int32" and {a.dtype, b.dtype} <= set(INT8_DTYPES)
-        if target.dots is not None and bytes_alone and lanes in INT32_VECTOR_LENGTHS:
+        kernel = _register_dot_kernel(target, a.dtype, b.dtype, contraction.dtype, lanes)
+        if kernel is not None and contraction.group in (0, kernel.group):
+            analysis = split_reduction_into_dot_groups(contraction, kernel.group)
             candidates += tilings_vectorized_along_weights(
-                TilingRequest(*split_reduction_into_dot_groups(contraction), a, b, finish, target, lanes)
+                TilingRequest(*analysis, a, b, finish, target, lanes, kernel)
             )
     with suppress(Irregular):
         request = TilingRequest(analyze_operand_dims_and_output_axes(contraction), None, a, b, finish, target, lanes)
@@ -142,3 +144,21 @@ def cpu_tiling_candidates(
             *int8_depthwise_tilings(request),
         ]
     return candidates
+
+
+def _register_dot_kernel(target: Target, data: str, weights: str, sums: str, lanes: int) -> MicroKernel | None:
+    """Return the target's first dot-product instruction on vectors of `lanes` sums that uses one
+    group of data; None if there is none.
+    """
+    return next(
+        (
+            kernel
+            for kernel in target.micro_kernels
+            if kernel.level == "registers"
+            and kernel.group > 1
+            and kernel.groups == 1
+            and lanes in kernel.lanes
+            and kernel.accepts_types(data, weights, sums)
+        ),
+        None,
+    )

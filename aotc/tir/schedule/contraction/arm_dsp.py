@@ -38,6 +38,7 @@ from aotc.tir import (
 )
 from aotc.tir.arm_dsp_kernels import OUTPUTS_PER_BLOCK, POSITIONS_PER_TILE, interleaved_int16_count
 from aotc.tir.expr import Select, substitute
+from aotc.tir.micro_kernels import ARM_DSP
 from aotc.tir.schedule.contraction import contraction_index_analysis
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
@@ -66,9 +67,8 @@ def schedule_for_arm_dsp(
     """Return the loop nest of an int8 contraction for Cortex-M DSP; raise Irregular if its weights
     are not packed for it.
     """
-    paired = target.dots is not None and target.dots.paired
-    known = contraction.dtype == "int32" and a.dtype == b.dtype == "int8"
-    if not (known and paired) or (contraction.group, contraction.block) != (BYTES_PER_DOT, OUTPUTS_PER_BLOCK):
+    paired = ARM_DSP in target.micro_kernels and ARM_DSP.accepts_types(a.dtype, b.dtype, contraction.dtype)
+    if not paired or (contraction.group, contraction.block) != (BYTES_PER_DOT, OUTPUTS_PER_BLOCK):
         raise Irregular("weights that are not packed for pairs")
     number = contiguous_weight_reduction_axis_index(contraction)
     req = TilingRequest(*split_reduction_into_dot_groups(contraction), a, b, store, target, 1)

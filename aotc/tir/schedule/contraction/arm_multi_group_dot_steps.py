@@ -21,18 +21,8 @@ from itertools import product
 from typing import TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import (
-    Assign,
-    Const,
-    Expr,
-    Stmt,
-    Var,
-    bind_to_new_register,
-    call,
-    dot_by_lane_instruction_name_or_empty,
-    load_words_instruction_name,
-    matmul_instruction_name_or_empty,
-)
+from aotc.tir import Assign, Const, Expr, Stmt, Var, bind_to_new_register, call
+from aotc.tir.micro_kernels import MicroKernel
 from aotc.tir.schedule.contraction.epilogue import Accumulators
 from aotc.tir.schedule.contraction.register_tiling_types import MultiplyAddStep, RegisterTile
 from aotc.tir.schedule.contraction.tile_segments import TileAxis
@@ -63,7 +53,7 @@ def multi_group_dot_step(
         ]
         xs = [[bind_to_new_register("x", value, stmts) for value in row] for row in xs]
         step = _DotStepEmitter(tile, accumulators, offsets_in_data, points, xs, stmts)
-        (step.emit_dots_by_lane_for_all_positions if multiply_add.rows == 1 else step.emit_matrix_multiplies)()
+        (step.emit_dots_by_lane_for_all_positions if step.kernel.positions == 1 else step.emit_matrix_multiplies)()
     return stmts
 
 
@@ -83,6 +73,13 @@ class _DotStepEmitter:
     stmts: list[Stmt]
 
     @property
+    def kernel(self) -> MicroKernel:
+        """The micro-kernel, which uses several groups of data."""
+        kernel = self.tile.tiling.product.wide
+        assert kernel is not None
+        return kernel
+
+    @property
     def multiply_add_step(self) -> MultiplyAddStep:
         """The multiply-add or dot product of the tiling."""
         return self.tile.tiling.product
@@ -97,14 +94,12 @@ class _DotStepEmitter:
                 self.emit_dots_point_by_point(j)
                 continue
             words = bind_to_new_register(
-                "y",
-                call(load_words_instruction_name(data, count), self.load_data_of_four_byte_groups(y, count)),
-                self.stmts,
+                "y", call(self.kernel.load_name(data, count), self.load_data_of_four_byte_groups(y, count)), self.stmts
             )
             for k, row in enumerate(self.xs):
                 for i, x in enumerate(row):
                     self.emit_accumulating_instruction_call(
-                        i, j, dot_by_lane_instruction_name_or_empty(data, x.dtype, k), words, x
+                        i, j, self.kernel.multiply_name(data, x.dtype, lane=k), words, x
                     )
 
     def emit_matrix_multiplies(self) -> None:
@@ -125,7 +120,7 @@ class _DotStepEmitter:
             )
             for i, k in product(range(len(weight_pairs)), range(2)):
                 self.emit_accumulating_instruction_call(
-                    i, j + k, matmul_instruction_name_or_empty(data, weights), rows, weight_pairs[i][k]
+                    i, j + k, self.kernel.multiply_name(data, weights), rows, weight_pairs[i][k]
                 )
         for j in self.present.keys() & set(range(paired, len(self.tile.ys))):
             self.emit_dots_point_by_point(j)
@@ -171,7 +166,7 @@ def reorder_matrix_multiply_results(tile: RegisterTile, accumulators: Accumulato
     """Yield statements that rearrange 2 x 2 results of matrix multiplies into one vector per
     position.
     """
-    if tile.tiling.product.rows == 1:
+    if tile.tiling.product.wide is None or tile.tiling.product.wide.positions == 1:
         return
     for split, i, j in product(accumulators, range(len(tile.xs)), range(0, len(tile.ys) // 2 * 2, 2)):
         first, second = split[i, j], split[i, j + 1]

@@ -36,6 +36,7 @@ from aotc.tir import (
     te,
 )
 from aotc.tir.expr import Binary, Call, Const, Var
+from aotc.tir.micro_kernels import ARM_MVE
 from aotc.tir.schedule.contraction import contraction_index_analysis
 from aotc.tir.schedule.contraction.arm_dsp import ContractionData, PaddingBuffers
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
@@ -64,8 +65,7 @@ def schedule_for_arm_mve(
 
     Raise Irregular if operands are not in rows or the target has no MVE.
     """
-    known = contraction.dtype == "int32" and a.dtype == b.dtype == "int8"
-    if not known or target.dots is None or not target.dots.along:
+    if ARM_MVE not in target.micro_kernels or not ARM_MVE.accepts_types(a.dtype, b.dtype, contraction.dtype):
         raise Irregular("no sums of rows of bytes")
     if (
         0

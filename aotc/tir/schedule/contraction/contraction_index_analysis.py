@@ -232,8 +232,10 @@ def analyze_operand_dims_and_output_axes(
     return ContractionAnalysis(contraction, a, b, ranges, pixel, channel)
 
 
-def split_reduction_into_dot_groups(contraction: te.Contraction) -> tuple[ContractionAnalysis, Var]:
-    """Split a reduction axis into steps of groups, for dot-product instructions.
+def split_reduction_into_dot_groups(
+    contraction: te.Contraction, group: int = BYTES_PER_DOT
+) -> tuple[ContractionAnalysis, Var]:
+    """Split a reduction axis into steps of `group` products, for dot-product instructions.
 
     Return the contraction with the axis divided, and the variable that counts within a group. The
     groups are the groups of packed weights; for other weights they are along an axis of the data,
@@ -254,7 +256,7 @@ def split_reduction_into_dot_groups(contraction: te.Contraction) -> tuple[Contra
         return position.coefficient(axis[0]) == 1, axis[1]
 
     var, extent = axis = max(fitting, key=contiguity_and_extent)
-    group, steps, place = contraction.group or BYTES_PER_DOT, Var(var.name), Var("g")
+    group, steps, place = contraction.group or group, Var(var.name), Var("g")
     names: dict[Var, Expr] = {var: steps * group + place}
     axes = tuple(
         (steps, -(-extent // group)) if reduce_axis is axis else reduce_axis for reduce_axis in contraction.reduce_axes

@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import INT32_VECTOR_LENGTHS, Var, linear_form, te
+from aotc.tir import Var, linear_form, te
 from aotc.tir.schedule.contraction import contraction_index_analysis, tile_segments
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
+    AddressedOperand,
     ChannelSplit,
     FusedDataAxes,
     Irregular,
@@ -68,7 +69,7 @@ def tilings_vectorized_along_weights(request: TilingRequest) -> Iterator[TilingC
         while lanes > max(4, axis[1]) and not are_indices_independent_of_var(request.analysis.a, axis[0]):
             lanes //= 2
         whole = math.gcd(lanes, axis[1])
-        lengths = {lanes, whole} if request.group and whole in INT32_VECTOR_LENGTHS else {lanes}
+        lengths = {lanes, whole} if request.group and whole in request.kernel.lanes else {lanes}
         tiles = ((axis, vectors, length) for length in sorted(lengths) for vectors in CANDIDATE_VECTORS_PER_TILE)
         candidates = list(feasible_candidates(_tiling_for_weight_vectors, request, tiles))
         if candidates:
@@ -88,6 +89,11 @@ class _TileAttempt:
     lanes: int
     split: ChannelSplit
     is_vector_along_weights: bool
+
+    def multiply_add_step(self, x: AddressedOperand, y: AddressedOperand) -> MultiplyAddStep:
+        """Return the operation of a reduction step of this tile, on weights `x` and data `y`."""
+        c = self.req.contraction
+        return MultiplyAddStep(x, y, c.dtype, self.lanes, self.is_vector_along_weights, c.fill, self.req.kernel)
 
 
 def _tiling_for_weight_vectors(request: TilingRequest, axis: te.Axis, vectors: int, lanes: int) -> TilingCandidate:
@@ -233,12 +239,9 @@ def _build_tiling_of_data_or_padded_copy(
         req.b, row_major_address(split.b) if panel is None else linear_form(panel.operand.flat, {}), panel
     )
     y = req.operand_or_scratch_copy(req.a, pixels.position, padded_copy)
-    group = req.contraction.group if req.group else 1
     tiling = RegisterTiling(
         _order_tile_loops(attempt, _split_data_axes_into_tiles(pixels, tiles, borders, taps), panel, padded_copy),
-        MultiplyAddStep(
-            x, y, req.contraction.dtype, attempt.lanes, attempt.is_vector_along_weights, req.contraction.fill, group
-        ),
+        attempt.multiply_add_step(x, y),
         ReductionLoops(
             (),
             (),
@@ -250,7 +253,7 @@ def _build_tiling_of_data_or_padded_copy(
         OutputStores(req.contraction.axes, req.store, pixels.unfuse),
     )
     parameters = {"vectors": attempt.vectors, "lanes": attempt.lanes}
-    parameters |= {"group": group} if group > 1 else {}
+    parameters |= {"group": req.kernel.group} if req.group else {}
     name = req.candidate_name("lanes", attempt.axis, **parameters)
     candidate = complete_tiling_candidate(req, name, tiling, (padded_copy, panel))
     return (
@@ -265,7 +268,7 @@ def _register_tile_sizes(attempt: _TileAttempt, pixels: FusedDataAxes, tiles_row
     image is narrow.
     """
     target = attempt.req.target
-    budget = max_tile_columns(target, attempt.vectors, attempt.lanes, attempt.req.usable_dot_instruction)
+    budget = max_tile_columns(target, attempt.vectors, attempt.lanes, attempt.req.step_kernel)
     wide = [(v, n) for v, n in pixels.axes if n > 1]
     if not wide:
         return {}

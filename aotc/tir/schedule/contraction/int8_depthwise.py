@@ -37,11 +37,10 @@ from aotc.tir import (
     all_of,
     as_expr,
     bind_to_new_register,
-    dot_instruction_name,
-    load_words_instruction_name,
     te,
 )
 from aotc.tir.expr import Const, Expr, Load, Var, call, new_private_scratch_buffer, substitute
+from aotc.tir.micro_kernels import DOT4
 from aotc.tir.schedule.contraction import tile_segments
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
@@ -537,8 +536,8 @@ class _InterleavedPanels:
         column of a tile.
         """
         lanes = self.split.size // BYTES_PER_DOT
-        name = dot_instruction_name(self.panel.dtype, self.weights.dtype, lanes)
-        words = load_words_instruction_name(self.panel.dtype, lanes)
+        name = DOT4.multiply_name(self.panel.dtype, self.weights.dtype, lanes)
+        words = DOT4.load_name(self.panel.dtype, lanes)
         for i, k in enumerate(range(self.first_quarter_not_in_previous_tile, BYTES_PER_DOT)):
             yield Assign(
                 accumulators[0][i, column], call(name, accumulators[0][i, column], call(words, data[k]), weights[k])

@@ -19,21 +19,8 @@ from itertools import product
 from typing import Any
 
 from aotc.ir import DType, frozen
-from aotc.tir import (
-    Assign,
-    Broadcast,
-    Const,
-    Expr,
-    Load,
-    Stmt,
-    Var,
-    call,
-    cast,
-    dot_instruction_name,
-    repeat_byte_in_int32,
-    substitute,
-    te,
-)
+from aotc.tir import Assign, Broadcast, Const, Expr, Load, Stmt, Var, call, cast, repeat_byte_in_int32, substitute, te
+from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
 from aotc.tir.schedule.contraction.contraction_index_analysis import AddressedOperand, OperandDimension
 from aotc.tir.schedule.contraction.operand_staging import CopyFn
 from aotc.tir.schedule.contraction.tile_segments import TileAxis, TileSegment
@@ -45,9 +32,8 @@ from aotc.tir.simplify import simplify
 class MultiplyAddStep:
     """The operation of one reduction step, on `lanes` accumulators at a time: acc += x * y.
 
-    All instruction-specific code is here and in the cost model: for a dot product that adds `group`
-    neighboring products of bytes to an int32 accumulator, this class makes its loads and its
-    update.
+    All code that depends on the instruction is here and in the cost model: for a dot product that
+    adds neighboring products to one accumulator, this class makes its loads and its update.
 
     x        operand that is read as vectors
     y        operand of which one element at a time is broadcast; with `along` it is read as vectors
@@ -57,10 +43,9 @@ class MultiplyAddStep:
     lanes    elements of a vector
     along    see `y`
     fill     value of `y` outside of the data; if 0, products there are left out
-    group    products of bytes that one instruction adds to each accumulator; 1 for plain
-             multiply-adds
-    groups   groups in one step, adjacent in `y`; they are the last unrolled axis
-    rows     elements of `y` that a step takes together (matrix instructions)
+    kernel   the micro-kernel, which adds `kernel.group` products to each accumulator
+    wide     a micro-kernel that uses several adjacent groups of `y` in one step, which are the last
+             unrolled axis; None if steps have one group
     """
 
     x: AddressedOperand
@@ -69,14 +54,19 @@ class MultiplyAddStep:
     lanes: int
     along: bool = False
     fill: int = 0
-    group: int = 1
-    groups: int = 1
-    rows: int = 1
+    kernel: MicroKernel = MULTIPLY_ADD
+    wide: MicroKernel | None = None
+
+    @property
+    def groups_per_step(self) -> int:
+        """The number of groups of `kernel.group` products of each accumulator in one step."""
+        return 1 if self.wide is None else self.wide.groups
 
     @property
     def padding_value_vector(self) -> Expr:
         """The value of operand `y` outside of the data (padding)."""
-        value = self.fill if self.group == 1 else repeat_byte_in_int32(self.fill)
+        is_word = self.kernel.group > 1 and self.dtype.is_integer
+        value = repeat_byte_in_int32(self.fill) if is_word else self.fill
         return Const(value, self.dtype, self.lanes)
 
     @property
@@ -89,24 +79,23 @@ class MultiplyAddStep:
         `values_of_vars`.
         """
         index = simplify(substitute(operand.flat, dict(values_of_vars)), {})
-        if self.group > 1:
-            return Load(operand.buffer, index, lanes * self.group)
+        if self.kernel.group > 1:
+            return Load(operand.buffer, index, lanes * self.kernel.group)
         return cast(Load(operand.buffer, index, lanes), self.dtype)
 
     def load_and_broadcast_data_operand(self, values_of_vars: Mapping[Var, Expr]) -> Expr:
         """Return an element of operand `y` broadcast to all lanes of a vector."""
         value = self.load_operand(self.y, values_of_vars, 1)
-        if self.group > 1:
-            value = call(f"word_{value.dtype}", value)
+        if self.kernel.group > 1:
+            value = call(self.kernel.broadcast_name(value.dtype), value)
         return value if self.lanes == 1 else Broadcast(value, self.lanes)
 
     def multiply_add(self, accumulator: Var, x: Expr, y: Expr) -> Stmt:
         """Return the multiply-add (or dot product) that adds x * y to `accumulator`."""
-        if self.group == 1:
+        if self.kernel.group == 1:
             return Assign(accumulator, accumulator + x * y)
-        return Assign(
-            accumulator, call(dot_instruction_name(self.y.buffer.dtype, x.dtype, self.lanes), accumulator, y, x)
-        )
+        name = self.kernel.multiply_name(self.y.buffer.dtype, x.dtype, self.lanes)
+        return Assign(accumulator, call(name, accumulator, y, x))
 
 
 @frozen(eq=False)

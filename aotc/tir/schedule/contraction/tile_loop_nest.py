@@ -200,7 +200,9 @@ def _reduction_loops(
 
     def multiply_adds_of_tap_ranges(is_in_range: bool) -> Stmt:
         multiply_step = tile.tiling.product
-        sorts = multiply_step.lanes == multiply_step.group == len(tile.xs) == 1 and multiply_step.dtype.is_integer
+        sorts = (
+            multiply_step.lanes == multiply_step.kernel.group == len(tile.xs) == 1 and multiply_step.dtype.is_integer
+        )
         products: _ProductList | None = [] if sorts else None
         stmts = [
             stmt
@@ -272,7 +274,7 @@ def _multiply_adds_of_taps(
     stmts: list[Stmt] = []
     values = product(*(range(extent) for _, extent in reduction.unrolled))
     points = [{v: as_expr(k) for v, k in (*fixed.items(), *zip(unrolled, at, strict=True))} for at in values]
-    groups = tile.tiling.product.groups
+    groups = tile.tiling.product.groups_per_step
     for number in range(len(points) // groups):
         split, step = accumulators[number % reduction.splits], points[number * groups : (number + 1) * groups]
         if groups > 1:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Expr, LinearForm, Stmt, Target, Var, const, linear_form, substitute, te
-from aotc.tir.arm_sdot_smmla import dot_by_lane_instruction_name_or_empty, matmul_instruction_name_or_empty
+from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
 from aotc.tir.schedule.contraction import contraction_index_analysis
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
@@ -34,7 +34,6 @@ from aotc.tir.schedule.contraction.tile_loop_nest import build_tiled_loop_nest
 from aotc.tir.schedule.contraction.tile_segments import TileAxis, untiled_axis
 from aotc.tir.schedule.contraction.tiling_cost import tiling_cycles, weight_load_wait_cycles
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
-from aotc.tir.target_costs import Dots
 
 #: Largest extent of a trailing reduction axis that is unrolled, if the budget allows it.
 MAX_UNROLLED_REDUCTION_EXTENT: Final = 8
@@ -48,12 +47,13 @@ class TilingRequest:
     """A contraction to be tiled, and the target.
 
     analysis   the contraction with its dependences
-    group      variable that counts the products of one dot-product instruction; None for plain
-               multiply-adds
+    group      variable that counts the products that the micro-kernel adds to one accumulator; None
+               for one product
     a, b       buffers of data and weights
     store      function that returns the statement to store an output element
     target     the target
     lanes      elements of a vector; 1 if the types have no vector arithmetic
+    kernel     the micro-kernel that multiplies
     """
 
     analysis: ContractionAnalysis
@@ -63,6 +63,7 @@ class TilingRequest:
     store: StoreFn
     target: Target
     lanes: int
+    kernel: MicroKernel = MULTIPLY_ADD
 
     @property
     def contraction(self) -> te.Contraction:
@@ -93,25 +94,17 @@ class TilingRequest:
             raise Irregular("padding beside weights that may be infinite")
 
     @property
-    def usable_dot_instruction(self) -> Dots | None:
-        """The dot-product instruction; reduced to one group per step where wider steps do not fit;
-        None without int8 products.
+    def step_kernel(self) -> MicroKernel:
+        """The micro-kernel of a step: the first one of the target that multiplies several groups of
+        adjacent data, if they fit the reduction; else `kernel`.
         """
-        dots = self.target.dots if self.group else None
-        if dots is None or dots.groups == 1:
-            return dots
-        position, types = (
-            contraction_index_analysis.row_major_address(self.analysis.a),
-            (str(self.a.dtype), str(self.b.dtype)),
-        )
-        steps = [n for v, n in self.contraction.reduce_axes if position.coefficient(v) == self.contraction.group]
-        known = (
-            dot_by_lane_instruction_name_or_empty(*types, 0)
-            if dots.rows == 1
-            else matmul_instruction_name_or_empty(*types)
-        )
-        fitting = known and any(n % dots.groups == 0 for n in steps)
-        return dots if fitting else replace(dots, groups=1, rows=1)
+        if self.group is None:
+            return self.kernel
+        position = contraction_index_analysis.row_major_address(self.analysis.a)
+        steps = [n for v, n in self.contraction.reduce_axes if position.coefficient(v) == self.kernel.group]
+        types = (self.a.dtype, self.b.dtype, self.contraction.dtype)
+        wide = (k for k in self.target.micro_kernels if k.groups > 1 and k.accepts_types(*types))
+        return next((k for k in wide if any(n % k.groups == 0 for n in steps)), self.kernel)
 
     @property
     def must_sum_floats_in_reduction_order(self) -> bool:
@@ -296,27 +289,27 @@ def _combine_byte_groups_into_one_dot_step(request: TilingRequest, tiling: Regis
     """Combine several groups of bytes into one reduction step, where the target has instructions
     for it.
     """
-    dots, step = request.usable_dot_instruction, tiling.product
-    if dots is None or dots.groups == 1:
+    wide, step = request.step_kernel, tiling.product
+    if wide.groups == 1:
         return tiling
     for var, extent in tiling.reduction.looped:
-        if linear_form(step.y.flat, {}).coefficient(var) == step.group and extent % dots.groups == 0:
-            tiling = _split_reduction_axis(tiling, (var, extent), dots.groups)
-            return replace(tiling, product=replace(tiling.product, groups=dots.groups, rows=dots.rows))
+        if linear_form(step.y.flat, {}).coefficient(var) == step.kernel.group and extent % wide.groups == 0:
+            tiling = _split_reduction_axis(tiling, (var, extent), wide.groups)
+            return replace(tiling, product=replace(tiling.product, wide=wide))
     return tiling
 
 
 def _add_partial_sums_to_hide_latency(request: TilingRequest, tiling: RegisterTiling) -> RegisterTiling:
     """Add partial sums if there are too few accumulators to hide the latency of the multiply-adds."""
-    chains = 2 * request.target.tiles.latency  # the units start two multiply-adds in a cycle
-    dots = request.usable_dot_instruction
-    chains = chains if dots is None else int(dots.rate * dots.latency)
+    kernel = request.kernel
+    # the units start two multiply-adds in a cycle
+    chains = 2 * request.target.tiles.latency if kernel.group == 1 else int(kernel.rate * kernel.latency)
     reduction, needed_splits = tiling.reduction, -(-chains // _max_tile_accumulators(tiling))
     if (
         needed_splits == 1
         or request.lanes == 1
         or request.must_sum_floats_in_reduction_order
-        or tiling.product.groups > 1
+        or tiling.product.groups_per_step > 1
     ):
         return tiling
     written = math.prod(n for _, n in reduction.unrolled)

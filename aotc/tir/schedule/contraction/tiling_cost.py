@@ -11,9 +11,10 @@ from itertools import product
 from typing import Final
 
 from aotc.ir.dtype import DType
+from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
 from aotc.tir.schedule.contraction.gpu_split_reduction import MIN_GEMM_SIDE
 from aotc.tir.schedule.contraction.register_tiling_types import RegisterTiling
-from aotc.tir.target import Dots, Target
+from aotc.tir.target import Target
 
 #: Numbers of weight vectors of a tile that are tried.
 CANDIDATE_VECTORS_PER_TILE: Final = (1, 2, 3, 4)
@@ -33,7 +34,7 @@ WHOLE_LINE_STORE_RELATIVE_COST: Final = 0.4
 MAX_HALF_WIDTH_TIME_FRACTION: Final = 0.9
 
 
-def max_tile_columns(target: Target, weight_vectors: int, lanes: int = 0, dots: Dots | None = None) -> int:
+def max_tile_columns(target: Target, weight_vectors: int, lanes: int = 0, kernel: MicroKernel = MULTIPLY_ADD) -> int:
     """Return the number of output columns of a tile with `weight_vectors` vectors of weights, such
     that its registers suffice.
 
@@ -42,9 +43,9 @@ def max_tile_columns(target: Target, weight_vectors: int, lanes: int = 0, dots: 
     """
     if target.is_scalar or lanes == 1:
         return dict(enumerate(target.tiles.scalar_columns, 1)).get(weight_vectors, 1)
-    groups, rows, registers_per_vector = (1, 1, 1) if dots is None else (dots.groups, dots.rows, dots.registers)
-    columns = (target.registers - (weight_vectors * groups + 1) * registers_per_vector) // weight_vectors
-    return max(1, columns // rows * rows)
+    operand_registers = (weight_vectors * kernel.groups + 1) * kernel.registers
+    columns = (target.registers - operand_registers) // weight_vectors
+    return max(1, columns // kernel.positions * kernel.positions)
 
 
 def accumulator_lanes(target: Target, *dtypes: str) -> int:
@@ -139,18 +140,18 @@ def reduction_step_cycles(
     y_elements: int,
     lanes: int,
     are_both_vectors: bool = False,
-    dots: Dots | None = None,
+    kernel: MicroKernel = MULTIPLY_ADD,
 ) -> float:
     """Return the cycles of one reduction step of a tile: the maximum of multiply-adds, loads, and
     latency of the results.
 
     x_vectors, y_elements    vectors of the first operand, and elements of the second operand
     are_both_vectors         both operands are vectors, and every product loads a vector of its own
-    dots                     the products are int8 dot products with these properties; None for plain
-                             multiply-adds
+    kernel                   the micro-kernel that multiplies
     """
-    if dots is not None:
-        sums = max(x_vectors * y_elements, dots.latency * dots.rate) / dots.rate + (x_vectors + y_elements) * dots.split
+    if kernel.group > 1:
+        chains = max(x_vectors * y_elements, kernel.latency * kernel.rate)
+        sums = chains / kernel.rate + (x_vectors + y_elements) * kernel.split
         return max(sums, (x_vectors + y_elements) * target.tiles.broadcast)
     per_cycle, tiles = _vector_multiply_adds_per_cycle(target, lanes), target.tiles
     penalty = 1 if target.fma or lanes == 1 else 2
@@ -196,9 +197,9 @@ def tiling_cycles(tiling: RegisterTiling, target: Target) -> float:
     vector, tiled, along, cost = tiling.vector_axis, tiling.register_tile_axes, tiling.product.along, target.tiles
     outer = math.prod(axis.extent for axis in tiling.levels if axis.role == "outer")
     straight = vector.var is tiling.output.axes[-1][0] or vector.lanes == 1
-    dots = target.dots if tiling.product.group > 1 else None
+    kernel = tiling.product.kernel
     element = cost.finish_vector / vector.lanes if straight else cost.finish_element
-    near = dots is not None and straight and 2 * tiling.product.x.buffer.nbytes <= target.l1
+    near = kernel.group > 1 and straight and 2 * tiling.product.x.buffer.nbytes <= target.l1
     steps = tiling.reduction.products_per_output * fraction_of_unpadded_products(tiling)
     total = 0.0
     for segments in product(*(axis.segments for axis in tiled)):
@@ -210,7 +211,7 @@ def tiling_cycles(tiling: RegisterTiling, target: Target) -> float:
         # bytes of a whole cache line are narrowed and stored at once
         lines = near and sizes["x"] * vector.lanes % target.line == 0
         finish = elements * element * (WHOLE_LINE_STORE_RELATIVE_COST if lines else 1) + cost.finish
-        step = reduction_step_cycles(target, sizes["x"], sizes["y"], vector.lanes, along, dots)
+        step = reduction_step_cycles(target, sizes["x"], sizes["y"], vector.lanes, along, kernel)
         if along and tiling.product.dtype.is_integer:
             step *= WIDENED_PRODUCT_SLOWDOWN
         total += count * (steps * step + finish)

@@ -23,7 +23,6 @@ from typing import Final
 from aotc.ir import DType, frozen
 from aotc.tir import (
     BYTES_PER_DOT,
-    INT8_DTYPES,
     Buffer,
     Expr,
     Load,
@@ -38,6 +37,7 @@ from aotc.tir import (
 )
 from aotc.tir.amx_kernels import AMX_TILE_ROW_BYTES, AMX_TILE_ROWS, OUTPUTS_PER_BLOCK, amx_kernel_name
 from aotc.tir.loops.statement_vectorization import MAX_OPERATIONS_IN_TILE, vectorize_stmt_or_none
+from aotc.tir.micro_kernels import X86_AMX
 from aotc.tir.schedule.contraction.arm_dsp import ContractionData
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
@@ -76,12 +76,9 @@ def schedule_for_x86_amx(
     """Return the AMX loop nest of a contraction; raise Irregular if AMX is unavailable or
     unsuitable.
     """
-    known = (
-        contraction.dtype == "int32"
-        and {a.dtype, b.dtype} <= set(INT8_DTYPES)
-        and (contraction.group, contraction.block) == (BYTES_PER_DOT, OUTPUTS_PER_BLOCK)
-    )
-    if target.dots is None or not target.dots.matrices or not known:
+    known = X86_AMX.accepts_types(a.dtype, b.dtype, contraction.dtype)
+    known = known and (contraction.group, contraction.block) == (BYTES_PER_DOT, OUTPUTS_PER_BLOCK)
+    if X86_AMX not in target.micro_kernels or not known:
         raise Irregular("no matrices of bytes")
     if 0 in (iteration_space_point_count(contraction.axes), iteration_space_point_count(contraction.reduce_axes)):
         raise Irregular("nothing to add")

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Micro-kernels: the instructions and functions that compute a small tile of a contraction, as data.
+
+A target lists the micro-kernels that it has (`Target.micro_kernels`); the contraction generator
+(`aotc.tir.schedule.contraction`) makes candidates for each one that fits the operand types, and
+compares them in cycles. Multiply-adds (`MULTIPLY_ADD`) exist on every target.
+
+    fast = replace(DOT4, rate=2, registers=1, split=0, latency=5)     # one instruction instead of several
+    replace(target, micro_kernels=(fast,))
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from aotc.ir import frozen
+
+
+@frozen(kw_only=True)
+class MicroKernel:
+    """A micro-kernel, with its tile, the layouts of its operands, and its cost.
+
+    name              identifies the micro-kernel in names of candidates and in tuning records
+    level             "registers": instructions on vectors, in tiles whose accumulators are registers;
+                      "memory": a function that reads both operands from memory and stores the sums
+                      there; "threads": instructions of a GPU thread
+    operands          accepted types of data and weights; empty for all
+    sums              type of the sums; "" for any
+    requires          processor features or compiler macros that it needs, which the target must have
+                      (`Target.features`, `Target.macros`)
+
+    group             adjacent reduction steps that an instruction adds to one accumulator (k)
+    groups            groups of one output position that one load of data provides
+    positions         output positions of an instruction, or most of one call (m)
+    outputs           outputs of an instruction for each accumulator vector, or most of one call (n)
+    min_positions     fewest output positions of a call
+    min_run_bytes     fewest contiguous bytes of the reduction of a call
+    min_reduction_bytes    fewest bytes of the whole reduction
+
+    data              layout of the data: "broadcast" (one element or group, repeated in a vector),
+                      "im2col" (the values of a position are contiguous), "strided" (positions and
+                      kernel rows at constant distances)
+    weights           layout of the weights: "blocks" (groups of `block` outputs are contiguous), "rows"
+                      (all weights of an output are contiguous)
+    block             outputs of a block
+    lanes             accepted numbers of accumulators of a vector; empty for all
+
+    multiply, broadcast, load    names of the instructions, in which {data}, {weights}, {lanes} and {lane}
+                      stand for the types, the accumulators of a vector and the number of a group: the sum
+                      of products, the conversion of a group to a word, the load of several words
+
+    rate              instructions issued per cycle
+    registers         registers that an operand occupies, where several instructions make the sums
+    split             cycles to prepare an operand for these instructions
+    latency           cycles from the start of an instruction to its result
+    call_cycles       cycles of a call of a function, without its products
+    finish_cycles     cycles to finish and store one sum of a function, without the epilogue
+    """
+
+    name: str
+    level: str = "registers"
+    operands: tuple[tuple[str, str], ...] = ()
+    sums: str = ""
+    requires: tuple[str, ...] = ()
+    group: int = 1
+    groups: int = 1
+    positions: int = 1
+    outputs: int = 1
+    min_positions: int = 1
+    min_run_bytes: int = 1
+    min_reduction_bytes: int = 1
+    data: str = "broadcast"
+    weights: str = "blocks"
+    block: int = 16
+    lanes: tuple[int, ...] = ()
+    multiply: str = ""
+    broadcast: str = ""
+    load: str = ""
+    rate: float = 1
+    registers: int = 1
+    split: float = 0
+    latency: int = 4
+    call_cycles: float = 0
+    finish_cycles: float = 0
+
+    def accepts_types(self, data: str, weights: str, sums: str) -> bool:
+        """Return True if the micro-kernel multiplies data by weights of these types, with sums of
+        type `sums`.
+        """
+        return (not self.operands or (str(data), str(weights)) in self.operands) and self.sums in ("", str(sums))
+
+    def multiply_name(self, data: str, weights: str, lanes: int = 1, lane: int = 0) -> str:
+        """Return the name of the instruction that adds products to `lanes` accumulators; `lane` is
+        the number of the group of data where one load provides several.
+        """
+        return self.multiply.format(data=data, weights=weights, lanes=lanes, lane=lane)
+
+    def broadcast_name(self, data: str) -> str:
+        """Return the name of the instruction that makes one word of a group of data."""
+        return self.broadcast.format(data=data)
+
+    def load_name(self, data: str, lanes: int) -> str:
+        """Return the name of the instruction that loads `lanes` groups of data as words."""
+        return self.load.format(data=data, lanes=lanes)
+
+
+_BYTES: Final = tuple((data, weights) for data in ("uint8", "int8") for weights in ("uint8", "int8"))
+#: One product for each accumulator. Its cost is that of the target's vector unit (`Target.fma_bytes`,
+#: `Target.tiles`).
+MULTIPLY_ADD: Final = MicroKernel(name="multiply_add")
+#: Sums of four products of bytes in each int32 accumulator, by several instructions.
+DOT4: Final = MicroKernel(
+    name="dot4",
+    operands=_BYTES,
+    sums="int32",
+    group=4,
+    lanes=(4, 8, 16),
+    multiply="dot4_{data}_{weights}_x{lanes}",
+    broadcast="word_{data}",
+    load="words_{data}_x{lanes}",
+    rate=0.75,
+    registers=2,
+    split=0.7,
+    latency=6,
+)
+#: The same in one instruction (VNNI). It has its own row for each instruction set that has it.
+_DOT4_INSTRUCTION: Final = replace(DOT4, rate=2, registers=1, split=0, latency=5)
+DOT4_AVX_VNNI: Final = replace(_DOT4_INSTRUCTION, requires=("avx_vnni",))
+DOT4_AVX512_VNNI: Final = replace(_DOT4_INSTRUCTION, requires=("avx512_vnni",))
+DOT4_AVX512BW: Final = replace(DOT4, requires=("avx512bw",), rate=0.5, split=1)
+DOT4_NEON: Final = replace(DOT4, rate=0.5, registers=4, split=3)
+DOT4_SDOT: Final = replace(_DOT4_INSTRUCTION, requires=("__ARM_FEATURE_DOTPROD",))
+#: Four groups of one vector of data, one after another (Arm SDOT by element).
+SDOT_BY_LANE: Final = replace(
+    DOT4_SDOT,
+    name="sdot_by_lane",
+    operands=(("int8", "int8"), ("uint8", "uint8")),
+    groups=4,
+    lanes=(4,),
+    multiply="dot4_{data}_{weights}_lane{lane}",
+)
+#: Two positions by two outputs, eight bytes of each (Arm SMMLA).
+SMMLA: Final = replace(
+    DOT4_SDOT,
+    name="smmla",
+    operands=(("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")),
+    requires=("__ARM_FEATURE_MATMUL_INT8",),
+    groups=2,
+    lanes=(4,),
+    positions=2,
+    outputs=2,
+    multiply="mmla_{data}_{weights}",
+)
+#: Four products of bytes in a GPU thread.
+DP4A: Final = replace(DOT4, name="dp4a", level="threads", rate=1, registers=1, multiply="dp4a_{data}_{weights}")
+#: Functions on memory. `aotc.tir.arm_dsp_kernels`: two positions by four outputs, four bytes of each.
+ARM_DSP: Final = MicroKernel(
+    name="arm_dsp",
+    level="memory",
+    operands=(("int8", "int8"),),
+    sums="int32",
+    requires=("__ARM_FEATURE_DSP",),
+    group=4,
+    positions=2,
+    outputs=4,
+    block=4,
+    data="im2col",
+)
+#: `aotc.tir.arm_mve_kernels`: rows of bytes of one position by those of up to 64 outputs.
+ARM_MVE: Final = MicroKernel(
+    name="arm_mve",
+    level="memory",
+    operands=(("int8", "int8"),),
+    sums="int32",
+    requires=("__ARM_FEATURE_MVE",),
+    outputs=64,
+    data="im2col",
+    weights="rows",
+)
+#: `aotc.tir.amx_kernels`: up to 64 positions by four blocks of 16 outputs, up to 64 bytes of each.
+X86_AMX: Final = MicroKernel(
+    name="x86_amx",
+    level="memory",
+    operands=_BYTES,
+    sums="int32",
+    requires=("amx_int8",),
+    group=4,
+    positions=64,
+    outputs=64,
+    min_positions=16,
+    min_run_bytes=16,
+    min_reduction_bytes=64,
+    data="strided",
+    block=16,
+)

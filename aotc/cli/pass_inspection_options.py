@@ -7,12 +7,13 @@ with watch.write_compilation_report_at_end() as stage:
     watch.add_model_to_compilation_report(compiled_model)
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from aotc.cli.console import Reporter
 from aotc.driver.pass_observers import NumericCheck, ProgramVerifier, TextAfter, dump_ir, require_known_passes
@@ -29,22 +30,39 @@ _PASS_NOT_RUN_HINT: Final = (
 )
 
 
+class _Clocks(NamedTuple):
+    """Seconds since some point in the past: wall-clock time, processor time of this process, and
+    processor time of its child processes that have ended.
+    """
+
+    wall: float
+    processor: float
+    children: float
+
+
+def _read_clocks() -> _Clocks:
+    times = os.times()
+    return _Clocks(time.perf_counter(), time.process_time(), times.children_user + times.children_system)
+
+
 @dataclass
 class StageTimes:
-    """Wall-clock times of the stages of a compilation, including the run of the C compiler.
+    """Times of the stages of a compilation, including the run of the C compiler: wall-clock time,
+    processor time of aotc, and processor time of its child processes, which are the C compiler and
+    the processes among which kernels are divided.
 
     A stage ends when the next one begins, so the times add up to the total.
     """
 
-    begins: list[tuple[str, float]] = field(default_factory=lambda: [("preparing", time.perf_counter())])
+    begins: list[tuple[str, _Clocks]] = field(default_factory=lambda: [("preparing", _read_clocks())])
 
     def wrap_callback_to_record_stage_times(self, callback: Callable[[str], None]) -> Callable[[str], None]:
-        """Return a function that records the time when a stage begins and then calls `callback`
+        """Return a function that records the times when a stage begins and then calls `callback`
         with its name.
         """
 
         def record_and_show_stage(stage_name: str) -> None:
-            self.begins.append((stage_name, time.perf_counter()))
+            self.begins.append((stage_name, _read_clocks()))
             callback(stage_name)
 
         return record_and_show_stage
@@ -53,14 +71,26 @@ class StageTimes:
         """Return the name and the seconds of each stage, in order; the last stage ends at the time
         of the call.
         """
-        ends = [*(began for _, began in self.begins[1:]), time.perf_counter()]
-        return [{"stage": n, "seconds": end - began} for (n, began), end in zip(self.begins, ends, strict=True)]
+        ends = [*(began for _, began in self.begins[1:]), _read_clocks()]
+        return [
+            {
+                "stage": name,
+                "seconds": end.wall - begin.wall,
+                "processor_seconds": end.processor - begin.processor,
+                "child_processor_seconds": end.children - begin.children,
+            }
+            for (name, begin), end in zip(self.begins, ends, strict=True)
+        ]
 
     def __str__(self) -> str:
         rows = self.stage_time_rows()
-        whole = sum(row["seconds"] for row in rows)
-        lines = [f"{r['stage']:24} {r['seconds']:9.3f} s  {r['seconds'] / max(whole, 1e-9):6.1%}" for r in rows]
-        return "\n".join([*lines, f"{'all stages':24} {whole:9.3f} s\n"])
+        keys = ("seconds", "processor_seconds", "child_processor_seconds")
+        rows.append({"stage": "all stages", **{key: sum(row[key] for row in rows) for key in keys}})
+        lines = [f"{'':24} {'wall-clock':>11}  {'aotc':>11}  {'child processes':>15}"]
+        for row in rows:
+            wall, processor, children = (row[key] for key in keys)
+            lines.append(f"{row['stage']:24} {wall:9.3f} s  {processor:9.3f} s  {children:13.2f} s")
+        return "\n".join([*lines, ""])
 
 
 class PassProgress(PassInstrument):

@@ -56,7 +56,7 @@ def test_compile_in_text(tmp_path: Path) -> None:
         "writing the C project",
         "compiling the C project",
     ]
-    assert [line.split("  ")[0] for line in outcome.out.splitlines()][: len(stages) + 2] == [
+    assert [line.split("  ")[0] for line in outcome.out.splitlines()[1:]][: len(stages) + 2] == [
         "preparing",
         *stages,
         "all stages",

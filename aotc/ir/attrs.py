@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -49,7 +48,7 @@ def attribute_field(
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(attribute_field,))
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True, slots=False)
 class Attrs:
     """Base class of attribute records: each subclass becomes a frozen, keyword-only dataclass.
 
@@ -59,7 +58,7 @@ class Attrs:
     """
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
+        frozen(kw_only=True, slots=False)(cls)
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """Return pairs (name, value) of all operator attributes, in declaration order."""

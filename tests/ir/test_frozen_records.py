@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
+import pickle
 from contextvars import ContextVar
-from dataclasses import FrozenInstanceError, field, replace
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 
 import pytest
 
@@ -72,6 +74,65 @@ def test_inherited_fields_fields_that_are_no_arguments_and_checks() -> None:
         Shifted()  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="z"):
         Shifted(1, z=-1)
+
+
+@frozen
+class Single:
+    """A record that defines a method itself, and a field that is not compared."""
+
+    value: int
+    note: str = field(default="", compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"<{self.value}>"
+
+
+@frozen(slots=False, kw_only=True)
+class Open:
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Plain(Open):
+    """A frozen dataclass of the standard library derived from a record."""
+
+    name: str = ""
+
+
+@frozen(slots=False)
+class Mixed(Plain):
+    """A record derived from a frozen dataclass of the standard library."""
+
+    last: int = 1
+
+
+def test_equality_hashes_and_texts_are_those_of_dataclasses() -> None:
+    assert (Point(1) == (1, [])) is False and Point(1).__eq__(1) is NotImplemented
+    assert Single(1, "a") == Single(1, "b") and hash(Single(1, "a")) == hash(Single(1, "b")) == hash((1,))
+    assert len({Single(1), Single(1), Single(2)}) == 2
+    assert repr(Shifted(1)) == "Shifted(x=1, names=[], z=3, total=4)" and repr(Single(2)) == "<2>"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Point(1))
+
+
+def test_records_are_copied_and_pickled() -> None:
+    for record in (Point(1, ["a"]), Single(1, "a"), Shifted(2), Open(size=3), Mixed("n", size=4)):
+        for other in (copy.copy(record), copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
+            assert other == record and type(other) is type(record)
+
+
+def test_records_and_frozen_dataclasses_are_derived_from_each_other() -> None:
+    mixed = Mixed("n", size=2)
+    assert (mixed.name, mixed.size, mixed.last) == ("n", 2, 1) and mixed == replace(mixed) != Plain("n", size=2)
+    for record in (Open(), Plain(), mixed):
+        with pytest.raises(FrozenInstanceError):
+            record.size = 1  # type: ignore[misc]
+        with pytest.raises(FrozenInstanceError):
+            del record.size
+        with pytest.raises(FrozenInstanceError):
+            record.other = 1  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="frozen"):
+        dataclass(type("Thawed", (Open,), {}))
 
 
 def test_the_garbage_collector_gets_its_thresholds_back() -> None:

@@ -18,7 +18,8 @@ _UNSUPPORTED_BACK_ENDS: Final = {name.lower(): name for name in ("ROCm", "OpenCL
 _TARGET_BY_LLVM_PROCESSOR: Final = {
     **dict.fromkeys(("core-avx2", "haswell", "broadwell", "skylake", "znver2", "znver3"), "x86-64-v3"),
     "skylake-avx512": "x86-64-v4",
-    **dict.fromkeys(("cascadelake", "icelake-server", "znver4"), "x86-64-v4-vnni"),
+    **dict.fromkeys(("cascadelake", "icelake-server"), "x86-64-v4-vnni"),
+    **dict.fromkeys(("cooperlake", "znver4", "znver5"), "x86-64-v4-bf16"),
     **dict.fromkeys(("sapphirerapids", "emeraldrapids", "graniterapids"), "x86-64-v4-amx"),
     **dict.fromkeys(("cortex-a53", "cortex-a72"), "aarch64"),
     **dict.fromkeys(("cortex-a55", "cortex-a76", "neoverse-n1"), "aarch64-dotprod"),

@@ -64,11 +64,13 @@ def target_with_fixed_summation_order(target: Target) -> Target:
     """Return a variant of a target whose kernels give bit-identical results on all machines: the
     results that the target `C` gives with this function.
 
-    Products are rounded before they are added, and sums have one order (`ordered`). The limits that
+    Products are rounded before they are added, and sums have one order (`ordered`), so there are no
+    micro-kernels with sums of floats. The limits that
     decide which values are recomputed instead of stored are those of `C`, since they also decide
     along which axis a reduction runs.
     """
     budget = replace(target.budget, index_nodes=C.budget.index_nodes)
     versions = tuple(map(target_with_fixed_summation_order, target.versions))
-    ordered_target = replace(target, fma=False, ordered=True)
+    kernels = tuple(kernel for kernel in target.micro_kernels if kernel.sums != "float32")
+    ordered_target = replace(target, fma=False, ordered=True, micro_kernels=kernels)
     return replace(ordered_target, store_cost=C.store_cost, budget=budget, versions=versions)

@@ -22,6 +22,7 @@ from aotc.tir import (
     arm_dsp_kernels,
     arm_mve_kernels,
     arm_sdot_smmla,
+    bfloat16_dot_products,
     float_to_int8,
     int4_unpacking,
     int8_dot_products,
@@ -249,6 +250,7 @@ _ALL_INSTRUCTIONS: Final = (
     *_define_tensor_core_instructions(DType("bfloat16"), "bf16"),
     *_define_tensor_core_instructions(DType("float32"), "tf32"),
     *_define_int8_instructions(),
+    *bfloat16_dot_products.instruction_definitions(),
     Instruction(name="turn", takes=("number",), meaning=np.transpose, block=True),
 )
 #: By name.  `abs` and `pow` take integers, too, where `pow` is repeated multiplication modulo the width.

@@ -40,8 +40,10 @@ DotText: TypeAlias = Callable[[str, str, str], str]
 
 
 def is_accumulating_dot_instruction(name: str) -> bool:
-    """Return True if an instruction is an int8 dot product that accumulates to its first operand."""
-    return name.startswith(("dot4_", "dp4a_", "mmla_"))
+    """Return True if an instruction is a dot product, of int8 or of bfloat16, that accumulates to its
+    first operand.
+    """
+    return name.startswith(("dot4_", "dp4a_", "mmla_", "dot2_"))
 
 
 def load_words_instruction_name(dtype: str, lanes: int) -> str:

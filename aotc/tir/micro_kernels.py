@@ -42,6 +42,8 @@ class MicroKernel:
     weights           layout of the weights: "blocks" (groups of `block` outputs are contiguous), "rows"
                       (all weights of an output are contiguous)
     block             outputs of a block
+    max_blocks        blocks that weights are packed in at a time are 1, 2, 4 ... of this size, at most so
+                      many, if that pads few outputs
     lanes             accepted numbers of accumulators of a vector; empty for all
 
     multiply, broadcast, load    names of the instructions, in which {data}, {weights}, {lanes} and {lane}
@@ -71,6 +73,7 @@ class MicroKernel:
     data: str = "broadcast"
     weights: str = "blocks"
     block: int = 16
+    max_blocks: int = 1
     lanes: tuple[int, ...] = ()
     multiply: str = ""
     broadcast: str = ""
@@ -149,6 +152,20 @@ SMMLA: Final = replace(
     positions=2,
     outputs=2,
     multiply="mmla_{data}_{weights}",
+)
+#: Sums of two products of bfloat16 in each float32 accumulator, in one instruction (AVX512-BF16), as
+#: many in a cycle as multiply-adds.
+DOT2_BFLOAT16: Final = MicroKernel(
+    name="dot2_bfloat16",
+    operands=(("bfloat16", "bfloat16"),),
+    sums="float32",
+    requires=("avx512_bf16",),
+    group=2,
+    max_blocks=4,
+    lanes=(4, 8, 16),
+    multiply="dot2_bfloat16_x{lanes}",
+    broadcast="word_{data}",
+    latency=6,
 )
 #: Four products of bytes in a GPU thread.
 DP4A: Final = replace(DOT4, name="dp4a", level="threads", rate=1, registers=1, multiply="dp4a_{data}_{weights}")

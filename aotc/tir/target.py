@@ -413,6 +413,15 @@ X86_64_V4_VNNI: Final = replace(
     features=(*_V4, "avx512_vnni"),
     level="v4_vnni",
 )
+#: With sums of products of bfloat16, too.
+X86_64_V4_BF16: Final = replace(
+    X86_64_V4_VNNI,
+    name="x86-64-v4-bf16",
+    micro_kernels=(micro_kernels.DOT4_AVX512_VNNI, micro_kernels.DOT2_BFLOAT16),
+    cflags=("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mprefer-vector-width=512"),
+    features=(*_V4, "avx512_vnni", "avx512_bf16"),
+    level="v4_bf16",
+)
 #: With products of matrices of bytes, too.
 X86_64_V4_AMX: Final = replace(
     X86_64_V4_VNNI,
@@ -422,8 +431,11 @@ X86_64_V4_AMX: Final = replace(
     features=(*_V4, "avx512_vnni", "amx_tile", "amx_int8"),
     level="v4_amx",
 )
-_X86: Final = (X86_64, X86_64_V3, X86_64_V3_VNNI, X86_64_V4, X86_64_V4_VNNI, X86_64_V4_AMX)
-X86_64_MULTI: Final = replace(X86_64_V3, name="x86-64-multi", versions=_X86[::-1])
+_X86: Final = (X86_64, X86_64_V3, X86_64_V3_VNNI, X86_64_V4, X86_64_V4_VNNI, X86_64_V4_BF16, X86_64_V4_AMX)
+#: Without the version for bfloat16, whose other kernels equal those of the version for VNNI.
+X86_64_MULTI: Final = replace(
+    X86_64_V3, name="x86-64-multi", versions=tuple(t for t in reversed(_X86) if t is not X86_64_V4_BF16)
+)
 AARCH64: Final = replace(
     _VECTOR_TARGET,
     name="aarch64",

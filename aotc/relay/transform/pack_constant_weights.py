@@ -5,6 +5,7 @@ registers need them.
 nn.conv2d(%x, %w, ...)    =>    nn.conv2d(%x, layout_transform(%w, "OIHW", "OIHW32o"), kernel_layout="OIHW32o", ...)
 nn.conv2d(%x, %w, data_layout="NHWC", groups=channels)    =>    ... kernel_layout="HWOI"
 nn.conv2d(%x, %w, out_dtype="int32") of bytes             =>    ... kernel_layout="OHWI16o4i"
+nn.dense(%x, %w, out_dtype="float32") of bfloat16         =>    ... weight_layout="NC64n2c"
 nn.dense(%x, %w)          =>    nn.contrib_dense_pack(%x, layout_transform(%w, "NC", "NC32n"), weight_layout="NC32n")
 nn.lstm(%x, %w, %r, ...)  =>    nn.lstm(%x, layout_transform(reshape(%w, ...), "CGN", "NCG32n"), ...)
 nn.conv2d(%x, %w3x3)      =>    nn.contrib_conv2d_winograd_without_weight_transform(%x, layout_transform(
@@ -69,6 +70,9 @@ from aotc.tir.schedule.contraction import weight_packing_block_size
 MIN_POSITIONS_FOR_TAPS_FIRST: Final = 5
 #: Largest padding of a group's channels to whole blocks, as a fraction of its channels.
 MAX_PADDING_FRACTION: Final = 1.0
+#: Largest padding of output channels to blocks that are larger than the smallest ones, as a fraction
+#: of the channels.
+MAX_DOT_PADDING_FRACTION: Final = 1 / 8
 #: Attribute classes of the operators that sum products of data and weights.
 _CONTRACTION_ATTRS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, BatchMatmulAttrs)
 
@@ -156,15 +160,21 @@ def _packing_micro_kernel(call: Call, target: Target) -> MicroKernel | None:
     """Return the micro-kernel for which the weights of a contraction are packed; None if the target
     has none for its types.
     """
-    if not is_byte_contraction(call):
-        return None
     data, weight = (tensor_type_of(x).dtype for x in call.args[:2])
     return target.micro_kernel_for_types(data, weight, tensor_type_of(call).dtype)
 
 
+def _outputs_per_dot_block(output_channels: int, kernel: MicroKernel) -> int:
+    """Return the number of output channels per block of weights that are packed for a micro-kernel:
+    the largest that pads few channels.
+    """
+    blocks = [kernel.block << k for k in range(kernel.max_blocks.bit_length())]
+    fitting = [n for n in blocks if -output_channels % n <= MAX_DOT_PADDING_FRACTION * output_channels]
+    return max(fitting, default=kernel.block)
+
+
 def _dot_product_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, target: Target) -> str:
-    """Return the kernel layout for the target's 8-bit dot-product instruction, "" if it does not
-    apply.
+    """Return the kernel layout for the target's dot-product instruction, "" if it does not apply.
 
     Input channels are grouped for one instruction; a kernel with one input channel is grouped along
     a spatial axis instead.
@@ -175,7 +185,7 @@ def _dot_product_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, 
         return ""
     shape = dict(zip(kernel, tensor_type_of(call.args[1]).static_shape, strict=True))
     outputs = shape["O"] // attrs.groups
-    block, group = micro_kernel.block, micro_kernel.group
+    block, group = _outputs_per_dot_block(outputs, micro_kernel), micro_kernel.group
     whole = outputs % block == 0 and shape["I"] % group == 0 and micro_kernel.data == "broadcast"
     inner = ("I", *reversed(canonical[2:]))
     letter = next((axis for axis in inner if shape[axis] > 1), "")
@@ -380,7 +390,7 @@ class _Pack(GraphMutator):
                 fits = layout == "NC" or not isinstance(call.attrs, MatmulAttrs)
                 rows = self._pack_weight_cached(weight, layout, "NC")
                 return call if fits else rebuild_call(call, (call.args[0], rows), transpose_b=True)
-            target = f"NC{kernel.block}n{kernel.group}c"
+            target = f"NC{_outputs_per_dot_block(units, kernel)}n{kernel.group}c"
         elif block := _output_channel_block_size(call, units, tensor_type_of(call).shape[:-1], self.target):
             target = f"NC{block}n"
         else:

@@ -28,6 +28,7 @@ _FEATURE_BITS_BY_REGISTER: Final = {
     (7, 0, _EBX, _ZMM): {"avx512f": 16, "avx512dq": 17, "avx512cd": 28, "avx512bw": 30, "avx512vl": 31},
     (7, 0, _ECX, _ZMM): {"avx512_vnni": 11},
     (7, 1, _EAX, _YMM): {"avx_vnni": 4},
+    (7, 1, _EAX, _ZMM): {"avx512_bf16": 5},
     (7, 0, _EDX, _TILES): {"amx_tile": 24, "amx_int8": 25},
 }
 #: Location of each feature in the results of the CPUID instruction: leaf, subleaf, register, bit;

@@ -173,6 +173,9 @@ def _print_expression_before_rounding(scope: PrintingScope, expr: tir.Expr) -> C
             return _print_infix_operator(scope, expr)
         case tir.Call() if (piece := _print_instruction_or_none(scope, expr)) is not None:
             return piece
+        case tir.Bitcast(a=a) if expr.lanes > 1 and a.dtype.is_narrow_float:
+            vector_type = scope.record_vector_type_and_return_c_name(expr.dtype, expr.lanes)
+            return CExpression(f"({vector_type})({print_narrow_float_bits(scope, a)})", UNARY)
         case tir.Load(stride=1) if expr.lanes > 1 and not expr.dtype.is_bool:
             return CExpression(print_element_lvalue(scope, expr.buffer, expr.index, expr.lanes, "const "), UNARY)
     return VectorPrinter(scope, print_value).print_vector(expr) if expr.lanes > 1 else _print_scalar(scope, expr)

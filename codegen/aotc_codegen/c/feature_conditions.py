@@ -29,6 +29,7 @@ _MACRO_OF_X86_FEATURE: Final = {
     "avx512bw": "__AVX512BW__",
     "avx512vl": "__AVX512VL__",
     "avx512_vnni": "__AVX512VNNI__",
+    "avx512_bf16": "__AVX512BF16__",
     "avx_vnni": "__AVXVNNI__",
     "amx_int8": "__AMX_INT8__",
 }

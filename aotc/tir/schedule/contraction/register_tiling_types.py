@@ -20,6 +20,7 @@ from typing import Any
 
 from aotc.ir import DType, frozen
 from aotc.tir import Assign, Broadcast, Const, Expr, Load, Stmt, Var, call, cast, repeat_byte_in_int32, substitute, te
+from aotc.tir.expr import bitcast
 from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
 from aotc.tir.schedule.contraction.contraction_index_analysis import AddressedOperand, OperandDimension
 from aotc.tir.schedule.contraction.operand_staging import CopyFn
@@ -65,9 +66,10 @@ class MultiplyAddStep:
     @property
     def padding_value_vector(self) -> Expr:
         """The value of operand `y` outside of the data (padding)."""
-        is_word = self.kernel.group > 1 and self.dtype.is_integer
-        value = repeat_byte_in_int32(self.fill) if is_word else self.fill
-        return Const(value, self.dtype, self.lanes)
+        if self.kernel.group == 1:
+            return Const(self.fill, self.dtype, self.lanes)
+        # data of 16 bits is padded with zeros only
+        return Const(repeat_byte_in_int32(self.fill), DType("int32"), self.lanes)
 
     @property
     def initial_zero_of_accumulator(self) -> Expr:
@@ -80,7 +82,8 @@ class MultiplyAddStep:
         """
         index = simplify(substitute(operand.flat, dict(values_of_vars)), {})
         if self.kernel.group > 1:
-            return Load(operand.buffer, index, lanes * self.kernel.group)
+            values = Load(operand.buffer, index, lanes * self.kernel.group)
+            return bitcast(values, "uint16") if values.dtype.is_float else values
         return cast(Load(operand.buffer, index, lanes), self.dtype)
 
     def load_and_broadcast_data_operand(self, values_of_vars: Mapping[Var, Expr]) -> Expr:

@@ -73,11 +73,12 @@ class TilingRequest:
     def dtype_of_scratch_copy(self, operand: Buffer) -> DType:
         """Return the element type of a copy of an operand.
 
-        Narrow floats are converted to the type of the sums when they are copied; targets without
-        vectors convert only types that cannot represent zero, which padding needs.
+        Narrow floats are converted to the type of the sums when they are copied, except for dot
+        products of them; targets without vectors convert only types that cannot represent zero,
+        which padding needs.
         """
         dtype = operand.dtype
-        converted = dtype.is_narrow_float and (self.lanes > 1 or not dtype.can_represent_zero)
+        converted = self.group is None and dtype.is_narrow_float and (self.lanes > 1 or not dtype.can_represent_zero)
         return self.contraction.dtype if converted else dtype
 
     def is_broadcastable_without_cast(self, operand: Buffer) -> bool:

@@ -199,7 +199,7 @@ def tiling_cycles(tiling: RegisterTiling, target: Target) -> float:
     straight = vector.var is tiling.output.axes[-1][0] or vector.lanes == 1
     kernel = tiling.product.kernel
     element = cost.finish_vector / vector.lanes if straight else cost.finish_element
-    near = kernel.group > 1 and straight and 2 * tiling.product.x.buffer.nbytes <= target.l1
+    near = kernel.group > 1 and kernel.sums == "int32" and straight and 2 * tiling.product.x.buffer.nbytes <= target.l1
     steps = tiling.reduction.products_per_output * fraction_of_unpadded_products(tiling)
     total = 0.0
     for segments in product(*(axis.segments for axis in tiled)):

@@ -196,7 +196,9 @@ def measure_peak_gigaops_per_second(target: Target, dtype: str) -> float:
     names = [f"a{k}" for k in range(chains)]
     step, functions = "{0} * x + y", ""
     if dtype != "float32":
-        row = INSTRUCTIONS[dot_instruction_name("uint8", "int8", lanes)].texts[0]
+        instruction = INSTRUCTIONS[dot_instruction_name("uint8", "int8", lanes)]
+        row = instruction.text_for_dialect("gnu-c", lanes, target.processor_features)
+        assert row is not None
         step, functions = row.call.format("{0}", "y", f"(aotc_int8x{4 * lanes})x"), row.function
     text = PEAK_PROGRAM_TEMPLATE.format(
         number=number,

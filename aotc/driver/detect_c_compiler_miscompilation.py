@@ -30,8 +30,11 @@ import numpy as np
 from aotc_codegen.c.c_identifiers import model_node_names_of_span
 from aotc_codegen.c.cpu_feature_check import amx_permission_constructor_code
 from aotc_codegen.c.host_project import GENERATED_FILE_BANNER
-from aotc_codegen.c.kernel_files import print_kernels
-from aotc_codegen.c.kernel_library_project import KERNEL_TABLE_PREFIX, c_functions_calling_kernels_by_addresses
+from aotc_codegen.c.kernel_library_project import (
+    KERNEL_TABLE_PREFIX,
+    c_functions_calling_kernels_by_addresses,
+    print_kernel_table,
+)
 from aotc_codegen.c.template_rendering import render_template
 
 from aotc.driver.compile_sources import make_project_object_compiler
@@ -128,7 +131,7 @@ def check_c_compiler_on_kernels(
 
     Raises AotcError as `check_c_compiler_on_project` does.
     """
-    named = {name: kernel for kernel, name in print_kernels(kernels, KERNEL_TABLE_PREFIX).names.items()}
+    named = {name: kernel for kernel, name in print_kernel_table(kernels, target).names.items()}
     spans = {name: [kernel.span] for name, kernel in named.items() if kernel.span is not None}
     files = sorted(directory.glob(f"src/{KERNEL_TABLE_PREFIX}_kernels_*.c"))
     _check_c_compiler_on_instruction_sets(

@@ -141,6 +141,9 @@ from aotc.tir.plan.program import Step as Step
 from aotc.tir.plan.program import Storage as Storage
 from aotc.tir.plan.program import View as View
 from aotc.tir.plan.similar_kernel_merging import merge_similar_kernels as merge_similar_kernels
+from aotc.tir.processor_features import PROCESSOR_FEATURES as PROCESSOR_FEATURES
+from aotc.tir.processor_features import CVariant as CVariant
+from aotc.tir.processor_features import c_text_for_features as c_text_for_features
 from aotc.tir.reject_fast_math_c_flags import reject_result_changing_c_flags as reject_result_changing_c_flags
 from aotc.tir.simplify import Interval as Interval
 from aotc.tir.simplify import LinearForm as LinearForm

@@ -11,7 +11,7 @@ block. Four registers accumulate sums at a time: those of two registers of posit
 TILELOADD, TDPBUSD.)
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -19,9 +19,10 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.tir.instruction_definition import Instruction, define_memory_micro_kernel, fill_template
-from aotc.tir.int4_unpacking import int4_variant_of_kernel_name, unpack_int4, widen_bytes_c_text
+from aotc.tir.int4_unpacking import byte_widening_variants, int4_variant_of_kernel_name, unpack_int4
 from aotc.tir.int8_dot_products import BYTES_PER_DOT, INT8_DTYPES
 from aotc.tir.micro_kernels import X86_AMX
+from aotc.tir.processor_features import CVariant, c_text_for_features
 
 #: Rows of a tile register, bytes of a row, and outputs of a block (int32 values in a row).
 AMX_TILE_ROWS: Final = 16
@@ -61,7 +62,7 @@ def _tile_matmul_numpy_reference(data_dtype: str, x: Any, w: Any, *size_argument
 
 
 _TILE_HELPERS_C: Final = """\
-#if defined(__AMX_INT8__) && !defined(AOTC_MATRICES)
+#if !defined(AOTC_MATRICES)
 #define AOTC_MATRICES
 #define AOTC_MATRIX_ZERO(to) __asm__ volatile("tilezero %tmm" #to)
 #define AOTC_MATRIX_LOAD(to, from, pitch) \\
@@ -80,7 +81,6 @@ $inline void aotc_matrices_of(ptrdiff_t rows, ptrdiff_t width) {
 #endif
 """
 _TILE_MATMUL_C: Final = """\
-#if defined(__AMX_INT8__)
 /* Sums of one or two registers of positions, the second `below` the first, and of one or two blocks. */
 __attribute__((__always_inline__, __unused__)) static inline void
 aotc_NAME_tile(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t below, int two, int wide, ptrdiff_t pitch,
@@ -119,15 +119,15 @@ aotc_NAME_tile(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t belo
   if (two && wide)
     AOTC_MATRIX_STORE(sums + below * line / 4 + 16, line, 3);
 }
-#endif
 """
-_KERNEL_C: Final = """\
+_KERNEL_HEAD_C: Final = """\
 /* Sums of products of DATA by WEIGHTS: 16 outputs of each block at each position. */
 __attribute__((__noinline__, __unused__)) static void
 aotc_NAME(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t rows, ptrdiff_t pitch, ptrdiff_t blocks,
   ptrdiff_t apart, ptrdiff_t width, ptrdiff_t steps, ptrdiff_t n1, ptrdiff_t x1, ptrdiff_t w1, ptrdiff_t n2,
   ptrdiff_t x2, ptrdiff_t w2GIVEN) {
-#if defined(__AMX_INT8__)
+"""
+_KERNEL_BY_TILES_C: Final = """\
   const ptrdiff_t high = rows < 16 ? rows : 16, line = 64 * blocks;
   aotc_matrices_of(high, width);
   for (ptrdiff_t row = 0; row < rows; row += 2 * high) {
@@ -149,7 +149,9 @@ aotc_NAME(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t rows, ptr
     }
   }
   __asm__ volatile("tilerelease");
-#else
+}
+"""
+_PORTABLE_KERNEL_C: Final = """\
   memset(sums, 0, (size_t)(rows * blocks * 16) * sizeof *sums);
   for (ptrdiff_t b = 0; b < n2; ++b)
     for (ptrdiff_t a = 0; a < n1; ++a)
@@ -164,11 +166,9 @@ aotc_NAME(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t rows, ptr
           }
           sums[row * blocks * 16 + o] = (int32_t)sum;
         }
-#endif
 }
 """
 _INT4_UNPACK_C: Final = """\
-#if defined(__AMX_INT8__)
 /* Weights of 4 bits for a register. */
 __attribute__((__unused__)) $inline const WEIGHTS_t *
 aotc_NAME_whole(WEIGHTS_t *to, const uint8_t *from, ptrdiff_t count, WEIGHTS_t least) {
@@ -181,7 +181,6 @@ WIDE    *(whole *)(to + k) = (whole)((wide << 4 | wide) & 0x0f0f) + least;
   }
   return to;
 }
-#endif
 """
 #: What differs where weights are bytes, and where they are 4 bits each.
 _INT8_WEIGHT_WORDS: Final = {
@@ -202,9 +201,31 @@ _INT4_WEIGHT_WORDS: Final = {
     "READ": "(w[at / 2] >> at % 2 * 4 & 15) + least",
     "weights = 64;": "weights = 64;\n  WEIGHTS_t first[1024], second[1024];",
 }
-_INT4_KERNEL_C: Final = fill_template(
-    _INT4_UNPACK_C, WIDE=widen_bytes_c_text(OUTPUTS_PER_BLOCK * BYTES_PER_DOT)
-) + fill_template(_TILE_HELPERS_C + _TILE_MATMUL_C + _KERNEL_C, **_INT4_WEIGHT_WORDS)
+#: Features that the kernels require; those of int4 weights unpack them in registers of AVX-512.
+_INT8_WEIGHT_FEATURES: Final = ("amx_tile", "amx_int8")
+_INT4_WEIGHT_FEATURES: Final = (*_INT8_WEIGHT_FEATURES, "avx512bw")
+
+
+def _kernel_variants(unpacking: str, features: tuple[str, ...], words: Mapping[str, str]) -> tuple[CVariant, CVariant]:
+    """Return a kernel with tiles and a portable kernel.
+
+    unpacking   definition of the function that unpacks weights, "" for weights of 8 bits
+    features    features that the kernel with tiles requires
+    words       words of the texts and their replacements
+    """
+    tiles = _TILE_HELPERS_C + _TILE_MATMUL_C + _KERNEL_HEAD_C + _KERNEL_BY_TILES_C
+    portable = _KERNEL_HEAD_C + _PORTABLE_KERNEL_C
+    return (
+        CVariant(unpacking + fill_template(tiles, **words), requires=features),
+        CVariant(fill_template(portable, **words)),
+    )
+
+
+def _int4_kernel_variants() -> tuple[CVariant, CVariant]:
+    """Return the variants of the kernel whose weights have 4 bits."""
+    widening = byte_widening_variants(OUTPUTS_PER_BLOCK * BYTES_PER_DOT)
+    unpacking = fill_template(_INT4_UNPACK_C, WIDE=c_text_for_features(widening, _INT4_WEIGHT_FEATURES))
+    return _kernel_variants(unpacking, _INT4_WEIGHT_FEATURES, _INT4_WEIGHT_WORDS)
 
 
 def amx_kernel_name(data_dtype: str, weight_dtype: str) -> str:
@@ -225,27 +246,26 @@ def _int32_accumulators_per_amx_call(*operands: Any) -> int:
 
 def instruction_definitions() -> Iterator[Instruction]:
     """Yield the micro-kernels for all combinations of int8 and uint8 operands."""
-    text = _TILE_HELPERS_C + _TILE_MATMUL_C + _KERNEL_C
     for data, weights in product(INT8_DTYPES, INT8_DTYPES):
         dot = f"tdpb{data[0].replace('i', 's')}{weights[0].replace('i', 's')}d"
         name, words = amx_kernel_name(data, weights), {"DATA": data, "WEIGHTS": weights, "DOT": dot}
         numbers = ("int32",) * len(SIZE_ARGUMENT_NAMES)
-        for kernel_name, arg_types, meaning, kernel_text in (
+        for kernel_name, arg_types, meaning, variants in (
             (
                 name,
                 (weights, *numbers),
                 partial(_tile_matmul_numpy_reference, data),
-                fill_template(text, STORED=weights, **_INT8_WEIGHT_WORDS),
+                _kernel_variants("", _INT8_WEIGHT_FEATURES, {"STORED": weights, **_INT8_WEIGHT_WORDS}),
             ),
             (
                 int4_variant_of_kernel_name(name),
                 ("uint8", *numbers, "int32"),
                 partial(_int4_tile_matmul_numpy_reference, data, weights),
-                _INT4_KERNEL_C,
+                _int4_kernel_variants(),
             ),
         ):
             kinds = (f"{data}x*", f"{arg_types[0]}x*", *arg_types[1:])
             operands = ", ".join(f"{{{k}}}" for k in range(1, len(kinds) + 1))
             yield define_memory_micro_kernel(
-                kernel_name, kinds, "int32", _int32_accumulators_per_amx_call, meaning, operands, kernel_text, **words
+                kernel_name, kinds, "int32", _int32_accumulators_per_amx_call, meaning, operands, variants, **words
             )

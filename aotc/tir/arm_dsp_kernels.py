@@ -24,6 +24,7 @@ import numpy as np
 from aotc.tir.instruction_definition import Instruction, define_memory_micro_kernel
 from aotc.tir.int8_dot_products import BYTES_PER_DOT
 from aotc.tir.micro_kernels import ARM_DSP
+from aotc.tir.processor_features import CVariant
 
 #: Outputs of a block of weights and of a tile, positions of a tile.
 OUTPUTS_PER_BLOCK: Final = ARM_DSP.outputs
@@ -59,13 +60,13 @@ def _dot_1_position_4_outputs_in_numpy(data: Any, weights: Any) -> Any:
     return np.einsum("gk,gok->o", whole.reshape(-1, BYTES_PER_DOT), weight_groups).astype(np.int32)
 
 
-#: Where the assembly below can be used.
-_HAS_DSP_CONDITION: Final = "defined(__ARM_FEATURE_DSP) && defined(__thumb2__) && !defined(__ARM_BIG_ENDIAN)"
+#: Features that the assembly below requires.
+_ASSEMBLY_FEATURES: Final = ("dsp", "thumb2")
 _FUNCTION_HEAD_C: Final = "/* %s */\n__attribute__((__noinline__, __unused__)) static void\n"
 
 #: Bytes 0 and 2 of a word, 1 and 3, as numbers of 16 bits.
 _SPLIT_EVEN_ODD_BYTES_C: Final = """\
-#if DSP && !defined(AOTC_HALVES)
+#if !defined(AOTC_HALVES)
 #define AOTC_HALVES
 $inline uint32_t aotc_even(uint32_t word) {
   __asm__("sxtb16 %0, %0" : "+r"(word));
@@ -78,13 +79,20 @@ $inline uint32_t aotc_odd(uint32_t word) {
 #endif
 """
 
-_INTERLEAVE_ROWS_C: Final = _SPLIT_EVEN_ODD_BYTES_C + (
+_INTERLEAVE_ROWS_C: Final = (
     _FUNCTION_HEAD_C
     % "The bytes 0 and 2, 1 and 3 of each word of two rows as numbers of 16 bits, row by row; zeros behind them."
     + """\
 aotc_pairs2(int16_t *to, const int8_t *a, const int8_t *b, ptrdiff_t bytes) {
   for (; bytes > 0; bytes -= 4) {
-#if DSP
+WORD    to += 8;
+    a += 4;
+    b += 4;
+  }
+}
+"""
+)
+_INTERLEAVE_WORD_BY_ASSEMBLY_C: Final = """\
     uint32_t x = 0;
     uint32_t y = 0;
     uint32_t pair;
@@ -104,19 +112,13 @@ aotc_pairs2(int16_t *to, const int8_t *a, const int8_t *b, ptrdiff_t bytes) {
     memcpy(to + 4, &pair, 4);
     pair = aotc_odd(y);
     memcpy(to + 6, &pair, 4);
-#else
+"""
+_PORTABLE_INTERLEAVE_WORD_C: Final = """\
     for (int k = 0; k < 4; ++k) {
       to[k % 2 * 4 + k / 2] = (int16_t)(k < bytes ? a[k] : 0);
       to[k % 2 * 4 + k / 2 + 2] = (int16_t)(k < bytes ? b[k] : 0);
     }
-#endif
-    to += 8;
-    a += 4;
-    b += 4;
-  }
-}
 """
-)
 
 
 def _assembly_of_two_outputs_by_smlad(weight_address: str, rotation: str, first_sum_register: int) -> Iterator[str]:
@@ -148,17 +150,17 @@ def _dot_2_positions_4_outputs_assembly() -> Iterator[str]:
     yield from ("pop {r0, r3}", "stmia r0, {r4-r11}", "pop {r4-r11, pc}")
 
 
-_DOT_2_POSITIONS_4_OUTPUTS_C: Final = (
-    "/* Sums of four outputs by two positions. */\n"
-    + """\
-#if DSP
+_DOT_2_POSITIONS_4_OUTPUTS_BY_ASSEMBLY_C: Final = """\
+/* Sums of four outputs by two positions. */
 __attribute__((__naked__, __noinline__, __unused__)) static void
 aotc_pairs2x4(int32_t *sums __attribute__((__unused__)), const int16_t *x __attribute__((__unused__)),
               const int8_t *w __attribute__((__unused__)), ptrdiff_t groups __attribute__((__unused__))) {
   __asm__ volatile(
 TEXT);
 }
-#else
+""".replace("TEXT", "\n".join(f'      "{line}\\n"' for line in _dot_2_positions_4_outputs_assembly()))
+_PORTABLE_DOT_2_POSITIONS_4_OUTPUTS_C: Final = """\
+/* Sums of four outputs by two positions. */
 __attribute__((__noinline__, __unused__)) static void
 aotc_pairs2x4(int32_t *sums, const int16_t *x, const int8_t *w, ptrdiff_t groups) {
   memset(sums, 0, 8 * sizeof *sums);
@@ -167,9 +169,7 @@ aotc_pairs2x4(int32_t *sums, const int16_t *x, const int8_t *w, ptrdiff_t groups
       for (int j = 0; j < 4; ++j)
         sums[k] += x[j % 2 * 4 + k % 2 * 2 + j / 2] * w[k / 2 * 4 + j];
 }
-#endif
-""".replace("TEXT", "\n".join(f'      "{line}\\n"' for line in _dot_2_positions_4_outputs_assembly()))
-)
+"""
 
 
 def _dot_one_data_word_4_outputs_assembly() -> Iterator[str]:
@@ -181,7 +181,7 @@ def _dot_one_data_word_4_outputs_assembly() -> Iterator[str]:
             yield f'__asm__("smlad %0, %1, %2, %0" : "+r"({total}) : "r"({data}), "r"(aotc_{data}(word)));'
 
 
-_DOT_1_POSITION_4_OUTPUTS_C: Final = _SPLIT_EVEN_ODD_BYTES_C + (
+_DOT_1_POSITION_4_OUTPUTS_C: Final = (
     _FUNCTION_HEAD_C % "Sums of four outputs of one position."
     + """\
 aotc_bytes1x4(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t bytes) {
@@ -190,29 +190,41 @@ aotc_bytes1x4(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t bytes) 
   int32_t c = 0;
   int32_t d = 0;
   for (; bytes > 0; bytes -= 4, x += 4, w += 16) {
-#if DSP
+WORD  }
+  sums[0] = a;
+  sums[1] = b;
+  sums[2] = c;
+  sums[3] = d;
+}
+"""
+)
+_DOT_WORD_BY_ASSEMBLY_C: Final = """\
     uint32_t word = 0;
     if (bytes >= 4)
       memcpy(&word, x, 4);
     else
       memcpy(&word, x, (size_t)bytes);
 TEXT
-#else
+""".replace("TEXT", "\n".join(f"    {line}" for line in _dot_one_data_word_4_outputs_assembly()))
+_PORTABLE_DOT_WORD_C: Final = """\
     for (int k = 0; k < 4 && k < bytes; ++k) {
       a += x[k] * w[k];
       b += x[k] * w[4 + k];
       c += x[k] * w[8 + k];
       d += x[k] * w[12 + k];
     }
-#endif
-  }
-  sums[0] = a;
-  sums[1] = b;
-  sums[2] = c;
-  sums[3] = d;
-}
-""".replace("TEXT", "\n".join(f"    {line}" for line in _dot_one_data_word_4_outputs_assembly()))
-)
+"""
+
+
+def _assembly_or_portable_variants(assembly_text: str, portable_text: str) -> tuple[CVariant, CVariant]:
+    return CVariant(assembly_text, _ASSEMBLY_FEATURES), CVariant(portable_text)
+
+
+def _variants_by_word(function: str, assembly_word: str, portable_word: str) -> tuple[CVariant, CVariant]:
+    """Return both variants of a function from both texts that process one word."""
+    return _assembly_or_portable_variants(
+        _SPLIT_EVEN_ODD_BYTES_C + function.replace("WORD", assembly_word), function.replace("WORD", portable_word)
+    )
 
 
 def instruction_definitions() -> Iterator[Instruction]:
@@ -228,7 +240,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             lambda x, _: interleaved_int16_count(x.lanes),
             _interleave_rows_numpy_reference,
             "{1}, {2}, {n}",
-            _INTERLEAVE_ROWS_C,
+            _variants_by_word(_INTERLEAVE_ROWS_C, _INTERLEAVE_WORD_BY_ASSEMBLY_C, _PORTABLE_INTERLEAVE_WORD_C),
         ),
         (
             "pairs2x4",
@@ -237,7 +249,9 @@ def instruction_definitions() -> Iterator[Instruction]:
             lambda *_: 8,
             _dot_2_positions_4_outputs_in_numpy,
             "{1}, {2}, {n} / 16",
-            _DOT_2_POSITIONS_4_OUTPUTS_C,
+            _assembly_or_portable_variants(
+                _DOT_2_POSITIONS_4_OUTPUTS_BY_ASSEMBLY_C, _PORTABLE_DOT_2_POSITIONS_4_OUTPUTS_C
+            ),
         ),
         (
             "bytes1x4",
@@ -246,7 +260,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             lambda *_: 4,
             _dot_1_position_4_outputs_in_numpy,
             "{1}, {2}, {m}",
-            _DOT_1_POSITION_4_OUTPUTS_C,
+            _variants_by_word(_DOT_1_POSITION_4_OUTPUTS_C, _DOT_WORD_BY_ASSEMBLY_C, _PORTABLE_DOT_WORD_C),
         ),
     )
-    return (define_memory_micro_kernel(*row, DSP=_HAS_DSP_CONDITION) for row in table)
+    return (define_memory_micro_kernel(*row) for row in table)

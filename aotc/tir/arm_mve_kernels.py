@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.tir.instruction_definition import Instruction, define_memory_micro_kernel, fill_template
+from aotc.tir.instruction_definition import Instruction, define_memory_micro_kernel
+from aotc.tir.processor_features import CVariant
 
 
 def _unwrap_single_element(values: Any) -> Any:
@@ -54,7 +55,10 @@ def _make_requantize_numpy_reference(rounds_twice: bool) -> Any:
     return requantize_with_numpy
 
 
-_HAS_MVE_CONDITION: Final = "defined(__ARM_FEATURE_MVE) && !defined(__ARM_BIG_ENDIAN)"
+def _helium_or_portable_variants(function: str, assembly_body: str, portable_body: str) -> tuple[CVariant, CVariant]:
+    """Return both variants of a function, whose text has BODY where they differ."""
+    helium_text = function.replace("BODY", assembly_body)
+    return CVariant(helium_text, requires=("mve",)), CVariant(function.replace("BODY", portable_body))
 
 
 def _quote_assembly_lines(*lines: str) -> str:
@@ -62,19 +66,20 @@ def _quote_assembly_lines(*lines: str) -> str:
 
 
 _COPY_ASSEMBLY: Final = "dlstp.8 lr, %2", "1: vldrb.8 q0, [%1], #16", "vstrb.8 q0, [%0], #16", "letp lr, 1b"
-_COPY_C: Final = """\
+_COPY_VARIANTS: Final = _helium_or_portable_variants(
+    """\
 /* A copy of bytes. */
 $inline void aotc_bytes(int8_t *to, const int8_t *from, ptrdiff_t bytes) {
-#if HELIUM
+BODY}
+""",
+    """\
   __asm__ volatile(
 TEXT      : "+r"(to), "+r"(from)
       : "r"(bytes)
       : "q0", "lr", "cc", "memory");
-#else
-  memcpy(to, from, (size_t)bytes);
-#endif
-}
-""".replace("TEXT", _quote_assembly_lines(*_COPY_ASSEMBLY))
+""".replace("TEXT", _quote_assembly_lines(*_COPY_ASSEMBLY)),
+    "  memcpy(to, from, (size_t)bytes);\n",
+)
 
 
 def _matvec_4_rows_assembly() -> Iterator[str]:
@@ -98,9 +103,9 @@ def _matvec_4_rows_assembly() -> Iterator[str]:
     yield from ("subs r3, #1", "bne 4b", "6: pop {r4-r11, pc}")
 
 
-_MATVEC_C: Final = """\
-/* Sums of outputs, each with a row of weights. */
-#if HELIUM
+_MATVEC_VARIANTS: Final = _helium_or_portable_variants(
+    "/* Sums of outputs, each with a row of weights. */\nBODY",
+    """\
 __attribute__((__naked__, __noinline__, __unused__)) static void
 aotc_byte_rows(int32_t *sums __attribute__((__unused__)), const int8_t *x __attribute__((__unused__)),
                const int8_t *w __attribute__((__unused__)), ptrdiff_t outputs __attribute__((__unused__)),
@@ -108,7 +113,8 @@ aotc_byte_rows(int32_t *sums __attribute__((__unused__)), const int8_t *x __attr
   __asm__ volatile(
 TEXT  );
 }
-#else
+""".replace("TEXT", _quote_assembly_lines(*_matvec_4_rows_assembly())),
+    """\
 __attribute__((__noinline__, __unused__)) static void
 aotc_byte_rows(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t outputs, ptrdiff_t bytes) {
   for (; outputs > 0; --outputs, ++sums, w += bytes) {
@@ -117,8 +123,8 @@ aotc_byte_rows(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t output
       *sums += x[k] * w[k];
   }
 }
-#endif
-""".replace("TEXT", _quote_assembly_lines(*_matvec_4_rows_assembly()))
+""",
+)
 
 
 def _depthwise_16_channels_assembly() -> Iterator[str]:
@@ -142,11 +148,14 @@ def _depthwise_4_channels_assembly() -> Iterator[str]:
     yield from ("add %1, %1, %4", "add %2, %2, %5", "le lr, 1b", "vpst", "vstrwt.32 q0, [%0]")
 
 
-_DEPTHWISE_C: Final = """\
+_DEPTHWISE_VARIANTS: Final = _helium_or_portable_variants(
+    """\
 /* Sums of channels by weights of their own; those of a tap are some bytes apart from those of the next one. */
 __attribute__((__noinline__, __unused__)) static void
 aotc_byte_taps(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t taps, ptrdiff_t apart, ptrdiff_t channels) {
-#if HELIUM
+BODY}
+""",
+    """\
   ptrdiff_t left = channels;
   while (left > 0) {
     const int8_t *data = x;
@@ -168,21 +177,21 @@ FOUR          : "+r"(to), "+l"(data), "+l"(weights)
     x += size;
     w += size;
   }
-#else
+""".replace("SIXTEEN", _quote_assembly_lines(*_depthwise_16_channels_assembly())).replace(
+        "FOUR", _quote_assembly_lines(*_depthwise_4_channels_assembly())
+    ),
+    """\
   for (ptrdiff_t c = 0; c < channels; ++c) {
     sums[c] = 0;
     for (ptrdiff_t t = 0; t < taps; ++t)
       sums[c] += x[t * channels + c] * w[t * apart + c];
   }
-#endif
-}
-""".replace("SIXTEEN", _quote_assembly_lines(*_depthwise_16_channels_assembly())).replace(
-    "FOUR", _quote_assembly_lines(*_depthwise_4_channels_assembly())
+""",
 )
 
 
-def _requantize_c_function(rounds_twice: bool) -> str:
-    """Return the C function of requantization, written in assembly for MVE: it rounds as the
+def _requantize_variants(rounds_twice: bool) -> tuple[CVariant, CVariant]:
+    """Return the C function of requantization, in assembly for MVE and portable: it rounds as the
     operator `scale_twice` if `rounds_twice` is True, else as `scale_once`.
     """
     high = ("vqrdmulh.s32 q0, q0, q1", "vshr.s32 q1, q0, #31", "vadd.i32 q0, q0, q1") if rounds_twice else ()
@@ -200,29 +209,28 @@ def _requantize_c_function(rounds_twice: bool) -> str:
         if rounds_twice
         else "int32_t v = (int32_t)(x * multiplier[k] >> 32);"
     )
-    return fill_template(
+    return _helium_or_portable_variants(
         """\
 /* Sums with their biases, scaled, as bytes. */
 __attribute__((__noinline__, __unused__)) static void
 aotc_NAME(int8_t *to, const int32_t *sums, const int32_t *bias, const int32_t *multiplier,
                      const int32_t *shift, int32_t zero, int32_t low, int32_t high, ptrdiff_t count) {
-#if HELIUM
+BODY}
+""",
+        """\
   __asm__ volatile(
 TEXT      : [to] "+l"(to), [sums] "+r"(sums), [bias] "+r"(bias), [multiplier] "+r"(multiplier), [shift] "+r"(shift)
       : [zero] "r"(zero), [low] "r"(low), [high] "r"(high), [count] "r"(count)
       : "q0", "q1", "q2", "q3", "lr", "cc", "memory");
-#else
+""".replace("TEXT", _quote_assembly_lines(*text)),
+        """\
   for (ptrdiff_t k = 0; k < count; ++k) {
     const int64_t x = (int32_t)((uint32_t)sums[k] + (uint32_t)bias[k]);
     PLAIN
     v = (((v >> shift[k]) + 1) >> 1) + zero;
     to[k] = (int8_t)(v < low ? low : v > high ? high : v);
   }
-#endif
-}
-""",
-        TEXT=_quote_assembly_lines(*text),
-        PLAIN=plain,
+""".replace("PLAIN", plain),
     )
 
 
@@ -245,7 +253,7 @@ def instruction_definitions() -> Iterator[Instruction]:
         return int(x.lanes // taps.value)
 
     table = (
-        ("bytes", (run,), "int8", data_lane_count, _copy_bytes_numpy_reference, "{1}, {n}", _COPY_C),
+        ("bytes", (run,), "int8", data_lane_count, _copy_bytes_numpy_reference, "{1}, {n}", _COPY_VARIANTS),
         (
             "byte_rows",
             (run, run),
@@ -253,7 +261,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             output_count,
             _matvec_numpy_reference,
             "{1}, {2}, {n} / {m}, {m}",
-            _MATVEC_C,
+            _MATVEC_VARIANTS,
         ),
         (
             "byte_taps",
@@ -262,7 +270,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             channel_count,
             _depthwise_numpy_reference,
             taps,
-            _DEPTHWISE_C,
+            _DEPTHWISE_VARIANTS,
         ),
         (
             "requantize_once",
@@ -271,7 +279,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             data_lane_count,
             _make_requantize_numpy_reference(False),
             rest,
-            _requantize_c_function(False),
+            _requantize_variants(False),
         ),
         (
             "requantize_twice",
@@ -280,7 +288,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             data_lane_count,
             _make_requantize_numpy_reference(True),
             rest,
-            _requantize_c_function(True),
+            _requantize_variants(True),
         ),
     )
-    return (define_memory_micro_kernel(*row, HELIUM=_HAS_MVE_CONDITION) for row in table)
+    return (define_memory_micro_kernel(*row) for row in table)

@@ -19,6 +19,7 @@ import numpy as np
 
 from aotc.tir.instruction_definition import Instruction, define_c_vector_instruction
 from aotc.tir.int8_dot_products import BYTES_PER_DOT, INT8_DTYPES, dot_numpy_reference
+from aotc.tir.processor_features import CVariant
 
 #: Groups of a vector, and numbers of int32.
 WORDS_PER_VECTOR: Final = 4
@@ -29,29 +30,33 @@ _DOT_LANE_C: Final = """\
 /* Sums of four products of DATA, of one of four groups, by WEIGHTS, added to numbers. */
 __attribute__((__unused__)) $inline aotc_int32x4
 aotc_NAME(aotc_int32x4 acc, aotc_int32x4 words, aotc_WEIGHTSx16 w) {
-#if defined(__ARM_FEATURE_DOTPROD)
-  __asm__("KINDdot %0.4s, %1.16b, %2.4b[LANE]" : "+w"(acc) : "w"(w), "w"(words));
-#else
+VARIANT  return acc;
+}
+"""
+_DOT_LANE_VARIANTS: Final = (
+    CVariant(
+        '  __asm__("KINDdot %0.4s, %1.16b, %2.4b[LANE]" : "+w"(acc) : "w"(w), "w"(words));\n', requires=("dotprod",)
+    ),
+    CVariant("""\
   const aotc_DATAx16 y = (aotc_DATAx16)words;
   for (int k = 0; k < 16; ++k)
     acc[k / 4] = (int32_t)((uint32_t)acc[k / 4] + (uint32_t)(y[4 * LANE + k % 4] * w[k]));
-#endif
-  return acc;
-}
-"""
+"""),
+)
 _MATMUL_2X8_C: Final = """\
 /* Two rows of eight DATA times two of WEIGHTS, added to numbers. */
 __attribute__((__unused__)) $inline aotc_int32x4
 aotc_NAME(aotc_int32x4 acc, aotc_DATAx16 y, aotc_WEIGHTSx16 x) {
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-  __asm__("KINDmmla %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(y), "w"(x));
-#else
-  for (int k = 0; k < 32; ++k)
-    acc[k / 8] = (int32_t)((uint32_t)acc[k / 8] + (uint32_t)(y[k / 16 * 8 + k % 8] * x[k / 8 % 2 * 8 + k % 8]));
-#endif
-  return acc;
+VARIANT  return acc;
 }
 """
+_MATMUL_2X8_VARIANTS: Final = (
+    CVariant('  __asm__("KINDmmla %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(y), "w"(x));\n', requires=("i8mm",)),
+    CVariant("""\
+  for (int k = 0; k < 32; ++k)
+    acc[k / 8] = (int32_t)((uint32_t)acc[k / 8] + (uint32_t)(y[k / 16 * 8 + k % 8] * x[k / 8 % 2 * 8 + k % 8]));
+"""),
+)
 _JOIN_ROWS_C: Final = """\
 /* Two rows of bytes. */
 __attribute__((__unused__)) $inline aotc_DATAx16 aotc_NAME(aotc_DATAx8 a, aotc_DATAx8 b) {
@@ -122,7 +127,13 @@ def instruction_definitions() -> Iterator[Instruction]:
         )
         words = {"DATA": data, "WEIGHTS": weights, "KIND": kind, "LANE": k}
         yield define_c_vector_instruction(
-            name, arg_types, "", partial(_dot_by_lane_numpy_reference, k, data), _DOT_LANE_C, **words
+            name,
+            arg_types,
+            "",
+            partial(_dot_by_lane_numpy_reference, k, data),
+            _DOT_LANE_C,
+            _DOT_LANE_VARIANTS,
+            **words,
         )
     for (data, weights), kind in _MATMUL_PREFIX_OF_DTYPES.items():
         arg_types = ("int32x4", f"{data}x16", f"{weights}x16")
@@ -133,6 +144,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             "",
             _matmul_2x8_numpy_reference,
             _MATMUL_2X8_C,
+            _MATMUL_2X8_VARIANTS,
             **words,
         )
     for data in INT8_DTYPES:

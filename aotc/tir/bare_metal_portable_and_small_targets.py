@@ -48,7 +48,7 @@ def portable_c99_target_of_scalar_target(target: Target) -> Target:
         raise AotcError("target", text, hint=hint)
     portable_target = replace(target, budget=replace(target.budget, array_bytes=1 << 62))
     return (
-        replace(portable_target, dialect="bare-c", micro_kernels=(), activations="", macros=())
+        replace(portable_target, dialect="bare-c", micro_kernels=(), activations="", features=())
         if target.dialect == "arm-c"
         else portable_target
     )

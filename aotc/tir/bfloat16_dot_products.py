@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.tir.instruction_definition import Instruction, define_c_vector_instruction
+from aotc.tir.processor_features import CVariant
 
 #: Products in a sum.
 BFLOAT16_PER_DOT: Final = 2
@@ -38,9 +39,12 @@ _DOT_C: Final = """\
 /* Adds two products of bfloat16, that of the upper halves first, to each number. */
 __attribute__((__unused__)) $inline aotc_float32xLANES
 aotc_NAME(aotc_float32xLANES acc, aotc_int32xLANES y, aotc_uint16xPAIRED x) {
-#if defined(__AVX512BF16__) && defined(__AVX512VL__)
-  __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(y), "v"(x));
-#else
+VARIANT  return acc;
+}
+"""
+_DOT_VARIANTS: Final = (
+    CVariant('  __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(y), "v"(x));\n', requires=("avx512_bf16", "avx512vl")),
+    CVariant("""\
   for (int k = 0; k < PAIRED; ++k) {
     /* the float32 numbers of a sum and two factors; subnormal ones become zeros */
     const uint32_t words[3] = {
@@ -62,10 +66,8 @@ aotc_NAME(aotc_float32xLANES acc, aotc_int32xLANES y, aotc_uint16xPAIRED x) {
     const double size = odd.number < 0 ? -odd.number : odd.number;
     acc[k / 2] = size < MIN_NORMAL ? (odd.bits < 0 ? -0.0f : 0.0f) : (float)odd.number;
   }
-#endif
-  return acc;
-}
-"""
+"""),
+)
 
 
 def _pair_numpy_reference(values: Any) -> Any:
@@ -119,6 +121,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             "",
             dot_numpy_reference,
             _DOT_C,
+            _DOT_VARIANTS,
             LANES=lanes,
             PAIRED=paired,
             MIN_NORMAL="0x1.ffffffp-127",

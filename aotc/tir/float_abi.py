@@ -18,7 +18,7 @@ from aotc.tir.target import Target
 #: The values of gcc's and clang's option -mfloat-abi.
 FLOAT_ABIS: Final = ("soft", "softfp", "hard")
 _FLOAT_ABI_OPTION: Final = "-mfloat-abi="
-_MVE_MACRO: Final = "__ARM_FEATURE_MVE"
+_MVE_FEATURE: Final = "mve"
 
 
 def float_abi_from_cflags(cflags: Sequence[str]) -> str:
@@ -90,8 +90,8 @@ def with_float_abi(target: Target, abi: str) -> Target:
     flags += (_FLOAT_ABI_OPTION + abi,)
     new_target = replace(target, cflags=flags, base_cflags=flags, fma=target.fma and abi != "soft")
     # vectors of integers share their registers with floats
-    if abi != "soft" or _MVE_MACRO not in target.macros:
+    if abi != "soft" or _MVE_FEATURE not in target.features:
         return new_target
-    macros = tuple(macro for macro in target.macros if macro != _MVE_MACRO)
-    kernels = tuple(kernel for kernel in target.micro_kernels if _MVE_MACRO not in kernel.requires)
-    return replace(new_target, micro_kernels=kernels, activations="", macros=macros)
+    features = tuple(feature for feature in target.features if feature != _MVE_FEATURE)
+    kernels = tuple(kernel for kernel in target.micro_kernels if _MVE_FEATURE not in kernel.requires)
+    return replace(new_target, micro_kernels=kernels, activations="", features=features)

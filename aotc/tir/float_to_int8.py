@@ -15,14 +15,15 @@ import numpy as np
 
 from aotc.tir.instruction_definition import Instruction, define_c_vector_instruction
 from aotc.tir.int8_dot_products import BYTES_PER_DOT, INT32_VECTOR_LENGTHS
+from aotc.tir.processor_features import CVariant
 
 #: Types of the result, with the last step and the least number.
 _PACK_BUILTIN_AND_MINIMUM: Final = {"int8": ("packsswb", -128), "uint8": ("packuswb", 0)}
-#: By the lanes of the floats: what must be defined, and the ends of gcc's names for vectors of floats and of integers.
+#: By the lanes of the floats: the required feature, and the ends of gcc's names for vectors of floats and of integers.
 _X86_FEATURE_AND_SUFFIXES: Final = {
-    4: ("SSE2", "", "128"),
-    8: ("AVX2", "256", "256"),
-    16: ("AVX512BW", "512_mask", "512_mask"),
+    4: ("x86_64", "", "128"),
+    8: ("avx2", "256", "256"),
+    16: ("avx512bw", "512_mask", "512_mask"),
 }
 #: The words of results of steps within 16 bytes in their order.
 _PACKED_WORD_ORDER: Final = {8: "0, 4, 1, 5, 2, 6, 3, 7", 16: ", ".join(str(4 * (k % 4) + k // 4) for k in range(16))}
@@ -33,19 +34,20 @@ aotc_NAME(VECTOR x0, VECTOR x1, VECTOR x2, VECTOR x3, VECTOR zero) {
   typedef char bytes __attribute__((__vector_size__(SIZE), __unused__));
   typedef short halves __attribute__((__vector_size__(SIZE), __unused__));
   typedef int words __attribute__((__vector_size__(SIZE), __unused__));
-#if defined(__FEATURE__) && !defined(__clang__)
+VARIANT}
+"""
+_QUANTIZE_BY_GCC_BUILTINS_C: Final = """\
   const VECTOR none = {0}, most = none + 1073741824.0f;
   const halves z = ZERO;
   const halves low = FIRST;
   const halves high = SECOND;
   return (aotc_DTYPExSIZE)RESULT;
-#else
+"""
+_PORTABLE_QUANTIZE_C: Final = """\
   const VECTOR least = LOW - zero, last = least + 255.0f;
 PARTS  const halves low = __builtin_shufflevector((halves)w0, (halves)w1, EVEN2);
   const halves high = __builtin_shufflevector((halves)w2, (halves)w3, EVEN2);
   return (aotc_DTYPExSIZE)__builtin_shufflevector((bytes)low, (bytes)high, EVEN1);
-#endif
-}
 """
 _CLAMP_STEP_C: Final = """\
   const words aK = (words)(xK > least);
@@ -75,7 +77,7 @@ def _quantize_text_substitutions(dtype: str, lanes: int) -> dict[str, str]:
     """Return the words to substitute in the text of a function."""
     size = BYTES_PER_DOT * lanes
     last, low = _PACK_BUILTIN_AND_MINIMUM[dtype]
-    feature, floats, whole = _X86_FEATURE_AND_SUFFIXES[lanes]
+    _, floats, whole = _X86_FEATURE_AND_SUFFIXES[lanes]
 
     def builtin_call_text(builtin: str, width: str, *values: str, mask: str = "") -> str:
         return f"__builtin_ia32_{builtin}{width}({', '.join(values)}{mask if lanes == 16 else ''})"
@@ -98,7 +100,6 @@ def _quantize_text_substitutions(dtype: str, lanes: int) -> dict[str, str]:
         order = f"(words){{{_PACKED_WORD_ORDER[lanes]}}}"
         result = builtin_call_text("permvarsi", whole, f"(words){result}", order, mask=", (words){0}, 65535")
     return {
-        "FEATURE": feature,
         "ZERO": zero,
         "FIRST": clamp_pack_and_add_zero_point_text("x0", "x1"),
         "SECOND": clamp_pack_and_add_zero_point_text("x2", "x3"),
@@ -118,6 +119,10 @@ def instruction_definitions() -> Iterator[Instruction]:
     for dtype, lanes in product(_PACK_BUILTIN_AND_MINIMUM, INT32_VECTOR_LENGTHS):
         arg_types, gives = (f"float32x{lanes}",) * (BYTES_PER_DOT + 1), f"{dtype}x{BYTES_PER_DOT * lanes}"
         name, meaning = quantize_instruction_name(dtype, lanes), _make_numpy_quantize_of_vectors(dtype)
+        builtins = CVariant(
+            _QUANTIZE_BY_GCC_BUILTINS_C, (_X86_FEATURE_AND_SUFFIXES[lanes][0],), compiler="!defined(__clang__)"
+        )
+        variants = builtins, CVariant(_PORTABLE_QUANTIZE_C)
         yield define_c_vector_instruction(
-            name, arg_types, gives, meaning, _QUANTIZE_C, **_quantize_text_substitutions(dtype, lanes)
+            name, arg_types, gives, meaning, _QUANTIZE_C, variants, **_quantize_text_substitutions(dtype, lanes)
         )

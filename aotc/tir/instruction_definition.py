@@ -6,10 +6,12 @@ row = define_c_vector_instruction("sum2", ("int8x16",), "int32x4", meaning, "$in
 row.texts[0].call                        # "aotc_sum2({0})"
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from aotc.ir import DTYPES, DType, frozen
+from aotc.ir import DTYPES, DType, frozen, require_known_name
+from aotc.tir.processor_features import FEATURES_AND_ARCHITECTURES, CVariant, c_text_for_features
 
 
 @frozen(kw_only=True)
@@ -23,6 +25,10 @@ class InstructionText:
     lanes     "one" for scalars, "many" for vectors, "" for both
     function  definition that is printed before kernels that use it; $inline stands for the
               specifiers of inline functions
+    requires  what a processor must have, names of
+              `aotc.tir.processor_features.FEATURES_AND_ARCHITECTURES`
+
+    Raise AotcError (code "target") if `requires` has an unknown name.
     """
 
     call: str
@@ -30,6 +36,11 @@ class InstructionText:
     dialects: tuple[str, ...] = ()
     lanes: str = ""
     function: str = ""
+    requires: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.requires:
+            require_known_name("target", f"processor feature of {self.call}:", name, FEATURES_AND_ARCHITECTURES)
 
 
 @frozen(kw_only=True)
@@ -69,13 +80,15 @@ class Instruction:
     width: Callable[..., int] | None = None
     least: int = 0
 
-    def text_for_dialect(self, dialect: str, lanes: int) -> InstructionText | None:
-        """Return the spelling for a dialect and a number of lanes; None if the language's library
-        has the function.
+    def text_for_dialect(self, dialect: str, lanes: int, features: Collection[str] = ()) -> InstructionText | None:
+        """Return the first spelling for a dialect, a number of lanes and a processor; None if there
+        is none, as for functions of the language's library.
+
+        features   features and architecture of the processor (`Target.processor_features`)
         """
         kinds = ("", "one" if lanes == 1 else "many")
-        matches = (t for t in self.texts if dialect in (t.dialects or (dialect,)) and t.lanes in kinds)
-        return next(matches, None)
+        texts = (t for t in self.texts if dialect in (t.dialects or (dialect,)) and t.lanes in kinds)
+        return next((t for t in texts if set(t.requires).issubset(features)), None)
 
     def result_dtype_and_lanes(self, operand_dtype: DType, lanes: int) -> tuple[DType, int]:
         """Return the dtype and lanes of the result for a first operand of this dtype and lanes."""
@@ -130,19 +143,40 @@ def fill_template(text: str, **words: object) -> str:
     return text
 
 
+def define_texts_by_features(
+    template: InstructionText, variants: Sequence[CVariant], **words: object
+) -> tuple[InstructionText, ...]:
+    """Return one text for each set of required features of variants, the preferred one first.
+
+    template   the text; VARIANT in its function stands for the variant
+    words      words that are replaced in functions, and their replacements
+    """
+    functions = {
+        requires: template.function.replace("VARIANT", c_text_for_features(variants, requires))
+        for requires in dict.fromkeys(variant.requires for variant in variants)
+    } or {(): template.function}
+    return tuple(
+        replace(template, requires=requires, function=fill_template(function, **words))
+        for requires, function in functions.items()
+    )
+
+
 def define_c_vector_instruction(
     name: str,
     operand_types: Sequence[str],
     result_type: str,
     reference: Callable[..., Any],
     c_template: str,
+    variants: Sequence[CVariant] = (),
     **words: object,
 ) -> Instruction:
     """Return an instruction that is a C function of vectors named aotc_NAME; `words` are replaced
-    in its text.
+    in its text, and VARIANT by the variant for the processor.
     """
-    c_text = _function_call_text(name, len(operand_types), "gnu-c", fill_template(c_template, NAME=name, **words))
-    return Instruction(name=name, takes=tuple(operand_types), gives=result_type, meaning=reference, texts=(c_text,))
+    texts = define_texts_by_features(
+        _function_call_text(name, len(operand_types), "gnu-c", c_template), variants, NAME=name, **words
+    )
+    return Instruction(name=name, takes=tuple(operand_types), gives=result_type, meaning=reference, texts=texts)
 
 
 def define_gpu_instruction(
@@ -178,14 +212,15 @@ def define_memory_micro_kernel(
     result_width: Callable[..., int],
     reference: Callable[..., Any],
     operand_text: str,
-    c_template: str,
+    variants: Sequence[CVariant],
     **words: object,
 ) -> Instruction:
     """Return a micro-kernel: a C function aotc_NAME that takes the address of its result, then
     `operand_text`.
+
+    variants   definitions of the function, in which `words` are replaced
     """
-    c_text = InstructionText(
-        call=f"aotc_{name}({{0}}, {operand_text})", function=fill_template(c_template, NAME=name, **words)
-    )
-    facts: dict[str, Any] = {"width": result_width, "meaning": reference, "texts": (c_text,), "memory": True}
+    template = InstructionText(call=f"aotc_{name}({{0}}, {operand_text})", function="VARIANT")
+    texts = define_texts_by_features(template, variants, NAME=name, **words)
+    facts: dict[str, Any] = {"width": result_width, "meaning": reference, "texts": texts, "memory": True}
     return Instruction(name=name, takes=tuple(operand_types), gives=result_type, **facts)

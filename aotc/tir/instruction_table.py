@@ -11,6 +11,7 @@ function.  What has no text is spelled by the language's library.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -29,7 +30,13 @@ from aotc.tir import (
     numpy_semantics,
     warp_matrix_fragments,
 )
-from aotc.tir.instruction_definition import Instruction, InstructionText, define_gpu_instruction
+from aotc.tir.instruction_definition import (
+    Instruction,
+    InstructionText,
+    define_gpu_instruction,
+    define_texts_by_features,
+)
+from aotc.tir.processor_features import CVariant
 
 #: The dialects of C, and those in which a scalar kernel has no inline assembly.
 _C_DIALECTS: Final = ("arm-c", "bare-c", "c99", "gnu-c")
@@ -52,22 +59,17 @@ def _define_saturation(dtype: str, assembly_mnemonic: str) -> Instruction:
     call, head = f"aotc_clamp_i32_{dtype}({{0}})", f"$inline {dtype}_t aotc_clamp_i32_{dtype}(int32_t x) {{\n"
     plain = f"  return ({dtype}_t)(x < {ends[0]} ? {ends[0]} : x > {ends[1]} ? {ends[1]} : x);\n"
     assembly = f"""\
-#if defined(__ARM_FEATURE_SAT) && defined(__GNUC__)
   __asm__("{assembly_mnemonic} %0, #8, %0" : "+r"(x));
   return ({dtype}_t)x;
-#else
-{plain}#endif
 """
-    bodies = {_C_DIALECTS_WITHOUT_ASSEMBLY: plain, ("arm-c",): assembly}
+    variants = CVariant(assembly, ("sat",), compiler="defined(__GNUC__)"), CVariant(plain)
+    template = InstructionText(call=call, lanes="one", function=f"{head}VARIANT}}\n")
     texts = (
-        InstructionText(call=call, dialects=d, lanes="one", function=f"{head}{body}}}\n") for d, body in bodies.items()
+        *define_texts_by_features(replace(template, dialects=("arm-c",)), variants),
+        *define_texts_by_features(replace(template, dialects=_C_DIALECTS_WITHOUT_ASSEMBLY), variants[1:]),
     )
     return Instruction(
-        name=f"saturate_{dtype}",
-        takes=("word",),
-        gives=dtype,
-        meaning=_raise_defined_as_tensor_program,
-        texts=tuple(texts),
+        name=f"saturate_{dtype}", takes=("word",), gives=dtype, meaning=_raise_defined_as_tensor_program, texts=texts
     )
 
 

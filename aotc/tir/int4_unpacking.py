@@ -17,6 +17,7 @@ import numpy as np
 
 from aotc.tir.instruction_definition import Instruction, define_c_vector_instruction, fill_template
 from aotc.tir.int8_dot_products import INT8_DTYPES
+from aotc.tir.processor_features import CVariant
 
 #: The instruction that takes floats from a table.
 TABLE_LOOKUP_INSTRUCTION: Final = "picked_float32_x16"
@@ -24,26 +25,23 @@ TABLE_LOOKUP_INSTRUCTION: Final = "picked_float32_x16"
 INT4_VALUE_COUNT: Final = 16
 #: Lengths of vectors of bytes.
 BYTE_VECTOR_LENGTHS: Final = (4, 8, 16, 32, 64)
-#: By the length of vectors: what must be defined, and gcc's name for bytes that become numbers of 16 bits.  It makes
+#: By the length of vectors: the required feature, and gcc's builtin for bytes that become numbers of 16 bits.  It makes
 #: `__builtin_convertvector` of two halves.
 _WIDENING_BUILTIN_OF_LANES: Final = {
-    32: ("AVX2", "pmovzxbw256((bytes)v)"),
-    64: ("AVX512BW", "pmovzxbw512_mask((bytes)v, (halves){0}, 4294967295u)"),
+    32: ("avx2", "pmovzxbw256((bytes)v)"),
+    64: ("avx512bw", "pmovzxbw512_mask((bytes)v, (halves){0}, 4294967295u)"),
 }
 _PORTABLE_WIDEN_C: Final = "  const pairs wide = __builtin_convertvector(v, pairs);\n"
-_BUILTIN_WIDEN_C: Final = f"""\
-#if defined(__FEATURE__) && !defined(__clang__)
+_BUILTIN_WIDEN_C: Final = """\
   typedef char bytes __attribute__((__vector_size__(HALF), __unused__));
   typedef short halves __attribute__((__vector_size__(SIZE), __unused__));
   const pairs wide = (pairs)__builtin_ia32_CALL;
-#else
-{_PORTABLE_WIDEN_C}#endif
 """
 _UNPACK_C: Final = """\
 /* Integers of 4 bits as bytes, each plus the least. */
 __attribute__((__unused__)) $inline aotc_DTYPExSIZE aotc_NAME(aotc_uint8xHALF v, DTYPE_t least) {
   typedef uint16_t pairs __attribute__((__vector_size__(SIZE), __unused__));
-WIDE#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+VARIANT#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
   return (aotc_DTYPExSIZE)((wide << 8 | wide >> 4) & 0x0f0f) + least;
 #else
   return (aotc_DTYPExSIZE)((wide << 4 | wide) & 0x0f0f) + least;
@@ -53,29 +51,37 @@ WIDE#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 _TABLE_LOOKUP_C: Final = """\
 /* The numbers of a table at some places, of which the lowest 4 bits count. */
 __attribute__((__unused__)) $inline aotc_float32x16 aotc_NAME(aotc_float32x16 table, aotc_uint32x16 at) {
-#if defined(__AVX512F__)
+VARIANT}
+"""
+_TABLE_LOOKUP_VARIANTS: Final = (
+    CVariant(
+        """\
   typedef int places __attribute__((__vector_size__(64), __unused__));
 #if defined(__clang__)
   return __builtin_ia32_permvarsf512(table, (places)at);
 #else
   return __builtin_shuffle(table, (places)at);
 #endif
-#else
+""",
+        requires=("avx512f",),
+    ),
+    CVariant("""\
   aotc_float32x16 y = table;
   for (int k = 0; k < 16; ++k)
     y[k] = table[at[k] & 15];
   return y;
-#endif
-}
-"""
+"""),
+)
 
 
-def widen_bytes_c_text(lanes: int) -> str:
-    """Return the C lines that widen the bytes v to int16 vectors."""
-    feature, builtin = _WIDENING_BUILTIN_OF_LANES.get(lanes, ("", ""))
-    return fill_template(
-        _BUILTIN_WIDEN_C if builtin else _PORTABLE_WIDEN_C, FEATURE=feature, CALL=builtin, SIZE=lanes, HALF=lanes // 2
-    )
+def byte_widening_variants(lanes: int) -> tuple[CVariant, ...]:
+    """Return the variants of the C lines that widen the bytes v to a vector of `lanes` int16."""
+    portable = CVariant(_PORTABLE_WIDEN_C)
+    if lanes not in _WIDENING_BUILTIN_OF_LANES:
+        return (portable,)
+    feature, builtin = _WIDENING_BUILTIN_OF_LANES[lanes]
+    text = fill_template(_BUILTIN_WIDEN_C, CALL=builtin, SIZE=lanes, HALF=lanes // 2)
+    return CVariant(text, (feature,), compiler="!defined(__clang__)"), portable
 
 
 def int4_unpack_instruction_name_or_empty(dtype: str, lanes: int) -> str:
@@ -111,11 +117,22 @@ def instruction_definitions() -> Iterator[Instruction]:
     """Yield the instructions for int8, uint8 and all vector lengths."""
     for dtype, lanes in product(INT8_DTYPES, BYTE_VECTOR_LENGTHS):
         name, arg_types = int4_unpack_instruction_name_or_empty(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
-        words = {"WIDE": widen_bytes_c_text(lanes), "DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}
+        words = {"DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}
         yield define_c_vector_instruction(
-            name, arg_types, f"{dtype}x{lanes}", partial(unpack_int4, dtype), _UNPACK_C, **words
+            name,
+            arg_types,
+            f"{dtype}x{lanes}",
+            partial(unpack_int4, dtype),
+            _UNPACK_C,
+            byte_widening_variants(lanes),
+            **words,
         )
     table = "float32x16"
     yield define_c_vector_instruction(
-        TABLE_LOOKUP_INSTRUCTION, (table, "uint32x16"), table, lambda x, at: x[at % INT4_VALUE_COUNT], _TABLE_LOOKUP_C
+        TABLE_LOOKUP_INSTRUCTION,
+        (table, "uint32x16"),
+        table,
+        lambda x, at: x[at % INT4_VALUE_COUNT],
+        _TABLE_LOOKUP_C,
+        _TABLE_LOOKUP_VARIANTS,
     )

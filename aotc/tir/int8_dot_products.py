@@ -27,6 +27,7 @@ from aotc.tir.instruction_definition import (
     define_gpu_instruction,
     fill_template,
 )
+from aotc.tir.processor_features import CVariant
 
 #: Products in a sum.
 BYTES_PER_DOT: Final = 4
@@ -98,7 +99,7 @@ aotc_NAME(VECTOR acc, VECTOR y, aotc_WEIGHTSxSIZE x) {
   typedef uint16_t upairs __attribute__((__vector_size__(SIZE), __unused__));
   const VECTOR w = (VECTOR)x, none = {0}, turn = none - 2139062144, half = none + 1077952576;
   (void)turn, (void)half;
-BRANCHES}
+VARIANT}
 """
 
 
@@ -166,36 +167,40 @@ def _aarch64_assembly_dot_text(mnemonic: str) -> DotText:
     return inline_assembly_text
 
 
-def _vnni_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int) -> Iterator[tuple[str, str]]:
-    """Yield preprocessor conditions and C texts for VNNI, whose intrinsic has two names in
-    compilers.
+def _dot_variant(dot_text: str, *requires: str, builtin: str = "") -> CVariant:
+    """Return a variant that returns a dot product; `builtin` is the compiler's function that it
+    calls.
     """
-    features = "defined(__AVX512VNNI__)"
-    if vector_bytes < 64:
-        features = f"(({features} && defined(__AVX512VL__)) || defined(__AVXVNNI__))"
+    return CVariant(f"  return {dot_text};\n", requires, f"AOTC_HAS({builtin})" if builtin else "")
+
+
+def _vnni_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int) -> Iterator[CVariant]:
+    """Yield the variants for AVX-VNNI and AVX512-VNNI, whose builtin has two names in compilers."""
+    pmaddwd_feature = _PMADDWD_FEATURE_AND_CALLS[vector_bytes][0]
+    processors = [("avx512_vnni", "avx512vl", pmaddwd_feature), ("avx_vnni", pmaddwd_feature)]
+    if vector_bytes == 64:
+        processors = [("avx512_vnni", pmaddwd_feature)]
     for name in (f"vpdpbusd_v{vector_bytes // 4}si", f"vpdpbusd{vector_bytes * 8}"):
-        condition = f"{features} && AOTC_HAS(__builtin_ia32_{name})"
-        yield condition, _dot_text_from_uint8_int8_dot(data_dtype, weight_dtype, _x86_builtin_dot_text(name))
+        dot_text = _dot_text_from_uint8_int8_dot(data_dtype, weight_dtype, _x86_builtin_dot_text(name))
+        yield from (_dot_variant(dot_text, *p, builtin=f"__builtin_ia32_{name}") for p in processors)
 
 
-def _aarch64_dot_variants(data_dtype: str, weight_dtype: str) -> Iterator[tuple[str, str]]:
-    """Yield preprocessor conditions and C texts for aarch64."""
+def _aarch64_dot_variants(data_dtype: str, weight_dtype: str) -> Iterator[CVariant]:
+    """Yield the variants for aarch64."""
     if data_dtype != weight_dtype:
-        yield (
-            "defined(__ARM_FEATURE_MATMUL_INT8)",
-            _dot_text_from_uint8_int8_dot(data_dtype, weight_dtype, _aarch64_assembly_dot_text("usdot")),
-        )
+        usdot = _aarch64_assembly_dot_text("usdot")
+        yield _dot_variant(_dot_text_from_uint8_int8_dot(data_dtype, weight_dtype, usdot), "i8mm")
     dot_text = _dot_text_from_same_sign_dots(
         data_dtype, weight_dtype, _aarch64_assembly_dot_text("sdot"), _aarch64_assembly_dot_text("udot")
     )
-    yield "defined(__ARM_FEATURE_DOTPROD)", dot_text
+    yield _dot_variant(dot_text, "dotprod")
 
 
-#: Sums of two products by the bytes of a vector: where there are some, and what compilers call them.
+#: By the bytes of a vector: the feature that has sums of two products, and the compilers' builtins.
 _PMADDWD_FEATURE_AND_CALLS: Final = {
-    16: ("SSE2", "128(%s, %s)"),
-    32: ("AVX2", "256(%s, %s)"),
-    64: ("AVX512BW", "512_mask(%s, %s, none, 65535)", "512(%s, %s)"),
+    16: ("x86_64", "128(%s, %s)"),
+    32: ("avx2", "256(%s, %s)"),
+    64: ("avx512bw", "512_mask(%s, %s, none, 65535)", "512(%s, %s)"),
 }
 
 
@@ -206,8 +211,8 @@ def _even_and_odd_bytes_as_int16_text(vector_name: str, dtype: str) -> tuple[str
     return f"(pairs)((upairs){vector_name} << 8) >> 8", f"(pairs){vector_name} >> 8"
 
 
-def _pmaddwd_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int) -> Iterator[tuple[str, str]]:
-    """Yield conditions and C texts by exact int16 pair products (pmaddwd)."""
+def _pmaddwd_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int) -> Iterator[CVariant]:
+    """Yield the variants that use exact sums of two int16 products (pmaddwd)."""
     feature, *calls = _PMADDWD_FEATURE_AND_CALLS[vector_bytes]
     for call in calls:
         parts = zip(
@@ -216,8 +221,8 @@ def _pmaddwd_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int)
             strict=True,
         )
         sums = " + ".join(f"(bits)__builtin_ia32_pmaddwd{call % pair}" for pair in parts)
-        name = f"__builtin_ia32_pmaddwd{call.partition('(')[0]}"
-        yield f"defined(__{feature}__) && AOTC_HAS({name})", f"(VECTOR)((bits)acc + ({sums}))"
+        builtin = f"__builtin_ia32_pmaddwd{call.partition('(')[0]}"
+        yield _dot_variant(f"(VECTOR)((bits)acc + ({sums}))", feature, builtin=builtin)
 
 
 def _extract_byte_text(vector_name: str, dtype: str, position: int) -> str:
@@ -240,10 +245,8 @@ def _define_dot_instruction(data_dtype: str, weight_dtype: str, lanes: int) -> I
     variants = [*_vnni_dot_variants(data_dtype, weight_dtype, size)]
     variants += _aarch64_dot_variants(data_dtype, weight_dtype) if size == 16 else ()
     variants += _pmaddwd_dot_variants(data_dtype, weight_dtype, size)
-    lines = (f"if {features}\n  return {dot_text};\n" for features, dot_text in variants)
-    branches = "#" + "#el".join(lines)
-    branches += f"#else\n  return {_portable_dot_text(data_dtype, weight_dtype)};\n#endif\n"
-    words = {"BRANCHES": branches, "DATA": data_dtype, "WEIGHTS": weight_dtype}
+    variants.append(_dot_variant(_portable_dot_text(data_dtype, weight_dtype)))
+    words = {"DATA": data_dtype, "WEIGHTS": weight_dtype}
     words |= {"SIZE": str(size), "VECTOR": f"aotc_{number}"}
     arg_types = (number, number, f"{weight_dtype}x{size}")
     return define_c_vector_instruction(
@@ -252,6 +255,7 @@ def _define_dot_instruction(data_dtype: str, weight_dtype: str, lanes: int) -> I
         "",
         partial(dot_numpy_reference, data_dtype),
         _DOT_C,
+        variants,
         **words,
     )
 

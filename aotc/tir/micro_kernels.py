@@ -25,8 +25,7 @@ class MicroKernel:
                       there; "threads": instructions of a GPU thread
     operands          accepted types of data and weights; empty for all
     sums              type of the sums; "" for any
-    requires          processor features or compiler macros that it needs, which the target must have
-                      (`Target.features`, `Target.macros`)
+    requires          processor features that it needs, which the target must have (`Target.features`)
 
     group             adjacent reduction steps that an instruction adds to one accumulator (k)
     groups            groups of one output position that one load of data provides
@@ -131,7 +130,7 @@ DOT4_AVX_VNNI: Final = replace(_DOT4_INSTRUCTION, requires=("avx_vnni",))
 DOT4_AVX512_VNNI: Final = replace(_DOT4_INSTRUCTION, requires=("avx512_vnni",))
 DOT4_AVX512BW: Final = replace(DOT4, requires=("avx512bw",), rate=0.5, split=1)
 DOT4_NEON: Final = replace(DOT4, rate=0.5, registers=4, split=3)
-DOT4_SDOT: Final = replace(_DOT4_INSTRUCTION, requires=("__ARM_FEATURE_DOTPROD",))
+DOT4_SDOT: Final = replace(_DOT4_INSTRUCTION, requires=("dotprod",))
 #: Four groups of one vector of data, one after another (Arm SDOT by element).
 SDOT_BY_LANE: Final = replace(
     DOT4_SDOT,
@@ -146,7 +145,7 @@ SMMLA: Final = replace(
     DOT4_SDOT,
     name="smmla",
     operands=(("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")),
-    requires=("__ARM_FEATURE_MATMUL_INT8",),
+    requires=("i8mm",),
     groups=2,
     lanes=(4,),
     positions=2,
@@ -175,7 +174,7 @@ ARM_DSP: Final = MicroKernel(
     level="memory",
     operands=(("int8", "int8"),),
     sums="int32",
-    requires=("__ARM_FEATURE_DSP",),
+    requires=("dsp",),
     group=4,
     positions=2,
     outputs=4,
@@ -188,7 +187,7 @@ ARM_MVE: Final = MicroKernel(
     level="memory",
     operands=(("int8", "int8"),),
     sums="int32",
-    requires=("__ARM_FEATURE_MVE",),
+    requires=("mve",),
     outputs=64,
     data="im2col",
     weights="rows",

@@ -170,9 +170,8 @@ class Target:
     cflags           compiler flags of gcc and clang for kernels, beyond the defaults
     base_cflags      compiler flags for all other code, which runs on every processor of the architecture and reports
                      missing features
-    features         processor features that the kernels require, names of `aotc_codegen.c.cpu_feature_check`
-    macros           preprocessor macros of Arm's instruction sets that compilers define under `cflags`, names of
-                     `aotc_codegen.c.feature_conditions`; those of x86 follow from `features`
+    features         processor features that the kernels require and the compiler may use under `cflags`, names of
+                     `aotc.tir.processor_features.PROCESSOR_FEATURES`
     level            the suffix of its kernels in a library that holds several versions of them
     versions         for a library with kernels for several instruction sets, the targets of these kernels, the
                      best first; the remaining fields then describe the machine for which graphs, weights and
@@ -212,7 +211,6 @@ class Target:
     cflags: tuple[str, ...] = ()
     base_cflags: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    macros: tuple[str, ...] = ()
     level: str = ""
     versions: tuple[Target, ...] = ()
 
@@ -244,9 +242,9 @@ class Target:
         if its figures are not positive.
         """
         subject = f"target {self.name}: micro-kernel {kernel.name}"
-        if missing := [name for name in kernel.requires if name not in (*self.features, *self.macros)]:
+        if missing := [name for name in kernel.requires if name not in self.features]:
             text = f"{subject} requires {', '.join(missing)}, which the target does not have"
-            raise AotcError("target", text, hint="add them to features or macros, or leave the micro-kernel out")
+            raise AotcError("target", text, hint="add them to features, or leave the micro-kernel out")
         for field in MICRO_KERNEL_POSITIVE_FIELDS:
             if not getattr(kernel, field) > 0:
                 text = f"{subject}: {field} must be positive, got {getattr(kernel, field)!r}"
@@ -306,6 +304,11 @@ class Target:
         """
         kernel = self.micro_kernel_for_types("uint8", "int8", "int32")
         return kernel is not None and kernel.registers == 1
+
+    @property
+    def processor_features(self) -> frozenset[str]:
+        """The features and the architecture, which texts of instructions can require."""
+        return frozenset((self.machine, *self.features)).difference(("",))
 
     @property
     def can_split_reduction_in_thread_block(self) -> bool:
@@ -451,13 +454,12 @@ AARCH64: Final = replace(
     base_cflags=_AARCH64,
 )
 _DOTPROD, _I8MM = ("-march=armv8.2-a+dotprod",), ("-march=armv8.2-a+dotprod+i8mm",)
-_DOTPROD_MACROS: Final = ("__ARM_FEATURE_DOTPROD",)
 AARCH64_DOTPROD: Final = replace(
     AARCH64,
     name="aarch64-dotprod",
     micro_kernels=(micro_kernels.SDOT_BY_LANE, micro_kernels.DOT4_SDOT),
     cflags=_DOTPROD,
-    macros=_DOTPROD_MACROS,
+    features=("dotprod",),
     level="dotprod",
 )
 AARCH64_I8MM: Final = replace(
@@ -465,7 +467,7 @@ AARCH64_I8MM: Final = replace(
     name="aarch64-i8mm",
     micro_kernels=(micro_kernels.SMMLA, micro_kernels.DOT4_SDOT),
     cflags=_I8MM,
-    macros=(*_DOTPROD_MACROS, "__ARM_FEATURE_MATMUL_INT8"),
+    features=("dotprod", "i8mm"),
     level="i8mm",
 )
 #: Scalar: compilers with vectors of this architecture are not common yet.
@@ -511,21 +513,21 @@ def _cortex_target(core: str, *flags: str, **facts: Any) -> Target:
 
 
 _HARD_FLOAT_FLAG: Final = "-mfloat-abi=hard"
-#: Macros of Armv7E-M and Armv8-M with the DSP extension.
-_DSP_MACROS: Final = ("__ARM_FEATURE_DSP", "__ARM_FEATURE_SAT", "__thumb2__")
+#: Features of Armv7E-M and Armv8-M with the DSP extension.
+_DSP_FEATURES: Final = ("dsp", "sat", "thumb2")
 #: Products of two pairs of 16 bits by one instruction.
 _DSP: Final[dict[str, Any]] = {
     "micro_kernels": (micro_kernels.ARM_DSP,),
     "activations": "int8",
     "dialect": "arm-c",
-    "macros": _DSP_MACROS,
+    "features": _DSP_FEATURES,
 }
 #: Sums of 16 products of bytes by one instruction.
 _HELIUM: Final[dict[str, Any]] = {
     "micro_kernels": (micro_kernels.ARM_MVE,),
     "activations": "int8",
     "dialect": "arm-c",
-    "macros": (*_DSP_MACROS, "__ARM_FEATURE_MVE"),
+    "features": (*_DSP_FEATURES, "mve"),
 }
 CORTEX_M0PLUS: Final = _cortex_target("m0plus", "-mfloat-abi=soft", registers=8, fma_bytes=4)
 CORTEX_M4: Final = _cortex_target("m4", "-mfpu=fpv4-sp-d16", _HARD_FLOAT_FLAG, fma=True, **_DSP)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from aotc_codegen.c.cpu_feature_check import amx_permission_constructor_code
 from aotc_codegen.c.kernel_printer import print_kernel
 from aotc_codegen.c.template_rendering import render_template
 
+from aotc.ir.architecture_names import normalized_architecture_name
 from aotc.tir.passes import kernel_passes
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 
 Array = np.ndarray[Any, Any]
+#: C for the processors that compilers generate code for without flags.
+HOST_C = replace(GNU_C, features=frozenset({normalized_architecture_name()}))
 FLAGS = OPTIMIZATION_FLAGS
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 
@@ -35,7 +39,12 @@ def finished(kernel: Kernel, target: Target) -> Kernel:
     return kernel
 
 
-def source_of(kernels: Iterable[Kernel], dialect: Dialect = GNU_C) -> str:
+def gnu_c_for(target: Target) -> Dialect:
+    """C with vectors, for the processor of a target."""
+    return replace(GNU_C, features=target.processor_features)
+
+
+def source_of(kernels: Iterable[Kernel], dialect: Dialect = HOST_C) -> str:
     """One C file: what kernels need, and kernels called kernel0, kernel1, ..."""
     printed = [print_kernel(kernel, dialect) for kernel in kernels]
     texts = [made.definition_with_name(f"kernel{k}") for k, made in enumerate(printed)]
@@ -67,7 +76,9 @@ def call(library: ctypes.CDLL, name: str, kernel: Kernel, inputs: Sequence[Array
     return rest[: len(kernel.outputs)]
 
 
-def run_batch(jobs: Sequence[tuple[Kernel, Sequence[Array]]], folder: Path, *flags: str) -> list[list[Array]]:
+def run_batch(
+    jobs: Sequence[tuple[Kernel, Sequence[Array]]], folder: Path, *flags: str, dialect: Dialect = HOST_C
+) -> list[list[Array]]:
     """The outputs of every job."""
-    library = ctypes.CDLL(str(build(source_of(k for k, _ in jobs), folder, *flags)))
+    library = ctypes.CDLL(str(build(source_of((k for k, _ in jobs), dialect), folder, *flags)))
     return [call(library, f"kernel{k}", kernel, inputs) for k, (kernel, inputs) in enumerate(jobs)]

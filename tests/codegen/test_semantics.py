@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aotc_codegen.c.c_dialects import Dialect
 
 from aotc.ir.dtype import DTYPES, DType
 from aotc.relay import op as operators
@@ -19,7 +21,7 @@ from aotc.tir.expr import INDEX, Buffer, Cast, Var, const
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Store
 from aotc.tir.target import TARGETS
-from tests.codegen.batch import STRICT, build, run_batch, source_of
+from tests.codegen.batch import HOST_C, STRICT, build, gnu_c_for, run_batch, source_of
 from tests.codegen.cases import (
     Case,
     all_cases,
@@ -45,8 +47,8 @@ COMPILERS = {
 }
 
 
-def check(cases: list[Case], folder: Path, *flags: str) -> None:
-    results = run_batch([(c.kernel, c.inputs) for c in cases], folder, *flags)
+def check(cases: list[Case], folder: Path, *flags: str, dialect: Dialect = HOST_C) -> None:
+    results = run_batch([(c.kernel, c.inputs) for c in cases], folder, *flags, dialect=dialect)
     problems = [difference(c, r[0], run_kernel(c.kernel, c.inputs)[0]) for c, r in zip(cases, results, strict=True)]
     assert not any(problems), "\n".join(filter(None, problems))
 
@@ -65,7 +67,8 @@ def test_compiled_operations_agree_with_the_interpreter(make: Any, tmp_path: Pat
 def test_hardware_conversions_of_float16_agree(tmp_path: Path) -> None:
     if "f16c" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
         pytest.skip("no F16C in this processor")
-    check([c for c in all_cases() if "float16" in c.name.split("-")], tmp_path, "-mf16c")
+    dialect = replace(HOST_C, features=HOST_C.features | {"f16c"})
+    check([c for c in all_cases() if "float16" in c.name.split("-")], tmp_path, "-mf16c", dialect=dialect)
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -165,4 +168,4 @@ def operator_kernels(target: str, part: int = 0, parts: int = PARTS) -> str:
     families = [operators.operators_defined_in(module) for module in operators.OPERATOR_MODULES]
     compiled = [op for ops in families for op in ops if op.static is None]
     jobs = [kernel_job(op, sample, TARGETS[target]) for op in compiled[part::parts] for sample in op.samples()]
-    return source_of(job.kernel for job in jobs)
+    return source_of((job.kernel for job in jobs), gnu_c_for(TARGETS[target]))

@@ -18,6 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType, tensor_types
@@ -29,7 +30,7 @@ from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Array
 from aotc.relay.visitor import map_children, post_order
 from aotc.tir.target import get_target
-from tests.codegen.batch import source_of
+from tests.codegen.batch import gnu_c_for, source_of
 from tests.conftest import require_tool
 from tests.ops.harness import Job, expanded, flat, interpret
 from tests.ops.onnxruntime_oracle import ort
@@ -310,7 +311,9 @@ def sanitized(jobs: Sequence[Job], folder: Path) -> list[Array]:
         data += buffers
         results.append(kernel.outputs[0])
     (folder / "in.bin").write_bytes(np.concatenate(data).tobytes())
-    (folder / "batch.c").write_text(source_of(j.kernel for j in jobs) + MAIN % "\n".join(lines), encoding="utf-8")
+    here = gnu_c_for(resolve_target("host"))
+    text = source_of((j.kernel for j in jobs), here) + MAIN % "\n".join(lines)
+    (folder / "batch.c").write_text(text, encoding="utf-8")
     flags = ("-std=c99", "-w", "-O1", "-g0", "-fsanitize=undefined,address", "-fno-sanitize-recover=all")
     native = ("-march=native",) if any("x86" in t for t in native_targets()) else ()
     command = [require_tool("gcc"), *flags, *native, "batch.c", "-o", "batch", "-lm"]

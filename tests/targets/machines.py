@@ -20,7 +20,7 @@ from aotc.ir.architecture_names import normalized_architecture_name
 from aotc.ir.dtype import DType
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS, Target, get_target
-from tests.codegen.batch import FLAGS, Array, source_of
+from tests.codegen.batch import FLAGS, Array, gnu_c_for, source_of
 from tests.conftest import require_tool
 from tests.e2e.projects import run, write_raw
 from tests.targets.native_targets import native_targets as native_targets
@@ -102,7 +102,11 @@ class Machine:
             calls.append(f"  kernel{number}({', '.join(f'(void *)(data + {at})' for at in starts)});")
         before = np.concatenate([*parts, np.zeros(ALIGNMENT, np.uint8)])
         (folder / "data.bin").write_bytes(before.tobytes())
-        text = source_of(kernel for kernel, _ in jobs) + MAIN % (before.size, ALIGNMENT, "\n".join(calls))
+        text = source_of((kernel for kernel, _ in jobs), gnu_c_for(self.target)) + MAIN % (
+            before.size,
+            ALIGNMENT,
+            "\n".join(calls),
+        )
         (folder / "batch.c").write_text(text, encoding="utf-8")
         self.run(self.program(folder / "batch.c", *flags), folder / "data.bin")
         after = np.fromfile(folder / "data.bin", np.uint8)

@@ -30,7 +30,7 @@ from aotc.tir.int8_dot_products import INT8_DTYPES, INT32_VECTOR_LENGTHS, dot_in
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.stmt import Kernel, all_exprs_in_stmt
 from aotc.tir.target import TARGETS
-from tests.codegen.batch import STRICT, build, source_of
+from tests.codegen.batch import STRICT, build, gnu_c_for, source_of
 from tests.codegen.batch import call as call_kernel
 from tests.conftest import require_tool
 from tests.e2e.projects import run
@@ -216,7 +216,7 @@ def compiled_and_interpreted(target: str, folder: Path) -> None:
     """What can be said of instructions that nothing here runs."""
     here, jobs = TARGETS[target], instructions(target)
     source = folder / "batch.c"
-    source.write_text(source_of(kernel for kernel, _ in jobs), encoding="utf-8")
+    source.write_text(source_of((kernel for kernel, _ in jobs), gnu_c_for(here)), encoding="utf-8")
     cc = require_tool(
         "gcc" if here.machine == normalized_architecture_name() else gnu_cross_compiler_name(here.machine)
     )
@@ -287,6 +287,7 @@ def test_products_take_several_groups(target: str, name: str) -> None:
 def test_each_instruction_by_clang(target: str, level: str, tmp_path: Path) -> None:
     cc, jobs = require_tool("clang"), instructions(target)
     flags = (level, *TARGETS[target].cflags)
-    library = ctypes.CDLL(str(build(source_of(k for k, _ in jobs), tmp_path, *flags, cc=cc)))
+    source = source_of((k for k, _ in jobs), gnu_c_for(TARGETS[target]))
+    library = ctypes.CDLL(str(build(source, tmp_path, *flags, cc=cc)))
     found = [call_kernel(library, f"kernel{k}", *job) for k, job in enumerate(jobs)]
     check_instructions(jobs, found)

@@ -23,7 +23,7 @@ from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.tir.passes import kernel_passes
 from aotc.tir.stmt import Kernel, forall
 from aotc.tir.target import Target
-from tests.codegen.batch import STRICT, source_of
+from tests.codegen.batch import STRICT, gnu_c_for, source_of
 from tests.conftest import require_tool
 from tests.e2e.projects import run, run_all
 from tests.targets.machines import Machine, machine
@@ -76,7 +76,7 @@ def kernels(target: Target) -> str:
     made: Iterable[Kernel] = (_kernel(name, target) for name in NAMES)
     for item in kernel_passes(target):
         made = map(item.rewrite_kernel, made)
-    return source_of(made)
+    return source_of(made, gnu_c_for(target))
 
 
 def _compiler(here: Machine, best: Target | None) -> list[str]:

@@ -23,7 +23,7 @@ from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.stmt import Kernel, Store, all_exprs_in_stmt, forall
 from aotc.tir.target import TARGETS
-from tests.codegen.batch import STRICT, build, finished, run_batch, source_of
+from tests.codegen.batch import STRICT, build, finished, gnu_c_for, run_batch, source_of
 from tests.codegen.batch import call as run
 from tests.codegen.bit_comparison import differing, wrong
 from tests.conftest import require_tool
@@ -78,7 +78,8 @@ def test_compiled_functions_have_the_bits_of_the_interpreter(targets: Sequence[s
         expected = expected or {kernel.name: run_kernel(kernel, inputs[kernel.name]) for kernel in made}
         for cc in filter(shutil.which, ("gcc", "clang-19") if target == targets[-1] else ("gcc",)):
             (folder := tmp_path / f"{target}-{cc}").mkdir()
-            library = ctypes.CDLL(str(build(source_of(made), folder, *TARGETS[target].cflags, cc=cc)))
+            source = source_of(made, gnu_c_for(TARGETS[target]))
+            library = ctypes.CDLL(str(build(source, folder, *TARGETS[target].cflags, cc=cc)))
             for k, kernel in enumerate(made):
                 found = run(library, f"kernel{k}", kernel, inputs[kernel.name])
                 assert not wrong(kernel, found, expected[kernel.name]), (target, cc)
@@ -87,7 +88,8 @@ def test_compiled_functions_have_the_bits_of_the_interpreter(targets: Sequence[s
 @pytest.mark.parametrize("cc", ["gcc", "clang"])
 def test_compilers_take_vectors_without_a_warning(cc: str, tmp_path: Path) -> None:
     target = TARGETS["x86-64-v4"]
-    (tmp_path / "kernels.c").write_text(source_of(scheduled(of(name), target.name) for name in ULP_DOUBLE), "utf-8")
+    source = source_of((scheduled(of(name), target.name) for name in ULP_DOUBLE), gnu_c_for(target))
+    (tmp_path / "kernels.c").write_text(source, "utf-8")
     command = [require_tool(cc), "-std=c99", *kernel_cflags(target), *STRICT, "-c", "kernels.c"]
     subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
 
@@ -98,7 +100,8 @@ def test_fmod_of_float32_is_exact(target: str, tmp_path: Path) -> None:
         x, z = (a.astype(np.float32) for a in numbers(SIZE))
         exact = np.fmod(x, z)
     kernel = scheduled(of("fmod", dtype=DType("float32")), target)
-    (found,) = run_batch([(kernel, [x, z])], tmp_path, *TARGETS[target].cflags)
+    dialect = gnu_c_for(TARGETS[target])
+    (found,) = run_batch([(kernel, [x, z])], tmp_path, *TARGETS[target].cflags, dialect=dialect)
     assert not wrong(kernel, found, [exact])
     assert not wrong(kernel, run_kernel(kernel, [x, z]), [exact])
 
@@ -116,7 +119,11 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if np.finfo(np.longdouble).nmant < 63:
         pytest.skip("no numbers of more digits here")
     kernels = [scheduled(of(name, 20_000), request.param) for name in ULP_DOUBLE]
-    source = source_of(kernels) + "#include <math.h>\n" + "".join(map(reference, ULP_DOUBLE))
+    source = (
+        source_of(kernels, gnu_c_for(TARGETS[request.param]))
+        + "#include <math.h>\n"
+        + "".join(map(reference, ULP_DOUBLE))
+    )
     flags = TARGETS[request.param].cflags
     return ctypes.CDLL(str(build(source, tmp_path_factory.mktemp("double"), *flags)))
 

@@ -12,22 +12,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aotc.ir.architecture_names import normalized_architecture_name
 from aotc.ir.dtype import DType
 from aotc.tir.expr import BOOL, INDEX, Buffer, Load, Pack, Var, as_expr, binary, call, cast, maximum, select, unary
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.loops.loop_vectorization import vectorize_kernel
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, all_exprs_in_stmt, forall, walk_stmts
-from aotc.tir.target import AARCH64, X86_64, X86_64_V3, X86_64_V4, C
-from tests.codegen.batch import STRICT, build, run_batch, source_of
+from aotc.tir.target import AARCH64, TARGETS, X86_64, X86_64_V3, X86_64_V4, C, Target
+from tests.codegen.batch import STRICT, build, gnu_c_for, run_batch, source_of
 from tests.codegen.bit_comparison import same
 from tests.share import share
-from tests.targets.machines import machine, native_targets
+from tests.targets.machines import native_targets
 from tests.tir.random_loops import NARROW, TYPES, made
 
 HALF, SINGLE = DType("float16"), DType("float32")
 WIDTHS = (X86_64, X86_64_V4)
-FLAGS = [()] + [machine(t).target.cflags for t in native_targets() if t.endswith(("v3", "v4"))]
+#: Targets that this processor runs: of code without flags of the compiler, and with vectors of 32 and 64 bytes.
+MACHINES = [Target(name="here", machine=normalized_architecture_name())]
+MACHINES += [TARGETS[t] for t in native_targets() if t.endswith(("v3", "v4"))]
 Array = np.ndarray[Any, Any]
 
 
@@ -195,8 +198,8 @@ def test_places_are_numbers_of_lanes(step: int, start: int, tmp_path: Path) -> N
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("flags", FLAGS, ids=str)
-def test_halves_have_the_same_bits(flags: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda target: target.name)
+def test_halves_have_the_same_bits(machine: Target, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     exact = every[np.isfinite(every)].astype(np.float32)
@@ -212,14 +215,14 @@ def test_halves_have_the_same_bits(flags: tuple[str, ...], tmp_path: Path) -> No
         (in_place(45), [rng.standard_normal(45).astype(np.float16)]),
         (pooled(6), [rng.standard_normal(7).astype(np.float16)]),
     ]
-    compare(jobs, tmp_path, *flags)
+    compare(jobs, tmp_path, machine)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("flags", share([(flags,) for flags in FLAGS], 1), ids=str)
-def test_conversions_have_the_same_bits(flags: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", share([(machine,) for machine in MACHINES], 1), ids=lambda target: target.name)
+def test_conversions_have_the_same_bits(machine: Target, tmp_path: Path) -> None:
     jobs = [job for dtype in NARROW for job in narrow_jobs(dtype)]
-    compare([*jobs, *wide_jobs()], tmp_path, *flags)
+    compare([*jobs, *wide_jobs()], tmp_path, machine)
 
 
 def wide_jobs() -> Iterator[tuple[Kernel, list[Array]]]:
@@ -264,14 +267,13 @@ def narrow_jobs(dtype: DType) -> Iterator[tuple[Kernel, list[Array]]]:
         yield Kernel(name=f"{name}_{dtype}", inputs=(x,), outputs=(y,), body=body), [codes]
 
 
-def compare(jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path, *flags: str) -> None:
+def compare(jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path, machine: Target, *flags: str) -> None:
     """Scalar loops interpreted, vector loops interpreted, vector loops compiled: the same bits."""
     for target in WIDTHS:
         wide = [(vectorize_kernel(kernel, target), inputs) for kernel, inputs in jobs]
         (folder / target.name).mkdir()
-        for (kernel, inputs), (plain, _), found in zip(
-            wide, jobs, run_batch(wide, folder / target.name, *flags), strict=True
-        ):
+        compiled = run_batch(wide, folder / target.name, *machine.cflags, *flags, dialect=gnu_c_for(machine))
+        for (kernel, inputs), (plain, _), found in zip(wide, jobs, compiled, strict=True):
             verify(kernel)
             results = zip(run_kernel(plain, inputs), run_kernel(kernel, inputs), found, strict=True)
             for expected, seen, c in results:
@@ -281,9 +283,9 @@ def compare(jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path, *flags: st
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("first", share(range(0, 600, 60), 1))
-@pytest.mark.parametrize("flags", [("-O0",), ("-O3", *FLAGS[-1])], ids=str)
-def test_loops_from_seeds_have_the_same_bits(flags: tuple[str, ...], first: int, tmp_path: Path) -> None:
-    compare([made(seed) for seed in range(first, first + 60)], tmp_path, *flags)
+@pytest.mark.parametrize(("machine", "level"), [(MACHINES[0], "-O0"), (MACHINES[-1], "-O3")], ids=["-O0", "-O3"])
+def test_loops_from_seeds_have_the_same_bits(machine: Target, level: str, first: int, tmp_path: Path) -> None:
+    compare([made(seed) for seed in range(first, first + 60)], tmp_path, machine, level)
 
 
 def test_most_loops_from_seeds_get_vectors() -> None:

@@ -20,7 +20,7 @@ from aotc.tir.kernel_verifier import verify
 from aotc.tir.loops.loop_vectorization import vectorize_kernel
 from aotc.tir.stmt import Block, For, If, Kernel, Store, forall, loop_nest, walk_stmts
 from aotc.tir.target import X86_64_V3, Target, get_target
-from tests.codegen.batch import run_batch
+from tests.codegen.batch import gnu_c_for, run_batch
 from tests.codegen.bit_comparison import same
 from tests.ops.harness import Array, Job, assert_agrees, flat, kernel_job
 from tests.share import share
@@ -131,7 +131,7 @@ def test_reductions_have_the_same_bits(part: int, target: str, tmp_path: Path) -
     machine = get_target(target)
     found = [job for name, dtype in CASES[part::12] for job in jobs(name, dtype, machine)]
     wide = [(vectorize_kernel(job.kernel, machine), job.inputs) for job, _, _ in found]
-    compiled = run_batch(wide, tmp_path, *machine.cflags)
+    compiled = run_batch(wide, tmp_path, *machine.cflags, dialect=gnu_c_for(machine))
     for (job, op, sample), (kernel, _), outputs in zip(found, wide, compiled, strict=True):
         verify(kernel)
         (expected,), (seen,), (c,) = run_kernel(job.kernel, job.inputs), run_kernel(kernel, job.inputs), outputs

@@ -18,8 +18,8 @@ from aotc.tir.loops.loop_nest_rewrites import tile_transposing_loops
 from aotc.tir.loops.loop_vectorization import vectorize_kernel
 from aotc.tir.stmt import Intrinsic, Kernel, walk_stmts
 from aotc.tir.target import X86_64, X86_64_V3, X86_64_V4, Target
-from tests.codegen.batch import run_batch
-from tests.targets.machines import machine, native_targets
+from tests.codegen.batch import gnu_c_for, run_batch
+from tests.targets.machines import native_targets
 
 TARGETS = {"x86-64": X86_64, "x86-64-v3": X86_64_V3, "x86-64-v4": X86_64_V4}
 #: Rows and columns of the matrix that is read: smaller than a square, whole squares, remainders on
@@ -70,7 +70,7 @@ def test_results(target: str, tmp_path: Path) -> None:
         jobs.append((kernel, [x.reshape(-1)]))
     if target not in native_targets():
         pytest.skip(f"this processor cannot run code for {target}")
-    results = run_batch(jobs, tmp_path, *machine(target).target.cflags)
+    results = run_batch(jobs, tmp_path, *TARGETS[target].cflags, dialect=gnu_c_for(TARGETS[target]))
     for (actual,), (rows, columns, dtype) in zip(results, cases, strict=True):
         expected = matrices(rows, columns, dtype).transpose(0, 2, 1)
         np.testing.assert_array_equal(actual, expected.reshape(-1), err_msg=f"{rows} x {columns}")

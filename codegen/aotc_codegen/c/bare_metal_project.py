@@ -17,12 +17,11 @@ from typing import Any, Final
 
 from aotc_runtime_c import bare_metal_runtime_files
 
-from aotc.ir import AotcError, require_known_name
-from aotc.tir import Program, Target
+from aotc.ir import AotcError
+from aotc.tir import PROCESSOR_FEATURES, Program, Target
 from aotc.tir.float_abi import float_abi
 from aotc_codegen.c.bare_metal_weights import ParameterFile, assign_params_to_memories
-from aotc_codegen.c.c_dialects import DIALECTS
-from aotc_codegen.c.feature_conditions import isa_feature_macros_of_target
+from aotc_codegen.c.c_dialects import dialect_for_target
 from aotc_codegen.c.host_project import (
     FileContent,
     common_template_values,
@@ -88,7 +87,9 @@ def _preprocessor_lines_rejecting_flags(
         checks += ["#if defined(__arm__) && !defined(__ARM_FEATURE_FMA)", f'#error "{text}: {hint}"', "#endif"]
     definitions = (text for kernel in kernels.kernels for text in kernel.printed.definitions.values())
     if target.machine == "arm" and any("__asm__" in text for text in definitions):
-        missing = " || ".join(["defined(__ARM_BIG_ENDIAN)", *(f"!defined({macro})" for macro in target.macros)])
+        missing = " || ".join(
+            ["defined(__ARM_BIG_ENDIAN)", *(f"!defined({PROCESSOR_FEATURES[f].macro})" for f in target.features)]
+        )
         text = f"this code is for little-endian processors with the extensions of {target.name}"
         hint = "correct the flags of the C compiler, or generate it with --portable"
         checks += [f"#if defined(__arm__) && ({missing})", f'#error "{text}: {hint}"', "#endif"]
@@ -306,11 +307,7 @@ def _parameters_kernels_file_and_footprint(
     """
     params = assign_params_to_memories(program, target, golden)
     kernels = print_kernels(
-        program.distinct_kernels,
-        program.name,
-        DIALECTS[target.dialect],
-        kernel_merging="numbers",
-        feature_macros=isa_feature_macros_of_target(target),
+        program.distinct_kernels, program.name, dialect_for_target(target), kernel_merging="numbers"
     )
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
     weights = ParameterFile(params, golden)
@@ -335,11 +332,10 @@ def _selftest_values(
 
 
 def _require_bare_metal_compatible(program: Program, target: Target) -> None:
-    """Raise AotcError for a program whose name cannot be used in C, a target of an unknown dialect,
-    or kernels that are split among threads.
+    """Raise AotcError for a program whose name cannot be used in C, or kernels that are split among
+    threads.
     """
     require_valid_model_name(program.name)
-    require_known_name("target", f"dialect of target {target.name}:", target.dialect, DIALECTS)
     if any(kernel.team for kernel in program.distinct_kernels):
         raise AotcError("target", f"target {target.name} has no operating system and therefore no threads")
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Final
 
-from aotc.ir import DTYPES, AotcError, DType, frozen
+from aotc.ir import DTYPES, AotcError, DType, frozen, require_known_name
+from aotc.tir import Target
 from aotc.tir.instruction_table import ELEMENTARY_FUNCTION_NAMES
 from aotc_codegen.c.c_identifiers import RESERVED_IDENTIFIERS
 from aotc_codegen.c.c_types import c_literal, c_memory_type
@@ -76,6 +77,9 @@ class Dialect:
     single          suffix of the library functions for float32
     reserved        identifiers that kernels must not define: keywords, library functions
     vectors         spelling of vectors; None if the language has none
+    features        features and architecture of the processor that runs the kernels
+                    (`Target.processor_features`): they decide which texts of instructions and of
+                    helper functions are printed; without them, portable texts
     """
 
     name: str
@@ -101,6 +105,7 @@ class Dialect:
         RESERVED_IDENTIFIERS | _LIBRARY_FUNCTION_NAMES | frozenset(_C_MATH_FUNCTION_BY_TIR_NAME.values())
     )
     vectors: VectorSpelling | None = None
+    features: frozenset[str] = frozenset()
 
     def c_value_type(self, dtype: DType) -> str:
         """Return the C type of a value in an expression: float for narrow floats, which are
@@ -200,3 +205,12 @@ CUDA: Final = replace(
 )
 #: Dialects by the names that targets refer to.
 DIALECTS: Final = {dialect.name: dialect for dialect in (C99, BARE_C, ARM_C, GNU_C, CUDA)}
+
+
+def dialect_for_target(target: Target) -> Dialect:
+    """Return the dialect of a target's kernels, with the features of its processor.
+
+    Raise AotcError (code "target") if there is no dialect of that name.
+    """
+    require_known_name("target", f"C dialect of target {target.name}:", target.dialect, DIALECTS)
+    return replace(DIALECTS[target.dialect], features=target.processor_features)

@@ -9,7 +9,7 @@ prints the features that each instruction set needs.
     text = cpu_feature_check_code(("avx2", "fma"))
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from aotc.tir.target import Target
@@ -51,6 +51,11 @@ static unsigned granted(unsigned state) {
 #endif
   return result == 0 ? state : state & ~0x60000u;
 }"""
+
+
+def features_checked_at_run_time(targets: Iterable[Target]) -> list[str]:
+    """Return the features of targets that `cpu_feature_check_code` can check: those of x86."""
+    return list(dict.fromkeys(f for t in targets for f in t.features if f in CPUID_LOCATION_BY_FEATURE))
 
 
 def isa_feature_mask_rows(targets: Sequence[Target], features: Sequence[str]) -> list[str]:

@@ -71,7 +71,7 @@ def _float16_conversion_text(scope: PrintingScope, name: str, lanes: int, portab
     if name == "round":
         words["to_single"] = _define_function_once_and_return_c_name(scope, "load", FLOAT16, lanes)
         words["to_bits"] = _define_function_once_and_return_c_name(scope, "store", FLOAT16, lanes)
-    return float16_conversion_definition(name, lanes, portable_definition, **words)
+    return float16_conversion_definition(name, lanes, portable_definition, scope.dialect.features, **words)
 
 
 def print_c_function_and_define_callees(outer_scope: PrintingScope, c_name: str, function: ElementaryFunction) -> str:

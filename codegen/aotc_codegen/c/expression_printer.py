@@ -417,7 +417,7 @@ def _print_instruction_or_none(scope: PrintingScope, expr: tir.Call) -> CExpress
     if there is neither.
     """
     dtype, lanes, name = expr.args[0].dtype, expr.args[0].lanes, expr.name
-    text = INSTRUCTIONS[name].text_for_dialect(scope.dialect.name, lanes)
+    text = INSTRUCTIONS[name].text_for_dialect(scope.dialect.name, lanes, scope.dialect.features)
     if text is not None:
         return _fill_instruction_template(scope, expr, text)
     libraries = lanes == 1 and name in EXACT_FUNCTIONS and name in scope.dialect.functions
@@ -453,7 +453,7 @@ def block_instruction_call_template(scope: PrintingScope, instruction: str, dtyp
 
     Raise AotcError (code "c-instruction") if the dialect has neither.
     """
-    text = INSTRUCTIONS[instruction].text_for_dialect(scope.dialect.name, lanes)
+    text = INSTRUCTIONS[instruction].text_for_dialect(scope.dialect.name, lanes, scope.dialect.features)
     if text is None and instruction not in BLOCK_HELPER_BY_INSTRUCTION:
         raise unavailable_in_dialect_error(scope, instruction)
     if text is None:

@@ -2,13 +2,17 @@
 """Define float16/float32 conversions by processor instructions if available, else by emulation in
 portable code.
 
-    float16_conversion_definition("load", 8, program)  # "#if defined(__F16C__) ... #else <program> #endif"
+    # a function with vcvtph2ps if `features` has "f16c", else <program>
+    float16_conversion_definition("load", 8, program, features, name="f", ...)
 
 The functions represent float16 values by their bits: uint16, or a vector of uint16.
 """
 
+from collections.abc import Collection
 from string import Template
 from typing import Final
+
+from aotc.tir import CVariant, c_text_for_features
 
 _SCALAR_CONVERSION_TEMPLATES: Final = {
     "load": """\
@@ -28,9 +32,7 @@ $inline uint16_t $name(float x) {
 """,
     "round": "$inline float $name(float x) {\n  return (float)(__extension__(_Float16)x);\n}\n",
 }
-_SCALAR_FLOAT16_CONDITION: Final = (
-    "defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))"
-)
+_HAS_FLOAT16_TYPE_CONDITION: Final = "defined(__FLT16_MAX__) && !defined(__cplusplus)"
 
 # gcc offers vector conversions only as these builtins; clang compiles ordinary vector conversions
 # to the instructions.
@@ -72,36 +74,37 @@ _READ_HALF_REGISTER_CODE: Final = (
     "const bits h = (bits)(__attribute__((__vector_size__(16))) long long){(long long)from, 0};"
 )
 _X86_CONVERSION_BY_LANES: Final = {
-    4: ("__F16C__", "__builtin_ia32_vcvtph2ps(h)", "__builtin_ia32_vcvtps2ph(x, 0)"),
-    8: ("__F16C__", "__builtin_ia32_vcvtph2ps256(h)", "__builtin_ia32_vcvtps2ph256(x, 0)"),
+    4: ("f16c", "__builtin_ia32_vcvtph2ps(h)", "__builtin_ia32_vcvtps2ph(x, 0)"),
+    8: ("f16c", "__builtin_ia32_vcvtph2ps256(h)", "__builtin_ia32_vcvtps2ph256(x, 0)"),
     16: (
-        "__AVX512F__",
+        "avx512f",
         "__builtin_ia32_vcvtph2ps512_mask(h, none, -1, 4)",
         "__builtin_ia32_vcvtps2ph512_mask(x, 0, none, 65535)",
     ),
 }
 
 
-def float16_conversion_definition(conversion: str, lanes: int, portable_definition: str, **words: str) -> str:
+def float16_conversion_definition(
+    conversion: str, lanes: int, portable_definition: str, features: Collection[str], **words: str
+) -> str:
     """Return the C definition of the float16 conversion `conversion`: "load", "store" or "round".
 
-    It uses conversion instructions of the processor under a preprocessor condition, and the
-    portable definition `portable_definition` otherwise.
+    It uses conversion instructions of the processor if it and the C compiler have them, else it is
+    the portable definition `portable_definition`.
 
-    words   values of the template: the function's $name and specifiers ($inline), the vector types
-            $single (float32) and $bits (uint16), and the names of the conversions $to_single and
-            $to_bits with equally many lanes
+    features   features and architecture of the processor (`Target.processor_features`)
+    words      values of the template: the function's $name and specifiers ($inline), the vector
+               types $single (float32) and $bits (uint16), and the names of the conversions
+               $to_single and $to_bits with equally many lanes
     """
+    variants = []
     if lanes == 1:
-        return (
-            "#if "
-            f"{_SCALAR_FLOAT16_CONDITION}\n{Template(_SCALAR_CONVERSION_TEMPLATES[conversion]).substitute(words)}#else\n{portable_definition}#endif\n"
-        )
-    if lanes not in _X86_CONVERSION_BY_LANES:
-        return portable_definition
-    feature, load, store = _X86_CONVERSION_BY_LANES[lanes]
-    read = _READ_HALF_REGISTER_CODE if lanes == 4 else "const bits h = (bits)from;"
-    facts = {"lanes": lanes, "width": max(16, 2 * lanes), "read": read, "load": load, "store": store}
-    definition = Template(_VECTOR_CONVERSION_TEMPLATES[conversion]).substitute(words, **facts)
-    has = f"defined({feature}) || (defined(__clang__) && defined(__aarch64__))"
-    return f"#if {has}\n{definition}#else\n{portable_definition}#endif\n"
+        definition = Template(_SCALAR_CONVERSION_TEMPLATES[conversion]).substitute(words)
+        variants = [CVariant(definition, (f,), _HAS_FLOAT16_TYPE_CONDITION) for f in ("f16c", "aarch64")]
+    elif lanes in _X86_CONVERSION_BY_LANES:
+        feature, load, store = _X86_CONVERSION_BY_LANES[lanes]
+        read = _READ_HALF_REGISTER_CODE if lanes == 4 else "const bits h = (bits)from;"
+        facts = {"lanes": lanes, "width": max(16, 2 * lanes), "read": read, "load": load, "store": store}
+        definition = Template(_VECTOR_CONVERSION_TEMPLATES[conversion]).substitute(words, **facts)
+        variants = [CVariant(definition, (feature,)), CVariant(definition, ("aarch64",), "defined(__clang__)")]
+    return c_text_for_features((*variants, CVariant(portable_definition)), features)

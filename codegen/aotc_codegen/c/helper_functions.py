@@ -14,12 +14,13 @@ for:
     helpers.definitions                      # {"aotc_max_f32": "static inline float aotc_max_f32(float a, ...", ...}
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from string import Template
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
+from aotc.tir import CVariant, c_text_for_features
 from aotc_codegen.c import vector_width_conversions
 from aotc_codegen.c.c_dialects import Dialect
 from aotc_codegen.c.c_types import computation_dtype, function_name_suffix_of_dtype
@@ -176,75 +177,76 @@ _SCALAR_HELPERS: Final[Mapping[str, HelperTemplateByDtypeKind]] = {
     ),
 }
 
-#: gcc builtins of x86 instructions by "HELPER DTYPE": the CPU features for vectors of 16 and of 32
-#: bytes, the builtin's name (and a second name for 64 bytes), the operands, and the further
+#: gcc builtins of x86 instructions by "HELPER DTYPE": the required features for vectors of 16 and
+#: of 32 bytes, the builtin's name (and a second name for 64 bytes), the operands, and the further
 #: operands for 64 bytes, which include a mask that selects all lanes.
 _X86_BUILTINS: Final[Mapping[str, tuple[str, ...]]] = {
-    "fma float32": ("FMA FMA", "vfmaddps", "a, b, c", "-1, 4"),
-    "fma float64": ("FMA FMA", "vfmaddpd", "a, b, c", "255, 4"),
-    "sqrt float32": ("SSE2 AVX", "sqrtps", "a", "a, -1, 4"),
-    "sqrt float64": ("SSE2 AVX", "sqrtpd", "a", "a, -1, 4"),
+    "fma float32": ("fma fma", "vfmaddps", "a, b, c", "-1, 4"),
+    "fma float64": ("fma fma", "vfmaddpd", "a, b, c", "255, 4"),
+    "sqrt float32": ("x86_64 avx", "sqrtps", "a", "a, -1, 4"),
+    "sqrt float64": ("x86_64 avx", "sqrtpd", "a", "a, -1, 4"),
     # these instructions return their second operand if both are zeros or if one is NaN
-    "minc float32": ("SSE2 AVX", "minps", "b, a", "a, -1, 4"),
-    "maxc float32": ("SSE2 AVX", "maxps", "b, a", "a, -1, 4"),
-    "below float32": ("SSE2 AVX", "minps", "a, b", "b, -1, 4"),
-    "above float32": ("SSE2 AVX", "maxps", "a, b", "b, -1, 4"),
-    "minc float64": ("SSE2 AVX", "minpd", "b, a", "a, 255, 4"),
-    "maxc float64": ("SSE2 AVX", "maxpd", "b, a", "a, 255, 4"),
-    "minc int32": ("SSE4_1 AVX2", "pminsd", "b, a", "a, 65535"),
-    "maxc int32": ("SSE4_1 AVX2", "pmaxsd", "b, a", "a, 65535"),
-    "minc uint32": ("SSE4_1 AVX2", "pminud", "($M)b, ($M)a", "($M)a, 65535"),
-    "maxc uint32": ("SSE4_1 AVX2", "pmaxud", "($M)b, ($M)a", "($M)a, 65535"),
+    "minc float32": ("x86_64 avx", "minps", "b, a", "a, -1, 4"),
+    "maxc float32": ("x86_64 avx", "maxps", "b, a", "a, -1, 4"),
+    "below float32": ("x86_64 avx", "minps", "a, b", "b, -1, 4"),
+    "above float32": ("x86_64 avx", "maxps", "a, b", "b, -1, 4"),
+    "minc float64": ("x86_64 avx", "minpd", "b, a", "a, 255, 4"),
+    "maxc float64": ("x86_64 avx", "maxpd", "b, a", "a, 255, 4"),
+    "minc int32": ("sse4_1 avx2", "pminsd", "b, a", "a, 65535"),
+    "maxc int32": ("sse4_1 avx2", "pmaxsd", "b, a", "a, 65535"),
+    "minc uint32": ("sse4_1 avx2", "pminud", "($M)b, ($M)a", "($M)a, 65535"),
+    "maxc uint32": ("sse4_1 avx2", "pmaxud", "($M)b, ($M)a", "($M)a, 65535"),
     # values out of range become INT_MIN
-    "to_i32 float32": ("SSE2 AVX", "cvttps2dq", "v", "($M)v, -1, 4"),
+    "to_i32 float32": ("x86_64 avx", "cvttps2dq", "v", "($M)v, -1, 4"),
     **{
-        f"{what} float{bits}": ("SSE4_1 AVX", f"round{kind} rndscale{kind}_mask", f"x, {code}", "x, -1, 4")
+        f"{what} float{bits}": ("sse4_1 avx", f"round{kind} rndscale{kind}_mask", f"x, {code}", "x, -1, 4")
         for what, code in {"round_even": 8, "floor": 9, "ceil": 10, "trunc": 11}.items()
         for bits, kind in ((32, "ps"), (64, "pd"))
     },
 }
 
 
-def _builtin_conditions_and_calls(helper: str, dtype_name: str, vector_bytes: int) -> Iterator[tuple[str, str]]:
-    """Yield the preprocessor conditions of each builtin for vectors of `vector_bytes` bytes, and
-    the call of the builtin.
+def _builtin_call_variants(helper: str, dtype_name: str, vector_bytes: int) -> Iterator[CVariant]:
+    """Yield the calls of builtins for vectors of `vector_bytes` bytes, without the prefix of their
+    names.
     """
     features, names, operands, masked = _X86_BUILTINS[f"{helper} {dtype_name}"]
     name, *longest = names.split()
     if helper in ("fma", "sqrt"):
-        yield "clang", f"elementwise_{helper}({operands})"
+        yield CVariant(f"elementwise_{helper}({operands})", compiler="defined(__clang__)")
         if vector_bytes == 16:
             kind = "v4sf" if dtype_name == "float32" else "v2df"
-            yield "aarch64", f"aarch64_{helper}{kind}({operands})"
+            yield CVariant(f"aarch64_{helper}{kind}({operands})", ("aarch64",))
     if vector_bytes == 64:
         whole = longest[0] if longest else f"{name}512_mask"
         if helper in ("fma", "to_i32") or longest:
             # the mask is unsigned in clang and signed in gcc
             unsigned = masked.replace("-1", "255" if dtype_name == "float64" else "65535")
-            yield "AVX512F clang", f"ia32_{whole}({operands}, {unsigned})"
-        yield "AVX512F", f"ia32_{whole}({operands}, {masked})"
+            yield CVariant(f"ia32_{whole}({operands}, {unsigned})", ("avx512f",), "defined(__clang__)")
+        yield CVariant(f"ia32_{whole}({operands}, {masked})", ("avx512f",))
     elif vector_bytes in (16, 32):
         width = 256 if vector_bytes == 32 else 128 if name.startswith("p") else ""
-        yield features.split()[vector_bytes // 32], f"ia32_{name}{width}({operands})"
+        yield CVariant(f"ia32_{name}{width}({operands})", (features.split()[vector_bytes // 32],))
 
 
 def _use_compiler_builtin_if_available(
-    helper: str, fallback: HelperTemplate, dtype: DType, lanes: int
+    helper: str, fallback: HelperTemplate, dtype: DType, lanes: int, features: Collection[str]
 ) -> HelperTemplate:
-    """Return a vector function that uses the processor's instruction if the C compiler offers it,
-    else its plain C body.
+    """Return a vector function that uses the instruction of a processor with some features if the C
+    compiler offers it, else its plain C body.
     """
     result_type = "$M" if helper == "to_i32" else "$vector"
     if f"{helper} {dtype}" not in _X86_BUILTINS:
         return fallback
-    text = ""
-    for features, call in _builtin_conditions_and_calls(helper, str(dtype), lanes * dtype.itemsize):
-        builtin = f"__builtin_{call}"
-        needs = [f"defined(__{f}__)" for f in features.split()]
-        needs.append(f"AOTC_HAS({builtin.partition('(')[0]})")
-        text += f"#{'el' if text else ''}if {' && '.join(needs)}\n  return ({result_type}){builtin};\n"
     head, _, body = fallback.text.partition("\n")
-    return HelperTemplate(f"{head}\n{text}#else\n{body[:-2]}#endif\n}}\n" if text else fallback.text, fallback.uses)
+    variants = []
+    for variant in _builtin_call_variants(helper, str(dtype), lanes * dtype.itemsize):
+        builtin = f"__builtin_{variant.text}"
+        has_builtin = f"AOTC_HAS({builtin.partition('(')[0]})"
+        condition = f"{variant.compiler} && {has_builtin}" if variant.compiler else has_builtin
+        variants.append(CVariant(f"  return ({result_type}){builtin};\n", variant.requires, condition))
+    text = c_text_for_features((*variants, CVariant(body[:-2])), features)
+    return HelperTemplate(f"{head}\n{text}}}\n", fallback.uses)
 
 
 def _apply_scalar_function_to_lanes(scalar_function: str, *operand_names: str) -> HelperTemplate:
@@ -358,8 +360,8 @@ def _c_function_loading_alternate_elements(lanes: int) -> str:
 BLOCK_HELPER_BY_INSTRUCTION: Final = {"turn": "transpose"}
 
 
-def _helper_template(helper: str, dtype: DType, lanes: int) -> HelperTemplate:
-    """Return the template of a helper function for a dtype and a number of lanes."""
+def _helper_template(helper: str, dtype: DType, lanes: int, features: Collection[str]) -> HelperTemplate:
+    """Return the template of a helper function for a dtype, a number of lanes and a processor."""
     if helper == "transpose":
         return HelperTemplate(_c_function_transposing_square_block(lanes))
     if helper == "load_alternate":
@@ -367,7 +369,7 @@ def _helper_template(helper: str, dtype: DType, lanes: int) -> HelperTemplate:
     if helper in ("narrow", "widen"):
         head = f"$inline {'$B' if helper == 'narrow' else '$M32'} $name($vector v) {{\n"
         return HelperTemplate(
-            f"{head}{vector_width_conversions.c_body_narrowing_or_widening_vector(helper, lanes)}}}\n"
+            f"{head}{vector_width_conversions.c_body_narrowing_or_widening_vector(helper, lanes, features)}}}\n"
         )
     if helper.startswith("quarter"):
         head = "$inline $vector $name($vector a, $vector b, $vector c, $vector d) {\n"
@@ -375,7 +377,8 @@ def _helper_template(helper: str, dtype: DType, lanes: int) -> HelperTemplate:
             f"{head}{vector_width_conversions.c_body_of_interleaved_vector_quarter(int(helper[-1]), lanes)}}}\n"
         )
     if lanes > 1:
-        return _use_compiler_builtin_if_available(helper, _VECTOR_HELPERS[helper], computation_dtype(dtype), lanes)
+        template = _VECTOR_HELPERS[helper]
+        return _use_compiler_builtin_if_available(helper, template, computation_dtype(dtype), lanes, features)
     row = _SCALAR_HELPERS[helper]
     kind = "float" if dtype.is_float else "" if dtype.is_signed else "unsigned"
     return row.get(kind) or row[""]
@@ -403,7 +406,7 @@ class HelperFunctions:
         )
         name = f"aotc_{helper}{kind}"
         if name not in self.definitions:
-            row = _helper_template(helper, dtype, lanes)
+            row = _helper_template(helper, dtype, lanes, self.dialect.features)
             # the called helpers' definitions come first
             names = {use: self.define_helper_and_return_name(use, dtype, lanes) for use in row.uses}
             vector = self._vector_placeholder_values(dtype, lanes) if lanes > 1 else {}
@@ -417,7 +420,7 @@ class HelperFunctions:
         is one, else `fallback_definition`.
         """
         helper_template = _use_compiler_builtin_if_available(
-            helper, HelperTemplate(fallback_definition), computation_dtype(dtype), lanes
+            helper, HelperTemplate(fallback_definition), computation_dtype(dtype), lanes, self.dialect.features
         )
         return Template(helper_template.text).substitute(self._vector_placeholder_values(dtype, lanes))
 

@@ -16,15 +16,14 @@ from typing import Any, Final, TypeAlias
 
 from aotc_runtime_c import hosted_runtime_files as runtime_sources
 
-from aotc.ir import AotcError, require_known_name, translate_os_errors
+from aotc.ir import AotcError, translate_os_errors
 from aotc.ir.file_checksum_manifest import MANIFEST_FILE_NAME, file_checksum, manifest_json_text
 from aotc.ir.version import VERSION
 from aotc.tir import Program, Target
-from aotc_codegen.c.c_dialects import DIALECTS
+from aotc_codegen.c.c_dialects import dialect_for_target
 from aotc_codegen.c.c_identifiers import c_model_identifier
 from aotc_codegen.c.compiler_flags import build_file_flag_values
-from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code, isa_feature_mask_rows
-from aotc_codegen.c.feature_conditions import isa_feature_macros_of_target
+from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code, features_checked_at_run_time, isa_feature_mask_rows
 from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
 from aotc_codegen.c.parameter_files import PARAMETER_ALIGNMENT_BYTES, ParameterLayout
 from aotc_codegen.c.project_metadata import (
@@ -198,14 +197,8 @@ class _InstructionSetVersion:
 
     def __init__(self, program: Program, target: Target, params: ParameterLayout, suffix: str) -> None:
         self.program, self.target, self.suffix = program, target, suffix
-        require_known_name("target", f"C dialect of target {target.name}:", target.dialect, DIALECTS)
         self.kernels = print_kernels(
-            program.distinct_kernels,
-            program.name,
-            DIALECTS[target.dialect],
-            suffix,
-            kernel_merging="values",
-            feature_macros=isa_feature_macros_of_target(target),
+            program.distinct_kernels, program.name, dialect_for_target(target), suffix, kernel_merging="values"
         )
         self.files: list[str] = []
         self.team_base = round_up_to_team_alignment(program.plan.peak)
@@ -296,7 +289,7 @@ class _HostProjectBuilder:
         # them
         if not self.target.versions:
             self.versions[0].files += self.externals
-        features = list(dict.fromkeys(f for v in self.versions for f in v.target.features))
+        features = features_checked_at_run_time(v.target for v in self.versions)
         isas = isa_feature_mask_rows([v.target for v in self.versions], features)
         fields = ["isas", "cpu_features", "cpu_missing"]
         tables = render_template("tables.c", num_isas="NUM_ISAS", isa_fields=fields, **self.common)

@@ -21,7 +21,6 @@ from aotc.tir import INDEX, Kernel, merge_similar_kernels
 from aotc_codegen.c.c_dialects import GNU_C, Dialect
 from aotc_codegen.c.c_identifiers import MAX_IDENTIFIER_CHARACTERS, UniqueIdentifiers
 from aotc_codegen.c.c_types import c_literal
-from aotc_codegen.c.feature_conditions import resolve_feature_conditions
 from aotc_codegen.c.kernel_printer import PrintedKernel, kernel_prototype, model_node_comment_lines, print_kernel
 from aotc_codegen.c.template_rendering import render_template
 
@@ -196,15 +195,12 @@ def print_kernels(
     dialect: Dialect = GNU_C,
     suffix: str = "",
     kernel_merging: KernelMerging = "",
-    feature_macros: frozenset[str] | None = None,
 ) -> PrintedKernels:
     """Print each kernel as PREFIX_NAME with a suffix; kernels with equal texts become one function.
 
     kernel_merging   "values" also merges kernels that compute with different constants; "numbers"
                      merges kernels that differ in any numbers if this saves code
                      (`aotc.tir.plan.similar_kernel_merging`)
-    feature_macros   macros of instruction sets that the target defines, see `isa_feature_macros_of_target`:
-                     helper functions have code for these only; None keeps the code for all of them
 
     Kernels of equal names get a hash of their text as a suffix rather than a number, so that a
     kernel's text does not change when other kernels are added or removed.
@@ -239,16 +235,8 @@ def print_kernels(
             f"{base[: MAX_IDENTIFIER_CHARACTERS - len(mark) - len(suffix)]}{mark}{suffix}"
         )
         names.update((kernel, name) for kernel in group)
-        if feature_macros is not None:
-            printed_kernel = _specialize_helpers_to_cpu_features(printed_kernel, feature_macros)
         distinct.append(NamedKernel(name, model_node_comment_lines(group[0]), printed_kernel))
     return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()), numbers)
-
-
-def _specialize_helpers_to_cpu_features(kernel: PrintedKernel, feature_macros: frozenset[str]) -> PrintedKernel:
-    """Return a printed kernel whose helper functions have code for the given instruction sets only."""
-    texts = {name: resolve_feature_conditions(text, feature_macros) for name, text in kernel.definitions.items()}
-    return replace(kernel, definitions={name: text for name, text in texts.items() if text})
 
 
 def _parameterize_texts_differing_in_numbers(
@@ -284,8 +272,9 @@ def _parameterize_texts_differing_in_numbers(
 
 
 def _print_kernel_cached(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
+    key = f"c {dialect.name} {dialect.index} {' '.join(sorted(dialect.features))}"
     return load_or_compute_memoized_result(
-        f"c {dialect.name} {dialect.index}", kernel, lambda: print_kernel(kernel, dialect), _PRINTED_KERNEL_SERIALIZER
+        key, kernel, lambda: print_kernel(kernel, dialect), _PRINTED_KERNEL_SERIALIZER
     )
 
 

@@ -11,14 +11,15 @@ function takes the addresses of the kernel's inputs, outputs and workspace buffe
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from aotc_runtime_c import hosted_runtime_files as runtime_sources
 
 from aotc.tir import Kernel, Target
-from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code
-from aotc_codegen.c.feature_conditions import isa_feature_macros_of_target
+from aotc_codegen.c.c_dialects import GNU_C
+from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code, features_checked_at_run_time
 from aotc_codegen.c.host_project import (
     FileContent,
     common_template_values,
@@ -26,13 +27,18 @@ from aotc_codegen.c.host_project import (
     runtime_files_by_path,
     write_files_and_hash,
 )
-from aotc_codegen.c.kernel_files import print_kernels
+from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
 from aotc_codegen.c.template_rendering import render_template
 
 #: Prefix of the emitted C names; no helper function of a kernel begins with it.
 KERNEL_TABLE_PREFIX: Final = "kernels"
 #: C symbol of the exported table of functions.
 KERNEL_TABLE_SYMBOL: Final = "aotc_kernels"
+
+
+def print_kernel_table(kernels: Sequence[Kernel], target: Target) -> PrintedKernels:
+    """Print kernels of a table for the processor of a target."""
+    return print_kernels(kernels, KERNEL_TABLE_PREFIX, replace(GNU_C, features=target.processor_features))
 
 
 def emit_kernel_table_project(kernels: Sequence[Kernel], directory: Path, target: Target) -> dict[str, Any]:
@@ -42,13 +48,13 @@ def emit_kernel_table_project(kernels: Sequence[Kernel], directory: Path, target
     The file of the table, which also checks the CPU features, is not compiled with the target's
     flags, so that it runs on every processor of the architecture.
     """
-    printed = print_kernels(kernels, KERNEL_TABLE_PREFIX, feature_macros=isa_feature_macros_of_target(target))
+    printed = print_kernel_table(kernels, target)
     team = any(kernel.team for kernel in kernels)
     common = common_template_values(KERNEL_TABLE_PREFIX, team)
     externals = printed.external_kernels_by_path(KERNEL_TABLE_PREFIX)
     entries = c_functions_calling_kernels_by_addresses({printed.names[kernel]: kernel for kernel in kernels})
     table = [f"call_{printed.names[kernel]}" for kernel in kernels]
-    words = {"symbol": KERNEL_TABLE_SYMBOL, "cpu": cpu_feature_check_code(target.features)}
+    words = {"symbol": KERNEL_TABLE_SYMBOL, "cpu": cpu_feature_check_code(features_checked_at_run_time([target]))}
     special = kernel_files_by_path(printed, "", common)
     special |= {path: external.source_file_text() for path, external in externals.items()}
     files: dict[str, FileContent] = {

@@ -5,8 +5,8 @@ as C.
 GCC compiles the generic conversions element by element; these use x86 shuffle and pack
 instructions.
 
-    # "#if ... defined(__AVX2__) ... vpshufb, vpermd ... #else <two steps> #endif"
-    c_body_narrowing_or_widening_vector("narrow", 8)
+    # vpshufb and vpermd if the features have "avx2" and the compiler is gcc, else two conversions
+    c_body_narrowing_or_widening_vector("narrow", 8, features)
 
     c_body_of_interleaved_vector_quarter(0, 64)  # vpermd of each operand, vpunpcklbw of two, vpunpcklwd of both
 
@@ -15,44 +15,42 @@ placeholders $B and $M32 are the vectors of bytes and of int32. An int8 byte is 
 its int32 ($one, $other) and shifted down ($down), which extends the sign.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from aotc.ir import DType
+from aotc.tir import CVariant, c_text_for_features
 
 _ELEMENT_TYPE_BY_VECTOR_TYPE: Final = {"bytes": "char", "words": "int", "longs": "long long", "halves": "short"}
-_NARROW_4_LANES_CODE: Final = """\
-#if GCC && defined(__SSSE3__)
+_NARROW_4_LANES_BY_PSHUFB_CODE: Final = """\
 VECTORS16  const bytes low = {0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   return ($B)((words)__builtin_ia32_pshufb128((bytes)v, low))[0];
-#elif GCC && defined(__SSE2__)
+"""
+_NARROW_4_LANES_BY_PACKING_CODE: Final = """\
 VECTORS16  const halves h = __builtin_ia32_packssdw128((words)v & 255, (words)v & 255);
   return ($B)((words)__builtin_ia32_packuswb128(h, h))[0];
 """
 _NARROW_8_LANES_CODE: Final = """\
-#if GCC && defined(__AVX2__)
 VECTORS32  const bytes low = {0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
                      0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   const words four = (words)__builtin_ia32_pshufb256((bytes)v, low);
   return ($B)((longs)__builtin_ia32_permvarsi256(four, (words){0, 4, 1, 5, 2, 6, 3, 7}))[0];
 """
 _NARROW_16_LANES_CODE: Final = """\
-#if GCC && defined(__AVX512F__)
 VECTORS16  return ($B)__builtin_ia32_pmovdb512_mask(v, (bytes){0}, 65535);
 """
-_WIDEN_4_LANES_CODE: Final = """\
-#if GCC && defined(__SSE4_1__)
+_WIDEN_4_LANES_BY_PMOV_CODE: Final = """\
 VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd128((bytes)(words){(int)v, 0, 0, 0});
-#elif GCC && __GNUC__ >= 12
+"""
+_WIDEN_4_LANES_BY_SHUFFLES_CODE: Final = """\
 VECTORS16  const bytes from = (bytes)(words){(int)v, 0, 0, 0}, none = {0};
   const bytes two = __builtin_shufflevector($one, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   return ($M32)__builtin_shufflevector($other, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23)$down;
 """
 _WIDEN_8_LANES_CODE: Final = """\
-#if GCC && defined(__AVX2__)
 VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd256((bytes)(longs){(long long)v, 0});
 """
 _WIDEN_16_LANES_CODE: Final = """\
-#if GCC && defined(__AVX512F__)
 VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd512_mask((bytes)v, ($M32){0}, 65535);
 """
 
@@ -63,25 +61,34 @@ def _vector_typedef(name: str, vector_bytes: int | str) -> str:
     return f"  typedef {kind} {name} {attribute};\n"
 
 
-def _expand_vector_typedef_and_gcc_macros(c_code: str) -> str:
+def _gcc_variant(c_code: str, *requires: str, compiler: str = "defined(__GNUC__) && !defined(__clang__)") -> CVariant:
+    """Return a variant for gcc, with the typedefs of vectors that the code uses."""
     for size in ("16", "32"):
         used = (n for n in _ELEMENT_TYPE_BY_VECTOR_TYPE if f"{n})" in c_code or f"{n} " in c_code)
         lines = [_vector_typedef(name, size) for name in used]
         c_code = c_code.replace(f"VECTORS{size}", "".join(lines))
-    return c_code.replace("GCC", "defined(__GNUC__) && !defined(__clang__)")
+    return CVariant(c_code, requires, compiler)
 
 
-#: Instruction sequences by conversion and number of lanes.
-_CODE_BY_CONVERSION_AND_LANES: Final = {
+#: Instruction sequences by conversion and number of lanes, the preferred one first.
+_VARIANTS_BY_CONVERSION_AND_LANES: Final = {
     "narrow": {
-        4: _expand_vector_typedef_and_gcc_macros(_NARROW_4_LANES_CODE),
-        8: _expand_vector_typedef_and_gcc_macros(_NARROW_8_LANES_CODE),
-        16: _expand_vector_typedef_and_gcc_macros(_NARROW_16_LANES_CODE),
+        4: (
+            _gcc_variant(_NARROW_4_LANES_BY_PSHUFB_CODE, "ssse3"),
+            _gcc_variant(_NARROW_4_LANES_BY_PACKING_CODE, "x86_64"),
+        ),
+        8: (_gcc_variant(_NARROW_8_LANES_CODE, "avx2"),),
+        16: (_gcc_variant(_NARROW_16_LANES_CODE, "avx512f"),),
     },
     "widen": {
-        4: _expand_vector_typedef_and_gcc_macros(_WIDEN_4_LANES_CODE),
-        8: _expand_vector_typedef_and_gcc_macros(_WIDEN_8_LANES_CODE),
-        16: _expand_vector_typedef_and_gcc_macros(_WIDEN_16_LANES_CODE),
+        4: (
+            _gcc_variant(_WIDEN_4_LANES_BY_PMOV_CODE, "sse4_1"),
+            _gcc_variant(
+                _WIDEN_4_LANES_BY_SHUFFLES_CODE, compiler="defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12"
+            ),
+        ),
+        8: (_gcc_variant(_WIDEN_8_LANES_CODE, "avx2"),),
+        16: (_gcc_variant(_WIDEN_16_LANES_CODE, "avx512f"),),
     },
 }
 
@@ -93,14 +100,16 @@ def sign_dependent_conversion_placeholders(dtype: DType) -> dict[str, str]:
     return {"kind": "zx", "one": "from, none", "other": "two, none", "down": ""}
 
 
-def c_body_narrowing_or_widening_vector(narrow_or_widen: str, lanes: int) -> str:
-    """Return the body of a C function that narrows or widens a vector v; `narrow_or_widen` is
-    "narrow" or "widen".
+def c_body_narrowing_or_widening_vector(narrow_or_widen: str, lanes: int, features: Collection[str]) -> str:
+    """Return the body of a C function that narrows or widens a vector v.
+
+    narrow_or_widen   "narrow" or "widen"
+    features          features and architecture of the processor (`Target.processor_features`)
     """
     result_type = "B" if narrow_or_widen == "narrow" else "M32"
     steps = f"  return __builtin_convertvector(__builtin_convertvector(v, $H), ${result_type});\n"
-    code = _CODE_BY_CONVERSION_AND_LANES[narrow_or_widen].get(lanes)
-    return steps if code is None else f"{code}#else\n{steps}#endif\n"
+    variants = _VARIANTS_BY_CONVERSION_AND_LANES[narrow_or_widen].get(lanes, ())
+    return c_text_for_features((*variants, CVariant(steps)), features)
 
 
 def c_body_of_interleaved_vector_quarter(quarter_index: int, lanes: int) -> str:

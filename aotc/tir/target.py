@@ -12,16 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from numbers import Integral, Real
 from typing import Any, Final
 
 from aotc.ir import AotcError, DType, did_you_mean_hint, frozen, normalized_architecture_name
 from aotc.tir import micro_kernels
 from aotc.tir.micro_kernels import MicroKernel as MicroKernel
-from aotc.tir.reject_fast_math_c_flags import reject_result_changing_c_flags
 from aotc.tir.target_costs import Threads as Threads
 from aotc.tir.target_costs import Tiles as Tiles
 from aotc.tir.target_costs import Winograd as Winograd
+from aotc.tir.target_validation import require_consistent_target
 
 
 @frozen(kw_only=True)
@@ -113,33 +112,12 @@ class Space:
     holds: tuple[str, ...] = ("arena", "scratch", "parameters")
 
 
-#: Figures of targets: whether they are whole numbers, the least and the most that can be true, and the unit.
-NUMERIC_FIELD_LIMITS: Final[Mapping[str, tuple[bool, float, float, str]]] = {
-    "vector_bytes": (True, 0, 256, " bytes"),
-    "registers": (True, 1, 4096, ""),
-    "fma_bytes": (True, 1, 1 << 20, " bytes"),
-    "l1": (True, 1 << 10, 1 << 26, " bytes"),
-    "l2": (True, 1 << 10, 1 << 32, " bytes"),
-    "line": (True, 8, 1 << 12, " bytes"),
-    "l1_stride": (True, 1, 1 << 26, " bytes"),
-    "l1_ways": (True, 1, 1 << 20, ""),
-    "memory_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
-    "copy_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
-    "transpose_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
-    "store_cost": (True, 0, 1 << 30, " operations"),
-}
-#: Figures of micro-kernels that sizes and costs are divided by.
-MICRO_KERNEL_POSITIVE_FIELDS: Final = ("rate", "latency", "group", "groups", "positions", "outputs", "block")
-#: Widths of vectors in bytes: two numbers of float32 at least.
-VECTOR_WIDTHS_BYTES: Final = (0, 8, 16, 32, 64, 128, 256)
-
-
 @frozen(kw_only=True)
 class Target:
     """A machine to generate code for.
 
     machine          the architecture, as `uname -m` names it on Linux; "" for any
-    vector_bytes     width of a vector register, one of `VECTOR_WIDTHS_BYTES`; 0 for scalar C99 without extensions
+    vector_bytes     width of a vector register, a power of two from 8 to 256; 0 for scalar C99 without extensions
     registers        number of vector registers (of scalar ones for scalar targets)
     fma_bytes        bytes of operands whose multiply-adds a core issues per cycle, by at most two instructions
     fma              True if the processor has a fused multiply-add instruction
@@ -177,8 +155,9 @@ class Target:
                      best first; the remaining fields then describe the machine for which graphs, weights and
                      kernels outside of that library are made
 
-    Raises AotcError (code "target") for figures that are not within `NUMERIC_FIELD_LIMITS`, and
-    for spaces that leave something without a place; code "cflags" as `reject_result_changing_c_flags`.
+    Raises AotcError with a diagnostic for each problem (`aotc.tir.target_validation`): code "target" for figures that
+    no machine has, for fields that contradict each other, and for spaces that leave something without a place; code
+    "cflags" as `reject_result_changing_c_flags`.
     """
 
     name: str
@@ -215,48 +194,7 @@ class Target:
     versions: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
-        for field, (whole, least, most, unit) in NUMERIC_FIELD_LIMITS.items():
-            value = getattr(self, field)
-            kind = "a whole number" if whole else "a number"
-            self._require_field(field, isinstance(value, Integral if whole else Real), kind)
-            self._require_field(field, least <= value <= most, f"{least} to {most}{unit}")
-        self._require_field(
-            "vector_bytes",
-            self.vector_bytes in VECTOR_WIDTHS_BYTES,
-            f"one of {', '.join(map(str, VECTOR_WIDTHS_BYTES))}",
-        )
-        self._require_field("line", self.line <= self.l1, f"no more than l1, which is {self.l1} bytes")
-        reject_result_changing_c_flags((*self.cflags, *self.base_cflags))
-        for kernel in self.micro_kernels:
-            self._require_micro_kernel_is_usable(kernel)
-        for space in self.spaces:
-            if space.bytes < 0 or space.align < 8 or space.align & (space.align - 1):
-                text = f"the memory {space.name} cannot have {space.bytes} bytes, aligned to {space.align}"
-                raise AotcError("target", f"target {self.name}: {text}")
-        for role, parts in DATA_KINDS_OF_ROLE.items():
-            if not self.memory_spaces_for_role(role):
-                raise AotcError("target", f"target {self.name}: no memory space is assigned to {' and '.join(parts)}")
-
-    def _require_micro_kernel_is_usable(self, kernel: MicroKernel) -> None:
-        """Raise AotcError (code "target") if a micro-kernel needs a feature that the target lacks, or
-        if its figures are not positive.
-        """
-        subject = f"target {self.name}: micro-kernel {kernel.name}"
-        if missing := [name for name in kernel.requires if name not in self.features]:
-            text = f"{subject} requires {', '.join(missing)}, which the target does not have"
-            raise AotcError("target", text, hint="add them to features, or leave the micro-kernel out")
-        for field in MICRO_KERNEL_POSITIVE_FIELDS:
-            if not getattr(kernel, field) > 0:
-                text = f"{subject}: {field} must be positive, got {getattr(kernel, field)!r}"
-                raise AotcError("target", text, hint=f"leave {field} out where it is not known")
-
-    def _require_field(self, field: str, holds: bool, requirement: str) -> None:
-        """Raise AotcError (code "target") unless `holds`; the message says that `field` must be
-        `requirement`.
-        """
-        if not holds:
-            text = f"target {self.name}: {field} must be {requirement}, got {getattr(self, field)!r}"
-            raise AotcError("target", text, hint=f"leave {field} out where it is not known")
+        require_consistent_target(self, DATA_KINDS_OF_ROLE)
 
     def memory_spaces_for_role(self, role: str) -> list[Space]:
         """Return the memory regions that may hold data of a role (one of `DATA_KINDS_OF_ROLE`)."""

@@ -210,7 +210,12 @@ DIALECTS: Final = {dialect.name: dialect for dialect in (C99, BARE_C, ARM_C, GNU
 def dialect_for_target(target: Target) -> Dialect:
     """Return the dialect of a target's kernels, with the features of its processor.
 
-    Raise AotcError (code "target") if there is no dialect of that name.
+    Raise AotcError (code "target") if there is no dialect of that name, or if the target has
+    vectors and the dialect has none.
     """
     require_known_name("target", f"C dialect of target {target.name}:", target.dialect, DIALECTS)
+    if target.vector_bytes and DIALECTS[target.dialect].vectors is None:
+        text = f"target {target.name}: vector_bytes is {target.vector_bytes}, and {target.dialect} has no vectors"
+        hint = "set vector_bytes to 0, or dialect to one of "
+        raise AotcError("target", text, hint=hint + ", ".join(n for n, d in DIALECTS.items() if d.vectors is not None))
     return replace(DIALECTS[target.dialect], features=target.processor_features)

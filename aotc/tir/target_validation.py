@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the problems of a target description: figures that no machine has, and fields that
+contradict each other.
+
+require_consistent_target(target, DATA_KINDS_OF_ROLE)   # AotcError: target odd: l1 must be 1024 to ... bytes, got 0
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Final
+
+from aotc.ir import AotcError, Diagnostic, did_you_mean_hint
+from aotc.tir.processor_features import PROCESSOR_FEATURES
+from aotc.tir.reject_fast_math_c_flags import reject_result_changing_c_flags
+
+if TYPE_CHECKING:
+    from aotc.tir.target import Target
+
+#: Figures of targets: whether they are whole numbers, the least and the most that can be true, and the unit.
+NUMERIC_FIELD_LIMITS: Final[Mapping[str, tuple[bool, float, float, str]]] = {
+    "vector_bytes": (True, 0, 256, " bytes"),
+    "registers": (True, 1, 4096, ""),
+    "fma_bytes": (True, 1, 1 << 20, " bytes"),
+    "l1": (True, 1 << 10, 1 << 26, " bytes"),
+    "l2": (True, 1 << 10, 1 << 32, " bytes"),
+    "line": (True, 8, 1 << 12, " bytes"),
+    "l1_stride": (True, 1, 1 << 26, " bytes"),
+    "l1_ways": (True, 1, 1 << 20, ""),
+    "memory_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
+    "copy_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
+    "transpose_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
+    "store_cost": (True, 0, 1 << 30, " operations"),
+}
+#: Widths of vectors in bytes: two numbers of float32 at least.
+VECTOR_WIDTHS_BYTES: Final = (0, 8, 16, 32, 64, 128, 256)
+#: Fields of a target that are records of costs and limits.
+_RECORD_FIELDS: Final = ("tiles", "winograd", "threads", "gpu", "budget")
+#: Figures of records that can be zero: costs that a machine may not have, and limits that forbid something.
+_FIELDS_THAT_CAN_BE_ZERO: Final = frozenset(
+    (
+        *("winograd.waiting", "threads.worth_ns", "threads.worth_moving_ns", "threads.barrier_ns"),
+        *("tiles.finish", "tiles.finish_vector", "tiles.finish_element", "tiles.broadcast", "tiles.load"),
+        *("budget.stack_bytes", "budget.row_bytes", "budget.array_bytes", "budget.parameter_room"),
+        *("budget.parameter_saving", "budget.unrolled", "budget.written", "budget.pieces", "budget.piece_nodes"),
+        *("gpu.scratch_bytes", "gpu.shared_bytes"),
+        *("micro-kernel.split", "micro-kernel.call_cycles", "micro-kernel.finish_cycles"),
+    )
+)
+_GPU_DIALECT: Final = "cuda"
+
+
+def require_consistent_target(target: Target, roles: Mapping[str, Iterable[str]]) -> None:
+    """Raise AotcError with one diagnostic for each problem of a target, if it has any.
+
+    roles   kinds of data that need a memory region together, by the name of their role
+    """
+    diagnostics = [
+        Diagnostic("target", f"target {target.name}: {text}", hint=hint)
+        for text, hint in (*_figure_problems(target), *_contradictions(target), *_space_problems(target, roles))
+    ]
+    try:
+        reject_result_changing_c_flags((*target.cflags, *target.base_cflags))
+    except AotcError as error:
+        diagnostics += error.diagnostics
+    if diagnostics:
+        raise AotcError.collect(diagnostics)
+
+
+def _figure_problems(target: Target) -> Iterator[tuple[str, str]]:
+    """Yield the text and hint of each problem of a single figure."""
+    for field, (whole, least, most, unit) in NUMERIC_FIELD_LIMITS.items():
+        value, kind = getattr(target, field), Integral if whole else Real
+        if not isinstance(value, kind) or isinstance(value, bool):
+            yield _field_problem(field, value, "a whole number" if whole else "a number")
+        elif not least <= value <= most:
+            yield _field_problem(field, value, f"{least} to {most}{unit}")
+        elif field == "vector_bytes" and value not in VECTOR_WIDTHS_BYTES:
+            yield _field_problem(field, value, f"one of {', '.join(map(str, VECTOR_WIDTHS_BYTES))}")
+        elif field == "line" and isinstance(target.l1, Integral) and value > target.l1 >= 1 << 10:
+            yield _field_problem(field, value, f"no more than l1, which is {target.l1} bytes")
+    for name in _RECORD_FIELDS:
+        if getattr(target, name) is not None:
+            yield from _record_problems(name, f"{name}.", getattr(target, name))
+    for kernel in target.micro_kernels:
+        yield from _record_problems("micro-kernel", f"micro-kernel {kernel.name}: ", kernel)
+
+
+def _record_problems(kind: str, prefix: str, record: Any) -> Iterator[tuple[str, str]]:
+    """Yield the problems of the figures of a record.
+
+    kind     the record's kind in `_FIELDS_THAT_CAN_BE_ZERO`
+    prefix   text before the names of fields
+    """
+    for item in fields(record):
+        type_name = item.type if isinstance(item.type, str) else getattr(item.type, "__name__", "")
+        value, is_whole = getattr(record, item.name), type_name != "float"
+        elements = (value,) if type_name in ("int", "float") else value if isinstance(value, tuple) else ()
+        for element in elements:
+            if not isinstance(element, (str, tuple)) or type_name in ("int", "float"):
+                can_be_zero = f"{kind}.{item.name}" in _FIELDS_THAT_CAN_BE_ZERO
+                yield from _figure_problem(f"{prefix}{item.name}", element, is_whole, can_be_zero)
+
+
+def _figure_problem(field: str, value: Any, is_whole: bool, can_be_zero: bool) -> Iterator[tuple[str, str]]:
+    """Yield the problem of a figure of a record, if it has one."""
+    if not isinstance(value, Integral if is_whole else Real) or isinstance(value, bool):
+        yield _field_problem(field, value, "a whole number" if is_whole else "a number")
+    elif not math.isfinite(value) or value < 0 or (value == 0 and not can_be_zero):
+        yield _field_problem(field, value, "0 or more" if can_be_zero else "positive")
+
+
+def _field_problem(field: str, value: object, requirement: str) -> tuple[str, str]:
+    return f"{field} must be {requirement}, got {value!r}", f"leave {field} out where it is not known"
+
+
+def _contradictions(target: Target) -> Iterator[tuple[str, str]]:
+    """Yield the text and hint of each pair of fields that contradict each other."""
+    for feature in target.features:
+        row = PROCESSOR_FEATURES.get(feature)
+        if row is None:
+            known = ", ".join(name for name, f in PROCESSOR_FEATURES.items() if f.machine == target.machine)
+            hint = did_you_mean_hint(feature, PROCESSOR_FEATURES) or f"known for {target.machine or 'any'}: {known}"
+            yield f"unknown processor feature {feature!r} in features", hint
+        elif row.machine != target.machine:
+            text = f"the feature {feature} is of {row.machine}, machine is {target.machine!r}"
+            yield text, f"set machine to {row.machine!r}, or leave the feature out"
+    for kernel in target.micro_kernels:
+        if missing := [name for name in kernel.requires if name not in target.features]:
+            text = f"micro-kernel {kernel.name} requires {', '.join(missing)}, which the target does not have"
+            yield text, "add them to features, or leave the micro-kernel out"
+    if target.activations not in ("", "int8", "uint8"):
+        yield f"activations must be 'int8', 'uint8' or '', got {target.activations!r}", ""
+    yield from _environment_contradictions(target)
+    levels = [version.level for version in target.versions]
+    if len(set(levels)) < len(levels) or "" in levels:
+        yield f"versions must have different levels, got {', '.join(map(repr, levels))}", "set level of each version"
+    for version in target.versions:
+        if version.machine != target.machine:
+            yield f"its version {version.name} is for {version.machine!r}, machine is {target.machine!r}", ""
+
+
+def _environment_contradictions(target: Target) -> Iterator[tuple[str, str]]:
+    """Yield the contradictions between GPU, threads, vectors, dialect and environment."""
+    if target.gpu is not None and target.dialect != _GPU_DIALECT:
+        yield f"gpu needs the dialect {_GPU_DIALECT}, got {target.dialect!r}", f"set dialect to {_GPU_DIALECT!r}"
+    if target.gpu is None and target.dialect == _GPU_DIALECT:
+        yield f"the dialect {_GPU_DIALECT} needs gpu, which is None", "set gpu to Gpu(...)"
+    if target.gpu is not None and target.threads is not None:
+        yield "kernels are launched on a gpu or divided among threads, not both", "set gpu or threads to None"
+    if target.gpu is not None and target.vector_bytes:
+        yield f"vector_bytes must be 0 with gpu, got {target.vector_bytes}", "the threads of a warp are its lanes"
+    if target.bare and target.threads is not None:
+        yield "threads need an operating system, and bare says that there is none", "set threads to None"
+    if target.bare and target.gpu is not None:
+        yield "a gpu needs an operating system, and bare says that there is none", "set gpu to None"
+
+
+def _space_problems(target: Target, roles: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str]]:
+    """Yield the problems of memory regions: sizes, alignments, names, and roles without a region."""
+    names = [space.name for space in target.spaces]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield f"{names.count(name)} memories are called {name}", "give them different names"
+    for space in target.spaces:
+        if space.bytes < 0 or space.align < 8 or space.align & (space.align - 1):
+            yield f"the memory {space.name} cannot have {space.bytes} bytes, aligned to {space.align}", ""
+    for role, parts in roles.items():
+        if not target.memory_spaces_for_role(role):
+            yield f"no memory space is assigned to {' and '.join(parts)}", ""

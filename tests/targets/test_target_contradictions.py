@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Targets whose fields contradict each other are rejected, with one diagnostic for each problem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aotc_codegen.c.c_dialects import DIALECTS, dialect_for_target
+
+import aotc
+from aotc.ir.diagnostics import AotcError
+from aotc.tir.micro_kernels import ARM_MVE, DOT4, X86_AMX
+from aotc.tir.target import (
+    AARCH64,
+    CORTEX_M4,
+    CUDA,
+    TARGETS,
+    X86_64_MULTI,
+    X86_64_V3,
+    X86_64_V4,
+    C,
+    Gpu,
+    Space,
+    Target,
+    Threads,
+    Tiles,
+    Winograd,
+)
+from tests.e2e.projects import DIGITS
+
+
+@pytest.mark.parametrize(
+    ("target", "facts", "message"),
+    [
+        (X86_64_V3, {"features": ("avx3",)}, "unknown processor feature 'avx3' in features"),
+        (X86_64_V3, {"features": ("avx2", "dotprod")}, "the feature dotprod is of aarch64, machine is 'x86_64'"),
+        (AARCH64, {"features": ("mve",)}, "the feature mve is of arm, machine is 'aarch64'"),
+        (C, {"features": ("avx2",)}, "the feature avx2 is of x86_64, machine is ''"),
+        (X86_64_V4, {"micro_kernels": (X86_AMX,)}, "micro-kernel x86_amx requires amx_int8, which the target does"),
+        (CORTEX_M4, {"micro_kernels": (ARM_MVE,)}, "micro-kernel arm_mve requires mve, which the target does not"),
+        (X86_64_V3, {"activations": "int4"}, "activations must be 'int8', 'uint8' or '', got 'int4'"),
+        (X86_64_V3, {"tiles": Tiles(latency=0)}, "tiles.latency must be positive, got 0"),
+        (X86_64_V3, {"tiles": Tiles(load=-1.0)}, "tiles.load must be 0 or more, got -1.0"),
+        (X86_64_V3, {"tiles": Tiles(scalar_columns=(8, 0))}, "tiles.scalar_columns must be positive, got 0"),
+        (X86_64_V3, {"micro_kernels": (replace(DOT4, rate=0),)}, "micro-kernel dot4: rate must be positive, got 0"),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(DOT4, rate=float("inf")),)},
+            "micro-kernel dot4: rate must be positive, got inf",
+        ),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(DOT4, registers=1.5),)},
+            "micro-kernel dot4: registers must be a whole number, got 1.5",
+        ),
+        (X86_64_V3, {"winograd": Winograd(macs=float("nan"))}, "winograd.macs must be positive, got nan"),
+        (X86_64_V3, {"winograd": Winograd(macs="16")}, "winograd.macs must be a number, got '16'"),
+        (X86_64_V3, {"threads": Threads(bytes_per_ns=-80)}, "threads.bytes_per_ns must be positive, got -80"),
+        (X86_64_V3, {"threads": Threads(teams=(2, 0))}, "threads.teams must be positive, got 0"),
+        (CUDA, {"gpu": Gpu(warp=0)}, "gpu.warp must be positive, got 0"),
+        (C, {"gpu": Gpu()}, "gpu needs the dialect cuda, got 'c99'"),
+        (CUDA, {"gpu": None}, "the dialect cuda needs gpu, which is None"),
+        (CUDA, {"vector_bytes": 16}, "vector_bytes must be 0 with gpu, got 16"),
+        (CUDA, {"threads": Threads()}, "kernels are launched on a gpu or divided among threads, not both"),
+        (CORTEX_M4, {"threads": Threads()}, "threads need an operating system, and bare says that there is none"),
+        (CUDA, {"bare": True}, "a gpu needs an operating system, and bare says that there is none"),
+        (C, {"spaces": (Space(name="ram"), Space(name="ram"))}, "2 memories are called ram"),
+        (
+            X86_64_MULTI,
+            {"machine": "x86_64", "versions": (X86_64_V3, X86_64_V3)},
+            "versions must have different levels",
+        ),
+        (AARCH64, {"versions": (X86_64_V3,)}, "its version x86-64-v3 is for 'x86_64', machine is 'aarch64'"),
+    ],
+)
+def test_each_contradiction(target: Target, facts: dict[str, Any], message: str) -> None:
+    with pytest.raises(AotcError) as raised:
+        replace(target, name="odd", **facts)
+    (problem,) = raised.value.diagnostics
+    assert problem.code == "target" and problem.message.startswith(f"target odd: {message}")
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    with pytest.raises(AotcError) as raised:
+        replace(
+            X86_64_V3,
+            l1=0,
+            features=("avx3",),
+            micro_kernels=(replace(DOT4, rate=-1),),
+            cflags=("-ffast-math",),
+            gpu=Gpu(),
+        )
+    messages = [f"{d.code}: {d.message}" for d in raised.value.diagnostics]
+    expected = [
+        "target: target odd: l1 must be 1024 to 67108864 bytes, got 0",
+        "target: target odd: micro-kernel dot4: rate must be positive, got -1",
+        "target: target odd: unknown processor feature 'avx3' in features",
+        "target: target odd: gpu needs the dialect cuda, got 'gnu-c'",
+        "target: target odd: kernels are launched on a gpu or divided among threads, not both",
+        "target: target odd: vector_bytes must be 0 with gpu, got 32",
+    ]
+    assert messages[:-1] == expected and messages[-1].startswith("cflags: ")
+
+
+@pytest.mark.parametrize("dialect", [name for name, row in DIALECTS.items() if row.vectors is None and name != "cuda"])
+def test_vectors_that_the_language_lacks(dialect: str) -> None:
+    target = replace(X86_64_V3, name="odd", dialect=dialect)
+    with pytest.raises(AotcError, match=rf"target odd: vector_bytes is 32, and {dialect} has no vectors") as raised:
+        dialect_for_target(target)
+    assert raised.value.code == "target" and raised.value.diagnostics[0].hint.endswith("dialect to one of gnu-c")
+
+
+def test_a_model_is_not_compiled_for_vectors_that_the_language_lacks() -> None:
+    with pytest.raises(AotcError, match="target odd: vector_bytes is 32, and c99 has no vectors"):
+        aotc.compile(DIGITS, target=replace(X86_64_V3, name="odd", dialect="c99"), build=False)
+
+
+def test_every_target_of_the_table_has_a_dialect() -> None:
+    for target in TARGETS.values():
+        assert dialect_for_target(target).features == target.processor_features

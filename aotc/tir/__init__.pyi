@@ -62,7 +62,6 @@ from aotc.tir.instruction_table import INSTRUCTIONS as INSTRUCTIONS
 from aotc.tir.instruction_table import THREADS_PER_WARP as THREADS_PER_WARP
 from aotc.tir.int4_unpacking import int4_variant_of_kernel_name as int4_variant_of_kernel_name
 from aotc.tir.int4_unpacking import unpack_int4 as unpack_int4
-from aotc.tir.int4_unpacking import widen_bytes_c_text as widen_bytes_c_text
 from aotc.tir.int8_dot_products import BYTES_PER_DOT as BYTES_PER_DOT
 from aotc.tir.int8_dot_products import INT8_DTYPES as INT8_DTYPES
 from aotc.tir.int8_dot_products import INT32_VECTOR_LENGTHS as INT32_VECTOR_LENGTHS

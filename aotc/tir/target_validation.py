@@ -73,10 +73,10 @@ def require_consistent_target(target: Target, roles: Mapping[str, Iterable[str]]
 def _figure_problems(target: Target) -> Iterator[tuple[str, str]]:
     """Yield the text and hint of each problem of a single figure."""
     for field, (whole, least, most, unit) in NUMERIC_FIELD_LIMITS.items():
-        value, kind = getattr(target, field), Integral if whole else Real
-        if not isinstance(value, kind) or isinstance(value, bool):
+        value = getattr(target, field)
+        if not isinstance(value, Integral if whole else Real) or isinstance(value, bool):
             yield _field_problem(field, value, "a whole number" if whole else "a number")
-        elif not least <= value <= most:
+        elif not least <= float(value) <= most:
             yield _field_problem(field, value, f"{least} to {most}{unit}")
         elif field == "vector_bytes" and value not in VECTOR_WIDTHS_BYTES:
             yield _field_problem(field, value, f"one of {', '.join(map(str, VECTOR_WIDTHS_BYTES))}")

@@ -26,7 +26,7 @@ from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import conv2d
 from aotc.relay_api.build import build
-from aotc.tir.processor_features import PROCESSOR_FEATURES
+from aotc.tir.processor_features import PROCESSOR_FEATURES, ProcessorFeature
 from aotc.tir.target import TARGETS, X86_64, X86_64_MULTI, X86_64_V3
 from tests.cli.invoke import call
 from tests.conftest import require_tool
@@ -97,6 +97,7 @@ def test_direct_callers_get_a_status(avx2: CompiledModel, tmp_path: Path, nehale
 def impossible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
     """A model for a processor that does not exist: the CPUID instruction has no such leaf."""
     monkeypatch.setitem(CPUID_LOCATION_BY_FEATURE, "never", (0x7FFFFFFF, 0, 0, 0, 0))
+    monkeypatch.setitem(PROCESSOR_FEATURES, "never", ProcessorFeature("never", "x86_64", "__NEVER__"))
     target = replace(X86_64, name="x86-64-never", features=("sse3", "never"))
     return aotc.compile(DIGITS, output=tmp_path / "digits", target=target, cflags=["-O1"], cache=False)
 
@@ -120,10 +121,13 @@ def test_other_code_is_for_every_processor(avx2: CompiledModel) -> None:
         assert ("%ymm" in text or "vmov" in text) == (path.stem in kernels), path.stem
 
 
-def test_kernels_are_not_compiled_for_a_processor_that_lacks_them() -> None:
+def test_kernels_are_not_compiled_for_a_processor_that_lacks_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("never", "not", "ever"):
+        monkeypatch.setitem(PROCESSOR_FEATURES, name, ProcessorFeature(name, "x86_64", f"__{name}__"))
     require_cpu_can_run(resolve_target("host"))
     never = replace(X86_64_V3, features=("sse3", "never"))
-    for target in (never, replace(never, versions=(replace(never, features=("not", "ever")), never))):
+    worse = replace(never, features=("not", "ever"), level="worse")
+    for target in (never, replace(never, versions=(worse, never))):
         with pytest.raises(AotcError, match="code for x86-64-v3 cannot run here: the processor lacks never"):
             require_cpu_can_run(target)
     require_cpu_can_run(replace(never, versions=(never, X86_64)))

@@ -267,7 +267,9 @@ def narrow_jobs(dtype: DType) -> Iterator[tuple[Kernel, list[Array]]]:
         yield Kernel(name=f"{name}_{dtype}", inputs=(x,), outputs=(y,), body=body), [codes]
 
 
-def compare(jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path, machine: Target, *flags: str) -> None:
+def compare(
+    jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path, machine: Target = MACHINES[0], *flags: str
+) -> None:
     """Scalar loops interpreted, vector loops interpreted, vector loops compiled: the same bits."""
     for target in WIDTHS:
         wide = [(vectorize_kernel(kernel, target), inputs) for kernel, inputs in jobs]

@@ -29,7 +29,7 @@ from aotc.tir.expr import Buffer
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.stmt import Kernel, all_exprs_in_stmt
 from aotc.tir.target import TARGETS
-from tests.codegen.batch import STRICT, build, source_of
+from tests.codegen.batch import STRICT, build, gnu_c_for, source_of
 from tests.codegen.batch import call as call_kernel
 from tests.conftest import require_tool
 from tests.ops.harness import Job, interpret, kernel_job
@@ -164,7 +164,7 @@ def test_portable_c_computes_the_instruction(cc: str, target: str, level: str, t
     """
     require_processor(target)
     jobs = instruction_jobs(1)
-    source = source_of(kernel for kernel, _ in jobs)
+    source = source_of((kernel for kernel, _ in jobs), gnu_c_for(TARGETS[target]))
     library = ctypes.CDLL(str(build(source, tmp_path, level, *TARGETS[target].cflags, cc=require_tool(cc))))
     check_instruction_jobs(jobs, [call_kernel(library, f"kernel{k}", *job) for k, job in enumerate(jobs)])
 

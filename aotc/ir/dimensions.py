@@ -1,29 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor dimensions: an int, or a named symbol with an optional upper bound.
+"""Tensor dimensions: an int, or a named symbol or formula with an optional upper bound.
 
 SymDim("batch", upper=8)               # prints as batch<=8
 SymDim()                               # prints as ?
-SymDim("n") * 2 + 1                    # one that is called so: prints as "2*n+1"
+SymDim("n") * 2 + 1                    # prints as 2*n+1
+SymDim("m+n") == SymDim("n + m")       # True: both have the name "m+n"
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import TypeAlias
 
+from aotc.ir.dimension_formulas import Formula, constant, formula_of_name, formula_text, maximum, minimum, parse_formula
+
 
 @dataclass(frozen=True, slots=True)
 class SymDim:
-    """A dimension unknown at compile time; equal names mean equal dimensions, and "" means an
-    anonymous one.
+    """A dimension unknown at compile time.
+
+    name     a symbol, or a formula over symbols (`aotc.ir.dimension_formulas`), which is stored in
+             its normal form. Equal names mean equal dimensions; "" is an anonymous dimension, which
+             is equal to no other one
+    upper    the largest value, or None if it is not known
     """
 
     name: str = ""
     upper: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", formula_text(formula_of_name(self.name)) if self.name else "")
 
     def __str__(self) -> str:
         name = self.name or "?"
@@ -32,64 +41,124 @@ class SymDim:
     def __add__(self, other: Dim) -> Dim:
         return sum_of_dims((self, other))
 
-    def __sub__(self, other: int) -> Dim:
-        return sum_of_dims((self, -other))
+    def __sub__(self, other: Dim) -> Dim:
+        if isinstance(other, int):
+            return sum_of_dims((self, -other))
+        return _dim_of_formula((self, other), lambda a, b: a - b, self.upper)
+
+    def __rsub__(self, other: int) -> Dim:
+        return _dim_of_formula((other, self), lambda a, b: a - b, other)
 
     def __mul__(self, other: Dim) -> Dim:
         return product_of_dims((self, other))
 
+    def __floordiv__(self, other: Dim) -> Dim:
+        return indexdiv(self, other)
+
     __radd__, __rmul__ = __add__, __mul__
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names of the symbols that the value depends on; empty for an anonymous dimension."""
+        return formula_of_name(self.name).symbols if self.name else frozenset()
+
+    def bind(self, values: Mapping[str, int]) -> Dim:
+        """Return the dimension with values for some of its symbols.
+
+        Raises ValueError if these values make it negative.
+        """
+        if not self.name or not self.symbols & values.keys():
+            return self
+        formula = formula_of_name(self.name).substitute({name: constant(v) for name, v in values.items()})
+        number = formula.constant_or_none
+        if number is None:
+            return SymDim(formula_text(formula), self.upper)
+        if number < 0:
+            raise ValueError(f"dimension {self.name} is {number}")
+        return number
 
 
 Dim: TypeAlias = "int | SymDim"
 Shape: TypeAlias = "tuple[Dim, ...]"
 
 
+def dim_of_text(text: str) -> Dim:
+    """Return the dimension that a text spells: a number, or a symbol or formula."""
+    formula = parse_formula(text)
+    number = None if formula is None else formula.constant_or_none
+    return SymDim(text) if number is None or number < 0 else number
+
+
 def sum_of_dims(dims: Iterable[Dim]) -> Dim:
-    """Return the sum of dimensions, as an int or as a symbol named after its terms.
+    """Return the sum of dimensions, as an int or as a formula.
 
     Its upper bound is the sum of the bounds, if all symbols have one.
     """
-    symbols, known, bounds = _split_symbolic_and_static_dims(dims, sum)
+    items = tuple(dims)
+    symbols, known, bounds = _split_symbolic_and_static_dims(items, sum)
     if not symbols or (len(symbols) == 1 and known == 0):
         return symbols[0] if symbols else known
     upper = None if bounds is None else sum(bounds) + known
-    names = [d.name for d in symbols]
-    # fold constants: (n+2)-2 is n
-    last = re.fullmatch(r"(.+?)([+-]\d+)", names[-1])
-    if last:
-        names[-1], known = last[1], known + int(last[2])
-    return SymDim("+".join(names) + (f"{known:+d}" if known else "") if all(names) else "", upper)
+    return _dim_of_formula(items, lambda *formulas: sum(formulas, constant(0)), upper)
 
 
 def product_of_dims(dims: Iterable[Dim]) -> Dim:
-    """Return the product of dimensions, as an int or as a symbol named after its factors.
+    """Return the product of dimensions, as an int or as a formula.
 
     Its upper bound is the product of the bounds, if all symbols have one.
     """
-    symbols, known, bounds = _split_symbolic_and_static_dims(dims, math.prod)
+    items = tuple(dims)
+    symbols, known, bounds = _split_symbolic_and_static_dims(items, math.prod)
     if not symbols or known == 0:
         return known
     if len(symbols) == 1 and known == 1:
         return symbols[0]
     upper = None if bounds is None else math.prod(bounds) * known
-    names = [_parenthesize_factor(d.name) for d in symbols]
-    first = re.fullmatch(r"(\d+)\*(.+)", names[0])
-    if first:
-        names[0], known = first[2], known * int(first[1])
-    factors = [str(known)] * (known != 1) + names
-    return SymDim("*".join(factors) if all(names) else "", upper)
+    return _dim_of_formula(items, lambda *formulas: math.prod(formulas, start=constant(1)), upper)
 
 
 def indexdiv(a: Dim, b: Dim) -> Dim:
-    """Return `a // b`; if a dimension is symbolic, a symbol with this expression as its name."""
+    """Return `a // b`; a formula if a dimension is symbolic."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
-    names = [_parenthesize_factor(d.name) if isinstance(d, SymDim) else str(d) for d in (a, b)]
     upper = None
     if isinstance(a, SymDim) and isinstance(b, int) and a.upper is not None:
         upper = a.upper // b
-    return SymDim("//".join(names) if all(names) else "", upper)
+    return _dim_of_formula((a, b), lambda x, y: x // y, upper)
+
+
+def exact_quotient_or_none(a: Dim, b: Dim) -> Dim | None:
+    """Return `a / b` if it is known to be a whole number or a formula without a quotient, else None."""
+    if (isinstance(a, SymDim) and not a.name) or (isinstance(b, SymDim) and not b.name) or b == 0:
+        return None
+    dividend, divisor = (formula_of_name(d.name) if isinstance(d, SymDim) else constant(d) for d in (a, b))
+    quotient = dividend // divisor
+    return indexdiv(a, b) if quotient * divisor == dividend else None
+
+
+def minimum_of_dims(dims: Sequence[Dim]) -> Dim:
+    """Return the least of several dimensions, as an int or as a formula."""
+    bounds = [d if isinstance(d, int) else d.upper for d in dims]
+    return _dim_of_formula(dims, minimum, min((b for b in bounds if b is not None), default=None))
+
+
+def maximum_of_dims(dims: Sequence[Dim]) -> Dim:
+    """Return the greatest of several dimensions, as an int or as a formula."""
+    bounds = [d if isinstance(d, int) else d.upper for d in dims]
+    known = [b for b in bounds if b is not None]
+    return _dim_of_formula(dims, maximum, max(known) if len(known) == len(bounds) else None)
+
+
+def _dim_of_formula(dims: Iterable[Dim], combine: Callable[..., Formula], upper: int | None) -> Dim:
+    """Return the dimension whose formula is `combine(*formulas of dims)`; an anonymous one if one
+    of them has no name.
+    """
+    formulas = [constant(index(d)) if not isinstance(d, SymDim) else formula_of_name(d.name) for d in dims]
+    if any(isinstance(d, SymDim) and not d.name for d in dims):
+        return SymDim("", upper)
+    formula = combine(*formulas)
+    number = formula.constant_or_none
+    return SymDim(formula_text(formula), upper) if number is None else number
 
 
 def _split_symbolic_and_static_dims(
@@ -103,11 +172,6 @@ def _split_symbolic_and_static_dims(
     bounds = [d.upper for d in symbols if d.upper is not None]
     known = combine_ints([index(d) for d in items if not isinstance(d, SymDim)])
     return symbols, known, bounds if len(bounds) == len(symbols) else None
-
-
-def _parenthesize_factor(name: str) -> str:
-    """Return a dimension's name as a factor: in parentheses if it contains sums or quotients."""
-    return name if re.fullmatch(r"\w*(\*(\w+|\([^()]*\)))*", name) else f"({name})"
 
 
 def is_static(shape: Iterable[Dim]) -> bool:
@@ -135,19 +199,75 @@ def same_dim(a: Dim, b: Dim) -> bool:
     return a == b
 
 
+def solve_dims(equations: Iterable[tuple[SymDim, int]]) -> tuple[dict[str, int], list[str]]:
+    """Return the values of symbols for which dimensions have given sizes, and a text for each
+    contradiction.
+
+    A formula determines the one symbol in it that nothing else determines, if the formula is linear
+    in this symbol; other formulas are checked as far as their symbols are known.
+    """
+    values: dict[str, int] = {}
+    contradictions: list[str] = []
+    # symbols before formulas
+    remaining = sorted(equations, key=lambda equation: _formula_symbol_count(equation[0]))
+    while remaining:
+        unsolved: list[tuple[SymDim, int]] = []
+        for dim, size in remaining:
+            formula = formula_of_name(dim.name)
+            known = formula.evaluate(values)
+            if known is not None:
+                if known != size:
+                    contradictions.append(f"dimension {dim.name!r} is pinned to both {known} and {size}")
+                continue
+            try:
+                solution = formula.solve(size, values)
+            except ValueError as error:
+                contradictions.append(str(error))
+                continue
+            if solution is None:
+                unsolved.append((dim, size))
+            else:
+                values[solution[0]] = solution[1]
+        if len(unsolved) == len(remaining):
+            break
+        remaining = unsolved
+    return values, contradictions
+
+
 def is_shape_compatible_binding_symbols(shape: Shape, sizes: Sequence[int], symbol_sizes: dict[str, int]) -> bool:
     """Return True if a shape can have the given sizes.
 
     `symbol_sizes` maps names of symbols to sizes: a symbol not in it is added with its size,
-    otherwise sizes must agree.
+    otherwise sizes must agree. A formula with one unknown symbol determines that symbol; with
+    several it is not checked.
     """
-    return len(shape) == len(sizes) and all(
-        _is_dim_compatible_binding_symbol(dim, size, symbol_sizes) for dim, size in zip(shape, sizes, strict=True)
-    )
+    if len(shape) != len(sizes):
+        return False
+    # formulas last: the other axes may determine their symbols
+    pairs = sorted(zip(shape, sizes, strict=True), key=lambda pair: _formula_symbol_count(pair[0]))
+    return all(_is_dim_compatible_binding_symbol(dim, size, symbol_sizes) for dim, size in pairs)
+
+
+def _formula_symbol_count(dim: Dim) -> int:
+    """Return the number of symbols of a formula; 0 for a number, a symbol, or an anonymous one."""
+    return 0 if isinstance(dim, int) or dim.symbols <= {dim.name} else len(dim.symbols)
 
 
 def _is_dim_compatible_binding_symbol(dim: Dim, size: int, symbol_sizes: dict[str, int]) -> bool:
     if isinstance(dim, int):
         return dim == size
-    within = dim.upper is None or size <= dim.upper
-    return within and (not dim.name or symbol_sizes.setdefault(dim.name, size) == size)
+    if dim.upper is not None and size > dim.upper:
+        return False
+    if not dim.name:
+        return True
+    unknown = dim.symbols - symbol_sizes.keys()
+    formula = formula_of_name(dim.name)
+    if not unknown:
+        return formula.evaluate(symbol_sizes) == size
+    try:
+        solution = formula.solve(size, symbol_sizes)
+    except ValueError:
+        return False
+    if solution is not None:
+        symbol_sizes[solution[0]] = solution[1]
+    return True

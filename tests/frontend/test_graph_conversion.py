@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from evaluation import Array, model_of, run_model
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import aotc
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType
@@ -72,6 +75,54 @@ def test_pins_that_do_not_fit(options: dict[str, object], words: str) -> None:
     model = model_of([helper.make_node("Add", ["x", "z"], ["y"])], {"x": ("n", 3), "z": ("n", 3)}, ["y"])
     with pytest.raises(AotcError, match=words):
         from_onnx(model, **options)  # type: ignore[arg-type]
+
+
+def _decoder_with_past() -> ModelProto:
+    nodes = [
+        helper.make_node("Concat", ["cache", "x"], ["all"], axis=0),
+        helper.make_node("Add", ["all", "mask"], ["y"]),
+    ]
+    return model_of(nodes, {"cache": ("past", 3), "x": ("seq", 3), "mask": ("past + seq", 3)}, ["y"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dims": {"past": 3, "seq": 1}},
+        {"dims": {"past": 3, "seq+past": 4}},
+        {"dims": {"seq": 1}, "shape": {"mask": (4, 3)}},
+        {"shape": {"mask": (4, 3), "x": (1, 3)}},
+    ],
+)
+def test_formulas_of_dimensions_follow_from_their_symbols(options: dict[str, Any]) -> None:
+    types = [p.checked_type for p in from_onnx(_decoder_with_past(), **options).main.params]
+    assert types == [TensorType((n, 3)) for n in (3, 1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dims": {"past": 3, "seq": 1, "past+seq": 5}}, r"dimension 'past\+seq' is pinned to both 4 and 5"),
+        ({"dims": {"past": 3}, "shape": {"mask": (2, 3)}}, "no value of seq makes past.seq equal to 2"),
+        ({"dims": {"past+sek": 3}}, "no input has a dimension called 'past.sek'"),
+    ],
+)
+def test_sizes_that_contradict_a_formula(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(AotcError, match=words):
+        from_onnx(_decoder_with_past(), **options)
+
+
+def test_a_formula_that_becomes_negative() -> None:
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], {"x": ("n", 3), "z": ("n - 4", 3)}, ["y"])
+    with pytest.raises(AotcError, match="input 'z': dimension n-4 is -1"):
+        from_onnx(model, dims={"n": 3})
+
+
+def test_hints_name_the_symbols_of_formulas() -> None:
+    with pytest.raises(AotcError) as caught:
+        aotc.compile(_decoder_with_past(), target="c", build=False)
+    text = str(caught.value)
+    assert '"past": 1, "seq": 1' in text and '"past+seq": 1' not in text
 
 
 def test_a_dynamic_dimension_in_the_way_names_the_option() -> None:

@@ -237,8 +237,8 @@ class _ProductOfDoubledBatches(torch.nn.Module):
         return torch.bmm(torch.cat([x, x]), y.repeat(2, 1, 1))
 
 
-def test_dynamic_numbers_of_matrices_may_have_different_names() -> None:
-    """The extents b + b and 2 * b are equal, which their names do not show."""
+def test_dynamic_numbers_of_matrices_may_be_written_differently() -> None:
+    """The extents b + b and 2 * b are equal."""
     batch = {0: torch.export.Dim("b", min=2, max=9)}
     program = torch.export.export(_ProductOfDoubledBatches(), (t(3, 4, 5), t(3, 5, 6)), dynamic_shapes=(batch, batch))
     module, _ = from_exported_program(program)

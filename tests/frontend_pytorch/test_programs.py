@@ -136,6 +136,23 @@ def test_dynamic_dimensions_are_named_and_pinned() -> None:
         aotc.compile(program)
 
 
+class Pairs(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y.reshape(-1, 2, 5).sum(1)
+
+
+def test_dimensions_derived_from_others() -> None:
+    rows = torch.export.Dim("rows", max=64)
+    shapes = ({0: rows}, {0: 2 * rows})
+    program = torch.export.export(Pairs(), (torch.randn(3, 5), torch.randn(6, 5)), dynamic_shapes=shapes)
+    module, _ = relay.frontend.from_exported_program(program)
+    first, second = (p.checked_type.shape[0] for p in module.main.params)
+    assert isinstance(first, SymDim) and second.name == f"2*{first.name}"
+    x, y = torch.randn(4, 5), torch.randn(8, 5)
+    session = aotc.compile(program, dims={first.name: 4}).session()
+    compare(session.run(None, {"x": x.numpy(), "y": y.numpy()}), leaves(Pairs()(x, y)))
+
+
 class Heads(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], 5, 2, -1).transpose(1, 2).reshape(x.shape[0], -1)

@@ -254,7 +254,18 @@ def test_slice_of_unknown_dimensions() -> None:
     whole = slice.strided_slice(var(n, 4), (0, 1), (2**31 - 1, 3)).checked_type
     assert whole == TensorType((n, 2), "float32")
     some = slice.strided_slice(var(n, 4), (1,), (5,)).checked_type
-    assert some == TensorType((SymDim("", 9), 4), "float32")
+    assert some == TensorType((SymDim("max(min(n, 5) - 1, 0)", 4), 4), "float32")
+
+
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("begin", [-9, -3, -1, 0, 2, 6])
+@pytest.mark.parametrize("end", [-8, -2, 0, 1, 4, 9, 2**31 - 1])
+def test_slices_of_symbolic_axes_have_the_extents_of_all_sizes(begin: int, end: int, step: int) -> None:
+    ty = slice.strided_slice(var(SymDim("n"), 4), (begin,), (end,), (step,)).checked_type
+    assert isinstance(ty, TensorType)
+    dim = ty.shape[0]
+    for n in range(12):
+        assert (dim.bind({"n": n}) if isinstance(dim, SymDim) else dim) == len(range(n)[begin:end:step])
 
 
 def test_slice_errors() -> None:

@@ -250,7 +250,7 @@ def test_types_read_back() -> None:
     f = Var("f", ty)
     again = round_trip(Function((f,), f))
     assert isinstance(again, Function) and again.params[0].annotation == ty
-    assert 'Tensor[(n, n<=16, ?, ?<=4, "2*n + 1", 3), int8], (), (float32,)' in str(Function((f,), f))
+    assert 'Tensor[(n, n<=16, ?, ?<=4, "2*n+1", 3), int8], (), (float32,)' in str(Function((f,), f))
 
 
 def test_attributes_read_back() -> None:

@@ -58,7 +58,7 @@ def diagnose_dynamic_shapes(ty: Type, expr: Expr, description: str) -> list[Diag
 
 def _hint_on_static_shape(tensor: TensorType, expr: Expr) -> str:
     """Return a hint with the options that fix a dynamic shape, of an input or another tensor."""
-    symbols = dict.fromkeys((d.name for d in tensor.shape if isinstance(d, SymDim) and d.name), 1)
+    symbols = dict.fromkeys((name for d in tensor.shape if isinstance(d, SymDim) for name in sorted(d.symbols)), 1)
     name = expr.name if isinstance(expr, Var) else "NAME"
     sizes = tuple(d if isinstance(d, int) else 1 for d in tensor.shape) if isinstance(expr, Var) else (1, 3, 224, 224)
     pinned = option_text("dims", symbols) + " or " if symbols else ""

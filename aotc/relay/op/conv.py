@@ -51,7 +51,6 @@ from aotc.relay.op.operator_definition import (
     Array,
     OpDef,
     Scalar,
-    map_extent,
     random_samples_from_rows,
     require_tensor_of_rank,
     require_tensor_type,
@@ -152,7 +151,7 @@ class _ConvLayout:
         extent needs.
         """
         if extent is None:
-            return map_extent(packed_group_count, self.group.__mul__)
+            return packed_group_count * self.group
         extent = extent // conv_groups if self.grouped_axis == 1 and isinstance(extent, int) else extent
         if isinstance(extent, int) and isinstance(packed_group_count, int):
             count = -(-extent // self.group)

@@ -38,7 +38,6 @@ from aotc.relay.op.contraction_accumulator_types import (
 from aotc.relay.op.operator_definition import (
     Array,
     Scalar,
-    map_extent,
     require_tensor_of_rank,
     require_tensor_type,
     static_shape_of,
@@ -104,7 +103,7 @@ def _conv_transpose_output_extent(
     extent: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int], output_padding: int
 ) -> Dim:
     fixed = dilation * (kernel - 1) + 1 - sum(pad) + output_padding - stride
-    return map_extent(extent, lambda d: d * stride + fixed)
+    return extent * stride + fixed
 
 
 def _infer_conv_transpose_type(spatial_rank: int, a: ConvTransposeAttrs, types: Types) -> Type:

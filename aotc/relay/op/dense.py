@@ -37,7 +37,6 @@ from aotc.relay.op.operator_definition import (
     Array,
     OpDef,
     Scalar,
-    map_extent,
     may_be_equal_dims,
     op_with_vector_along_axis,
     parse_layout_with_up_to_two_blocks,
@@ -220,7 +219,7 @@ def _batch_matmul_axis_map(a: BatchMatmulAttrs, types: Types) -> AxisMap:
 
 
 def _units_of_packed_weight(a: DensePackAttrs, weight_shape: Sequence[Any], block: int) -> Any:
-    return map_extent(weight_shape[0], lambda blocks: blocks * block) if a.units is None else a.units
+    return weight_shape[0] * block if a.units is None else a.units
 
 
 def _packed_weight_block_and_k_group_size(a: DensePackAttrs) -> tuple[int, int]:
@@ -237,7 +236,7 @@ def _infer_dense_pack_type(a: DensePackAttrs, types: Types) -> Type:
     block, group = _packed_weight_block_and_k_group_size(a)
     data = _require_min_rank(types[0], 1, "data")
     weight = require_tensor_of_rank("dense.weight-rank", types[1], 3 + bool(group), "packed weight")
-    _check_summed_dims_equal(map_extent(data.shape[-1], lambda k: -(-k // (group or 1))), weight.shape[1])
+    _check_summed_dims_equal((data.shape[-1] + (group or 1) - 1) // (group or 1), weight.shape[1])
     require(
         "dense.group",
         not group or may_be_equal_dims(weight.shape[-1], group),

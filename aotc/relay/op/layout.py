@@ -34,7 +34,6 @@ from aotc.relay.op.operator_definition import (
     Samples,
     Scalar,
     exact_sample,
-    map_extent,
     random_array,
     require_tensor_type,
 )
@@ -88,7 +87,7 @@ class Layout:
             require("layout.block", size in (0, d), f"a block of {size} has extent {d}")
             if not size:
                 count = self.elements_per_block(letter)
-                extents[letter] = map_extent(d, count.__mul__, keep_symbolic=count == 1)
+                extents[letter] = d * count
         return extents
 
     def shape_of_extents(self, primal_extents: dict[str, Dim]) -> tuple[Dim, ...]:
@@ -133,7 +132,7 @@ class Layout:
 
 
 def _ceil_divide_dim(extent: Dim, divisor: int) -> Dim:
-    return map_extent(extent, lambda n: -(-n // divisor), keep_symbolic=divisor == 1)
+    return (extent + (divisor - 1)) // divisor
 
 
 def _source_and_target_layouts(a: LayoutTransformAttrs) -> tuple[Layout, Layout]:

@@ -51,7 +51,6 @@ from aotc.relay.op.operator_test_inputs import special_values as special_values
 from aotc.relay.op.type_rules import axis_map_excluding_axis_attribute as axis_map_excluding_axis_attribute
 from aotc.relay.op.type_rules import broadcast_dim as broadcast_dim
 from aotc.relay.op.type_rules import infer_float_along_axis_type as infer_float_along_axis_type
-from aotc.relay.op.type_rules import map_extent as map_extent
 from aotc.relay.op.type_rules import normalize_axes as normalize_axes
 from aotc.relay.op.type_rules import normalize_axis as normalize_axis
 from aotc.relay.op.type_rules import require_dtype as require_dtype

@@ -30,7 +30,6 @@ from aotc.ir import (
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, compute_from_element_function
 from aotc.relay.op.operator_definition import ANY_DTYPE_KIND, exact_sample, number_converter_with_dtype_of, random_array
 from aotc.relay.op.type_rules import (
-    map_extent,
     require_known_name,
     require_same_dtype,
     require_scalar_tensor_type,
@@ -60,7 +59,7 @@ class MirrorPadAttrs(Attrs):
 
 
 def _padded_extent(data_extent: Dim, width: tuple[int, int], mode: str) -> Dim:
-    extent = map_extent(data_extent, lambda n: n + sum(width), keep_symbolic=width == (0, 0))
+    extent = data_extent + sum(width)
     some = isinstance(extent, SymDim) or extent >= 0
     require("pad.width", some, lambda: f"padding of {width} leaves nothing of an extent of {data_extent}")
     repeatable = data_extent != 0 or mode == "constant" or width == (0, 0)

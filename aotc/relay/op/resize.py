@@ -21,7 +21,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import REQUIRED, Attrs, Dim, DType, TensorType, Type, attribute_field, is_static, require_static_shape
+from aotc.ir import (
+    REQUIRED,
+    Attrs,
+    Dim,
+    DType,
+    SymDim,
+    TensorType,
+    Type,
+    attribute_field,
+    is_static,
+    require_static_shape,
+)
 from aotc.ir.op import AxisMap, LayoutTreatment, OpPattern, QuantizationTreatment, Types, require
 from aotc.relay.op import resize_sampling
 from aotc.relay.op.layout import add_blocked_layout_support
@@ -45,13 +56,7 @@ from aotc.relay.op.resize_sampling import (
     is_antialiased_downsampling,
     rounding_method_or_default,
 )
-from aotc.relay.op.type_rules import (
-    map_extent,
-    require_known_name,
-    require_tensor_of_rank,
-    require_tensor_type,
-    static_shape_of,
-)
+from aotc.relay.op.type_rules import require_known_name, require_tensor_of_rank, require_tensor_type, static_shape_of
 from aotc.relay.op.window_attributes import (
     DATA_LAYOUT_BY_RANK,
     attrs_class_for_rank,
@@ -428,11 +433,16 @@ def _upsampled_extents(spatial_rank: int, attrs: Any, spatial_extents: Sequence[
     scales = (attrs.scale_h, attrs.scale_w) if spatial_rank == 2 else (attrs.scale_d, attrs.scale_h, attrs.scale_w)
     finite = all(map(isfinite, scales))
     require("resize.scales", finite, f"the scale factors of an upsampling must be finite, got {scales}")
-    return [map_extent(d, partial(_scaled_extent_rounded, s)) for d, s in zip(spatial_extents, scales, strict=True)]
+    return list(map(_scaled_extent, spatial_extents, scales))
 
 
-def _scaled_extent_rounded(scale: float, extent: int) -> int:
-    return floor(extent * scale + 0.5)
+def _scaled_extent(extent: Dim, scale: float) -> Dim:
+    """Return an extent multiplied by a factor and rounded, halves up."""
+    if isinstance(extent, int):
+        return floor(extent * scale + 0.5)
+    if scale == int(scale):
+        return extent * int(scale)
+    return SymDim(upper=None if extent.upper is None else floor(extent.upper * scale + 0.5))
 
 
 def _resize_attrs_of_upsampling(spatial_rank: int, attrs: Any, shape: Sequence[Dim]) -> ResizeAttrs:

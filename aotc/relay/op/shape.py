@@ -7,7 +7,6 @@ transpose(x, (0, 2, 3, 1))
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from aotc.ir import (
     TensorType,
     Type,
     attribute_field,
+    exact_quotient_or_none,
     is_static,
     product_of_dims,
     require_static_shape,
@@ -101,22 +101,13 @@ def exact_quotient_of_dims(dims: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
 
     Raise AotcError (code "reshape.size") if the division is known to have a remainder.
     """
-    rest, unknown = list(dims), False
-    for d in divisors:
-        if isinstance(d, SymDim) and d.name and d in rest:
-            rest.remove(d)
-        else:
-            unknown = unknown or isinstance(d, SymDim)
-    known = math.prod(d for d in divisors if isinstance(d, int))
-    total = math.prod(d for d in rest if isinstance(d, int))
-    symbols = [d for d in rest if isinstance(d, SymDim)]
-    if unknown or (symbols and (known != total or len(symbols) > 1)):
-        return SymDim()
-    require("reshape.size", known != 0, "a dimension of -1 next to a dimension of 0 is ambiguous")
-    if symbols:
-        return symbols[0]
-    require("reshape.size", total % known == 0, f"{total} elements do not fill rows of {known}")
-    return total // known
+    whole, divisor = product_of_dims(dims), product_of_dims(divisors)
+    require("reshape.size", divisor != 0, "a dimension of -1 next to a dimension of 0 is ambiguous")
+    if not isinstance(divisor, int) or not isinstance(whole, int):
+        quotient = exact_quotient_or_none(whole, divisor)
+        return SymDim() if quotient is None else quotient
+    require("reshape.size", whole % divisor == 0, f"{whole} elements do not fill rows of {divisor}")
+    return whole // divisor
 
 
 def _split_dim_in_two(whole: Dim, parts: Sequence[int]) -> list[Dim]:

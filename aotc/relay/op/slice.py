@@ -28,6 +28,8 @@ from aotc.ir import (
     Type,
     Types,
     declare_arguments,
+    maximum_of_dims,
+    minimum_of_dims,
     require,
 )
 from aotc.ir.attrs import NO_ATTRS, Attrs, attribute_field
@@ -105,10 +107,18 @@ def _slices_by_axis(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
 def _extent_of_slice(extent: Dim, axis_slice: slice) -> Dim:
     if isinstance(extent, int):
         return len(range(*axis_slice.indices(extent)))
-    whole = (axis_slice.start, axis_slice.step) == (0, 1) and (
-        axis_slice.stop is None or axis_slice.stop >= np.iinfo(np.int32).max
-    )
-    return extent if whole else SymDim(upper=extent.upper)
+    start, stop, step = axis_slice.start or 0, axis_slice.stop, axis_slice.step or 1
+    if step < 0:
+        return SymDim(upper=extent.upper)
+    if stop is None or stop >= np.iinfo(np.int32).max:
+        stop = extent
+    elif stop < 0:
+        stop = extent + stop
+    else:
+        stop = minimum_of_dims((extent, stop))
+    # a negative start is counted from the end, or is 0 if the axis is shorter
+    count = stop - start if start >= 0 else minimum_of_dims((stop - (extent + start), stop))
+    return (maximum_of_dims((count, 0)) + (step - 1)) // step
 
 
 def _infer_strided_slice_type(a: StridedSliceAttrs, types: Types) -> Type:

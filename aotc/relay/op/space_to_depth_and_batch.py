@@ -23,7 +23,19 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import REQUIRED, Attrs, Dim, SymDim, TensorType, Type, attribute_field, frozen, indexdiv, product_of_dims
+from aotc.ir import (
+    REQUIRED,
+    Attrs,
+    Dim,
+    SymDim,
+    TensorType,
+    Type,
+    attribute_field,
+    frozen,
+    indexdiv,
+    maximum_of_dims,
+    product_of_dims,
+)
 from aotc.ir.op import AxisMap, LayoutTreatment, OpPattern, QuantizationTreatment, Types, require
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import pad
@@ -43,7 +55,6 @@ from aotc.relay.op.operator_definition import (
 from aotc.relay.op.shape import multiply_dim
 from aotc.relay.op.type_rules import (
     axis_map_row_without_axes,
-    map_extent,
     require_known_name,
     require_tensor_of_rank,
     require_tensor_type,
@@ -279,14 +290,14 @@ def _space_to_batch_extent(extent: Dim, block: int, pad: tuple[int, int]) -> Dim
         whole,
         lambda: f"padded extent {extent + sum(pad)} is not a multiple of the block size {block}",
     )
-    return map_extent(extent, lambda n: (n + sum(pad)) // block, keep_symbolic=block == 1 and pad == (0, 0))
+    return (extent + sum(pad)) // block
 
 
 def _batch_to_space_extent(extent: Dim, block: int, crop: tuple[int, int]) -> Dim:
     whole = multiply_dim(extent, block)
     fits = isinstance(whole, SymDim) or whole >= sum(crop)
     require("batch.crop", fits, lambda: f"{whole} positions are fewer than the crops {crop}")
-    return map_extent(whole, lambda n: max(n - sum(crop), 0), keep_symbolic=crop == (0, 0))
+    return maximum_of_dims((whole - sum(crop), 0))
 
 
 def _infer_space_to_batch_type(a: SpaceToBatchNDAttrs, types: Types) -> Type:
@@ -302,7 +313,7 @@ def _infer_batch_to_space_type(a: BatchToSpaceNDAttrs, types: Types) -> Type:
     whole = isinstance(batch, SymDim) or batch % count == 0
     require("batch.divisible", whole, f"{batch} images are not a multiple of {count}")
     space = map(_batch_to_space_extent, rest, a.block_shape, a.crops)
-    return TensorType((map_extent(batch, lambda n: n // count), *space, *rest[len(a.block_shape) :]), data.dtype)
+    return TensorType((batch // count, *space, *rest[len(a.block_shape) :]), data.dtype)
 
 
 def _space_batch_rearrangements(

@@ -109,17 +109,6 @@ def shape_text(shape: Shape) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
-def map_extent(extent: Dim, fn: Callable[[int], int], keep_symbolic: bool = False) -> Dim:
-    """Return `fn(extent)` for a static extent, else a new symbolic dimension whose bound is `fn`
-    of the bound of `extent`.
-
-    If `keep_symbolic` is True, a symbolic dimension is returned unchanged.
-    """
-    if isinstance(extent, int):
-        return fn(extent)
-    return extent if keep_symbolic else SymDim(upper=extent.upper and fn(extent.upper))
-
-
 def reference_from_expansion(expand: Callable[..., Expr]) -> Callable[..., Any]:
     """Return a numpy reference that evaluates the expression `expand(attributes, *arguments)` by
     its operators' references.

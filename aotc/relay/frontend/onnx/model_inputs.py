@@ -19,20 +19,21 @@ from aotc.ir import (
     SymDim,
     TensorType,
     did_you_mean_hint,
+    dim_of_text,
     is_static,
     join_texts,
     option_text,
     require,
     require_static_shape,
+    solve_dims,
 )
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_onnx_type, read_model
 from aotc.relay.op.window_attributes import may_be_equal_dims
 
-#: Smallest number of decimal digits of a dimension that is not accepted, since it may exceed 64
-#: bits.
-DIM_DIGIT_LIMIT: Final = 19
+#: The largest size that a `dim_param` may spell; a greater number is the name of a symbol.
+MAX_DIM_EXTENT: Final = 1 << 60
 _Shape: TypeAlias = tuple[Dim, ...]
 _DeclaredShapes: TypeAlias = Mapping[str, _Shape | None]
 _ShapesByInput: TypeAlias = Mapping[str, Sequence[int]]
@@ -87,15 +88,16 @@ def _declared_input_shape(value: Any) -> _Shape | None:
     for dim in tensor.shape.dim:
         require("onnx-shape", dim.dim_value >= 0, f"input {value.name!r} has the dimension {dim.dim_value}")
     return tuple(
-        int(d.dim_value) if d.HasField("dim_value") else _symbolic_or_numeric_dim(d.dim_param) for d in tensor.shape.dim
+        int(d.dim_value) if d.HasField("dim_value") else _dim_of_dim_param(d.dim_param) for d in tensor.shape.dim
     )
 
 
-def _symbolic_or_numeric_dim(name: str) -> Dim:
-    """Return a symbolic dimension with the given name. If the name is a decimal number, which some
-    exporters write for fixed sizes, return that number instead.
+def _dim_of_dim_param(text: str) -> Dim:
+    """Return the dimension that a `dim_param` spells: a symbol, a formula such as "past + 1", or a
+    number, which some exporters write for fixed sizes.
     """
-    return int(name) if name.isascii() and name.isdigit() and len(name) < DIM_DIGIT_LIMIT else SymDim(name)
+    dim = dim_of_text(text)
+    return dim if isinstance(dim, SymDim) or dim < MAX_DIM_EXTENT else SymDim(text)
 
 
 def _symbolic_dim_values(
@@ -105,24 +107,30 @@ def _symbolic_dim_values(
     that follow from the input shapes `shape`. Unknown names and contradictions are added to
     `problems`.
     """
-    symbols = {d.name for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name}
-    for name in dims:
-        if name not in symbols:
+    declared_dims = [d for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name]
+    symbols = {name for d in declared_dims for name in d.symbols}
+    formulas = {d.name for d in declared_dims}
+    equations: list[tuple[SymDim, int]] = []
+    for name, value in dims.items():
+        dim = dim_of_text(name)
+        if not isinstance(dim, SymDim) or dim.name not in symbols | formulas:
             hint = did_you_mean_hint(name, symbols) or (f"dimensions: {', '.join(sorted(symbols))}" if symbols else "")
             problems.add_problem("onnx-dim", f"no input has a dimension called {name!r}", span, hint)
-        elif dims[name] < 0:
-            problems.add_problem("onnx-dim", f"dimension {name!r} cannot be {dims[name]}", span)
-    bound = dict(dims)
+        elif value < 0:
+            problems.add_problem("onnx-dim", f"dimension {name!r} cannot be {value}", span)
+        else:
+            equations.append((dim, value))
     for name, given in shape.items():
         if name not in declared:
             hint = did_you_mean_hint(name, declared) or f"inputs: {', '.join(declared)}"
             problems.add_problem("onnx-input", f"the model has no input {name!r}", span, hint)
             continue
-        for dim, value in zip(declared[name] or (), given, strict=False):
-            if isinstance(dim, SymDim) and dim.name and bound.setdefault(dim.name, int(value)) != value:
-                text = f"dimension {dim.name!r} is pinned to both {bound[dim.name]} and {value}"
-                problems.add_problem("onnx-dim", text, span)
-    return bound
+        sizes = zip(declared[name] or (), map(int, given), strict=False)
+        equations += [(d, value) for d, value in sizes if isinstance(d, SymDim) and d.name and value >= 0]
+    values, contradictions = solve_dims(equations)
+    for text in contradictions:
+        problems.add_problem("onnx-dim", text, span)
+    return values
 
 
 def _resolve_input_type(
@@ -141,7 +149,10 @@ def _resolve_input_type(
         hint = "give its shape, for example: " + option_text("input_shapes", {value.name: (1, 3, 224, 224)})
         raise AotcError("onnx-shape", f"the rank of {label} is unknown", hint=hint)
     else:
-        shape = tuple(dim_values.get(d.name, d) if isinstance(d, SymDim) else d for d in declared_shape)
+        try:
+            shape = tuple(d.bind(dim_values) if isinstance(d, SymDim) else d for d in declared_shape)
+        except ValueError as error:
+            raise AotcError("onnx-dim", f"{label}: {error}") from error
     if is_static(shape):
         g.check_tensor_size(require_static_shape(shape), dtype, label)
     return TensorType(shape, dtype)
@@ -157,7 +168,8 @@ def options_to_fix_dims(types: Mapping[str, TensorType]) -> list[str]:
         for axis, dim in enumerate(ty.shape):
             if isinstance(dim, SymDim) and dim.name:
                 place = f" (dimension {axis} of input {name!r})"
-                named.setdefault(dim.name, option_text("dims", {dim.name: 1}) + place)
+                for symbol in sorted(dim.symbols):
+                    named.setdefault(symbol, option_text("dims", {symbol: 1}) + place)
             elif isinstance(dim, SymDim):
                 sizes = tuple(d if isinstance(d, int) else 1 for d in ty.shape)
                 unnamed.setdefault(name, option_text("input_shapes", {name: sizes}))

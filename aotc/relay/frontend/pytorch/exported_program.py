@@ -151,8 +151,10 @@ def _is_operator_without_converter(target: Any) -> bool:
 
 def _example_tensor_dims(tensor: Any, program: Any, dim_values: Mapping[str, int]) -> tuple[int | SymDim, ...]:
     """Return the shape of an example tensor of an exported program. A dynamic dimension becomes the
-    number that `dim_values` gives for its symbol, or a SymDim with the name and upper bound of the
-    symbol.
+    number that follows from the values `dim_values` of its symbols, or a SymDim with its symbol or
+    formula, such as 2*s0, and the upper bound that the program states for it.
+
+    Raises AotcError (code "torch-dims") if values make a dimension negative.
     """
     dims: list[int | SymDim] = []
     for dim in tensor.shape:
@@ -160,11 +162,12 @@ def _example_tensor_dims(tensor: Any, program: Any, dim_values: Mapping[str, int
             dims.append(dim)
             continue
         expression = dim.node.expr
-        if not expression.is_Symbol:
-            raise AotcError("torch-dynamic", f"an input has the dimension {expression}", hint="export it static")
         bounds = program.range_constraints.get(expression)
         upper = int(bounds.upper) if bounds is not None and bounds.upper.is_number and bounds.upper < 1 << 31 else None
-        dims.append(dim_values.get(str(expression), SymDim(str(expression), upper)))
+        try:
+            dims.append(SymDim(str(expression), upper).bind(dim_values))
+        except ValueError as error:
+            raise AotcError("torch-dims", f"an input cannot have this shape: {error}") from error
     return tuple(dims)
 
 

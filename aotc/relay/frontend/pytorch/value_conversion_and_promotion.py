@@ -153,9 +153,10 @@ def cast_integers_to_float32(x: Expr) -> Expr:
 
 def dynamic_dim_error(dim: Dim) -> AotcError:
     """Return the AotcError for a dynamic dimension that is used where a number is needed."""
-    name = dim.name if isinstance(dim, SymDim) else ""
-    hint = "pin it, for example: " + option_text("dims", {name: 1}) if name else "make it static"
-    return AotcError("torch-dynamic", f"the value of the dynamic dimension {name or dim} is needed", hint=hint)
+    values = dict.fromkeys(sorted(dim.symbols), 1) if isinstance(dim, SymDim) else {}
+    hint = "pin it, for example: " + option_text("dims", values) if values else "make it static"
+    text = dim.name if isinstance(dim, SymDim) and dim.name else str(dim)
+    return AotcError("torch-dynamic", f"the value of the dynamic dimension {text} is needed", hint=hint)
 
 
 def training_mode_error(subject: str) -> AotcError:

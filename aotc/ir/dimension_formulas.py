@@ -52,7 +52,8 @@ class Formula:
     """A sum of terms in normal form.
 
     terms    pairs of factors and an integer coefficient other than 0, with the constant term (which
-             has no factors) last; factors and terms are sorted by their text
+             has no factors) last; factors are sorted by their text, terms by the number of factors,
+             most first, and their text
     """
 
     terms: tuple[tuple[Factors, int], ...] = ()
@@ -162,7 +163,7 @@ def _sum_of_terms(terms: Iterable[tuple[Factors, int]]) -> Formula:
     for factors, number in terms:
         coefficients[tuple(sorted(factors, key=str))] += number
     remaining = [(factors, number) for factors, number in coefficients.items() if number]
-    return Formula(tuple(sorted(remaining, key=lambda term: (not term[0], [str(f) for f in term[0]]))))
+    return Formula(tuple(sorted(remaining, key=lambda term: (-len(term[0]), [str(f) for f in term[0]]))))
 
 
 def _call(function: str, *arguments: Formula) -> Formula:

@@ -163,15 +163,15 @@ def test_dimensions_are_named_after_what_they_are_made_of() -> None:
     n, m = aotc.te.var("n"), aotc.te.var("m")
     assert str(n * 2 + 1) == "2*n+1"
     assert n + 2 - 2 == n
-    assert str((n + 1) * 3 * m) == "3*(n+1)*m"
+    assert str((n + 1) * 3 * m) == "3*m*n+3*m"
     assert str(relay.Any() + 1) == "?"
     assert n * np.int64(2) == n * 2
     for number in (1.5, "a"):
         with pytest.raises(TypeError):
             n * number
-    assert str((n * 2 + 1) * 3) == "3*(2*n+1)"
-    assert str((n * 2 + 1) * m) == "(2*n+1)*m"
-    assert str(aotc.ir.indexdiv(n * 2, 3) * 2) == "2*(2*n//3)"
+    assert str((n * 2 + 1) * 3) == "6*n+3"
+    assert str((n * 2 + 1) * m) == "2*m*n+m"
+    assert str(aotc.ir.indexdiv(n * 2, 3) * 2) == "2*((2*n)//3)"
     x = relay.var("x", shape=(n, m, 4))
     assert relay.nn.batch_flatten(x).checked_type == relay.TensorType((n, m * 4))
     assert relay.concatenate([x, x], 1).checked_type == relay.TensorType((n, m + m, 4))

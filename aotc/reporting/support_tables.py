@@ -16,7 +16,7 @@ from aotc.ir import AotcError
 from aotc.ir.pass_context import registered_config_keys
 from aotc.relay.frontend.onnx import supported_ops
 from aotc.relay.op import OPERATORS_BY_NAME
-from aotc.tir import TARGETS, Target
+from aotc.tir import PROCESSOR_FEATURES, TARGETS, Target
 
 
 def supported_operator_table() -> dict[str, Any]:
@@ -49,13 +49,18 @@ def target_table() -> dict[str, Any]:
             "name": target.name,
             "machine": target.machine or "any",
             "environment": "gpu" if target.gpu is not None else "bare" if target.bare else "hosted",
-            "vector_bits": 8 * max(version.vector_bytes for version in target.versions or (target,)),
+            "vector_bits": 8 * max(map(_vector_bytes, target.versions or (target,))),
             "features": sorted({f for version in target.versions or (target,) for f in version.features}),
             "runs_here": _can_this_cpu_run_target(target),
         }
         for target in TARGETS.values()
     ]
     return {"host": resolve_target("host").name, "targets": rows}
+
+
+def _vector_bytes(target: Target) -> int:
+    """Return the bytes of vectors in loops or, where these have none, in micro-kernels."""
+    return max(target.vector_bytes, *(PROCESSOR_FEATURES[feature].vector_bytes for feature in target.features), 0)
 
 
 def _can_this_cpu_run_target(target: Target) -> bool:

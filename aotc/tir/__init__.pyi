@@ -187,6 +187,7 @@ from aotc.tir.target import X86_64_V4 as X86_64_V4
 from aotc.tir.target import Budget as Budget
 from aotc.tir.target import C as C
 from aotc.tir.target import Gpu as Gpu
+from aotc.tir.target import GpuCosts as GpuCosts
 from aotc.tir.target import MicroKernel as MicroKernel
 from aotc.tir.target import Space as Space
 from aotc.tir.target import Target as Target

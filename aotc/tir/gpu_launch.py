@@ -31,8 +31,6 @@ from aotc.tir.stmt import (
 #: What one launch may have at most, on every device.
 MAX_BLOCKS_PER_LAUNCH: Final = 2**31 - 1
 MAX_THREADS_PER_BLOCK: Final = 1024
-#: Elements that a block has loaded and stored when another launch would begin: 128 KiB, 64 bytes a cycle, 2,000 cycles.
-_ELEMENTS_PER_LAUNCH_DELAY: Final = 16 << 10
 #: Bytes from whose multiples on arrays lie in shared memory, at most.
 _SHARED_ARRAY_ALIGNMENT_BYTES: Final = 16
 
@@ -110,4 +108,4 @@ def is_separate_launch_faster(gpu: Gpu, rows: int, elements_per_row: int) -> boo
 
     The estimate is the share of multiprocessors that would have no row.
     """
-    return elements_per_row * (gpu.processors - rows) > _ELEMENTS_PER_LAUNCH_DELAY * gpu.processors
+    return elements_per_row * (gpu.processors - rows) > gpu.costs.launch_elements * gpu.processors

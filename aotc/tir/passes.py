@@ -199,10 +199,6 @@ class VectorizeLoops(KernelPass):
         return vectorize_kernel(kernel, self.target)
 
 
-#: Bytes of second-level cache of a core: weights that fit are read from there, where whole bytes are faster.
-L2_CACHE_BYTES: Final = 1 << 20
-
-
 @dataclass(frozen=True, repr=False)
 class HalveBytes(ProgramPass):
     """Pack int8 constants with at most 16 distinct consecutive values as int4, two to a byte.
@@ -217,7 +213,7 @@ class HalveBytes(ProgramPass):
 
     def run(self, module: Program, ctx: PassContext) -> Program:
         always = ctx.get_config("compile.halve_bytes", self.target.bare or self.target.small)
-        return pack_constants_as_int4(module, 0 if always else L2_CACHE_BYTES)
+        return pack_constants_as_int4(module, 0 if always else self.target.budget.unpacked_bytes)
 
 
 # --- the pipeline

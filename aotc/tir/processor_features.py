@@ -23,11 +23,14 @@ class ProcessorFeature:
     name      its name in `Target.features` and in requirements
     machine   the architecture, as `Target.machine` names it
     macro     the preprocessor macro that gcc and clang define if their flags allow code to use it
+    vector_bytes   bytes of the vectors that micro-kernels use by it, if a target with it need not have
+                   vectors in loops; else 0
     """
 
     name: str
     machine: str
     macro: str
+    vector_bytes: int = 0
 
 
 _X86_MACROS: Final = {
@@ -62,10 +65,11 @@ _ARM_MACROS: Final = {
     "thumb2": "__thumb2__",
     "mve": "__ARM_FEATURE_MVE",
 }
+_MICRO_KERNEL_VECTOR_BYTES: Final = {"mve": 16}
 #: By name. Names of x86 features are those of /proc/cpuinfo, except those in
 #: `aotc.tir.target.feature_names_from_cpu_flags`.
 PROCESSOR_FEATURES: Final = {
-    name: ProcessorFeature(name, machine, macro)
+    name: ProcessorFeature(name, machine, macro, _MICRO_KERNEL_VECTOR_BYTES.get(name, 0))
     for machine, macros in {"x86_64": _X86_MACROS, "aarch64": _AARCH64_MACROS, "arm": _ARM_MACROS}.items()
     for name, macro in macros.items()
 }

@@ -17,6 +17,8 @@ from typing import Any, Final
 from aotc.ir import AotcError, DType, did_you_mean_hint, frozen, normalized_architecture_name
 from aotc.tir import micro_kernels
 from aotc.tir.micro_kernels import MicroKernel as MicroKernel
+from aotc.tir.target_costs import GpuCosts as GpuCosts
+from aotc.tir.target_costs import Strips as Strips
 from aotc.tir.target_costs import Threads as Threads
 from aotc.tir.target_costs import Tiles as Tiles
 from aotc.tir.target_costs import Winograd as Winograd
@@ -36,6 +38,8 @@ class Budget:
     written           largest number of multiply-adds in the code of one tiled contraction, border tiles included
     pieces            largest number of pieces that a loop nest may be split into where conditions change ...
     piece_nodes       ... and largest growth in expression nodes; beyond it, conditions stay inside the loops
+    unpacked_bytes    int8 constants of at most this size in total are not packed as int4, where memory is not limited:
+                      they are read from the second-level cache, and whole bytes are faster
     transposed        side of the square tiles of a transposition: one cache line of float32 elements; 1 disables tiling
     index_nodes       a tensor whose indices have more nodes is stored instead of recomputed at each read
     """
@@ -50,6 +54,7 @@ class Budget:
     written: int = 4096
     pieces: int = 512
     piece_nodes: int = 1 << 15
+    unpacked_bytes: int = 1 << 20
     transposed: int = 16
     index_nodes: int = 256
 
@@ -70,6 +75,7 @@ class Gpu:
     oldest           the oldest compute capability that has all instructions that kernels use
     matrices         data types multiplied by tensor cores, whose sums round differently (float32 is reduced to TF32,
                      a fraction of 10 bits)
+    costs            figures by which schedules are compared
     """
 
     threads: int = 256
@@ -83,6 +89,7 @@ class Gpu:
     architectures: tuple[int, ...] = (80, 90, 100, 120)
     oldest: int = 75
     matrices: tuple[str, ...] = ("float16", "bfloat16")
+    costs: GpuCosts = GpuCosts()
 
     @property
     def threads_to_saturate(self) -> int:
@@ -137,6 +144,7 @@ class Target:
     micro_kernels    its micro-kernels for contractions, in addition to multiply-adds; among those of one
                      level that fit, the first is used, and weights are packed for the first of all
     winograd         costs of Winograd convolutions
+    strips           figures by which attention and recurrent layers are divided
     threads          costs of multithreading; None if kernels run on one thread only
     gpu              the GPU that kernels are launched on; None for CPUs
     budget           limits of code and memory
@@ -180,6 +188,7 @@ class Target:
     tiles: Tiles = Tiles()
     micro_kernels: tuple[MicroKernel, ...] = ()
     winograd: Winograd = Winograd()
+    strips: Strips = Strips()
     threads: Threads | None = None
     gpu: Gpu | None = None
     budget: Budget = Budget()

@@ -8,6 +8,59 @@ from aotc.ir import frozen
 
 
 @frozen(kw_only=True)
+class GpuCosts:
+    """Figures of a GPU by which schedules of kernels and launches are compared.
+
+    launch_statements            statements that one thread executes while another launch starts
+    dependent_launch_statements  statements of a thread that take as long as a launch that starts after another one and
+                                 reads its results from memory
+    dependent_round_statements   statements that each round of a loop over blocks adds to them, as it waits, too
+    launch_elements              elements that one multiprocessor loads and stores while another launch starts: 128 KiB,
+                                 64 bytes in each of 2,000 cycles
+    barrier_statements           cost of a barrier of a block, in statements ...
+    threads_per_barrier_statement    ... to which each of so many threads adds one statement
+    uncoalesced_slowdown         factor on the time of loads by a warp that are not contiguous
+    transaction_bytes            bytes of a memory transaction: farther accesses are other transactions in any case
+    replicated_elements          largest number of elements that each thread computes for itself, in registers, instead
+                                 of sharing them
+    multiply_adds_per_cycle      scalar multiply-adds that a multiprocessor starts in a cycle
+    tensor_core_speedup          speed of tensor cores relative to them
+    memory_latency_cycles        latency of global memory: the least time between two barriers that wait for loads
+    processor_registers          32-bit registers of a multiprocessor
+    loading_blocks               blocks of a multiprocessor that have enough loads in flight
+    waves                        times the resident blocks of all multiprocessors, beyond which threads execute several
+                                 iterations each
+    min_thread_elements          fewest elements of a thread if a reduction is divided among the threads of a block ...
+    min_part_thread_elements     ... and if it is divided in parts, among several blocks
+    min_part_elements            fewest elements of a reduction that is divided in parts
+    min_gemm_side                extent of a side of a product below which threads of a block share reductions instead
+                                 of computing tiles
+    min_split_steps              fewest reduction steps of a product that are divided among threads
+    """
+
+    launch_statements: int = 128
+    dependent_launch_statements: int = 256
+    dependent_round_statements: int = 4
+    launch_elements: int = 16 << 10
+    barrier_statements: int = 4
+    threads_per_barrier_statement: int = 64
+    uncoalesced_slowdown: int = 8
+    transaction_bytes: int = 32
+    replicated_elements: int = 64
+    multiply_adds_per_cycle: int = 128
+    tensor_core_speedup: int = 8
+    memory_latency_cycles: int = 700
+    processor_registers: int = 64 << 10
+    loading_blocks: int = 2
+    waves: int = 8
+    min_thread_elements: int = 4
+    min_part_thread_elements: int = 16
+    min_part_elements: int = 64
+    min_gemm_side: int = 16
+    min_split_steps: int = 64
+
+
+@frozen(kw_only=True)
 class Threads:
     """Costs of running a kernel on several threads, and a rough measure of the speed of one core.
 
@@ -57,6 +110,12 @@ class Tiles:
     finish_vector      store of a vector of results
     finish_element     store of a single result
     large_copies       factor of the time if copies of operands do not fit the first-level cache
+    partial_sums       for targets without vectors: partial sums of a reduction, whose additions hide each other's
+                       latency
+    low_bit_vectors    most vectors of columns in a tile of low-bit weights for a single row, which is also the layout
+                       of these weights ...
+    low_bit_vectors_of_rows    ... and for several rows
+    low_bit_registers  registers that such a tile needs for constants and temporaries
     scalar_columns     for targets without vectors: columns of tiles of one row, of two rows and so on
     """
 
@@ -67,6 +126,10 @@ class Tiles:
     finish_vector: float = 4
     finish_element: float = 1.1
     large_copies: float = 1.08
+    partial_sums: int = 4
+    low_bit_vectors: int = 4
+    low_bit_vectors_of_rows: int = 2
+    low_bit_registers: int = 6
     scalar_columns: tuple[int, ...] = (8, 4, 1, 4)
 
 
@@ -81,6 +144,9 @@ class Winograd:
                                      way to the products and back
     forward_vector, backward_vector  for one channel, each vector of elements of a
                                      transformed tile
+    strip_l2_caches                  size of a strip of tiles, in second-level caches, if the
+                                     weights do not fit in one cache
+    transformed_columns              most output columns that are transformed back at a time
     """
 
     macs: float = 1
@@ -89,3 +155,28 @@ class Winograd:
     forward_vector: float = 12
     backward: float = 1.2
     backward_vector: float = 8
+    strip_l2_caches: int = 4
+    transformed_columns: int = 64
+
+
+@frozen(kw_only=True)
+class Strips:
+    """Figures of caches and registers by which attention and recurrent layers are divided.
+
+    attention_strips_in_l2        strips of attention scores that would fill the second-level cache
+    min_attention_rows            fewest rows of a strip of attention scores
+    max_recurrence_rows           most rows of a register tile of a recurrent layer
+    recurrence_block_overhead     overhead of a block of columns, in the time of so many vectors of weights
+    interleaved_l2_caches         size of the recurrent weights, in second-level caches, up to which the products of
+                                  the next inputs are interleaved: two streams of weights from more distant memory are
+                                  slower than one
+    input_tiles_beyond_l2         tiles of input rows per block that reuse weights, if the second-level cache does not
+                                  hold all of the weights
+    """
+
+    attention_strips_in_l2: int = 8
+    min_attention_rows: int = 16
+    max_recurrence_rows: int = 6
+    recurrence_block_overhead: float = 0.5
+    interleaved_l2_caches: int = 2
+    input_tiles_beyond_l2: int = 8

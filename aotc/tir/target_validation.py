@@ -38,13 +38,19 @@ NUMERIC_FIELD_LIMITS: Final[Mapping[str, tuple[bool, float, float, str]]] = {
 #: Widths of vectors in bytes: two numbers of float32 at least.
 VECTOR_WIDTHS_BYTES: Final = (0, 8, 16, 32, 64, 128, 256)
 #: Fields of a target that are records of costs and limits.
-_RECORD_FIELDS: Final = ("tiles", "winograd", "threads", "gpu", "budget")
+_RECORD_FIELDS: Final = ("tiles", "winograd", "strips", "threads", "gpu", "budget")
 #: Figures of records that can be zero: costs that a machine may not have, and limits that forbid something.
 _FIELDS_THAT_CAN_BE_ZERO: Final = frozenset(
     (
         *("winograd.waiting", "threads.worth_ns", "threads.worth_moving_ns", "threads.barrier_ns"),
         *("tiles.finish", "tiles.finish_vector", "tiles.finish_element", "tiles.broadcast", "tiles.load"),
-        *("budget.stack_bytes", "budget.row_bytes", "budget.array_bytes", "budget.parameter_room"),
+        *(
+            "budget.stack_bytes",
+            "budget.row_bytes",
+            "budget.array_bytes",
+            "budget.parameter_room",
+            "budget.unpacked_bytes",
+        ),
         *("budget.parameter_saving", "budget.unrolled", "budget.written", "budget.pieces", "budget.piece_nodes"),
         *("gpu.scratch_bytes", "gpu.shared_bytes"),
         *("micro-kernel.split", "micro-kernel.call_cycles", "micro-kernel.finish_cycles"),
@@ -82,9 +88,12 @@ def _figure_problems(target: Target) -> Iterator[tuple[str, str]]:
             yield _field_problem(field, value, f"one of {', '.join(map(str, VECTOR_WIDTHS_BYTES))}")
         elif field == "line" and isinstance(target.l1, Integral) and value > target.l1 >= 1 << 10:
             yield _field_problem(field, value, f"no more than l1, which is {target.l1} bytes")
-    for name in _RECORD_FIELDS:
-        if getattr(target, name) is not None:
-            yield from _record_problems(name, f"{name}.", getattr(target, name))
+    records = {name: getattr(target, name) for name in _RECORD_FIELDS}
+    if target.gpu is not None:
+        records["gpu.costs"] = target.gpu.costs
+    for name, record in records.items():
+        if record is not None:
+            yield from _record_problems(name, f"{name}.", record)
     for kernel in target.micro_kernels:
         yield from _record_problems("micro-kernel", f"micro-kernel {kernel.name}: ", kernel)
 

@@ -18,7 +18,6 @@ from onnx import numpy_helper, parser
 from aotc.driver.compile import CompileOptions
 from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
-from aotc.tir.device import vertical_fusion
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
 from aotc.tir.gpu_launch import buffers_of_last_block_counters, launch_of
 from aotc.tir.interpreter import run_kernel
@@ -31,7 +30,7 @@ from tests.conftest import skip_or_fail_without
 from tests.cuda.device import CUDA
 from tests.cuda.emulator import Array, build, launch
 from tests.tir.contractions import conv, matmul
-from tests.tir.test_last_block_reduction import FUSED, SPLIT, SUMS, means
+from tests.tir.test_last_block_reduction import FUSED, SPLIT, SUMS, means, with_launch_cost
 
 
 def text_of(kernels: Mapping[str, Kernel]) -> str:
@@ -45,7 +44,6 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Kernel, list[Array]
     rng, module = np.random.default_rng(7), sys.modules[BlockTile.__module__]
     found = {"sums": (parse_kernel(SUMS), [rng.standard_normal(768).astype(np.float32)])}
     monkeypatch.setattr(module, "_MAX_BLOCKS_PER_TILE", 1)
-    monkeypatch.setattr(vertical_fusion, "_MAX_STATEMENTS_CHEAPER_THAN_LAUNCH", 1024)
     for k, name in enumerate(("conv", "groups of threads")):
         case, tile = SPLIT[name]
         monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
@@ -53,7 +51,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Kernel, list[Array]
     for k, name in enumerate(("channels", "parts")):
         case, columns, tile, _ = FUSED[name]
         monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
-        (step,) = lower_program_to_gpu_launches(means(case, columns), CUDA).steps
+        (step,) = lower_program_to_gpu_launches(means(case, columns), with_launch_cost(1024)).steps
         found[f"fused{k}"] = step.kernel, [value.reshape(-1) for value in case.values(seed=k)]
     return found
 

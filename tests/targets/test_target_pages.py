@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import aotc
+from aotc.reporting.support_tables import target_table
 from aotc.tir.functions.elementary_function_table import ULP
 from aotc.tir.target import TARGETS, Target
 from tests.e2e.projects import DIGITS, ROOT, run
@@ -43,3 +44,9 @@ def test_the_page_states_the_bounds() -> None:
     lines = (ROOT / "docs" / "targets" / "function-accuracy.md").read_text(encoding="utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if re.match(r"\| [12]\.?\d? \| ", line)]
     assert {name: float(bound) for bound, names in rows for name in names.split(", ")} == ULP
+
+
+def test_the_list_of_targets_has_the_vectors_of_loops_or_of_micro_kernels() -> None:
+    bits = {row["name"]: row["vector_bits"] for row in target_table()["targets"]}
+    assert bits["cortex-m55"] == 128 and bits["cortex-m4"] == bits["cuda"] == 0
+    assert bits["x86-64-multi"] == 512 and bits["aarch64"] == 128

@@ -12,7 +12,6 @@ import pytest
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir import te
-from aotc.tir.device import vertical_fusion
 from aotc.tir.device.horizontal_fusion import fuse_independent_kernels
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
 from aotc.tir.gpu_launch import buffers_of_last_block_counters, launch_of
@@ -25,7 +24,7 @@ from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.schedule import schedule
 from aotc.tir.schedule.contraction import gpu_block_tiles
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
-from aotc.tir.target import CUDA, Gpu
+from aotc.tir.target import CUDA, Gpu, GpuCosts, Target
 from tests.tir.contractions import Case, conv, matmul
 from tests.tir.programs import run_program
 
@@ -236,6 +235,12 @@ def means(case: Case, columns: int) -> Program:
     return Program(name="net", inputs=(a, b), outputs=(out,), steps=steps)
 
 
+def with_launch_cost(statements: int) -> Target:
+    """The GPU with launches that take as long as so many statements, after another launch."""
+    assert CUDA.gpu is not None
+    return replace(CUDA, gpu=replace(CUDA.gpu, costs=GpuCosts(dependent_launch_statements=statements)))
+
+
 FUSED = {
     "rows": (matmul(m=32, k=16, n=64), 64, BlockTile(4, 8, 4, 4), [4, 2]),
     "channels": (conv(ic=16, oc=64, size=(5, 5), block=16, kernel=(1, 1)), 25, BlockTile(4, 8, 4, 4), [4, 2]),
@@ -249,10 +254,10 @@ def test_small_launches_behind_products(name: str, monkeypatch: pytest.MonkeyPat
     """They are done by the blocks of these; `levels` are the numbers of blocks, and of groups of them."""
     case, columns, tile, levels = FUSED[name]
     # the interpreter runs blocks of few threads in reasonable time
-    monkeypatch.setattr(vertical_fusion, "_MAX_STATEMENTS_CHEAPER_THAN_LAUNCH", 1024)
+    slow_launches = with_launch_cost(1024)
     monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
     program = means(case, columns)
-    made = lower_program_to_gpu_launches(program, CUDA)
+    made = lower_program_to_gpu_launches(program, slow_launches)
     (step,) = made.steps
     verify(step.kernel)
     launch = launch_of(step.kernel)
@@ -269,8 +274,8 @@ def test_small_launches_behind_products(name: str, monkeypatch: pytest.MonkeyPat
 def test_launches_that_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has much to do is left to all processors; what others write over what the product reads, behind it."""
     monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (BlockTile(8, 8, 4, 4),))
-    monkeypatch.setattr(vertical_fusion, "_MAX_STATEMENTS_CHEAPER_THAN_LAUNCH", 20)
-    assert len(lower_program_to_gpu_launches(means(matmul(m=64, k=16, n=64), 64), CUDA).steps) == 2
+    program = means(matmul(m=64, k=16, n=64), 64)
+    assert len(lower_program_to_gpu_launches(program, with_launch_cost(20)).steps) == 2
     monkeypatch.undo()
     program = means(matmul(m=64, k=64, n=64), 64)
     product, center = program.steps

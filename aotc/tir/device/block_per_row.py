@@ -26,6 +26,7 @@ from aotc.tir import (
     Expr,
     For,
     Gpu,
+    GpuCosts,
     Select,
     Var,
     all_of,
@@ -37,7 +38,6 @@ from aotc.tir import (
     written_buffers,
 )
 from aotc.tir.device.kernel_fission import (
-    MAX_STATEMENTS_OF_ONE_THREAD,
     KernelPart,
     ParallelNest,
     is_thread_parallel_loop,
@@ -74,15 +74,10 @@ from aotc.tir.stmt import (
 _THREADS_PER_INNER_ROW: Final = 32
 #: Numbers of threads per row that are tried.
 _CANDIDATE_THREADS_PER_ROW: Final = tuple(2**k for k in range(1, 11))
-#: Cost of a barrier, in statements, and the number of threads that adds another statement to it.
-_BARRIER_COST_STATEMENTS: Final = 4
-_THREADS_PER_BARRIER_STATEMENT: Final = 64
-#: Factor by which uncoalesced loads are slower.
-_UNCOALESCED_SLOWDOWN: Final = 8
-#: Largest number of elements of scratch that each thread fills for itself instead of sharing it;
-#: assumed number of iterations of a loop of unknown length.
-_MAX_REPLICATED_SCRATCH_ELEMENTS: Final = 64
+#: Assumed number of iterations of a loop of unknown length.
 _ASSUMED_TRIP_COUNT: Final = 128
+#: Used where no loop is shared by threads, so that costs of barriers do not matter.
+_DEFAULT_COSTS: Final = GpuCosts()
 
 
 @frozen(eq=False)
@@ -103,7 +98,7 @@ class CooperativeRow:
     widest: int
 
     @staticmethod
-    def match_cooperative_row(nest: ParallelNest, scratch: Sequence[Buffer]) -> CooperativeRow | None:
+    def match_cooperative_row(nest: ParallelNest, scratch: Sequence[Buffer], gpu: Gpu) -> CooperativeRow | None:
         """Describe how the threads of a GPU block share the work of each iteration (row) of a loop
         nest; `scratch` are the buffers that every iteration fills anew.
 
@@ -111,7 +106,7 @@ class CooperativeRow:
         registers from outside of the row.
         """
         leaves = _thread_shared_loops_and_stmts(nest.body)
-        private_scratch = {*scratch} - (common := _scratch_shared_between_threads(leaves, scratch))
+        private_scratch = {*scratch} - (common := _scratch_shared_between_threads(leaves, scratch, gpu))
         # statements that one thread executes
         alone = [s for s in leaves if not is_thread_parallel_loop(s) and not written_buffers(s) <= private_scratch]
         if not any(map(is_thread_parallel_loop, leaves)) or any(
@@ -126,11 +121,11 @@ class CooperativeRow:
         )
         return CooperativeRow(nest, (*scratch,), common, across, widest)
 
-    def estimated_statements_per_thread(self, threads_per_row: int) -> int:
+    def estimated_statements_per_thread(self, threads_per_row: int, gpu: Gpu) -> int:
         """Estimate the statements that one of `threads_per_row` threads executes for a row (the
         body of one outer iteration).
         """
-        return _estimated_statements_per_thread(self.nest.body, threads_per_row, {})
+        return _estimated_statements_per_thread(self.nest.body, threads_per_row, {}, gpu.costs)
 
 
 def _thread_shared_loops_and_stmts(body: Stmt) -> list[Stmt]:
@@ -148,13 +143,13 @@ def _thread_shared_loops_and_stmts(body: Stmt) -> list[Stmt]:
     return leaves
 
 
-def _scratch_shared_between_threads(stmts: Sequence[Stmt], scratch: Sequence[Buffer]) -> frozenset[Buffer]:
+def _scratch_shared_between_threads(stmts: Sequence[Stmt], scratch: Sequence[Buffer], gpu: Gpu) -> frozenset[Buffer]:
     """Return the scratch buffers through which the threads of a GPU block pass values to each
     other, in shared memory.
     """
     uses = [(is_thread_parallel_loop(s), written_buffers(s), written_buffers(s) | read_buffers(s)) for s in stmts]
     several = {b for b in scratch if sum(b in used for _, _, used in uses) > 1}
-    shared_scratch, size = {b for b in several if b.size > _MAX_REPLICATED_SCRATCH_ELEMENTS}, -1
+    shared_scratch, size = {b for b in several if b.size > gpu.costs.replicated_elements}, -1
     while size != len(shared_scratch):
         size = len(shared_scratch)
         shared_scratch |= {
@@ -189,9 +184,11 @@ def _is_loop_around_thread_shared_loops(stmt: Stmt) -> TypeGuard[For]:
     )
 
 
-def _estimated_statements_per_thread(stmt: Stmt, threads_per_row: int, ranges: Ranges) -> int:
+def _estimated_statements_per_thread(
+    stmt: Stmt, threads_per_row: int, ranges: Ranges, costs: GpuCosts = _DEFAULT_COSTS
+) -> int:
     """Return the number of statements that one of several threads executes; shared loops are
-    divided by `threads_per_row`.
+    divided by `threads_per_row`, and `costs` has the cost of barriers between them.
     """
     match stmt:
         case For():
@@ -202,19 +199,20 @@ def _estimated_statements_per_thread(stmt: Stmt, threads_per_row: int, ranges: R
                 known = ranges_inside_loops(nest.loops, ranges)
                 if _needs_32_threads_per_iteration(nest, threads_per_row):
                     return -(-nest.iteration_count * _THREADS_PER_INNER_ROW // threads_per_row) * (
-                        _estimated_statements_per_thread(nest.body, _THREADS_PER_INNER_ROW, known)
-                        + _BARRIER_COST_STATEMENTS
+                        _estimated_statements_per_thread(nest.body, _THREADS_PER_INNER_ROW, known, costs)
+                        + costs.barrier_statements
                     )
                 return (
-                    -(-nest.iteration_count // threads_per_row) * _estimated_statements_per_thread(nest.body, 1, known)
-                    + _BARRIER_COST_STATEMENTS
-                    + threads_per_row // _THREADS_PER_BARRIER_STATEMENT
+                    -(-nest.iteration_count // threads_per_row)
+                    * _estimated_statements_per_thread(nest.body, 1, known, costs)
+                    + costs.barrier_statements
+                    + threads_per_row // costs.threads_per_barrier_statement
                 )
             return max(0, rounds) * _estimated_statements_per_thread(
-                stmt.body, threads_per_row, ranges_inside_loops([stmt], ranges)
+                stmt.body, threads_per_row, ranges_inside_loops([stmt], ranges), costs
             )
         case _ if inner := direct_child_stmts(stmt):
-            return sum(_estimated_statements_per_thread(s, threads_per_row, ranges) for s in inner)
+            return sum(_estimated_statements_per_thread(s, threads_per_row, ranges, costs) for s in inner)
     return 1
 
 
@@ -286,7 +284,7 @@ class RowMapping:
 
     def estimated_gpu_time_in_statements(self, gpu: Gpu) -> float:
         """Estimate the time of all rows on the GPU, in statements executed sequentially."""
-        return self.row.estimated_statements_per_thread(self.each) * max(
+        return self.row.estimated_statements_per_thread(self.each, gpu) * max(
             1.0, self.row.nest.iteration_count * self.each / gpu.threads_to_saturate
         )
 
@@ -454,7 +452,7 @@ class _RowThreadWriter:
         """
         nest = parallel_nests_by_depth(KernelPart((), (rename_declared_vars(stmt),)))[0]
         row = CooperativeRow.match_cooperative_row(
-            nest, [b for b in self.inside if b in written_buffers(stmt) | read_buffers(stmt)]
+            nest, [b for b in self.inside if b in written_buffers(stmt) | read_buffers(stmt)], self.gpu
         )
         rows = (
             None
@@ -467,7 +465,7 @@ class _RowThreadWriter:
         share = (
             None
             if rows is None
-            else rows.build_block_work(turn, self.lane, self.gpu, _MAX_REPLICATED_SCRATCH_ELEMENTS * 4, nested=False)
+            else rows.build_block_work(turn, self.lane, self.gpu, self.gpu.costs.replicated_elements * 4, nested=False)
         )
         if share is None:
             self.failed = True
@@ -519,14 +517,14 @@ def fastest_row_mapping(part: KernelPart, gpu: Gpu) -> RowMapping | None:
         if part.parallel_loop_or_none is not None
         else ParallelNest((), part.part_statements_as_block)
     )
-    row = CooperativeRow.match_cooperative_row(nest, part.iteration_scratch)
+    row = CooperativeRow.match_cooperative_row(nest, part.iteration_scratch, gpu)
     if row is None:
         return None
     across = row.across
     flat = (
-        row.estimated_statements_per_thread(1)
+        row.estimated_statements_per_thread(1, gpu)
         * max(1.0, nest.iteration_count / gpu.threads_to_saturate)
-        * (1 if across or not nest.loops else _UNCOALESCED_SLOWDOWN)
+        * (1 if across or not nest.loops else gpu.costs.uncoalesced_slowdown)
     )
     ways = [way for each in _CANDIDATE_THREADS_PER_ROW if (way := _row_mapping_with_threads(row, each, gpu))]
     best = min(ways, key=lambda way: way.estimated_gpu_time_in_statements(gpu), default=None)
@@ -562,8 +560,8 @@ def wrap_short_stmts_for_one_gpu_block(kernel: Kernel, gpu: Gpu) -> Kernel:
     groups: list[list[Stmt]] = []
     room = 0
     for stmt in block_stmts_or_self(kernel.body):
-        slack = MAX_STATEMENTS_OF_ONE_THREAD * isinstance(stmt, For) - _estimated_statements_per_thread(
-            stmt, gpu.threads, {}
+        slack = gpu.costs.launch_statements * isinstance(stmt, For) - _estimated_statements_per_thread(
+            stmt, gpu.threads, {}, gpu.costs
         )
         room += slack
         if not groups or room < 0:

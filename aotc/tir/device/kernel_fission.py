@@ -55,8 +55,8 @@ from aotc.tir.stmt import (
 )
 
 _INDEX_ZERO: Final[Expr] = Const(0, INDEX)
-#: Largest number of statements that one thread executes faster than a GPU starts another launch.
-MAX_STATEMENTS_OF_ONE_THREAD: Final = 128
+#: Assumed number of iterations of a loop of unknown length.
+_ASSUMED_TRIP_COUNT: Final = 128
 
 
 @frozen(eq=False)
@@ -175,7 +175,7 @@ def _interchange_serial_with_parallel_loop(stmt: Stmt) -> Stmt:
 
 def executed_statement_count(stmt: Stmt) -> int:
     """Return the number of statements executed by a statement; a loop of unknown length counts as
-    `MAX_STATEMENTS_OF_ONE_THREAD` iterations.
+    `_ASSUMED_TRIP_COUNT` iterations.
     """
     total, stack = 0, [(stmt, 1)]
     while stack:
@@ -183,15 +183,15 @@ def executed_statement_count(stmt: Stmt) -> int:
         inner = direct_child_stmts(node)
         total += 0 if inner else times
         if isinstance(node, (For, While)):
-            times *= (len(constant_loop_range(node)) if isinstance(node, For) else 0) or MAX_STATEMENTS_OF_ONE_THREAD
+            times *= (len(constant_loop_range(node)) if isinstance(node, For) else 0) or _ASSUMED_TRIP_COUNT
         stack += [(s, times) for s in inner]
     return total
 
 
-def _is_worth_a_separate_gpu_launch(stmt: Stmt) -> bool:
+def _is_worth_a_separate_gpu_launch(stmt: Stmt, gpu: Gpu) -> bool:
     """Return True if a loop is a GPU launch already, or has enough work to be launched separately."""
     return is_gpu_block_loop(stmt) or (
-        is_thread_parallel_loop(stmt) and executed_statement_count(stmt) > MAX_STATEMENTS_OF_ONE_THREAD
+        is_thread_parallel_loop(stmt) and executed_statement_count(stmt) > gpu.costs.launch_statements
     )
 
 
@@ -200,11 +200,11 @@ def kernel_as_single_part(kernel: Kernel) -> KernelPart:
     return KernelPart((), block_stmts_or_self(kernel.body), kernel.stack)
 
 
-def split_kernel_into_parts(kernel: Kernel) -> list[KernelPart]:
+def split_kernel_into_parts(kernel: Kernel, gpu: Gpu) -> list[KernelPart]:
     """Split a kernel into parts that can be launched separately, in order; a single part for one
     thread if that is impossible.
     """
-    parts = _split_kernel_with_registers_in_memory(kernel)
+    parts = _split_kernel_with_registers_in_memory(kernel, gpu)
     return (
         [kernel_as_single_part(kernel)]
         if parts is None
@@ -261,7 +261,7 @@ def _vars_and_buffers_read(stmts: Iterable[Stmt]) -> set[Var | Buffer]:
     }
 
 
-def _split_kernel_with_registers_in_memory(kernel: Kernel) -> list[KernelPart] | None:
+def _split_kernel_with_registers_in_memory(kernel: Kernel, gpu: Gpu) -> list[KernelPart] | None:
     """Return the parts of a kernel, each with the registers that it needs; None if several parts
     change one register.
 
@@ -279,9 +279,7 @@ def _split_kernel_with_registers_in_memory(kernel: Kernel) -> list[KernelPart] |
             if changing.isdisjoint(needs) and needs & declared <= again.keys():
                 again[stmt.var] = stmt
                 continue
-        joins = (
-            groups and not _is_worth_a_separate_gpu_launch(stmt) and not _is_worth_a_separate_gpu_launch(groups[-1][0])
-        )
+        joins = groups and not any(_is_worth_a_separate_gpu_launch(s, gpu) for s in (stmt, groups[-1][0]))
         groups = [*groups[:-1], [*groups[-1], stmt]] if joins else [*groups, [stmt]]
     declares = [tuple(s.var for s in group if isinstance(s, Declare)) for group in groups]
     changes = [modified_vars_and_buffers(Block(group)) for group in groups]

@@ -33,7 +33,6 @@ from aotc.tir import (
 from aotc.tir.device.block_per_row import fastest_row_mapping, wrap_short_stmts_for_one_gpu_block
 from aotc.tir.device.horizontal_fusion import KERNEL_ARGUMENT_BYTES, fuse_gpu_launches
 from aotc.tir.device.kernel_fission import (
-    MAX_STATEMENTS_OF_ONE_THREAD,
     KernelPart,
     ParallelNest,
     executed_statement_count,
@@ -110,15 +109,15 @@ def lower_kernel_to_gpu_kernels(kernel: Kernel, target: Target) -> tuple[Kernel,
     gpu = target.gpu
     if kernel.source is not None or gpu is None or launch_of(kernel) is not None:
         return (kernel,)
-    runs = group_mutually_independent_parts(kernel, split_kernel_into_parts(kernel))
+    runs = group_mutually_independent_parts(kernel, split_kernel_into_parts(kernel, gpu))
     mapper = _PartsToLaunchesMapper(kernel, gpu, target.budget.stack_bytes)
     if has_gpu_loops(kernel.body):  # some parts were scheduled as launches
         pass
-    elif len(runs) > 1 and executed_statement_count(kernel.body) <= MAX_STATEMENTS_OF_ONE_THREAD:
+    elif len(runs) > 1 and executed_statement_count(kernel.body) <= gpu.costs.launch_statements:
         runs = [[kernel_as_single_part(kernel)]]
     elif len(runs) > 1:
         other = _PartsToLaunchesMapper(wrap_short_stmts_for_one_gpu_block(kernel, gpu), gpu, target.budget.stack_bytes)
-        fewer = group_mutually_independent_parts(other.kernel, split_kernel_into_parts(other.kernel))
+        fewer = group_mutually_independent_parts(other.kernel, split_kernel_into_parts(other.kernel, gpu))
         singles = (part for run in fewer for part in run if part.is_one_iteration_parallel_loop)
         if len(fewer) < len(runs) and all(map(other.kernel_with_block_per_row, singles)):
             mapper, runs = other, fewer

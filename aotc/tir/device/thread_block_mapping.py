@@ -15,7 +15,6 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
 
 from aotc.ir import AotcError, frozen
 from aotc.tir import (
@@ -51,10 +50,6 @@ from aotc.tir.loops.loop_dependence import (
 )
 from aotc.tir.stmt import Assign, Kernel, Stmt, Store, block_stmts_or_self, walk_stmts
 
-#: Threads execute several iterations if there are more blocks than this many times the number that
-#: fits on the device.
-_MIN_WAVES_FOR_ITERATION_LOOP: Final = 8
-
 
 def candidate_nests_best_first(part: KernelPart, gpu: Gpu) -> list[ParallelNest]:
     """Return ways to map a part's loop iterations to GPU threads, the best first; none if a single
@@ -80,7 +75,9 @@ def _coarsened_nests(nest: ParallelNest, gpu: Gpu) -> list[ParallelNest]:
         flat = _fuse_contiguous_inner_loops(nest, accepts_row_constant_loads=rows == 1)
         alone = len(flat.loops) == 1  # one thread executes the remaining iterations
         tried.insert(0, (flat, lanes if alone else math.gcd(constant_trip_count(flat.loops[-1]), lanes)))
-    coarse_nests = (Coarsening.coarsen_last_loop(candidate.loops, candidate.body, size) for candidate, size in tried)
+    coarse_nests = (
+        Coarsening.coarsen_last_loop(candidate.loops, candidate.body, size, gpu) for candidate, size in tried
+    )
     return [
         candidate
         for candidate in coarse_nests
@@ -238,7 +235,7 @@ def distribute_nest_over_threads(
     blocks = -(-nest.iteration_count // threads)
     most = gpu.processors * max(1, gpu.resident // threads)
     least = max(1, gpu.scratch_bytes // max(1, threads * sum(b.nbytes for b in copied)))
-    grid_blocks = min(blocks, least if copied else _MIN_WAVES_FOR_ITERATION_LOOP * most)
+    grid_blocks = min(blocks, least if copied else gpu.costs.waves * most)
     rounds = -(-blocks // grid_blocks)
     number = block * threads + thread
     copies = {b: replace(b, size=b.size * grid_blocks * threads, scope="workspace") for b in copied}

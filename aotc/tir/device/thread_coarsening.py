@@ -22,6 +22,7 @@ from typing import Final
 
 from aotc.ir import DType
 from aotc.tir import (
+    Gpu,
     LinearAccess,
     all_of,
     operands,
@@ -61,8 +62,6 @@ from aotc.tir.stmt import (
 )
 
 _INDEX_ZERO: Final[Expr] = Const(0, INDEX)
-#: Bytes of a memory transaction: accesses farther apart are separate transactions in any case.
-_MEMORY_TRANSACTION_BYTES: Final = 32
 #: Largest number of iterations of a loop over a window that is unrolled.
 _MAX_UNROLLED_WINDOW_ITERATIONS: Final = 7
 
@@ -75,6 +74,7 @@ class Coarsening:
     lanes                  iterations per group
     ranges                 ranges of variables
     changing               registers that are assigned to after their declaration
+    transaction_bytes      bytes of a memory transaction of the GPU
     lane                   variable of the iteration within a group
     values                 for original registers, their values as index expressions or array
                            elements
@@ -88,6 +88,7 @@ class Coarsening:
     lanes: int
     ranges: Ranges
     changing: frozenset[Var]
+    transaction_bytes: int
     lane: Var = field(default_factory=lambda: Var("lane"))
     values: dict[Var, Expr] = field(default_factory=dict)
     stack: list[Buffer] = field(default_factory=list)
@@ -95,7 +96,7 @@ class Coarsening:
     element_access_count: int = 0
 
     @staticmethod
-    def coarsen_last_loop(loops: Sequence[For], body: Block, lanes: int) -> ParallelNest | None:
+    def coarsen_last_loop(loops: Sequence[For], body: Block, lanes: int, gpu: Gpu) -> ParallelNest | None:
         """Return a nest with its last loop coarsened; None if no access would become wider.
 
         One more thread executes the iterations that remain after the last full group, one by one.
@@ -105,9 +106,8 @@ class Coarsening:
         if lanes < 2 or not whole or loop.begin != _INDEX_ZERO or loop.step != 1:
             return None
         several = replace(loop, var=Var(loop.var.name), end=Const(whole, INDEX))
-        coarsening = Coarsening(
-            several, lanes, ranges_inside_loops([*loops[:-1], several], {}), assigned_registers(body)
-        )
+        ranges = ranges_inside_loops([*loops[:-1], several], {})
+        coarsening = Coarsening(several, lanes, ranges, assigned_registers(body), gpu.costs.transaction_bytes)
         coarsening.ranges[coarsening.lane] = (0, lanes - 1)
         coarsening.values[loop.var] = several.var * lanes + coarsening.lane
         block = Block(coarsening.coarsen_stmt(body))
@@ -372,7 +372,7 @@ class Coarsening:
         if buffer in self.stack or not step:
             return None
         if step != 1:
-            self.element_access_count += abs(step) * buffer.dtype.itemsize < _MEMORY_TRANSACTION_BYTES
+            self.element_access_count += abs(step) * buffer.dtype.itemsize < self.transaction_bytes
             return None
         form = form.add_multiple(LinearForm({self.lane: 1}), -1)
         if not is_single_instruction_vector_access(buffer, form, self.elements_per_wide_access(buffer.dtype)):

@@ -50,11 +50,6 @@ from aotc.tir.stmt import (
     walk_stmts,
 )
 
-#: Largest number of statements per thread that cost less than another launch, which starts later
-#: and waits for memory. _STATEMENTS_PER_LOOP_ROUND is added for each iteration of the loop around them, as it waits,
-#: too.
-_MAX_STATEMENTS_CHEAPER_THAN_LAUNCH: Final = 256
-_STATEMENTS_PER_LOOP_ROUND: Final = 4
 #: Factor by which the total number of statements may shrink when fewer threads run the second
 #: kernel, as fewer of them recompute common values; groupings with more work per thread than that
 #: are not tried.
@@ -96,7 +91,7 @@ class VerticalFusion:
         key = a.kernel, b.kernel, tuple(_argument_indices_and_view_offsets(a, view) for view in b.inputs)
         if key not in self.fused_kernel_cache:
             least = _total_statements_of_launch(b.kernel) // (
-                launch.block * _MAX_STATEMENTS_CHEAPER_THAN_LAUNCH * _MAX_TOTAL_WORK_SHRINK_FACTOR
+                launch.block * self.gpu.costs.dependent_launch_statements * _MAX_TOTAL_WORK_SHRINK_FACTOR
             )
             ways = (way for way in level.block_group_sizes_and_strides() if level.count // way[0] >= least)
             pairs = (self.fused_pair_for_gpu_block_group(a, level, second_with_launch_size, *way) for way in ways)
@@ -136,10 +131,10 @@ class VerticalFusion:
             return None
         if grid.block != launch.block or grid.grid % groups:
             return None
-        rounds = grid.grid // groups
+        rounds, costs = grid.grid // groups, self.gpu.costs
         few = (
-            rounds * (_statements_per_thread_of_launch(second.kernel, grid) + _STATEMENTS_PER_LOOP_ROUND)
-            <= _MAX_STATEMENTS_CHEAPER_THAN_LAUNCH
+            rounds * (_statements_per_thread_of_launch(second.kernel, grid) + costs.dependent_round_statements)
+            <= costs.dependent_launch_statements
         )
         return _FusedPair(a, second, append_point, group_size, group_stride, rounds) if few else None
 

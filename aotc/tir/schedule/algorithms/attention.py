@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from aotc.ir import frozen
 from aotc.tir import (
@@ -45,11 +44,6 @@ from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan
 from aotc.tir.schedule.stages.tensor_element_lowering import ElementLowering, TensorLocation
 from aotc.tir.simplify import Ranges, bounds, linear_form, simplify, simplify_stmt
 from aotc.tir.stmt import Block, Intrinsic, Stmt, Store, forall, loop_nest
-
-#: A strip fills this fraction (1 / SHARE) of the second-level cache.
-L2_CACHE_FRACTION_DIVISOR: Final = 8
-#: Least number of rows of a strip.
-MIN_STRIP_ROWS: Final = 16
 
 
 @frozen(eq=False)
@@ -341,7 +335,8 @@ def rows_per_cache_strip(rows: int, columns: int, itemsize: int, target: Target)
 
     It is up to half as large if it then divides the rows evenly.
     """
-    most = min(rows, max(MIN_STRIP_ROWS, target.l2 // L2_CACHE_FRACTION_DIVISOR // (columns * itemsize)))
+    strip_bytes = target.l2 // target.strips.attention_strips_in_l2
+    most = min(rows, max(target.strips.min_attention_rows, strip_bytes // (columns * itemsize)))
     return next((r for r in range(most, most // 2, -1) if rows % r == 0), most)
 
 

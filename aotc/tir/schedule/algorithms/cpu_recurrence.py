@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from aotc.ir import DType, frozen
 from aotc.tir import (
@@ -37,17 +37,6 @@ from aotc.tir import (
     forall,
 )
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as_expr, minimum
-
-#: Largest number of rows of a register tile.
-MAX_REGISTER_TILE_ROWS: Final = 6
-#: Overhead of a block of columns, in the time of this many vectors of weights.
-BLOCK_OVERHEAD_IN_WEIGHT_VECTORS: Final = 0.5
-#: Size of the recurrent weights, in second-level caches, up to which the next inputs' products are
-#: interleaved: two streams of weights from more distant memory are slower than one.
-MAX_INTERLEAVED_WEIGHTS_IN_L2_CACHES: Final = 2
-#: Tiles of input rows per block that reuse weights, if the second-level cache does not hold all of
-#: the weights.
-INPUT_TILES_PER_BLOCK_BEYOND_L2: Final = 8
 
 Scalars: TypeAlias = "Sequence[Expr]"
 #: Function that computes the new states of a unit, the output first, from its parts of x W + b, its
@@ -138,10 +127,8 @@ def columns_per_weight_block(hidden: int, gates: int, dtype: DType, target: Targ
     vectors = -(-gates * hidden // lanes)
     if target.is_scalar or vectors < 2 or hidden % (_hidden_unit_vectors_per_row_tile(gates, target) * lanes) == 0:
         return 0
-    return (
-        min(range(most, 0, -1), key=lambda size: -(-vectors // size) * (size + BLOCK_OVERHEAD_IN_WEIGHT_VECTORS))
-        * lanes
-    )
+    overhead = target.strips.recurrence_block_overhead
+    return min(range(most, 0, -1), key=lambda size: -(-vectors // size) * (size + overhead)) * lanes
 
 
 def _hidden_unit_vectors_per_row_tile(gates: int, target: Target) -> int:
@@ -183,17 +170,17 @@ class _RecurrenceTiling:
         if layer.by_columns:
             vectors = layer.blocks[0] // lanes
             wide = vectors if vectors < target.registers // 4 or vectors % 2 else vectors // 2
-        rows = max(
-            1, min(MAX_REGISTER_TILE_ROWS, target.registers * 3 // 4 // (wide * layer.gate_parts_per_product_row))
-        )
+        strips = target.strips
+        most_rows = target.registers * 3 // 4 // (wide * layer.gate_parts_per_product_row)
+        rows = max(1, min(strips.max_recurrence_rows, most_rows))
         # with 16 vector registers the two products are slower interleaved than one after the other
         roomy = target.registers >= 32 or target.is_scalar
         row_bytes = layer.padded_columns_per_product_row * layer.dtype.itemsize
-        near = layer.hidden * row_bytes <= MAX_INTERLEAVED_WEIGHTS_IN_L2_CACHES * target.l2 or target.is_scalar
+        near = layer.hidden * row_bytes <= strips.interleaved_l2_caches * target.l2 or target.is_scalar
         is_interleaved = (
             roomy and near and layer.batch == 1 and layer.steps > vectors * layer.gate_parts_per_product_row
         )
-        tiles = 2 if near or layer.inputs * row_bytes <= target.l2 else INPUT_TILES_PER_BLOCK_BEYOND_L2
+        tiles = 2 if near or layer.inputs * row_bytes <= target.l2 else strips.input_tiles_beyond_l2
         block = (
             vectors * layer.gate_parts_per_product_row
             if is_interleaved

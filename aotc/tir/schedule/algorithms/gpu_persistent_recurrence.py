@@ -39,10 +39,8 @@ from aotc.tir import (
 from aotc.tir.schedule.algorithms.cpu_recurrence import RecurrentLayer, RecurrentLayerBuilder
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Sync, bind_to_new_register, loop_nest
 
-#: Largest number of threads of a block; 32-bit registers of a multiprocessor; registers of a thread
-#: that do not hold weights.
+#: Largest number of threads of a block; registers of a thread that do not hold weights.
 _MAX_THREADS_PER_BLOCK: Final = 512
-_REGISTERS_PER_MULTIPROCESSOR: Final = 64 << 10
 _REGISTERS_NOT_FOR_WEIGHTS: Final = 88
 #: Rows of weights whose loads are in flight together.
 _ROWS_LOADED_TOGETHER: Final = 16
@@ -71,7 +69,7 @@ class _ThreadDivision:
         """
         threads = min(_MAX_THREADS_PER_BLOCK, -(-layer.padded_columns_per_product_row // gpu.warp) * gpu.warp)
         columns_per_thread = -(-layer.padded_columns_per_product_row // threads)
-        registers = min(gpu.registers, _REGISTERS_PER_MULTIPROCESSOR // threads) - _REGISTERS_NOT_FOR_WEIGHTS
+        registers = min(gpu.registers, gpu.costs.processor_registers // threads) - _REGISTERS_NOT_FOR_WEIGHTS
         room = registers * 4 // (max(4, layer.dtype.itemsize) * columns_per_thread)
         left = max(0, layer.hidden - room)
         return _ThreadDivision(

@@ -46,12 +46,6 @@ from aotc.tir.int4_unpacking import INT4_VALUE_COUNT, TABLE_LOOKUP_INSTRUCTION
 
 FLOAT32: Final = DType("float32")
 UINT32: Final = DType("uint32")
-#: Vectors of columns in a tile for a single row, which is also the layout of the weights; then the
-#: number for several rows.
-MAX_VECTORS_PER_TILE: Final = 4
-_VECTORS_PER_TILE_OF_ROWS: Final = 2
-#: Registers for constants and temporaries.
-_RESERVED_REGISTERS: Final = 6
 #: Bits of the mantissa of float32, and bias of its exponent.
 _FLOAT32_MANTISSA_BITS: Final = 23
 _FLOAT32_EXPONENT_BIAS: Final = 127
@@ -64,7 +58,7 @@ def packed_weight_columns_per_tile(columns: int, target: Target) -> int:
     layout.
     """
     lanes = target.lanes(FLOAT32)
-    return lanes * min(MAX_VECTORS_PER_TILE, -(-columns // lanes))
+    return lanes * min(target.tiles.low_bit_vectors, -(-columns // lanes))
 
 
 @frozen
@@ -128,8 +122,8 @@ class _PackedProductBuilder:
         self.product, self.lanes = product, lanes
         self.x, self.packed, self.scale, self.zero, self.y, *self.edge = buffers
         most = product.tile // lanes
-        self.vectors = most if product.rows == 1 else min(_VECTORS_PER_TILE_OF_ROWS, most)
-        room = max(1, (target.registers - _RESERVED_REGISTERS) // (2 * self.vectors))
+        self.vectors = most if product.rows == 1 else min(target.tiles.low_bit_vectors_of_rows, most)
+        room = max(1, (target.registers - target.tiles.low_bit_registers) // (2 * self.vectors))
         self.height = -(-product.rows // -(-product.rows // room))
 
     def build_loop_nest(self) -> Stmt:

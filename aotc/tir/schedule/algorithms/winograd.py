@@ -36,10 +36,6 @@ from aotc.tir.stmt import Block, If, Stmt, Store, bind_to_new_register, forall, 
 
 #: Coefficients that differ by less than this are considered equal.
 COEFFICIENT_TOLERANCE: Final = 1e-12
-#: Size of a strip, in second-level caches, if the weights do not fit in one cache.
-MAX_STRIP_SIZE_IN_L2_CACHES: Final = 4
-#: Largest number of output columns that are transformed back at a time.
-MAX_OUTPUT_COLUMNS_PER_TRANSFORM: Final = 64
 
 
 def build_winograd(
@@ -78,7 +74,7 @@ def divide_tiles_into_strips(winograd: te.Winograd, target: Target) -> TileStrip
     height, width = (-(-extent // winograd.tile) for extent in winograd.shape[2:])
     per_tile = (winograd.tile + 2) ** 2 * (winograd.a.shape[1] + winograd.shape[1]) * winograd.dtype.itemsize
     fits = winograd.b.size * winograd.dtype.itemsize <= target.l2
-    room = (target.l2 * 3 // 4 if fits else MAX_STRIP_SIZE_IN_L2_CACHES * target.l2) // per_tile
+    room = (target.l2 * 3 // 4 if fits else target.winograd.strip_l2_caches * target.l2) // per_tile
     if room < width:
         across = -(-width // max(1, room))
         return TileStrips(height, 1, across, -(-width // across))
@@ -224,7 +220,7 @@ class _WinogradBuilder:
         self.plane = self.places + self.pitch + 1
         self.channels = w.a.shape[1]
         self.width = w.b.shape[1] * w.packed_weight_block_size
-        self.chunk = -(-self.columns // -(-self.columns * w.tile // MAX_OUTPUT_COLUMNS_PER_TRANSFORM))
+        self.chunk = -(-self.columns // -(-self.columns * w.tile // target.winograd.transformed_columns))
         line = target.line // w.dtype.itemsize
         self.phases = new_private_scratch_buffer("phases", w.dtype, w.tile**2 * self.plane)
         self.layer = _round_up_to_odd_cache_line_count(self.channels * self.places, line)

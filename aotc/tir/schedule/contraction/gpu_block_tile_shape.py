@@ -22,13 +22,9 @@ _ACCUMULATORS_PER_LOAD: Final = 4
 #: Padding elements between rows in shared memory, which reduces bank conflicts when threads store
 #: down a column.
 _SMEM_PAD_ELEMENTS: Final = 4
-#: Multiply-adds that a multiprocessor starts per cycle.
-_MULTIPLY_ADDS_PER_CYCLE: Final = 128
-#: Least number of cycles between two barriers: the latency of global memory.
-_GLOBAL_MEMORY_LATENCY_CYCLES: Final = 700
-#: Cycles from the end of a block's work until it has read from the counter that it is the last block of
-#: its tile, and can read the partial sums of the other blocks.
-_LAST_BLOCK_LATENCY_CYCLES: Final = 3 * _GLOBAL_MEMORY_LATENCY_CYCLES
+#: Accesses to global memory, one after another, from the end of a block's work until it has read from
+#: the counter that it is the last block of its tile, and has partial sums of the other blocks.
+_LAST_BLOCK_MEMORY_ACCESSES: Final = 3
 #: Largest number of blocks that compute one tile.
 _MAX_BLOCKS_PER_TILE: Final = 8
 
@@ -202,10 +198,9 @@ class BlockTile:
         stmts.append(loop_nest([(i, left.count), (j, right.count)], update, "independent"))
         return For(depth, self.depth // self.reduction_groups, Block(stmts))
 
-    @property
-    def multiplication_cost_per_operand_piece(self) -> float:
-        """Cost of multiplying one piece for the threads of a group: products, and loads from shared
-        memory.
+    def multiplication_cost_per_operand_piece(self, gpu: Gpu) -> float:
+        """Cost of multiplying one piece for the threads of a group, in scalar multiply-adds: products,
+        and loads from shared memory.
         """
         return self.threads_per_reduction_group * self.depth * (self.high * self.wide + 1.5 * (self.high + self.wide))
 
@@ -217,7 +212,8 @@ class BlockTile:
         """
         share = -(-self.tile_count(rows, columns, batch) * self.splits // gpu.processors)
         copy_cost = 4 * self.depth * (self.tile_rows + self.tile_columns)
-        work = share * (self.multiplication_cost_per_operand_piece + copy_cost) / _MULTIPLY_ADDS_PER_CYCLE
+        work = share * (self.multiplication_cost_per_operand_piece(gpu) + copy_cost) / gpu.costs.multiply_adds_per_cycle
         summed = self.shared_elements_for_thread_group_sums + (self.splits + 1) * self.tile_elements * (self.splits > 1)
-        last = share * summed / 16 + _LAST_BLOCK_LATENCY_CYCLES * (self.splits > 1)
-        return -(-steps // self.depth) / self.splits * max(work, _GLOBAL_MEMORY_LATENCY_CYCLES) + last
+        latency = gpu.costs.memory_latency_cycles
+        last = share * summed / 16 + _LAST_BLOCK_MEMORY_ACCESSES * latency * (self.splits > 1)
+        return -(-steps // self.depth) / self.splits * max(work, latency) + last

@@ -57,11 +57,7 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
 )
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile, ThreadBuffers
 from aotc.tir.schedule.contraction.gpu_dp4a import operand_loaded_in_4_byte_words, split_reduction_steps_by_4_for_dp4a
-from aotc.tir.schedule.contraction.gpu_split_reduction import (
-    MIN_GEMM_SIDE,
-    ContractionOperand,
-    schedule_gpu_split_reduction,
-)
+from aotc.tir.schedule.contraction.gpu_split_reduction import ContractionOperand, schedule_gpu_split_reduction
 from aotc.tir.schedule.contraction.shared_memory_copies import (
     ELEMENTS_PER_MEMORY_SECTOR,
     ReductionOrder,
@@ -118,7 +114,7 @@ def schedule_gpu_block_tiles(
     if grouped is not None:
         left, right = (operand_loaded_in_4_byte_words(side, analysis.ranges, grouped[1]) for side in sides)
         sides = left, right
-    if min(down, across) < MIN_GEMM_SIDE:
+    if min(down, across) < gpu.costs.min_gemm_side:
         return schedule_gpu_split_reduction(analysis, sides, places, store, gpu)
     batch, steps = (
         iteration_space_point_count(contraction.axes) // (down * across),

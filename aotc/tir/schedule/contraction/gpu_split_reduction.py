@@ -32,14 +32,8 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
 from aotc.tir.stmt import Assign, Declare, For, If, Stmt, loop_nest
 
-#: Extent of a side of the product below which it is thin.
-MIN_GEMM_SIDE: Final = 16
-#: Least number of reduction steps that are split among threads.
-_MIN_SPLIT_REDUCTION_STEPS: Final = 64
 #: Threads of a block.
 _THREADS_PER_BLOCK: Final = 256
-#: Blocks per multiprocessor that have enough loads in flight.
-_BLOCKS_PER_MULTIPROCESSOR: Final = 2
 
 
 @frozen(eq=False)
@@ -213,12 +207,12 @@ def schedule_gpu_split_reduction(
     blocks = {
         wide: iteration_space_point_count(outer) * -(-long.exclusive_output_point_count // wide) for wide in widths
     }
-    wide = next((width for width in widths if blocks[width] >= _BLOCKS_PER_MULTIPROCESSOR * gpu.processors), widths[-1])
+    wide = next((width for width in widths if blocks[width] >= gpu.costs.loading_blocks * gpu.processors), widths[-1])
     deep, tiles = _THREADS_PER_BLOCK // wide, -(-long.exclusive_output_point_count // wide)
     if (
         (thin.exclusive_output_point_count == 1)
         if deep == 1
-        else (iteration_space_point_count(c.reduce_axes) < _MIN_SPLIT_REDUCTION_STEPS)
+        else (iteration_space_point_count(c.reduce_axes) < gpu.costs.min_split_steps)
     ):
         return None
     block, thread, row = Var("b"), Var("t"), Var("row")

@@ -16,7 +16,7 @@ memory step by step, so that their blocks are transposed when they are loaded.
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import INSTRUCTIONS, Block, Buffer, Call, Expr, For, Load, Stmt, Store, Target, Var, te
+from aotc.tir import INSTRUCTIONS, Block, Buffer, Call, Expr, For, Gpu, Load, Stmt, Store, Target, Var, te
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile, ThreadBuffers
 from aotc.tir.schedule.contraction.gpu_block_tiles import SCALAR_BLOCK_TILES, schedule_gpu_block_tiles
 from aotc.tir.schedule.contraction.shared_memory_copies import ThreadElementIndex, TileOperand
@@ -27,8 +27,6 @@ from aotc.tir.stmt import loop_nest
 _WARP_TILE_SHAPES: Final = ((4, 2, 1, 32), (2, 4, 1, 32), (2, 2, 1, 32), (1, 1, 4, 64))
 #: Tile shapes for words of four bytes, fewer steps of which fit.
 _WARP_TILE_SHAPES_FOR_INT8: Final = ((4, 2, 1, 16), (2, 4, 1, 16), (2, 2, 1, 32), (1, 1, 4, 64))
-#: Speed of tensor cores relative to scalar multiply-adds.
-_TENSOR_CORE_SPEEDUP: Final = 8
 #: Padding elements of rows, so that rows loaded together are aligned to 16 bytes and in different
 #: memory banks.
 _SMEM_PAD_ELEMENTS: Final = 8
@@ -48,9 +46,8 @@ class TensorCoreTile(BlockTile):
     def operand_dtype(self, sum_dtype: DType) -> DType:
         return self.operands
 
-    @property
-    def multiplication_cost_per_operand_piece(self) -> float:
-        return self.tile_rows * self.tile_columns * self.depth / _TENSOR_CORE_SPEEDUP
+    def multiplication_cost_per_operand_piece(self, gpu: Gpu) -> float:
+        return self.tile_rows * self.tile_columns * self.depth / gpu.costs.tensor_core_speedup
 
     def functions_to_row_and_column_of_thread(
         self, thread: Expr, neighbors_along_columns: bool

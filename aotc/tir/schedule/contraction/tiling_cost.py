@@ -12,7 +12,6 @@ from typing import Final
 
 from aotc.ir.dtype import DType
 from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
-from aotc.tir.schedule.contraction.gpu_split_reduction import MIN_GEMM_SIDE
 from aotc.tir.schedule.contraction.register_tiling_types import RegisterTiling
 from aotc.tir.target import Target
 
@@ -70,7 +69,7 @@ def weight_packing_block_size(
     if target.gpu is not None:  # neighboring threads load neighboring channels
         return (
             0
-            if output_channels <= 2 or 0 < output_positions < MIN_GEMM_SIDE
+            if output_channels <= 2 or 0 < output_positions < target.gpu.costs.min_gemm_side
             else min(target.gpu.warp, -(-output_channels // 4) * 4)
         )
     acc = DType("float32") if DType(dtype).is_narrow_float else DType(dtype)

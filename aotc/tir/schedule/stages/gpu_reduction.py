@@ -40,11 +40,8 @@ from aotc.tir import (
 )
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, loop_nest
 
-#: Least number of elements of a thread if reductions are divided; in parts; and the number from
-#: which parts are used.
-_MIN_ELEMENTS_PER_THREAD: Final = 4
-_MIN_ELEMENTS_PER_THREAD_IN_PARTS: Final = 16
-_MIN_ELEMENTS_FOR_PARTS: Final = 64
+#: Largest number of partial results that one thread combines in one step.
+_MAX_PARTIALS_COMBINED_AT_ONCE: Final = 16
 
 
 @frozen(eq=False)
@@ -116,14 +113,14 @@ def split_reduction_among_threads(
                                  are not
     is_only_statement            no other statements are inside the loops around the reduction
     """
-    size = reduction.reduced_element_count
+    size, costs = reduction.reduced_element_count, gpu.costs
     count = _partial_result_count(size, result_count, gpu, is_result_axis_contiguous)
     each = size // count
     parts = min(
-        size // (count * _MIN_ELEMENTS_PER_THREAD_IN_PARTS), gpu.threads_to_saturate // (count * max(result_count, 1))
+        size // (count * costs.min_part_thread_elements), gpu.threads_to_saturate // (count * max(result_count, 1))
     )
-    if not is_only_statement or each < _MIN_ELEMENTS_FOR_PARTS or parts < 2:
-        if not is_result_axis_contiguous and each >= _MIN_ELEMENTS_FOR_PARTS and result_count < gpu.processors:
+    if not is_only_statement or each < costs.min_part_elements or parts < 2:
+        if not is_result_axis_contiguous and each >= costs.min_part_elements and result_count < gpu.processors:
             count = min(4 * gpu.threads, MAX_THREADS_PER_BLOCK)
         if count == 1:
             return None
@@ -144,7 +141,7 @@ def _partial_result_count(element_count: int, result_count: int, gpu: Gpu, is_re
                 1,
                 min(
                     gpu.threads // columns,
-                    element_count // _MIN_ELEMENTS_PER_THREAD,
+                    element_count // gpu.costs.min_thread_elements,
                     gpu.threads_to_saturate // max(1, result_count),
                 ),
             )
@@ -202,7 +199,7 @@ def _reduce_to_strided_partials_and_combine(
     )
     stmts: list[Stmt] = [For(lane, partial_result_count, lane_body, kind="independent")]
     groups = 1 << (partial_result_count.bit_length() - 1) // 2
-    if partial_result_count > _MIN_ELEMENTS_PER_THREAD_IN_PARTS:
+    if partial_result_count > _MAX_PARTIALS_COMBINED_AT_ONCE:
         fold = reduction.scratch(f"{acc.name}_fold", acc.dtype, groups, private=True)
         group = Var("a")
         combined = _combine_strided_elements(reduction.op, acc, part, group, partial_result_count // groups, groups)

@@ -64,8 +64,6 @@ _MAX_ROW_STRIDE: Final = 4
 #: Largest number of elements of a reduction that is unrolled; fewer if borders multiply the code.
 _MAX_UNROLLED_ELEMENTS: Final = 32
 _MAX_UNROLLED_GUARDED_ELEMENTS: Final = 9
-#: Partial accumulators on targets without vectors: enough to hide the latency of an addition.
-_SCALAR_PARTIAL_ACCUMULATORS: Final = 4
 #: Partial accumulators on every `ordered` target.
 ORDERED_PARTIAL_ACCUMULATORS: Final = 8
 
@@ -174,7 +172,7 @@ def _choose_reduction_loop_nest(
     lanes = (
         ORDERED_PARTIAL_ACCUMULATORS
         if builder.target.ordered
-        else max(builder.target.lanes(dtype), _SCALAR_PARTIAL_ACCUMULATORS)
+        else max(builder.target.lanes(dtype), builder.target.tiles.partial_sums)
     )
     row = (
         _max_load_stride(reduction.update, free_axes[-1][0])
@@ -199,10 +197,10 @@ def _choose_reduction_loop_nest(
         return loop_nest(free_axes[:-1], _reduce_with_accumulator_row(reduction, *free_axes[-1]), "independent")
     inner = _innermost_straight_line_loop(reduction.update)
     # adding integers one after the other has no latency to hide
-    pays = dtype.is_float or builder.target.lanes(dtype) >= _SCALAR_PARTIAL_ACCUMULATORS
+    pays = dtype.is_float or builder.target.lanes(dtype) >= builder.target.tiles.partial_sums
     if inner is not None and (_max_load_stride(inner.body, inner.var) or 2) <= 1 and pays:
         values = constant_unit_step_range(inner)
-        while not builder.target.ordered and len(values) < 2 * lanes and lanes > _SCALAR_PARTIAL_ACCUMULATORS:
+        while not builder.target.ordered and len(values) < 2 * lanes and lanes > builder.target.tiles.partial_sums:
             lanes //= 2
         if values.start == 0 and len(values) >= 2 * lanes:
             return loop_nest(

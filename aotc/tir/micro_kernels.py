@@ -29,9 +29,9 @@ class MicroKernel:
 
     group             adjacent reduction steps that an instruction adds to one accumulator (k)
     groups            groups of one output position that one load of data provides
-    positions         output positions of an instruction, or most of one call (m)
-    outputs           outputs of an instruction for each accumulator vector, or most of one call (n)
-    min_positions     fewest output positions of a call
+    positions, outputs, depth    the tile (m, n, k): output positions, outputs and reduction steps of one
+                      instruction, or of one iteration of a function's inner loop
+    min_positions, max_positions, max_outputs    the sizes of one call of a function
     min_run_bytes     fewest contiguous bytes of the reduction of a call
     min_reduction_bytes    fewest bytes of the whole reduction
 
@@ -53,8 +53,9 @@ class MicroKernel:
     registers         registers that an operand occupies, where several instructions make the sums
     split             cycles to prepare an operand for these instructions
     latency           cycles from the start of an instruction to its result
-    call_cycles       cycles of a call of a function, without its products
-    finish_cycles     cycles to finish and store one sum of a function, without the epilogue
+    tile_cycles       cycles of one tile of a function
+    call_cycles       cycles of a call of a function, without its tiles
+    run_cycles        cycles to begin the copy of a run (contiguous data of a position) by im2col
     """
 
     name: str
@@ -66,7 +67,10 @@ class MicroKernel:
     groups: int = 1
     positions: int = 1
     outputs: int = 1
+    depth: int = 1
     min_positions: int = 1
+    max_positions: int = 1
+    max_outputs: int = 1
     min_run_bytes: int = 1
     min_reduction_bytes: int = 1
     data: str = "broadcast"
@@ -81,8 +85,9 @@ class MicroKernel:
     registers: int = 1
     split: float = 0
     latency: int = 4
+    tile_cycles: float = 0
     call_cycles: float = 0
-    finish_cycles: float = 0
+    run_cycles: float = 0
 
     def accepts_types(self, data: str, weights: str, sums: str) -> bool:
         """Return True if the micro-kernel multiplies data by weights of these types, with sums of
@@ -168,7 +173,8 @@ DOT2_BFLOAT16: Final = MicroKernel(
 )
 #: Four products of bytes in a GPU thread.
 DP4A: Final = replace(DOT4, name="dp4a", level="threads", rate=1, registers=1, multiply="dp4a_{data}_{weights}")
-#: Functions on memory. `aotc.tir.arm_dsp_kernels`: two positions by four outputs, four bytes of each.
+#: Functions on memory. `aotc.tir.arm_dsp_kernels`: two positions by four outputs, four bytes of each;
+#: 16 multiplications of pairs, 8 loads and 8 instructions that widen bytes, one instruction a cycle.
 ARM_DSP: Final = MicroKernel(
     name="arm_dsp",
     level="memory",
@@ -178,21 +184,34 @@ ARM_DSP: Final = MicroKernel(
     group=4,
     positions=2,
     outputs=4,
+    depth=4,
+    max_positions=2,
+    max_outputs=4,
     block=4,
     data="im2col",
+    tile_cycles=32,
+    call_cycles=40,
+    run_cycles=40,
 )
-#: `aotc.tir.arm_mve_kernels`: rows of bytes of one position by those of up to 64 outputs.
+#: `aotc.tir.arm_mve_kernels`: rows of bytes of one position by those of up to 64 outputs; for each 16
+#: bytes of four outputs, 5 loads and 4 sums of products, two cycles each, which overlap in part.
 ARM_MVE: Final = MicroKernel(
     name="arm_mve",
     level="memory",
     operands=(("int8", "int8"),),
     sums="int32",
     requires=("mve",),
-    outputs=64,
+    outputs=4,
+    depth=16,
+    max_outputs=64,
     data="im2col",
     weights="rows",
+    tile_cycles=12,
+    call_cycles=40,
+    run_cycles=25,
 )
-#: `aotc.tir.amx_kernels`: up to 64 positions by four blocks of 16 outputs, up to 64 bytes of each.
+#: `aotc.tir.amx_kernels`: 16 positions by 16 outputs by up to 64 bytes in 16 cycles, of up to 64
+#: positions (so that the sums stay in the L1 cache) by four blocks of outputs.
 X86_AMX: Final = MicroKernel(
     name="x86_amx",
     level="memory",
@@ -200,11 +219,16 @@ X86_AMX: Final = MicroKernel(
     sums="int32",
     requires=("amx_int8",),
     group=4,
-    positions=64,
-    outputs=64,
+    positions=16,
+    outputs=16,
+    depth=64,
     min_positions=16,
+    max_positions=64,
+    max_outputs=64,
     min_run_bytes=16,
     min_reduction_bytes=64,
     data="strided",
     block=16,
+    tile_cycles=16,
+    call_cycles=64,
 )

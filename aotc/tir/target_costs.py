@@ -116,6 +116,8 @@ class Tiles:
                        of these weights ...
     low_bit_vectors_of_rows    ... and for several rows
     low_bit_registers  registers that such a tile needs for constants and temporaries
+    slowdown           factor of the whole time on cores that start one instruction at a time; the other
+                       figures assume that loads, multiply-adds and loop control overlap
     scalar_columns     for targets without vectors: columns of tiles of one row, of two rows and so on
     """
 
@@ -130,6 +132,7 @@ class Tiles:
     low_bit_vectors: int = 4
     low_bit_vectors_of_rows: int = 2
     low_bit_registers: int = 6
+    slowdown: float = 1
     scalar_columns: tuple[int, ...] = (8, 4, 1, 4)
 
 

@@ -53,7 +53,7 @@ _FIELDS_THAT_CAN_BE_ZERO: Final = frozenset(
         ),
         *("budget.parameter_saving", "budget.unrolled", "budget.written", "budget.pieces", "budget.piece_nodes"),
         *("gpu.scratch_bytes", "gpu.shared_bytes"),
-        *("micro-kernel.split", "micro-kernel.call_cycles", "micro-kernel.finish_cycles"),
+        *("micro-kernel.split", "micro-kernel.tile_cycles", "micro-kernel.call_cycles", "micro-kernel.run_cycles"),
     )
 )
 _GPU_DIALECT: Final = "cuda"

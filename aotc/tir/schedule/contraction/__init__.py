@@ -53,20 +53,23 @@ Modules, in the order in which a contraction passes through them:
                                        reduction
     untiled_contraction                the loop nest of the definition, used where no tiling applies
 
+Every module of CPU tilings offers candidates, of the micro-kernels of the target
+(`aotc.tir.micro_kernels`), each with its cost in cycles; `tiling_choice` picks one of them all.
+
 Packed layouts appear only in the indices of an operand (`o // 32, k, o % 32`);
 `contraction_index_analysis.ChannelSplit` makes them affine within a tile. Tile sizes are constants;
 the number of tiles (`tile_segments.TileSegment.count`) becomes a trip count.
 """
 
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from aotc.tir import Buffer, Target, te
-from aotc.tir.micro_kernels import MicroKernel
+from aotc.tir.micro_kernels import ARM_DSP, ARM_MVE, MULTIPLY_ADD, X86_AMX, MicroKernel
 from aotc.tir.schedule.contraction import untiled_contraction
-from aotc.tir.schedule.contraction.arm_dsp import schedule_for_arm_dsp
-from aotc.tir.schedule.contraction.arm_mve import schedule_for_arm_mve
+from aotc.tir.schedule.contraction.arm_dsp import arm_dsp_candidates
+from aotc.tir.schedule.contraction.arm_mve import arm_mve_candidates
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
-    Irregular,
     analyze_operand_dims_and_output_axes,
     move_taps_before_reduction_axes,
     split_grouped_channel_axis,
@@ -80,7 +83,7 @@ from aotc.tir.schedule.contraction.tiling_choice import choose_tiling
 from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate, TilingRequest
 from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block_size
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.x86_amx import schedule_for_x86_amx
+from aotc.tir.schedule.contraction.x86_amx import x86_amx_candidates
 
 __all__ = [
     "ContractionNest",
@@ -106,11 +109,8 @@ def build_contraction_nest(
     Where no tiling fits, and on GPUs, the nest is that of the definition, with one thread per
     element on a GPU.
     """
-    for on_memory in (schedule_for_arm_dsp, schedule_for_arm_mve, schedule_for_x86_amx):
-        with suppress(Irregular):
-            return on_memory(contraction, a, b, store, target)
-    contraction = move_taps_before_reduction_axes(contraction) if target.ordered else contraction
     candidates = cpu_tiling_candidates(contraction, a, b, store, target) if target.gpu is None else []
+    contraction = move_taps_before_reduction_axes(contraction) if target.ordered else contraction
     if not candidates:
         return untiled_contraction.build_untiled_contraction(contraction, a, b, store)
     return choose_tiling(contraction, a, b, target, candidates).build_loop_nests()
@@ -119,46 +119,57 @@ def build_contraction_nest(
 def cpu_tiling_candidates(
     contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
 ) -> list[TilingCandidate]:
-    """Return every CPU tiling of `contraction`, each with its cost in cycles; none if the
-    contraction is empty or irregular.
+    """Return every way to compute `contraction` on a CPU by micro-kernels, each with its cost in
+    cycles; none if the contraction is empty or has no form that a micro-kernel accepts.
     """
     if any(extent == 0 for _, extent in (*contraction.axes, *contraction.reduce_axes)):
         return []
+    kernels = [k for k in target.micro_kernels if k.accepts_types(a.dtype, b.dtype, contraction.dtype)]
+    candidates: list[TilingCandidate] = []
+    for kernel in kernels:
+        if kernel.level == "memory":
+            request = _tiling_request(contraction, a, b, store, target, 1, kernel)
+            candidates += [] if request is None else _MEMORY_KERNEL_GENERATORS[kernel.name](contraction, request)
     contraction = move_taps_before_reduction_axes(contraction) if target.ordered else contraction
     contraction, joined = split_grouped_channel_axis(contraction)
     finish = (lambda at, value: store(joined(at), value)) if joined is not tuple else store
     lanes = accumulator_lanes(target, contraction.dtype, a.dtype, b.dtype)
-    candidates: list[TilingCandidate] = []
-    with suppress(Irregular):
-        kernel = _register_dot_kernel(target, a.dtype, b.dtype, contraction.dtype, lanes)
-        if kernel is not None and contraction.group in (0, kernel.group):
-            analysis = split_reduction_into_dot_groups(contraction, kernel.group)
-            candidates += tilings_vectorized_along_weights(
-                TilingRequest(*analysis, a, b, finish, target, lanes, kernel)
-            )
-    with suppress(Irregular):
-        request = TilingRequest(analyze_operand_dims_and_output_axes(contraction), None, a, b, finish, target, lanes)
-        candidates += [
-            *tilings_vectorized_along_weights(request),
-            *tilings_vectorized_along_data(request),
-            *int8_depthwise_tilings(request),
-        ]
+    dots = [k for k in kernels if k.level == "registers" and k.groups == 1 and lanes in (k.lanes or (lanes,))]
+    for kernel in (*dots[:1], MULTIPLY_ADD):
+        request = _tiling_request(contraction, a, b, finish, target, lanes, kernel)
+        for generator in _REGISTER_TILING_GENERATORS if kernel.group == 1 else _REGISTER_TILING_GENERATORS[:1]:
+            candidates += [] if request is None else generator(request)
     return candidates
 
 
-def _register_dot_kernel(target: Target, data: str, weights: str, sums: str, lanes: int) -> MicroKernel | None:
-    """Return the target's first dot-product instruction on vectors of `lanes` sums that uses one
-    group of data; None if there is none.
+def _tiling_request(
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target, lanes: int, kernel: MicroKernel
+) -> TilingRequest | None:
+    """Return the contraction as a micro-kernel computes it, with its reduction in groups; None if
+    the weights are packed in another way than functions on memory read them, or if no reduction axis
+    can be divided.
     """
-    return next(
-        (
-            kernel
-            for kernel in target.micro_kernels
-            if kernel.level == "registers"
-            and kernel.group > 1
-            and kernel.groups == 1
-            and lanes in kernel.lanes
-            and kernel.accepts_types(data, weights, sums)
-        ),
-        None,
-    )
+    layout = (contraction.group, contraction.block)
+    if kernel.level == "memory" and layout != ((kernel.group, kernel.block) if kernel.weights == "blocks" else (0, 0)):
+        return None
+    if kernel.group == 1:
+        analysis = analyze_operand_dims_and_output_axes(contraction)
+        return None if analysis is None else TilingRequest(analysis, None, a, b, store, target, lanes, kernel)
+    if contraction.group not in (0, kernel.group):
+        return None
+    grouped = split_reduction_into_dot_groups(contraction, kernel.group)
+    return None if grouped is None else TilingRequest(*grouped, a, b, store, target, lanes, kernel)
+
+
+#: Functions that return the candidates of a micro-kernel: of functions on memory, by their names, and of
+#: instructions on vectors (only the first one, for dot products of several reduction steps).
+_MEMORY_KERNEL_GENERATORS: Final[Mapping[str, Callable[[te.Contraction, TilingRequest], Sequence[TilingCandidate]]]] = {
+    ARM_DSP.name: arm_dsp_candidates,
+    ARM_MVE.name: arm_mve_candidates,
+    X86_AMX.name: x86_amx_candidates,
+}
+_REGISTER_TILING_GENERATORS: Final[Sequence[Callable[[TilingRequest], Sequence[TilingCandidate]]]] = (
+    tilings_vectorized_along_weights,
+    tilings_vectorized_along_data,
+    int8_depthwise_tilings,
+)

@@ -26,7 +26,6 @@ from aotc.tir import (
     Buffer,
     Expr,
     Load,
-    Target,
     Var,
     all_of,
     as_expr,
@@ -42,16 +41,16 @@ from aotc.tir.micro_kernels import ARM_DSP
 from aotc.tir.schedule.contraction import contraction_index_analysis
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
-    Irregular,
     OperandDimension,
+    are_axes_row_major_contiguous,
     contiguous_weight_reduction_axis_index,
     fuse_data_axes,
     row_major_address,
-    split_reduction_into_dot_groups,
 )
 from aotc.tir.schedule.contraction.operand_staging import StagedOperand
-from aotc.tir.schedule.contraction.tiling_completion import TilingRequest
-from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
+from aotc.tir.schedule.contraction.tiling_completion import MemoryKernelCandidate, TilingRequest
+from aotc.tir.schedule.contraction.tiling_cost import memory_kernel_cycles
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest
 from aotc.tir.simplify import LinearForm, linear_form, simplify
 from aotc.tir.stmt import Block, If, Stmt, Store, forall, loop_nest
 
@@ -61,20 +60,20 @@ _WEIGHT_BYTES_PER_STEP_GROUP: Final = OUTPUTS_PER_BLOCK * BYTES_PER_DOT
 MAX_NARROW_ROW_POSITIONS: Final = 4
 
 
-def schedule_for_arm_dsp(
-    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
-) -> ContractionNest:
-    """Return the loop nest of an int8 contraction for Cortex-M DSP; raise Irregular if its weights
-    are not packed for it.
+def arm_dsp_candidates(contraction: te.Contraction, request: TilingRequest) -> list[MemoryKernelCandidate]:
+    """Return the candidate that computes an int8 contraction by the micro-kernel `ARM_DSP`; none if
+    data or weights are not contiguous.
+
+    request    the contraction with its reduction in groups of four
     """
-    paired = ARM_DSP in target.micro_kernels and ARM_DSP.accepts_types(a.dtype, b.dtype, contraction.dtype)
-    if not paired or (contraction.group, contraction.block) != (BYTES_PER_DOT, OUTPUTS_PER_BLOCK):
-        raise Irregular("weights that are not packed for pairs")
     number = contiguous_weight_reduction_axis_index(contraction)
-    req = TilingRequest(*split_reduction_into_dot_groups(contraction), a, b, store, target, 1)
-    return _ArmDspSchedule.build_arm_dsp_schedule(
-        req, req.contraction.reduce_axes[number][0], contraction.reduce_axes[number][1]
-    ).build_loop_nest()
+    if number is None:
+        return []
+    step_var, run_bytes = request.contraction.reduce_axes[number][0], contraction.reduce_axes[number][1]
+    schedule = _ArmDspSchedule.build_arm_dsp_schedule(request, step_var, run_bytes)
+    if schedule is None:
+        return []
+    return [MemoryKernelCandidate(schedule.estimated_cycles, ARM_DSP.name, schedule.build_loop_nest)]
 
 
 @frozen(eq=False)
@@ -106,7 +105,8 @@ class ContractionData:
     borders            indices that may be out of range, and are constant along a run
     crossed            indices that may be out of range for some elements of a run
     element            variable that counts the elements of a run
-    workspace          buffers of the copy, filled by `before`
+    workspace          buffers of the copy, filled by `before` in about `copy_cycles` cycles
+    slowdown           factor of the time of the products, where the copy competes with them for caches
     """
 
     buffer: Buffer
@@ -116,13 +116,15 @@ class ContractionData:
     element: Var | None = None
     workspace: Sequence[Buffer] = ()
     before: Sequence[Stmt] = ()
+    copy_cycles: float = 0
+    slowdown: float = 1
 
     @staticmethod
     def direct_or_padded_data(
         request: TilingRequest, split: ChannelSplit, step_var: Var, run_bytes: int
-    ) -> ContractionData:
+    ) -> ContractionData | None:
         """Return the data of a contraction itself if runs (bytes at one kernel offset) are
-        contiguous in it, else a padded copy.
+        contiguous in it, else a padded copy; None if it cannot be copied.
 
         A run that crosses a border is completed when it is gathered: a padded copy would take as
         much memory as the data.
@@ -146,15 +148,14 @@ class ContractionData:
         return ContractionData.padded_contraction_data_copy(request, split)
 
     @staticmethod
-    def padded_contraction_data_copy(request: TilingRequest, split: ChannelSplit) -> ContractionData:
+    def padded_contraction_data_copy(request: TilingRequest, split: ChannelSplit) -> ContractionData | None:
         """Return a copy of the data with its padding, in which the groups of a dot product are
-        contiguous.
+        contiguous; None if it cannot be copied.
         """
         inner = request.output_axis_vars_of_data_only | request.reduction_axis_vars
         how = {"inner": inner, "fill": request.contraction.fill, "vector": request.group}
-        return ContractionData.contraction_data_from_scratch_copy(
-            request.operand_scratch_copy("padded", request.a, split.a, split, **how), split
-        )
+        staging = request.operand_scratch_copy("padded", request.a, split.a, split, **how)
+        return None if staging is None else ContractionData.contraction_data_from_scratch_copy(staging, split)
 
     @staticmethod
     def contraction_data_from_scratch_copy(staging: StagedOperand, split: ChannelSplit) -> ContractionData:
@@ -162,7 +163,8 @@ class ContractionData:
         before = [make({}) for make in (staging.zero, staging.copy) if make is not None]
         buffer = staging.operand.buffer
         position = linear_form(staging.operand.flat, split.ranges)
-        return ContractionData(buffer, position, (), workspace=(buffer,), before=before)
+        cycles = staging.scratch_elements * staging.effort
+        return ContractionData(buffer, position, (), workspace=(buffer,), before=before, copy_cycles=cycles)
 
     @property
     def possibly_out_of_range_dims(self) -> list[OperandDimension]:
@@ -327,7 +329,8 @@ class _OutputPositions:
 class _ArmDspSchedule:
     """The Cortex-M DSP schedule of one contraction.
 
-    req, split, data, at   contraction, blocks of outputs, data and positions
+    req, channel           the contraction, and the axis of its outputs
+    split, data, at        blocks of outputs, data and positions
     steps                  variable that counts the groups of a run
     run                    contiguous bytes of the data at one kernel offset
     taps                   the other reduction axes
@@ -335,6 +338,7 @@ class _ArmDspSchedule:
     """
 
     req: TilingRequest
+    channel: te.Axis
     split: ChannelSplit
     data: ContractionData
     at: _OutputPositions
@@ -344,19 +348,22 @@ class _ArmDspSchedule:
     weights: LinearForm
 
     @staticmethod
-    def build_arm_dsp_schedule(request: TilingRequest, step_var: Var, run_bytes: int) -> _ArmDspSchedule:
-        """Return the Cortex-M DSP schedule of a contraction; raise Irregular if the weights are not
-        dense.
+    def build_arm_dsp_schedule(request: TilingRequest, step_var: Var, run_bytes: int) -> _ArmDspSchedule | None:
+        """Return the Cortex-M DSP schedule of a contraction; None if the data depends on the output
+        channel or cannot be copied, or if the weights are not contiguous.
         """
         split = request.split_output_channels(OUTPUTS_PER_BLOCK)
+        if split is None or request.output_channel_axis is None:
+            return None
         data = ContractionData.direct_or_padded_data(request, split, step_var, run_bytes)
         taps = [axis for axis in request.contraction.reduce_axes if axis[0] is not step_var]
         weights = row_major_address(split.b)
-        contraction_index_analysis.require_row_major_contiguous_axes(
-            weights, [*taps, (step_var, -(-run_bytes // BYTES_PER_DOT))], _WEIGHT_BYTES_PER_STEP_GROUP
-        )
+        axes = [*taps, (step_var, -(-run_bytes // BYTES_PER_DOT))]
+        if data is None or not are_axes_row_major_contiguous(weights, axes, _WEIGHT_BYTES_PER_STEP_GROUP):
+            return None
         return _ArmDspSchedule(
             request,
+            request.output_channel_axis,
             split,
             data,
             _OutputPositions.fuse_output_positions(request, data),
@@ -376,11 +383,35 @@ class _ArmDspSchedule:
         """Bytes of the packed weights of a block of outputs."""
         return self.im2col_buffer_elements // POSITIONS_PER_TILE * OUTPUTS_PER_BLOCK
 
+    @property
+    def is_single_position(self) -> bool:
+        """True if there is one output position (in each iteration of the outer loops) whose data is
+        contiguous, and need not be gathered.
+        """
+        is_gathered = math.prod(n for _, n in self.taps) > 1 or self.data.possibly_out_of_range_dims
+        return self.at.tiled_axis_extent == 1 and not is_gathered
+
+    @property
+    def estimated_cycles(self) -> float:
+        """Estimated cycles of the whole contraction."""
+        outer = math.prod(n for _, n in self.at.axes[:-1])
+        tiles = outer * -(-self.at.tiled_axis_extent // POSITIONS_PER_TILE)
+        blocks = -(-self.channel[1] // OUTPUTS_PER_BLOCK)
+        bytes_per_position = self.im2col_buffer_elements // POSITIONS_PER_TILE
+        gathered = 0 if self.is_single_position else tiles
+        return memory_kernel_cycles(
+            self.req.target,
+            ARM_DSP,
+            calls=tiles * blocks,
+            tiles=tiles * blocks * bytes_per_position / ARM_DSP.depth,
+            runs=gathered * math.prod(n for _, n in self.taps),
+            copies=gathered * self.im2col_buffer_elements + self.data.copy_cycles,
+            sums=self.at.tiled_axis_extent * outer * self.channel[1],
+        )
+
     def build_loop_nest(self) -> ContractionNest:
         """Return the loop nest of an int8 contraction on Cortex-M DSP with the buffers it needs."""
-        alone = self.at.tiled_axis_extent == 1
-        if alone and (self.taps or self.data.possibly_out_of_range_dims):
-            alone = math.prod(n for _, n in self.taps) == 1 and not self.data.possibly_out_of_range_dims
+        alone = self.is_single_position
         tile = new_private_scratch_buffer(
             "tile",
             self.req.contraction.dtype,
@@ -418,7 +449,7 @@ class _ArmDspSchedule:
             element = self._store_output_element(block * OUTPUTS_PER_BLOCK + output, {column: base + k}, value)
             stored.append(element if whole or k == 0 else If(base + k < count, element))
         finish = forall(output, self._output_channel_count_in_block(block), Block(stored))
-        outputs = self.req.output_channel_axis[1]
+        outputs = self.channel[1]
         body = forall(block, -(-outputs // OUTPUTS_PER_BLOCK), Block((Store(tile_buffer, as_expr(0), sums), finish)))
         return forall(number, -(-count // POSITIONS_PER_TILE), Block((gathered, body)))
 
@@ -446,7 +477,7 @@ class _ArmDspSchedule:
 
     def _output_channel_count_in_block(self, block: Expr) -> Expr:
         """Return the number of output channels in a block, which is smaller in the last block."""
-        outputs = self.req.output_channel_axis[1]
+        outputs = self.channel[1]
         return (
             as_expr(OUTPUTS_PER_BLOCK)
             if outputs % OUTPUTS_PER_BLOCK == 0
@@ -470,7 +501,7 @@ class _ArmDspSchedule:
         """Return the loop over blocks of output channels for a contraction with a single output
         position.
         """
-        outputs, block, output = self.req.output_channel_axis[1], Var("o"), Var("o")
+        outputs, block, output = self.channel[1], Var("o"), Var("o")
         zero: dict[Var, Expr] = {
             v: as_expr(0) for v in contraction_index_analysis.variables_of_dimensions(self.split.a)
         }
@@ -485,7 +516,7 @@ class _ArmDspSchedule:
 
     def _store_output_element(self, output_channel: Expr, position: Mapping[Var, Expr], value: Expr) -> Stmt:
         """Return the statement that finishes and stores an output element."""
-        names = {self.req.output_channel_axis[0]: output_channel, **self._data_axis_values_at_position(position)}
+        names = {self.channel[0]: output_channel, **self._data_axis_values_at_position(position)}
         return self.req.store(tuple(names.get(v, v) for v, _ in self.req.contraction.axes), value)
 
     def _data_axis_values_at_position(self, position: Mapping[Var, Expr]) -> dict[Var, Expr]:

@@ -25,7 +25,6 @@ from aotc.tir import (
     Buffer,
     Expr,
     Load,
-    Target,
     as_expr,
     call,
     const,
@@ -42,100 +41,90 @@ from aotc.tir.schedule.contraction.arm_dsp import ContractionData, PaddingBuffer
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
     FusedDataAxes,
-    Irregular,
-    analyze_operand_dims_and_output_axes,
+    are_axes_row_major_contiguous,
     contiguous_weight_reduction_axis_index,
     fuse_data_axes,
+    iteration_space_point_count,
     row_major_address,
     split_reduction_into_dot_groups,
 )
-from aotc.tir.schedule.contraction.tiling_completion import TilingRequest
-from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
+from aotc.tir.schedule.contraction.tiling_completion import MemoryKernelCandidate, TilingRequest
+from aotc.tir.schedule.contraction.tiling_cost import memory_kernel_cycles
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block, Declare, Stmt, Store, forall, loop_nest
 
 #: Largest number of sums that are computed at a time, in a stack buffer.
-MAX_SUMS_PER_CALL: Final = 64
+MAX_SUMS_PER_CALL: Final = ARM_MVE.max_outputs
 
 
-def schedule_for_arm_mve(
-    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
-) -> ContractionNest:
-    """Return the loop nest of an int8 contraction for Cortex-M Helium (MVE).
-
-    Raise Irregular if operands are not in rows or the target has no MVE.
+def arm_mve_candidates(contraction: te.Contraction, request: TilingRequest) -> list[MemoryKernelCandidate]:
+    """Return the candidate that computes an int8 contraction by the micro-kernel `ARM_MVE`; none if
+    operands are not in rows.
     """
-    if ARM_MVE not in target.micro_kernels or not ARM_MVE.accepts_types(a.dtype, b.dtype, contraction.dtype):
-        raise Irregular("no sums of rows of bytes")
-    if (
-        0
-        in (
-            contraction_index_analysis.iteration_space_point_count(contraction.axes),
-            contraction_index_analysis.iteration_space_point_count(contraction.reduce_axes),
-        )
-        or contraction.group
-        or contraction.block
-    ):
-        raise Irregular("no rows")
-    req = TilingRequest(analyze_operand_dims_and_output_axes(contraction), None, a, b, store, target, 1)
-    data_variables = contraction_index_analysis.variables_of_dimensions(req.analysis.a)
-    is_depthwise = req.output_channel_axis[0] in data_variables
-    schedule = _schedule_depthwise_convolution if is_depthwise else _schedule_full_row_contraction
-    return schedule(req).build_loop_nest()
+    channel = request.output_channel_axis
+    if channel is None:
+        return []
+    is_depthwise = channel[0] in contraction_index_analysis.variables_of_dimensions(request.analysis.a)
+    make_schedule = _schedule_depthwise_convolution if is_depthwise else _schedule_full_row_contraction
+    schedule = make_schedule(request, channel)
+    if schedule is None:
+        return []
+    return [MemoryKernelCandidate(schedule.estimated_cycles, ARM_MVE.name, schedule.build_loop_nest)]
 
 
-def _schedule_full_row_contraction(request: TilingRequest) -> _ArmMveSchedule:
+def _schedule_full_row_contraction(request: TilingRequest, channel: te.Axis) -> _ArmMveSchedule | None:
     """Return the MVE schedule of a contraction in which each output has weights for a whole row of
-    data.
+    data; None if the weights are not in rows, or if the data cannot be copied.
     """
-    c, channel = request.contraction, request.output_channel_axis
+    c = request.contraction
     number = contiguous_weight_reduction_axis_index(c)
+    if number is None:
+        return None
     axis = c.reduce_axes[number]
     taps = [tap for tap in c.reduce_axes if tap is not axis]
-    contraction_index_analysis.require_row_major_contiguous_axes(
-        row_major_address(request.analysis.b), [channel, *taps, axis], 1
-    )
-    grouped = TilingRequest(
-        *split_reduction_into_dot_groups(replace(c, group=axis[1])),
-        request.a,
-        request.b,
-        request.store,
-        request.target,
-        1,
-    )
+    grouped_analysis = split_reduction_into_dot_groups(replace(c, group=axis[1]))
+    weights = row_major_address(request.analysis.b)
+    if grouped_analysis is None or not are_axes_row_major_contiguous(weights, [channel, *taps, axis], 1):
+        return None
+    analysis, group = grouped_analysis
+    grouped = replace(request, analysis=analysis, group=group)
     steps, split = (
         grouped.contraction.reduce_axes[number][0],
         ChannelSplit.split_channel_axis(grouped.analysis, channel, 1),
     )
     data = ContractionData.direct_or_padded_data(grouped, split, steps, axis[1])
+    if data is None:
+        return None
     at = fuse_data_axes(grouped.analysis, data.possibly_out_of_range_dims, data.position)
-    assert grouped.group is not None
-    return _ArmMveSchedule(grouped, data, at, taps, axis[1], (steps, grouped.group, split.tile, split.lane))
+    return _ArmMveSchedule(grouped, channel, data, at, taps, axis[1], (steps, group, split.tile, split.lane))
 
 
-def _schedule_depthwise_convolution(request: TilingRequest) -> _ArmMveSchedule:
+def _schedule_depthwise_convolution(request: TilingRequest, channel_axis: te.Axis) -> _ArmMveSchedule | None:
     """Return the MVE schedule of a depthwise convolution, in which each output has a channel of the
-    data.
+    data; None if the channels are not contiguous.
     """
-    channel, outputs = request.output_channel_axis
+    channel, outputs = channel_axis
     position, weights = row_major_address(request.analysis.a), row_major_address(request.analysis.b)
     borders = [d for d in request.analysis.a if not d.inside]
     lies = position.coefficient(channel) == weights.coefficient(channel) == 1
     if (outputs > 1 and not lies) or channel in contraction_index_analysis.variables_of_dimensions(borders):
-        raise Irregular("channels that are not in rows")
+        return None
     taps = request.contraction.reduce_axes
     steps = (weights.coefficient(v) for v, n in reversed(taps) if n > 1)
     tap_stride = next(steps, outputs) or outputs
-    contraction_index_analysis.require_row_major_contiguous_axes(weights, taps, tap_stride)
+    if not are_axes_row_major_contiguous(weights, taps, tap_stride):
+        return None
     at = fuse_data_axes(request.analysis, borders, position)
-    return _ArmMveSchedule(request, ContractionData(request.a, position, borders), at, taps, 0, (channel,), tap_stride)
+    data = ContractionData(request.a, position, borders)
+    return _ArmMveSchedule(request, channel_axis, data, at, taps, 0, (channel,), tap_stride)
 
 
 @frozen(eq=False)
 class _ArmMveSchedule:
     """The MVE schedule of one contraction.
 
-    req, data          the contraction and its data
+    req, channel, data    the contraction, the axis of its outputs, and its data
     at                 the axes that positions are counted along
     taps               reduction axes for each point of which a run is gathered
     run                contiguous bytes of the data at one kernel offset; 0 if a run consists of channels
@@ -145,6 +134,7 @@ class _ArmMveSchedule:
     """
 
     req: TilingRequest
+    channel: te.Axis
     data: ContractionData
     at: FusedDataAxes
     taps: Sequence[te.Axis]
@@ -162,9 +152,29 @@ class _ArmMveSchedule:
             self.data.possibly_out_of_range_dims
         )
 
+    @property
+    def estimated_cycles(self) -> float:
+        """Estimated cycles of the whole contraction."""
+        outputs, positions = self.channel[1], iteration_space_point_count(self.at.axes)
+        taps = iteration_space_point_count(self.taps)
+        # a run of a depthwise convolution consists of channels, 16 of which are computed together
+        tiles = -(-outputs // ARM_MVE.outputs) * -(-taps * self.run // ARM_MVE.depth)
+        tiles = tiles if self.run else taps * -(-outputs // ARM_MVE.depth)
+        calls = positions * -(-outputs // MAX_SUMS_PER_CALL)
+        runs = (positions if self.run else calls) * taps * self.needs_im2col
+        return memory_kernel_cycles(
+            self.req.target,
+            ARM_MVE,
+            calls=calls,
+            tiles=positions * tiles,
+            runs=runs,
+            copies=runs * -(-(self.run or outputs) // ARM_MVE.depth) + self.data.copy_cycles,
+            sums=positions * outputs,
+        )
+
     def build_loop_nest(self) -> ContractionNest:
         """Return the loop nest of an int8 contraction on Cortex-M Helium with the buffers it needs."""
-        outputs, block = self.req.output_channel_axis[1], Var("o")
+        outputs, block = self.channel[1], Var("o")
         width = min(MAX_SUMS_PER_CALL, outputs)
         run = self.run or width
         tile = new_private_scratch_buffer("tile", DType("int32"), width, "stack")
@@ -245,7 +255,7 @@ class _ArmMveSchedule:
         """Return the statement that finishes and stores int32 sums of some outputs: one
         requantization call, or a loop.
         """
-        output, channel = Var("o"), self.req.output_channel_axis[0]
+        output, channel = Var("o"), self.channel[0]
         names = {**self.at.unfuse, channel: first_channel + output}
         index = tuple(names.get(v, as_expr(0) if n == 1 else v) for v, n in self.req.contraction.axes)
         stmt = self.req.store(index, Load(sums_buffer, output))
@@ -293,7 +303,7 @@ class _ArmMveSchedule:
         if contraction_index_analysis.variables_in(value):
             return None
         if value not in broadcast_buffers:
-            size = min(MAX_SUMS_PER_CALL, self.req.output_channel_axis[1])
+            size = min(MAX_SUMS_PER_CALL, self.channel[1])
             broadcast_buffers[value] = new_private_scratch_buffer("spread", DType("int32"), size, "stack")
         return Load(broadcast_buffers[value], as_expr(0), channel_count)
 

@@ -38,12 +38,6 @@ from aotc.tir.expr import vars_and_buffers_in, walk_once
 from aotc.tir.simplify import simplify
 
 
-class Irregular(Exception):
-    """Raised if a contraction does not have the form that a schedule needs; other schedules are
-    tried then.
-    """
-
-
 @frozen
 class AddressedOperand:
     """Elements of `buffer` at the row-major address `flat`, an expression of the contraction's
@@ -136,25 +130,23 @@ def iteration_space_point_count(axes: Sequence[te.Axis]) -> int:
     return math.prod(n for _, n in axes)
 
 
-def contiguous_weight_reduction_axis_index(contraction: te.Contraction) -> int:
-    """Return the index of the reduction axis along which weights are contiguous; raise Irregular if
-    there is none.
+def contiguous_weight_reduction_axis_index(contraction: te.Contraction) -> int | None:
+    """Return the index of the reduction axis along which weights are contiguous; None if there is
+    none.
     """
     row_vars = variables_in(contraction.b_index[-1])
-    axis_indices = [k for k, (var, _) in enumerate(contraction.reduce_axes) if var in row_vars]
-    if not axis_indices:
-        raise Irregular("weights that are not in rows")
-    return axis_indices[0]
+    return next((k for k, (var, _) in enumerate(contraction.reduce_axes) if var in row_vars), None)
 
 
-def require_row_major_contiguous_axes(address: LinearForm, axes: Sequence[te.Axis], element_distance: int) -> None:
-    """Raise Irregular unless the points of some axes are contiguous in row-major order,
-    `element_distance` elements apart.
+def are_axes_row_major_contiguous(address: LinearForm, axes: Sequence[te.Axis], element_distance: int) -> bool:
+    """Return True if the points of some axes are in row-major order, `element_distance` elements
+    apart.
     """
     for var, extent in reversed(axes):
         if extent > 1 and address.coefficient(var) != element_distance:
-            raise Irregular("weights in another order")
+            return False
         element_distance *= extent
+    return True
 
 
 def neighbor_distance_along_last_axis(dims: Sequence[OperandDimension], axes: Sequence[te.Axis]) -> int:
@@ -216,17 +208,16 @@ class ContractionAnalysis:
 
 def analyze_operand_dims_and_output_axes(
     contraction: te.Contraction, requires_weights_in_range: bool = True
-) -> ContractionAnalysis:
-    """Return the output axes that the operands of a contraction depend on.
-
-    Raise Irregular if `requires_weights_in_range` is True and its weights may be read out of range.
+) -> ContractionAnalysis | None:
+    """Return the output axes that the operands of a contraction depend on; None if
+    `requires_weights_in_range` is True and its weights may be read out of range.
     """
     ranges = tensor_graph.inclusive_ranges_of_axes((*contraction.axes, *contraction.reduce_axes))
     a = operand_dimensions(contraction.a.shape, contraction.a_index, ranges)
     b = operand_dimensions(contraction.b.shape, contraction.b_index, ranges)
     of_a, of_b = variables_of_dimensions(a), variables_of_dimensions(b)
     if requires_weights_in_range and not all(d.inside for d in b):
-        raise Irregular("the weights are read out of range")
+        return None
     pixel = tuple((v, n) for v, n in contraction.axes if v in of_a and v not in of_b)
     channel = tuple((v, n) for v, n in contraction.axes if v in of_b)
     return ContractionAnalysis(contraction, a, b, ranges, pixel, channel)
@@ -234,12 +225,12 @@ def analyze_operand_dims_and_output_axes(
 
 def split_reduction_into_dot_groups(
     contraction: te.Contraction, group: int = BYTES_PER_DOT
-) -> tuple[ContractionAnalysis, Var]:
+) -> tuple[ContractionAnalysis, Var] | None:
     """Split a reduction axis into steps of `group` products, for dot-product instructions.
 
-    Return the contraction with the axis divided, and the variable that counts within a group. The
-    groups are the groups of packed weights; for other weights they are along an axis of the data,
-    preferably one along which it is contiguous. Raise Irregular if there is none.
+    Return the contraction with the axis divided, and the variable that counts within a group; None
+    if no axis can be divided. The groups are the groups of packed weights; for other weights they
+    are along an axis of the data, preferably one along which it is contiguous.
     """
     ranges = tensor_graph.inclusive_ranges_of_axes((*contraction.axes, *contraction.reduce_axes))
     position = row_major_address(operand_dimensions(contraction.a.shape, contraction.a_index, ranges))
@@ -250,7 +241,7 @@ def split_reduction_into_dot_groups(
     )
     fitting = [axis for axis in contraction.reduce_axes if axis[0] in candidate_vars]
     if not fitting or (contraction.block and not contraction.group):
-        raise Irregular("weights without groups")
+        return None
 
     def contiguity_and_extent(axis: te.Axis) -> tuple[bool, int]:
         return position.coefficient(axis[0]) == 1, axis[1]
@@ -266,7 +257,7 @@ def split_reduction_into_dot_groups(
     whole = replace(contraction, a_index=a_index, b_index=b_index, group=group)
     every = replace(whole, reduce_axes=(*axes, (place, group)))
     analysis = analyze_operand_dims_and_output_axes(every, bool(contraction.group))
-    return replace(analysis, c=replace(whole, reduce_axes=axes)), place
+    return None if analysis is None else (replace(analysis, c=replace(whole, reduce_axes=axes)), place)
 
 
 def move_taps_before_reduction_axes(contraction: te.Contraction) -> te.Contraction:

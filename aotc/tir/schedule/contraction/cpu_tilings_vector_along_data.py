@@ -9,7 +9,7 @@ Vectors run along an axis of the data (image columns), and elements of the weigh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from aotc.ir import frozen
 from aotc.tir import linear_form, te
@@ -17,7 +17,6 @@ from aotc.tir.schedule.contraction import tile_segments
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
     FusedDataAxes,
-    Irregular,
     are_indices_independent_of_var,
     fuse_data_axes,
     row_major_address,
@@ -31,7 +30,7 @@ from aotc.tir.schedule.contraction.register_tiling_types import (
 )
 from aotc.tir.schedule.contraction.tile_segments import TileAxis
 from aotc.tir.schedule.contraction.tiling_completion import (
-    TilingCandidate,
+    RegisterTilingCandidate,
     TilingRequest,
     complete_tiling_candidate,
     feasible_candidates,
@@ -39,8 +38,8 @@ from aotc.tir.schedule.contraction.tiling_completion import (
 from aotc.tir.schedule.contraction.tiling_cost import CANDIDATE_VECTORS_PER_TILE
 
 
-def tilings_vectorized_along_data(request: TilingRequest) -> Iterator[TilingCandidate]:
-    """Yield every tiling with vectors along the data whose accumulators fit in the registers."""
+def tilings_vectorized_along_data(request: TilingRequest) -> list[RegisterTilingCandidate]:
+    """Return every tiling with vectors along the data whose accumulators fit in the registers."""
     channels: list[te.Axis | None] = [a for a in reversed(request.analysis.channel) if a[1] > 1]
     sizes = [(vectors, count) for vectors in CANDIDATE_VECTORS_PER_TILE for count in (8, 6, 4, 3, 2, 1)]
     fitting = [(v, n) for v, n in sizes if (v + 1) * (n + 1) <= request.target.registers or v * n == 1]
@@ -51,28 +50,30 @@ def tilings_vectorized_along_data(request: TilingRequest) -> Iterator[TilingCand
 
 def _tiling_for_columns_and_channels(
     request: TilingRequest, channel_axis: te.Axis | None, column_vectors: int, channel_positions: int
-) -> TilingCandidate:
+) -> RegisterTilingCandidate | None:
     """Return the CPU tiling with tiles of `column_vectors` vectors of columns and
-    `channel_positions` positions of the channel axis.
-
-    Raise Irregular if there is none.
+    `channel_positions` positions of the channel axis; None if it is wider than the channels, if the
+    data depends on the channel, or if it cannot be read.
     """
     block = request.contraction.block
-    if channel_axis is None and channel_positions > 1:
-        raise Irregular("no channels")
-    if channel_axis is not None and (channel_positions > channel_axis[1] or (block and block % channel_positions)):
-        raise Irregular("a tile wider than the channels")
+    channels = 1 if channel_axis is None else channel_axis[1]
+    if channel_positions > channels or (channel_axis is not None and block and block % channel_positions):
+        return None
     split = ChannelSplit.split_channel_axis(request.analysis, channel_axis, channel_positions)
-    if not are_indices_independent_of_var(split.a, split.lane):
-        raise Irregular("the data depends on the channel")
-    if not request.analysis.pixel:
-        raise Irregular("no axis of the data alone")
+    if not are_indices_independent_of_var(split.a, split.lane) or not request.analysis.pixel:
+        return None
     data = _tile_data_read_in_place(request, split) or _tile_data_as_padded_copy(request, split)
+    needs_copy = not request.is_broadcastable_without_cast(request.b)
+    weights = _weights_in_accumulator_dtype(request, split) if needs_copy else None
+    if data is None or (needs_copy and weights is None):
+        return None
     pixels, staging = data.pixels, data.staging
     lanes = request.lanes
     while lanes > 4 and pixels.axes[-1][1] * 2 <= lanes:
         lanes //= 2
-    weights = _weights_in_accumulator_dtype(request, split)
+    axes = _split_output_axes_into_tile_axes(request, split, data, column_vectors, lanes)
+    if axes is None:
+        return None
     x = request.operand_or_scratch_copy(request.a, pixels.position, staging)
     y = (
         request.operand_or_scratch_copy(request.b, row_major_address(split.b), None)
@@ -80,7 +81,7 @@ def _tiling_for_columns_and_channels(
         else weights.operand
     )
     tiling = RegisterTiling(
-        _split_output_axes_into_tile_axes(request, split, data, column_vectors, lanes),
+        axes,
         MultiplyAddStep(x, y, request.contraction.dtype, lanes),
         ReductionLoops((), data.written),
         OutputStores(request.contraction.axes, request.store, pixels.unfuse),
@@ -114,17 +115,14 @@ def _tile_data_read_in_place(request: TilingRequest, split: ChannelSplit) -> _Ti
     return _TileData(pixels)
 
 
-def _tile_data_as_padded_copy(request: TilingRequest, split: ChannelSplit) -> _TileData:
-    """Return a copy of the data with its border, columns contiguous; raise Irregular if it cannot
-    be copied.
-    """
-    request.require_finite_weights_if_padded(split.a)
+def _tile_data_as_padded_copy(request: TilingRequest, split: ChannelSplit) -> _TileData | None:
+    """Return a copy of the data with its border, columns contiguous; None if it cannot be copied."""
     *rows, (column, _) = request.analysis.pixel
     # an axis that is a dimension of the data by itself, such as the batch, stays an outer loop
     lone = {v for v, _ in rows for d in split.a if d.inside and d.index.terms == {v: 1} and d.index.const == 0}
     of_column = [d for d in split.a if column in d.variables_of_index]
-    if len(of_column) != 1:
-        raise Irregular("columns along a diagonal")
+    if len(of_column) != 1 or not request.can_pad_with_zeros(split.a):
+        return None
     inner = (request.output_axis_vars_of_data_only - lone) | request.reduction_axis_vars
     staging = request.operand_scratch_copy(
         "rows",
@@ -136,6 +134,8 @@ def _tile_data_as_padded_copy(request: TilingRequest, split: ChannelSplit) -> _T
         slack=request.lanes,
         fill=request.contraction.fill,
     )
+    if staging is None:
+        return None
     position = linear_form(staging.operand.flat, split.ranges)
     if staging.phases == 1:
         return _TileData(fuse_data_axes(request.analysis, (), position), staging)
@@ -146,9 +146,7 @@ def _tile_data_as_padded_copy(request: TilingRequest, split: ChannelSplit) -> _T
 
 
 def _weights_in_accumulator_dtype(request: TilingRequest, split: ChannelSplit) -> StagedOperand | None:
-    """Return a copy of the weights in the accumulator type; None if they can be broadcast in place."""
-    if request.is_broadcastable_without_cast(request.b):
-        return None
+    """Return a copy of the weights in the accumulator type; None if they cannot be copied."""
     return request.operand_scratch_copy(
         "weights", request.b, split.b, split, inner={split.tile, split.lane} | request.reduction_axis_vars
     )
@@ -156,15 +154,15 @@ def _weights_in_accumulator_dtype(request: TilingRequest, split: ChannelSplit) -
 
 def _split_output_axes_into_tile_axes(
     request: TilingRequest, split: ChannelSplit, data: _TileData, max_vectors: int, lanes: int
-) -> list[TileAxis]:
+) -> list[TileAxis] | None:
     """Return the loops of a tiling; tiles have at most `max_vectors` vectors, or fewer if that
-    divides the columns more evenly.
+    divides the columns more evenly. Return None if a tile is wider than the image.
     """
     staging, axes = data.staging, data.pixels.axes
     column, extent = axes[-1]
     vectors = -(-extent // lanes)
     if max_vectors > vectors:
-        raise Irregular("a tile wider than the image")
+        return None
     vectors_per_tile = -(-vectors // -(-vectors // max_vectors))
     segments = tile_segments.tiles_of_vectors(
         extent, vectors_per_tile, lanes, staging is not None, merges_last_tile=False

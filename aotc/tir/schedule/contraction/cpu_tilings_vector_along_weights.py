@@ -10,8 +10,7 @@ both are read as vectors.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,7 +21,6 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
     ChannelSplit,
     FusedDataAxes,
-    Irregular,
     OperandDimension,
     are_indices_independent_of_var,
     fuse_data_axes,
@@ -39,7 +37,7 @@ from aotc.tir.schedule.contraction.register_tiling_types import (
 from aotc.tir.schedule.contraction.tile_loop_nest import estimated_multiply_add_code_size
 from aotc.tir.schedule.contraction.tile_segments import BorderSignature, TileAxis
 from aotc.tir.schedule.contraction.tiling_completion import (
-    TilingCandidate,
+    RegisterTilingCandidate,
     TilingRequest,
     complete_tiling_candidate,
     feasible_candidates,
@@ -58,8 +56,8 @@ MAX_CACHE_SET_OVERSUBSCRIPTION: Final = 2
 MIN_NARROWED_TILE_COLUMNS: Final = 5
 
 
-def tilings_vectorized_along_weights(request: TilingRequest) -> Iterator[TilingCandidate]:
-    """Yield the tilings with vectors along the weights, for the first axis of the weights that
+def tilings_vectorized_along_weights(request: TilingRequest) -> list[RegisterTilingCandidate]:
+    """Return the tilings with vectors along the weights, for the first axis of the weights that
     permits any.
     """
     c = request.contraction
@@ -71,10 +69,9 @@ def tilings_vectorized_along_weights(request: TilingRequest) -> Iterator[TilingC
         whole = math.gcd(lanes, axis[1])
         lengths = {lanes, whole} if request.group and whole in request.kernel.lanes else {lanes}
         tiles = ((axis, vectors, length) for length in sorted(lengths) for vectors in CANDIDATE_VECTORS_PER_TILE)
-        candidates = list(feasible_candidates(_tiling_for_weight_vectors, request, tiles))
-        if candidates:
-            yield from candidates
-            return
+        if candidates := feasible_candidates(_tiling_for_weight_vectors, request, tiles):
+            return candidates
+    return []
 
 
 @frozen(eq=False)
@@ -90,21 +87,27 @@ class _TileAttempt:
     split: ChannelSplit
     is_vector_along_weights: bool
 
+    @property
+    def are_weights_contiguous(self) -> bool:
+        """True if the weights of a vector are contiguous."""
+        return bool(self.req.group) or row_major_address(self.split.b).coefficient(self.split.lane) == 1
+
     def multiply_add_step(self, x: AddressedOperand, y: AddressedOperand) -> MultiplyAddStep:
         """Return the operation of a reduction step of this tile, on weights `x` and data `y`."""
         c = self.req.contraction
         return MultiplyAddStep(x, y, c.dtype, self.lanes, self.is_vector_along_weights, c.fill, self.req.kernel)
 
 
-def _tiling_for_weight_vectors(request: TilingRequest, axis: te.Axis, vectors: int, lanes: int) -> TilingCandidate:
-    """Return the CPU tiling for a tile of `vectors` vectors of weights.
-
-    Raise Irregular if it is wider than the weights, or the data does not permit it.
+def _tiling_for_weight_vectors(
+    request: TilingRequest, axis: te.Axis, vectors: int, lanes: int
+) -> RegisterTilingCandidate | None:
+    """Return the CPU tiling for a tile of `vectors` vectors of weights; None if it is wider than
+    the weights, or if an operand does not permit it.
     """
     block, size = request.contraction.block, vectors * lanes
     whole = block and block % size and not (request.group and size % block == 0)
     if vectors > max(1, -(-axis[1] // lanes)) or whole:
-        raise Irregular("a tile wider than the weights")
+        return None
     split = ChannelSplit.split_channel_axis(request.analysis, axis, size)
     along = not are_indices_independent_of_var(split.a, split.lane)
     attempt = _TileAttempt(request, axis, vectors, lanes, split, along)
@@ -114,14 +117,13 @@ def _tiling_for_weight_vectors(request: TilingRequest, axis: te.Axis, vectors: i
             d.index.coefficient(lane) == d.stride == 1 or are_indices_independent_of_var([d], lane) for d in split.a
         )
         if not alone or vectors > 1 or lanes == 1 or request.group is not None:
-            raise Irregular("the data depends on the lane")
-    candidate = _preferred_tiling_for_tile_size(attempt)
-    if candidate is None:
-        raise Irregular("borders that are not known when a tile is written")
-    return candidate
+            return None
+    if block and lanes > 1 and not attempt.are_weights_contiguous:
+        return None
+    return _preferred_tiling_for_tile_size(attempt)
 
 
-def _preferred_tiling_for_tile_size(attempt: _TileAttempt) -> TilingCandidate | None:
+def _preferred_tiling_for_tile_size(attempt: _TileAttempt) -> RegisterTilingCandidate | None:
     """Return the best tiling for one tile size, None if there is none.
 
     Tried in order: the data itself in tiles of several image rows; if their borders take too much
@@ -136,18 +138,16 @@ def _preferred_tiling_for_tile_size(attempt: _TileAttempt) -> TilingCandidate | 
     if direct_tiling is not None:
         return direct_tiling
     single = _build_tiling_of_data_or_padded_copy(attempt, None, tiles_rows=False) if ready else None
-    try:
-        padded = _build_tiling_of_data_or_padded_copy(attempt, _padded_data_copy(attempt))
-    except Irregular:
-        if single is None:
-            raise
+    copy = _padded_data_copy(attempt)
+    padded = None if copy is None else _build_tiling_of_data_or_padded_copy(attempt, copy)
+    if padded is None:
         return single
-    return single if single is not None and (padded is None or single.cost < padded.cost) else padded
+    return single if single is not None and single.cost < padded.cost else padded
 
 
 def _cheaper_of_direct_and_padded_tiling(
-    attempt: _TileAttempt, direct: TilingCandidate | None
-) -> TilingCandidate | None:
+    attempt: _TileAttempt, direct: RegisterTilingCandidate | None
+) -> RegisterTilingCandidate | None:
     """Return the cheaper one of a tiling of the data with channels last and a tiling of a padded
     copy.
 
@@ -159,12 +159,10 @@ def _cheaper_of_direct_and_padded_tiling(
     if direct is None or not _does_tile_data_exceed_its_l1_cache_sets(attempt, direct.tiling):
         return direct
     direct = replace(direct, cost=direct.cost * EVICTED_DATA_SLOWDOWN)
-    with suppress(Irregular):
-        padded = _padded_data_copy(attempt)
-        fits = padded.operand.buffer.nbytes <= attempt.req.target.l2 // 4
-        copied = _build_tiling_of_data_or_padded_copy(attempt, padded) if fits else None
-        return copied if copied is not None and copied.cost < direct.cost else direct
-    return direct
+    padded = _padded_data_copy(attempt)
+    fits = padded is not None and padded.operand.buffer.nbytes <= attempt.req.target.l2 // 4
+    copied = _build_tiling_of_data_or_padded_copy(attempt, padded) if fits else None
+    return copied if copied is not None and copied.cost < direct.cost else direct
 
 
 def _does_tile_data_exceed_its_l1_cache_sets(attempt: _TileAttempt, tiling: RegisterTiling) -> bool:
@@ -194,10 +192,13 @@ def _is_data_broadcastable_in_place(request: TilingRequest, split: ChannelSplit)
     return whole and row_major_address(split.a).coefficient(request.group) == 1
 
 
-def _padded_data_copy(attempt: _TileAttempt) -> StagedOperand:
-    """Return a copy of the data in scratch memory, with its border of zeros (or `fill`)."""
+def _padded_data_copy(attempt: _TileAttempt) -> StagedOperand | None:
+    """Return a copy of the data in scratch memory, with its border of zeros (or `fill`); None if
+    the data cannot be copied, or not be padded.
+    """
     req, split = attempt.req, attempt.split
-    req.require_finite_weights_if_padded(split.a)
+    if not req.can_pad_with_zeros(split.a):
+        return None
     inner, vector = req.output_axis_vars_of_data_only | req.reduction_axis_vars, req.group
     if attempt.is_vector_along_weights:
         inner, vector = inner | {split.lane}, split.lane
@@ -207,9 +208,9 @@ def _padded_data_copy(attempt: _TileAttempt) -> StagedOperand:
 
 def _build_tiling_of_data_or_padded_copy(
     attempt: _TileAttempt, padded_copy: StagedOperand | None, tiles_rows: bool = True
-) -> TilingCandidate | None:
+) -> RegisterTilingCandidate | None:
     """Return the candidate tiling for the data or its padded copy; None if the data's borders take
-    too much code.
+    too much code, or if the weights cannot be packed.
 
     `tiles_rows` allows tiles of several rows of an image.
     """
@@ -234,7 +235,10 @@ def _build_tiling_of_data_or_padded_copy(
         if len(before) > len(taps) and not attempt.is_vector_along_weights:
             return None
         taps = before
-    panel = _pack_weights_into_panel(attempt, math.prod(n for _, n in pixels.axes))
+    needs_panel = _needs_weight_panel(attempt, math.prod(n for _, n in pixels.axes))
+    panel = _pack_weights_into_panel(attempt) if needs_panel else None
+    if needs_panel and panel is None:
+        return None
     x = req.operand_or_scratch_copy(
         req.b, row_major_address(split.b) if panel is None else linear_form(panel.operand.flat, {}), panel
     )
@@ -256,11 +260,9 @@ def _build_tiling_of_data_or_padded_copy(
     parameters |= {"group": req.kernel.group} if req.group else {}
     name = req.candidate_name("lanes", attempt.axis, **parameters)
     candidate = complete_tiling_candidate(req, name, tiling, (padded_copy, panel))
-    return (
-        None
-        if borders and estimated_multiply_add_code_size(candidate.tiling) > req.target.budget.written
-        else candidate
-    )
+    if candidate is None or not borders:
+        return candidate
+    return None if estimated_multiply_add_code_size(candidate.tiling) > req.target.budget.written else candidate
 
 
 def _register_tile_sizes(attempt: _TileAttempt, pixels: FusedDataAxes, tiles_rows: bool) -> dict[Var, int]:
@@ -295,25 +297,28 @@ def _is_border_known_statically(dim: OperandDimension, tiled_vars: set[Var], red
     return plain and len(used & tiled_vars) == 1 and used <= tiled_vars | reduction_vars
 
 
-def _pack_weights_into_panel(attempt: _TileAttempt, rows: int) -> StagedOperand | None:
-    """Return a copy of the weights in which the lanes are contiguous; None where they are already."""
+def _needs_weight_panel(attempt: _TileAttempt, rows: int) -> bool:
+    """Return True if the weights must be copied, or are better copied where `rows` rows of data use
+    them, so that the lanes are contiguous.
+    """
+    req = attempt.req
+    if req.contraction.block:
+        return False
+    if req.group is not None:
+        return True
+    few_rows = rows < MIN_ROWS_TO_PACK_WEIGHTS or attempt.is_vector_along_weights
+    in_place = attempt.are_weights_contiguous and few_rows and attempt.axis[1] >= attempt.lanes
+    return attempt.lanes > 1 and not in_place
+
+
+def _pack_weights_into_panel(attempt: _TileAttempt) -> StagedOperand | None:
+    """Return a copy of the weights in which the lanes are contiguous; None if they cannot be copied."""
     req, split = attempt.req, attempt.split
-    if req.group is not None and not req.contraction.block:
+    if req.group is not None:
         axes = ((split.lane, split.size), (req.group, req.contraction.group))
         return pack_operand_in_axis_order("panel", req.b, split.b, (*req.contraction.reduce_axes, *axes))
-    contiguous = bool(req.group) or row_major_address(split.b).coefficient(split.lane) == 1
-    if attempt.lanes == 1 or req.contraction.block:
-        if attempt.lanes > 1 and not contiguous:
-            raise Irregular("packed weights that are not contiguous")
-        return None
-    if (
-        contiguous
-        and (rows < MIN_ROWS_TO_PACK_WEIGHTS or attempt.is_vector_along_weights)
-        and attempt.axis[1] >= attempt.lanes
-    ):
-        return None
     if attempt.is_vector_along_weights:
-        raise Irregular("weights that do not lie as the data does")
+        return None
     inner = {split.lane} | req.reduction_axis_vars
     return req.operand_scratch_copy("panel", req.b, split.b, split, inner=inner, vector=split.lane, clipped=True)
 

@@ -47,7 +47,6 @@ from aotc.tir import (
 from aotc.tir.expr import Binary, Const, all_of, call, const, substitute, walk_once
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ContractionAnalysis,
-    Irregular,
     analyze_operand_dims_and_output_axes,
     are_weights_known_finite,
     axis_values_at_row_major_number,
@@ -56,7 +55,11 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     variables_of_dimensions,
 )
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile, ThreadBuffers
-from aotc.tir.schedule.contraction.gpu_dp4a import operand_loaded_in_4_byte_words, split_reduction_steps_by_4_for_dp4a
+from aotc.tir.schedule.contraction.gpu_dp4a import (
+    needs_dp4a,
+    operand_loaded_in_4_byte_words,
+    split_reduction_steps_by_4_for_dp4a,
+)
 from aotc.tir.schedule.contraction.gpu_split_reduction import ContractionOperand, schedule_gpu_split_reduction
 from aotc.tir.schedule.contraction.shared_memory_copies import (
     ELEMENTS_PER_MEMORY_SECTOR,
@@ -88,10 +91,11 @@ def schedule_gpu_block_tiles(
     if gpu is None or target.ordered or 0 in (contraction.size, *(n for _, n in contraction.reduce_axes)):
         return None
     whole, (contraction, places) = contraction, _split_axes_used_in_quotients(contraction)
-    try:
-        grouped = split_reduction_steps_by_4_for_dp4a(contraction)
-        analysis = grouped[0] if grouped is not None else analyze_operand_dims_and_output_axes(contraction, False)
-    except Irregular:
+    grouped = split_reduction_steps_by_4_for_dp4a(contraction)
+    if grouped is None and needs_dp4a(contraction):
+        return None
+    analysis = grouped[0] if grouped is not None else analyze_operand_dims_and_output_axes(contraction, False)
+    if analysis is None:
         return None
     # padding would yield NaN where zero meets an infinity
     dims = analysis.b if are_weights_known_finite(contraction) else (*analysis.a, *analysis.b)

@@ -78,17 +78,17 @@ class ByteWordOperand(ContractionOperand):
         return call(f"dp4a_{self.buffer.dtype}_{other_operand.buffer.dtype}", total, a, b)
 
 
+def needs_dp4a(contraction: te.Contraction) -> bool:
+    """Return True if a contraction multiplies bytes, in groups of four if its weights are packed."""
+    types = {contraction.a.dtype, contraction.b.dtype}
+    return contraction.dtype == "int32" and types <= set(INT8_DTYPES) and contraction.group in (0, BYTES_PER_DOT)
+
+
 def split_reduction_steps_by_4_for_dp4a(contraction: te.Contraction) -> tuple[ContractionAnalysis, Var] | None:
     """Return an int8 contraction by groups of four steps, with the variable that counts in a group;
-    None for other types.
+    None for other types, and if no reduction axis can be divided.
     """
-    if (
-        contraction.dtype != "int32"
-        or not {contraction.a.dtype, contraction.b.dtype} <= set(INT8_DTYPES)
-        or contraction.group not in (0, BYTES_PER_DOT)
-    ):
-        return None
-    return split_reduction_into_dot_groups(contraction)
+    return split_reduction_into_dot_groups(contraction) if needs_dp4a(contraction) else None
 
 
 def operand_loaded_in_4_byte_words(operand: ContractionOperand, ranges: Ranges, byte_var: Var) -> ByteWordOperand:

@@ -45,7 +45,6 @@ from aotc.tir.schedule.contraction import tile_segments
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
     ChannelSplit,
-    Irregular,
     OperandDimension,
     row_major_address,
     variables_of_dimensions,
@@ -60,7 +59,7 @@ from aotc.tir.schedule.contraction.register_tiling_types import (
     RegisterTiling,
 )
 from aotc.tir.schedule.contraction.tile_segments import BorderSignature, TileAxis, TileSegment
-from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate, TilingRequest, feasible_candidates
+from aotc.tir.schedule.contraction.tiling_completion import RegisterTilingCandidate, TilingRequest, feasible_candidates
 from aotc.tir.simplify import LinearForm, Ranges, bounds, simplify
 from aotc.tir.stmt import Declare, For, If, loop_nest
 
@@ -76,38 +75,43 @@ MIN_VECTOR_BYTES: Final = 16
 _TapValues: TypeAlias = Mapping[Var, int]
 
 
-def int8_depthwise_tilings(request: TilingRequest) -> Iterator[TilingCandidate]:
-    """Yield CPU tilings of an int8 depthwise convolution, if the channels are the last axis of data
+def int8_depthwise_tilings(request: TilingRequest) -> list[RegisterTilingCandidate]:
+    """Return CPU tilings of an int8 depthwise convolution, if the channels are the last axis of data
     and weights.
     """
     c = request.contraction
     all_bytes = c.dtype == "int32" and {request.a.dtype, request.b.dtype} <= {*INT8_DTYPES}
-    if all_bytes and request.lanes > 1 and not c.block:
-        # registers hold the accumulators of a tile and one column of weights
-        fitting = [n for n in CANDIDATE_TILE_COLUMNS if BYTES_PER_DOT * (n + 1) <= request.target.registers]
-        tile_columns = fitting or CANDIDATE_TILE_COLUMNS[-1:]
-        yield from feasible_candidates(_depthwise_tiling, request, ((columns,) for columns in tile_columns))
+    if not all_bytes or request.lanes == 1 or c.block:
+        return []
+    # registers hold the accumulators of a tile and one column of weights
+    fitting = [n for n in CANDIDATE_TILE_COLUMNS if BYTES_PER_DOT * (n + 1) <= request.target.registers]
+    tile_columns = fitting or CANDIDATE_TILE_COLUMNS[-1:]
+    return feasible_candidates(_depthwise_tiling, request, ((columns,) for columns in tile_columns))
 
 
-def _depthwise_tiling(request: TilingRequest, tile_columns: int) -> TilingCandidate:
-    """Return a tiling of a depthwise convolution with tiles of `tile_columns` columns.
+def _depthwise_tiling(request: TilingRequest, tile_columns: int) -> RegisterTilingCandidate | None:
+    """Return a tiling of a depthwise convolution with tiles of `tile_columns` columns; None if the
+    channels do not fill vectors or are not contiguous.
 
     The channels are split into vectors of decreasing width.
     """
     axis = request.contraction.axes[-1]
     most = min(request.target.vector_bytes, BYTES_PER_DOT * INT32_VECTOR_LENGTHS[-1])
     widths = [n for n in (most >> k for k in range(most.bit_length())) if MIN_VECTOR_BYTES <= n <= axis[1]]
-    candidates: list[TilingCandidate] = []
+    candidates: list[RegisterTilingCandidate] = []
     begin = 0
     while rest := axis[1] - begin:
         # the last channels may be computed by one vector that begins earlier, in whole quarters
         last = [n for n in widths if n > rest and rest % (n // BYTES_PER_DOT) == 0]
         width = min(last) if last else next((n for n in widths if n <= rest), 0)
         if not width:
-            raise Irregular("channels that do not fill vectors")
+            return None
         size, count = (rest, 1) if last else (width, rest // width)
         tiles = TileSegment(begin, count, size, tuple(range(0, size, width // BYTES_PER_DOT)))
-        candidates.append(_channel_segment_tiling_or_raise(request, tile_columns, tiles, width))
+        candidate = _channel_segment_tiling(request, tile_columns, tiles, width)
+        if candidate is None:
+            return None
+        candidates.append(candidate)
         begin += count * size
     first, *rest_candidates = candidates
     scratch = tuple(b for candidate in candidates for b in candidate.workspace)
@@ -115,11 +119,11 @@ def _depthwise_tiling(request: TilingRequest, tile_columns: int) -> TilingCandid
     return replace(first, workspace=scratch, cost=cost, rest_tilings=tuple(rest_candidates))
 
 
-def _channel_segment_tiling_or_raise(
+def _channel_segment_tiling(
     request: TilingRequest, tile_columns: int, channels: TileSegment, vector_bytes: int
-) -> TilingCandidate:
-    """Return the tiling of a segment of the channels, in vectors of `vector_bytes` bytes; raise
-    Irregular if the layout is unsuitable.
+) -> RegisterTilingCandidate | None:
+    """Return the tiling of a segment of the channels, in vectors of `vector_bytes` bytes; None if
+    the channels are not contiguous, or if the borders are not known at compile time.
     """
     axis = request.contraction.axes[-1]
     split = ChannelSplit.split_channel_axis(request.analysis, axis, vector_bytes)
@@ -128,11 +132,11 @@ def _channel_segment_tiling_or_raise(
     tiles_apart = [p.coefficient(split.tile) for p in (position, weights)]
     along = axis[1] <= vector_bytes or tiles_apart == [vector_bytes, vector_bytes]
     if steps != [1, 1] or not along or not request.analysis.pixel:
-        raise Irregular("channels that do not lie side by side")
+        return None
     open_dims = [d for d in split.a if not d.inside and split.lane not in d.variables_of_index]
     static = variables_of_dimensions(open_dims) <= request.output_axis_vars_of_data_only | request.reduction_axis_vars
     if not static or not all(isinstance(t, Var) for d in open_dims for t in d.index.terms):
-        raise Irregular("borders that are not known when a tile is written")
+        return None
     lane = TileAxis(
         axis[0], axis[1], (channels,), "x", vector_bytes // BYTES_PER_DOT, split.tile_and_lane_vars_and_size
     )
@@ -140,6 +144,8 @@ def _channel_segment_tiling_or_raise(
     inner = [tile_segments.untiled_axis(*row) for row in rows]
     tiles = TileAxis(*column, tile_segments.evenly_sized_tiles(column[1], tile_columns), "y")
     panels = _InterleavedPanels.build_panels(request, split, open_dims, tiles, vector_bytes - channels.size)
+    if panels is None:
+        return None
     panel, dtype = AddressedOperand(panels.weights, as_expr(0)), request.contraction.dtype
     # a short row that is a single tile needs no panel
     written = (
@@ -163,7 +169,7 @@ def _channel_segment_tiling_or_raise(
     )
     name = request.candidate_name("taps", axis, columns=tile_columns)
     scratch = (panels.weights,) if written else (panels.weights, panels.panel)
-    return TilingCandidate(tiling, scratch, panels.estimated_cycles(tiling, request), name)
+    return RegisterTilingCandidate(panels.estimated_cycles(tiling, request), name, tiling, scratch)
 
 
 def _enumerate_axis_points(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
@@ -175,11 +181,9 @@ def _enumerate_axis_points(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
 
 def _panel_steps_of_output_and_kernel_column(
     address: LinearForm, output_column: Var, kernel_column: Var | None
-) -> tuple[int, int]:
+) -> tuple[int, int] | None:
     """Return the panel entries between adjacent output columns, and between adjacent kernel
-    columns.
-
-    Raise Irregular if the data's address does not increase with both.
+    columns; None if the data's address does not increase with both.
 
     address          address of the data as a linear form of output and kernel columns
     kernel_column    the column of the kernel; None for kernels with a single column
@@ -188,7 +192,7 @@ def _panel_steps_of_output_and_kernel_column(
     step, dilation = (address.coefficient(var) or 0 for var in (output_column, along))
     entry_distance = step if kernel_column is None else math.gcd(step, dilation)
     if min(step, dilation) < 1:
-        raise Irregular("columns that run backwards")
+        return None
     return step // entry_distance, dilation // entry_distance
 
 
@@ -200,18 +204,15 @@ def _panel_entry_count(columns: int, step: int, kernel_columns: int, dilation: i
 def _conv_kernel_axes_across_and_along_rows(
     request: TilingRequest, split: ChannelSplit, column: Var
 ) -> tuple[list[te.Axis], list[te.Axis]]:
-    """Return the kernel axes that move across the rows of the data, and the kernel axes (none or
-    one) that move along the columns.
+    """Return the kernel axes that move across the rows of the data, and the kernel axes that move
+    along the columns.
 
-    If no axis moves across rows, all axes count as moving across rows. Raise Irregular if several
-    axes move along the columns.
+    If no axis moves across rows, all axes count as moving across rows.
     """
     taps = [(v, n) for v, n in request.contraction.reduce_axes if n > 1]
     column_index_vars = {var for d in split.a if column in d.variables_of_index for var in d.variables_of_index}
     across = [axis for axis in taps if axis[0] not in column_index_vars] or taps
     along = [axis for axis in taps if axis not in across]
-    if len(along) > 1:
-        raise Irregular("columns of the kernel along several axes")
     return across, along
 
 
@@ -261,26 +262,31 @@ class _InterleavedPanels:
         border_dims: Sequence[OperandDimension],
         column_tiles: TileAxis,
         repeated_channels: int,
-    ) -> _InterleavedPanels:
-        """Return the panels of a depthwise convolution.
-
-        Raise Irregular if the data's index is not a sum of output column and kernel column.
+    ) -> _InterleavedPanels | None:
+        """Return the panels of a depthwise convolution; None if the data's index is not a sum of
+        output column and kernel column.
         """
         across, kernel = _conv_kernel_axes_across_and_along_rows(request, split, column_tiles.var)
         position = row_major_address(split.a)
         (tap, count) = kernel[0] if kernel else (None, 1)
-        step, dilation = _panel_steps_of_output_and_kernel_column(position, column_tiles.var, tap)
+        entry_steps = _panel_steps_of_output_and_kernel_column(position, column_tiles.var, tap)
+        if len(kernel) > 1 or entry_steps is None:
+            return None
+        step, dilation = entry_steps
         entry = (Var("entry"), _panel_entry_count(column_tiles.extent, step, count, dilation))
         column_vars = {column_tiles.var, tap}
 
+        def index_factors_of_columns(index: LinearForm) -> list[int]:
+            columns = ((column_tiles.var, step), (tap, dilation))
+            return [index.terms.get(v, 0) // k for v, k in columns if v is not None]
+
         def index_by_panel_entry(index: LinearForm) -> LinearForm:
             terms = {t: c for t, c in index.terms.items() if t not in column_vars}
-            factors = [
-                index.terms.get(v, 0) // k for v, k in ((column_tiles.var, step), (tap, dilation)) if v is not None
-            ]
-            if len(set(factors)) > 1:
-                raise Irregular("columns of output and kernel with an index of their own")
-            return LinearForm(terms | ({entry[0]: factors[0]} if factors[0] else {}), index.const)
+            factor = index_factors_of_columns(index)[0]
+            return LinearForm(terms | ({entry[0]: factor} if factor else {}), index.const)
+
+        if any(len(set(index_factors_of_columns(i))) > 1 for i in (position, *(d.index for d in border_dims))):
+            return None
 
         places = [
             dict.fromkeys((v for v, _ in request.contraction.reduce_axes), 0) | at

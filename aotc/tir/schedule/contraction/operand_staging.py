@@ -34,7 +34,6 @@ from aotc.tir import (
 )
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
-    Irregular,
     OperandDimension,
     row_major_address,
     variables_in,
@@ -103,36 +102,33 @@ class StagedOperand:
 
 
 def _split_index_by_inner_vars(dim: OperandDimension, inner: set[Var]) -> tuple[LinearForm, LinearForm]:
-    """Split an index into the terms without inner variables and those with them; raise Irregular if
-    these are not affine.
-    """
+    """Split an index into the terms without inner variables and those with them."""
     outer = {t: c for t, c in dim.index.terms.items() if not variables_in(t) & inner}
     moving = {t: c for t, c in dim.index.terms.items() if t not in outer}
-    if any(not isinstance(t, Var) for t in moving):
-        raise Irregular("an index that is not affine")
     return LinearForm(outer, dim.index.const), LinearForm(moving)
 
 
-def _staged_dimension_of_scratch_copy(
-    dim: OperandDimension, inner: set[Var], vector_var: Var, ranges: Ranges, is_clipped: bool
-) -> _StagedDimension | None:
-    """Return a dimension of an operand's scratch copy, None if it does not depend on inner axes.
-
-    Raise Irregular if the operand cannot be copied.
+def _can_copy_dimension(dim: OperandDimension, inner: set[Var], vector_var: Var, is_clipped: bool) -> bool:
+    """Return True if a dimension of an operand can be copied to scratch: affine, not read backwards,
+    and without a border that depends on outer axes.
     """
     outer, moving = _split_index_by_inner_vars(dim, inner)
+    if not all(isinstance(t, Var) for t in moving.terms) or moving.terms.get(vector_var, 1) < 0:
+        return False
+    return dim.inside or (bool(moving.terms) and (not outer.terms or is_clipped))
+
+
+def _staged_dimension_of_scratch_copy(
+    dim: OperandDimension, inner: set[Var], vector_var: Var, ranges: Ranges
+) -> _StagedDimension | None:
+    """Return a dimension of an operand's scratch copy, None if it does not depend on inner axes."""
+    outer, moving = _split_index_by_inner_vars(dim, inner)
     if not moving.terms:
-        if not dim.inside:
-            raise Irregular("a border across an outer axis")
         return None
-    if outer.terms and not dim.inside and not is_clipped:
-        raise Irregular("a border that moves with an outer axis")
     low, high = bounds(moving.to_expr(), ranges)
     step = math.gcd(*moving.terms.values())
     extent = (int(high) - int(low)) // step + 1
     phases = abs(moving.terms.get(vector_var, 0)) // step or 1
-    if moving.terms.get(vector_var, 1) < 0:
-        raise Irregular("data read backwards")
     return _StagedDimension(outer, moving, int(low), step, extent, dim, phases)
 
 
@@ -148,9 +144,9 @@ def stage_operand_in_scratch(
     slack: int = 0,
     clipped: bool = False,
     fill: int = 0,
-) -> StagedOperand:
-    """Return a copy of the part of an operand that inner axes read; raise Irregular if the operand
-    cannot be copied.
+) -> StagedOperand | None:
+    """Return a copy of the part of an operand that inner axes read; None if the operand cannot be
+    copied.
 
     name           name of the scratch buffer
     buffer, dims   the operand
@@ -162,11 +158,11 @@ def stage_operand_in_scratch(
     clipped        elements left from a previous copy do no harm (lanes that are never stored)
     fill           value outside of the source
     """
-    staged = [
-        s for d in dims if (s := _staged_dimension_of_scratch_copy(d, inner, vector, ranges, clipped)) is not None
-    ]
-    if not staged:
-        raise Irregular("nothing but one element at a time")
+    if not all(_can_copy_dimension(d, inner, vector, clipped) for d in dims):
+        return None
+    staged = [s for d in dims if (s := _staged_dimension_of_scratch_copy(d, inner, vector, ranges)) is not None]
+    if not staged:  # one element at a time
+        return None
     staged.sort(key=lambda s: vector in s.inner.terms)
     size = math.prod(s.elements_per_phase * s.phases for s in staged)
     scratch = new_private_scratch_buffer(name, dtype, size + slack)

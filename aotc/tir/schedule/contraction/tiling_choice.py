@@ -10,6 +10,7 @@ scheduled inside `use_tiling_chooser`. It returns the name of a candidate, or No
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -19,6 +20,8 @@ from aotc.ir import frozen, temporarily_set_context_variable
 from aotc.tir import Buffer, Expr, Target, Var, substitute, te
 from aotc.tir.schedule.contraction.contraction_index_analysis import are_weights_known_finite
 from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate
+
+LOG: Final = logging.getLogger("aotc")
 
 
 @frozen(eq=False)
@@ -68,8 +71,13 @@ def use_tiling_chooser(chooser: Chooser) -> AbstractContextManager[object]:
 def choose_tiling(
     contraction: te.Contraction, a: Buffer, b: Buffer, target: Target, candidates: Sequence[TilingCandidate]
 ) -> TilingCandidate:
-    """Return one of the tilings `candidates` (at least one): the chooser's, or else the cheapest."""
+    """Return one of the tilings `candidates` (at least one): the chooser's, or else the cheapest.
+
+    A name that no candidate has, as in records of an older version, is ignored with a warning.
+    """
     chooser = _CURRENT_TILING_CHOOSER.get()
     name = chooser(TilingSite(contraction, a, b, target, candidates)) if chooser is not None else None
     named = [candidate for candidate in candidates if candidate.name == name]
+    if name is not None and not named:
+        LOG.warning("the tuning record of %s names the unknown tiling %r and is ignored", contraction.name, name)
     return named[0] if named else min(candidates, key=lambda candidate: candidate.cost)

@@ -10,8 +10,7 @@ axes are loops, the number of partial sums, where scratch is filled, the cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -24,7 +23,6 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
     ChannelSplit,
     ContractionAnalysis,
-    Irregular,
     OperandDimension,
     variables_of_dimensions,
 )
@@ -85,14 +83,11 @@ class TilingRequest:
         """Return True if elements of an operand can be broadcast without a conversion at each use."""
         return self.dtype_of_scratch_copy(operand) == operand.dtype
 
-    def require_finite_weights_if_padded(self, dims: Sequence[OperandDimension]) -> None:
-        """Raise Irregular if zero padding could yield NaN, that is, if dimensions have borders and
-        weights may be infinite.
+    def can_pad_with_zeros(self, dims: Sequence[OperandDimension]) -> bool:
+        """Return True unless zero padding could yield NaN, that is, unless dimensions have borders
+        and weights may be infinite.
         """
-        if not contraction_index_analysis.are_weights_known_finite(self.contraction) and not all(
-            d.inside for d in dims
-        ):
-            raise Irregular("padding beside weights that may be infinite")
+        return contraction_index_analysis.are_weights_known_finite(self.contraction) or all(d.inside for d in dims)
 
     @property
     def step_kernel(self) -> MicroKernel:
@@ -124,24 +119,24 @@ class TilingRequest:
         return axis_vars if self.group is None else axis_vars | {self.group}
 
     @property
-    def output_channel_axis(self) -> te.Axis:
-        """The one axis of the weights; raise Irregular if there are several, or if an axis belongs
-        to neither operand.
+    def output_channel_axis(self) -> te.Axis | None:
+        """The one axis of the weights; None if there are several, or if an axis belongs to neither
+        operand.
         """
         channel = self.analysis.channel
         other_vars = {v for v, n in self.contraction.axes if n > 1} - self.output_axis_vars_of_data_only
         if len(channel) != 1 or not other_vars <= {channel[0][0]}:
-            raise Irregular("outputs along several axes")
+            return None
         return channel[0]
 
-    def split_output_channels(self, block_size: int) -> ChannelSplit:
-        """Return the operands with the output channels in blocks of `block_size`; raise Irregular
-        if the data depends on the channel.
+    def split_output_channels(self, block_size: int) -> ChannelSplit | None:
+        """Return the operands with the output channels in blocks of `block_size`; None if there is
+        not one axis of channels, or if the data depends on it.
         """
+        if self.output_channel_axis is None:
+            return None
         split = ChannelSplit.split_channel_axis(self.analysis, self.output_channel_axis, block_size)
-        if variables_of_dimensions(split.a) & {split.tile, split.lane}:
-            raise Irregular("data that depends on outputs")
-        return split
+        return None if variables_of_dimensions(split.a) & {split.tile, split.lane} else split
 
     def candidate_name(self, kind: str, axis: te.Axis | None, **parameters: int) -> str:
         """Return the name of a candidate tiling: its kind, axis and parameters, as used in records
@@ -161,8 +156,10 @@ class TilingRequest:
 
     def operand_scratch_copy(
         self, name: str, operand: Buffer, dims: Sequence[OperandDimension], split: ChannelSplit, **staging_options: Any
-    ) -> StagedOperand:
-        """Return a scratch copy of an operand, made by `operand_staging.stage_operand_in_scratch`."""
+    ) -> StagedOperand | None:
+        """Return a scratch copy of an operand, made by `operand_staging.stage_operand_in_scratch`;
+        None if it cannot be copied.
+        """
         return stage_operand_in_scratch(
             name, operand, dims, ranges=split.ranges, dtype=self.dtype_of_scratch_copy(operand), **staging_options
         )
@@ -177,20 +174,46 @@ class TilingRequest:
 
 @frozen(eq=False)
 class TilingCandidate:
-    """A complete tiling with its estimated cost.
+    """One way to compute a contraction, with its estimated cost.
+
+    cost               estimated cycles
+    name               its kind and parameters, as in records of measurements
+    """
+
+    cost: float
+    name: str
+
+    def build_loop_nests(self) -> ContractionNest:
+        """Return the loop nest of this candidate."""
+        raise NotImplementedError
+
+
+@frozen(eq=False)
+class MemoryKernelCandidate(TilingCandidate):
+    """Calls of a micro-kernel that reads its operands from memory.
+
+    build_nest    function that returns the loop nest
+    """
+
+    build_nest: Callable[[], ContractionNest]
+
+    def build_loop_nests(self) -> ContractionNest:
+        """Return the loops over the calls, with the statements that pack operands and store sums."""
+        return self.build_nest()
+
+
+@frozen(eq=False)
+class RegisterTilingCandidate(TilingCandidate):
+    """A complete register tiling.
 
     tiling         the tiling
     workspace      scratch buffers that it needs
-    cost           estimated cycles
-    name           its kind and parameters, as in records of measurements
     rest_tilings   further tilings, for the rest of the output
     """
 
     tiling: RegisterTiling
-    workspace: tuple[Buffer, ...]
-    cost: float
-    name: str
-    rest_tilings: tuple[TilingCandidate, ...] = ()
+    workspace: tuple[Buffer, ...] = ()
+    rest_tilings: tuple[RegisterTilingCandidate, ...] = ()
 
     def build_loop_nests(self) -> ContractionNest:
         """Return the loop nest of this candidate tiling, followed by the nests of `rest_tilings`."""
@@ -206,23 +229,19 @@ def complete_tiling_candidate(
     staged_operands: Sequence[StagedOperand | None],
     *,
     unrolls_short_axes: bool = False,
-) -> TilingCandidate:
-    """Complete a tiling and estimate its cost.
+) -> RegisterTilingCandidate | None:
+    """Complete a tiling and estimate its cost; None if it cannot have the required summation order.
 
     tiling             its reduction has the borders, and the axes that must be unrolled
     staged_operands    copies of operands that it reads; None for operands that are read directly
     unrolls_short_axes              unroll short reduction axes, too
     """
     stagings = [staging for staging in staged_operands if staging is not None]
-    tiling = _add_partial_sums_to_hide_latency(
-        request,
-        _limit_unrolling_to_budget(
-            request,
-            _combine_byte_groups_into_one_dot_step(
-                request, _choose_reduction_loops(request, tiling, unrolls_short_axes)
-            ),
-        ),
-    )
+    looped = _choose_reduction_loops(request, tiling, unrolls_short_axes)
+    if looped is None:
+        return None
+    looped = _combine_byte_groups_into_one_dot_step(request, looped)
+    tiling = _add_partial_sums_to_hide_latency(request, _limit_unrolling_to_budget(request, looped))
     levels = tiling.levels
     products = tiling_cycles(tiling, request.target)
     weights = {var for var, _ in request.analysis.channel}
@@ -232,9 +251,8 @@ def complete_tiling_candidate(
     scratch = tuple(staging.operand.buffer for staging in stagings)
     if sum(b.nbytes for b in scratch) > MAX_COPY_SIZE_IN_L1_CACHES * request.target.l1:
         cost *= request.target.tiles.large_copies
-    return TilingCandidate(
-        replace(tiling, copies=_scratch_copies_by_containing_loop_axis(stagings, levels)), scratch, cost, name
-    )
+    tiling = replace(tiling, copies=_scratch_copies_by_containing_loop_axis(stagings, levels))
+    return RegisterTilingCandidate(cost * request.target.tiles.slowdown, name, tiling, scratch)
 
 
 def _weight_bytes_fetched(request: TilingRequest, tiling: RegisterTiling) -> int:
@@ -254,11 +272,11 @@ def _max_tile_accumulators(tiling: RegisterTiling) -> int:
     return math.prod(max(len(s.starts) for s in axis.segments) for axis in tiling.register_tile_axes)
 
 
-def _choose_reduction_loops(request: TilingRequest, tiling: RegisterTiling, unrolls_short_axes: bool) -> RegisterTiling:
+def _choose_reduction_loops(
+    request: TilingRequest, tiling: RegisterTiling, unrolls_short_axes: bool
+) -> RegisterTiling | None:
     """Divide the reduction axes (without taps, the kernel offsets at borders) into loops and
-    unrolled axes.
-
-    Raise Irregular if that breaks a required summation order.
+    unrolled axes; return None if that breaks a required summation order.
     """
     reduction = tiling.reduction
     fixed = variables_of_dimensions(reduction.guards) | {v for v, _ in reduction.taps}
@@ -282,7 +300,7 @@ def _choose_reduction_loops(request: TilingRequest, tiling: RegisterTiling, unro
     if request.must_sum_floats_in_reduction_order and [v for v, n in walked if n > 1] != [
         v for v, n in required_axes if n > 1
     ]:
-        raise Irregular("sums in another order")
+        return None
     return replace(tiling, reduction=replace(reduction, looped=looped, unrolled=written))
 
 
@@ -392,9 +410,9 @@ def _scratch_copy_cycles_in_all_iterations(staging: StagedOperand, axes: Sequenc
 
 
 def feasible_candidates(
-    make_candidate: Callable[..., TilingCandidate], request: TilingRequest, tiles: Iterable[tuple[Any, ...]]
-) -> Iterator[TilingCandidate]:
-    """Yield `make_candidate(request, *tile)` for each tile for which it does not raise Irregular."""
-    for tile in tiles:
-        with suppress(Irregular):
-            yield make_candidate(request, *tile)
+    make_candidate: Callable[..., RegisterTilingCandidate | None],
+    request: TilingRequest,
+    tiles: Iterable[tuple[Any, ...]],
+) -> list[RegisterTilingCandidate]:
+    """Return `make_candidate(request, *tile)` for each tile for which it is not None."""
+    return [c for tile in tiles if (c := make_candidate(request, *tile)) is not None]

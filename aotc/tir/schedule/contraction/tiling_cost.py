@@ -161,6 +161,22 @@ def reduction_step_cycles(
     return max(chains / per_cycle * penalty, loads)
 
 
+def memory_kernel_cycles(
+    target: Target, kernel: MicroKernel, *, calls: float, tiles: float, runs: float, copies: float, sums: float
+) -> float:
+    """Return the cycles of a contraction by calls of a micro-kernel that reads operands from memory.
+
+    calls, tiles     number of calls, and of tiles (`kernel.positions` x `outputs` x `depth`) in all calls
+    runs, copies     runs (contiguous data of a position) that im2col copies, and their elements or
+                     vectors, one of which it copies in a cycle
+    sums             number of sums, which are stored, loaded again and finished
+    """
+    # each vector of sums (or each sum, without vectors) is loaded in a cycle and finished
+    finish = 1 + target.tiles.finish_element if target.is_scalar else (1 + target.tiles.finish_vector) / kernel.block
+    packing = runs * kernel.run_cycles + copies
+    return calls * kernel.call_cycles + tiles * kernel.tile_cycles + packing + sums * finish
+
+
 def weight_load_wait_cycles(
     weight_bytes: int, passes: int, compute_cycles_of_all_passes: float, target: Target
 ) -> float:

@@ -16,8 +16,9 @@ for each row, but not stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from aotc.ir import DType, frozen
@@ -26,7 +27,6 @@ from aotc.tir import (
     Buffer,
     Expr,
     Load,
-    Target,
     Var,
     as_expr,
     call,
@@ -42,50 +42,51 @@ from aotc.tir.schedule.contraction.arm_dsp import ContractionData
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
     FusedDataAxes,
-    Irregular,
     contiguous_weight_reduction_axis_index,
     fuse_data_axes,
     iteration_space_point_count,
     row_major_address,
-    split_reduction_into_dot_groups,
 )
 from aotc.tir.schedule.contraction.operand_staging import pack_operand_in_axis_order
 from aotc.tir.schedule.contraction.register_tiling_types import OutputStores
-from aotc.tir.schedule.contraction.tiling_completion import TilingRequest
-from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
+from aotc.tir.schedule.contraction.tiling_completion import MemoryKernelCandidate, TilingRequest
+from aotc.tir.schedule.contraction.tiling_cost import memory_kernel_cycles
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest
 from aotc.tir.simplify import LinearForm, linear_form, simplify
 from aotc.tir.stmt import Block, Stmt, Store, forall, loop_nest
 
-#: Largest number of positions and of output blocks of a call: its sums stay in the first-level
-#: cache.
-MAX_POSITIONS_PER_CALL: Final = 64
-MAX_OUTPUT_BLOCKS_PER_CALL: Final = 4
-#: Least number of bytes of the reduction, and of one step of it, for which AMX is faster than
-#: vectors.
-MIN_REDUCTION_BYTES: Final = 64
-MIN_STEP_BYTES: Final = 16
+#: Largest number of positions and of output blocks of a call.
+MAX_POSITIONS_PER_CALL: Final = X86_AMX.max_positions
+MAX_OUTPUT_BLOCKS_PER_CALL: Final = X86_AMX.max_outputs // X86_AMX.outputs
 #: Overhead of a call, in positions.
 CALL_OVERHEAD_POSITIONS: Final = 8
-#: Factor of extra positions from which a compact copy of the data is made instead.
-MAX_EXTRA_POSITION_FACTOR: Final = 1.5
+#: Factor of the time of the calls by which an im2col copy makes a contraction slower.
+IM2COL_COPY_SLOWDOWN: Final = 1.5
 
 
-def schedule_for_x86_amx(
-    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
-) -> ContractionNest:
-    """Return the AMX loop nest of a contraction; raise Irregular if AMX is unavailable or
-    unsuitable.
+def x86_amx_candidates(contraction: te.Contraction, request: TilingRequest) -> list[MemoryKernelCandidate]:
+    """Return the candidates that compute an int8 contraction by the micro-kernel `X86_AMX`: with the
+    data in place (or with its padding in a copy) and with an im2col copy of it.
+
+    request    the contraction with its reduction in groups of four
     """
-    known = X86_AMX.accepts_types(a.dtype, b.dtype, contraction.dtype)
-    known = known and (contraction.group, contraction.block) == (BYTES_PER_DOT, OUTPUTS_PER_BLOCK)
-    if X86_AMX not in target.micro_kernels or not known:
-        raise Irregular("no matrices of bytes")
-    if 0 in (iteration_space_point_count(contraction.axes), iteration_space_point_count(contraction.reduce_axes)):
-        raise Irregular("nothing to add")
-    req = TilingRequest(*split_reduction_into_dot_groups(contraction), a, b, store, target, OUTPUTS_PER_BLOCK)
-    return _AmxSchedule.cheapest_amx_schedule(
-        req, req.contraction.reduce_axes[contiguous_weight_reduction_axis_index(contraction)]
-    ).build_loop_nest()
+    number, channel = contiguous_weight_reduction_axis_index(contraction), request.output_channel_axis
+    last = next((v for v, n in reversed(contraction.axes) if n > 1), None)
+    if number is None or channel is None or channel[1] < OUTPUTS_PER_BLOCK or last is not channel[0]:
+        return []
+    split = request.split_output_channels(OUTPUTS_PER_BLOCK)
+    if split is None:
+        return []
+    step_axis = request.contraction.reduce_axes[number]
+    candidates: list[MemoryKernelCandidate] = []
+    for kind, make_data in (("", _data_with_adjacent_byte_groups), (" columns", _im2col_copy)):
+        data = make_data(request, split, step_axis)
+        schedule = None if data is None else _AmxSchedule.amx_schedule_for_data(request, split, step_axis, data)
+        if schedule is not None:
+            candidates.append(
+                MemoryKernelCandidate(schedule.estimated_cycles, X86_AMX.name + kind, schedule.build_loop_nest)
+            )
+    return candidates
 
 
 @frozen(eq=False)
@@ -108,7 +109,8 @@ class _CallPositions:
 class _AmxSchedule:
     """A contraction by AMX calls.
 
-    req, split   the contraction, with outputs in blocks
+    req, channel the contraction, and the axis of its outputs
+    split        the operands, with outputs in blocks
     data         the data or its copy
     pixels       axes of the data
     axes         axes that positions are counted along, at least two
@@ -120,6 +122,7 @@ class _AmxSchedule:
     """
 
     req: TilingRequest
+    channel: te.Axis
     split: ChannelSplit
     data: ContractionData
     pixels: FusedDataAxes
@@ -131,41 +134,14 @@ class _AmxSchedule:
     weights: LinearForm
 
     @staticmethod
-    def cheapest_amx_schedule(request: TilingRequest, step_axis: te.Axis) -> _AmxSchedule:
-        """Return the schedule of a contraction whose reduction steps are counted by `step_axis`;
-        raise Irregular if there is none.
-        """
-        channel, outputs = request.output_channel_axis
-        last = next((v for v, n in reversed(request.contraction.axes) if n > 1), None)
-        if outputs < OUTPUTS_PER_BLOCK or last is not channel:
-            raise Irregular("outputs that do not lie side by side")
-        split = request.split_output_channels(OUTPUTS_PER_BLOCK)
-        schedule = _AmxSchedule._amx_schedule_for_data(
-            request, split, step_axis, _data_with_adjacent_byte_groups(request, split, step_axis)
-        )
-        if (
-            schedule.estimated_time_in_output_positions
-            > MAX_EXTRA_POSITION_FACTOR
-            * _amx_call_time_in_output_positions(iteration_space_point_count(schedule.axes[-2:]))
-            and step_axis[1] * BYTES_PER_DOT >= MIN_REDUCTION_BYTES
-        ):
-            with suppress(Irregular):
-                return _AmxSchedule._amx_schedule_for_data(
-                    request, split, step_axis, _im2col_copy(request, split, step_axis)
-                )
-        return schedule
-
-    @staticmethod
-    def _amx_schedule_for_data(
+    def amx_schedule_for_data(
         request: TilingRequest, split: ChannelSplit, step_axis: te.Axis, data: ContractionData
-    ) -> _AmxSchedule:
-        """Return the schedule for a given layout of the data; raise Irregular if the layout is
-        unsuitable.
-        """
+    ) -> _AmxSchedule | None:
+        """Return the schedule for a given layout of the data; None if the layout is unsuitable."""
         (var, extent), weights = step_axis, row_major_address(split.b)
-        if extent > 1 and weights.coefficient(var) != AMX_TILE_ROW_BYTES:
-            raise Irregular("weights in another order")
         taps = _other_reduction_axes_with_strides(request, data.position, weights, var)
+        if taps is None or (extent > 1 and weights.coefficient(var) != AMX_TILE_ROW_BYTES):
+            return None
         run = extent * BYTES_PER_DOT
         while contiguous_taps := [tap for tap in taps if tap[1:] == (run, run * OUTPUTS_PER_BLOCK)]:
             taps.remove(contiguous_taps[0])
@@ -173,20 +149,21 @@ class _AmxSchedule:
         depth = run * iteration_space_point_count([(var, n) for n, *_ in taps])
         if (
             len(taps) > 2
-            or depth < MIN_REDUCTION_BYTES
-            or _amx_step_bytes_dividing_contiguous_run(run) < MIN_STEP_BYTES
+            or depth < X86_AMX.min_reduction_bytes
+            or _amx_step_bytes_dividing_contiguous_run(run) < X86_AMX.min_run_bytes
         ):
-            raise Irregular("a reduction that does not lie in rows")
+            return None
         pixels = fuse_data_axes(request.analysis, (), data.position)
         long_axes = [axis for axis in pixels.axes if axis[1] > 1]
         axes = [*((Var("one"), 1) for _ in range(2 - len(long_axes))), *long_axes]
         (high, rows), (wide, count) = axes[-2:]
         row, pitch = (pixels.position.coefficient(v) for v in (high, wide))
         if row is None or not pitch or pitch < 0 or row % pitch or (rows > 1 and row < count * pitch):
-            raise Irregular("positions that do not lie in rows")
-        if rows * count < AMX_TILE_ROWS:
-            raise Irregular("few positions")
-        return _AmxSchedule(request, split, data, pixels, axes, pitch, row // pitch, run, taps, weights)
+            return None
+        channel = request.output_channel_axis
+        if channel is None or rows * count < X86_AMX.min_positions:
+            return None
+        return _AmxSchedule(request, channel, split, data, pixels, axes, pitch, row // pitch, run, taps, weights)
 
     @property
     def best_output_rows_per_amx_call(self) -> int:
@@ -209,6 +186,28 @@ class _AmxSchedule:
             (rows_per_call - 1) * self.row_stride + wide
         )
 
+    @property
+    def estimated_cycles(self) -> float:
+        """Estimated cycles of the whole contraction."""
+        outer = iteration_space_point_count(self.axes[:-2])
+        steps = self.run // _amx_step_bytes_dividing_contiguous_run(self.run) * math.prod(n for n, *_ in self.taps)
+        blocks = -(-self.channel[1] // OUTPUTS_PER_BLOCK)
+        (_, high), (_, wide) = self.axes[-2:]
+        rows = self.best_output_rows_per_amx_call
+        calls = outer * -(-high // rows) * -(-blocks // MAX_OUTPUT_BLOCKS_PER_CALL) * -(-wide // MAX_POSITIONS_PER_CALL)
+        overhead = CALL_OVERHEAD_POSITIONS * -(-high // rows)
+        positions = outer * (self.estimated_time_in_output_positions - overhead) * self.data.slowdown
+        sums = outer * iteration_space_point_count(self.axes[-2:]) * self.channel[1]
+        return memory_kernel_cycles(
+            self.req.target,
+            X86_AMX,
+            calls=calls,
+            tiles=positions / AMX_TILE_ROWS * blocks * steps,
+            runs=0,
+            copies=self.data.copy_cycles,
+            sums=sums,
+        )
+
     def build_loop_nest(self) -> ContractionNest:
         """Return the loop nest of an int8 contraction on AMX with the buffers it needs."""
         rows, (_, wide) = self.best_output_rows_per_amx_call, self.axes[-1]
@@ -225,7 +224,7 @@ class _AmxSchedule:
     @property
     def output_blocks_per_call(self) -> int:
         """Number of output-channel blocks of an AMX call."""
-        return min(MAX_OUTPUT_BLOCKS_PER_CALL, -(-self.req.output_channel_axis[1] // OUTPUTS_PER_BLOCK))
+        return min(MAX_OUTPUT_BLOCKS_PER_CALL, -(-self.channel[1] // OUTPUTS_PER_BLOCK))
 
     def _groups_of_equally_shaped_amx_calls(self, rows_per_call: int) -> Iterator[tuple[Var, int, _CallPositions]]:
         """Yield groups of AMX calls of equal shape: loop variable, number of calls, and the output
@@ -257,7 +256,7 @@ class _AmxSchedule:
         if not count:
             return Block(())
         block, size = Var("o"), self.output_blocks_per_call
-        outputs = self.req.output_channel_axis[1]
+        outputs = self.channel[1]
         whole, rest = divmod(-(-outputs // OUTPUTS_PER_BLOCK), size)
         last = outputs % OUTPUTS_PER_BLOCK
         # if the last block is partial and alone in its call, all other blocks are full
@@ -343,7 +342,7 @@ class _AmxSchedule:
         """
         lane, scalar = Var("lane"), Var("done", sums_buffer.dtype)
         end = linear_form(first_channel, {})
-        channel, outputs = self.req.output_channel_axis
+        channel, outputs = self.channel
         count = OUTPUTS_PER_BLOCK if end.terms else min(OUTPUTS_PER_BLOCK, outputs - end.const)
         output = OutputStores(self.req.contraction.axes, self.req.store, self.pixels.unfuse)
         axis_values = {**axis_values, channel: first_channel + lane}
@@ -373,8 +372,12 @@ def _amx_step_bytes_dividing_contiguous_run(contiguous_bytes: int) -> int:
     return max(n for n in range(BYTES_PER_DOT, AMX_TILE_ROW_BYTES + 1, BYTES_PER_DOT) if contiguous_bytes % n == 0)
 
 
-def _data_with_adjacent_byte_groups(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis) -> ContractionData:
-    """Return the data, or a padded copy, in which groups of four bytes are adjacent."""
+def _data_with_adjacent_byte_groups(
+    request: TilingRequest, split: ChannelSplit, step_axis: te.Axis
+) -> ContractionData | None:
+    """Return the data, or a padded copy, in which groups of four bytes are adjacent; None if it
+    cannot be copied.
+    """
     position, place, (var, extent) = row_major_address(split.a), request.group, step_axis
     assert place is not None
     near = position.coefficient(place) == 1 and (extent == 1 or position.coefficient(var) == BYTES_PER_DOT)
@@ -383,34 +386,34 @@ def _data_with_adjacent_byte_groups(request: TilingRequest, split: ChannelSplit,
     return ContractionData.padded_contraction_data_copy(request, split)
 
 
-def _im2col_copy(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis) -> ContractionData:
-    """Return an im2col copy, in which all data of a position is contiguous; raise Irregular if it
-    exceeds the cache.
+def _im2col_copy(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis) -> ContractionData | None:
+    """Return an im2col copy, in which all data of a position is contiguous; None if it exceeds the
+    cache, or if few bytes of the data are contiguous.
     """
     c, place = request.contraction, request.group
     assert place is not None
     taps = [axis for axis in c.reduce_axes if axis is not step_axis]
     axes = (*request.analysis.pixel, *taps, step_axis, (place, c.group))
-    if iteration_space_point_count(axes) > request.target.l2:
-        raise Irregular("large columns")
-    return ContractionData.contraction_data_from_scratch_copy(
-        pack_operand_in_axis_order("columns", request.a, split.a, axes, c.fill), split
-    )
+    few = step_axis[1] * c.group < X86_AMX.min_reduction_bytes
+    if few or iteration_space_point_count(axes) > request.target.l2:
+        return None
+    columns = pack_operand_in_axis_order("columns", request.a, split.a, axes, c.fill)
+    data = ContractionData.contraction_data_from_scratch_copy(columns, split)
+    # the slowdown includes the time of the copy
+    return replace(data, slowdown=IM2COL_COPY_SLOWDOWN, copy_cycles=0)
 
 
 def _other_reduction_axes_with_strides(
     request: TilingRequest, data_address: LinearForm, weight_address: LinearForm, step_var: Var
-) -> list[tuple[int, int, int]]:
+) -> list[tuple[int, int, int]] | None:
     """Return the reduction axes other than `step_var`: extent, distance in the data, distance in
-    the weights; inner axes first.
-
-    Raise Irregular if a distance is not constant.
+    the weights; inner axes first. Return None if a distance is not constant.
     """
     axes = []
     for var, extent in request.contraction.reduce_axes:
         x, w = data_address.coefficient(var), weight_address.coefficient(var)
         if x is None or w is None or x < 0:
-            raise Irregular("taps that do not lie in rows")
+            return None
         if var is not step_var and extent > 1:
             axes.append((extent, x, w))
     # the second of two taps is the outer loop of a micro-kernel

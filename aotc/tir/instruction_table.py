@@ -11,7 +11,6 @@ function.  What has no text is spelled by the language's library.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -38,9 +37,8 @@ from aotc.tir.instruction_definition import (
 )
 from aotc.tir.processor_features import CVariant
 
-#: The dialects of C, and those in which a scalar kernel has no inline assembly.
+#: The dialects of C.
 _C_DIALECTS: Final = ("arm-c", "bare-c", "c99", "gnu-c")
-_C_DIALECTS_WITHOUT_ASSEMBLY: Final = _C_DIALECTS[1:]
 
 
 def _raise_defined_as_tensor_program(*_: Any) -> Any:
@@ -54,7 +52,10 @@ def _define_instructions(operand_kinds: str, names: str, **facts: Any) -> list[I
 
 
 def _define_saturation(dtype: str, assembly_mnemonic: str) -> Instruction:
-    """Return the instruction that converts a number to the nearest int8 or uint8 value, saturated."""
+    """Return the instruction that converts a number to the nearest int8 or uint8 value, saturated.
+
+    It is printed from its definition as a tensor program except for Arm's SSAT and USAT.
+    """
     ends = (int(DType(dtype).min), int(DType(dtype).max))
     call, head = f"aotc_clamp_i32_{dtype}({{0}})", f"$inline {dtype}_t aotc_clamp_i32_{dtype}(int32_t x) {{\n"
     plain = f"  return ({dtype}_t)(x < {ends[0]} ? {ends[0]} : x > {ends[1]} ? {ends[1]} : x);\n"
@@ -63,11 +64,8 @@ def _define_saturation(dtype: str, assembly_mnemonic: str) -> Instruction:
   return ({dtype}_t)x;
 """
     variants = CVariant(assembly, ("sat",), compiler="defined(__GNUC__)"), CVariant(plain)
-    template = InstructionText(call=call, lanes="one", function=f"{head}VARIANT}}\n")
-    texts = (
-        *define_texts_by_features(replace(template, dialects=("arm-c",)), variants),
-        *define_texts_by_features(replace(template, dialects=_C_DIALECTS_WITHOUT_ASSEMBLY), variants[1:]),
-    )
+    template = InstructionText(call=call, dialects=("arm-c",), lanes="one", function=f"{head}VARIANT}}\n")
+    texts = define_texts_by_features(template, variants)[:1]
     return Instruction(
         name=f"saturate_{dtype}", takes=("word",), gives=dtype, meaning=_raise_defined_as_tensor_program, texts=texts
     )

@@ -54,6 +54,7 @@ from aotc.tir.gpu_launch import has_gpu_loops as has_gpu_loops
 from aotc.tir.gpu_launch import is_separate_launch_faster as is_separate_launch_faster
 from aotc.tir.gpu_launch import launch_of as launch_of
 from aotc.tir.gpu_launch import stmts_run_by_last_gpu_block_of_group as stmts_run_by_last_gpu_block_of_group
+from aotc.tir.instruction_definition import Execution as Execution
 from aotc.tir.instruction_definition import Instruction as Instruction
 from aotc.tir.instruction_definition import InstructionText as InstructionText
 from aotc.tir.instruction_definition import define_c_vector_instruction as define_c_vector_instruction
@@ -159,13 +160,13 @@ from aotc.tir.stmt import THREAD_NUMBER as THREAD_NUMBER
 from aotc.tir.stmt import Assign as Assign
 from aotc.tir.stmt import Block as Block
 from aotc.tir.stmt import Declare as Declare
+from aotc.tir.stmt import Destination as Destination
+from aotc.tir.stmt import Execute as Execute
 from aotc.tir.stmt import For as For
 from aotc.tir.stmt import If as If
-from aotc.tir.stmt import Intrinsic as Intrinsic
 from aotc.tir.stmt import Kernel as Kernel
 from aotc.tir.stmt import Stmt as Stmt
 from aotc.tir.stmt import Store as Store
-from aotc.tir.stmt import Sync as Sync
 from aotc.tir.stmt import UserSource as UserSource
 from aotc.tir.stmt import While as While
 from aotc.tir.stmt import all_exprs_in_stmt as all_exprs_in_stmt

@@ -239,9 +239,16 @@ def _int4_tile_matmul_numpy_reference(data_dtype: str, weight_dtype: str, x: Any
     )
 
 
-def _int32_accumulators_per_amx_call(*operands: Any) -> int:
-    """Return the number of int32 accumulators that a call computes, from its constant operands."""
-    return int(operands[2].value) * int(operands[4].value) * OUTPUTS_PER_BLOCK
+def _tile_matmul_extents(weights_per_byte: int, _data: int, _weights: int, *size_arguments: int) -> tuple[int, ...]:
+    """Return the elements of the sums, data and weights of a call, from its integer arguments."""
+    of = dict(zip(SIZE_ARGUMENT_NAMES, size_arguments, strict=False))
+    run = of["width"] * of["steps"]
+    data = (of["rows"] - 1) * of["pitch"] + run
+    weights = (of["blocks"] - 1) * of["apart"] + run * OUTPUTS_PER_BLOCK
+    for count, x, w in (("n1", "x1", "w1"), ("n2", "x2", "w2")):
+        data += (of[count] - 1) * of[x]
+        weights += (of[count] - 1) * of[w]
+    return of["rows"] * of["blocks"] * OUTPUTS_PER_BLOCK, data, weights // weights_per_byte
 
 
 def instruction_definitions() -> Iterator[Instruction]:
@@ -250,22 +257,31 @@ def instruction_definitions() -> Iterator[Instruction]:
         dot = f"tdpb{data[0].replace('i', 's')}{weights[0].replace('i', 's')}d"
         name, words = amx_kernel_name(data, weights), {"DATA": data, "WEIGHTS": weights, "DOT": dot}
         numbers = ("int32",) * len(SIZE_ARGUMENT_NAMES)
-        for kernel_name, arg_types, meaning, variants in (
+        for kernel_name, arg_types, weights_per_byte, meaning, variants in (
             (
                 name,
                 (weights, *numbers),
+                1,
                 partial(_tile_matmul_numpy_reference, data),
                 _kernel_variants("", _INT8_WEIGHT_FEATURES, {"STORED": weights, **_INT8_WEIGHT_WORDS}),
             ),
             (
                 int4_variant_of_kernel_name(name),
                 ("uint8", *numbers, "int32"),
+                2,
                 partial(_int4_tile_matmul_numpy_reference, data, weights),
                 _int4_kernel_variants(),
             ),
         ):
-            kinds = (f"{data}x*", f"{arg_types[0]}x*", *arg_types[1:])
+            kinds = (f"{data}[]", f"{arg_types[0]}[]", *arg_types[1:])
             operands = ", ".join(f"{{{k}}}" for k in range(1, len(kinds) + 1))
             yield define_memory_micro_kernel(
-                kernel_name, kinds, "int32", _int32_accumulators_per_amx_call, meaning, operands, variants, **words
+                kernel_name,
+                kinds,
+                "int32[]",
+                partial(_tile_matmul_extents, weights_per_byte),
+                meaning,
+                operands,
+                variants,
+                **words,
             )

@@ -231,22 +231,26 @@ def instruction_definitions() -> Iterator[Instruction]:
     """Yield the DSP micro-kernels as definitions of instructions: operand types, meaning in numpy and
     C code.
     """
-    run = "int8x*"
+    run = "int8[]"
     table = (
         (
             "pairs2",
             (run, run),
-            "int16",
-            lambda x, _: interleaved_int16_count(x.lanes),
+            "int16[]",
+            lambda x, _: (interleaved_int16_count(x), x, x),
             _interleave_rows_numpy_reference,
             "{1}, {2}, {n}",
             _variants_by_word(_INTERLEAVE_ROWS_C, _INTERLEAVE_WORD_BY_ASSEMBLY_C, _PORTABLE_INTERLEAVE_WORD_C),
         ),
         (
             "pairs2x4",
-            ("int16x*", run),
-            "int32",
-            lambda *_: 8,
+            ("int16[]", run),
+            "int32[]",
+            lambda pairs, _: (
+                OUTPUTS_PER_BLOCK * POSITIONS_PER_TILE,
+                pairs,
+                pairs // POSITIONS_PER_TILE * OUTPUTS_PER_BLOCK,
+            ),
             _dot_2_positions_4_outputs_in_numpy,
             "{1}, {2}, {n} / 16",
             _assembly_or_portable_variants(
@@ -256,8 +260,8 @@ def instruction_definitions() -> Iterator[Instruction]:
         (
             "bytes1x4",
             (run, run),
-            "int32",
-            lambda *_: 4,
+            "int32[]",
+            lambda x, _: (OUTPUTS_PER_BLOCK, x, -(-x // BYTES_PER_DOT) * BYTES_PER_DOT * OUTPUTS_PER_BLOCK),
             _dot_1_position_4_outputs_in_numpy,
             "{1}, {2}, {m}",
             _variants_by_word(_DOT_1_POSITION_4_OUTPUTS_C, _DOT_WORD_BY_ASSEMBLY_C, _PORTABLE_DOT_WORD_C),

@@ -21,36 +21,28 @@ from aotc.tir.instruction_definition import Instruction, define_memory_micro_ker
 from aotc.tir.processor_features import CVariant
 
 
-def _unwrap_single_element(values: Any) -> Any:
-    """Return an array of one element as a scalar, other arrays unchanged."""
-    return values if values.size > 1 else values.reshape(())[()]
-
-
 def _copy_bytes_numpy_reference(data: Any) -> Any:
     return data
 
 
 def _matvec_numpy_reference(data: Any, weights: Any) -> Any:
-    row = np.atleast_1d(data).astype(np.int64)
-    sums = np.atleast_1d(weights).astype(np.int64).reshape(-1, row.size) @ row
-    return _unwrap_single_element(sums.astype(np.int32))
+    return (weights.astype(np.int64).reshape(-1, data.size) @ data).astype(np.int32)
 
 
 def _depthwise_numpy_reference(data: Any, weights: Any, tap_count: Any, tap_stride: Any) -> Any:
-    rows = np.atleast_1d(data).astype(np.int64).reshape(int(tap_count), -1)
+    rows = data.astype(np.int64).reshape(int(tap_count), -1)
     places = np.arange(int(tap_count))[:, None] * int(tap_stride) + np.arange(rows.shape[1])
-    sums = (rows * np.atleast_1d(weights).astype(np.int64)[places]).sum(0)
-    return _unwrap_single_element(sums.astype(np.int32))
+    return (rows * weights.astype(np.int64)[places]).sum(0).astype(np.int32)
 
 
 def _make_requantize_numpy_reference(rounds_twice: bool) -> Any:
     def requantize_with_numpy(
         sums: Any, bias: Any, multiplier: Any, shift: Any, zero_point: Any, low: Any, high: Any
     ) -> Any:
-        whole = np.atleast_1d(sums + bias).astype(np.int64) * multiplier
+        whole = (sums + bias).astype(np.int64) * multiplier
         v = (whole + (1 << 30)) >> 31 if rounds_twice else whole >> 32
         v = ((v - (v < 0) * rounds_twice >> shift) + 1 >> 1) + zero_point
-        return _unwrap_single_element(np.clip(v, low, high).astype(np.int8))
+        return np.clip(v, low, high).astype(np.int8)
 
     return requantize_with_numpy
 
@@ -238,27 +230,29 @@ def instruction_definitions() -> Iterator[Instruction]:
     """Yield the Helium micro-kernels as definitions of instructions: operand types, meaning in numpy
     and C code.
     """
-    run, number = "int8x*", "int32"
-    scaled = ("int32x*",) * 4 + (number,) * 3
+    run, number = "int8[]", "int32"
+    scaled = ("int32[]",) * 4 + (number,) * 3
     rest = "{1}, {2}, {3}, {4}, {5}, {6}, {7}, {m}"
     taps = "{1}, {2}, {3}, {4}, {m} / {3}"
 
-    def data_lane_count(x: Any, *_: Any) -> int:
-        return int(x.lanes)
+    def matvec_extents(x: int, weights: int) -> tuple[int, ...]:
+        outputs = weights // max(x, 1)
+        return outputs, x, outputs * x
 
-    def output_count(x: Any, weights: Any) -> int:
-        return int(weights.lanes // x.lanes)
+    def depthwise_extents(x: int, _: int, tap_count: int, tap_stride: int) -> tuple[int, ...]:
+        channels = x // max(tap_count, 1)
+        return channels, tap_count * channels, (tap_count - 1) * tap_stride + channels
 
-    def channel_count(x: Any, _: Any, taps: Any, *__: Any) -> int:
-        return int(x.lanes // taps.value)
+    def requantize_extents(sums: int, *_: int) -> tuple[int, ...]:
+        return (sums,) * 5
 
     table = (
-        ("bytes", (run,), "int8", data_lane_count, _copy_bytes_numpy_reference, "{1}, {n}", _COPY_VARIANTS),
+        ("bytes", (run,), "int8[]", lambda x: (x, x), _copy_bytes_numpy_reference, "{1}, {n}", _COPY_VARIANTS),
         (
             "byte_rows",
             (run, run),
-            "int32",
-            output_count,
+            "int32[]",
+            matvec_extents,
             _matvec_numpy_reference,
             "{1}, {2}, {n} / {m}, {m}",
             _MATVEC_VARIANTS,
@@ -266,8 +260,8 @@ def instruction_definitions() -> Iterator[Instruction]:
         (
             "byte_taps",
             (run, run, number, number),
-            "int32",
-            channel_count,
+            "int32[]",
+            depthwise_extents,
             _depthwise_numpy_reference,
             taps,
             _DEPTHWISE_VARIANTS,
@@ -275,8 +269,8 @@ def instruction_definitions() -> Iterator[Instruction]:
         (
             "requantize_once",
             scaled,
-            "int8",
-            data_lane_count,
+            "int8[]",
+            requantize_extents,
             _make_requantize_numpy_reference(False),
             rest,
             _requantize_variants(False),
@@ -284,8 +278,8 @@ def instruction_definitions() -> Iterator[Instruction]:
         (
             "requantize_twice",
             scaled,
-            "int8",
-            data_lane_count,
+            "int8[]",
+            requantize_extents,
             _make_requantize_numpy_reference(True),
             rest,
             _requantize_variants(True),

@@ -247,8 +247,9 @@ class Pack(_Operators):
 @_cache_node_hash
 @frozen
 class Call(_Operators):
-    """A call of an elementary function or of an instruction; INSTRUCTIONS has its operand and
-    result types.
+    """A call of an elementary function, or of an instruction that is a function of values;
+    INSTRUCTIONS has its operand and result types.  All other instructions are statements
+    (`aotc.tir.stmt.Execute`).
 
     fused    True if its definition (`aotc.tir.functions`) uses fused multiply-adds
     """
@@ -263,8 +264,7 @@ class Call(_Operators):
 
     @property
     def lanes(self) -> int:
-        known = INSTRUCTIONS[self.name]
-        return known.width(*self.args) if known.width else known.result_dtype_and_lanes(BOOL, self.args[0].lanes)[1]
+        return INSTRUCTIONS[self.name].result_dtype_and_lanes(BOOL, self.args[0].lanes)[1]
 
 
 @_cache_node_hash
@@ -445,7 +445,11 @@ def select(cond: Expr, a: Operand, b: Operand) -> Expr:
 def call(name: str, *args: Operand) -> Expr:
     """Return a call of a function or an instruction; Python numbers adopt the dtype of the first
     value.
+
+    Raise TypeError for operands of other types, and for an instruction that is a statement.
     """
+    if INSTRUCTIONS[name].execution is not None:
+        raise TypeError(f"{name} is a statement by itself: see aotc.tir.instruction_statements")
     first = next(a for a in args if not isinstance(a, (bool, int, float)))
     values = tuple(as_expr(a, first) for a in args)  # type: ignore[arg-type]
     if problem := INSTRUCTIONS[name].operand_type_problem((v.dtype, v.lanes) for v in values):

@@ -4,7 +4,7 @@
     for b in 0..56 block { for t in 0..128 thread { ... } }    # launch_of: 56 blocks of 128 threads
 
 Everything else is inside these two loops, which count from 0 to literals.  The threads of one block
-share the memory in `Kernel.shared` and synchronize at every `Sync`; each has its own
+share the memory in `Kernel.shared` and synchronize at every barrier; each has its own
 `Kernel.stack`.  Loops that distribute iterations, `for n in 128 * b + t..N step 7168`, are proven
 to give each value of n to one thread.
 """
@@ -15,18 +15,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import BOOL, Buffer, Const, Expr, Gpu, Load, Var, call, const
-from aotc.tir.stmt import (
-    GPU_LOOP_KINDS,
-    Declare,
-    For,
-    If,
-    Kernel,
-    Stmt,
-    block_stmts_or_self,
-    last_block_counter_increment,
-    walk_stmts,
-)
+from aotc.tir import BOOL, Buffer, Const, Expr, Gpu, Load, Var, const
+from aotc.tir.instruction_statements import execute_to_register
+from aotc.tir.stmt import GPU_LOOP_KINDS, Execute, For, If, Kernel, Stmt, block_stmts_or_self, executions_in, walk_stmts
 
 #: What one launch may have at most, on every device.
 MAX_BLOCKS_PER_LAUNCH: Final = 2**31 - 1
@@ -74,18 +65,17 @@ def block_and_thread_loops(kernel: Kernel) -> tuple[For, For]:
 
 def buffers_of_last_block_counters(kernel: Kernel) -> frozenset[Buffer]:
     """Return the buffers of last-block counters, which are zero before and after every launch."""
-    increments = (last_block_counter_increment(stmt) for stmt in walk_stmts(kernel.body))
-    first = (call.args[0] for call in increments if call is not None)
+    first = (stmt.operands[0] for stmt in executions_in(kernel.body) if stmt.effects.counts_blocks)
     return frozenset(load.buffer for load in first if isinstance(load, Load))
 
 
 def stmts_run_by_last_gpu_block_of_group(
     counters: Buffer, group: Expr, size: int, final_work: Stmt
-) -> tuple[Declare, If]:
+) -> tuple[Execute, If]:
     """Build the statements that only the last block of a group of `size` blocks executes."""
     last = Var("last", BOOL)
-    arrives = call("arrive", Load(counters, group), const(size, "int32"))
-    return Declare(last, arrives), If(last, final_work)
+    arrives = execute_to_register("arrive", last, Load(counters, group), const(size, "int32"))
+    return arrives, If(last, final_work)
 
 
 def has_gpu_loops(stmt: Stmt) -> bool:

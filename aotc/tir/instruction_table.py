@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of instructions and functions of `Call` and `Intrinsic`: types, numpy semantics, text
-per language.
+"""The table of instructions and functions of `Call` and `Execute`: types, numpy semantics, effects,
+text per language.
 
 INSTRUCTIONS["fma"].meaning(a, b, c)                         # numpy: a * b + c, rounded once
 INSTRUCTIONS["isnan"].text_for_dialect("gnu-c", lanes=1)    # .call is "{0:11} != {0:11}"
@@ -30,10 +30,14 @@ from aotc.tir import (
     warp_matrix_fragments,
 )
 from aotc.tir.instruction_definition import (
+    Execution,
+    Extent,
     Instruction,
     InstructionText,
+    check_instruction_rows,
     define_gpu_instruction,
     define_texts_by_features,
+    define_warp_matrix_instruction,
 )
 from aotc.tir.processor_features import CVariant
 
@@ -95,7 +99,10 @@ def _define_warp_shuffle(name: str, cuda_intrinsic: str, source_lane: Callable[[
         return values[np.where(other < THREADS_PER_WARP, other, lanes)]
 
     text = InstructionText(call=f"{cuda_intrinsic}(0xffffffffu, {{0}}, {{1}})", dialects=("cuda",))
-    return Instruction(name=name, takes=("number", "int32"), meaning=simulate_warp_shuffle, texts=(text,), warp=True)
+    effects = Execution(result="number", scope="warp")
+    return Instruction(
+        name=name, takes=("number", "int32"), meaning=simulate_warp_shuffle, texts=(text,), execution=effects
+    )
 
 
 _ASYNC_COPY_CUDA: Final = """\
@@ -154,10 +161,70 @@ def _quarter_of_interleaved_vectors(quarter: int, *vectors: Any) -> Any:
     return np.stack(vectors, axis=1).reshape(-1)[quarter * size : (quarter + 1) * size]
 
 
-def _define_gpu_statement(name: str, call: str, function: str) -> Instruction:
-    """Return a GPU instruction that is a statement without a value."""
-    text = InstructionText(call=call, dialects=("cuda",), function=function)
-    return Instruction(name=name, takes=(), meaning=_raise_defined_as_tensor_program, texts=(text,))
+def _transpose_square(square: Any, *_: Any) -> Any:
+    return np.transpose(square)
+
+
+def _transposed_square_extents(_: int, side: int, source_pitch: int, result_pitch: int) -> tuple[Extent, Extent]:
+    """Return the extents of a transposed square and of the square that it is read from."""
+    return Extent(side, side, result_pitch), Extent(side, side, source_pitch)
+
+
+def _copy_unchanged(elements: Any) -> Any:
+    return elements
+
+
+def _do_nothing(*_: Any) -> None:
+    """The meaning of an instruction without a result."""
+
+
+def _count_arrived_block(count: Any, blocks: Any) -> tuple[bool, Any]:
+    """Return True for the last of some thread blocks, and the new value of their counter."""
+    return bool(count + 1 == blocks), (count + 1) % blocks
+
+
+def _define_statements() -> Iterator[Instruction]:
+    """Yield the instructions that move memory, wait for copies, or synchronize threads."""
+    yield Instruction(
+        name="transpose_square",
+        takes=("number[]", "int64", "int64", "int64"),
+        meaning=_transpose_square,
+        execution=Execution(result="number[]", extents=_transposed_square_extents),
+    )
+    copy_text = InstructionText(
+        call="aotc_copy<{bytes}>({0}, {1}, {inside})", dialects=("cuda",), function=_ASYNC_COPY_CUDA
+    )
+    yield Instruction(
+        name="copy_async",
+        takes=("number[]",),
+        meaning=_copy_unchanged,
+        texts=(copy_text,),
+        execution=Execution(result="number[]", extents=lambda size: (size, size), asynchronous=True, is_aligned=True),
+    )
+    yield Instruction(
+        name="wait",
+        takes=("int64",),
+        meaning=_do_nothing,
+        texts=(InstructionText(call="aotc_wait<{0}>()", dialects=("cuda",), function=_ASYNC_WAIT_CUDA),),
+        execution=Execution(awaits_copies=True),
+    )
+    yield Instruction(
+        name="arrive",
+        takes=("int32", "int32"),
+        meaning=_count_arrived_block,
+        texts=(InstructionText(call="aotc_arrive({0}, {1})", dialects=("cuda",), function=_BLOCK_ARRIVE_CUDA),),
+        execution=Execution(result="bool", scope="block", barrier=True, counts_blocks=True),
+    )
+    yield Instruction(
+        name="sync",
+        takes=(),
+        meaning=_do_nothing,
+        texts=(
+            InstructionText(call="__syncthreads()", dialects=("cuda",)),
+            InstructionText(call="AOTC_TEAM_SYNC(team)"),
+        ),
+        execution=Execution(scope="block", barrier=True),
+    )
 
 
 def _define_tensor_core_instructions(dtype: DType, kind: str) -> Iterator[Instruction]:
@@ -175,13 +242,13 @@ def _define_tensor_core_instructions(dtype: DType, kind: str) -> Iterator[Instru
         )
     else:
         for name, meaning, text in warp_matrix_fragments.ldmatrix_names_semantics_and_cuda_code(str(dtype)):
-            yield define_gpu_instruction(name, (f"{dtype}x8",), "uint32x4", meaning, text, least=75, warp=True)
-    arg_types = ("float32x4", "uint32x4", "uint32x2")
+            yield define_warp_matrix_instruction(name, (f"{dtype}[8]",), "uint32[4]", meaning, text, least=75)
+    arg_types = ("float32[4]", "uint32[4]", "uint32[2]")
     meaning, text = (
         partial(warp_matrix_fragments.tensor_core_multiply_add_reference, dtype, dtype),
         warp_matrix_fragments.FLOAT_MMA_CUDA,
     )
-    yield define_gpu_instruction(f"mma_{dtype}", arg_types, "float32x4", meaning, text, least=80, warp=True, **words)
+    yield define_warp_matrix_instruction(f"mma_{dtype}", arg_types, "float32[4]", meaning, text, least=80, **words)
 
 
 def _define_int8_instructions() -> Iterator[Instruction]:
@@ -196,9 +263,9 @@ def _define_int8_instructions() -> Iterator[Instruction]:
         amx_kernels,
     ):
         yield from table.instruction_definitions()
-    arg_types = ("int32x4", "int32x4", "int32x2")
+    arg_types = ("int32[4]", "int32[4]", "int32[2]")
     for name, meaning, text in warp_matrix_fragments.int8_mma_instructions():
-        yield define_gpu_instruction(name, arg_types, "int32x4", meaning, text, least=80, warp=True)
+        yield define_warp_matrix_instruction(name, arg_types, "int32[4]", meaning, text, least=80)
     for k in range(int8_dot_products.BYTES_PER_DOT):
         yield Instruction(
             name=f"quarter{k}",
@@ -241,9 +308,6 @@ _ALL_INSTRUCTIONS: Final = (
     *_define_instructions(
         "number", "isnan", gives="bool", texts=(InstructionText(call="{0:11} != {0:11}", level=9, lanes="one"),)
     ),
-    _define_gpu_statement("copy_async", "aotc_copy<{2}>({0}, {1}, {3})", _ASYNC_COPY_CUDA),
-    _define_gpu_statement("wait", "aotc_wait<{0}>()", _ASYNC_WAIT_CUDA),
-    define_gpu_instruction("arrive", ("int32", "int32"), "bool", _raise_defined_as_tensor_program, _BLOCK_ARRIVE_CUDA),
     _define_warp_shuffle("shuffle_xor", "__shfl_xor_sync", np.bitwise_xor),
     _define_warp_shuffle("shuffle_down", "__shfl_down_sync", np.add),
     *_define_tensor_core_instructions(DType("float16"), "f16"),
@@ -251,7 +315,8 @@ _ALL_INSTRUCTIONS: Final = (
     *_define_tensor_core_instructions(DType("float32"), "tf32"),
     *_define_int8_instructions(),
     *bfloat16_dot_products.instruction_definitions(),
-    Instruction(name="turn", takes=("number",), meaning=np.transpose, block=True),
+    *_define_statements(),
 )
+check_instruction_rows(_ALL_INSTRUCTIONS)
 #: By name.  `abs` and `pow` take integers, too, where `pow` is repeated multiplication modulo the width.
 INSTRUCTIONS: Final[dict[str, Instruction]] = {row.name: row for row in _ALL_INSTRUCTIONS}

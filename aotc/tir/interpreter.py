@@ -31,7 +31,6 @@ from aotc.tir import (
     Bitcast,
     Broadcast,
     Element,
-    Intrinsic,
     Pack,
     buffers_of_last_block_counters,
     operands,
@@ -55,6 +54,7 @@ from aotc.tir.expr import (
 )
 from aotc.tir.functions.elementary_function_table import EXACT_FUNCTIONS, elementary_function_definition
 from aotc.tir.functions.function_from_formula import ElementaryFunction
+from aotc.tir.instruction_interpretation import instruction_python_lines
 from aotc.tir.instruction_table import INSTRUCTIONS, THREADS_PER_WARP
 from aotc.tir.loops.loop_dependence import (
     assigns_to_outer_registers,
@@ -71,18 +71,15 @@ from aotc.tir.stmt import (
     Assign,
     Block,
     Declare,
+    Execute,
     For,
     If,
     Kernel,
     Stmt,
     Store,
-    Sync,
-    Wait,
     While,
     all_exprs_in_stmt,
-    is_barrier,
-    walk_stmts,
-    warp_instruction_of_stmt,
+    executions_in,
 )
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -321,12 +318,8 @@ class _PythonWriter:
         self.append_python_line(1, f"return {self.python_expr_text(function.result)}")
 
     def python_call_text(self, call: Call) -> str:
-        """Return the Python expression of a call: an elementary function or an instruction.
-
-        Warp-level instructions synchronize the threads of the warp first."""
+        """Return the Python expression of a call: an elementary function or an instruction."""
         dtype, args = call.args[0].dtype, ", ".join(map(self.python_expr_text, call.args))
-        if INSTRUCTIONS[call.name].warp:
-            return f"(met := [{self.thread}, intrinsic_{call.name}, {args}], (yield met), met[0])[2]"
         if call.name in EXACT_FUNCTIONS or elementary_function_definition(call.name, dtype) is None:
             return f"intrinsic_{call.name}({args})"
         name = f"function_{call.name}_{dtype}_{int(call.fused)}"
@@ -368,17 +361,15 @@ class _PythonWriter:
                     self.write_nested_python_stmt("else", stmt.orelse, depth)
             case Store():
                 self.write_python_store(stmt, depth)
-            case Intrinsic():
-                self.write_intrinsic_as_python(stmt, depth)
+            case Execute():
+                for line in instruction_python_lines(stmt, self, self.thread):
+                    self.append_python_line(depth, line)
             case Declare() | Assign():
-                self.lines += _register_assignment_lines(self, stmt, "    " * depth)
+                value = self.python_expr_text(stmt.value)
+                self.append_python_line(depth, f"{self.python_name(stmt.var)} = {value}")
             case Block():
                 for inner in stmt.stmts:
                     self.write_python_stmt(inner, depth)
-            case Sync():
-                self.append_python_line(depth, "yield")
-            case Wait():
-                self.append_python_line(depth, f"land(copies, {stmt.groups})")
             case _:
                 assert_never(stmt)
 
@@ -409,10 +400,10 @@ class _PythonWriter:
         iteration.
         """
         var, span = self.python_name(loop.var), f"order(range({self.python_expr_text(loop.end)}))"
-        meets = loop.kind == "thread" and any(
-            is_barrier(s) or warp_instruction_of_stmt(s) for s in walk_stmts(loop.body)
-        )
+        meets = loop.kind == "thread" and any(s.effects.scope != "thread" for s in executions_in(loop.body))
         self.thread = var if meets else ""
+        if meets:
+            self.append_python_line(depth, "common = [None]")
         self.append_python_line(depth, f"def thread({var}):" if meets else f"for {var} in {span}:")
         self.append_python_line(depth + 1, "copies = [[]]")
         for buffer in self.fresh[loop.kind]:
@@ -444,7 +435,6 @@ class _PythonWriter:
         if self.vector is not None and not self.varies_in_vector_loop(stmt.index):  # the last iteration's value stays
             index = f"np.full({self.python_name(self.vector)}.size, {index})"
         function = "store(" if self.vector is None and stmt.value.lanes == 1 else "put("
-        function = "begin(copies, " if stmt.asynchronous else function
         self.append_python_line(
             depth, f"{function}{self.python_name(stmt.buffer)}, {index}, {value}, {stmt.buffer.name!r})"
         )
@@ -455,14 +445,6 @@ class _PythonWriter:
             if lanes == 1
             else f"{self.python_expr_text(index)} + np.arange({lanes}) * {stride}"
         )
-
-    def write_intrinsic_as_python(self, stmt: Intrinsic, depth: int) -> None:
-        source, target, numbers = stmt.source.buffer, stmt.buffer, f"np.arange({stmt.transposed_block_side})"
-        block = f"{numbers}[:, None] * {{}} + {numbers} + {{}}"
-        at = block.format(stmt.source_stride, self.python_expr_text(stmt.source.index))
-        to = block.format(stmt.stride, self.python_expr_text(stmt.index))
-        call_text = f"intrinsic_{stmt.name}(take({self.python_name(source)}, {at}, None, {source.name!r}))"
-        self.append_python_line(depth, f"put({self.python_name(target)}, {to}, {call_text}, {target.name!r})")
 
     def varies_in_vector_loop(self, expr: Expr) -> bool:
         """Return True if the value of an expression differs between iterations of the vectorized
@@ -554,19 +536,6 @@ class _PythonWriter:
         several = self.vector is not None and (self.mask or self.varies_in_vector_loop(expr.index))
         function, mask = ("take", f"{self.mask or None}, ") if several or expr.lanes > 1 else ("load", "")
         return f"{function}({buffer}, {index}, {mask}{expr.buffer.name!r})"
-
-
-def _register_assignment_lines(writer: _PythonWriter, stmt: Declare | Assign, indentation: str) -> list[str]:
-    """Return the lines for a register, including the block counter of a last-block reduction."""
-    name, value = writer.python_name(stmt.var), stmt.value
-    match value:
-        case Call(name="arrive", args=(Load() as load, blocks)):
-            count = f"{writer.python_name(load.buffer)}[{writer.python_expr_text(load.index)}]"
-            known = f"{name} = bool({count} == {writer.python_expr_text(blocks)})"
-            added = f"{count} += {writer.thread} == 0"
-            again = f"{count} *= not {name}"
-            return [indentation + text for text in ("yield", added, "yield", known, "yield", again)]
-    return [f"{indentation}{name} = {writer.python_expr_text(value)}"]
 
 
 def _can_run_as_numpy_operations(loop: For) -> bool:

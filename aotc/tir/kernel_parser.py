@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from aotc.ir import DTYPES, AotcError, DType, Span, frozen
 from aotc.tir import (
@@ -22,10 +22,23 @@ from aotc.tir import (
     UNARY_PRECEDENCE,
     Binary,
     Broadcast,
-    Intrinsic,
 )
 from aotc.tir.expr import BOOL, INDEX, Bitcast, Buffer, Call, Cast, Const, Expr, Load, Pack, Select, Unary, Var
-from aotc.tir.stmt import LOOP_KINDS, TEAM_VARS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, Wait, While
+from aotc.tir.stmt import (
+    LOOP_KINDS,
+    TEAM_VARS,
+    Assign,
+    Block,
+    Declare,
+    Destination,
+    Execute,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    While,
+)
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+|\#[^\n]*)|(?P<string>"(?:[^"\\]|\\.)*")
@@ -82,6 +95,11 @@ def _parse_type_name(name: str) -> tuple[DType, int] | None:
     if stem in DTYPES and lanes.isdigit():
         return DType(stem), int(lanes)
     return (DType(name), 1) if name in DTYPES else None
+
+
+def _is_statement(value: Expr) -> TypeGuard[Call]:
+    """Return True if a value is a call of an instruction that is a statement by itself."""
+    return isinstance(value, Call) and INSTRUCTIONS[value.name].execution is not None
 
 
 @dataclass(slots=True)
@@ -211,10 +229,6 @@ class _KernelParser(_TokenReader):
         return self.expect_then_read("{", self.parse_stmts_to_brace)
 
     def parse_stmt(self) -> Stmt:
-        if self.accept_token("sync"):
-            return Sync()
-        if self.accept_token("wait"):
-            return Wait(self.parse_integer())
         if self.accept_token("for"):
             return self.parse_loop()
         if self.accept_token("while"):
@@ -227,14 +241,15 @@ class _KernelParser(_TokenReader):
             )
         if self.accept_token("let"):
             return self.parse_register_declaration()
-        if self.current_token.text in INSTRUCTIONS and INSTRUCTIONS[self.current_token.text].block:
-            return self.parse_intrinsic(self.expect_token())
+        if self.current_token.text in INSTRUCTIONS:
+            return self.parse_instruction_without_result()
         if self.current_token.text not in self.buffers:
             return Assign(self.parse_var_reference(), self.expect_then_read("=", self.parse_expr))
         buffer, index, *_ = self.parse_buffer_access()
-        self.expect_token("=")
-        asynchronous = self.accept_token("async")
-        return Store(buffer, index, self.parse_expr(), asynchronous)
+        value = self.expect_then_read("=", self.parse_expr)
+        if _is_statement(value):
+            return Execute(value.name, Destination(buffer, index), value.args)
+        return Store(buffer, index, value)
 
     def parse_loop(self) -> Stmt:
         var = self.declare_var(self.expect_token("name"), INDEX, 1)
@@ -248,17 +263,19 @@ class _KernelParser(_TokenReader):
         name = self.expect_token("name")
         dtype, lanes = self.expect_then_read(":", self.parse_type)
         value = self.expect_then_read("=", self.parse_expr)
-        return Declare(self.declare_var(name, dtype, lanes), value)
+        register = self.declare_var(name, dtype, lanes)
+        return Execute(value.name, register, value.args) if _is_statement(value) else Declare(register, value)
 
-    def parse_intrinsic(self, name: str) -> Stmt:
-        buffer, index, *_ = self.parse_buffer_access()
-        stride = self.expect_then_read("step", self.parse_integer)
-        self.expect_token("=")
+    def parse_instruction_without_result(self) -> Stmt:
+        """Parse the name and the operands of an instruction without a result, such as `wait 1`."""
         token = self.current_token
-        source = self.parse_expr()
-        if not isinstance(source, Load):
-            raise self.parse_error("expected rows of a buffer", token)
-        return Intrinsic(name, buffer, index, stride, source, self.expect_then_read("step", self.parse_integer))
+        row = INSTRUCTIONS[self.expect_token()]
+        if row.execution is None or row.execution.result:
+            raise self.parse_error(f"{row.name} has a result", token)
+        operands = [
+            self.parse_expr() if k == 0 else self.expect_then_read(",", self.parse_expr) for k in range(len(row.takes))
+        ]
+        return Execute(row.name, None, tuple(operands))
 
     def parse_buffer_access(self) -> tuple[Buffer, Expr, int, int]:
         """Parse `buffer[index:lanes:stride]`; return the buffer, the index, the lanes and the

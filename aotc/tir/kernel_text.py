@@ -10,7 +10,9 @@
 Integer literals are int64 and float literals float32 unless they say otherwise (`1:int8`,
 `0.5:float64x4`). `x[i:8]` loads eight lanes, `x[i:8:2]` every second element, `!a` is logical or
 bitwise not, `int32(a)` a conversion, `bitcast_int32(a)` a reinterpretation of bits, `c ? a : b` a
-selection, `pack(a, b)` a vector of two scalars. A comment begins with `#` and ends with the line.
+selection, `pack(a, b)` a vector of two scalars. `y[0] = name(x[0:8])` and `let r: int32 = name(a)` are
+statements, too, where the table has an instruction of this name that accesses memory or waits for threads
+(`aotc.tir.stmt.Execute`); one without a result is `name a`. A comment begins with `#` and ends with the line.
 """
 
 import json
@@ -19,9 +21,23 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.ir import DTYPES, assert_never
-from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Broadcast, Call, Intrinsic, operands
+from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Broadcast, Call, operands
 from aotc.tir.expr import BOOL, INDEX, Buffer, Cast, Const, Element, Expr, Load, Pack, Select, Unary, Var
-from aotc.tir.stmt import LOOP_KINDS, TEAM_VARS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, Wait, While
+from aotc.tir.stmt import (
+    LOOP_KINDS,
+    TEAM_VARS,
+    Assign,
+    Block,
+    Declare,
+    Destination,
+    Execute,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    While,
+)
 
 _SYMBOLS: Final = {
     "or": "|", "xor": "^", "and": "&", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -38,7 +54,7 @@ FUSED_PREFIX: Final = "fused_"
 FUNCTION_STYLE_OPS: Final = ("min", "max", "truncdiv", "truncmod")
 _RESERVED_WORDS: Final = (
     "kernel input output workspace stack shared align private inplace overlaps macs team for in step while if else let "
-    "sync wait async true false inf nan neg broadcast"
+    "true false inf nan neg broadcast"
 )
 #: What loops say of their iterations, where these are not launched.
 _LOOP_KIND_PATTERN: Final = re.compile(r" (?:independent|reduction|serial) \{$", re.MULTILINE)
@@ -116,28 +132,41 @@ class _KernelPrinter:
                     self.lines.pop()
                     self.print_braced_stmt("} else", stmt.orelse, depth)
             case Store():
-                how = "async " if stmt.asynchronous else ""
-                self.append_line(
-                    depth,
-                    f"{self.unique_name(stmt.buffer)}[{self.expr_text(stmt.index)}]"
-                    f" = {how}{self.expr_text(stmt.value)}",
-                )
-            case Intrinsic():
-                to = f"{self.unique_name(stmt.buffer)}[{self.expr_text(stmt.index)}]"
-                source = self.expr_text(stmt.source)
-                self.append_line(depth, f"{stmt.name} {to} step {stmt.stride} = {source} step {stmt.source_stride}")
+                self.append_line(depth, f"{self.element_text(stmt)} = {self.expr_text(stmt.value)}")
+            case Execute():
+                self.append_line(depth, self.instruction_text(stmt))
             case Declare():
+                # the value is printed first: it cannot mention the register
                 value = self.expr_text(stmt.value)
-                self.append_line(depth, f"let {self.unique_name(stmt.var)}: {_type_text(stmt.var)} = {value}")
+                self.append_line(depth, f"{self.declaration_text(stmt.var)} = {value}")
             case Assign():
                 self.append_line(depth, f"{self.unique_name(stmt.var)} = {self.expr_text(stmt.value)}")
             case Block():
                 for inner in stmt.stmts:
                     self.print_stmt(inner, depth)
-            case Sync() | Wait():
-                self.append_line(depth, f"wait {stmt.groups}" if isinstance(stmt, Wait) else "sync")
             case _:
                 assert_never(stmt)
+
+    def element_text(self, place: Store | Destination) -> str:
+        """Return the element of a buffer from which on a statement writes."""
+        return f"{self.unique_name(place.buffer)}[{self.expr_text(place.index)}]"
+
+    def declaration_text(self, register: Var) -> str:
+        return f"let {self.unique_name(register)}: {_type_text(register)}"
+
+    def instruction_text(self, stmt: Execute) -> str:
+        """Return the text of an instruction: `y[0] = name(a, b)`, `let r: int32 = name(a)`, or
+        `name a` for one without a result.
+        """
+        operand_texts = ", ".join(map(self.expr_text, stmt.operands))
+        match stmt.result:
+            case None:
+                return f"{stmt.instruction} {operand_texts}".rstrip()
+            case Var() as register:
+                result = self.declaration_text(register)
+            case destination:
+                result = self.element_text(destination)
+        return f"{result} = {stmt.instruction}({operand_texts})"
 
     def print_braced_stmt(self, head: str, stmt: Stmt, depth: int) -> None:
         self.append_line(depth, f"{head} {{")

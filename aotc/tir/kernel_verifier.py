@@ -12,13 +12,15 @@ dependence analysis.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
-from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Intrinsic, Pack, While, operands
+from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Pack, While, operands
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
 from aotc.tir.gpu_launch import buffers_of_last_block_counters, has_gpu_loops, launch_of
+from aotc.tir.instruction_definition import Extent
+from aotc.tir.instruction_operand_check import instruction_problems
 from aotc.tir.loops.async_copy_wait_check import async_copy_violation
 from aotc.tir.loops.gpu_race_proofs import why_gpu_loop_may_race
 from aotc.tir.loops.gpu_vector_access_predicate import is_single_instruction_vector_access
@@ -40,19 +42,19 @@ from aotc.tir.stmt import (
     THREAD_NUMBER,
     Assign,
     Declare,
+    Destination,
+    Execute,
     For,
     If,
     Kernel,
     Stmt,
     Store,
-    Sync,
-    Wait,
     block_stmts_or_self,
     direct_exprs_of_stmt,
-    last_block_counter_increment,
-    micro_kernel_call_of_stmt,
+    executions_in,
+    increments_block_counter,
+    register_declared_by,
     walk_stmts,
-    warp_instruction_of_stmt,
 )
 
 _INTEGER_ONLY_OPS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
@@ -63,8 +65,17 @@ _MAX_TEAM_THREADS = 1 << 16
 
 
 def verify(kernel: Kernel) -> None:
-    """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel."""
+    """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel.
+
+    Instructions that violate their rows in the table are reported alone: nothing is known of what
+    they access.
+    """
     body = kernel.body
+    violations = [text for s in executions_in(body) for text in instruction_problems(s)]
+    if violations:
+        raise AotcError.collect(
+            [Diagnostic("tir-verify", f"kernel {kernel.name}: {text}", kernel.span) for text in violations]
+        )
     scratch = frozenset((*kernel.workspace, *kernel.stack_and_shared_buffers))
     checker = _KernelChecker(kernel, assigned_registers(body), written_buffers(body), scratch - read_buffers(body))
     checker.check_buffer_declarations()
@@ -77,7 +88,7 @@ def verify(kernel: Kernel) -> None:
         {THREAD_NUMBER: (0, _MAX_TEAM_THREADS - 1), THREAD_COUNT: (1, _MAX_TEAM_THREADS)} if kernel.team else {}
     )
     checker.check_stmt(body, _Scope(frozenset(team), team))
-    moves = any(isinstance(s, Store) and s.asynchronous for s in walk_stmts(body))
+    moves = any(s.effects.asynchronous for s in executions_in(body))
     if moves and (problem := async_copy_violation(body)) is not None:
         checker.report_problem(problem)
     if checker.problems:
@@ -88,9 +99,7 @@ def _needs_gpu(stmt: Stmt, shared_memory_buffers: Container[Buffer]) -> bool:
     """Return True if a statement can run on a GPU only: it has blocks, threads, or operations on
     shared memory.
     """
-    is_gpu_only = has_gpu_loops(stmt) or any(
-        warp_instruction_of_stmt(s) or last_block_counter_increment(s) for s in walk_stmts(stmt)
-    )
+    is_gpu_only = has_gpu_loops(stmt) or any(s.effects.needs_gpu for s in executions_in(stmt))
     return is_gpu_only or any(b in shared_memory_buffers for b in (*read_buffers(stmt), *written_buffers(stmt)))
 
 
@@ -157,7 +166,7 @@ class _KernelChecker:
     def check_last_block_counters(self) -> None:
         """Check that last-block counters start at zero and are used for nothing else."""
         stmts = list(walk_stmts(self.kernel.body))
-        arrivals = {s for s in stmts if last_block_counter_increment(s) is not None}
+        arrivals = {s for s in stmts if increments_block_counter(s)}
         counters = buffers_of_last_block_counters(self.kernel) if arrivals else frozenset()
         self.filled |= counters
         other_buffers = {load.buffer for s in stmts if counters for load in direct_loads(s) if s not in arrivals}
@@ -169,11 +178,7 @@ class _KernelChecker:
 
     def check_stmt(self, stmt: Stmt, scope: _Scope) -> None:
         for expr in direct_exprs_of_stmt(stmt):
-            self.check_expr(
-                expr,
-                scope,
-                warp_instruction_of_stmt(stmt) or micro_kernel_call_of_stmt(stmt) or last_block_counter_increment(stmt),
-            )
+            self.check_expr(expr, scope)
         match stmt:
             case For():
                 self.check_loop(stmt, scope)
@@ -184,17 +189,14 @@ class _KernelChecker:
                 self.check_if(stmt, scope)
             case Store():
                 self.check_store(stmt, scope)
-            case Intrinsic():
-                self.check_intrinsic(stmt, scope)
+            case Execute():
+                self.check_instruction(stmt, scope)
             case Assign():
                 self.check_assign(stmt, scope)
             case Block():
                 self.check_stmt_sequence(stmt, scope)
             case Declare():
-                self.check_register_type(stmt.var, stmt.value)
-                self.last |= {stmt.var} if last_block_counter_increment(stmt) is not None else set()
-            case Sync() | Wait():
-                pass
+                self.check_register_type(stmt.var, _type_text(stmt.value))
             case _:
                 assert_never(stmt)
 
@@ -211,13 +213,13 @@ class _KernelChecker:
         here: set[Var] = set()
         for stmt in block.stmts:
             self.check_stmt(stmt, scope)
-            if not isinstance(stmt, Declare):
+            var = register_declared_by(stmt)
+            if var is None:
                 continue
-            var = stmt.var
             if var in here or var in scope.visible - frozenset(here):
                 self.report_problem(f"register {var.name} is declared twice")
             here.add(var)
-            if var.dtype == INDEX and var not in self.changing:
+            if isinstance(stmt, Declare) and var.dtype == INDEX and var not in self.changing:
                 known = {**scope.ranges, var: _bounds_of_index(stmt.value, scope.ranges)}
                 scope = replace(scope.nested_scope_within_contexts(stmt), ranges=known)
             scope = replace(scope, visible=scope.visible | {var})
@@ -253,57 +255,50 @@ class _KernelChecker:
 
     def check_store(self, stmt: Store, scope: _Scope) -> None:
         self.check_write(stmt.buffer, stmt.index, stmt.value.lanes, scope)
-        if stmt.asynchronous and not self.is_valid_async_copy(stmt, scope):
-            self.report_problem(
-                f"{stmt.buffer.name} is not written by copies of 4, 8 or 16 bytes from multiples of them on"
-            )
-        call = warp_instruction_of_stmt(stmt)
-        loads = [e for e in (call.args if call else (stmt.value,)) if isinstance(e, Load)]
-        pieces = [(e.buffer, e.index, e.lanes) for e in loads if e.lanes > 1]
-        if pieces and has_gpu_loops(self.kernel.body):
-            store_access = (stmt.buffer, stmt.index, stmt.value.lanes)
-            for buffer, index, lanes in (store_access, *pieces):
-                if not is_single_instruction_vector_access(buffer, linear_form(index, scope.ranges), lanes):
-                    self.report_problem(f"{buffer.name} is not accessed at multiples of {lanes} elements")
+        if isinstance(stmt.value, Load) and stmt.value.lanes > 1 and has_gpu_loops(self.kernel.body):
+            self.check_alignment(stmt.buffer, stmt.index, stmt.value.lanes, scope)
+            self.check_alignment(stmt.value.buffer, stmt.value.index, stmt.value.lanes, scope)
         if stmt.value.dtype != stmt.buffer.dtype:
             self.report_problem(f"{stmt.value.dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
 
-    def is_valid_async_copy(self, stmt: Store, scope: _Scope) -> bool:
-        """Return True if a store is a valid asynchronous copy to shared memory."""
-        source = stmt.value
+    def check_alignment(self, buffer: Buffer, index: Expr, elements: int, scope: _Scope) -> None:
+        """Report an access that is not one aligned access of at most 16 bytes."""
+        if not is_single_instruction_vector_access(buffer, linear_form(index, scope.ranges), elements):
+            self.report_problem(f"{buffer.name} is not accessed at multiples of {elements} elements")
+
+    def check_instruction(self, stmt: Execute, scope: _Scope) -> None:
+        """Check the memory that an instruction accesses, and its copies to shared memory."""
+        effects, (written, inputs) = stmt.effects, stmt.extents
+        match stmt.result:
+            case Var():
+                self.last |= {stmt.result} if effects.counts_blocks else set()
+            case Destination(buffer=buffer, index=index):
+                assert written is not None
+                self.check_write(buffer, index, written.span, scope)
+        if effects.asynchronous and not self.is_valid_async_copy(stmt):
+            self.report_problem(f"{stmt.instruction} does not copy memory that is only read to shared memory")
+        if effects.is_aligned:
+            self.check_alignment_of_instruction(stmt, (written, *inputs), scope)
+
+    def check_alignment_of_instruction(self, stmt: Execute, extents: Sequence[Extent | None], scope: _Scope) -> None:
+        """Report the operands in memory, and the result, that are not one aligned access."""
+        for place, extent in zip((stmt.result, *stmt.operands), extents, strict=True):
+            for access in (place, *operands(place)) if isinstance(place, Select) else (place,):
+                if extent is not None and isinstance(access, (Load, Destination)):
+                    self.check_alignment(access.buffer, access.index, extent.span, scope)
+
+    def is_valid_async_copy(self, stmt: Execute) -> bool:
+        """Return True if an instruction copies at least 4 bytes of memory that the kernel does not
+        write, or zeros in their place, to shared memory.
+        """
+        (source,), destination = stmt.operands, stmt.result
         if isinstance(source, Select):
             if not isinstance(source.b, Const) or source.b.value:
                 return False
             source = source.a
-        if not isinstance(source, Load) or source.buffer in self.written:
+        if not isinstance(source, Load) or source.buffer in self.written or not isinstance(destination, Destination):
             return False
-        if stmt.buffer.scope != "shared":
-            return False
-        lanes = source.lanes
-        whole = all(
-            is_single_instruction_vector_access(access.buffer, linear_form(access.index, scope.ranges), lanes)
-            for access in (stmt, source)
-        )
-        return whole and lanes * source.dtype.itemsize >= 4 and source.stride == 1
-
-    def check_intrinsic(self, stmt: Intrinsic, scope: _Scope) -> None:
-        last = stmt.transposed_block_side - 1
-        self.check_write(stmt.buffer, stmt.index, last * stmt.stride + stmt.transposed_block_side, scope)
-        self.check_access_bounds(
-            stmt.source.buffer, stmt.source.index, last * stmt.source_stride + stmt.transposed_block_side, scope
-        )
-        known = INSTRUCTIONS.get(stmt.name)
-        problem = (
-            known.operand_type_problem([(stmt.source.dtype, stmt.transposed_block_side)], is_memory_block=True)
-            if known
-            else f"{stmt.name} is not known"
-        )
-        if problem:
-            self.report_problem(problem)
-        if stmt.buffer is stmt.source.buffer or stmt.buffer.dtype != stmt.source.dtype:
-            self.report_problem(f"{stmt.name} from {stmt.source.buffer.name} to {stmt.buffer.name}")
-        if min(stmt.stride, stmt.source_stride) < stmt.transposed_block_side:
-            self.report_problem(f"rows that {stmt.name} writes to {stmt.buffer.name} overlap")
+        return destination.buffer.scope == "shared" and source.lanes * source.dtype.itemsize >= 4
 
     def check_write(self, buffer: Buffer, index: Expr, lanes: int, scope: _Scope) -> None:
         self.check_access_bounds(buffer, index, lanes, scope)
@@ -312,13 +307,13 @@ class _KernelChecker:
             self.report_problem(f"input {buffer.name} is written")
 
     def check_assign(self, stmt: Assign, scope: _Scope) -> None:
-        self.check_register_type(stmt.var, stmt.value)
+        self.check_register_type(stmt.var, _type_text(stmt.value))
         if stmt.var not in scope.visible or stmt.var in scope.ranges:
             self.report_problem(f"{stmt.var.name} is assigned, but is not a register in sight")
 
-    def check_register_type(self, var: Var, value: Expr) -> None:
-        if _type_text(var) != _type_text(value):
-            self.report_problem(f"register {var.name} is {_type_text(var)}, its value {_type_text(value)}")
+    def check_register_type(self, var: Var, value_type: str) -> None:
+        if _type_text(var) != value_type:
+            self.report_problem(f"register {var.name} is {_type_text(var)}, its value {value_type}")
 
     def check_condition_type(self, cond: Expr) -> None:
         if cond.dtype != BOOL or cond.lanes != 1:
@@ -326,7 +321,7 @@ class _KernelChecker:
 
     # expressions
 
-    def check_expr(self, expr: Expr, scope: _Scope, allowed_call: Call | None) -> None:
+    def check_expr(self, expr: Expr, scope: _Scope) -> None:
         stack = [(expr, scope)]
         while stack:
             node, here = stack.pop()
@@ -334,8 +329,8 @@ class _KernelChecker:
                 self.report_problem(message)
             if isinstance(node, Var) and node not in here.visible:
                 self.report_problem(f"{node.name} is used, but not declared")
-            if isinstance(node, Call) and _is_call_allowed_only_as_statement(node) and node is not allowed_call:
-                self.report_problem(f"{node.name} is only a part of a statement")
+            if isinstance(node, Call) and INSTRUCTIONS[node.name].execution is not None:
+                self.report_problem(f"{node.name} is a statement by itself, not a value in an expression")
             if isinstance(node, Load):
                 self.check_access_bounds(node.buffer, *node.lowest_index_and_extent, here)
                 self.check_written_before_read(node.buffer, here)
@@ -377,11 +372,6 @@ def _bounds_of_index(value: Expr, ranges: dict[Var, Interval]) -> Interval:
         low, high = bounds(value.a, ranges)
         return min(low, 0), max(high, 0)
     return bounds(value, ranges)
-
-
-def _is_call_allowed_only_as_statement(call: Call) -> bool:
-    known = INSTRUCTIONS[call.name]
-    return known.warp or known.memory or call.name == "arrive"
 
 
 def _node_type_problems(node: Expr) -> Iterator[str]:

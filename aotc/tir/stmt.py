@@ -11,12 +11,25 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from aotc.ir import DType, JsonFormat, Span, frozen, give_new_value_memo_key_of_old, load_or_compute_memoized_result
 from aotc.tir import expr as values
-from aotc.tir.expr import Buffer, Call, Expr, Load, Operand, Var, as_expr, substitute, vars_and_buffers_in, walk_once
+from aotc.tir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Operand,
+    Select,
+    Var,
+    as_expr,
+    substitute,
+    vars_and_buffers_in,
+    walk_once,
+)
 from aotc.tir.expr_occurrences import occurrences
+from aotc.tir.instruction_definition import Execution, Extent, Instruction
 from aotc.tir.instruction_table import INSTRUCTIONS
 
 #: The number of a thread in its team, from 0.
@@ -82,38 +95,74 @@ class If:
 
 @frozen(eq=False)
 class Store:
-    """Write `value` (as many elements as it has lanes) to a buffer from flat `index` on.
-
-    asynchronous   True for an asynchronous copy to shared memory, which is complete after a `Wait` and a `Sync`.
-                   The value is a load of 4, 8 or 16 bytes from a multiple of them on, or zeros by a condition
-    """
+    """Write `value` (as many elements as it has lanes) to a buffer from flat `index` on."""
 
     buffer: Buffer
     index: Expr
     value: Expr
-    asynchronous: bool = False
 
 
 @frozen(eq=False)
-class Intrinsic:
-    """An instruction of INSTRUCTIONS that computes a square block of memory from another one:
-    `turn` transposes it.
-
-    The rows of the block that is written begin at `buffer[index + i * stride]`, those of the block
-    that is read, of which `source` loads the first, `source_stride` elements apart.  A block has
-    as many rows as `source` has lanes; the two do not overlap.
+class Destination:
+    """The place in memory where an instruction writes its result: a buffer, from flat `index` on.
+    The row of the instruction tells how many elements.
     """
 
-    name: str
     buffer: Buffer
     index: Expr
-    stride: int
-    source: Load
-    source_stride: int
+
+
+@frozen(eq=False)
+class Execute:
+    """Execution of an instruction that accesses memory, waits for other threads, or takes effect
+    later: a row of INSTRUCTIONS that has an `Execution`.
+
+    instruction   name of the row
+    result        destination in memory; or a new register, visible to the end of the enclosing block; None for
+                  an instruction without a result
+    operands      values; an operand in memory is a load of all elements from the first accessed one to
+                  the last, or a selection between such loads
+    """
+
+    instruction: str
+    result: Var | Destination | None
+    operands: tuple[Expr, ...]
 
     @property
-    def transposed_block_side(self) -> int:
-        return self.source.lanes
+    def row(self) -> Instruction:
+        return INSTRUCTIONS[self.instruction]
+
+    @property
+    def effects(self) -> Execution:
+        """The effects of the instruction on memory and on other threads."""
+        effects = self.row.execution
+        assert effects is not None, f"{self.instruction} is a function of values"
+        return effects
+
+    @property
+    def extents(self) -> tuple[Extent | None, tuple[Extent | None, ...]]:
+        """The extent of the result and those of the operands in memory; None for registers and
+        values.
+        """
+        return self.row.accessed_extents([*map(_operand_size, self.operands)])
+
+    @property
+    def has_rows_apart(self) -> bool:
+        """True if the result or an operand in memory consists of several rows with gaps between them."""
+        result, inputs = self.extents
+        return any(extent is not None and extent.rows > 1 for extent in (result, *inputs))
+
+
+def _operand_size(operand: Expr) -> int:
+    """Return the number of elements of an operand in memory, the value of an integer literal, and 0
+    for other values.
+    """
+    match operand:
+        case Load(lanes=lanes) | Select(a=Load(lanes=lanes)):
+            return lanes
+        case Const(value=int() as value):
+            return value
+    return 0
 
 
 @frozen(eq=False)
@@ -144,23 +193,7 @@ class Block:
         object.__setattr__(self, "stmts", tuple(chain.from_iterable(map(block_stmts_or_self, stmts))))
 
 
-@frozen(eq=False)
-class Sync:
-    """A barrier: all threads of a team or block wait for each other.  Nothing where one thread runs
-    alone.
-    """
-
-
-@frozen(eq=False)
-class Wait:
-    """Wait for asynchronous copies of the thread, except those of the latest groups.
-
-    A group is the set of asynchronous stores between two `Wait` statements."""
-
-    groups: int
-
-
-Stmt: TypeAlias = "For | While | If | Store | Intrinsic | Declare | Assign | Block | Sync | Wait"
+Stmt: TypeAlias = "For | While | If | Store | Execute | Declare | Assign | Block"
 
 
 @frozen
@@ -223,7 +256,7 @@ _KERNEL_FORM: Final = JsonFormat(
     Kernel,
     [
         *(DType, Buffer, Span, *values.EXPR_KINDS),
-        *(For, While, If, Store, Intrinsic, Declare, Assign, Block, Sync, Wait, UserSource, Kernel),
+        *(For, While, If, Store, Destination, Execute, Declare, Assign, Block, UserSource, Kernel),
     ],
     shared=TEAM_VARS,
 )
@@ -242,6 +275,18 @@ def _no_parts(_: Any) -> tuple[()]:
     return ()
 
 
+def _exprs_of_execute(stmt: Execute) -> tuple[Expr, ...]:
+    index = (stmt.result.index,) if isinstance(stmt.result, Destination) else ()
+    return (*index, *stmt.operands)
+
+
+def _rebuild_execute(stmt: Execute, *exprs: Expr) -> Execute:
+    if not isinstance(stmt.result, Destination):
+        return Execute(stmt.instruction, stmt.result, exprs)
+    index, *new_operands = exprs
+    return Execute(stmt.instruction, Destination(stmt.result.buffer, index), tuple(new_operands))
+
+
 _Exprs: TypeAlias = Callable[[Any], tuple[Expr, ...]]
 _Stmts: TypeAlias = "Callable[[Any], tuple[Stmt, ...]]"
 #: For each kind of statement its expressions, the statements inside it, and how it is made of others.
@@ -257,13 +302,11 @@ _PARTS_AND_BUILDER_OF_KIND: Final[dict[type, tuple[_Exprs, _Stmts, Any]]] = {
         lambda s: (s.then,) if s.orelse is None else (s.then, s.orelse),
         lambda _, *parts: If(*parts),
     ),
-    Store: (lambda s: (s.index, s.value), _no_parts, lambda s, at, value: Store(s.buffer, at, value, s.asynchronous)),
-    Intrinsic: (lambda s: (s.index, s.source), _no_parts, None),
+    Store: (lambda s: (s.index, s.value), _no_parts, lambda s, at, value: Store(s.buffer, at, value)),
+    Execute: (_exprs_of_execute, _no_parts, _rebuild_execute),
     Declare: (lambda s: (s.value,), _no_parts, lambda s, value: Declare(s.var, value)),
     Assign: (lambda s: (s.value,), _no_parts, lambda s, value: Assign(s.var, value)),
     Block: (_no_parts, lambda s: s.stmts, lambda _, *stmts: Block(stmts)),
-    Sync: (_no_parts, _no_parts, lambda s: s),
-    Wait: (_no_parts, _no_parts, lambda s: s),
 }
 
 
@@ -321,50 +364,75 @@ def count_reads_in_stmt(stmt: Stmt) -> Counter[object]:
     return reads
 
 
-def warp_instruction_of_stmt(stmt: Stmt) -> Call | None:
-    """Return the warp-level instruction that a statement executes, or None."""
-    value = stmt.value if isinstance(stmt, (Store, Declare, Assign)) else None
-    return value if isinstance(value, Call) and INSTRUCTIONS[value.name].warp else None
+def destination_of_stmt(stmt: Stmt) -> Destination | None:
+    """Return the place in memory that a statement itself writes; None if it writes none."""
+    if isinstance(stmt, Store):
+        return Destination(stmt.buffer, stmt.index)
+    return stmt.result if isinstance(stmt, Execute) and isinstance(stmt.result, Destination) else None
 
 
-def micro_kernel_call_of_stmt(stmt: Stmt) -> Call | None:
-    """Return the micro-kernel call whose result a statement stores, or None."""
-    value = stmt.value if isinstance(stmt, Store) else None
-    return value if isinstance(value, Call) and INSTRUCTIONS[value.name].memory else None
+def buffer_written_by(stmt: Stmt) -> Buffer | None:
+    """Return the buffer that a statement itself writes; None if it writes none."""
+    if isinstance(stmt, Store):
+        return stmt.buffer
+    return stmt.result.buffer if isinstance(stmt, Execute) and isinstance(stmt.result, Destination) else None
 
 
-def last_block_counter_increment(stmt: Stmt) -> Call | None:
-    """Return the call that increments a last-block counter in a statement, or None; it is a barrier
-    for the block.
+def redirect_destination(stmt: Stmt, buffer: Buffer, index: Expr) -> Stmt:
+    """Return a statement that writes memory with another buffer and index as its destination."""
+    if isinstance(stmt, Execute):
+        return replace(stmt, result=Destination(buffer, index))
+    assert isinstance(stmt, Store)
+    return replace(stmt, buffer=buffer, index=index)
+
+
+def register_declared_by(stmt: Stmt) -> Var | None:
+    """Return the register that a statement itself declares; None if it declares none."""
+    if isinstance(stmt, Declare):
+        return stmt.var
+    return stmt.result if isinstance(stmt, Execute) and isinstance(stmt.result, Var) else None
+
+
+def executions_in(stmt: Stmt) -> Iterator[Execute]:
+    """Yield every execution of an instruction in a statement, at any depth of statements."""
+    return (s for s in walk_stmts(stmt) if isinstance(s, Execute))
+
+
+def is_barrier(stmt: Stmt) -> bool:
+    """Return True if a statement synchronizes the threads of a block, or of a team."""
+    return isinstance(stmt, Execute) and stmt.effects.barrier
+
+
+def is_warp_wide(stmt: Stmt) -> bool:
+    """Return True if all threads of a warp execute a statement together."""
+    return isinstance(stmt, Execute) and stmt.effects.scope == "warp"
+
+
+def increments_block_counter(stmt: Stmt) -> TypeGuard[Execute]:
+    """Return True if a statement increments a last-block counter; it is a barrier for the block.
 
     `let last: bool = arrive(count[g], 8:int32)` is true in the last of 8 blocks that execute it,
     which then sees the memory writes of the other blocks.  The counter is reset to 0.
     """
-    value = stmt.value if isinstance(stmt, Declare) else None
-    return value if isinstance(value, Call) and value.name == "arrive" else None
-
-
-def is_barrier(stmt: Stmt) -> bool:
-    """Return True if a statement synchronizes the threads of a block."""
-    return isinstance(stmt, Sync) or last_block_counter_increment(stmt) is not None
+    return isinstance(stmt, Execute) and stmt.effects.counts_blocks
 
 
 def modified_vars_and_buffers(stmt: Stmt) -> set[Var | Buffer]:
     """Return the registers, loop variables and buffers that a statement modifies."""
-    modifiers = (s for s in walk_stmts(stmt) if isinstance(s, (Store, Intrinsic, Declare, Assign, For)))
-    return {s.buffer if isinstance(s, (Store, Intrinsic)) else s.var for s in modifiers}
+    modified: set[Var | Buffer] = set()
+    for s in walk_stmts(stmt):
+        if isinstance(s, (Declare, Assign, For)):
+            modified.add(s.var)
+        elif (written := buffer_written_by(s) or register_declared_by(s)) is not None:
+            modified.add(written)
+    return modified
 
 
 def rebuild_stmt(stmt: Stmt, map_child: Callable[[Stmt], Stmt], map_expr: Callable[[Expr], Expr] = lambda e: e) -> Stmt:
     """`stmt` with `map_child` applied to the statements directly inside it and `map_expr` to its
     own expressions.
-
-    The source of an instruction on blocks stays a load: `map_expr` is applied to its index.
     """
     exprs, children, build = _PARTS_AND_BUILDER_OF_KIND[type(stmt)]
-    if isinstance(stmt, Intrinsic):
-        source = Load(stmt.source.buffer, map_expr(stmt.source.index), stmt.transposed_block_side)
-        return replace(stmt, index=map_expr(stmt.index), source=source)
     fresh: Stmt = build(stmt, *map(map_expr, exprs(stmt)), *map(map_child, children(stmt)))
     return fresh
 
@@ -381,12 +449,24 @@ def substitute_in_stmt(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     new_stmt = rebuild_stmt(stmt, lambda s: substitute_in_stmt(s, mapping), lambda e: substitute(e, mapping))
     if isinstance(new_stmt, (For, Declare, Assign)) and isinstance(var := mapping.get(new_stmt.var), Var):
         return replace(new_stmt, var=var)
+    if (
+        isinstance(new_stmt, Execute)
+        and isinstance(register := new_stmt.result, Var)
+        and isinstance(var := mapping.get(register), Var)
+    ):
+        return replace(new_stmt, result=var)
     return new_stmt
+
+
+def declared_registers(stmt: Stmt) -> Iterator[Var]:
+    """Yield the registers that a statement declares, at any depth of statements."""
+    return (var for s in walk_stmts(stmt) if (var := register_declared_by(s)) is not None)
 
 
 def rename_declared_vars(stmt: Stmt) -> Stmt:
     """Return a copy with renamed loop variables and registers, so that one block can hold both."""
-    declared = [s.var for s in walk_stmts(stmt) if isinstance(s, (For, Declare))]
+    declared = [s.var for s in walk_stmts(stmt) if isinstance(s, For)]
+    declared += declared_registers(stmt)
     fresh: dict[Var, Expr] = {var: Var(var.name, var.dtype, var.lanes) for var in declared}
     return substitute_in_stmt(stmt, fresh) if fresh else stmt
 

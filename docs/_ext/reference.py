@@ -350,10 +350,10 @@ statement = "for" name "in" expr ".." expr [ "step" int ] [ kind ] body
           | "if" expr body [ "else" body ]
           | "let" name ":" type "=" expr                  # declares a register
           | name "=" expr                                 # assigns to a register
-          | element "=" [ "async" ] expr                  # stores to a buffer
-          | instruction element "step" int "=" element "step" int
-          | "sync"                                        # barrier of a block of threads
-          | "wait" int                                    # until at most that many copies are under way
+          | element "=" expr                              # stores to a buffer
+          | element "=" instruction "(" expr { "," expr } ")"                 # result in memory
+          | "let" name ":" type "=" instruction "(" expr { "," expr } ")"     # result in a register
+          | instruction [ expr { "," expr } ]                                 # no result: "sync", "wait 1"
 kind      = KINDS
 body      = "{" { statement } "}"
 element   = name "[" expr [ ":" int [ ":" [ "-" ] int ] ] "]"   # index, lanes, stride
@@ -387,7 +387,7 @@ def grammar_page() -> str:
         " ".join(code(s) for s, op in kernel_text.OP_OF_SYMBOL.items() if kernel_text.PRECEDENCE_OF_OP[op] == k + 1)
         for k in range(len(kernel_text._OPS_BY_PRECEDENCE))
     ]
-    rows = ((code(r.name), len(r.takes), "statement" if r.block else "function") for r in tir.INSTRUCTIONS.values())
+    rows = ((code(r.name), len(r.takes), "statement" if r.execution else "function") for r in tir.INSTRUCTIONS.values())
     dtypes = ", ".join(code(d) for d in aotc.ir.DTYPES)
     parts = [
         "# The text of tensor programs",

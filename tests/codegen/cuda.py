@@ -36,7 +36,6 @@ CUDA: Final = replace(
     team_argument="",
     part="(int)threadIdx.x",
     parts="(int)blockDim.x",
-    barrier="__syncthreads();",
     launch="{name}<<<1, THREADS>>>({arguments});",
 )
 PRELUDE: Final = """\

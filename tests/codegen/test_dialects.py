@@ -17,13 +17,14 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.tir.expr import Buffer, Call, Expr, Load, Var, as_expr, call
-from aotc.tir.instruction_definition import Instruction, InstructionText
+from aotc.tir.instruction_definition import Execution, Extent, Instruction, InstructionText
+from aotc.tir.instruction_statements import execute_to_memory
 from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.stmt import For, Intrinsic, Kernel, Store, Sync, walk_stmts
+from aotc.tir.stmt import For, Kernel, Store, is_barrier, walk_stmts
 from aotc.tir.target import C
 from aotc.tir.threads.parallel_kernels import parallelize_kernel
 from tests.codegen import cuda
@@ -95,12 +96,14 @@ def test_an_instruction_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 FLIP = Instruction(
     name="flip",
-    takes=("float32x4",),
-    meaning=lambda block: block[::-1],
-    block=True,
+    takes=("float32[]", "int64", "int64"),
+    meaning=lambda block, *_: block[::-1],
+    execution=Execution(
+        result="float32[]", extents=lambda _, pitch, to_pitch: (Extent(4, 4, to_pitch), Extent(4, 4, pitch))
+    ),
     texts=(
         InstructionText(
-            call="aotc_flip({0}, {1}, {2}, {3})",
+            call="aotc_flip({0}, {3}, {1}, {2})",
             dialects=("gnu-c",),
             function="""\
 $inline void aotc_flip(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
@@ -116,19 +119,19 @@ $inline void aotc_flip(float *to, ptrdiff_t to_step, const float *from, ptrdiff_
 def test_an_instruction_on_blocks_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(INSTRUCTIONS, FLIP.name, FLIP)
     x, y, k = Buffer("x", F32, 48), Buffer("y", F32, 48), Var("k")
-    body = For(k, 3, Intrinsic("flip", y, k * 16, 4, Load(x, k * 4, 4), 12))
+    body = For(k, 3, execute_to_memory("flip", y, k * 16, Load(x, k * 4, 40), as_expr(12), as_expr(4)))
     kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=body)
-    assert "flip y[k * 16] step 4 = x[k * 4:4] step 12" in to_text(kernel)
+    assert "y[k * 16] = flip(x[k * 4:40], 12, 4)" in to_text(kernel)
     check(kernel, tmp_path)
     rows = np.arange(48, dtype=np.float32).reshape(4, 3, 4)
     np.testing.assert_array_equal(run_kernel(kernel, [rows.reshape(-1)])[0], rows[::-1].swapaxes(0, 1).reshape(-1))
-    wide = replace(kernel, body=Intrinsic("flip", y, as_expr(0), 6, Load(x, as_expr(0), 6), 6))
-    with pytest.raises(AotcError, match="flip of float32x6, not of float32x4"):
+    wide = replace(kernel, body=execute_to_memory("flip", y, 0, Load(x, as_expr(0), 34), as_expr(12), as_expr(4)))
+    with pytest.raises(AotcError, match="flip reads 40 elements of x, but the operand has 34"):
         verify(wide)
     with pytest.raises(AotcError, match="flip cannot be printed: it is not available in other") as raised:
         print_kernel(kernel, replace(GNU_C, name="other"))
     assert raised.value.code == "c-instruction"
-    with pytest.raises(TypeError, match="flip works on blocks of memory"):
+    with pytest.raises(TypeError, match="flip is a statement by itself"):
         call("flip", Load(x, k, 4))
 
 
@@ -162,7 +165,7 @@ def jobs() -> list[Job]:
 def test_a_block_of_cuda_threads_does_what_the_interpreter_does(tmp_path: Path) -> None:
     """Heads, qualifiers, indices, barriers and the numbers of threads are the dialect's; one thread or three."""
     kernels = [job.kernel for job in jobs()]
-    assert any(isinstance(s, Sync) for kernel in kernels for s in walk_stmts(kernel.body))
+    assert any(is_barrier(s) for kernel in kernels for s in walk_stmts(kernel.body))
     library = cuda.build(kernels, tmp_path)
     assert "ptrdiff_t" not in "".join(print_kernel(kernel, cuda.CUDA).definition_with_name("k") for kernel in kernels)
     for number, job in enumerate(jobs()):

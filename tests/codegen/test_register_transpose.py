@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import Buffer, Load, as_expr
-from aotc.tir.stmt import Intrinsic, Kernel
+from aotc.tir.expr import Buffer
+from aotc.tir.instruction_statements import transpose_square
+from aotc.tir.stmt import Kernel
 from tests.codegen.batch import STRICT, build, call, source_of
 from tests.conftest import require_tool
 
@@ -21,7 +22,7 @@ SQUARES = [("float32", 4), ("float32", 8), ("float32", 16), ("float64", 2), ("fl
 def square(dtype: str, lanes: int) -> Kernel:
     """A square out of the middle of a wider matrix, to the middle of another."""
     x, y = (Buffer(name, DType(dtype), lanes * (lanes + 3)) for name in "xy")
-    body = Intrinsic("turn", y, as_expr(2), lanes + 3, Load(x, as_expr(1), lanes), lanes + 3)
+    body = transpose_square(lanes, y, 2, lanes + 3, x, 1, lanes + 3)
     return Kernel(name="turn", inputs=(x,), outputs=(y,), body=body)
 
 

@@ -20,7 +20,7 @@ from aotc.tir.gpu_launch import launch_of
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule.algorithms import gpu_persistent_recurrence as algorithm
-from aotc.tir.stmt import Block, Kernel, Stmt, Sync, rebuild_stmt, walk_stmts
+from aotc.tir.stmt import Block, Kernel, Stmt, is_barrier, rebuild_stmt, walk_stmts
 from aotc.tir.target import Target
 from tests.codegen.batch import finished
 from tests.codegen.bit_comparison import wrong
@@ -74,7 +74,7 @@ def test_layers_too_large_for_a_block_run_otherwise(name: str, hidden: int) -> N
 
 
 def _without_barrier(kernel: Kernel, number: int) -> Kernel:
-    dead = [s for s in walk_stmts(kernel.body) if isinstance(s, Sync)][number]
+    dead = [s for s in walk_stmts(kernel.body) if is_barrier(s)][number]
 
     def kept(stmt: Stmt) -> Stmt:
         return Block(()) if stmt is dead else rebuild_stmt(stmt, kept)

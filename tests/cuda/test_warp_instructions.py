@@ -12,6 +12,8 @@ from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source
 from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.gpu_launch import launch_of
+from aotc.tir.instruction_definition import Instruction
+from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_verifier import verify
@@ -32,7 +34,8 @@ MOVED = """kernel "{dtype}" {{
       let own: {dtype} = x[t]
       let crossed: {dtype} = shuffle_xor(own, 21:int32)
       y[t] = crossed
-      z[t] = shuffle_down(crossed, 5:int32)
+      let below: {dtype} = shuffle_down(crossed, 5:int32)
+      z[t] = below
     }}
   }}
 }}
@@ -115,3 +118,39 @@ def test_products_of_matrices(tmp_path: Path) -> None:
     for kind in (b"f16", b"bf16"):
         assert ptx.count(b"mma.sync.aligned.m16n8k16.row.col.f32.%s.%s.f32" % (kind, kind)) == 2
     assert ptx.count(b"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16") == 4
+
+
+def between_other_elements(row: Instruction) -> Kernel:
+    """An instruction of a warp whose operands and result in memory lie between other elements."""
+    assert row.execution is not None
+    kinds = [kind.rstrip("]").split("[") for kind in (row.execution.result, *row.takes)]
+    types = [(dtype, int(elements)) for dtype, elements in kinds]
+    shared = row.name.startswith("ldmatrix")
+    inputs = "".join(f"input x{k}: {dtype}[{96 * n}] align 16\n" for k, (dtype, n) in enumerate(types))
+    arrays = [
+        f"shared a{k}: {dtype}[{96 * n}] align 16" if shared and k else f"stack a{k}: {dtype}[{3 * n}] align 16"
+        for k, (dtype, n) in enumerate(types)
+    ]
+    at = [f"{3 * n} * t + " if shared and k else "" for k, (_, n) in enumerate(types)]
+    filled = [f"for i in 0..{3 * n} {{ a{k}[{at[k]}i] = x{k}[{3 * n} * t + i] }}" for k, (_, n) in enumerate(types)]
+    operands = ", ".join(f"a{k}[{at[k]}{n}:{n}]" for k, (_, n) in enumerate(types) if k)
+    dtype, size = types[0]
+    body = "\n".join((*filled, "sync" * shared, f"a0[{size}] = {row.name}({operands})"))
+    stored = f"for i in 0..{3 * size} {{ y[{3 * size} * t + i] = a0[i] }}"
+    return parse_kernel(
+        f'kernel "{row.name}" {{ {inputs} output y: {dtype}[{96 * size}] align 16\n'
+        + "\n".join(arrays)
+        + f"\nfor b in 0..1 block {{ for t in 0..32 thread {{ {body}\n{stored} }} }} }}"
+    )
+
+
+def test_instructions_of_warps_access_what_their_rows_state(tmp_path: Path) -> None:
+    """The emulator, which runs the texts, has the bits of the interpreter, which accesses what rows state."""
+    rng, jobs = np.random.default_rng(8), []
+    for row in INSTRUCTIONS.values():
+        if row.execution is not None and row.execution.scope == "warp" and row.execution.writes_memory:
+            kernel = between_other_elements(row)
+            values = [rng.integers(0, 1 << 7, b.nbytes).astype(np.uint8).view(b.dtype.numpy) for b in kernel.inputs]
+            jobs.append((kernel, values))
+    assert len(jobs) > 10
+    emulate(jobs, tmp_path)

@@ -16,12 +16,13 @@ from aotc.ir.dtype import DType
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import contrib_dense_pack
 from aotc.relay.op.opdef import Accuracy, Sample
-from aotc.tir import Call, Load, Store, amx_kernels, as_expr, call, const
+from aotc.tir import Load, amx_kernels, as_expr, const
 from aotc.tir.expr import Buffer
+from aotc.tir.instruction_statements import execute_to_memory
 from aotc.tir.int4_unpacking import int4_variant_of_kernel_name
 from aotc.tir.int8_dot_products import INT8_DTYPES
 from aotc.tir.interpreter import run_kernel
-from aotc.tir.stmt import Kernel, all_exprs_in_stmt
+from aotc.tir.stmt import Execute, Kernel, walk_stmts
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import STRICT
 from tests.ops.harness import Job, interpret, kernel_job
@@ -49,8 +50,9 @@ def functions() -> list[tuple[Kernel, list[Array]]]:
         y = Buffer("y", DType("int32"), rows * blocks * 16)
         numbers = (rows, pitch, blocks, apart, width, steps, n1, x1, w1, n2, x2, w2)
         operands = (Load(x, as_expr(0), x.size), Load(w, as_expr(0), w.size), *(const(n, "int32") for n in numbers))
-        store = Store(y, as_expr(0), call(amx_kernels.amx_kernel_name(data, weights), *operands))
-        kernel = Kernel(name="sums", inputs=(x, w), outputs=(y,), body=store)
+        name = amx_kernels.amx_kernel_name(data, weights)
+        sums = execute_to_memory(name, y, 0, *operands)
+        kernel = Kernel(name="sums", inputs=(x, w), outputs=(y,), body=sums)
         jobs.append((kernel, [some_bytes(rng, (x.size,), data), some_bytes(rng, (w.size,), weights)]))
         half = Buffer("w", DType("uint8"), w.size // 2)
         operands = (
@@ -59,10 +61,8 @@ def functions() -> list[tuple[Kernel, list[Array]]]:
             *operands[2:],
             const(number - 8 * (weights == "int8"), "int32"),
         )
-        store = Store(
-            y, as_expr(0), call(int4_variant_of_kernel_name(amx_kernels.amx_kernel_name(data, weights)), *operands)
-        )
-        kernel = Kernel(name="sums", inputs=(x, half), outputs=(y,), body=store)
+        sums = execute_to_memory(int4_variant_of_kernel_name(name), y, 0, *operands)
+        kernel = Kernel(name="sums", inputs=(x, half), outputs=(y,), body=sums)
         jobs.append((kernel, [some_bytes(rng, (x.size,), data), some_bytes(rng, (half.size,), "uint8")]))
     return jobs
 
@@ -102,7 +102,8 @@ def product(rows: int, inputs: int, units: int) -> _Layer:
 
 
 def by_matrices(job: Job) -> bool:
-    return any(isinstance(n, Call) and n.name.startswith("matrices_") for n in all_exprs_in_stmt(job.kernel.body))
+    stmts = (s for s in walk_stmts(job.kernel.body) if isinstance(s, Execute))
+    return any(s.instruction.startswith("matrices_") for s in stmts)
 
 
 def layers() -> dict[str, _Layer]:

@@ -28,7 +28,7 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import OperandDime
 from aotc.tir.schedule.contraction.tile_segments import BorderSignature, even_tiles_grouped_by_border_signature
 from aotc.tir.schedule.contraction.tiling_cost import fraction_of_unpadded_products
 from aotc.tir.simplify import LinearForm
-from aotc.tir.stmt import Assign, Declare, Intrinsic, Kernel, Stmt, Store, walk_stmts
+from aotc.tir.stmt import Assign, Declare, Execute, Kernel, Stmt, Store, walk_stmts
 from aotc.tir.target import TARGETS, Target, get_target
 from tests.share import draw, share_of_each
 
@@ -360,8 +360,8 @@ def test_tiles_of_few_positions_are_transposed_in_small_squares() -> None:
     assert isinstance(case.out, te.Contraction)
     found = cpu_tiling_candidates(case.out, x, w, store_to(case.out, out), V4)
     (wide,) = (one for one in found if one.name.startswith("lanes") and "vectors=2" in one.name)
-    squares = [s for s in walk_stmts(wide.build_loop_nests().stmt) if isinstance(s, Intrinsic)]
-    assert {(s.name, s.transposed_block_side) for s in squares} == {("turn", 8)}
+    squares = [s for s in walk_stmts(wide.build_loop_nests().stmt) if isinstance(s, Execute)]
+    assert {(s.instruction, s.extents[0] and s.extents[0].rows) for s in squares} == {("transpose_square", 8)}
 
 
 @given(st.data())

@@ -17,7 +17,7 @@ from aotc.tir.gpu_launch import launch_of
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule.contraction.gpu_tensor_cores import TensorCoreTile
-from aotc.tir.stmt import walk_stmts, warp_instruction_of_stmt
+from aotc.tir.stmt import Execute, is_warp_wide, walk_stmts
 from aotc.tir.target import CUDA, Gpu
 from tests.share import share_of_each
 from tests.tir.contractions import Case, conv, matmul
@@ -83,8 +83,8 @@ def test_products_of_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def multiplies(case: Case, gpu: Gpu | None) -> bool:
     body = case.kernel(replace(CUDA, gpu=gpu)).body
-    found = filter(None, map(warp_instruction_of_stmt, walk_stmts(body)))
-    return any(call.name.startswith("mma") for call in found)
+    found = (s.instruction for s in walk_stmts(body) if isinstance(s, Execute) and is_warp_wide(s))
+    return any(name.startswith("mma") for name in found)
 
 
 def test_what_warps_multiply() -> None:

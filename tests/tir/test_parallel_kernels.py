@@ -18,6 +18,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Operand, Var, minimum, operands, with_operands
+from aotc.tir.instruction_statements import block_barrier
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_text import to_text
@@ -29,12 +30,13 @@ from aotc.tir.stmt import (
     Assign,
     Block,
     Declare,
+    Execute,
     For,
     If,
     Kernel,
     Stmt,
     Store,
-    Sync,
+    is_barrier,
     map_exprs,
     walk_stmts,
 )
@@ -96,7 +98,7 @@ def check(kernel: Kernel, inputs: list[np.ndarray], parts: int) -> None:
     team = for_team(kernel)
     assert team.team
     verify(team)
-    assert not any(isinstance(s, Sync) for s in walk_stmts(team.body))
+    assert not any(is_barrier(s) for s in walk_stmts(team.body))
     whole = run_kernel(kernel, inputs)
     mark = np.float32(12345.678)
     written = [np.zeros(b.size, np.int64) for b in kernel.outputs]
@@ -142,7 +144,7 @@ def test_contractions(name: str, parts: int) -> None:
 def test_any_product(m: int, k: int, n: int, block: int, parts: int) -> None:
     case = matmul(m=m, k=k, n=n, block=block)
     kernel = case.kernel(V4)
-    if not any(isinstance(s, Sync) for s in walk_stmts(for_team(kernel).body)) and for_team(kernel).team:
+    if not any(is_barrier(s) for s in walk_stmts(for_team(kernel).body)) and for_team(kernel).team:
         check(kernel, list(case.values(0)), parts)
 
 
@@ -313,7 +315,7 @@ def test_meetings_stand_between_what_depends() -> None:
     team = for_team(kernel)
     assert isinstance(team.body, Block)
     kinds = [type(s) for s in team.body.stmts if not isinstance(s, Declare)]
-    assert kinds == [For, Sync, For, Sync, If]
+    assert kinds == [For, Execute, For, Execute, If]
 
 
 def test_small_kernels_are_left_alone() -> None:
@@ -324,7 +326,7 @@ def test_small_kernels_are_left_alone() -> None:
 
 
 def test_text_of_meetings() -> None:
-    kernel = Kernel(name="k", inputs=(X,), outputs=(Y,), body=Block((Store(Y, ZERO, Load(X, ZERO)), Sync())))
+    kernel = Kernel(name="k", inputs=(X,), outputs=(Y,), body=Block((Store(Y, ZERO, Load(X, ZERO)), block_barrier())))
     assert "sync" in to_text(kernel)
     assert to_text(parse_kernel(to_text(kernel))) == to_text(kernel)
 
@@ -402,7 +404,7 @@ def test_long_reductions_are_shared_by_rows() -> None:
     team = for_team(kernel)
     assert team.team
     assert [b.name for b in kernel.workspace] == ["total_parts"]
-    assert any(isinstance(s, Sync) for s in walk_stmts(team.body))
+    assert any(is_barrier(s) for s in walk_stmts(team.body))
     (value,) = (np.random.default_rng(0).standard_normal((400, 64)).astype(np.float32),)
     np.testing.assert_allclose(run_kernel(kernel, [value])[0], value.sum(0, dtype=np.float64), atol=1e-4)
     np.testing.assert_array_equal(run_kernel(team, [value], participants=3)[0], run_kernel(kernel, [value])[0])

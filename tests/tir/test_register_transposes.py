@@ -16,7 +16,7 @@ from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.loops.loop_nest_rewrites import tile_transposing_loops
 from aotc.tir.loops.loop_vectorization import vectorize_kernel
-from aotc.tir.stmt import Intrinsic, Kernel, walk_stmts
+from aotc.tir.stmt import Execute, Kernel, walk_stmts
 from aotc.tir.target import X86_64, X86_64_V3, X86_64_V4, Target
 from tests.codegen.batch import gnu_c_for, run_batch
 from tests.targets.machines import native_targets
@@ -54,7 +54,8 @@ def matrices(rows: int, columns: int, dtype: str = "float32") -> np.ndarray[Any,
 
 
 def square_sides(kernel: Kernel) -> set[int]:
-    return {s.transposed_block_side for s in walk_stmts(kernel.body) if isinstance(s, Intrinsic)}
+    extents = (s.extents[0] for s in walk_stmts(kernel.body) if isinstance(s, Execute))
+    return {extent.rows for extent in extents if extent is not None}
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -9,12 +9,13 @@ import pytest
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Load, Var, as_expr
+from aotc.tir.instruction_statements import transpose_square
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.simplify import simplify_stmt
-from aotc.tir.stmt import For, Intrinsic, Kernel, Stmt
+from aotc.tir.stmt import Destination, Execute, For, Kernel, Stmt
 
 F32 = DType("float32")
 X, Y = Buffer("x", F32, 4 * 12), Buffer("y", F32, 12 * 4)
@@ -27,7 +28,7 @@ def kernel(body: Stmt) -> Kernel:
 def squares() -> Kernel:
     """A 4x12 matrix turned, one square of 4x4 after the other."""
     k = Var("k")
-    return kernel(For(k, 3, Intrinsic("turn", Y, k * 16, 4, Load(X, k * 4, 4), 12)))
+    return kernel(For(k, 3, transpose_square(4, Y, k * 16, 4, X, k * 4, 12)))
 
 
 def test_a_matrix_is_turned() -> None:
@@ -39,7 +40,7 @@ def test_a_matrix_is_turned() -> None:
 
 def test_text_reads_back() -> None:
     text = to_text(squares())
-    assert "turn y[k * 16] step 4 = " in text
+    assert "y[k * 16] = transpose_square(x[k * 4:40], 4, 12, 4)" in text
     again = parse_kernel(text)
     assert to_text(again) == text
     x = np.arange(48, dtype=np.float32)
@@ -48,24 +49,24 @@ def test_text_reads_back() -> None:
 
 def test_places_are_simplified() -> None:
     k = Var("k")
-    done = simplify_stmt(For(k, 1, Intrinsic("turn", Y, k * 16, 4, Load(X, k * 4, 4), 12)), {})
-    assert isinstance(done, Intrinsic)
-    assert (done.index, done.source.index) == (as_expr(0), as_expr(0))
+    done = simplify_stmt(For(k, 1, transpose_square(4, Y, k * 16, 4, X, k * 4, 12)), {})
+    assert isinstance(done, Execute) and isinstance(done.result, Destination) and isinstance(done.operands[0], Load)
+    assert (done.result.index, done.operands[0].index) == (as_expr(0), as_expr(0))
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (Intrinsic("turn", Y, as_expr(36), 4, Load(X, as_expr(0), 4), 12), r"y\[36 .. 51\] is outside"),
-        (Intrinsic("turn", Y, as_expr(0), 4, Load(X, as_expr(9), 4), 12), r"x\[9 .. 48\] is outside"),
-        (Intrinsic("turn", X, as_expr(0), 4, Load(Y, as_expr(0), 4), 12), "input x is written"),
-        (Intrinsic("turn", Y, as_expr(0), 4, Load(Y, as_expr(16), 4), 4), "turn from y to y"),
-        (Intrinsic("turn", Y, as_expr(0), 3, Load(X, as_expr(0), 4), 12), "overlap"),
-        (Intrinsic("exp", Y, as_expr(0), 4, Load(X, as_expr(0), 4), 12), "exp works on values"),
-        (Intrinsic("spin", Y, as_expr(0), 4, Load(X, as_expr(0), 4), 12), "spin is not known"),
-        (Intrinsic("turn", Buffer("z", F32, 16), as_expr(0), 4, Load(X, as_expr(0), 4), 12), "z is not declared"),
+        (transpose_square(4, Y, 36, 4, X, 0, 12), r"y\[36 .. 51\] is outside"),
+        (transpose_square(4, Y, 0, 4, X, 9, 12), r"x\[9 .. 48\] is outside"),
+        (transpose_square(4, X, 0, 4, Y, 0, 12), "input x is written"),
+        (transpose_square(4, Y, 0, 4, Y, 16, 4), "transpose_square reads and writes y"),
+        (transpose_square(4, Y, 0, 3, X, 0, 12), "rows of transpose_square overlap"),
+        (transpose_square(4, Buffer("z", F32, 16), 0, 4, X, 0, 12), "z is not declared"),
+        (Execute("exp", Destination(Y, as_expr(0)), (Load(X, as_expr(0)),)), "exp is a function of values"),
+        (Execute("spin", Destination(Y, as_expr(0)), ()), "there is no instruction spin"),
     ],
 )
-def test_broken_ones_are_refused(body: Intrinsic, message: str) -> None:
+def test_broken_ones_are_refused(body: Execute, message: str) -> None:
     with pytest.raises(AotcError, match=message):
         verify(kernel(body))

@@ -24,7 +24,8 @@ SUMS = """kernel "sums" {
         let other: float32 = shuffle_xor(sum, int32(16 >> k))
         sum = sum + other
       }
-      z[b * 96 + t] = shuffle_down(sum + float32(t), 3:int32)
+      let below: float32 = shuffle_down(sum + float32(t), 3:int32)
+      z[b * 96 + t] = below
       if t % 32 < 1 { part[t // 32] = sum }
       sync
       if t < 32 {
@@ -62,7 +63,11 @@ def test_sums_of_warps(backwards: bool) -> None:
         ("in 0..5 {", "in 0..t {", "under control that is not alike for its threads"),
         ("in 0..5 {", "in t // 31..5 {", "under control that is not alike for its threads"),
         ("in 0..96 thread", "in 0..80 thread", "under control that is not alike for its threads"),
-        ("sum = sum + other", "sum = sum + shuffle_xor(other, 1:int32)", "shuffle_xor is only a part of a statement"),
+        (
+            "sum = sum + other",
+            "sum = sum + shuffle_xor(other, 1:int32)",
+            "shuffle_xor is a statement by itself, not a value in an expression",
+        ),
         ("3:int32", "3", "shuffle_down of int64x1, not of int32"),
     ],
 )
@@ -80,9 +85,10 @@ def test_control_that_is_alike_in_a_warp(cond: str) -> None:
 def test_threads_that_miss_one() -> None:
     with pytest.raises(AotcError, match="31 threads of a warp come to an instruction of all"):
         run_kernel(parse_kernel(SUMS.replace("if t < 32 {", "if t < 31 {")), [np.zeros(192, np.float32)])
-    host = 'kernel "k" { output y: float32[4] for i in 0..4 { y[i] = shuffle_xor(1.0, 1:int32) } }'
-    with pytest.raises(AotcError, match="blocks and threads are not two loops around all statements"):
-        verify(parse_kernel(host))
+    host = 'kernel "k" { output y: float32[4] for i in 0..4 { let r: float32 = shuffle_xor(1.0, 1:int32) y[i] = r } }'
+    for kernel in (host, 'kernel "k" { output y: float32[4] wait 0 for i in 0..4 { y[i] = 1.0 } }'):
+        with pytest.raises(AotcError, match="blocks and threads are not two loops around all statements"):
+            verify(parse_kernel(kernel))
 
 
 RING = """kernel "ring" {
@@ -92,20 +98,20 @@ RING = """kernel "ring" {
   shared s1: float32[256] align 16
   for b in 0..1 block {
     for t in 0..64 thread {
-      s0[4 * t] = async x[4 * t:4]
+      s0[4 * t] = copy_async(x[4 * t:4])
       wait 1
-      s1[4 * t] = async x[4 * t + 256:4]
+      s1[4 * t] = copy_async(x[4 * t + 256:4])
       for k in 0..2 {
         wait 1
         sync
         for i in 0..4 { y[512 * k + 64 * i + t] = s0[255 - (64 * i + t)] }
         sync
-        if k < 1 { s0[4 * t] = async x[4 * t + 512 * k + 512:4] }
+        if k < 1 { s0[4 * t] = copy_async(x[4 * t + 512 * k + 512:4]) }
         wait 1
         sync
         for i in 0..4 { y[512 * k + 256 + 64 * i + t] = s1[255 - (64 * i + t)] }
         sync
-        if k < 1 { s1[4 * t] = async 4 * t < 232 ? x[4 * t + 768:4] : 0.0:float32x4 }
+        if k < 1 { s1[4 * t] = copy_async(4 * t < 232 ? x[4 * t + 768:4] : 0.0:float32x4) }
       }
     }
   }
@@ -149,7 +155,7 @@ FIRST, SECOND = (f"wait 1\n        sync\n        for i in 0..4 {{ y[{at} + 64" f
         (SECOND, SECOND.removeprefix("wait 1"), "s1 is read before"),
         ("      wait 1\n      s1", "      s1", "s0 is read before"),
         ("      for k", "      s1[t] = 0.0\n      for k", "s1 is written before"),
-        ("      for k", "      wait 9\n      s1[4 * t] = async x[4 * t:4]\n      for k", "s1 is written before"),
+        ("      for k", "      wait 9\n      s1[4 * t] = copy_async(x[4 * t:4])\n      for k", "s1 is written before"),
     ],
 )
 def test_copies_that_have_not_landed(old: str, new: str, message: str) -> None:
@@ -161,21 +167,27 @@ def test_copies_that_have_not_landed(old: str, new: str, message: str) -> None:
         assert not (turned(text, backwards=False) and turned(text, backwards=True))
 
 
+START = "s1[4 * t] = copy_async(x[4 * t + 256:4])"
+NO_COPY = "copy_async does not copy memory that is only read to shared memory"
+
+
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "message"),
     [
-        ("s1[4 * t] = async x[4 * t + 256:4]", "s1[4 * t] = async x[4 * t + 255:4]"),
-        ("s1[4 * t] = async x[4 * t + 256:4]", "s1[2 * t] = async x[4 * t + 256:4]"),
-        ("s1[4 * t] = async x[4 * t + 256:4]", "y[4 * t] = async x[4 * t + 256:4]"),
-        ("s1[4 * t] = async x[4 * t + 256:4]", "s1[4 * t] = async y[4 * t + 256:4]"),
-        ("s1[4 * t] = async x[4 * t + 256:4]", "s1[8 * t] = async x[8 * t:8]"),
-        ("0.0:float32x4", "1.0:float32x4"),
-        ("x: float32[1000] align 16", "x: float32[1000] align 4"),
+        (START, "s1[4 * t] = copy_async(x[4 * t + 255:4])", "x is not accessed at multiples of 4 elements"),
+        (START, "s1[2 * t] = copy_async(x[4 * t + 256:4])", "s1 is not accessed at multiples of 4 elements"),
+        (START, "y[4 * t] = copy_async(x[4 * t + 256:4])", NO_COPY),
+        (START, "s1[4 * t] = copy_async(y[4 * t + 256:4])", NO_COPY),
+        (START, "s1[8 * t] = copy_async(x[8 * t:8])", "x is not accessed at multiples of 8 elements"),
+        ("0.0:float32x4", "1.0:float32x4", NO_COPY),
+        ("x: float32[1000] align 16", "x: float32[1000] align 4", "x is not accessed at multiples of 4 elements"),
+        (START, "let r: float32 = copy_async(x[4 * t:4])", "the result of copy_async is a register, not memory"),
+        (START, "s1[4 * t] = copy_async(0.0)", "an operand of copy_async is not memory"),
     ],
 )
-def test_what_no_device_copies_asynchronously(old: str, new: str) -> None:
+def test_what_no_device_copies_asynchronously(old: str, new: str, message: str) -> None:
     assert RING.count(old) == 1
-    with pytest.raises(AotcError, match="is not written by copies of 4, 8 or 16 bytes from multiples of them on"):
+    with pytest.raises(AotcError, match=message):
         verify(parse_kernel(RING.replace(old, new)))
 
 

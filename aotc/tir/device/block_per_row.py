@@ -45,6 +45,7 @@ from aotc.tir.device.kernel_fission import (
 )
 from aotc.tir.device.thread_block_mapping import BlockWork, parallel_nests_by_depth, split_scratch_by_stack_room
 from aotc.tir.gpu_launch import MAX_THREADS_PER_BLOCK, aligned_shared_memory_bytes
+from aotc.tir.instruction_statements import block_barrier
 from aotc.tir.loops.loop_dependence import (
     Ranges,
     assigns_to_outer_registers,
@@ -62,12 +63,13 @@ from aotc.tir.stmt import (
     If,
     Kernel,
     Stmt,
-    Sync,
     all_exprs_in_stmt,
     block_stmts_or_self,
+    declared_registers,
     direct_child_stmts,
     forall,
     modified_vars_and_buffers,
+    register_declared_by,
 )
 
 #: Threads per row of an inner nest of rows.
@@ -164,7 +166,7 @@ def _are_accesses_contiguous_along_outer_var(outer_var: Var, stmts: Sequence[Stm
     """
     votes = 0
     for leaf in filter(is_thread_parallel_loop, stmts):
-        inner = {s.var for s in walk_stmts(leaf) if isinstance(s, (For, Declare))}
+        inner = {s.var for s in walk_stmts(leaf) if isinstance(s, For)} | {*declared_registers(leaf)}
         for buffer, index, _ in (place for s in walk_stmts(leaf) for place in direct_accesses(s)):
             form = linear_form(index, {})
             near = min((abs(c) for a, c in form.terms.items() if a in inner), default=0)
@@ -442,9 +444,9 @@ class _RowThreadWriter:
         return new_stmts
 
     def new_barrier_resetting_access_record(self) -> Stmt:
-        """Return a barrier (Sync), and clear the record of accesses since the last barrier."""
+        """Return a barrier, and clear the record of accesses since the last barrier."""
         self.stored, self.loaded = set(), set()
-        return Sync()
+        return block_barrier()
 
     def loop_over_thread_groups(self, stmt: Stmt) -> Stmt | None:
         """Return a loop each of whose iterations is executed by a group of threads of the block;
@@ -473,7 +475,7 @@ class _RowThreadWriter:
         self.stack += share.stack
         self.shared += share.shared
         self.gpu = replace(self.gpu, shared_bytes=self.gpu.shared_bytes - aligned_shared_memory_bytes(share.shared))
-        return For(turn, share.blocks, Block((share.body, Sync())))
+        return For(turn, share.blocks, Block((share.body, block_barrier())))
 
     def stmt_for_one_thread(self, stmt: Stmt, *, is_read_by_other_threads: bool) -> Stmt:
         """Return a statement as one thread of the row executes it.
@@ -573,7 +575,7 @@ def wrap_short_stmts_for_one_gpu_block(kernel: Kernel, gpu: Gpu) -> Kernel:
     for group in groups:
         row = forall(Var("one"), 1, Block(group))
         other_stmts = Block(s for other in groups if other is not group for s in other)
-        declared = {s.var for s in group if isinstance(s, Declare)}
+        declared = {var for s in group if (var := register_declared_by(s)) is not None}
         alone = declared.isdisjoint(
             {*all_exprs_in_stmt(other_stmts)} | modified_vars_and_buffers(other_stmts)
         ) and is_thread_parallel_loop(row)

@@ -20,7 +20,6 @@ from aotc.ir import frozen
 from aotc.tir import (
     Gpu,
     Interval,
-    Intrinsic,
     Kernel,
     MemoryEffects,
     Stmt,
@@ -49,9 +48,12 @@ from aotc.tir.stmt import (
     Store,
     While,
     block_stmts_or_self,
+    destination_of_stmt,
     direct_child_stmts,
     modified_vars_and_buffers,
     rebuild_stmt,
+    redirect_destination,
+    register_declared_by,
 )
 
 _INDEX_ZERO: Final[Expr] = Const(0, INDEX)
@@ -270,7 +272,7 @@ def _split_kernel_with_registers_in_memory(kernel: Kernel, gpu: Gpu) -> list[Ker
     """
     stmts = [_interchange_serial_with_parallel_loop(s) for s in block_stmts_or_self(kernel.body)]
     changing = written_buffers(kernel.body) | {s.var for s in walk_stmts(kernel.body) if isinstance(s, Assign)}
-    declared = {s.var for s in stmts if isinstance(s, Declare)}
+    declared = {var for s in stmts if (var := register_declared_by(s)) is not None}
     again: dict[Var, Declare] = {}
     groups: list[list[Stmt]] = []
     for stmt in stmts:
@@ -281,7 +283,7 @@ def _split_kernel_with_registers_in_memory(kernel: Kernel, gpu: Gpu) -> list[Ker
                 continue
         joins = groups and not any(_is_worth_a_separate_gpu_launch(s, gpu) for s in (stmt, groups[-1][0]))
         groups = [*groups[:-1], [*groups[-1], stmt]] if joins else [*groups, [stmt]]
-    declares = [tuple(s.var for s in group if isinstance(s, Declare)) for group in groups]
+    declares = [tuple(var for s in group if (var := register_declared_by(s)) is not None) for group in groups]
     changes = [modified_vars_and_buffers(Block(group)) for group in groups]
     reads = [_vars_and_buffers_read(group) for group in groups]
     register_buffers: dict[Var, Buffer] = {}
@@ -304,7 +306,7 @@ def _make_kernel_part(
     recomputed_registers    declarations of registers that each part can recompute
     register_buffers        buffers in which registers are passed from part to part
     """
-    declared_vars = {s.var for s in stmts if isinstance(s, Declare)}
+    declared_vars = {var for s in stmts if (var := register_declared_by(s)) is not None}
     needs = _vars_and_buffers_read(stmts)
     for declare in reversed(tuple(recomputed_registers.values())):
         needs |= _vars_and_buffers_read([declare]) if declare.var in needs else set()
@@ -384,18 +386,16 @@ def replace_buffers_with_offsets(stmt: Stmt, buffer_offsets: Mapping[Buffer, tup
     if not buffer_offsets:
         return stmt
 
-    def redirect_load(load: Load) -> Load:
-        buffer, first = buffer_offsets.get(load.buffer, (load.buffer, _INDEX_ZERO))
-        return replace(load, buffer=buffer, index=first + load.index)
-
     def redirect_loads_in_expr(expr: Expr) -> Expr:
         new_expr = with_operands(expr, tuple(map(redirect_loads_in_expr, operands(expr))))
-        return redirect_load(new_expr) if isinstance(new_expr, Load) and new_expr.buffer in buffer_offsets else new_expr
+        if not isinstance(new_expr, Load) or new_expr.buffer not in buffer_offsets:
+            return new_expr
+        buffer, first = buffer_offsets[new_expr.buffer]
+        return replace(new_expr, buffer=buffer, index=first + new_expr.index)
 
     fresh = rebuild_stmt(stmt, lambda s: replace_buffers_with_offsets(s, buffer_offsets), redirect_loads_in_expr)
-    if isinstance(fresh, Intrinsic):
-        fresh = replace(fresh, source=redirect_load(fresh.source))
-    if isinstance(fresh, (Store, Intrinsic)) and fresh.buffer in buffer_offsets:
-        buffer, first = buffer_offsets[fresh.buffer]
-        return replace(fresh, buffer=buffer, index=first + fresh.index)
-    return fresh
+    destination = destination_of_stmt(fresh)
+    if destination is None or destination.buffer not in buffer_offsets:
+        return fresh
+    buffer, first = buffer_offsets[destination.buffer]
+    return redirect_destination(fresh, buffer, first + destination.index)

@@ -50,7 +50,7 @@ from aotc.tir.device.thread_block_mapping import (
 )
 from aotc.tir.device.vertical_fusion import VerticalFusion
 from aotc.tir.plan.memory_plan import merge_inplace_params
-from aotc.tir.stmt import Block, For, If, Intrinsic, Kernel, Stmt, Store, remove_stmts, walk_stmts
+from aotc.tir.stmt import Block, For, If, Kernel, Stmt, buffer_written_by, remove_stmts, walk_stmts
 
 #: Largest number of parts of one launch, as each thread searches for the part of its block.
 _MAX_PARTS_PER_LAUNCH: Final = 32
@@ -237,8 +237,8 @@ class _PartsToLaunchesMapper:
         body           the loops over blocks and threads
         """
         kernel, r = self.kernel, read_buffers(body)
-        stores = (s for s in walk_stmts(body) if isinstance(s, (Store, Intrinsic)))
-        body = remove_stmts(body, {s for s in stores if s.buffer.scope != "param" and s.buffer not in r})  # never read
+        stores = ((s, b) for s in walk_stmts(body) if (b := buffer_written_by(s)) is not None)
+        body = remove_stmts(body, {s for s, b in stores if b.scope != "param" and b not in r})  # never read
         w = written_buffers(body)
         passed = [b for b in dict.fromkeys(_accessed_buffers(body)) if b.scope == "param"]
         order = [*kernel.inputs, *kernel.outputs, *passed]
@@ -281,5 +281,5 @@ def _accessed_buffers(body: Stmt) -> Iterator[Buffer]:
     """Yield the buffers that a statement accesses, in program order."""
     for stmt in walk_stmts(body):
         yield from (load.buffer for load in direct_loads(stmt))
-        if isinstance(stmt, (Store, Intrinsic)):
-            yield stmt.buffer
+        if (buffer := buffer_written_by(stmt)) is not None:
+            yield buffer

@@ -34,19 +34,8 @@ from aotc.tir import (
 )
 from aotc.tir.device.kernel_fission import ParallelNest
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var
-from aotc.tir.stmt import (
-    Assign,
-    Block,
-    Declare,
-    For,
-    If,
-    Stmt,
-    Store,
-    Sync,
-    direct_exprs_of_stmt,
-    map_exprs,
-    walk_stmts,
-)
+from aotc.tir.instruction_statements import block_barrier
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, direct_exprs_of_stmt, map_exprs, walk_stmts
 
 #: Rows and columns of a tile.
 _TILE_SIDE: Final = 32
@@ -147,7 +136,7 @@ class TransposingLoads:
         tile_loads = {load: Load(tile, index_in_padded_tile(loop_vars)) for load, tile in shared.items()}
         stmts = (
             loop_over_tile_elements(ahead, filled),
-            Sync(),
+            block_barrier(),
             loop_over_tile_elements(loop_vars, [map_exprs(body, lambda e: replace_loads(e, tile_loads))]),
         )
         over = (For(var, -(-constant_trip_count(loop) // _TILE_SIDE), Block(())) for loop, var in tiles.items())

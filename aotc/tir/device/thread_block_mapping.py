@@ -25,7 +25,6 @@ from aotc.tir import (
     For,
     Gpu,
     If,
-    Intrinsic,
     Var,
     aligned_shared_memory_bytes,
     all_of,
@@ -48,7 +47,7 @@ from aotc.tir.loops.loop_dependence import (
     direct_loads,
     written_buffers,
 )
-from aotc.tir.stmt import Assign, Kernel, Stmt, Store, block_stmts_or_self, walk_stmts
+from aotc.tir.stmt import Assign, Kernel, Stmt, block_stmts_or_self, destination_of_stmt, walk_stmts
 
 
 def candidate_nests_best_first(part: KernelPart, gpu: Gpu) -> list[ParallelNest]:
@@ -92,9 +91,8 @@ def _fuse_contiguous_inner_loops(nest: ParallelNest, accepts_row_constant_loads:
     """
     last, first, span = nest.loops[-1], len(nest.loops) - 1, constant_trip_count(nest.loops[-1])
     stmts = list(walk_stmts(nest.body))
-    stored = [
-        linear_form(s.index, {}) for s in stmts if isinstance(s, (Store, Intrinsic)) and s.buffer.scope == "param"
-    ]
+    written = (to for s in stmts if (to := destination_of_stmt(s)) is not None)
+    stored = [linear_form(to.index, {}) for to in written if to.buffer.scope == "param"]
     loaded = [linear_form(load.index, {}) for s in stmts for load in direct_loads(s)]
     while first and all(loop.begin == as_expr(0) and loop.step == 1 for loop in nest.loops[first - 1 :]):
         outer = nest.loops[first - 1].var
@@ -185,7 +183,8 @@ def _loop_with_closest_stores(loops: Sequence[For], body: Stmt) -> For:
     """Return the loop whose consecutive iterations store closest to each other; the innermost of
     several equal ones.
     """
-    forms = [linear_form(s.index, {}) for s in walk_stmts(body) if isinstance(s, (Store, Intrinsic))]
+    places = (destination_of_stmt(s) for s in walk_stmts(body))
+    forms = [linear_form(to.index, {}) for to in places if to is not None]
 
     def smallest_store_stride(loop: For) -> int:
         steps = [abs(form.coefficient(loop.var) or 0) * loop.step for form in forms]

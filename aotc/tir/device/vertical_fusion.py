@@ -37,16 +37,16 @@ from aotc.tir.gpu_launch import (
     block_and_thread_loops,
     stmts_run_by_last_gpu_block_of_group,
 )
+from aotc.tir.instruction_statements import block_barrier
 from aotc.tir.stmt import (
     Declare,
     For,
     If,
     Kernel,
     Stmt,
-    Sync,
     all_exprs_in_stmt,
     block_stmts_or_self,
-    last_block_counter_increment,
+    increments_block_counter,
     walk_stmts,
 )
 
@@ -217,10 +217,9 @@ class _AppendPoint:
         """
         blocks, threads = block_and_thread_loops(kernel)
         match block_stmts_or_self(threads.body):
-            case (*before, arrives, If(cond=cond, then=then)) if (
-                increment := last_block_counter_increment(arrives)
-            ) is not None:
-                size, index = increment.args[1], getattr(increment.args[0], "index", None)
+            case (*before, arrives, If(cond=cond, then=then)) if increments_block_counter(arrives):
+                counter, size = arrives.operands
+                index = getattr(counter, "index", None)
                 if not (isinstance(index, Var) and isinstance(size, Const)):
                     return None
 
@@ -230,7 +229,7 @@ class _AppendPoint:
                 return _AppendPoint(
                     blocks, threads, index, launch.grid // int(size.value), append_inside_last_block_branch
                 )
-            case _ if any(map(last_block_counter_increment, walk_stmts(threads.body))):
+            case _ if any(map(increments_block_counter, walk_stmts(threads.body))):
                 return None
 
         def append_to_thread_body(appended: Sequence[Stmt]) -> Block:
@@ -288,7 +287,7 @@ class _FusedPair:
         group = level.number if self.size == 1 else Var("group")
         turn = Var("round")
         last = inline_kernel_thread_body(b, group * self.rounds + turn, level.threads.var, places)
-        last = For(turn, self.rounds, Block((last, *([Sync()] if b.shared else []))))
+        last = For(turn, self.rounds, Block((last, *([block_barrier()] if b.shared else []))))
         counts = Buffer("arrived", DType("int32"), level.count // self.size, "workspace", 64)
         threads = replace(level.threads, body=self.fused_thread_body(group, last, counts))
         blocks = replace(level.blocks, body=threads)
@@ -324,7 +323,7 @@ class _FusedPair:
         `second_kernel_work` of a group of blocks.
         """
         if self.size == 1:
-            return self.level.put([Sync(), second_kernel_work])
+            return self.level.put([block_barrier(), second_kernel_work])
         numbered = [] if self.stride > 1 else [Declare(group, self.level.number // self.size)]
         return self.level.put(
             [*numbered, *stmts_run_by_last_gpu_block_of_group(arrival_counters, group, self.size, second_kernel_work)]

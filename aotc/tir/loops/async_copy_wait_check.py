@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that memory filled by asynchronous copies (cp.async) is read only after a `Wait` for the
-copy and a `Sync`.
+"""Check that memory filled by asynchronous copies (cp.async) is read only after the thread has
+waited for the copy, and a barrier.
 
 Input: the statements of a thread. Output: the first error, or None:
 
-    xs[4 * t] = async x[4 * t:4]  wait 0  sync  y[t] = xs[255 - t]    # None; without either, xs is read too early
+    xs[4 * t] = copy_async(x[4 * t:4])  wait 0  sync  y[t] = xs[255 - t]    # None; without either, xs is read too early
 """
 
 import math
@@ -15,34 +15,22 @@ from typing import Final, TypeAlias
 from aotc.tir import (
     INDEX,
     Buffer,
+    Const,
     Expr,
     Interval,
     Var,
     assigned_registers,
     bounds,
     constant_trip_count,
-    direct_loads,
     ranges_inside_loops,
 )
-from aotc.tir.stmt import (
-    GPU_LOOP_KINDS,
-    Block,
-    Declare,
-    For,
-    If,
-    Intrinsic,
-    Stmt,
-    Store,
-    Sync,
-    Wait,
-    While,
-    direct_child_stmts,
-)
+from aotc.tir.loops.loop_dependence import direct_accesses
+from aotc.tir.stmt import GPU_LOOP_KINDS, Block, Declare, Execute, For, If, Stmt, Store, While, direct_child_stmts
 
 #: A buffer, with the indices of the first and last element of an access.
 _AccessRange: TypeAlias = tuple[Buffer, float, float]
-#: For each destination of an unfinished copy, the number of `Wait` statements since the latest copy
-#: to it began.
+#: For each destination of an unfinished copy, the number of groups that were ended since the latest
+#: copy to it began.
 _CopyAges: TypeAlias = Mapping[_AccessRange, float]
 #: Age of a copy that this thread has waited for, which is not yet visible to the other threads of
 #: the block.
@@ -84,20 +72,14 @@ class _AsyncCopyTracker:
 
         Set `problem` if the statement accesses memory to which a copy is in flight.
         """
-        for load in direct_loads(stmt):
-            if any(
-                _may_overlap(self.access_range(load.buffer, *load.lowest_index_and_extent), other) for other in ages
-            ):
-                self.problem = self.problem or f"{load.buffer.name} is read before what is copied there has landed"
+        for buffer, index, elements in direct_accesses(stmt, stores=False):
+            if any(_may_overlap(self.access_range(buffer, index, elements), other) for other in ages):
+                self.problem = self.problem or f"{buffer.name} is read before what is copied there has landed"
         match stmt:
-            case Store() | Intrinsic():
-                return self.copy_ages_after_store(stmt, ages)
+            case Store() | Execute():
+                return self.copy_ages_after_instruction(stmt, self.copy_ages_after_store(stmt, ages))
             case Declare(var=var, value=value) if var.dtype == INDEX and var not in self.changing:
                 self.ranges[var] = bounds(value, self.ranges)
-            case Wait(groups=groups):
-                return {b: age + 1 if age < groups else _AWAITED_COPY_AGE for b, age in ages.items()}
-            case Sync():
-                return {b: age for b, age in ages.items() if age < _AWAITED_COPY_AGE}
             case Block():
                 for inner in stmt.stmts:
                     ages = self.copy_ages_after_stmt(inner, ages)
@@ -113,22 +95,31 @@ class _AsyncCopyTracker:
                 return self.copy_ages_after_loop(stmt, ages)
         return ages
 
-    def copy_ages_after_store(self, stmt: Store | Intrinsic, ages: _CopyAges) -> _CopyAges:
+    def copy_ages_after_instruction(self, stmt: Store | Execute, ages: _CopyAges) -> _CopyAges:
+        """Return the state of the asynchronous copies in flight after the thread has waited for
+        copies, or for the other threads.
+        """
+        if not isinstance(stmt, Execute):
+            return ages
+        if stmt.effects.awaits_copies:
+            (groups,) = stmt.operands
+            pending = groups.value if isinstance(groups, Const) else math.inf
+            return {b: age + 1 if age < pending else _AWAITED_COPY_AGE for b, age in ages.items()}
+        return {b: age for b, age in ages.items() if not (stmt.effects.barrier and age == _AWAITED_COPY_AGE)}
+
+    def copy_ages_after_store(self, stmt: Store | Execute, ages: _CopyAges) -> _CopyAges:
         """Return the state of the asynchronous copies in flight after a store; an asynchronous
         store begins a copy.
 
         Set `problem` if a copy to the stored elements is in flight.
         """
-        begins = isinstance(stmt, Store) and stmt.asynchronous
-        lanes = (
-            stmt.value.lanes
-            if isinstance(stmt, Store)
-            else (stmt.transposed_block_side - 1) * stmt.stride + stmt.transposed_block_side
-        )
-        place = self.access_range(stmt.buffer, stmt.index, lanes)
-        if any(age >= (1 if begins else 0) and _may_overlap(place, other) for other, age in ages.items()):
-            self.problem = self.problem or f"{stmt.buffer.name} is written before what is copied there has landed"
-        return {**ages, place: 0} if begins else ages
+        begins = isinstance(stmt, Execute) and stmt.effects.asynchronous
+        for buffer, index, elements in direct_accesses(stmt, reads=False):
+            place = self.access_range(buffer, index, elements)
+            if any(age >= (1 if begins else 0) and _may_overlap(place, other) for other, age in ages.items()):
+                self.problem = self.problem or f"{buffer.name} is written before what is copied there has landed"
+            ages = {**ages, place: 0} if begins else ages
+        return ages
 
     def copy_ages_after_loop(self, loop: For | While, ages: _CopyAges) -> _CopyAges:
         """Return the state of the asynchronous copies in flight after a loop: iterate its body

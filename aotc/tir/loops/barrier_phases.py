@@ -29,14 +29,15 @@ from aotc.tir.stmt import (
     Assign,
     Block,
     Declare,
+    Execute,
     For,
     If,
     Stmt,
-    Sync,
     While,
     direct_child_stmts,
     is_barrier,
-    warp_instruction_of_stmt,
+    is_warp_wide,
+    register_declared_by,
 )
 
 _DIVERGENT_BARRIER_MESSAGE: Final = "a barrier is under control that is not alike for all threads"
@@ -85,7 +86,7 @@ class BarrierPhases:
             ranges, frozenset(b for b in written_buffers(loop.body) if b not in private_memory), changing
         )
         if loop.kind == "thread" and (
-            any(map(warp_instruction_of_stmt, walk_stmts(loop.body))) and _has_divergent_barrier(loop, within_warp=True)
+            any(map(is_warp_wide, walk_stmts(loop.body))) and _has_divergent_barrier(loop, within_warp=True)
         ):
             phases.problem = _DIVERGENT_WARP_CALL_MESSAGE
         if loop.kind == "block" or not contains_barrier(loop.body):
@@ -117,7 +118,7 @@ class BarrierPhases:
             for e in direct_exprs_of_stmt(stmt)
         )
         match stmt:
-            case Sync() | Declare():
+            case Execute():
                 self.end_phase()
             case Block():
                 known = value_of_var
@@ -222,9 +223,10 @@ class _DivergenceAnalysis:
         is_divergent    the statement itself is under divergent control flow
         """
         differs = any(map(self.differs_between_threads, direct_exprs_of_stmt(stmt)))
-        if isinstance(stmt, (For, Declare, Assign)) and (is_divergent or differs):
-            self.divergent_registers.add(stmt.var)
-        is_sync_point = warp_instruction_of_stmt(stmt) is not None if self.warp else is_barrier(stmt)
+        register = stmt.var if isinstance(stmt, (For, Assign)) else register_declared_by(stmt)
+        if register is not None and (is_divergent or differs):
+            self.divergent_registers.add(register)
+        is_sync_point = is_warp_wide(stmt) if self.warp else is_barrier(stmt)
         is_divergent = is_divergent or (differs and isinstance(stmt, (For, While, If)))
         child_results = [
             self.find_divergent_sync_marking_registers(s, is_divergent=is_divergent) for s in direct_child_stmts(stmt)

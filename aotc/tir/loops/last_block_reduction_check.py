@@ -29,7 +29,6 @@ from aotc.ir import frozen
 from aotc.tir import (
     INDEX,
     Binary,
-    Call,
     Const,
     Expr,
     Load,
@@ -43,12 +42,14 @@ from aotc.tir import (
 from aotc.tir.stmt import (
     Block,
     Declare,
+    Execute,
     For,
     If,
     Stmt,
     all_exprs_in_stmt,
     block_stmts_or_self,
-    last_block_counter_increment,
+    declared_registers,
+    increments_block_counter,
     modified_vars_and_buffers,
     walk_stmts,
 )
@@ -65,7 +66,7 @@ def split_at_last_block_counters(loop: For) -> list[For] | None:
     optionally within one branch of `if b < 8 { ... } else { ... }`.
     """
     new_loops: list[For] = []
-    while any(map(last_block_counter_increment, walk_stmts(loop.body))):
+    while any(map(increments_block_counter, walk_stmts(loop.body))):
         match block_stmts_or_self(loop.body), loop.end:
             case (For(kind="thread") as threads,), Const(value=blocks):
                 group = Var("group")
@@ -128,14 +129,15 @@ class _NumberedBlocks:
                     if var is self.block
                     else None
                 )
-            case (*before, Declare() as arrives, If(cond=Var() as cond, orelse=None) as last):
-                if (call := last_block_counter_increment(arrives)) is not None:
-                    return (
-                        self.split_at_atomic_counter_increment(before, call, last.then, block_group_number)
-                        if cond is arrives.var
-                        else None
-                    )
-        if any(map(last_block_counter_increment, walk_stmts(stmt))):
+            case (*before, Execute() as arrives, If(cond=Var() as cond, orelse=None) as last) if (
+                increments_block_counter(arrives)
+            ):
+                return (
+                    self.split_at_atomic_counter_increment(before, arrives, last.then, block_group_number)
+                    if cond is arrives.result
+                    else None
+                )
+        if any(map(increments_block_counter, walk_stmts(stmt))):
             return None
         return _CounterSplit(stmt, self.count, substitute_in_stmt(stmt, {self.block: block_group_number}))
 
@@ -170,7 +172,7 @@ class _NumberedBlocks:
         return _CounterSplit(before, a.groups + b.groups, body)
 
     def split_at_atomic_counter_increment(
-        self, before: Sequence[Stmt], increment: Call, final_work: Stmt, block_group_number: Var
+        self, before: Sequence[Stmt], increment: Execute, final_work: Stmt, block_group_number: Var
     ) -> _CounterSplit | None:
         """Split a body in which each group of `size` consecutive blocks has a counter, at the
         increment `increment` of that counter.
@@ -180,7 +182,7 @@ class _NumberedBlocks:
         blocks, or the final work `final_work` uses registers that are not equal for all blocks of a
         group.
         """
-        match increment.args:
+        match increment.operands:
             case (Load(index=index), Const(value=size)) if size > 0 and self.count % size == 0:
                 size = int(size)
             case _:
@@ -207,7 +209,7 @@ class _NumberedBlocks:
         used = {
             n for n in (*all_exprs_in_stmt(final_work), *modified_vars_and_buffers(final_work)) if isinstance(n, Var)
         }
-        declared = {s.var for s in walk_stmts(final_work) if isinstance(s, (Declare, For))}
+        declared = {s.var for s in walk_stmts(final_work) if isinstance(s, For)} | {*declared_registers(final_work)}
         if not used <= declared | uniform_vars | {self.thread}:
             return None
         first = substitute_in_stmt(Block(new_before), {**replacements, self.block: block_group_number * size + turn})

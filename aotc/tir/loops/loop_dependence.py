@@ -39,6 +39,7 @@ from aotc.tir.expr import (
     substitute,
     vars_and_buffers_in,
 )
+from aotc.tir.instruction_accesses import accesses_of_instruction
 from aotc.tir.loops.divmod_address_analysis import (
     LinearAccess,
     common_fixed_terms,
@@ -50,15 +51,16 @@ from aotc.tir.stmt import (
     Assign,
     Block,
     Declare,
+    Execute,
     For,
-    Intrinsic,
     Stmt,
     Store,
     While,
     block_stmts_or_self,
+    buffer_written_by,
     count_reads_in_stmt,
+    declared_registers,
     walk_stmts,
-    warp_instruction_of_stmt,
 )
 
 Ranges = dict[Var, Interval]
@@ -82,18 +84,15 @@ def straight_line_stmts(loop: For) -> tuple[Stmt, ...] | None:
     """Return the statements of an innermost loop whose body is straight-line code; None for any
     other loop.
 
-    Loops with warp-wide instructions or asynchronous copies do not count as straight-line code.
+    Straight-line code consists of stores, declarations and assignments of values.
     """
     stmts = block_stmts_or_self(loop.body)
-    kinds = all(isinstance(s, (Store, Declare, Assign)) for s in stmts)
-    if kinds and not any(warp_instruction_of_stmt(s) or getattr(s, "asynchronous", False) for s in stmts):
-        return stmts
-    return None
+    return stmts if all(isinstance(s, (Store, Declare, Assign)) for s in stmts) else None
 
 
 def written_buffers(stmt: Stmt) -> set[Buffer]:
     """Return the buffers that a statement, with the statements nested in it, writes."""
-    return {s.buffer for s in walk_stmts(stmt) if isinstance(s, (Store, Intrinsic))}
+    return {buffer for s in walk_stmts(stmt) if (buffer := buffer_written_by(s)) is not None}
 
 
 def read_buffers(stmt: Stmt) -> set[Buffer]:
@@ -117,7 +116,7 @@ def is_replaceable_by_value(stmt: Declare, changing: Container[Var | Buffer]) ->
 
 def assigns_to_outer_registers(stmt: Stmt) -> Iterator[Assign]:
     """Yield the assignments in a statement to registers that are declared outside of it."""
-    declared = {s.var for s in walk_stmts(stmt) if isinstance(s, Declare)}
+    declared = {*declared_registers(stmt)}
     return (s for s in walk_stmts(stmt) if isinstance(s, Assign) and s.var not in declared)
 
 
@@ -255,12 +254,8 @@ def direct_accesses(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> I
     """Yield (buffer, index of the first element, number of elements) of every access that a
     statement itself makes.
     """
-    if isinstance(stmt, Intrinsic):
-        for row in range(stmt.transposed_block_side):
-            if stores:
-                yield stmt.buffer, stmt.index + row * stmt.stride, stmt.transposed_block_side
-            if reads:
-                yield stmt.source.buffer, stmt.source.index + row * stmt.source_stride, stmt.transposed_block_side
+    if isinstance(stmt, Execute):
+        yield from accesses_of_instruction(stmt, reads=reads, stores=stores)
         return
     if stores and isinstance(stmt, Store):
         yield stmt.buffer, stmt.index, stmt.value.lanes
@@ -375,7 +370,7 @@ def elements_always_written(stmt: Stmt, buffer: Buffer, loop_var_values: Mapping
             return {n for inner in stmt.stmts for n in elements_always_written(inner, buffer, loop_var_values)}
         case For() if constant_loop_range(stmt):
             return elements_always_written(stmt.body, buffer, {**loop_var_values, stmt.var: constant_loop_range(stmt)})
-        case Store() | Intrinsic() if stmt.buffer is buffer:
+        case Store() | Execute() if buffer_written_by(stmt) is buffer:
             return set().union(
                 *(
                     _enumerate_elements(index, n, loop_var_values) or ()
@@ -447,7 +442,7 @@ def why_loop_kind_unproven(
             continue
         if buffer.private and is_stored_before_first_load(buffer, loop.body):
             continue
-        stores = [s for s in walk_stmts(loop.body) if isinstance(s, (Store, Intrinsic)) and s.buffer is buffer]
+        stores = [s for s in walk_stmts(loop.body) if buffer_written_by(s) is buffer]
         if not _changes_by_accumulation_only(buffer, stores, reads):
             return f"iterations may touch the same elements of {buffer.name}"
     return None
@@ -491,7 +486,7 @@ def is_stored_before_first_load(buffer: Buffer, stmt: Stmt) -> bool:
     for inner in walk_stmts(stmt):
         if any(load.buffer is buffer for load in direct_loads(inner)):
             return filled
-        filled = filled or (isinstance(inner, (Store, Intrinsic)) and inner.buffer is buffer)
+        filled = filled or buffer_written_by(inner) is buffer
     return False
 
 

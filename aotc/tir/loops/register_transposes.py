@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from aotc.tir import Const, Intrinsic, Load, linear_form, rename_declared_vars, substitute_in_stmt, vars_and_buffers_in
+from aotc.tir import Const, Load, linear_form, rename_declared_vars, substitute_in_stmt, vars_and_buffers_in
+from aotc.tir.instruction_statements import transpose_square
 from aotc.tir.simplify import simplify, simplify_stmt
-from aotc.tir.stmt import Block, For, Store, block_stmts_or_self, loop_nest
+from aotc.tir.stmt import Block, Execute, For, Store, block_stmts_or_self, loop_nest
 
 #: Number of rows of the smallest and of the largest square that is transposed in registers.
 MIN_SQUARE_ROWS: Final = 4
@@ -46,14 +47,13 @@ def transpose_squares_in_registers(outer: For, vector_bytes: int) -> Block | Non
     while rows > min(extents):
         rows //= 2
     square = _square_transpose_of_copy(store, outer, inner, rows) if rows >= MIN_SQUARE_ROWS else None
-    return None if square is None else _square_and_remainder_loops(outer, inner, square, extents)
+    return None if square is None else _square_and_remainder_loops(outer, inner, square, rows, extents)
 
 
-def _square_and_remainder_loops(outer: For, inner: For, square: Intrinsic, extents: tuple[int, int]) -> Block:
-    """Return loops over the whole squares of two loops of constant extents, and loops over the
-    remaining rows and columns.
+def _square_and_remainder_loops(outer: For, inner: For, square: Execute, side: int, extents: tuple[int, int]) -> Block:
+    """Return loops over the whole squares, of `side` rows, of two loops of constant extents, and
+    loops over the remaining rows and columns.
     """
-    side = square.transposed_block_side
     rows, columns = (extent // side * side for extent in extents)
     last_row, last_column = outer.begin + rows, inner.begin + columns
     corner = {outer.var: outer.begin + outer.var * side, inner.var: inner.begin + inner.var * side}
@@ -68,7 +68,7 @@ def _square_and_remainder_loops(outer: For, inner: For, square: Intrinsic, exten
 def _is_copy_of_wide_element(store: Store) -> bool:
     """Return True if a store copies one element, between different buffers, without a conversion."""
     load, dtype = store.value, store.buffer.dtype
-    if not isinstance(load, Load) or load.lanes > 1 or store.asynchronous or load.buffer is store.buffer:
+    if not isinstance(load, Load) or load.lanes > 1 or load.buffer is store.buffer:
         return False
     return load.dtype == dtype and dtype.itemsize >= MIN_ELEMENT_BYTES
 
@@ -79,7 +79,7 @@ def _constant_extent(loop: For) -> int:
     return int(extent.value) if isinstance(extent, Const) else 0
 
 
-def _square_transpose_of_copy(store: Store, outer: For, inner: For, rows: int) -> Intrinsic | None:
+def _square_transpose_of_copy(store: Store, outer: For, inner: For, rows: int) -> Execute | None:
     """Return the transpose of the square of `rows` rows whose first element a store copies; None if
     the two loops around the store do not transpose.
     """
@@ -91,4 +91,4 @@ def _square_transpose_of_copy(store: Store, outer: For, inner: For, rows: int) -
         return None
     if source_pitch is None or target_pitch is None or min(source_pitch, target_pitch) < rows:
         return None
-    return Intrinsic("turn", store.buffer, store.index, target_pitch, Load(load.buffer, load.index, rows), source_pitch)
+    return transpose_square(rows, store.buffer, store.index, target_pitch, load.buffer, load.index, source_pitch)

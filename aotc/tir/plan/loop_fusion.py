@@ -54,15 +54,15 @@ from aotc.tir.simplify import simplify
 from aotc.tir.stmt import (
     Block,
     For,
-    Intrinsic,
     Kernel,
     Stmt,
-    Store,
     block_stmts_or_self,
+    destination_of_stmt,
+    executions_in,
     rebuild_stmt,
+    redirect_destination,
     rename_declared_vars,
     substitute_in_stmt,
-    walk_stmts,
 )
 
 #: Smallest fraction of the memory peak that a fusion must save.
@@ -110,9 +110,11 @@ def _producer_consumer_pairs(program: Program) -> Iterator[tuple[int, int]]:
 
 
 def _is_single_threaded_loop_code(kernel: Kernel) -> bool:
-    """Return True if a kernel consists of loops, branches, loads and stores of a single thread."""
-    parts = any(isinstance(stmt, Intrinsic) for stmt in walk_stmts(kernel.body))
-    return kernel.source is None and not kernel.team and not kernel.shared and not parts
+    """Return True if a kernel consists of loops, branches, and accesses to consecutive elements by a
+    single thread.
+    """
+    rows_apart = any(stmt.has_rows_apart for stmt in executions_in(kernel.body))
+    return kernel.source is None and not kernel.team and not kernel.shared and not rows_apart
 
 
 @frozen(eq=False)
@@ -252,8 +254,8 @@ _AccessMapping = Callable[[Buffer, Expr], tuple[Buffer, Expr]]
 
 
 def _map_accesses(stmt: Stmt, map_access: _AccessMapping) -> Stmt:
-    """Return a statement with buffer and index of each load and store replaced by `map_access`; the
-    statement must not contain intrinsics on blocks of memory.
+    """Return a statement with buffer and index of each load and each destination replaced by
+    `map_access`.
     """
 
     def map_loads(expr: Expr) -> Expr:
@@ -264,10 +266,10 @@ def _map_accesses(stmt: Stmt, map_access: _AccessMapping) -> Stmt:
         return new_expr
 
     new_stmt = rebuild_stmt(stmt, lambda inner: _map_accesses(inner, map_access), map_loads)
-    if isinstance(new_stmt, Store):
-        buffer, index = map_access(new_stmt.buffer, new_stmt.index)
-        return replace(new_stmt, buffer=buffer, index=index)
-    return new_stmt
+    destination = destination_of_stmt(new_stmt)
+    if destination is None:
+        return new_stmt
+    return redirect_destination(new_stmt, *map_access(destination.buffer, destination.index))
 
 
 def _redirect_accesses_to_block(stmt: Stmt, buffer: Buffer, block: Buffer, first_element: Expr) -> Stmt:

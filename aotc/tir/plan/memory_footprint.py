@@ -11,7 +11,6 @@ from typing import Final
 
 from aotc.ir import frozen
 from aotc.tir import (
-    Declare,
     For,
     Kernel,
     Program,
@@ -24,8 +23,9 @@ from aotc.tir import (
     remove_dead_registers,
     walk_stmts,
 )
+from aotc.tir.stmt import executions_in, register_declared_by
 
-#: Estimated bytes of code for each distinct expression, loop, store and kernel call, and fixed
+#: Estimated bytes of code for each distinct expression, loop, store (or instruction) and kernel call, and fixed
 #: bytes of the schedule: fitted to the kernels of three networks that arm-none-eabi-gcc 12 compiled for a
 #: Cortex-M4 with -Os; errors for single kernels are up to 20 %.
 _NODE, _LOOP, _STORE, _STEP, _ENTRY = 2.5, 4, 15, 49, 300
@@ -86,7 +86,9 @@ def estimated_code_bytes(kernels: Iterable[Kernel], call_count: int = 0) -> int:
         body = remove_dead_registers(kernel.body)
         stmts = list(walk_stmts(body))
         loops, stores = (sum(isinstance(s, kind) for s in stmts) for kind in (For, Store))
-        size += _NODE * len(set(all_exprs_in_stmt(body))) + _LOOP * loops + _STORE * stores
+        instructions = sum(s.result is not None for s in executions_in(body))
+        nodes = len(set(all_exprs_in_stmt(body))) + instructions
+        size += _NODE * nodes + _LOOP * loops + _STORE * (stores + instructions)
     return int(size)
 
 
@@ -108,6 +110,6 @@ def kernel_with_largest_stack_frame(program: Program, register_bytes: int = 4) -
 
 def _stack_frame_bytes(kernel: Kernel, register_bytes: int) -> int:
     stmts = list(walk_stmts(kernel.body))
-    registers = min(_MAX_SPILLED_REGISTERS, sum(isinstance(s, Declare) for s in stmts))
+    registers = min(_MAX_SPILLED_REGISTERS, sum(register_declared_by(s) is not None for s in stmts))
     words = _FRAME + registers + 2 * sum(isinstance(s, For) for s in stmts) + len(kernel.params)
     return words * register_bytes + sum(align_up(max(1, b.nbytes), register_bytes) for b in kernel.stack)

@@ -21,8 +21,8 @@ from itertools import accumulate
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import ArenaPart, Buffer, For, Intrinsic, Kernel, Program, Stmt, Storage, Store, direct_child_stmts
-from aotc.tir.loops.loop_dependence import Ranges, direct_loads, loop_var_interval
+from aotc.tir import ArenaPart, Buffer, Execute, For, Kernel, Program, Stmt, Storage, Store, direct_child_stmts
+from aotc.tir.loops.loop_dependence import Ranges, direct_accesses, direct_loads, loop_var_interval
 from aotc.tir.plan.arena_packing import (
     AllowedOverlaps,
     Arrangement,
@@ -46,10 +46,10 @@ def element_accesses_per_buffer(kernel: Kernel) -> dict[Buffer, int]:
     while left:
         stmt, times, ranges = left.pop()
         accesses = [(load.buffer, load.lanes) for load in direct_loads(stmt)]
-        if isinstance(stmt, Store):
+        if isinstance(stmt, Execute):
+            accesses = [(buffer, elements) for buffer, _, elements in direct_accesses(stmt)]
+        elif isinstance(stmt, Store):
             accesses.append((stmt.buffer, stmt.value.lanes))
-        elif isinstance(stmt, Intrinsic):
-            accesses = [(buffer, stmt.transposed_block_side**2) for buffer in (stmt.buffer, stmt.source.buffer)]
         for buffer, lanes in accesses:
             counts[buffer] = counts.get(buffer, 0) + times * lanes
         if isinstance(stmt, For):

@@ -27,6 +27,7 @@ from aotc.tir import (
     to_text,
 )
 from aotc.tir.functions.elementary_function_table import elementary_function_definition
+from aotc.tir.stmt import executions_in
 
 #: Version of the IR semantics, which is increased if a tensor program changes its meaning.
 SEMANTICS_VERSION: Final = 1
@@ -63,10 +64,11 @@ def _numerics_text_of_kernel(kernel: Kernel) -> str:
 
 def _texts_of_called_functions(kernels: Iterable[Kernel]) -> list[str]:
     """Return the texts of the elementary functions that kernels call, directly or through other
-    functions.
+    functions, and the names of the instructions that they execute.
     """
-    texts: dict[tuple[str, DType, bool], str] = {}
     bodies = [kernel.body for kernel in kernels]
+    executed = (s for body in bodies for s in executions_in(body) if s.operands)
+    texts: dict[tuple[str, DType, bool], str] = {(s.instruction, s.operands[0].dtype, False): "" for s in executed}
     while bodies:
         calls = [n for n in all_exprs_in_stmt(bodies.pop()) if isinstance(n, Call)]
         for key in {(n.name, n.args[0].dtype, n.fused) for n in calls} - texts.keys():

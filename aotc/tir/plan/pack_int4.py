@@ -14,20 +14,8 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import DType
-from aotc.tir import (
-    INSTRUCTIONS,
-    INT8_DTYPES,
-    Buffer,
-    Call,
-    Intrinsic,
-    Kernel,
-    Program,
-    Storage,
-    View,
-    map_exprs,
-    walk_stmts,
-)
-from aotc.tir.expr import Const, Expr, Load, call, cast, const, operands, with_operands
+from aotc.tir import INSTRUCTIONS, INT8_DTYPES, Buffer, Kernel, Program, Storage, View
+from aotc.tir.expr import Const, Expr, Load, call, cast, const, loads_in, operands, with_operands
 from aotc.tir.int4_unpacking import (
     INT4_VALUE_COUNT,
     int4_unpack_instruction_name_or_empty,
@@ -35,6 +23,7 @@ from aotc.tir.int4_unpacking import (
     pack_int4,
 )
 from aotc.tir.simplify import LinearForm, linear_form, simplify
+from aotc.tir.stmt import Execute, Stmt, rebuild_stmt
 
 #: Smallest number of elements of a packed constant; for fewer, the unpacking code is larger than
 #: the saving.
@@ -131,30 +120,31 @@ def _rewrite_kernel_to_read_packed_int4(kernel: Kernel, range_start_of_buffer: M
     fresh = {b: Buffer(b.name, _UINT8, (b.size + 1) // 2, align=b.align) for b in range_start_of_buffer}
 
     def unpack_packed_loads(expr: Expr) -> Expr:
-        if isinstance(expr, Call) and INSTRUCTIONS[expr.name].memory:
-            return use_int4_micro_kernel(expr)
         expr = with_operands(expr, tuple(map(unpack_packed_loads, operands(expr))))
         if not isinstance(expr, Load) or expr.buffer not in fresh:
             return expr
         return _unpack_int4_load(expr, fresh[expr.buffer], range_start_of_buffer[expr.buffer])
 
-    def use_int4_micro_kernel(expr: Call) -> Call:
-        is_packed = [isinstance(x, Load) and x.buffer in fresh for x in expr.args]
-        if not any(is_packed):
-            return expr
-        name, (data, weights, *rest) = int4_variant_of_kernel_name(expr.name), expr.args
-        if name not in INSTRUCTIONS or is_packed.count(True) > 1 or not isinstance(weights, Load) or not is_packed[1]:
+    def use_int4_micro_kernel(stmt: Execute) -> Execute:
+        packed = [load for x in stmt.operands for load in loads_in(x) if load.buffer in fresh]
+        if not packed:
+            return stmt
+        name, weights = int4_variant_of_kernel_name(stmt.instruction), packed[0]
+        if name not in INSTRUCTIONS or len(packed) > 1 or weights is not stmt.operands[1]:
             raise _NeedsWholeBytesError
-        buffer = weights.buffer
-        return Call(
-            name,
-            (data, _load_packed_bytes(weights, fresh[buffer]), *rest, const(range_start_of_buffer[buffer], "int32")),
+        data, _, *rest = stmt.operands
+        low = const(range_start_of_buffer[weights.buffer], "int32")
+        return replace(
+            stmt, instruction=name, operands=(data, _load_packed_bytes(weights, fresh[weights.buffer]), *rest, low)
         )
 
-    if any(isinstance(s, Intrinsic) and s.source.buffer in fresh for s in walk_stmts(kernel.body)):
-        raise _NeedsWholeBytesError
+    def rewrite_stmt(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Execute):
+            return use_int4_micro_kernel(stmt)
+        return rebuild_stmt(stmt, rewrite_stmt, unpack_packed_loads)
+
     inputs = tuple(fresh.get(b, b) for b in kernel.inputs)
-    return replace(kernel, inputs=inputs, body=map_exprs(kernel.body, unpack_packed_loads))
+    return replace(kernel, inputs=inputs, body=rewrite_stmt(kernel.body))
 
 
 def _load_packed_bytes(load: Load, buffer: Buffer) -> Load:

@@ -33,6 +33,7 @@ from aotc.tir import (
 )
 from aotc.tir.expr import INDEX, Binary, Broadcast, Call, Const, Expr, Var, operands, with_operands
 from aotc.tir.plan.memory_footprint import CODE_BYTES_PER_INTEGER_ARGUMENT, estimated_code_bytes
+from aotc.tir.stmt import Execute
 
 #: Largest number of arguments of a merged kernel; more would displace its own values from
 #: registers.
@@ -164,8 +165,13 @@ def _replace_constants(kernel: Kernel, replacement: _ReplaceConstant, may_differ
         # Binary is constructed directly: constant folding could reorder the operands
         return Binary(expr.op, *fresh) if isinstance(expr, Binary) else with_operands(expr, fresh)
 
+    def replace_constants_in_operand(expr: Expr) -> Expr:
+        return expr if isinstance(expr, Const) else replace_constants_in_expr(expr)
+
     def replace_constants_in_stmt(stmt: Stmt) -> Stmt:
-        return rebuild_stmt(stmt, replace_constants_in_stmt, replace_constants_in_expr)
+        # literal operands of an instruction tell what it accesses
+        replace_in_expr = replace_constants_in_operand if isinstance(stmt, Execute) else replace_constants_in_expr
+        return rebuild_stmt(stmt, replace_constants_in_stmt, replace_in_expr)
 
     return replace(kernel, body=replace_constants_in_stmt(remove_dead_registers(kernel.body)))
 

@@ -14,19 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from aotc.ir import frozen
-from aotc.tir import (
-    Block,
-    Buffer,
-    Declare,
-    For,
-    Intrinsic,
-    Kernel,
-    Stmt,
-    Var,
-    direct_exprs_of_stmt,
-    vars_and_buffers_in,
-    walk_stmts,
-)
+from aotc.tir import Block, Buffer, For, Kernel, Stmt, Var, direct_exprs_of_stmt, vars_and_buffers_in, walk_stmts
 from aotc.tir.loops import loop_dependence
 from aotc.tir.loops.loop_dependence import (
     Accesses,
@@ -36,7 +24,14 @@ from aotc.tir.loops.loop_dependence import (
     collect_accesses,
     direct_loads,
 )
-from aotc.tir.stmt import Store, block_stmts_or_self, direct_child_stmts
+from aotc.tir.stmt import (
+    Destination,
+    block_stmts_or_self,
+    buffer_written_by,
+    direct_child_stmts,
+    executions_in,
+    register_declared_by,
+)
 
 
 @frozen
@@ -82,7 +77,8 @@ class MemoryEffects:
         """Return the buffers that a statement, with the statements nested in it, writes and reads."""
         if stmt not in self._buffers:
             inner = [self.buffers_written_and_read(s) for s in direct_child_stmts(stmt)]
-            writes = {stmt.buffer} if isinstance(stmt, (Store, Intrinsic)) else set()
+            written = buffer_written_by(stmt)
+            writes = set() if written is None else {written}
             reads = {load.buffer for load in direct_loads(stmt)}
             buffer_sets = (
                 frozenset(writes.union(*(w for w, _ in inner))),
@@ -139,7 +135,7 @@ class MemoryEffects:
         """
         if any(True for _ in assigns_to_outer_registers(Block(stmts))):
             return False
-        declared = {s.var for s in stmts if isinstance(s, Declare)}
+        declared = {var for s in stmts if (var := register_declared_by(s)) is not None}
         local = {
             b for s in stmts for b in self.buffers_written_and_read(s)[0] if self.is_thread_local(b) and not b.private
         }
@@ -180,7 +176,7 @@ class MemoryEffects:
         and its local buffers.
 
         Private scratch does not prevent that; stack arrays that any statement reads do, and
-        intrinsics that write to shared buffers.
+        instructions that write several rows of shared buffers.
         """
         local_buffers = {
             b for b in self.buffers_written_and_read(loop.body)[0] if self.is_thread_local(b) and not b.private
@@ -188,7 +184,8 @@ class MemoryEffects:
         # an iteration may read what another iteration left there
         if any(b in self._users_of_registers_and_buffers for b in local_buffers):
             return False
-        writes_by_intrinsic = any(
-            isinstance(s, Intrinsic) and not self.is_thread_local(s.buffer) for s in walk_stmts(loop.body)
+        writes_rows_apart = any(
+            isinstance(s.result, Destination) and s.has_rows_apart and not self.is_thread_local(s.result.buffer)
+            for s in executions_in(loop.body)
         )
-        return loop.kind == "independent" and not writes_by_intrinsic
+        return loop.kind == "independent" and not writes_rows_apart

@@ -11,7 +11,7 @@ nothing. Thread number `THREAD_NUMBER` of `THREAD_COUNT` runs:
 
 A loop is divided only if its iterations are proven to write different elements that depend on no
 other iteration, so the results are bit-identical for any number of threads. Between statements that
-access common memory the threads wait for each other at a barrier (`Sync`).
+access common memory the threads wait for each other at a barrier.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from aotc.tir import (
     loops_stripped_to_leaf_stmts,
     thread_share_of_nests,
 )
+from aotc.tir.instruction_statements import block_barrier
 from aotc.tir.loops.loop_dependence import (
     Ranges,
     constant_trip_count,
@@ -48,7 +49,7 @@ from aotc.tir.loops.loop_dependence import (
     ranges_inside_loops,
     read_buffers,
 )
-from aotc.tir.stmt import THREAD_NUMBER, If, Kernel, Stmt, Sync, block_stmts_or_self, memoized_kernel
+from aotc.tir.stmt import THREAD_NUMBER, If, Kernel, Stmt, block_stmts_or_self, memoized_kernel
 
 DEFAULT_THREAD_COSTS: Final = Threads()
 #: Number of units that is enough for any team: no further loops are divided.
@@ -176,7 +177,7 @@ class _KernelDivider:
                     False,
                 )
             if any(use.needs_barrier_with(other) for other in pending):
-                new_stmts.append(Sync())
+                new_stmts.append(block_barrier())
                 time += self.costs.threads.barrier_ns
                 pending = []
             new_stmts += division.stmts
@@ -390,7 +391,7 @@ class _KernelDivider:
             self.uses.private.intersection_update(before)
             return None
         parallel = self.uses.do_kind_and_buffers_allow_division(loop)
-        end = () if parallel else (Sync(),)
+        end = () if parallel else (block_barrier(),)
         rounds = max(1, constant_trip_count(loop)) * (division.time + len(end) * self.costs.threads.barrier_ns)
         time = rounds * (self.costs.threads.reordered if parallel else 1.0)
         return _DividedStmts([replace(loop, body=Block([*division.stmts, *end]))], time, True)

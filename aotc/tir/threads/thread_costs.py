@@ -26,7 +26,16 @@ from aotc.tir import (
 )
 from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.loops.loop_dependence import Ranges, constant_trip_count, ranges_inside_loops
-from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, block_stmts_or_self, direct_child_stmts, direct_exprs_of_stmt
+from aotc.tir.stmt import (
+    Block,
+    For,
+    Kernel,
+    Stmt,
+    block_stmts_or_self,
+    buffer_written_by,
+    direct_child_stmts,
+    direct_exprs_of_stmt,
+)
 
 
 @dataclass
@@ -105,7 +114,7 @@ class ThreadCostModel:
             operation_count = sum(
                 times for n, times in values if isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX)
             )
-            self._own_operations[stmt] = operation_count + isinstance(stmt, Store)
+            self._own_operations[stmt] = operation_count + (buffer_written_by(stmt) is not None)
         return self._own_operations[stmt]
 
     def slowest_thread_ns_of_divided_nests(

@@ -68,7 +68,6 @@ class Dialect:
     team            last parameter of kernels that are split among threads, "" for none
     team_argument   argument that callers pass for `team`
     part, parts     index of the calling thread in its team, and number of threads in the team
-    barrier         statement at which the threads of a team wait for each other
     launch          statement that runs a kernel, from its `name` and `arguments`
     move            statement that copies `lanes` elements at once between addresses aligned to the
                     size of the copy; "" if vector assignments do it
@@ -96,7 +95,6 @@ class Dialect:
     team_argument: str = "team"
     part: str = "(ptrdiff_t)team->part"
     parts: str = "team->parts"
-    barrier: str = "AOTC_TEAM_SYNC(team);"
     launch: str = "{name}({arguments});"
     move: str = ""
     functions: Mapping[str, str] = field(default_factory=lambda: _C_MATH_FUNCTION_BY_TIR_NAME)
@@ -200,7 +198,6 @@ CUDA: Final = replace(
     # a text may use only one of two functions that are defined together; NVRTC warns of unused
     # functions
     inline="[[maybe_unused]] static __device__ __forceinline__",
-    barrier="__syncthreads();",
     move="aotc_move<{lanes}>({to}, {source})",
 )
 #: Dialects by the names that targets refer to.

@@ -22,7 +22,7 @@ from aotc.tir import expr as tir
 from aotc.tir.functions.elementary_function_table import EXACT_FUNCTIONS, elementary_function_definition
 from aotc.tir.functions.float16_conversion import storage_dtype_of_narrow_float
 from aotc_codegen.c.c_types import computation_dtype, is_sub_byte_integer
-from aotc_codegen.c.helper_functions import BLOCK_HELPER_BY_INSTRUCTION
+from aotc_codegen.c.helper_functions import HELPER_OF_INSTRUCTION
 from aotc_codegen.c.printing_scope import (
     ANY_PRECEDENCE,
     EQUALITY,
@@ -447,18 +447,19 @@ def _print_helper_or_library_call(scope: PrintingScope, expr: tir.Call) -> CExpr
     return CExpression(f"{function}({args})", exact=dtype.is_narrow_float)
 
 
-def block_instruction_call_template(scope: PrintingScope, instruction: str, dtype: DType, lanes: int) -> str:
-    """Return the call template of an instruction on blocks of memory: the instruction's own, or a
-    call of a helper.
+def statement_instruction_template(scope: PrintingScope, instruction: str, dtype: DType, lanes: int) -> str:
+    """Return the call template of an instruction that is a statement: the instruction's own, or a
+    call of a helper for elements of `dtype` in rows of `lanes` elements.
 
     Raise AotcError (code "c-instruction") if the dialect has neither.
     """
     text = INSTRUCTIONS[instruction].text_for_dialect(scope.dialect.name, lanes, scope.dialect.features)
-    if text is None and instruction not in BLOCK_HELPER_BY_INSTRUCTION:
+    if text is None and instruction not in HELPER_OF_INSTRUCTION:
         raise unavailable_in_dialect_error(scope, instruction)
     if text is None:
-        helper = scope.helpers.define_helper_and_return_name(BLOCK_HELPER_BY_INSTRUCTION[instruction], dtype, lanes)
-        return f"{helper}({{0}}, {{1}}, {{2}}, {{3}})"
+        scope.record_vector_type_and_return_c_name(dtype, lanes)
+        helper, call = HELPER_OF_INSTRUCTION[instruction]
+        return call.replace("$helper", scope.helpers.define_helper_and_return_name(helper, dtype, lanes))
     if text.function:
         scope.helpers.define_function_used_by_instruction(instruction, text.function)
     return text.call

@@ -355,9 +355,8 @@ def _c_function_loading_alternate_elements(lanes: int) -> str:
     )
 
 
-#: Names of IR instructions on square blocks of memory, and the helper functions that implement
-#: them.
-BLOCK_HELPER_BY_INSTRUCTION: Final = {"turn": "transpose"}
+#: For instructions that a helper function implements: the helper, and the template of its call.
+HELPER_OF_INSTRUCTION: Final = {"transpose_square": ("transpose", "$helper({0}, {4}, {1}, {3})")}
 
 
 def _helper_template(helper: str, dtype: DType, lanes: int, features: Collection[str]) -> HelperTemplate:

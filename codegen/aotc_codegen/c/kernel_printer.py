@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from aotc.ir import DType, assert_never, frozen
-from aotc.tir import INDEX, Buffer, Expr, Interval, Load, Select, Var, bounds, launch_of
+from aotc.tir import INDEX, Buffer, Const, Expr, Interval, Load, Select, Var, bounds, launch_of
 from aotc.tir import stmt as tir
 from aotc_codegen.c.c_dialects import Dialect
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers, escape_for_c_comment, model_node_names_of_span
@@ -24,7 +24,6 @@ from aotc_codegen.c.c_types import is_sub_byte_integer
 from aotc_codegen.c.classify_int64_as_index_or_data import IndexVariables
 from aotc_codegen.c.elementary_functions import define_elementary_functions_used
 from aotc_codegen.c.expression_printer import (
-    block_instruction_call_template,
     c_type_of_register_var,
     print_assigned_value,
     print_element_address,
@@ -32,6 +31,7 @@ from aotc_codegen.c.expression_printer import (
     print_index,
     print_narrow_float_bits,
     print_value,
+    statement_instruction_template,
     unavailable_in_dialect_error,
 )
 from aotc_codegen.c.helper_functions import HelperFunctions
@@ -182,17 +182,13 @@ def _print_statement_lines(scope: PrintingScope, stmt: tir.Stmt, depth: int) -> 
             return [*lines, f"{pad}}}"]
         case tir.Store():
             return [f"{pad}{_print_store(scope, stmt)};"]
-        case tir.Intrinsic():
-            return [f"{pad}{_print_intrinsic_call(scope, stmt)};"]
+        case tir.Execute():
+            return [f"{pad}{_print_instruction(scope, stmt)};"]
         case tir.Declare():
             return [f"{pad}{_print_declaration(scope, stmt)};"]
         case tir.Assign():
             value_text = scope.outlined(stmt.value) or print_assigned_value(scope, stmt.var, stmt.value)
             return [f"{pad}{scope.c_name(stmt.var)} = {value_text};"]
-        case tir.Sync():
-            return [f"{pad}{scope.dialect.barrier}"]
-        case tir.Wait():
-            return [f"{pad}{block_instruction_call_template(scope, 'wait', DType('int32'), 1).format(stmt.groups)};"]
         case _:
             assert_never(stmt)
 
@@ -227,28 +223,54 @@ def _print_loop_lines(scope: PrintingScope, loop: tir.For, depth: int) -> list[s
     return [head, *_print_statement_lines(scope, loop.body, depth + 1), f"{pad}}}"]
 
 
-def _print_intrinsic_call(scope: PrintingScope, stmt: tir.Intrinsic) -> str:
-    scope.record_vector_type_and_return_c_name(stmt.buffer.dtype, stmt.transposed_block_side)
-    call = block_instruction_call_template(scope, stmt.name, stmt.buffer.dtype, stmt.transposed_block_side)
-    to = print_element_address(scope, stmt.buffer, stmt.index)
-    return call.format(
-        to, stmt.stride, print_element_address(scope, stmt.source.buffer, stmt.source.index), stmt.source_stride
+def _print_instruction(scope: PrintingScope, stmt: tir.Execute) -> str:
+    """Return the call of an instruction, without the semicolon; a register for its result is
+    declared with the call as its initial value.
+    """
+    written, inputs = stmt.extents
+    operands = [
+        _print_operand_value(scope, e) if extent is None else _print_operand_address(scope, e)
+        for e, extent in zip(stmt.operands, inputs, strict=True)
+    ]
+    dtype = stmt.operands[0].dtype if stmt.operands else INDEX
+    template = statement_instruction_template(scope, stmt.instruction, dtype, written.elements if written else 1)
+    facts: dict[str, object] = {}
+    if stmt.operands:
+        first, last = stmt.operands[0], stmt.operands[-1]
+        facts = {"n": last.lanes, "m": first.lanes, "bytes": first.lanes * first.dtype.itemsize}
+        facts["inside"] = print_value(scope, first.cond) if isinstance(first, Select) else "true"
+    match stmt.result:
+        case Var() as register:
+            # the call is printed before the register gets its name, which it cannot mention
+            call = template.format(*operands, **facts)
+            return f"{c_type_of_register_var(scope, register)} {scope.c_name(register)} = {call}"
+        case tir.Destination(buffer=buffer, index=index):
+            operands.insert(0, print_element_address(scope, buffer, index))
+    return template.format(*operands, **facts)
+
+
+def _print_operand_value(scope: PrintingScope, expr: Expr) -> str:
+    """Return an operand of an instruction that is a value."""
+    return print_index(scope, expr) if scope.indices.is_index_arithmetic(expr) else print_value(scope, expr)
+
+
+def _print_operand_address(scope: PrintingScope, expr: Expr) -> str:
+    """Return the address of an operand of an instruction that is in memory."""
+    if not isinstance(expr, Select):
+        assert isinstance(expr, Load), "an operand in memory is a load, or a selection between loads"
+        return print_element_address(scope, expr.buffer, expr.index)
+    if isinstance(expr.b, Const):  # zeros in place of memory are up to the instruction
+        return _print_operand_address(scope, expr.a)
+    parts = (
+        print_value(scope, expr.cond, TERNARY + 1),
+        _print_operand_address(scope, expr.a),
+        _print_operand_address(scope, expr.b),
     )
+    return "({} ? {} : {})".format(*parts)
 
 
 def _print_store(scope: PrintingScope, stmt: tir.Store) -> str:
     dtype, lanes = stmt.buffer.dtype, stmt.value.lanes
-    if stmt.asynchronous:
-        return _print_asynchronous_copy(scope, stmt)
-    alone = lanes > 1 and tir.warp_instruction_of_stmt(stmt) is not None
-    if (call := tir.warp_instruction_of_stmt(stmt) if alone else tir.micro_kernel_call_of_stmt(stmt)) is not None:
-        operands = [
-            print_value(scope, a) if alone and a.lanes == 1 else _print_operand_or_loaded_address(scope, a)
-            for a in call.args
-        ]
-        template = block_instruction_call_template(scope, call.name, dtype, lanes)
-        counts = {"n": call.args[-1].lanes, "m": call.args[0].lanes}
-        return template.format(print_element_address(scope, stmt.buffer, stmt.index), *operands, **counts)
     buffer = scope.buffer_viewed_as_unsigned_integers(stmt.buffer) if dtype.is_narrow_float else stmt.buffer
     if lanes > 1 and scope.dialect.move and isinstance(stmt.value, Load):
         source = print_element_address(scope, stmt.value.buffer, stmt.value.index)
@@ -256,35 +278,6 @@ def _print_store(scope: PrintingScope, stmt: tir.Store) -> str:
             lanes=lanes, to=print_element_address(scope, buffer, stmt.index), source=source
         )
     return f"{print_element_lvalue(scope, buffer, stmt.index, lanes)} = {_print_stored_value(scope, stmt)}"
-
-
-def _print_operand_or_loaded_address(scope: PrintingScope, expr: Expr) -> str:
-    """Return an operand of a micro-kernel or of a warp-level instruction as C: for a load, the
-    address that is loaded from.
-    """
-    if isinstance(expr, Load):
-        return print_element_address(scope, expr.buffer, expr.index)
-    if isinstance(expr, Select):
-        parts = (
-            print_value(scope, expr.cond, TERNARY + 1),
-            _print_operand_or_loaded_address(scope, expr.a),
-            _print_operand_or_loaded_address(scope, expr.b),
-        )
-        return "({} ? {} : {})".format(*parts)
-    return print_value(scope, expr)
-
-
-def _print_asynchronous_copy(scope: PrintingScope, stmt: tir.Store) -> str:
-    source, inside = stmt.value, "true"
-    if isinstance(source, Select):
-        inside, source = print_value(scope, source.cond), source.a
-    assert isinstance(source, Load)
-    ends = (
-        print_element_address(scope, stmt.buffer, stmt.index),
-        print_element_address(scope, source.buffer, source.index),
-    )
-    size = source.lanes * source.dtype.itemsize
-    return block_instruction_call_template(scope, "copy_async", source.dtype, source.lanes).format(*ends, size, inside)
 
 
 def _print_stored_value(scope: PrintingScope, store: tir.Store) -> str:

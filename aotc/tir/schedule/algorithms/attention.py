@@ -35,6 +35,7 @@ from aotc.tir import (
     te,
     tensor_graph,
 )
+from aotc.tir.instruction_statements import transpose_square
 from aotc.tir.schedule.contraction import build_contraction_nest
 from aotc.tir.schedule.contraction.contraction_index_analysis import variables_in
 from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block_size
@@ -43,7 +44,7 @@ from aotc.tir.schedule.stages.stage_grouping import ComputeStage, StageGroup
 from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan
 from aotc.tir.schedule.stages.tensor_element_lowering import ElementLowering, TensorLocation
 from aotc.tir.simplify import Ranges, bounds, linear_form, simplify, simplify_stmt
-from aotc.tir.stmt import Block, Intrinsic, Stmt, Store, forall, loop_nest
+from aotc.tir.stmt import Block, Stmt, Store, forall, loop_nest
 
 
 @frozen(eq=False)
@@ -585,9 +586,8 @@ def _transposing_copy_in_register_squares(store: Store, row: te.Axis, lane: te.A
     if (source.coefficient(k), panel.coefficient(j)) != (1, 1) or min(stride or 0, pitch or 0) < square_side:
         return None
     corner: dict[Var, Expr] = {var: var * square_side for var in squares}
-    first = Load(load.buffer, substitute(load.index, corner), square_side)
-    to = substitute(store.index, corner)
-    square = Intrinsic("turn", store.buffer, to, int(pitch or 0), first, int(stride or 0))
+    to, first = substitute(store.index, corner), substitute(load.index, corner)
+    square = transpose_square(square_side, store.buffer, to, int(pitch or 0), load.buffer, first, int(stride or 0))
     whole = loop_nest([(j, squares[j]), (k, squares[k])], square, "independent")
     right_edge = forall(j, width, store, begin=squares[j] * square_side)
     below = forall(k, depth, loop_nest([lane], store, "independent"), begin=squares[k] * square_side)

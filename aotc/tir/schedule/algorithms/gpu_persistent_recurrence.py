@@ -36,8 +36,9 @@ from aotc.tir import (
     as_expr,
     const,
 )
+from aotc.tir.instruction_statements import block_barrier
 from aotc.tir.schedule.algorithms.cpu_recurrence import RecurrentLayer, RecurrentLayerBuilder
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Sync, bind_to_new_register, loop_nest
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, bind_to_new_register, loop_nest
 
 #: Largest number of threads of a block; registers of a thread that do not hold weights.
 _MAX_THREADS_PER_BLOCK: Final = 512
@@ -124,7 +125,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         keep = self.loop_over_thread_columns(self.load_register_resident_weights)
         begin = self.loop_over_thread_units(self.load_initial_states)
         end = self.loop_over_thread_units(self.store_last_states)
-        body = Block((keep, begin, Sync(), steps, end))
+        body = Block((keep, begin, block_barrier(), steps, end))
         threads = For(self.thread, plan.threads, body, kind="thread")
         blocks = For(self.block, layer.batch, threads, kind="block")
         return Block((self.project_inputs_for_all_steps(), blocks))
@@ -135,7 +136,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         """
         columns = self.loop_over_thread_columns(partial(self.multiply_state_by_weight_column, step))
         units = self.loop_over_thread_units(partial(self.update_unit_state, step))
-        return Block((columns, Sync(), units, Sync()))
+        return Block((columns, block_barrier(), units, block_barrier()))
 
     def load_initial_states(self, unit: Expr) -> list[Stmt]:
         """Return stores that copy a unit's initial recurrent states to shared memory."""

@@ -29,7 +29,6 @@ from aotc.tir import (
     Var,
     all_of,
     as_expr,
-    call,
     fill_buffer_loop,
     minimum,
     new_private_scratch_buffer,
@@ -37,6 +36,7 @@ from aotc.tir import (
 )
 from aotc.tir.arm_dsp_kernels import OUTPUTS_PER_BLOCK, POSITIONS_PER_TILE, interleaved_int16_count
 from aotc.tir.expr import Select, substitute
+from aotc.tir.instruction_statements import execute_to_memory
 from aotc.tir.micro_kernels import ARM_DSP
 from aotc.tir.schedule.contraction import contraction_index_analysis
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
@@ -440,8 +440,12 @@ class _ArmDspSchedule:
         base, whole = number * POSITIONS_PER_TILE, count % POSITIONS_PER_TILE == 0
         places = [base + k if whole or k == 0 else minimum(base + k, count - 1) for k in range(POSITIONS_PER_TILE)]
         gathered = self._gather_im2col_of_positions(im2col_buffer, padding, [{column: place} for place in places])
-        sums = call(
-            "pairs2x4", Load(im2col_buffer, as_expr(0), self.im2col_buffer_elements), self._load_weights_of_block(block)
+        sums = execute_to_memory(
+            "pairs2x4",
+            tile_buffer,
+            0,
+            Load(im2col_buffer, as_expr(0), self.im2col_buffer_elements),
+            self._load_weights_of_block(block),
         )
         stored: list[Stmt] = []
         for k in range(POSITIONS_PER_TILE):
@@ -450,7 +454,7 @@ class _ArmDspSchedule:
             stored.append(element if whole or k == 0 else If(base + k < count, element))
         finish = forall(output, self._output_channel_count_in_block(block), Block(stored))
         outputs = self.channel[1]
-        body = forall(block, -(-outputs // OUTPUTS_PER_BLOCK), Block((Store(tile_buffer, as_expr(0), sums), finish)))
+        body = forall(block, -(-outputs // OUTPUTS_PER_BLOCK), Block((sums, finish)))
         return forall(number, -(-count // POSITIONS_PER_TILE), Block((gathered, body)))
 
     def _gather_im2col_of_positions(
@@ -467,9 +471,8 @@ class _ArmDspSchedule:
         to = substitute(self.weights.to_expr(), zero)
 
         def store_interleaved_runs_to_im2col(runs: list[Expr]) -> Stmt:
-            return Store(
-                im2col_buffer, simplify(to * POSITIONS_PER_TILE // OUTPUTS_PER_BLOCK, {}), call("pairs2", *runs)
-            )
+            place = simplify(to * POSITIONS_PER_TILE // OUTPUTS_PER_BLOCK, {})
+            return execute_to_memory("pairs2", im2col_buffer, place, *runs)
 
         return self.data.gather_runs_over_taps(
             run_starts, padding, self.run, self.taps, store_interleaved_runs_to_im2col, self.req.contraction.fill
@@ -506,13 +509,13 @@ class _ArmDspSchedule:
             v: as_expr(0) for v in contraction_index_analysis.variables_of_dimensions(self.split.a)
         }
         data = Load(self.data.buffer, substitute(self.data.position.to_expr(), zero), self.run)
-        sums = call("bytes1x4", data, self._load_weights_of_block(block))
+        sums = execute_to_memory("bytes1x4", tile_buffer, 0, data, self._load_weights_of_block(block))
         finish = forall(
             output,
             self._output_channel_count_in_block(block),
             self._store_output_element(block * OUTPUTS_PER_BLOCK + output, {}, Load(tile_buffer, output)),
         )
-        return forall(block, -(-outputs // OUTPUTS_PER_BLOCK), Block((Store(tile_buffer, as_expr(0), sums), finish)))
+        return forall(block, -(-outputs // OUTPUTS_PER_BLOCK), Block((sums, finish)))
 
     def _store_output_element(self, output_channel: Expr, position: Mapping[Var, Expr], value: Expr) -> Stmt:
         """Return the statement that finishes and stores an output element."""

@@ -26,7 +26,6 @@ from aotc.tir import (
     Expr,
     Load,
     as_expr,
-    call,
     const,
     fill_buffer_loop,
     linear_form,
@@ -35,6 +34,7 @@ from aotc.tir import (
     te,
 )
 from aotc.tir.expr import Binary, Call, Const, Var
+from aotc.tir.instruction_statements import execute_to_memory
 from aotc.tir.micro_kernels import ARM_MVE
 from aotc.tir.schedule.contraction import contraction_index_analysis
 from aotc.tir.schedule.contraction.arm_dsp import ContractionData, PaddingBuffers
@@ -192,9 +192,7 @@ class _ArmMveSchedule:
                 if self.needs_im2col and not self.run
                 else []
             )
-            sums = Store(
-                tile, as_expr(0), self._micro_kernel_call_for_output_channels(col, first_channel, channel_count)
-            )
+            sums = self._compute_sums_of_output_channels(tile, col, first_channel, channel_count)
             return Block((*gather_stmts, sums, self._finish_and_store_sums(tile, first_channel, channel_count)))
 
         parts: list[Stmt] = [forall(block, outputs // width, compute_output_channels(block * width, width))]
@@ -225,18 +223,18 @@ class _ArmMveSchedule:
         place = te.flat_index([n for _, n in self.taps], [v for v, _ in self.taps]) * run_bytes
 
         def store_runs_to_im2col(runs: list[Expr]) -> Stmt:
-            return Store(im2col_buffer, simplify(place, {}), call("bytes", *runs))
+            return execute_to_memory("bytes", im2col_buffer, simplify(place, {}), *runs)
 
         run_starts = [(self._data_address_of_run(first_channel, {}), self.at.unfuse)]
         return self.data.gather_runs_over_taps(
             run_starts, padding, run_bytes, self.taps, store_runs_to_im2col, self.req.contraction.fill
         )
 
-    def _micro_kernel_call_for_output_channels(
-        self, im2col_buffer: Buffer, first_channel: Expr, channel_count: int
-    ) -> Expr:
-        """Return the micro-kernel call that computes the int32 sums of `channel_count` output
-        channels from `first_channel` on.
+    def _compute_sums_of_output_channels(
+        self, sums_buffer: Buffer, im2col_buffer: Buffer, first_channel: Expr, channel_count: int
+    ) -> Stmt:
+        """Return the micro-kernel that computes the int32 sums of `channel_count` output channels
+        from `first_channel` on.
         """
         size, weights = contraction_index_analysis.iteration_space_point_count(self.taps), self.req.b
         zero = {v: as_expr(0) for v, _ in self.taps}
@@ -247,9 +245,11 @@ class _ArmMveSchedule:
             else Load(self.data.buffer, self._data_address_of_run(first_channel, zero), run)
         )
         if self.run:
-            return call("byte_rows", data, Load(weights, first_channel * (size * run), channel_count * size * run))
+            rows = Load(weights, first_channel * (size * run), channel_count * size * run)
+            return execute_to_memory("byte_rows", sums_buffer, 0, data, rows)
         weight_load = Load(weights, first_channel, (size - 1) * self.tap_stride_bytes + channel_count)
-        return call("byte_taps", data, weight_load, const(size, "int32"), const(self.tap_stride_bytes, "int32"))
+        numbers = const(size, "int32"), const(self.tap_stride_bytes, "int32")
+        return execute_to_memory("byte_taps", sums_buffer, 0, data, weight_load, *numbers)
 
     def _finish_and_store_sums(self, sums_buffer: Buffer, first_channel: Expr, channel_count: int) -> Stmt:
         """Return the statement that finishes and stores int32 sums of some outputs: one
@@ -289,8 +289,8 @@ class _ArmMveSchedule:
         self.spread.update(spread)
         name = f"requantize_{value.name.removeprefix('scale_')}"
         numbers = [const(n, "int32") for n in (int(zero.value), low, high)]
-        requantize_call = call(name, *(x for x in operands if x is not None), *numbers)
-        return Store(last.buffer, simplify(substitute(last.index, {channel_var: as_expr(0)}), {}), requantize_call)
+        place = simplify(substitute(last.index, {channel_var: as_expr(0)}), {})
+        return execute_to_memory(name, last.buffer, place, *(x for x in operands if x is not None), *numbers)
 
     def _load_or_broadcast_requantize_operand(
         self, value: Expr, channel_var: Var, channel_count: int, broadcast_buffers: dict[Expr, Buffer]

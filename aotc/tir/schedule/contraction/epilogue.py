@@ -19,7 +19,8 @@ from itertools import product
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, minimum, new_private_scratch_buffer
+from aotc.tir import Buffer, Expr, Load, Stmt, Store, Var, as_expr, minimum, new_private_scratch_buffer
+from aotc.tir.instruction_statements import transpose_square
 from aotc.tir.loops.statement_vectorization import MAX_OPERATIONS_IN_TILE, vectorize_stmt_or_none
 from aotc.tir.schedule.contraction.register_tiling_types import RegisterTile, RegisterTiling
 from aotc.tir.schedule.contraction.tile_segments import TileAxis
@@ -147,8 +148,8 @@ def _store_transposed_tile_to_stack(
         for part in range(0, width, step.lanes)
     ]
     for part, row in product(range(0, width, square), blocks):
-        source = Load(spill.buffer, as_expr(row * width + part), square)
-        stmts.append(Intrinsic("turn", target, as_expr(part * spill.positions + row), spill.positions, source, width))
+        to, source = part * spill.positions + row, row * width + part
+        stmts.append(transpose_square(square, target, to, spill.positions, spill.buffer, source, width))
     return stmts
 
 

@@ -45,6 +45,7 @@ from aotc.tir import (
     te,
 )
 from aotc.tir.expr import Binary, Const, all_of, call, const, substitute, walk_once
+from aotc.tir.instruction_statements import block_barrier, wait_for_copies
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ContractionAnalysis,
     analyze_operand_dims_and_output_axes,
@@ -68,7 +69,7 @@ from aotc.tir.schedule.contraction.shared_memory_copies import (
     VectorPiece,
 )
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn, accumulate_all_products
-from aotc.tir.stmt import Assign, If, Stmt, Store, Sync, Wait, loop_nest
+from aotc.tir.stmt import Assign, If, Stmt, Store, loop_nest
 
 SCALAR_BLOCK_TILES: Final = (
     *(BlockTile(16, 16, 8, 8, depth=8), BlockTile(16, 16, 4, 8), BlockTile(16, 16, 8, 4), BlockTile(16, 16, 4, 4)),
@@ -239,7 +240,7 @@ def _block_tile_loop_nest(
     partial = _PartialSums(tile, along, thread, parts)
     store_tile_element = _store_function_for_tile_element(left, right, steps, output_indices, store)
     done = store_tile_element if number is block else partial.store_function_for_partial_sum(block)
-    copy_barrier: list[Stmt] = [Wait(0), Sync()] if sums is pieces[0] and share != 2 else []
+    copy_barrier: list[Stmt] = [wait_for_copies(0), block_barrier()] if sums is pieces[0] and share != 2 else []
     body: list[Stmt] = [
         loop_nest([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
         *walked.double_buffered_multiply_stmts(),
@@ -406,15 +407,15 @@ class _SoftwarePipeline:
 
         `has_next` is the condition under which there is a next piece; None for always.
         """
-        waits = [Wait(0)] if any(side.can_copy_asynchronously for side in self.sides) else []
-        stmts = [*waits, Sync(), self.product(current_buffer)]
+        waits: list[Stmt] = [wait_for_copies(0)] if any(side.can_copy_asynchronously for side in self.sides) else []
+        stmts = [*waits, block_barrier(), self.product(current_buffer)]
         if next_buffer is not None:
             begun, ended = (
                 self.start_operand_copies_to_shared_memory(next_buffer, self.first + piece_number + 1),
                 self.store_register_copies_to_shared_memory(next_buffer),
             )
             begun, ended = (begun, ended) if has_next is None else (If(has_next, begun), If(has_next, ended))
-            stmts = [*waits, Sync(), begun, self.product(current_buffer), ended]
+            stmts = [*waits, block_barrier(), begun, self.product(current_buffer), ended]
         return stmts
 
     def start_operand_copies_to_shared_memory(self, shared: Buffer, step: Expr) -> Stmt:
@@ -463,7 +464,7 @@ def _add_reduction_group_sums_and_store(
     parts = _PartialSums(tile, is_row_major, thread, sums)
     keep = parts.store_function_for_partial_sum(thread // tile.threads_per_reduction_group)
     rest = parts.add_partial_sums_and_store(const(0), tile.reduction_groups, store_element)
-    return Block((_store_loops_over_thread_accumulators(acc, left, right, tile, keep), Sync(), rest))
+    return Block((_store_loops_over_thread_accumulators(acc, left, right, tile, keep), block_barrier(), rest))
 
 
 @frozen(eq=False)

@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Expr, Gpu, Load, Select, Store, Sync, Var, all_of, call, cast, const, substitute, te
+from aotc.tir import Block, Buffer, Expr, Gpu, Load, Select, Store, Var, all_of, cast, const, substitute, te
+from aotc.tir.instruction_statements import block_barrier, execute_to_register
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ContractionAnalysis,
     OperandDimension,
@@ -143,7 +144,7 @@ class _SplitReductionBlock:
         stmts: list[Stmt] = [Declare(total, Load(self.acc, row))]
         for distance in self.spread:
             far = Var("far", self.c.dtype)
-            stmts.append(Declare(far, call("shuffle_xor", total, const(distance, "int32"))))
+            stmts.append(execute_to_register("shuffle_xor", far, total, const(distance, "int32")))
             stmts.append(Assign(total, total + far))
         place = (
             reduction_thread // self.threads_of_warp_per_sum * self.thin.exclusive_output_point_count + row
@@ -230,7 +231,7 @@ def schedule_gpu_split_reduction(
         loop_nest([(row, thin.exclusive_output_point_count)], Store(acc, row, const(0, c.dtype)), "independent"),
         reduction_block.accumulate_reduction_part_of_thread(depth, across),
         reduction_block.reduce_in_warp_and_store_to_shared(depth, across),
-        Sync(),
+        block_barrier(),
         reduction_block.add_sums_of_all_warps_and_store(thread, output_indices, store),
     )
     over = For(thread, _THREADS_PER_BLOCK, Block(stmts), kind="thread")

@@ -17,6 +17,7 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import INSTRUCTIONS, Block, Buffer, Call, Expr, For, Gpu, Load, Stmt, Store, Target, Var, te
+from aotc.tir.instruction_statements import execute_to_memory
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile, ThreadBuffers
 from aotc.tir.schedule.contraction.gpu_block_tiles import SCALAR_BLOCK_TILES, schedule_gpu_block_tiles
 from aotc.tir.schedule.contraction.shared_memory_copies import ThreadElementIndex, TileOperand
@@ -84,7 +85,7 @@ class TensorCoreTile(BlockTile):
         )
         place = i * 16 + j * 4
         operands = Load(acc, place, 4), Load(a, i * 4, 4), Load(b, j * 2, 2)
-        product = Store(acc, place, Call(self.multiply, operands))
+        product = execute_to_memory(self.multiply, acc, place, *operands)
         body = Block((*load_stmts, loop_nest([(i, 2), (j, 4)], product)))
         return For(step, self.depth // self.reduction_groups // steps, body)
 
@@ -105,7 +106,8 @@ def _load_16_bit_operands_by_ldmatrix(
     else:
         place, name = operand.shared_memory_address(depth + along + row, first_row + i * 16 + across), "ldmatrix"
     load = Load(buffers.shared, place, 8)
-    return For(i, 2, Store(buffers.operands[operand_number], i * 4, Call(f"{name}_{buffers.shared.dtype}", (load,))))
+    instruction = f"{name}_{buffers.shared.dtype}"
+    return For(i, 2, execute_to_memory(instruction, buffers.operands[operand_number], i * 4, load))
 
 
 def _load_32_bit_operands(

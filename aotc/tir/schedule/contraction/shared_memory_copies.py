@@ -34,6 +34,7 @@ from aotc.tir import (
     vars_and_buffers_in,
 )
 from aotc.tir.expr import Binary, Buffer, Const, Select, binary, const, minimum, operands, substitute, with_operands
+from aotc.tir.instruction_statements import start_async_copy
 from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     axis_values_at_row_major_number,
@@ -264,7 +265,9 @@ class TileOperand:
             value = _widen_element_load_to_vector_piece(value, self.piece, {**names, self.piece.number: vector_number})
         place = self.shared_memory_address(depth, within)
         store: Stmt = (
-            Store(shared, place, value, True) if self.can_copy_asynchronously else Store(self.registers, turn, value)
+            start_async_copy(shared, place, value)
+            if self.can_copy_asynchronously
+            else Store(self.registers, turn, value)
         )
         if self.registers.size % self.elements_per_copy:  # not all threads run the last iteration
             store = If(depth < reduction_order.depth, store)

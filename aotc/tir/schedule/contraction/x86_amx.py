@@ -22,20 +22,9 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import (
-    BYTES_PER_DOT,
-    Buffer,
-    Expr,
-    Load,
-    Var,
-    as_expr,
-    call,
-    const,
-    new_private_scratch_buffer,
-    substitute,
-    te,
-)
+from aotc.tir import BYTES_PER_DOT, Buffer, Expr, Load, Var, as_expr, const, new_private_scratch_buffer, substitute, te
 from aotc.tir.amx_kernels import AMX_TILE_ROW_BYTES, AMX_TILE_ROWS, OUTPUTS_PER_BLOCK, amx_kernel_name
+from aotc.tir.instruction_statements import execute_to_memory
 from aotc.tir.loops.statement_vectorization import MAX_OPERATIONS_IN_TILE, vectorize_stmt_or_none
 from aotc.tir.micro_kernels import X86_AMX
 from aotc.tir.schedule.contraction.arm_dsp import ContractionData
@@ -53,7 +42,7 @@ from aotc.tir.schedule.contraction.tiling_completion import MemoryKernelCandidat
 from aotc.tir.schedule.contraction.tiling_cost import memory_kernel_cycles
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest
 from aotc.tir.simplify import LinearForm, linear_form, simplify
-from aotc.tir.stmt import Block, Stmt, Store, forall, loop_nest
+from aotc.tir.stmt import Block, Stmt, forall, loop_nest
 
 #: Largest number of positions and of output blocks of a call.
 MAX_POSITIONS_PER_CALL: Final = X86_AMX.max_positions
@@ -306,13 +295,8 @@ class _AmxSchedule:
             *(n for tap in taps for n in tap),
         )
         name = amx_kernel_name(self.data.buffer.dtype, self.req.b.dtype)
-        sums = call(name, data, weights, *(const(n, "int32") for n in numbers))
-        return Block(
-            (
-                Store(sums_buffer, as_expr(0), sums),
-                self._store_loops_of_amx_call(sums_buffer, call_positions, first_block, block_count),
-            )
-        )
+        sums = execute_to_memory(name, sums_buffer, 0, data, weights, *(const(n, "int32") for n in numbers))
+        return Block((sums, self._store_loops_of_amx_call(sums_buffer, call_positions, first_block, block_count)))
 
     def _store_loops_of_amx_call(
         self, sums_buffer: Buffer, positions: _CallPositions, first_block: Expr, block_count: int

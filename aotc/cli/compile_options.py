@@ -76,7 +76,9 @@ def make_click_option(keyword: str) -> click.Option | None:
 
 SHAPE_OPTIONS: Final = declare_compile_options("input_shapes", "dims")
 CUT_OPTIONS: Final = declare_compile_options("cut_before", "cut_after")
-TARGET_OPTIONS: Final = declare_compile_options("target", "opt_level", "size", "accuracy", "config")
+TARGET_OPTIONS: Final = declare_compile_options(
+    "target", "opt_level", "size", "accuracy", "precision", "float32_layers", "config"
+)
 CUDA_ARCH_OPTION: Final = declare_compile_options("cuda_arch")
 COMPILER_OPTIONS: Final = declare_compile_options("cc", "cflags", "cc_timeout", "cache")
 BOARD_OPTIONS: Final = declare_compile_options("environment", "memories", "float_abi", "portable")

@@ -65,6 +65,8 @@ class CompileOptionFields:
         3, "Graph optimization level.", python="From 0 (no graph optimization) to 3.", bounds=(0, 3), command="-O"
     )
     accuracy: str | None = described_field(OPTIONS_WITH_CONFIG_KEY["accuracy"])
+    precision: str | None = described_field(OPTIONS_WITH_CONFIG_KEY["precision"])
+    float32_layers: Sequence[str] = described_field(OPTIONS_WITH_CONFIG_KEY["float32_layers"])
     rounding: str | None = described_field(OPTIONS_WITH_CONFIG_KEY["rounding"])
     disabled_pass: Sequence[str] = option_field(
         (),

@@ -28,6 +28,7 @@ from aotc_codegen.c.kernel_library_project import emit_kernel_table_project
 from aotc_codegen.c.project_metadata import write_metadata_file
 from aotc_codegen.cuda.cuda_project import emit_cuda_project, print_cuda_kernels_and_source
 
+from aotc.driver.accuracy_and_precision import accuracy_of_context, target_for_accuracy_and_precision
 from aotc.driver.compile_sources import build_project_library, record_library_checksum
 from aotc.driver.cuda_emulation import EMULATOR_DEVICE_COMPILER, run_models_on_fake_gpu
 from aotc.driver.detect_c_compiler_miscompilation import check_c_compiler_on_kernels, check_c_compiler_on_project
@@ -54,13 +55,11 @@ from aotc.ir import (
     frozen,
     memoize_results_in_store,
     option_text,
-    require_known_name,
     running_or_new_budget_scope,
     temporarily_set_context_variable,
 )
 from aotc.ir.atomic_write import temporary_folder
 from aotc.ir.garbage_collection import collect_garbage_rarely
-from aotc.ir.option_description import ACCURACIES
 from aotc.relay.backend.function_to_kernel import diagnose_dynamic_inputs
 from aotc.relay.backend.kernel_deduplication import lower_function_to_kernel
 from aotc.relay.backend.module_to_program import lower_main_to_program
@@ -209,7 +208,6 @@ class Compilation:
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        require_known_name("accuracy", "accuracy", self.accuracy, ACCURACIES)
         if (self.selftest or self.single_file) and not self.target.bare:
             text = f"projects for {self.target.name} have neither a self-test nor a single source"
             hint = "take " + option_text("environment", "bare") + ", or the target of a microcontroller"
@@ -220,24 +218,14 @@ class Compilation:
             raise AotcError("target", text, hint=hint)
         if (arrays := self.context.get_config("compile.stack_bytes")) is not None:
             object.__setattr__(self, "target", _target_with_stack_array_limit(self.target, arrays))
-        if self.accuracy == "reproducible":
-            object.__setattr__(self, "target", target_with_fixed_summation_order(self.target))
-        tf32 = self.context.get_config("compile.tf32", False)
-        fast = self.accuracy == ACCURACIES[0]
-        if tf32 and not fast:
-            text = f"compile.tf32 rounds float32 to a fraction of 10 bits, which is not {self.accuracy}"
-            raise AotcError("accuracy", text, hint="it requires the accuracy fast")
-        if self.target.gpu is not None and (tf32 or not fast):
-            matrices = (*self.target.gpu.matrices, "float32") if tf32 else ()
-            gpu = replace(self.target.gpu, matrices=matrices)
-            object.__setattr__(self, "target", replace(self.target, gpu=gpu))
+        object.__setattr__(self, "target", target_for_accuracy_and_precision(self.target, self.context))
 
     @property
     def accuracy(self) -> str:
         """Accuracy of the compiled model: "fast", "strict" or "reproducible", from the
         configuration key `compile.accuracy`.
         """
-        return str(self.context.get_config("compile.accuracy", ACCURACIES[0]))
+        return accuracy_of_context(self.context)
 
     @property
     def uses_kernel_and_object_cache(self) -> bool:

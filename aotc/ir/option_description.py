@@ -165,6 +165,9 @@ def config_key_default(description: OptionDescription) -> str:
 
 
 ACCURACIES: Final = ("fast", "strict", "reproducible")
+#: Precision of a model whose products are not reduced.
+FULL_PRECISION: Final = "float32"
+PRECISIONS: Final = (FULL_PRECISION, "bfloat16", "float16")
 TFLITE_ROUNDINGS: Final = ("tflm", "litert")
 #: Descriptions of the options that are configuration keys, too, by keyword.
 OPTIONS_WITH_CONFIG_KEY: Final[Mapping[str, OptionDescription]] = MappingProxyType({
@@ -173,6 +176,19 @@ OPTIONS_WITH_CONFIG_KEY: Final[Mapping[str, OptionDescription]] = MappingProxyTy
         " and equal bits on all targets.",
         python="See docs/accuracy.md.", choices=ACCURACIES, default_text="fast",
         command="--accuracy", config_key="compile.accuracy",
+    ),
+    "precision": OptionDescription(
+        help="Data type of the operands of convolutions and matrix products by weights; sums and all other operators"
+        " stay in float32.",
+        python="See docs/accuracy.md.", choices=PRECISIONS, default_text=FULL_PRECISION,
+        command="--precision", config_key="compile.precision",
+    ),
+    "float32_layers": OptionDescription(
+        help="Layer that stays in float32 with another precision: the name of a node of the model, or a pattern"
+        " such as 'encoder/*'.",
+        python="A list of names and patterns.", default=(),
+        command="--float32-layer", metavar="PATTERN", multiple=True,
+        config_key="compile.float32_layers", config_type=object, config_default="none",
     ),
     "rounding": OptionDescription(
         help="Implementation whose integer results a quantized .tflite model reproduces: TFLite Micro (tflm) or LiteRT"

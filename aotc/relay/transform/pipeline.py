@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from aotc.ir import AotcError, Op, Pass, PassContext, Sequential, is_any_op_attr_registered, option_text
+from aotc.ir.option_description import FULL_PRECISION
 from aotc.relay import transform as passes
 from aotc.relay.graph_api import Call, IRModule, Let, post_order
 from aotc.relay.op.op import ALTER_OP_LAYOUT, LEGALIZE
@@ -62,6 +63,7 @@ def _passes_with_min_level(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (2, passes.FoldConstant(fold_qnn=True)),
         (3, passes.SimplifyExpr()),
         (3, passes.EliminateCommonSubexpr()),
+        *_reduce_precision_of_products(),
         (3, passes.SelectLayout(target)),
         (3, passes.AlterOpLayout(target)),
         # registered functions may choose blocked layouts
@@ -76,6 +78,18 @@ def _passes_with_min_level(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         *([(3, passes.ShareKernels())] if target.gpu is None and not target.small and not target.bare else []),
         *([(1, passes.FuseOutputs(args, target.gpu))] if target.gpu is not None else []),
     ]
+
+
+def _reduce_precision_of_products() -> list[tuple[int, Pass[IRModule]]]:
+    """Return the pass that computes products by weights in the precision of the configuration, with
+    its lowest level; nothing for float32.
+    """
+    context = PassContext.current()
+    precision = context.get_config("compile.precision", FULL_PRECISION)
+    if precision == FULL_PRECISION:
+        return []
+    layers = tuple(context.get_config("compile.float32_layers", ()))
+    return [(0, passes.ToMixedPrecision(precision, 2, only_weight_products=True, float32_layers=layers))]
 
 
 def pipeline(opt_level: int, target: Target, required: Collection[str] = ()) -> list[Pass[IRModule]]:

@@ -14,11 +14,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Final
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, FuncType, PassContext, Span, TensorType, TupleType, Type, frozen, span_scope
+from aotc.ir import (
+    Attrs,
+    DType,
+    FuncType,
+    PassContext,
+    Span,
+    TensorType,
+    TupleType,
+    Type,
+    frozen,
+    option_text,
+    span_scope,
+)
 from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, did_you_mean_hint
 from aotc.ir.op import Op, PrecisionTreatment, installed_ops
 from aotc.relay.expr import (
@@ -35,8 +48,10 @@ from aotc.relay.expr import (
     type_of,
 )
 from aotc.relay.expr import typed_op_call as node_of
-from aotc.relay.graph_api import IRModule, children, global_uses, with_children
+from aotc.relay.graph_api import IRModule, children, global_uses, post_order, with_children
 from aotc.relay.op.cast_clip_prelu import cast
+from aotc.relay.op.conv import ConvAttrs
+from aotc.relay.op.dense import DenseAttrs, MatmulAttrs
 from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_op_call
 
 KEEP_OUTPUT_DTYPE_CONFIG: Final = "relay.ToMixedPrecision.keep_orig_output_dtype"
@@ -51,6 +66,11 @@ class ToMixedPrecision(FunctionPass):
     mixed_precision_type  "float16" or "bfloat16"
     missing_op_mode       an operator without a declaration stays in float32: 0 raises an error, 1 warns, 2 is silent
     conversions           overrides of the operators' declarations, by operator name
+    only_weight_products  reduce only convolutions and matrix products by constant weights, except
+                          depthwise ones: their operands are reduced, and their results and all other
+                          operators stay in float32. Results of functions keep their types
+    float32_layers        patterns such as "encoder/layer.0/*" of names of nodes in the model; products
+                          of these nodes stay in float32 if `only_weight_products` is True
 
     Sums of products are computed in float32 and rounded at the end. An operator that follows is
     reduced if one argument is, and all others are reduced, variables or constants. Constants beyond
@@ -58,12 +78,15 @@ class ToMixedPrecision(FunctionPass):
     The result of @main may get the reduced type unless the configuration has
     "relay.ToMixedPrecision.keep_orig_output_dtype"; other functions, branches and variables keep
     their types. Raise AotcError (code "mixed-precision") in mode 0, AotcValueError for invalid
-    options.
+    options, and AotcError (code "precision") for a pattern that matches no product, and for a weight
+    beyond the range of the type if `only_weight_products` is True.
     """
 
     mixed_precision_type: str = "float16"
     missing_op_mode: int = 1
     conversions: Mapping[str, PrecisionTreatment] = field(default_factory=dict, hash=False)
+    only_weight_products: bool = False
+    float32_layers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mixed_precision_type not in ("float16", "bfloat16"):
@@ -77,7 +100,13 @@ class ToMixedPrecision(FunctionPass):
                 raise AotcValueError("mixed-precision", text, hint=did_you_mean_hint(name, installed_ops()))
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        reduce = _Reduce(DType(self.mixed_precision_type), self.conversions)
+        low = DType(self.mixed_precision_type)
+        if self.only_weight_products:
+            _require_patterns_match_products(self.float32_layers, module)
+            products = _WeightProducts(low, self.conversions, float32_layers=self.float32_layers)
+            body = products.convert_to_type(products.visit(function.body), type_of(function.body))
+            return function if body is function.body else replace(function, body=body)
+        reduce = _Reduce(low, self.conversions)
         body = reduce.visit(function.body)
         self._warn_or_raise_missing_declarations(reduce.missing)
         entry = module.functions.get("main") is function and not _is_global_function_referenced(module, "main")
@@ -233,9 +262,81 @@ class _Reduce(GraphMutator):
         """
         if not isinstance(argument.expr, Constant) or argument.old.dtype != FULL_PRECISION_DTYPE:
             return True
-        values = argument.expr.stored_elements
-        largest = np.abs(values, where=np.isfinite(values), out=np.zeros(values.shape, values.dtype)).max(initial=0)
-        return bool(largest <= self.low.max)
+        return _largest_finite_magnitude(argument.expr) <= self.low.max
+
+
+@dataclass(eq=False)
+class _WeightProducts(_Reduce):
+    """Mutator that reduces the operands of convolutions and matrix products by constant weights, and
+    nothing else.
+    """
+
+    float32_layers: tuple[str, ...] = ()
+
+    def _cast_to_type(self, expr: Expr, ty: Type) -> Expr:
+        if isinstance(expr, Constant) and isinstance(ty, TensorType) and not expr.is_splat:
+            return Constant(expr.data.astype(ty.dtype.numpy), expr.span)
+        return super()._cast_to_type(expr, ty)
+
+    def _is_call_to_run_in_reduced_precision(self, op: Op, old: Call, new: Call) -> bool:
+        if not _is_product_by_weight(old) or _matching_node_name(old, self.float32_layers):
+            return False
+        types = [type_of(arg) for arg in old.args]
+        dtypes = {t.dtype if isinstance(t, TensorType) else None for t in types}
+        if dtypes != {FULL_PRECISION_DTYPE} or getattr(new.attrs, "out_dtype", "") not in ("", FULL_PRECISION_DTYPE):
+            return False
+        weight = old.args[1]
+        assert isinstance(weight, Constant)
+        largest = _largest_finite_magnitude(weight)
+        if largest > self.low.max:
+            text = f"a weight of {op.name} is {largest:g}, and the largest number of {self.low} is {self.low.max:g}"
+            names = _node_names(old) or ["NAME"]
+            hint = "leave this layer in float32: " + option_text("float32_layers", names[:1])
+            raise AotcError("precision", text, span=old.span, hint=hint)
+        return True
+
+
+def _is_product_by_weight(node: Expr) -> bool:
+    """Return True for a convolution that is not depthwise, or a matrix product, by a constant weight."""
+    if not isinstance(node, Call) or len(node.args) != 2 or not isinstance(node.args[1], Constant):
+        return False
+    if isinstance(node.attrs, ConvAttrs):
+        channels = dict(zip(node.attrs.kernel_layout, node.args[1].data.shape, strict=False)).get("I", 1)
+        return node.attrs.groups == 1 or channels > 1
+    return isinstance(node.attrs, (DenseAttrs, MatmulAttrs))
+
+
+def _node_names(node: Expr) -> list[str]:
+    """Return the names of the model's nodes that a call was made from."""
+    span = node.span
+    return [] if span is None else [s.node for s in (span, *span.merged) if s.node]
+
+
+def _matching_node_name(node: Expr, patterns: Sequence[str]) -> str | None:
+    """Return a name of a model's node that a call was made from and that matches a pattern; None if
+    there is none.
+    """
+    return next((n for n in _node_names(node) for p in patterns if fnmatchcase(n, p)), None)
+
+
+def _require_patterns_match_products(patterns: Sequence[str], module: IRModule) -> None:
+    """Raise AotcError (code "precision") for a pattern that no convolution or matrix product of a
+    module has as its name.
+    """
+    nodes = (node for function in module.functions.values() for node in post_order(function))
+    names = [name for node in nodes if patterns and _is_product_by_weight(node) for name in _node_names(node)]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            known = f"names: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else ""
+            text = f"no convolution or matrix product by weights matches {pattern!r}"
+            raise AotcError("precision", text, hint=did_you_mean_hint(pattern, names) or known)
+
+
+def _largest_finite_magnitude(constant: Constant) -> float:
+    """Return the largest magnitude of the finite elements of a constant, 0 if there are none."""
+    values = constant.stored_elements
+    finite = np.isfinite(values)
+    return float(np.abs(values, where=finite, out=np.zeros(values.shape, values.dtype)).max(initial=0))
 
 
 def _argument_tensors(old: Type, new: Type, expr: Expr | None) -> Iterator[_ArgumentTensor]:

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check the accuracy and the precision of a compilation against its target, and return the target
+whose kernels have them.
+
+    target_for_accuracy_and_precision(get_target("x86-64-v4"), context)     # for "compile.accuracy"
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from aotc.ir import AotcError, PassContext, option_text, require_known_name
+from aotc.ir.option_description import ACCURACIES, FULL_PRECISION, PRECISIONS
+from aotc.tir.bare_metal_portable_and_small_targets import target_with_fixed_summation_order
+from aotc.tir.target import TARGETS, Target
+
+_FAST: Final = ACCURACIES[0]
+_REPRODUCIBLE: Final = ACCURACIES[-1]
+
+
+def accuracy_of_context(context: PassContext) -> str:
+    """Return the accuracy of a compilation, the configuration key `compile.accuracy`: "fast",
+    "strict" or "reproducible".
+    """
+    return str(context.get_config("compile.accuracy", _FAST))
+
+
+def precision_of_context(context: PassContext) -> str:
+    """Return the data type of the operands of products by weights, the configuration key
+    `compile.precision`: "float32", "bfloat16" or "float16".
+    """
+    return str(context.get_config("compile.precision", FULL_PRECISION))
+
+
+def has_products_of_dtype(target: Target, dtype: str) -> bool:
+    """Return True if a target has instructions for products of a 16-bit floating dtype."""
+    if target.gpu is not None:
+        return dtype in target.gpu.matrices
+    return target.micro_kernel_for_types(dtype, dtype, FULL_PRECISION) is not None
+
+
+def target_for_accuracy_and_precision(target: Target, context: PassContext) -> Target:
+    """Return the target whose kernels have the accuracy and the precision of a configuration.
+
+    With accuracy "reproducible", sums have a fixed order, in which products of 16-bit floats are
+    multiplied and added in float32 like others. GPUs use tensor cores with accuracy "fast" only, and
+    for float32 only with `compile.tf32`.
+
+    Raise AotcError (code "accuracy" or "precision") for an unknown value, for TF32 with another
+    accuracy than "fast", for a precision for which the target has no instructions, and for layers in
+    float32 where all are.
+    """
+    accuracy = accuracy_of_context(context)
+    require_known_name("accuracy", "accuracy", accuracy, ACCURACIES)
+    _check_precision(target, context)
+    if accuracy == _REPRODUCIBLE:
+        target = target_with_fixed_summation_order(target)
+    tf32, is_fast = context.get_config("compile.tf32", False), accuracy == _FAST
+    if tf32 and not is_fast:
+        text = f"compile.tf32 rounds float32 to a fraction of 10 bits, which is not {accuracy}"
+        raise AotcError("accuracy", text, hint="it requires the accuracy fast")
+    if target.gpu is not None and (tf32 or not is_fast):
+        matrices = (*target.gpu.matrices, "float32") if tf32 else ()
+        target = replace(target, gpu=replace(target.gpu, matrices=matrices))
+    return target
+
+
+def _check_precision(target: Target, context: PassContext) -> None:
+    """Raise AotcError (code "precision") unless the target has the precision of a configuration."""
+    precision = precision_of_context(context)
+    require_known_name("precision", "precision", precision, PRECISIONS)
+    layers = context.get_config("compile.float32_layers", ())
+    if isinstance(layers, str) or not all(isinstance(pattern, str) for pattern in layers):
+        text = f"layers in float32 must be a list of names and patterns, not {layers!r}"
+        raise AotcError("precision", text, hint="write " + option_text("float32_layers", ["NAME"]))
+    if precision == FULL_PRECISION:
+        if layers:
+            text = f"all layers are computed in float32, not only {', '.join(layers)}"
+            raise AotcError("precision", text, hint="choose another precision: " + option_text("precision", "bfloat16"))
+        return
+    is_reproducible = accuracy_of_context(context) == _REPRODUCIBLE
+    if is_reproducible or has_products_of_dtype(target, precision):
+        return
+    known = ", ".join(name for name, t in TARGETS.items() if has_products_of_dtype(t, precision))
+    hint = f"targets that have them: {known}; or choose " + option_text("accuracy", _REPRODUCIBLE)
+    hint += ", which multiplies in float32"
+    raise AotcError("precision", f"target {target.name} has no instructions for products of {precision}", hint=hint)

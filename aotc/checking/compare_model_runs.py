@@ -19,7 +19,12 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from aotc.checking.input_generation import Arrays, InputSet
-from aotc.checking.model_reference_runs import OptionalModelRunner, Reference, return_none_as_unavailable_evaluation
+from aotc.checking.model_reference_runs import (
+    ModelRunner,
+    OptionalModelRunner,
+    Reference,
+    return_none_as_unavailable_evaluation,
+)
 from aotc.checking.output_comparison import (
     LARGE_NOISE,
     MAX_TRUSTED_REFERENCE_ERROR,
@@ -28,6 +33,7 @@ from aotc.checking.output_comparison import (
     compare_arrays,
     max_error_explained_by_rounding,
     rejudge_against_float64_result,
+    rejudge_against_reduced_precision,
     rejudge_against_reference_spread,
     rejudge_by_neighboring_inputs,
     rejudge_integers_by_definition,
@@ -93,13 +99,7 @@ def compare_runs_with_reference(runs: Sequence[Run], float32_bound: float, refer
 
     float32_bound    largest accepted relative error of float32 outputs
     """
-    comparisons = [
-        {
-            n: compare_arrays(n, r.actual[n], e, relative_error_bound_for_dtype(DType.from_numpy(e), float32_bound))
-            for n, e in r.expected.items()
-        }
-        for r in runs
-    ]
+    comparisons = [_compare_outputs(run, float32_bound) for run in runs]
     rounded = cache(lambda: _evaluate_runs_or_none(reference.rounded, runs))
     defined = cache(lambda: _evaluate_runs_or_none(reference.defined, runs))
     if reference.quantized:
@@ -112,6 +112,43 @@ def compare_runs_with_reference(runs: Sequence[Run], float32_bound: float, refer
         else:
             _rejudge_float_output(name, runs, comparisons, exact or [], rounded)
     return tuple(Case(r.given.source, tuple(row.values())) for r, row in zip(runs, comparisons, strict=True))
+
+
+def compare_runs_in_reduced_precision(
+    runs: Sequence[Run], float32_bound: float, evaluate: ModelRunner
+) -> tuple[Case, ...]:
+    """Compare the outputs of a model whose products are in reduced precision with those of the
+    reference in float32.
+
+    Outputs beyond the bound are judged again by the error of a second evaluation in this precision,
+    the largest over all inputs of one scale factor.
+
+    float32_bound    largest accepted relative error of float32 outputs
+    evaluate         the second evaluation: outputs by name for inputs by name
+    """
+    comparisons = [_compare_outputs(run, float32_bound) for run in runs]
+    for factor in sorted({run.given.factor for run in runs}):
+        group = [k for k, run in enumerate(runs) if run.given.factor == factor]
+        if all(c.ok for k in group for c in comparisons[k].values()):
+            continue
+        results = {k: evaluate(runs[k].inputs) for k in group}
+        for name in runs[group[0]].expected:
+            errors = (compare_arrays(name, results[k][name], runs[k].expected[name], 0.0).relative for k in group)
+            error = max(errors)
+            for k in group:
+                if not comparisons[k][name].ok:
+                    comparisons[k][name] = rejudge_against_reduced_precision(comparisons[k][name], error)
+    return tuple(Case(r.given.source, tuple(row.values())) for r, row in zip(runs, comparisons, strict=True))
+
+
+def _compare_outputs(run: Run, float32_bound: float) -> dict[str, Comparison]:
+    """Return the comparisons of a run's outputs with the reference, by the bounds of their dtypes."""
+    return {
+        name: compare_arrays(
+            name, run.actual[name], expected, relative_error_bound_for_dtype(DType.from_numpy(expected), float32_bound)
+        )
+        for name, expected in run.expected.items()
+    }
 
 
 def compare_runs_grouped_by_input_scale(

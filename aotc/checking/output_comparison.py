@@ -48,8 +48,8 @@ class Comparison:
                of that result; None if it was not computed
     reference_exact   error of the reference against the result in float64, the largest over all
                       inputs; None if it was not computed
-    rounding   error of a second evaluation in the precision of the model; None if it was not
-               computed
+    rounding   error of a second evaluation in the precision of the model, or of products in reduced
+               precision; None if it was not computed
     nearby     largest relative difference of the reference's results for inputs that differ by
                rounding only; None if they were not computed
     ok         True if the comparison passes
@@ -77,6 +77,8 @@ class Comparison:
         text, is_off = self.reason or "ok", False
         if not self.reason and self.nearby is not None:
             text = f"ok, by rounding (the reference differs by {self.nearby:.1e} on neighboring inputs)"
+        elif not self.reason and exact is None and self.rounding is not None:
+            text = f"ok, by rounding (error {self.relative:.1e}, of another evaluation {self.rounding:.1e})"
         elif not self.reason and exact is not None and other is not None:
             is_off = exact <= self.bound < other
             why = "the reference is off" if is_off else "by rounding"
@@ -225,6 +227,22 @@ def rejudge_by_neighboring_inputs(failed: Comparison, reference_difference: floa
     limit = max_error_explained_by_rounding(failed.bound, min(reference_difference, MAX_TRUSTED_REFERENCE_ERROR))
     reason = "" if failed.relative <= limit else failed.reason
     return replace(failed, reason=reason, nearby=reference_difference)
+
+
+def rejudge_against_reduced_precision(failed: Comparison, second_evaluation_error: float) -> Comparison:
+    """Judge a failed comparison of a model whose products are in reduced precision by the error of a
+    second evaluation in this precision: the output passes if rounding explains its error.
+
+    A comparison of integers is returned unchanged.
+
+    second_evaluation_error    largest error of the second evaluation against the reference in float32
+    """
+    if failed.bound == 0:
+        return failed
+    limit = max_error_explained_by_rounding(failed.bound, second_evaluation_error)
+    text = f"error relative to the standard deviation is {failed.relative:.2e} > {limit:.1e}, beside "
+    text += f"{second_evaluation_error:.2e} of another evaluation in this precision"
+    return replace(failed, reason="" if failed.relative <= limit else text, rounding=second_evaluation_error)
 
 
 def always_accepted_relative_error(dtype: np.dtype[Any], exact: Array) -> float:

@@ -21,6 +21,7 @@ from aotc.checking.compare_model_runs import (
     Case,
     Run,
     compare_runs_grouped_by_input_scale,
+    compare_runs_in_reduced_precision,
     messages_on_inconclusive_or_weak_outputs,
     select_runs_for_report,
 )
@@ -38,6 +39,7 @@ from aotc.checking.input_generation import (
 )
 from aotc.checking.kernel_bisection import find_first_wrong_kernel
 from aotc.checking.model_reference_runs import (
+    ModelRunner,
     Reference,
     has_quantized_operators,
     make_onnx_reference,
@@ -45,6 +47,7 @@ from aotc.checking.model_reference_runs import (
 )
 from aotc.checking.prebuilt_project import load_prebuilt_project
 from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, stated_or_installed_interpreter_rounding
+from aotc.driver.accuracy_and_precision import precision_of_context
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.cuda_emulation import is_gpu_emulated
 from aotc.driver.import_model import (
@@ -59,9 +62,11 @@ from aotc.driver.import_model import (
 from aotc.driver.pipeline import Compilation, CompiledModel
 from aotc.driver.toolchain import require_cpu_can_run
 from aotc.ir import AotcError, TensorType, frozen, gpu_count, option_text, text_for_command_or_python
+from aotc.ir.option_description import FULL_PRECISION
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.graph_api import IRModule, infer_module
 from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
+from aotc.relay.transform.pipeline import graph_in_reduced_precision
 from aotc.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -205,9 +210,10 @@ def verify(
     GPU; without one, the CPU emulates it.
 
     An output passes if its error relative to the reference's standard deviation is within the bound
-    of its dtype. In networks that amplify rounding errors beyond the bound, it passes if it is
-    about as close to the float64 result as the reference is, and as a second evaluation in the
-    precision of the model.
+    of its dtype, or of the precision of the products. In networks that amplify rounding errors
+    beyond the bound, it passes if it is about as close to the float64 result as the reference is,
+    and as a second evaluation in the precision of the model; with products in reduced precision, if
+    it is about as close to the reference as a second evaluation in this precision.
 
     If an output has no finite element in any run, the verdict is "inconclusive", which is not ok.
 
@@ -238,7 +244,7 @@ def verify(
     sets = file_or_random_and_scaled_inputs(
         types, domains, inputs, seeds, int(compiled.metadata["macs"]), within_scales=_is_quantized_onnx(model)
     )
-    runs, report = _run_input_sets_and_compare_outputs(compiled, model, types, sets, memory)
+    runs, report = _run_input_sets_and_compare_outputs(compiled, model, types, sets, memory, work)
     if report.verdict != "differ" or not bisect:
         return report
     wrong_run = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
@@ -361,6 +367,7 @@ def _run_input_sets_and_compare_outputs(
     types: Mapping[str, TensorType],
     inputs: Iterable[InputSet],
     max_reference_bytes: int,
+    compilation: Compilation,
 ) -> tuple[list[Run], Report]:
     """Run a compiled model and its reference on sets of inputs; return the runs that are reported,
     and the Report.
@@ -377,7 +384,12 @@ def _run_input_sets_and_compare_outputs(
         if given.within_scales or not reference.quantized
     ]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
-    cases = compare_runs_grouped_by_input_scale(runs, compiled.metadata["error_bound"], reference)
+    bound = compiled.metadata["error_bound"]
+    if precision_of_context(compilation.context) != FULL_PRECISION and not reference.quantized:
+        reduced = _evaluation_in_reduced_precision(compilation, names, max_reference_bytes)
+        cases = compare_runs_in_reduced_precision(runs, bound, reduced)
+    else:
+        cases = compare_runs_grouped_by_input_scale(runs, bound, reference)
     runs, cases = select_runs_for_report(runs, cases, reference.quantized)
     nothing, little = messages_on_inconclusive_or_weak_outputs([run.expected for run in runs if run.given.usual])
     report = Report(
@@ -390,6 +402,17 @@ def _run_input_sets_and_compare_outputs(
         reference_note=reference.note,
     )
     return runs, report
+
+
+def _evaluation_in_reduced_precision(
+    compilation: Compilation, output_names: Sequence[str], max_bytes: int
+) -> ModelRunner:
+    """Return a function that evaluates, in numpy, the graph of a compilation whose products are in
+    reduced precision.
+    """
+    with compilation.context:
+        graph = graph_in_reduced_precision(compilation.module, compilation.target)
+    return make_relay_reference(graph, output_names, max_bytes).run
 
 
 def _copies_with_intermediates_as_outputs(
@@ -442,8 +465,9 @@ def describe_first_wrong_node(
     # the model has been cut already
     whole = replace(options, cut_before=(), cut_after=())
     for exposed, count in _copies_with_intermediates_as_outputs(model, list(types), max_bytes):
+        work = whole.start_compilation(exposed, toolchain=whole.toolchain_factory())
         _, report = _run_input_sets_and_compare_outputs(
-            whole.compile_model(exposed), exposed, types, [InputSet("", inputs)], max_bytes
+            work.emit_project_and_build_library(), exposed, types, [InputSet("", inputs)], max_bytes, work
         )
         wrong = {c.name: c for c in report.cases[0].outputs if not c.ok}
         for index, node in enumerate(model.graph.node[:count]):

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the accuracy and the precision of a compilation against its target, and return the target
-whose kernels have them.
+"""Check the accuracy and the precision of a compilation against its target, return the target whose
+kernels have them, and bound the error of reduced precision.
 
     target_for_accuracy_and_precision(get_target("x86-64-v4"), context)     # for "compile.accuracy"
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from aotc.ir import AotcError, PassContext, option_text, require_known_name
+from aotc.ir import AotcError, Op, PassContext, option_text, require_known_name
 from aotc.ir.option_description import ACCURACIES, FULL_PRECISION, PRECISIONS
+from aotc.relay.graph_api import Call, Function, IRModule, post_order, require_op_of_call, tensor_type_of
+from aotc.relay.transform.pass_base import is_not_primitive_function
 from aotc.tir.bare_metal_portable_and_small_targets import target_with_fixed_summation_order
 from aotc.tir.target import TARGETS, Target
 
+#: Bits of the significands of 16-bit floats, the leading one included.
+SIGNIFICAND_BITS: Final = {"bfloat16": 8, "float16": 11}
+#: Accepted error of a model in reduced precision, in units of the largest error of one rounding.
+MAX_DEVIATIONS_OF_ROUNDING: Final = 4.0
 _FAST: Final = ACCURACIES[0]
 _REPRODUCIBLE: Final = ACCURACIES[-1]
 
@@ -64,6 +71,42 @@ def target_for_accuracy_and_precision(target: Target, context: PassContext) -> T
         matrices = (*target.gpu.matrices, "float32") if tf32 else ()
         target = replace(target, gpu=replace(target.gpu, matrices=matrices))
     return target
+
+
+def precision_metadata(graph: IRModule, context: PassContext, float32_error_bound: float) -> dict[str, Any]:
+    """Return the metadata of a model in reduced precision: the data type of products, their number,
+    and the bound on the error of float32 outputs; nothing for float32.
+
+    graph                  the optimized graph, of fused functions
+    float32_error_bound    bound on the error of the model in float32, relative to the standard deviation
+
+    Rounding to p bits changes a number by at most 2^-p of its magnitude. The errors of n products by
+    weights are independent, so their squares add up. The bound is 4 * 2^-p * sqrt(n).
+    """
+    precision = precision_of_context(context)
+    if precision == FULL_PRECISION:
+        return {}
+    count = sum(
+        _count_products_of_dtype(node.op, precision)
+        for node in post_order(graph.main, is_not_primitive_function)
+        if isinstance(node, Call) and isinstance(node.op, Function)
+    )
+    bound = MAX_DEVIATIONS_OF_ROUNDING * 2.0 ** -SIGNIFICAND_BITS[precision] * math.sqrt(count)
+    facts = {"precision": precision, "reduced_products": count}
+    return facts | {"error_bound": max(float32_error_bound, bound)}
+
+
+def _count_products_of_dtype(function: Function, dtype: str) -> int:
+    """Return the number of convolutions and matrix products in a fused function whose data have a
+    dtype and whose sums are float32.
+    """
+    calls = (node for node in post_order(function.body) if isinstance(node, Call) and isinstance(node.op, Op))
+    return sum(
+        require_op_of_call(call).is_contraction
+        and tensor_type_of(call.args[0]).dtype == dtype
+        and tensor_type_of(call).dtype == FULL_PRECISION
+        for call in calls
+    )
 
 
 def _check_precision(target: Target, context: PassContext) -> None:

@@ -28,7 +28,11 @@ from aotc_codegen.c.kernel_library_project import emit_kernel_table_project
 from aotc_codegen.c.project_metadata import write_metadata_file
 from aotc_codegen.cuda.cuda_project import emit_cuda_project, print_cuda_kernels_and_source
 
-from aotc.driver.accuracy_and_precision import accuracy_of_context, target_for_accuracy_and_precision
+from aotc.driver.accuracy_and_precision import (
+    accuracy_of_context,
+    precision_metadata,
+    target_for_accuracy_and_precision,
+)
 from aotc.driver.compile_sources import build_project_library, record_library_checksum
 from aotc.driver.cuda_emulation import EMULATOR_DEVICE_COMPILER, run_models_on_fake_gpu
 from aotc.driver.detect_c_compiler_miscompilation import check_c_compiler_on_kernels, check_c_compiler_on_project
@@ -488,12 +492,13 @@ def _value_domains_of_unconverted_inputs(c: Compilation) -> dict[str, ValueDomai
 
 
 def _record_domains_and_weight_sizes(c: Compilation, project_folder: Path, metadata: dict[str, Any]) -> dict[str, Any]:
-    """Add the suitable values of inputs and the sizes of weights to a project's metadata; rewrite
-    its file.
+    """Add the suitable values of inputs, the sizes of weights and the precision to a project's
+    metadata; rewrite its file.
     """
     if domains := _value_domains_of_unconverted_inputs(c):
         described = {name: {"values": domain.to_json_fields} for name, domain in domains.items()}
         metadata["inputs"] = [row | described.get(row["name"], {}) for row in metadata["inputs"]]
+    metadata |= precision_metadata(c.optimized_graph, c.context, metadata["error_bound"])
     metadata["sizes"] = project_weight_bytes_by_cause(
         c.module,
         c.optimized_graph,

@@ -109,6 +109,13 @@ def _products() -> list[Case]:
     return [
         Case("dense-vector", "x86-64-v3", f"%x: {tensor(1, 64)}, %w: {tensor(48, 64)}", f"tanh({dense})"),
         Case("dense-packed", "x86-64-v4", f"%x: {tensor(32, 64)}, %w: {tensor(48, 64)}", dense),
+        Case(
+            "dense-bfloat16",
+            "x86-64-v4-bf16",
+            f"%x: {tensor(32, 64)}, %w: {tensor(48, 64)}",
+            f"nn.relu({dense})",
+            {"precision": "bfloat16"},
+        ),
         Case("dense-scalar", "c", f"%x: {tensor(2, 12)}, %w: {tensor(10, 12)}", f"sigmoid({dense})"),
         Case(
             "batch-matmul",

@@ -15,6 +15,7 @@ from aotc.ir.option_description import FULL_PRECISION
 from aotc.relay import transform as passes
 from aotc.relay.graph_api import Call, IRModule, Let, post_order
 from aotc.relay.op.op import ALTER_OP_LAYOUT, LEGALIZE
+from aotc.relay.transform.to_mixed_precision import ToMixedPrecision
 from aotc.tir import PlanMemory, Target
 
 #: Conversion of operators between dequantized and quantized tensors with the rounding of
@@ -89,7 +90,7 @@ def _reduce_precision_of_products() -> list[tuple[int, Pass[IRModule]]]:
     if precision == FULL_PRECISION:
         return []
     layers = tuple(context.get_config("compile.float32_layers", ()))
-    return [(0, passes.ToMixedPrecision(precision, 2, only_weight_products=True, float32_layers=layers))]
+    return [(0, ToMixedPrecision(precision, 2, only_weight_products=True, float32_layers=layers))]
 
 
 def pipeline(opt_level: int, target: Target, required: Collection[str] = ()) -> list[Pass[IRModule]]:
@@ -139,6 +140,16 @@ def require_lowering_passes(context: PassContext) -> None:
             is_disabled = needed.info.name in context.disabled_pass
             level = option_text("opt_level") + " has to be at least 0"
             raise AotcError("build", text, hint=removal if is_disabled else level)
+
+
+def graph_in_reduced_precision(module: IRModule, target: Target) -> IRModule:
+    """Return `module` after the passes of the pipeline that reduce the precision of products, and all
+    passes before them, for the current PassContext.
+    """
+    context = PassContext.current()
+    passes = pipeline(context.opt_level, target, context.required_pass)
+    last = max((k for k, item in enumerate(passes) if isinstance(item, ToMixedPrecision)), default=-1)
+    return Sequential(passes[: last + 1], name="reduce_precision")(inline_to_single_function(module))
 
 
 def optimize(module: IRModule, target: Target) -> IRModule:

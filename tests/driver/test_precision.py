@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The option `precision`: which operators are reduced, its errors, its bits, and how results are judged."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from aotc.checking.verify import verify
+from aotc.driver.compile import CompileOptions, compile
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import tensor_types
+from aotc.relay.expr import Call, Constant, Function
+from aotc.relay.module import IRModule
+from aotc.relay.transform import ToMixedPrecision
+from aotc.relay.visitor import post_order
+from tests.conftest import require_tool
+from tests.targets.machines import native_targets
+
+TARGET = "x86-64-v4-bf16"
+ROWS, WIDTH, HIDDEN = 6, 32, 80
+
+
+def two_layers(largest_weight: float = 0.0) -> onnx.ModelProto:
+    """softmax(relu(x up + bias) down), a convolution and a depthwise one; `largest_weight` replaces a
+    weight of `up`.
+    """
+    rng = np.random.default_rng(0)
+    shapes = {
+        "up_w": (WIDTH, HIDDEN),
+        "up_b": (HIDDEN,),
+        "down_w": (HIDDEN, WIDTH),
+        "conv_w": (8, 4, 3, 3),
+        "dw_w": (8, 1, 3, 3),
+    }
+    arrays = {name: (rng.standard_normal(shape) / 4).astype(np.float32) for name, shape in shapes.items()}
+    if largest_weight:
+        arrays["up_w"][3, 5] = largest_weight
+    pads = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        helper.make_node("MatMul", ["x", "up_w"], ["h"], name="block/up"),
+        helper.make_node("Add", ["h", "up_b"], ["biased"], name="block/bias"),
+        helper.make_node("Relu", ["biased"], ["r"], name="block/relu"),
+        helper.make_node("MatMul", ["r", "down_w"], ["d"], name="block/down"),
+        helper.make_node("Softmax", ["d"], ["y"], name="softmax"),
+        helper.make_node("Conv", ["image", "conv_w"], ["c"], name="conv", **pads),
+        helper.make_node("Conv", ["c", "dw_w"], ["z"], name="depthwise", group=8, **pads),
+    ]
+    inputs = {"x": [ROWS, WIDTH], "image": [1, 4, 9, 9]}
+    outputs = {"y": [ROWS, WIDTH], "z": [1, 8, 9, 9]}
+    infos = [
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in group.items()]
+        for group in (inputs, outputs)
+    ]
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "two_layers", *infos, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def imported(model: onnx.ModelProto) -> IRModule:
+    return CompileOptions(target="c").import_as_graph_module(model)
+
+
+def inputs() -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    shapes = {"x": (ROWS, WIDTH), "image": (1, 4, 9, 9)}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def operand_types(module: IRModule) -> dict[str, set[str]]:
+    """Types of the operands of each operator, without casts."""
+    types: dict[str, set[str]] = {}
+    for node in post_order(module.main):
+        if (
+            isinstance(node, Call)
+            and not isinstance(node.op, Function)
+            and (name := node.span.node if node.span else "")
+        ):
+            kinds = {
+                str(t.dtype) for a in node.args if a.checked_type is not None for t in tensor_types(a.checked_type)
+            }
+            if str(getattr(node.op, "name", "")) != "cast":
+                types.setdefault(name, set()).update(kinds)
+    return types
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_only_products_by_weights_are_reduced(precision: str) -> None:
+    module = imported(two_layers())
+    reduced = ToMixedPrecision(precision, 2, only_weight_products=True, float32_layers=("*/down",))(module)
+    assert reduced.main.ret_type == module.main.ret_type or reduced.main.checked_type == module.main.checked_type
+    types = operand_types(reduced)
+    assert types["block/up"] == types["conv"] == {precision}
+    others = ("block/bias", "block/relu", "block/down", "softmax", "depthwise")
+    assert all(types[name] == {"float32"} for name in others), types
+    weights = {str(n.data.dtype) for n in post_order(reduced.main) if isinstance(n, Constant) and n.data.ndim > 1}
+    assert weights == {precision, "float32"}
+
+
+def test_weights_take_half_of_the_bytes() -> None:
+    sizes = [
+        compile(two_layers(), target=TARGET, precision=precision, build=False).metadata["weights_bytes"]
+        for precision in ("float32", "bfloat16")
+    ]
+    assert sizes[1] < 0.65 * sizes[0]
+
+
+ERRORS = {
+    "target": ({"target": "x86-64-v3", "precision": "bfloat16"}, "target x86-64-v3 has no instructions for products of bfloat16",
+               "targets that have them: x86-64-v4-bf16, cuda"),
+    "float16": ({"target": TARGET, "precision": "float16"}, f"target {TARGET} has no instructions for products of float16",
+                "targets that have them: cuda"),
+    "unknown": ({"precision": "int4"}, "unknown precision 'int4'", "known: float32, bfloat16, float16"),
+    "pattern": ({"target": TARGET, "precision": "bfloat16", "float32_layers": ["blocks/*"]},
+                "no convolution or matrix product by weights matches 'blocks/*'", "block"),
+    "text": ({"target": TARGET, "precision": "bfloat16", "float32_layers": "conv"}, "", ""),
+    "float32": ({"float32_layers": ["conv"]}, "all layers are computed in float32, not only conv", "bfloat16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_one_diagnostic_for_each_error(name: str) -> None:
+    options, message, hint = ERRORS[name]
+    with pytest.raises(AotcError) as caught:
+        compile(two_layers(), build=False, **options)
+    (diagnostic,) = caught.value.diagnostics
+    assert message in diagnostic.message and hint in diagnostic.hint, diagnostic
+
+
+def test_weights_beyond_the_range_of_float16() -> None:
+    with pytest.raises(AotcError) as caught:
+        compile(two_layers(1e5), target="cuda", precision="float16", build=False)
+    (diagnostic,) = caught.value.diagnostics
+    assert (
+        diagnostic.code == "precision" and "is 100000, and the largest number of float16 is 65504" in diagnostic.message
+    )
+    assert diagnostic.span is not None and diagnostic.span.node == "block/up" and "block/up" in diagnostic.hint
+    module = imported(two_layers(1e5))
+    ToMixedPrecision("float16", 2, only_weight_products=True, float32_layers=("block/up",))(module)
+
+
+def test_reproducible_bits_need_no_instruction(tmp_path: Path) -> None:
+    """With accuracy "reproducible", products are multiplied and added in float32 on every target."""
+    results, hashes = [], set()
+    for target in ("c", "x86-64-v3", TARGET):
+        if target not in native_targets():
+            pytest.skip(f"this processor does not run {target}")
+        options: dict[str, Any] = {"precision": "bfloat16", "accuracy": "reproducible", "name": "net"}
+        made = compile(two_layers(), target=target, output=tmp_path / target, **options)
+        results.append(made.session().run(None, inputs()))
+        hashes.add(str(made.metadata["numerics"]))
+        sources = "".join(path.read_text(encoding="utf-8") for path in made.path.glob("src/*.c"))
+        assert "vdpbf16ps" not in sources
+    assert len(hashes) == 1
+    for result in results[1:]:
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(results[0], result, strict=True))
+
+
+def test_compilers_give_equal_bits_and_verify_judges_them(tmp_path: Path) -> None:
+    if TARGET not in native_targets():
+        pytest.skip(f"this processor does not run {TARGET}")
+    results = []
+    for cc in ("gcc", "clang"):
+        options: dict[str, Any] = {"precision": "bfloat16", "name": "net", "cc": require_tool(cc)}
+        made = compile(two_layers(), target=TARGET, output=tmp_path / cc, **options)
+        results.append(made.session().run(None, inputs()))
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(*results, strict=True))
+    sources = "".join(path.read_text(encoding="utf-8") for path in made.path.glob("src/*.c"))
+    assert "vdpbf16ps" in sources
+    # three products, each with 8 bits
+    assert made.metadata["precision"] == "bfloat16" and made.metadata["reduced_products"] == 3
+    assert made.metadata["error_bound"] == pytest.approx(4 * 2**-8 * math.sqrt(3))
+
+
+def test_verify_judges_reduced_precision(tmp_path: Path) -> None:
+    """Errors beyond the bound, which softmax amplifies, are explained by another evaluation; those of
+    a wrong weight are not.
+    """
+    if TARGET not in native_targets():
+        pytest.skip(f"this processor does not run {TARGET}")
+    options: dict[str, Any] = {"target": TARGET, "precision": "bfloat16", "seeds": 2, "check_compiler": False}
+    report = verify(two_layers(), **options)
+    comparisons = [comparison for case in report.cases for comparison in case.outputs]
+    assert report.ok, comparisons
+    assert max(c.relative for c in comparisons) > max(c.bound for c in comparisons) > 0.01
+    assert {c.rounding is None for c in comparisons} == {True, False}
+    wrong = compile(two_layers(0.5), target=TARGET, precision="bfloat16", output=tmp_path / "net")
+    assert verify(two_layers(), project=wrong.path, **options).verdict == "differ"

@@ -296,6 +296,26 @@ def minilm() -> onnx.ModelProto:
     return n.build_checked_model("minilm", {"embeddings": [1, length, width]}, {"hidden": [1, length, width]})
 
 
+def vit_small() -> onnx.ModelProto:
+    """Build ViT-S/16 (Dosovitskiy et al., 2021) with the mean of the patches instead of a class token:
+    image[1, 3, 224, 224] -> scores[1, 1000].
+    """
+    n, patches, width = NetworkBuilder(), 196, 384
+    weight = n.add_uniform_weights(width, 3, 16, 16, fan=3 * 16 * 16)
+    x = n.append_node("Conv", "image", weight, strides=[16, 16])
+    x = n.append_node("Reshape", x, n.add_constant([1, width, patches], "int64"))
+    x = n.append_node("Transpose", x, perm=[0, 2, 1])
+    x = n.append_node("Add", x, n.add_constant(n.rng.standard_normal((1, patches, width)) / 10))
+    for _ in range(12):
+        y = n.append_layer_norm(x, width)
+        x = n.append_node("Add", x, _append_multi_head_attention(n, y, patches, width, 6, ""))
+        y = n.append_linear_layer(n.append_layer_norm(x, width), width, 4 * width)
+        x = n.append_node("Add", x, n.append_linear_layer(_append_erf_gelu(n, y), 4 * width, width))
+    x = n.append_node("ReduceMean", n.append_layer_norm(x, width), axes=[1], keepdims=0)
+    n.append_named_node("Identity", n.append_linear_layer(x, width, 1000), name="scores")
+    return n.build_checked_model("vit_small", {"image": [1, 3, 224, 224]}, {"scores": [1, 1000]})
+
+
 def gpt2_small() -> onnx.ModelProto:
     """Build six causal decoder blocks as in GPT-2 (Radford et al., 2019) for 64 tokens of width
     384.

@@ -47,7 +47,7 @@ from aotc.checking.model_reference_runs import (
 )
 from aotc.checking.prebuilt_project import load_prebuilt_project
 from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, stated_or_installed_interpreter_rounding
-from aotc.driver.accuracy_and_precision import precision_of_context
+from aotc.driver.accuracy_and_precision import graph_with_reduced_products, precision_of_context
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.cuda_emulation import is_gpu_emulated
 from aotc.driver.import_model import (
@@ -66,7 +66,6 @@ from aotc.ir.option_description import FULL_PRECISION
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.graph_api import IRModule, infer_module
 from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
-from aotc.relay.transform.pipeline import graph_in_reduced_precision
 from aotc.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -210,10 +209,9 @@ def verify(
     GPU; without one, the CPU emulates it.
 
     An output passes if its error relative to the reference's standard deviation is within the bound
-    of its dtype, or of the precision of the products. In networks that amplify rounding errors
-    beyond the bound, it passes if it is about as close to the float64 result as the reference is,
-    and as a second evaluation in the precision of the model; with products in reduced precision, if
-    it is about as close to the reference as a second evaluation in this precision.
+    of its dtype or precision. In networks that amplify rounding errors beyond the bound, it passes
+    if it is about as close to the float64 result as the reference is, and as a second evaluation in
+    the precision of the model. Products in reduced precision are compared with the reference itself.
 
     If an output has no finite element in any run, the verdict is "inconclusive", which is not ok.
 
@@ -410,8 +408,7 @@ def _evaluation_in_reduced_precision(
     """Return a function that evaluates, in numpy, the graph of a compilation whose products are in
     reduced precision.
     """
-    with compilation.context:
-        graph = graph_in_reduced_precision(compilation.module, compilation.target)
+    graph = graph_with_reduced_products(compilation.module, compilation.target, compilation.context)
     return make_relay_reference(graph, output_names, max_bytes).run
 
 

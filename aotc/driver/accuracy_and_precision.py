@@ -15,6 +15,7 @@ from aotc.ir import AotcError, Op, PassContext, option_text, require_known_name
 from aotc.ir.option_description import ACCURACIES, FULL_PRECISION, PRECISIONS
 from aotc.relay.graph_api import Call, Function, IRModule, post_order, require_op_of_call, tensor_type_of
 from aotc.relay.transform.pass_base import is_not_primitive_function
+from aotc.relay.transform.pipeline import graph_in_reduced_precision
 from aotc.tir.bare_metal_portable_and_small_targets import target_with_fixed_summation_order
 from aotc.tir.target import TARGETS, Target
 
@@ -71,6 +72,15 @@ def target_for_accuracy_and_precision(target: Target, context: PassContext) -> T
         matrices = (*target.gpu.matrices, "float32") if tf32 else ()
         target = replace(target, gpu=replace(target.gpu, matrices=matrices))
     return target
+
+
+def graph_with_reduced_products(module: IRModule, target: Target, context: PassContext) -> IRModule:
+    """Return a module whose products have the precision of a configuration, after the passes that
+    reduce it and those before them; the operators are not fused, and evaluation in numpy rounds as
+    compiled code does.
+    """
+    with context:
+        return graph_in_reduced_precision(module, target)
 
 
 def precision_metadata(graph: IRModule, context: PassContext, float32_error_bound: float) -> dict[str, Any]:

@@ -112,9 +112,11 @@ def test_weights_take_half_of_the_bytes() -> None:
 
 
 ERRORS = {
-    "target": ({"target": "x86-64-v3", "precision": "bfloat16"}, "target x86-64-v3 has no instructions for products of bfloat16",
+    "target": ({"target": "x86-64-v3", "precision": "bfloat16"},
+               "target x86-64-v3 has no instructions for products of bfloat16",
                "targets that have them: x86-64-v4-bf16, cuda"),
-    "float16": ({"target": TARGET, "precision": "float16"}, f"target {TARGET} has no instructions for products of float16",
+    "float16": ({"target": TARGET, "precision": "float16"},
+                f"target {TARGET} has no instructions for products of float16",
                 "targets that have them: cuda"),
     "unknown": ({"precision": "int4"}, "unknown precision 'int4'", "known: float32, bfloat16, float16"),
     "pattern": ({"target": TARGET, "precision": "bfloat16", "float32_layers": ["blocks/*"]},

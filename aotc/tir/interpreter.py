@@ -155,7 +155,9 @@ class CompiledKernel:
         with np.errstate(all="ignore"):
             self._run_threads_between_barriers(order(runs))
         if any(common[b].any() for b in counts):
-            raise self._barrier_divergence_error("blocks arrive that are not counted to the last")
+            raise self._barrier_divergence_error(
+                "a last-block counter is not 0 at the end: fewer blocks incremented it than its group has"
+            )
         return outputs
 
     def run_kernel_in_place(self, memory: Sequence[Array]) -> None:
@@ -190,7 +192,9 @@ class CompiledKernel:
                 return sum(event is None for event in events)
             meaning = calls[0][1]
             if [call[1] for call in calls] != [meaning] * THREADS_PER_WARP:
-                raise self._barrier_divergence_error(f"{len(calls)} threads of a warp come to an instruction of all")
+                raise self._barrier_divergence_error(
+                    f"{len(calls)} threads of a warp execute an instruction of the whole warp"
+                )
             operands = (np.stack(values) for values in zip(*(call[2:] for call in calls), strict=True))
             for call, result in zip(calls, meaning(*operands), strict=True):
                 call[0] = result

@@ -172,7 +172,7 @@ class _KernelChecker:
         other_buffers = {load.buffer for s in stmts if counters for load in direct_loads(s) if s not in arrivals}
         alone = len(counters) == len(arrivals) and not counters & (other_buffers | self.written)
         if not (alone and counters <= {*self.kernel.workspace}):
-            self.report_problem("what counts blocks is not scratch for that alone")
+            self.report_problem("a last-block counter is not workspace that only one counting instruction accesses")
 
     # statements
 
@@ -239,7 +239,9 @@ class _KernelChecker:
         proven = why_gpu_loop_may_race if loop.kind in GPU_LOOP_KINDS else why_loop_kind_unproven
         stages = split_at_last_block_counters(loop) if loop.kind == "block" else [loop]
         if stages is None:
-            self.report_problem("blocks arrive in another form than that of aotc.tir.loops.last_block_reduction_check")
+            self.report_problem(
+                "last-block counters are used in another form than that of aotc.tir.loops.last_block_reduction_check"
+            )
         problems = (
             proven(stage, scope.ranges, scope.visible, {*private_buffers, *self.unread}) for stage in stages or ()
         )

@@ -399,8 +399,8 @@ def test_double_buffered_tile_has_no_race() -> None:
             "for i in 0..2 { if i < k { sync } } y[k * 16 + t]",
             "a barrier inside a loop is under a",
         ),
-        ("sync\n      for k", "if t < 4 { sync }\n      for k", "a barrier is under control that is not alike"),
-        ("in 0..4 {", "in 0..min(t, 4) {", "a barrier is under control that is not alike"),
+        ("sync\n      for k", "if t < 4 { sync }\n      for k", "a barrier is under control flow that differs"),
+        ("in 0..4 {", "in 0..min(t, 4) {", "a barrier is under control flow that differs"),
         ("in 0..4 {", "in 0..4 { let r: int64 = 0 r = t while r < 9 { sync r = r + 1 }", "a barrier is under control"),
     ],
 )

@@ -76,7 +76,7 @@ def test_the_last_block_goes_on(backwards: bool) -> None:
     np.testing.assert_array_equal(z, expected[0] + expected[1] + expected[2])
 
 
-FORM, SAME = "blocks arrive in another form", "iterations may touch the same elements of"
+FORM, SAME = "last-block counters are used in another form", "iterations may touch the same elements of"
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,16 @@ FORM, SAME = "blocks arrive in another form", "iterations may touch the same ele
         ("count[g], 4", "count[g], 3", FORM),
         ("count[g], 4", "count[b], 4", FORM),
         ("count[g], 4", "count[0], 4", FORM),
-        ("count[g], 4", "count_2[g], 4", "what counts blocks is not scratch for that alone"),
-        ("      sync\n      part", "      count[g] = int32(t)\n      sync\n      part", "what counts blocks is not"),
+        (
+            "count[g], 4",
+            "count_2[g], 4",
+            "a last-block counter is not workspace that only one counting instruction accesses",
+        ),
+        (
+            "      sync\n      part",
+            "      count[g] = int32(t)\n      sync\n      part",
+            "a last-block counter is not workspace",
+        ),
         ("count_2[0], 3", "count_2[0], 2", FORM),
         ("g: int64 = b // 4", "g: int64 = b % 3", FORM),
         ("part[256 * g + (", "part[256 * (2 - g) + (", f"{SAME} part"),
@@ -130,7 +138,9 @@ def test_what_lacks_an_arrival(order: bool) -> None:
 
 
 def test_blocks_that_are_not_counted_to_the_last() -> None:
-    with pytest.raises(AotcError, match="blocks arrive that are not counted to the last"):
+    with pytest.raises(
+        AotcError, match="a last-block counter is not 0 at the end: fewer blocks incremented it than its group has"
+    ):
         run_kernel(parse_kernel(SUMS.replace("count[g], 4", "count[g], 5")), [np.zeros(768, np.float32)])
 
 

@@ -58,11 +58,11 @@ def test_sums_of_warps(backwards: bool) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("if t < 32 {", "if t < 31 {", "under control that is not alike for its threads"),
-        ("if t < 32 {", "if x[t] < 1.0 {", "under control that is not alike for its threads"),
-        ("in 0..5 {", "in 0..t {", "under control that is not alike for its threads"),
-        ("in 0..5 {", "in t // 31..5 {", "under control that is not alike for its threads"),
-        ("in 0..96 thread", "in 0..80 thread", "under control that is not alike for its threads"),
+        ("if t < 32 {", "if t < 31 {", "a warp instruction is under control flow that differs"),
+        ("if t < 32 {", "if x[t] < 1.0 {", "a warp instruction is under control flow that differs"),
+        ("in 0..5 {", "in 0..t {", "a warp instruction is under control flow that differs"),
+        ("in 0..5 {", "in t // 31..5 {", "a warp instruction is under control flow that differs"),
+        ("in 0..96 thread", "in 0..80 thread", "a warp instruction is under control flow that differs"),
         (
             "sum = sum + other",
             "sum = sum + shuffle_xor(other, 1:int32)",
@@ -83,7 +83,7 @@ def test_control_that_is_alike_in_a_warp(cond: str) -> None:
 
 
 def test_threads_that_miss_one() -> None:
-    with pytest.raises(AotcError, match="31 threads of a warp come to an instruction of all"):
+    with pytest.raises(AotcError, match="31 threads of a warp execute an instruction of the whole warp"):
         run_kernel(parse_kernel(SUMS.replace("if t < 32 {", "if t < 31 {")), [np.zeros(192, np.float32)])
     host = 'kernel "k" { output y: float32[4] for i in 0..4 { let r: float32 = shuffle_xor(1.0, 1:int32) y[i] = r } }'
     for kernel in (host, 'kernel "k" { output y: float32[4] wait 0 for i in 0..4 { y[i] = 1.0 } }'):
@@ -140,7 +140,7 @@ def test_parts_of_one_memory_land_by_themselves() -> None:
     text = text.replace("s1[255 -", "s0[511 -").replace("s1[4 * t]", "s0[4 * t + 256]")
     verify(parse_kernel(text))
     assert turned(text, backwards=False) and turned(text, backwards=True)
-    with pytest.raises(AotcError, match="s0 is read before what is copied there has landed"):
+    with pytest.raises(AotcError, match="s0 is read before an asynchronous copy to it is complete"):
         verify(parse_kernel(text.replace("s0[511 -", "s0[510 -")))
 
 
@@ -161,7 +161,7 @@ FIRST, SECOND = (f"wait 1\n        sync\n        for i in 0..4 {{ y[{at} + 64" f
 def test_copies_that_have_not_landed(old: str, new: str, message: str) -> None:
     assert RING.count(old) == 1
     text = RING.replace(old, new)
-    with pytest.raises(AotcError, match=f"{message} what is copied there has landed"):
+    with pytest.raises(AotcError, match=f"{message} an asynchronous copy to it is complete"):
         verify(parse_kernel(text))
     if "read" in message:
         assert not (turned(text, backwards=False) and turned(text, backwards=True))

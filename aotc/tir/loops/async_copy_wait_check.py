@@ -74,7 +74,7 @@ class _AsyncCopyTracker:
         """
         for buffer, index, elements in direct_accesses(stmt, stores=False):
             if any(_may_overlap(self.access_range(buffer, index, elements), other) for other in ages):
-                self.problem = self.problem or f"{buffer.name} is read before what is copied there has landed"
+                self.problem = self.problem or f"{buffer.name} is read before an asynchronous copy to it is complete"
         match stmt:
             case Store() | Execute():
                 return self.copy_ages_after_instruction(stmt, self.copy_ages_after_store(stmt, ages))
@@ -117,7 +117,7 @@ class _AsyncCopyTracker:
         for buffer, index, elements in direct_accesses(stmt, reads=False):
             place = self.access_range(buffer, index, elements)
             if any(age >= (1 if begins else 0) and _may_overlap(place, other) for other, age in ages.items()):
-                self.problem = self.problem or f"{buffer.name} is written before what is copied there has landed"
+                self.problem = self.problem or f"{buffer.name} is written before an asynchronous copy to it is complete"
             ages = {**ages, place: 0} if begins else ages
         return ages
 

@@ -40,8 +40,10 @@ from aotc.tir.stmt import (
     register_declared_by,
 )
 
-_DIVERGENT_BARRIER_MESSAGE: Final = "a barrier is under control that is not alike for all threads"
-_DIVERGENT_WARP_CALL_MESSAGE: Final = "an instruction of a warp is under control that is not alike for its threads"
+_DIVERGENT_BARRIER_MESSAGE: Final = "a barrier is under control flow that differs between threads"
+_DIVERGENT_WARP_CALL_MESSAGE: Final = (
+    "a warp instruction is under control flow that differs between the threads of a warp"
+)
 _SKIPPED_BARRIER_MESSAGE: Final = "a barrier inside a loop is under a condition"
 _Env = Mapping[Var, Expr]
 

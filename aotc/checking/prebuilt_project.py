@@ -22,18 +22,22 @@ from aotc.driver.toolchain import resolve_target
 from aotc.ir import AotcError, TensorType, option_text, tensor_types
 from aotc.relay.graph_api import IRModule, type_of
 from aotc.relay.module import output_names_or_default
+from aotc.relay.state_pair import StatePair
 from aotc.runtime.library import METADATA_FILE_NAME, Library, all_libraries_in_project, read_project_metadata
 from aotc.runtime.tensor_info import TensorInfo
 from aotc.tir import Target
 
 
-def load_prebuilt_project(path: Path, module: IRModule, target: Target) -> CompiledModel:
+def load_prebuilt_project(
+    path: Path, module: IRModule, target: Target, state: Sequence[StatePair] = ()
+) -> CompiledModel:
     """Return the most recently built library of a project, by `aotc compile` or by `make`, as a
     CompiledModel.
 
     path      directory of the project, or a library file
     module    model that the project must have been compiled from
     target    target of the returned CompiledModel
+    state     inputs and outputs of the model that the project must keep as state
 
     Raise AotcError: code "load" if `path` is no project, is not built, or is for another machine;
     code "project" if its inputs or outputs differ from the model's.
@@ -41,9 +45,11 @@ def load_prebuilt_project(path: Path, module: IRModule, target: Target) -> Compi
     metadata = _read_project_metadata(path)
     library = _newest_project_library(path, metadata)
     loaded_library = Library(library)
-    inputs = [(p.name, type_of(p)) for p in module.main.params]
+    kept = {name for pair in state for name in (pair.past, pair.present)}
+    inputs = [(p.name, type_of(p)) for p in module.main.params if p.name not in kept]
     results = tensor_types(type_of(module.main.body))
-    outputs = list(zip(output_names_or_default(module, len(results)), results, strict=True))
+    named = zip(output_names_or_default(module, len(results)), results, strict=True)
+    outputs = [(name, ty) for name, ty in named if name not in kept]
     problems = [
         *_input_or_output_type_mismatches("input", loaded_library.inputs, inputs),
         *_input_or_output_type_mismatches("output", loaded_library.outputs, outputs),

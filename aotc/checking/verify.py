@@ -47,6 +47,7 @@ from aotc.checking.model_reference_runs import (
 )
 from aotc.checking.prebuilt_project import load_prebuilt_project
 from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, stated_or_installed_interpreter_rounding
+from aotc.checking.state_runs import ReferenceState, inputs_of_consecutive_runs, types_of_inputs_without_state
 from aotc.driver.accuracy_and_precision import graph_with_reduced_products, precision_of_context
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.cuda_emulation import is_gpu_emulated
@@ -64,9 +65,10 @@ from aotc.driver.toolchain import require_cpu_can_run
 from aotc.ir import AotcError, TensorType, frozen, gpu_count, option_text, text_for_command_or_python
 from aotc.ir.option_description import FULL_PRECISION
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.graph_api import IRModule, infer_module
+from aotc.relay.graph_api import IRModule, infer_module, output_names_or_default
 from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
 from aotc.runtime.session import Session
+from aotc.runtime.state import State
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -231,16 +233,16 @@ def verify(
     model = cut_model_at_tensors(load_model_of_any_format(path, chosen.tflite_rounding_or_default), chosen.graph_cut)
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
     work = chosen.start_compilation(source, toolchain=chosen.toolchain_factory())
-    types = input_types(work.module)
-    domains = domains_overridden_by_user_ranges(types, infer_input_domains(work.module.main), input_ranges, inputs)
+    types, drawn = input_types(work.module), types_of_inputs_without_state(work)
+    domains = domains_overridden_by_user_ranges(drawn, infer_input_domains(work.module.main), input_ranges, inputs)
     compiled = (
         work.emit_project_and_build_library()
         if project is None
-        else load_prebuilt_project(Path(project), work.module, chosen.machine)
+        else load_prebuilt_project(Path(project), work.module, chosen.machine, work.state)
     )
     chosen.progress("running the reference")
     sets = file_or_random_and_scaled_inputs(
-        types, domains, inputs, seeds, int(compiled.metadata["macs"]), within_scales=_is_quantized_onnx(model)
+        drawn, domains, inputs, seeds, int(compiled.metadata["macs"]), within_scales=_is_quantized_onnx(model)
     )
     runs, report = _run_input_sets_and_compare_outputs(compiled, model, types, sets, memory, work)
     if report.verdict != "differ" or not bisect:
@@ -285,6 +287,10 @@ def _require_options_allow_comparison(
         text = "the kernels in a project cannot be called one by one"
         hint = option_text("bisect", True) + " without " + option_text("project") + " compiles the model anew"
         raise AotcError("project", text, hint=hint + " and looks there")
+    if bisect and options.state:
+        text = "the kernels of a model with state cannot be compared one by one"
+        hint = "leave " + option_text("state") + " out: the state is an input and an output then"
+        raise AotcError("state", text, hint=hint)
     require_tflite_model_is_not_cut(model, options.graph_cut)
 
 
@@ -341,8 +347,29 @@ def _add_first_wrong_kernel_to_report(
     return replace(report, first_difference=first_wrong_node, wrong_kernel=suspect.kernel, blame=suspect.blame)
 
 
-def _run_compiled_and_reference(input_set: InputSet, session: Session, reference: Reference) -> Run:
-    """Run the compiled model and the reference on one set of inputs.
+def _run_consecutively(
+    input_set: InputSet, session: Session, reference: Reference, first: ReferenceState
+) -> Iterator[Run]:
+    """Run the compiled model and the reference on one set of inputs, or on several that derive from
+    it if the model keeps state between runs.
+
+    first    contents of the state before the first run
+    """
+    state, contents = session.new_state_or_none(), first
+    for given in inputs_of_consecutive_runs(input_set, first.pairs):
+        run, outputs = _run_compiled_and_reference(given, session, reference, state, contents)
+        contents = contents.after_run(outputs)
+        yield run
+
+
+def _run_compiled_and_reference(
+    input_set: InputSet, session: Session, reference: Reference, state: State | None, contents: ReferenceState
+) -> tuple[Run, Arrays]:
+    """Run the compiled model and the reference on one set of inputs; return the Run, and all
+    outputs of the reference.
+
+    state       state of the compiled model; None for a model without
+    contents    contents of the state inputs of the reference
 
     If the compiled model has quantized inputs or outputs and the reference does not, the values are
     quantized for the compiled model and dequantized for the reference and the comparison.
@@ -351,12 +378,13 @@ def _run_compiled_and_reference(input_set: InputSet, session: Session, reference
     arrays = input_set.arrays
     given = quantize_real_inputs(session, arrays)
     stored = {n: a for n, a in given.items() if a is not arrays[n]}
-    real = {**arrays, **dequantize_tensors(sides[0], stored)}
-    output_arrays = session.run(None, given)
-    expected = reference.run(real)
+    real = {**arrays, **dequantize_tensors(sides[0], stored), **contents.arrays}
+    output_arrays = session.run(None, given, state=state)
+    outputs = reference.run(real)
+    expected = contents.without_state(outputs)
     actual = dict(zip(expected, output_arrays, strict=True))
     whole = {n: a for n, a in actual.items() if a.dtype != expected[n].dtype}
-    return Run(input_set, real, actual | dequantize_tensors(sides[1], whole), expected)
+    return Run(input_set, real, actual | dequantize_tensors(sides[1], whole), expected), outputs
 
 
 def _run_input_sets_and_compare_outputs(
@@ -375,11 +403,16 @@ def _run_input_sets_and_compare_outputs(
     """
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
+    first = ReferenceState.at_first_run((), {})
+    if compilation.state:
+        names = list(output_names_or_default(compilation.module, len(names) + len(compilation.state)))
+        first = ReferenceState.at_first_run(compilation.state, types)
     reference = make_reference_for_model(model, types, names, max_reference_bytes)
     runs = [
-        _run_compiled_and_reference(given, session, reference)
+        run
         for given in inputs
         if given.within_scales or not reference.quantized
+        for run in _run_consecutively(given, session, reference, first)
     ]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
     bound = compiled.metadata["error_bound"]

@@ -20,9 +20,11 @@ def format_arena_size(memory: JsonObject) -> str:
 def format_microcontroller_footprint(footprint: JsonObject) -> str:
     """Format the RAM, flash and stack that a model needs on a microcontroller."""
     code = "measured" if footprint["code_measured"] else "estimated"
-    ram, flash = footprint["arena"] + footprint["io"], footprint["code"] + footprint["parameters"]
+    state, flash = footprint.get("state", 0), footprint["code"] + footprint["parameters"]
+    ram = footprint["arena"] + footprint["io"] + state
     stack = f"stack at most {footprint['stack']} (estimated)"
-    return f"RAM {ram} bytes with inputs and outputs, flash {flash} ({code}), {stack}"
+    with_state = f", {state} of them state" if state else ""
+    return f"RAM {ram} bytes with inputs and outputs{with_state}, flash {flash} ({code}), {stack}"
 
 
 def weight_size_lines(weight_sizes: JsonObject | None) -> RenderedParts:

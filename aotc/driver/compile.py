@@ -27,6 +27,7 @@ from aotc.driver.import_model import (
     Cut,
     bind_params_as_constants,
     import_model_of_any_format,
+    inputs_without_default_values,
     is_exported_program_or_pt2_path,
     is_tflite_path,
 )
@@ -34,11 +35,13 @@ from aotc.driver.memory_budgets import Budgets
 from aotc.driver.output_folder import check_project_can_be_written_to_folder
 from aotc.driver.pass_observers import require_known_passes
 from aotc.driver.pipeline import IMPORTING, Compilation, CompiledModel, Tilings
+from aotc.driver.state_pairs import input_names_matching_state, resolve_state_pairs
 from aotc.driver.toolchain import Toolchain, ToolchainFactory, find_toolchain, flags_in_compiler_command, resolve_target
 from aotc.driver.tuning_store import RecordedTilings, require_tuning_store_exists
 from aotc.ir import (
     AotcError,
     AotcTypeError,
+    Array,
     PassContext,
     did_you_mean_hint,
     option_text,
@@ -47,6 +50,7 @@ from aotc.ir import (
 )
 from aotc.ir.option_description import ACCURACIES, OPTIONS_WITH_CONFIG_KEY, described_options, options_documentation
 from aotc.relay.module import IRModule
+from aotc.relay.state_pair import StatePair
 from aotc.tir.bare_metal_portable_and_small_targets import (
     portable_c99_target_of_scalar_target,
     target_for_environment,
@@ -220,6 +224,11 @@ class CompileOptions(CompileOptionFields):
         return cls(**keywords)
 
     @property
+    def output_folder(self) -> Path | None:
+        """The directory of the project; None for a temporary one."""
+        return Path(self.output) if self.output is not None else None
+
+    @property
     def graph_cut(self) -> Cut:
         """Names of the tensors at which the model is cut: its new inputs and outputs."""
         return Cut(tuple(self.cut_before), tuple(self.cut_after))
@@ -299,7 +308,21 @@ class CompileOptions(CompileOptionFields):
         shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
         with running_or_new_budget_scope(self.config or {}):
             module = import_model_of_any_format(model, shapes, dims, self.tflite_rounding_or_default, self.graph_cut)
-        return bind_params_as_constants(module, self.params)
+        return bind_params_as_constants(module, self._constant_params_and_initial_state()[0])
+
+    def _constant_params_and_initial_state(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Divide the option `params` into values of constants, and first contents of state."""
+        params = self.params or {}
+        kept = input_names_matching_state(self.state or {}, list(params))
+        return {n: a for n, a in params.items() if n not in kept}, {n: params[n] for n in kept}
+
+    def _import_module_and_state(self, model: Model) -> tuple[IRModule, tuple[StatePair, ...]]:
+        """Convert a model as `import_as_graph_module` does; return the module and its state."""
+        if not self.state:
+            return self.import_as_graph_module(model), ()
+        model, initial = inputs_without_default_values(model, self.state)
+        module = self.import_as_graph_module(model)
+        return module, resolve_state_pairs(self.state, module, initial | self._constant_params_and_initial_state()[1])
 
     def start_compilation(
         self, model: Model, *, toolchain: Toolchain | None = None, tilings: Tilings | None = None
@@ -312,8 +335,9 @@ class CompileOptions(CompileOptionFields):
         recorded = RecordedTilings(self.tuning) if self.tuning is not None else None
         name = c_name_of_model(model, self.name)
         self.progress(IMPORTING)
+        module, state = self._import_module_and_state(model)
         return Compilation(
-            self.import_as_graph_module(model),
+            module,
             self.machine,
             name,
             self.pass_context(self.instruments),
@@ -329,11 +353,12 @@ class CompileOptions(CompileOptionFields):
             budgets=self.ram_flash_and_stack_budgets,
             overwrite=self.overwrite,
             cflags=tuple(self.cflags),
+            state=state,
         )
 
     def compile_model(self, model: Model) -> CompiledModel:
         """Compile a model: write its project and, if `build` is set, compile the library."""
-        output = Path(self.output) if self.output is not None else None
+        output = self.output_folder
         toolchain = self.toolchain_factory() if self.build else None
         # raise for an invalid name before any work is done
         c_name_of_model(model, self.name)

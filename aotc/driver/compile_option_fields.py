@@ -22,11 +22,13 @@ from aotc.ir.option_value_text import (
     format_comma_separated,
     format_config_entry,
     format_input_shape,
+    format_state_pair,
     format_symbolic_dim,
     parse_byte_count,
     parse_config_entries,
     parse_cuda_architectures,
     parse_input_shapes,
+    parse_state_pairs,
     parse_symbolic_dims,
     parse_timeout_seconds,
     split_compiler_flags,
@@ -107,6 +109,17 @@ class CompileOptionFields:
         multiple=True,
         parse=parse_symbolic_dims,
         format_value=format_symbolic_dim,
+    )
+    state: Mapping[str, str] | None = option_field(
+        None,
+        "Keep output PRESENT as input PAST of the next run, in a block of memory of the caller;"
+        " a * in both names stands for equal texts.",
+        python="A mapping from names of inputs to names of outputs; `session.new_state()` makes a block.",
+        command="--state",
+        metavar="PAST=PRESENT",
+        multiple=True,
+        parse=parse_state_pairs,
+        format_value=format_state_pair,
     )
     cut_before: Sequence[str] = option_field(
         (),

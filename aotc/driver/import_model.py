@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.ir import COMPILE_CALL, AotcError, frozen, open_regular_file, option_text
+from aotc.driver.state_pairs import input_names_matching_state
+from aotc.ir import COMPILE_CALL, AotcError, Array, frozen, open_regular_file, option_text
 from aotc.relay.frontend.onnx import cut_model, from_onnx, load_model
+from aotc.relay.frontend.onnx.model_inputs import names_of_inputs_with_default, remove_default_values
 from aotc.relay.graph_api import IRModule, bind_params_by_name
 from aotc.relay.text.parser import parse
 
@@ -162,6 +164,22 @@ def import_model_of_any_format(
         module: IRModule = import_tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding, **ends)
         return module
     return from_onnx(model, shape=shapes, dims=dims, name=name)
+
+
+def inputs_without_default_values(model: Any, state: Mapping[str, str]) -> tuple[Any, dict[str, Array]]:
+    """Return an ONNX model whose state inputs have no default values, and these values by name.
+
+    state    the option `state`: names of outputs by names of inputs
+
+    An ONNX initializer with the name of an input is the default value of this input, which becomes
+    a constant otherwise. Models of other formats are returned unchanged.
+    """
+    if isinstance(model, IRModule) or is_relay_text_path(model) or is_exported_program_or_pt2_path(model):
+        return model, {}
+    if is_tflite_path(model):
+        return model, {}
+    named = input_names_matching_state(state, names_of_inputs_with_default(load_model(model)))
+    return remove_default_values(load_model(model), named) if named else (model, {})
 
 
 def bind_params_as_constants(module: IRModule, params: Mapping[str, Any] | None) -> IRModule:

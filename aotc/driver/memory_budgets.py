@@ -47,7 +47,7 @@ class MemorySaving:
 class Budgets:
     """Upper bounds, in bytes, on the memory of a model; None for no bound.
 
-    ram      the arena, and input and output tensors outside of it
+    ram      the arena, input and output tensors outside of it, and the block of state
     flash    code, and parameters including self-test values and the checksum
     stack    the stack of one run
     """
@@ -103,7 +103,11 @@ class Budgets:
 UNLIMITED_BUDGETS: Final = Budgets()
 _MemoryNeed = tuple[int, str, list[str]]
 #: Entries of a footprint that count against each budget.
-FOOTPRINT_KEYS_BY_BUDGET: Final = {"ram": ("arena", "io"), "flash": ("code", "parameters"), "stack": ("stack",)}
+FOOTPRINT_KEYS_BY_BUDGET: Final = {
+    "ram": ("arena", "io", "state"),
+    "flash": ("code", "parameters"),
+    "stack": ("stack",),
+}
 
 
 def _ram_needed(program: Program, footprint: Mapping[str, Any]) -> _MemoryNeed:
@@ -112,6 +116,8 @@ def _ram_needed(program: Program, footprint: Mapping[str, Any]) -> _MemoryNeed:
     """
     arena, outside = footprint["arena"], footprint["io"]
     text, notes = f"{arena} of the arena, {outside} of inputs and outputs outside of it", list[str]()
+    state = footprint.get("state", 0)
+    text += f", {state} of the state" if state else ""
     most = peak_memory_step(program)
     if most is not None and most[0].live:
         moment, step = most
@@ -122,7 +128,7 @@ def _ram_needed(program: Program, footprint: Mapping[str, Any]) -> _MemoryNeed:
         notes.append(f"the arena is fullest in {place}, with {moment.size} bytes: {', '.join(live)}")
         gap = program.plan.bytes_above_lower_bound
         notes += [f"{gap} bytes of the arena are gaps between tensors"] if gap else []
-    return arena + outside, text, notes
+    return arena + outside + state, text, notes
 
 
 def _format_storage(storage: Storage) -> str:
@@ -283,3 +289,13 @@ def undefined_symbols(library: Path, toolchain: Toolchain) -> list[str]:
     rows = _NM_SYMBOL_PATTERN.findall(_binary_utility_output(toolchain, "nm", "-g", str(library)))
     there = {symbol for kind, symbol in rows if kind != "U"}
     return sorted({symbol for _, symbol in rows} - there)
+
+
+def record_code_size_and_symbols(metadata: dict[str, Any], library: Path, toolchain: Toolchain) -> None:
+    """Record the measured code size of a library and its undefined external symbols in the
+    metadata.
+    """
+    if "footprint" in metadata and (code := measure_code_bytes(library, toolchain)) is not None:
+        metadata["footprint"] |= {"code": code, "code_measured": True}
+    if "links" in metadata:
+        metadata["links"]["undefined"] = undefined_symbols(library, toolchain)

@@ -66,7 +66,7 @@ def _footprint_bytes_of_memory_budget(footprint: Mapping[str, Any], budget_name:
     """Return the bytes that a project needs of "ram", "flash" or "stack", from the footprint in its
     metadata.
     """
-    return sum(footprint[key] for key in FOOTPRINT_KEYS_BY_BUDGET[budget_name])
+    return sum(footprint.get(key, 0) for key in FOOTPRINT_KEYS_BY_BUDGET[budget_name])
 
 
 def _compilation_with_changed_option(compilation: Compilation, change: OptionChange) -> Compilation:

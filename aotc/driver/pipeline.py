@@ -37,7 +37,7 @@ from aotc.driver.compile_sources import build_project_library, record_library_ch
 from aotc.driver.cuda_emulation import EMULATOR_DEVICE_COMPILER, run_models_on_fake_gpu
 from aotc.driver.detect_c_compiler_miscompilation import check_c_compiler_on_kernels, check_c_compiler_on_project
 from aotc.driver.failure_replay import write_report_on_internal_error
-from aotc.driver.memory_budgets import UNLIMITED_BUDGETS, Budgets, measure_code_bytes, undefined_symbols
+from aotc.driver.memory_budgets import UNLIMITED_BUDGETS, Budgets, record_code_size_and_symbols
 from aotc.driver.memory_savings import measure_memory_savings
 from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc_compiler
 from aotc.driver.object_cache import digest_of_aotc_python_code, sha256_of_parts, user_object_cache
@@ -67,10 +67,12 @@ from aotc.ir.garbage_collection import collect_garbage_rarely
 from aotc.relay.backend.function_to_kernel import diagnose_dynamic_inputs
 from aotc.relay.backend.kernel_deduplication import lower_function_to_kernel
 from aotc.relay.backend.module_to_program import lower_main_to_program
-from aotc.relay.graph_api import Function, IRModule, post_order
+from aotc.relay.graph_api import Function, IRModule, infer_module, post_order
 from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
+from aotc.relay.state_pair import StatePair
 from aotc.relay.transform.pack_constant_weights import is_byte_contraction
 from aotc.relay.transform.pipeline import optimize, require_lowering_passes
+from aotc.relay.transform.split_state import split_states
 from aotc.relay.valid_input_values_and_random_arrays import ValueDomain
 from aotc.runtime.fork_safety import ScratchDirectory
 from aotc.runtime.kernel_library import KernelInfo, KernelLibrary
@@ -87,6 +89,7 @@ from aotc.tir import (
     run_tensor_passes,
     target_with_fixed_summation_order,
 )
+from aotc.tir.bare_metal_portable_and_small_targets import target_with_stack_array_limit
 from aotc.tir.plan.copy_elimination import eliminate_copies
 from aotc.tir.plan.numerics_fingerprint import numerics_fingerprint
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
@@ -184,6 +187,7 @@ class Compilation:
     single_file    bare-metal only: emit one source and one header
     overwrite      replace foreign files in the output directory (see `aotc.driver.output_folder`)
     cflags         C compiler flags that the build files of the project add after the target's
+    state          inputs and outputs that the model keeps between runs
 
     The configuration of the context also applies: `compile.threads` 0 and `compile.cache` false
     switch these features off, `compile.tuning` false ignores the user's recorded tilings,
@@ -209,6 +213,9 @@ class Compilation:
     single_file: bool = False
     overwrite: bool = False
     cflags: tuple[str, ...] = ()
+    state: tuple[StatePair, ...] = ()
+    #: The module with each state split into the parts that its operators use, and their pairs.
+    _module_and_state_parts: tuple[IRModule, tuple[StatePair, ...]] = field(init=False, repr=False)
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -221,7 +228,13 @@ class Compilation:
             hint = "take a target of one instruction set, or leave " + option_text("workspace_io") + " out"
             raise AotcError("target", text, hint=hint)
         if (arrays := self.context.get_config("compile.stack_bytes")) is not None:
-            object.__setattr__(self, "target", _target_with_stack_array_limit(self.target, arrays))
+            object.__setattr__(self, "target", target_with_stack_array_limit(self.target, arrays))
+        if self.state and self.target.gpu is not None:
+            text = f"code for {self.target.name} does not keep state between runs"
+            hint = "leave " + option_text("state") + " out, and pass the state as inputs and outputs, which may stay"
+            raise AotcError("target", text, hint=hint + " in the memory of the GPU")
+        parts = split_states(infer_module(self.module), self.state) if self.state else (self.module, ())
+        object.__setattr__(self, "_module_and_state_parts", parts)
         object.__setattr__(self, "target", target_for_accuracy_and_precision(self.target, self.context))
 
     @property
@@ -304,7 +317,8 @@ class Compilation:
         with self._activate_pass_context(), self.context.temporarily_add_instrument(self._passes):
             self.progress(OPTIMIZING)
             try:
-                return optimize(self.module, REPRODUCIBLE_GRAPH_TARGET if self.target.ordered else self.target)
+                module, _ = self._module_and_state_parts
+                return optimize(module, REPRODUCIBLE_GRAPH_TARGET if self.target.ordered else self.target)
             except AotcError as error:
                 if dynamic := diagnose_dynamic_inputs(self.module.main):
                     raise AotcError.collect([*dynamic, *error.diagnostics]) from error
@@ -320,7 +334,9 @@ class Compilation:
             graph = self.optimized_graph
             self.progress(LOWERING)
             return tuple(
-                eliminate_copies_pass(lower_main_to_program(graph, version, self.name), version)
+                eliminate_copies_pass(
+                    lower_main_to_program(graph, version, self.name, self._module_and_state_parts[1]), version
+                )
                 for version in self.target_versions
             )
 
@@ -383,7 +399,7 @@ class Compilation:
                             work, metadata, self.scheduled_programs, toolchain, self.target_without_duplicate_versions
                         )
                 if library is not None and toolchain is not None:
-                    _record_code_size_and_symbols(metadata, library, toolchain)
+                    record_code_size_and_symbols(metadata, library, toolchain)
                     metadata["sizes"]["library"] = library.stat().st_size
                 self._check_memory_budgets(metadata, toolchain)
                 if library is not None:
@@ -419,7 +435,11 @@ class Compilation:
             self.progress(WRITING)
             if self.target_without_duplicate_versions.bare:
                 known = (
-                    draw_selftest_inputs_and_outputs(self.optimized_graph, _value_domains_of_unconverted_inputs(self))
+                    draw_selftest_inputs_and_outputs(
+                        self.optimized_graph,
+                        _value_domains_of_unconverted_inputs(self),
+                        self._module_and_state_parts[1],
+                    )
                     if self.selftest
                     else None
                 )
@@ -510,16 +530,6 @@ def _record_domains_and_weight_sizes(c: Compilation, project_folder: Path, metad
     return metadata
 
 
-def _record_code_size_and_symbols(metadata: dict[str, Any], library: Path, toolchain: Toolchain) -> None:
-    """Record the measured code size of a library and its undefined external symbols in the
-    metadata.
-    """
-    if "footprint" in metadata and (code := measure_code_bytes(library, toolchain)) is not None:
-        metadata["footprint"] |= {"code": code, "code_measured": True}
-    if "links" in metadata:
-        metadata["links"]["undefined"] = undefined_symbols(library, toolchain)
-
-
 def bare_metal_footprint_or_none(c: Compilation) -> dict[str, Any] | None:
     """Return the memory needed by a bare-metal project, with estimated code size; None for other
     targets.
@@ -529,17 +539,6 @@ def bare_metal_footprint_or_none(c: Compilation) -> dict[str, Any] | None:
         if c.target_without_duplicate_versions.bare
         else None
     )
-
-
-def _target_with_stack_array_limit(target: Target, max_bytes: int) -> Target:
-    """Return the target with a limit, in bytes, on the arrays that kernels place on the stack.
-
-    Raise AotcError (code "config") for a negative limit.
-    """
-    if max_bytes < 0:
-        raise AotcError("config", f"compile.stack_bytes must be a number of bytes, not {max_bytes}")
-    versions = tuple(_target_with_stack_array_limit(version, max_bytes) for version in target.versions)
-    return replace(target, budget=replace(target.budget, stack_bytes=max_bytes), versions=versions)
 
 
 def _device_compiler_or_none(c: Compilation) -> DeviceCompiler | None:

@@ -4,17 +4,22 @@
 draw_selftest_inputs_and_outputs(work.graph, {})  # SelftestData((image,), (scores,))
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from aotc_codegen.c.selftest import SelftestData
 
-from aotc.ir import AotcError, TensorType, option_text
-from aotc.relay.graph_api import IRModule, evaluate
+from aotc.ir import AotcError, Array, TensorType, option_text
+from aotc.relay.graph_api import IRModule, evaluate, output_names_or_default
+from aotc.relay.state_pair import StatePair
 from aotc.relay.valid_input_values_and_random_arrays import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain
 
 
-def draw_selftest_inputs_and_outputs(graph: IRModule, domains: Mapping[str, ValueDomain]) -> SelftestData:
+def draw_selftest_inputs_and_outputs(
+    graph: IRModule, domains: Mapping[str, ValueDomain], state: Sequence[StatePair] = ()
+) -> SelftestData:
     """Draw pseudorandom inputs with a fixed seed, and compute their outputs with the graph
     interpreter.
 
@@ -22,20 +27,32 @@ def draw_selftest_inputs_and_outputs(graph: IRModule, domains: Mapping[str, Valu
 
     graph     with optimized functions, so that integer results equal those of the kernels
     domains   suitable values of inputs by name
+    state     inputs and outputs that are state: the self-test is the first run
 
     Raises AotcError (code "selftest") if an output is not finite.
     """
     rng = np.random.default_rng(0)
-    inputs = tuple(
-        random_array_in_domain(rng, t, domains.get(name, UNCONSTRAINED_DOMAIN))
-        for name, t in _graph_input_types(graph).items()
-    )
-    graph_result = evaluate(graph, *inputs)
-    outputs = tuple(map(np.asarray, graph_result if isinstance(graph_result, tuple) else (graph_result,)))
+    kept = {pair.past: pair.initial for pair in state}
+    types = _graph_input_types(graph)
+    inputs = {
+        name: _initial_contents(kept[name], t)
+        if name in kept
+        else random_array_in_domain(rng, t, domains.get(name, UNCONSTRAINED_DOMAIN))
+        for name, t in types.items()
+    }
+    graph_result = evaluate(graph, *inputs.values())
+    results = graph_result if isinstance(graph_result, tuple) else (graph_result,)
+    names, presents = output_names_or_default(graph, len(results)), {pair.present for pair in state}
+    outputs = tuple(np.asarray(a) for name, a in zip(names, results, strict=True) if name not in presents)
     if not all(np.isfinite(a.astype(np.float64)).all() for a in outputs):
         text = "what random inputs give is not finite: a self-test cannot compare it"
         raise AotcError("selftest", text, hint="leave " + option_text("selftest") + " out")
-    return SelftestData(inputs, outputs)
+    return SelftestData(tuple(a for name, a in inputs.items() if name not in kept), outputs)
+
+
+def _initial_contents(initial: Array | None, ty: TensorType) -> Array:
+    """Return the contents of a state input in the first run, zeros unless they are given."""
+    return np.zeros(ty.static_shape, ty.dtype.numpy) if initial is None else initial.reshape(ty.static_shape)
 
 
 def _graph_input_types(graph: IRModule) -> dict[str, TensorType]:

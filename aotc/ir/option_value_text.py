@@ -86,6 +86,23 @@ def parse_symbolic_dims(values: tuple[str, ...]) -> dict[str, int]:
     return _items_as_dict_rejecting_conflicts(values, items)
 
 
+def parse_state_pairs(values: tuple[str, ...]) -> dict[str, str]:
+    """Parse state pairs in the form PAST=PRESENT; return names of outputs by names of inputs."""
+    pairs = (
+        (past, present)
+        for value, past, present in _split_option_texts_at_separator(values, "PAST=PRESENT")
+        if _require_output_name(value, present)
+    )
+    return _items_as_dict_rejecting_conflicts(values, pairs)
+
+
+def _require_output_name(option_text: str, present: str) -> bool:
+    """Return True; raise OptionTextError if a state pair names no output."""
+    if not present:
+        raise OptionTextError(f"{option_text!r} is not of the form PAST=PRESENT")
+    return True
+
+
 def parse_input_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     """Parse ranges NAME=-1:1; the name may contain equals signs.  The ranges are not compared with
     the model here.
@@ -203,6 +220,12 @@ def format_symbolic_dim(item: tuple[str, int]) -> str:
     """Return the value of a symbolic dimension as SYMBOL=8."""
     symbol, size = item
     return f"{symbol}={size}"
+
+
+def format_state_pair(item: tuple[str, str]) -> str:
+    """Return a state pair as PAST=PRESENT."""
+    past, present = item
+    return f"{past}={present}"
 
 
 def format_input_range(item: tuple[str, tuple[float, float]]) -> str:

@@ -35,10 +35,12 @@ from aotc.checking.input_generation import (
     NO_INPUT_RANGES,
     InputRanges,
     InputSet,
+    input_types,
     read_or_draw_session_inputs,
     session_input_types,
 )
 from aotc.checking.model_reference_runs import Reference
+from aotc.checking.state_runs import ReferenceState
 from aotc.checking.verify import load_model_of_any_format, make_reference_for_model, pin_static_input_shapes
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.import_model import (
@@ -49,7 +51,7 @@ from aotc.driver.import_model import (
     is_tflite_path,
     require_tflite_model_is_not_cut,
 )
-from aotc.driver.pipeline import CompiledModel, Progress
+from aotc.driver.pipeline import Compilation, CompiledModel, Progress
 from aotc.driver.toolchain import compiler_version_line, find_toolchain, require_cpu_can_run
 from aotc.driver.tuning_store import cpu_model_name
 from aotc.ir import AotcError, text_for_command_or_python
@@ -66,6 +68,8 @@ from aotc.measuring.competitors import (
 )
 from aotc.measuring.timing import format_thread_count, milliseconds_per_call, min_and_median, repeat_for_seconds
 from aotc.relay.frontend.onnx import load_model
+from aotc.relay.graph_api import output_names_or_default
+from aotc.relay.state_pair import StatePair
 from aotc.runtime.library import find_library
 
 #: Duration in seconds of the timed runs of one turn, which has at least one run.
@@ -111,7 +115,8 @@ def describe_machine() -> dict[str, Any]:
 class Judge:
     """Compares the outputs of implementations with an independent reference, as `aotc verify` does."""
 
-    def __init__(self, entrant: BenchmarkModel, outputs: Sequence[str]) -> None:
+    def __init__(self, entrant: BenchmarkModel, outputs: Sequence[str], state: Sequence[StatePair] = ()) -> None:
+        self._state = ReferenceState(tuple(state), {})
         self._inputs, self._model = entrant.inputs, load_model_of_any_format(entrant.path)
         model_reference = make_reference_for_model(self._model, {}, outputs)
         self.reference, self._expected = model_reference.name, model_reference.run(entrant.inputs)
@@ -139,14 +144,14 @@ class Judge:
         "reason": text}.
         """
         arrays = contestant.outputs()
-        if len(arrays) != len(self._expected):
+        expected = self._state.without_state(self._expected) if contestant.name == "aotc" else self._expected
+        if len(arrays) != len(expected):
             return {"agrees": False, "relative": None, "reason": f"gives {len(arrays)} outputs"}
         # some implementations leave out dimensions of extent 1
         actual = {
-            n: a.reshape(e.shape) if a.size == e.size else a
-            for a, (n, e) in zip(arrays, self._expected.items(), strict=True)
+            n: a.reshape(e.shape) if a.size == e.size else a for a, (n, e) in zip(arrays, expected.items(), strict=True)
         }
-        run = Run(InputSet("", self._inputs), self._inputs, actual, self._expected)
+        run = Run(InputSet("", self._inputs), self._inputs, actual, expected)
         (case,) = compare_runs_grouped_by_input_scale([run], bound, self._judging)
         worst = max(case.outputs, key=lambda o: (not o.ok, o.relative))
         return {"agrees": case.ok, "relative": float(worst.relative), "reason": worst.reason}
@@ -154,15 +159,19 @@ class Judge:
 
 @contextmanager
 def _prepare_model_and_inputs(
-    model: Path, compiled: CompiledModel, inputs: Path | None, ranges: InputRanges, cut: Cut
+    model: Path, compiled: CompiledModel, inputs: Path | None, ranges: InputRanges, cut: Cut, work: Compilation
 ) -> Iterator[BenchmarkModel]:
-    """Context manager: yield the model and inputs for all implementations.
+    """Context manager: yield the model and inputs for all implementations, with the first contents
+    of state among them.
 
     Of an ONNX model this is the compiled part with the compiled shapes, written to a temporary file
     if it differs.
     """
     session = compiled.session()
     types, arrays = session_input_types(session), read_or_draw_session_inputs(session, inputs, ranges)
+    if work.state:
+        types = input_types(work.module)
+        arrays = {**arrays, **ReferenceState.at_first_run(work.state, types).arrays}
     with temporary_folder("aotc-bench-") as scratch:
         path = model
         if not (is_exported_program_or_pt2_path(model) or is_tflite_path(model)):
@@ -224,6 +233,12 @@ class _Bench:
         return head | {"milliseconds": figures, "ratio": None if is_own else aotc_milliseconds / min(times)} | verdict
 
 
+def _output_names_of_model(compiled: CompiledModel, work: Compilation) -> Sequence[str]:
+    """Return the names of a model's outputs, in order, with those that the compiled model keeps."""
+    names = [tensor["name"] for tensor in compiled.metadata["outputs"]]
+    return output_names_or_default(work.module, len(names) + len(work.state)) if work.state else names
+
+
 def _summarize_verdict(judge: Judge, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Summarize the comparisons of aotc's outputs (the first contestant of each round) with the
     reference.
@@ -233,10 +248,11 @@ def _summarize_verdict(judge: Judge, rounds: Sequence[Mapping[str, Any]]) -> dic
     return {"verdict": verdict, "inconclusive": list(judge.inconclusive), "warnings": list(judge.warnings)}
 
 
-def _require_format_readable_by_rivals(path: Path) -> None:
+def _require_format_readable_by_rivals(path: Path, cut: Cut) -> None:
     """Raise AotcError (code "rival") for a file of Relay text, which no other implementation can
-    read.
+    read; code "cut" for a TFLite model that is cut, which interpreters run as a whole.
     """
+    require_tflite_model_is_not_cut(path, cut)
     if is_relay_text_path(path):
         raise AotcError(
             "rival",
@@ -285,15 +301,15 @@ def benchmark_model(
     chosen = CompileOptions.from_keywords(options, benchmark_model)
     require_cpu_can_run(chosen.machine)
     path = Path(model)
-    require_tflite_model_is_not_cut(path, chosen.graph_cut)
-    _require_format_readable_by_rivals(path)
+    _require_format_readable_by_rivals(path, chosen.graph_cut)
     start = time.perf_counter()
-    compiled = chosen.compile_model(path)
+    work = chosen.start_compilation(path, toolchain=chosen.toolchain_factory())
+    compiled = work.emit_project_and_build_library(chosen.output_folder)
     build_seconds, metadata = time.perf_counter() - start, compiled.metadata
-    with _prepare_model_and_inputs(path, compiled, inputs, input_ranges, chosen.graph_cut) as entrant:
-        judge = Judge(entrant, [tensor["name"] for tensor in metadata["outputs"]])
-        work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
-        rounds = [work.benchmark_all_with_thread_count(n) for n in threads]
+    with _prepare_model_and_inputs(path, compiled, inputs, input_ranges, chosen.graph_cut, work) as entrant:
+        judge = Judge(entrant, _output_names_of_model(compiled, work), work.state)
+        bench = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
+        rounds = [bench.benchmark_all_with_thread_count(n) for n in threads]
     compiler, python = compiler_version_line(find_toolchain(chosen.cc)), platform.python_version()
     return {
         "model": str(model),

@@ -244,11 +244,11 @@ def profile_library(
     nodes.  A ratio can exceed 1, because Winograd convolutions count the multiplications of the
     definition, and activations may be in a faster cache.
     """
-    path = find_library(Path(library))
-    metadata = _read_profiling_metadata(path)
+    metadata = _read_profiling_metadata(path := find_library(Path(library)))
     session = load(path, isa=isa, device=device, check=check)
     rows = _steps_with_kernels_of_isa(metadata, session.isa)
-    binding = session.bind(read_or_draw_session_inputs(session, inputs, input_ranges))
+    arrays = read_or_draw_session_inputs(session, inputs, input_ranges)
+    binding = session.bind(arrays, state=session.new_state_or_none())
     target = resolve_target(session.isa or metadata["target"])
     binding.run()
     plain = [milliseconds_per_call(binding.run) for _ in range(repeat)]

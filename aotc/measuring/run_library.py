@@ -41,8 +41,9 @@ def run_library(
         require_not_an_input_file(outputs, "outputs-file", [library, inputs])
     session = load(library, **options)
     arrays = read_or_draw_session_inputs(session, inputs, input_ranges)
-    results = session.run(None, arrays)
-    binding = session.bind(arrays)
+    state = session.new_state_or_none()
+    results = session.run(None, arrays, state=state)
+    binding = session.bind(arrays, state=state)
     times = [milliseconds_per_call(binding.run) for _ in range(repeat)]
     names = [o.name for o in session.get_outputs()]
     if outputs is not None:

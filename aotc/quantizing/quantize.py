@@ -89,6 +89,7 @@ def quantize(
     """
     settings = Settings(per_channel, method, weights, _excluded_node_names_as_tuple(exclude))
     chosen = CompileOptions.from_keywords(options, quantize)
+    _require_no_state(chosen)
     import_onnxruntime_quantizer()
     _require_onnx_model_and_output(model, output)
     if chosen.build and not chosen.machine.bare:
@@ -123,6 +124,13 @@ def _excluded_node_names_as_tuple(exclude: Sequence[str]) -> tuple[str, ...]:
         hint = "write " + option_text("exclude", [exclude])
         raise AotcTypeError("quantize", "exclude must be a list of names of nodes, not a string", hint=hint)
     return tuple(exclude)
+
+
+def _require_no_state(options: CompileOptions) -> None:
+    """Raise AotcError (code "state") if the option `state` is given."""
+    if options.state:
+        hint = "leave " + option_text("state") + " out here, and give it where the quantized model is compiled"
+        raise AotcError("state", "models are quantized with their state as inputs and outputs", hint=hint)
 
 
 def _require_onnx_model_and_output(model: object, output: str | Path | None) -> None:
@@ -200,7 +208,8 @@ def _ram_and_flash_of_both_models(
         sizes = bare_metal_footprint_or_none(options.start_compilation(source_model))
         assert sizes is not None, "the target has no operating system"
         report[label] = {
-            f"{kind}_bytes": sum(sizes[part] for part in FOOTPRINT_KEYS_BY_BUDGET[kind]) for kind in ("ram", "flash")
+            f"{kind}_bytes": sum(sizes.get(part, 0) for part in FOOTPRINT_KEYS_BY_BUDGET[kind])
+            for kind in ("ram", "flash")
         }
     return _add_former_spelling_of_report_key(report)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.pipeline import bare_metal_footprint_or_none
+from aotc.driver.state_proposals import propose_state_pairs
 from aotc.ir import COMPILE_CALL, AotcError, Span, TensorType
 from aotc.ir.diagnostics import diagnostic_texts
 from aotc.relay.frontend.onnx import load_model
@@ -102,7 +103,8 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     compilation; if there are any, figures of the whole model are absent.  "scalar_loops" lists
     loops without vectorization on a target with vectors, with reasons; "left_real" lists operators
     of a quantized model that are not computed on integers; "moments" lists the tensors live in the
-    arena during each step.  "footprint" is the estimated memory of a bare-metal project, as in its
+    arena during each step.  "proposed_state" lists pairs of an input and an output whose names and
+    types suggest the option `state`.  "footprint" is the estimated memory of a bare-metal project, as in its
     metadata; None for other targets.
     """
     chosen = CompileOptions.from_keywords(options, inspect_model)
@@ -129,6 +131,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         "operators": list_op_freqs(work.module.main),
         "inputs": _describe_storages(program.inputs),
         "outputs": _describe_storages(program.outputs),
+        "proposed_state": [] if work.state else propose_state_pairs(work.module),
         "macs": sum(step.kernel.macs for step in program.steps),
         "steps": len(program.steps),
         "kernels": len(program.distinct_kernels),

@@ -24,6 +24,9 @@ _CUDA_HEADER = cuda_runtime_files()[0].read_text(encoding="utf-8")
 _HEADER_CONSTANTS: Final = dict(re.findall(r'^#define AOTC_(\w+) "?(\w+)', _HEADER, re.MULTILINE))
 ABI_VERSION: Final = int(_HEADER_CONSTANTS["ABI_VERSION"])
 ENTRY_SYMBOL: Final = _HEADER_CONSTANTS["ENTRY_SYMBOL"]
+STATE_SYMBOL: Final = _HEADER_CONSTANTS["STATE_SYMBOL"]
+#: Number of bytes at the beginning of a block of state that identify the model.
+STATE_HASH_BYTES: Final = 8
 MAX_THREADS: Final = int(_HEADER_CONSTANTS["MAX_THREADS"])
 #: Declarations of the functions that the library of a model exports.
 _EXPORTED_DECLARATIONS: Final = f"""
@@ -31,6 +34,7 @@ const aotc_model *{ENTRY_SYMBOL}(void);
 int aotc_model_threads_create(int32_t parts, const aotc_threads **threads);
 void aotc_model_threads_destroy(const aotc_threads *threads);
 const aotc_cuda_program *aotc_model_cuda_program(void);
+const aotc_state *{_HEADER_CONSTANTS["STATE_SYMBOL"]}(void);
 """
 
 

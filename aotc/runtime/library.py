@@ -31,10 +31,10 @@ from aotc.ir import (
     translate_os_errors,
 )
 from aotc.ir.file_checksum_manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME
-from aotc.runtime.abi import ABI_VERSION, DTYPE_BY_CODE, ENTRY_SYMBOL, MAX_THREADS, ffi
+from aotc.runtime.abi import ABI_VERSION, DTYPE_BY_CODE, ENTRY_SYMBOL, MAX_THREADS, STATE_HASH_BYTES, STATE_SYMBOL, ffi
 from aotc.runtime.fork_safety import ForkSafeMutex
 from aotc.runtime.library_integrity import require_complete_library_file, require_file_checksum
-from aotc.runtime.tensor_info import TensorInfo
+from aotc.runtime.tensor_info import TensorInfo, allocate_aligned_bytes, memory_address
 
 #: Name of the metadata file in a project's directory.
 METADATA_FILE_NAME: Final = "metadata.json"
@@ -283,6 +283,12 @@ def _quantization_from_c(dtype: DType, parameters: Any) -> Quantization | None:
     return Quantization(dtype, scales, zeros, parameters.axis if parameters.axis >= 0 else None)
 
 
+def _state_descriptor(handle: Any) -> Any:
+    """Return the description of a library's block of state; None for a model without state."""
+    entry = getattr(handle, STATE_SYMBOL, None)
+    return None if entry is None else entry()
+
+
 class Library:
     """A loaded library of a compiled model; unloaded when no longer referenced.  Pickling stores
     its path.
@@ -296,6 +302,9 @@ class Library:
     workspace_alignment      alignment of the scratch memory, in bytes
     weights_bytes            size of the parameters in the library, in bytes
     thread_workspace_bytes   additional scratch memory for each thread after the first, in bytes
+    state_bytes              size of the block of state in bytes; 0 for a model that keeps nothing between runs
+    state_alignment          alignment of the block, in bytes
+    state_header             bytes at the beginning of each block, which identify the model
     run                      the C function; releases the GIL
     isas                     instruction sets of the kernels, best first, each with the features that this
                              processor lacks for it
@@ -319,6 +328,22 @@ class Library:
         self.weights_bytes = int(model.weights_bytes)
         self.thread_workspace_bytes = int(model.thread_workspace_bytes)
         self.run: Any = model.run
+        self._state = _state_descriptor(self.handle)
+        self.state_bytes, self.state_alignment, self.state_header = 0, 1, b""
+        if self._state is not None:
+            # the last input is the block of state
+            self.inputs = self.inputs[:-1]
+            self.state_bytes, self.state_alignment = int(self._state.bytes), max(1, int(self._state.alignment))
+            self.state_header = self._read_state_header()
+
+    def initialize_state(self, pointer: Any) -> int:
+        """Make memory a state as it is before the first run; return a status, 0 for success."""
+        return int(self._state.init(pointer))
+
+    def _read_state_header(self) -> bytes:
+        memory = allocate_aligned_bytes(self.state_bytes, self.state_alignment)
+        self.initialize_state(ffi.cast("void *", memory_address(memory)))
+        return memory[:STATE_HASH_BYTES].tobytes()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen_pickled_library, (str(self.absolute),)

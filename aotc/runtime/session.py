@@ -31,6 +31,7 @@ from aotc.runtime.fork_safety import new_fork_safe_lock_for
 from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
 from aotc.runtime.gpu_tensors import GpuRunTensors
 from aotc.runtime.library import Library, ThreadPool, find_library
+from aotc.runtime.state import State
 from aotc.runtime.tensor_info import (
     Array,
     TensorInfo,
@@ -80,10 +81,12 @@ def load(
 
 
 def _new_ffi_array_of_addresses(arrays: Sequence[Array]) -> Any:
-    """Return a new cffi array of pointers to the memory of numpy arrays; it has one entry even for
-    a model without inputs, as C expects.
+    """Return a new cffi array of pointers to the memory of numpy arrays, and one more entry for a
+    state.
     """
-    return ffi.new(_POINTER_ARRAY_TYPE, list(map(_memory, arrays)) or 1)
+    addresses: list[Any] = list(map(_memory, arrays))
+    # one more for a state
+    return ffi.new(_POINTER_ARRAY_TYPE, [*addresses, ffi.NULL])
 
 
 #: C arrays of pointers to inputs and outputs, pointer to the workspace, owner of the workspace.
@@ -100,6 +103,7 @@ class Session:
     isa                instruction set of the kernels that run: the name of a target
     device             the GPU that runs the model; None for a model compiled for CPUs
     workspace_bytes    scratch memory of one run, in bytes
+    state_bytes        size of a state in bytes; 0 for a model that keeps nothing between runs
     weights_bytes      size of the parameters in the library, in bytes
     keep_alive         an object to keep alive with the session, such as a temporary directory
 
@@ -133,6 +137,7 @@ class Session:
         extra_threads = 0 if self.threads is None else self.threads.count - 1
         self.workspace_bytes = library.workspace_bytes + extra_threads * library.thread_workspace_bytes
         self.weights_bytes = library.weights_bytes
+        self.state_bytes = library.state_bytes
         self.keep_alive: object = None
 
     def __repr__(self) -> str:
@@ -158,8 +163,31 @@ class Session:
         """
         return list(self._library.outputs)
 
+    def new_state(self, data: bytes | None = None) -> State:
+        """Return a new state for runs of a model that keeps tensors between runs.
+
+        data    contents, from `bytes(state)` of a state of this model; None: as before the first run
+
+        Raises AotcError (code "state") if the model has no state, or if `data` are not the bytes of one.
+        """
+        if not self.state_bytes:
+            text = f"{self.name} keeps nothing between runs"
+            hint = "compile the model with " + option_text("state", {"PAST": "PRESENT"})
+            raise AotcError("state", text, hint=hint + " to keep an output as an input of the next run")
+        return State(self._library, data)
+
+    def new_state_or_none(self) -> State | None:
+        """Return a new state; None for a model that keeps nothing between runs."""
+        return self.new_state() if self.state_bytes else None
+
     def run(
-        self, output_names: Iterable[str] | None, inputs: Mapping[str, Any], *, outputs: Any = None, stream: Any = None
+        self,
+        output_names: Iterable[str] | None,
+        inputs: Mapping[str, Any],
+        *,
+        outputs: Any = None,
+        stream: Any = None,
+        state: State | None = None,
     ) -> list[Any]:
         """Run the model once; return the outputs with the given names, or all outputs for None or
         no names.
@@ -172,6 +200,8 @@ class Session:
                   can import by both protocols; or a mapping from names to arrays or tensors to write to
         stream    CUDA stream for the run: a number or a torch stream; None: the legacy stream, if tensors are
                   in GPU memory.  The results are complete when this function returns
+        state     state of a model that keeps tensors between runs, from `new_state`; the run changes it, unless
+                  it raises an error.  Another thread must not use it at the same time
 
         Raises AotcError with one diagnostic for each problem.
         """
@@ -181,6 +211,7 @@ class Session:
             return self._run_with_gpu_tensors(output_names, inputs, outputs, stream)
         if sources is None or chosen is None:
             sources, chosen = self._validate_and_copy_inputs(output_names, inputs)
+        self._require_fitting_state(state)
         frame = self._take_or_create_run_frame()
         try:
             read, written, workspace, _ = frame
@@ -190,12 +221,37 @@ class Session:
             for k, (shape, dtype) in enumerate(self._results):
                 results.append(result := np.empty(shape, dtype))
                 written[k] = _memory(result)
-            self._invoke_compiled_model(read, written, workspace)
+            self._invoke_with_state(read, written, workspace, None, state)
         finally:
             self._frames.append(frame)
         for k, dtype in self._converted:
             results[k] = results[k].astype(dtype)
         return [results[k] for k in chosen]
+
+    def _require_fitting_state(self, state: State | None) -> None:
+        """Raise AotcError (code "state") unless a state is given for a model with state only, and is
+        one of this model.
+        """
+        if state is None:
+            if self.state_bytes:
+                text = f"{self.name} keeps tensors between runs, and needs a state"
+                raise AotcError("state", text, hint="run(..., state=state), with state = session.new_state()")
+            return
+        if not isinstance(state, State):
+            text = f"a state is made by session.new_state(), and not of type {type(state).__name__}"
+            raise AotcTypeError("state", text)
+        if not self.state_bytes:
+            raise AotcError("state", f"{self.name} keeps nothing between runs: it takes no state")
+        state.require_state_of(self._library)
+
+    def _invoke_with_state(self, read: Any, written: Any, workspace: Any, options: Any, state: State | None) -> None:
+        """Run the compiled model once; for a model with state, with exclusive use of `state`."""
+        if state is None:
+            self._invoke_compiled_model(read, written, workspace, options)
+            return
+        with state.exclusive_use():
+            read[len(self._expected)] = state.pointer
+            self._invoke_compiled_model(read, written, workspace, options)
 
     def _run_with_gpu_tensors(
         self, output_names: Iterable[str] | None, inputs: Any, outputs: Any, stream: Any
@@ -279,20 +335,24 @@ class Session:
         raise_if_problems([*problems, *tensors.diagnose_unknown_names("output", names, self._library.outputs)])
         return [self._places[name] for name in names]
 
-    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Binding:
+    def bind(
+        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, *, state: State | None = None
+    ) -> Binding:
         """Bind arrays to inputs and outputs for repeated runs; the caller changes their contents
         between runs.
 
         inputs     an array for each name.  Arrays that C can read in place are; others are copied at each run.
         outputs    arrays to write to, by name: contiguous, aligned, writable, and not overlapping each other
                    or an input that is read in place.  Outputs not named get new arrays.
+        state      state that each run changes, of a model that keeps tensors between runs
 
         Raises AotcError with one diagnostic for each problem.
         """
         given = {} if outputs is None else outputs
         arrays, problems = convert_and_check_inputs(inputs, self._library.inputs)
         raise_if_problems([*problems, *tensors.diagnose_output_arrays(given, self._library.outputs)])
-        return Binding(self, arrays, given)
+        self._require_fitting_state(state)
+        return Binding(self, arrays, given, state)
 
     def _take_or_create_run_frame(self) -> _RunFrame:
         """Return the workspace and pointer arrays of one run: a free one of an earlier run, else a
@@ -304,8 +364,9 @@ class Session:
             return self._frames.pop()
         except IndexError:
             memory, workspace = self._allocate_workspace()
-            sides = self._library.inputs, self._library.outputs
-            read, written = (ffi.new(_POINTER_ARRAY_TYPE, max(1, len(side))) for side in sides)
+            # one more for a state
+            counts = len(self._library.inputs) + 1, len(self._library.outputs)
+            read, written = (ffi.new(_POINTER_ARRAY_TYPE, max(1, count)) for count in counts)
             return read, written, workspace, memory
 
     def _allocate_workspace(self) -> tuple[Array | DeviceSession, Any]:
@@ -345,7 +406,9 @@ class Binding:
     another.
     """
 
-    def __init__(self, session: Session, inputs: Sequence[Array], outputs: Mapping[str, Array]) -> None:
+    def __init__(
+        self, session: Session, inputs: Sequence[Array], outputs: Mapping[str, Array], state: State | None = None
+    ) -> None:
         infos_in = session.get_inputs()
         infos_out = session.get_outputs()
         results = [outputs[i.name] if i.name in outputs else np.empty(i.shape, i.dtype.numpy) for i in infos_out]
@@ -362,6 +425,7 @@ class Binding:
         self._memory, workspace = session._allocate_workspace()
         self._keep = sources, targets
         self._arguments = _new_ffi_array_of_addresses(sources), _new_ffi_array_of_addresses(targets), workspace
+        self._state = state
 
     def __reduce__(self) -> NoReturn:
         text = "a binding cannot be pickled: its buffers are memory of this process"
@@ -394,7 +458,7 @@ class Binding:
     def _run_with_options(self, options: Any) -> None:
         with self._lock:
             copy_array_pairs(self._loads)
-            self._session._invoke_compiled_model(*self._arguments, options)
+            self._session._invoke_with_state(*self._arguments, options, self._state)
             copy_array_pairs(self._stores)
 
 

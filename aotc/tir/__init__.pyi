@@ -137,6 +137,9 @@ from aotc.tir.plan.memory_space_assignment import element_accesses_per_storage a
 from aotc.tir.plan.memory_space_assignment import spread_blocks_over_memories as spread_blocks_over_memories
 from aotc.tir.plan.program import ArenaPart as ArenaPart
 from aotc.tir.plan.program import Program as Program
+from aotc.tir.plan.program import RowPiece as RowPiece
+from aotc.tir.plan.program import RowPieces as RowPieces
+from aotc.tir.plan.program import StateTensor as StateTensor
 from aotc.tir.plan.program import Step as Step
 from aotc.tir.plan.program import Storage as Storage
 from aotc.tir.plan.program import View as View

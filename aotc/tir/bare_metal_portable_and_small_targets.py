@@ -74,3 +74,14 @@ def target_with_fixed_summation_order(target: Target) -> Target:
     kernels = tuple(kernel for kernel in target.micro_kernels if kernel.sums != "float32")
     ordered_target = replace(target, fma=False, ordered=True, micro_kernels=kernels)
     return replace(ordered_target, store_cost=C.store_cost, budget=budget, versions=versions)
+
+
+def target_with_stack_array_limit(target: Target, max_bytes: int) -> Target:
+    """Return the target with a limit, in bytes, on the arrays that kernels place on the stack.
+
+    Raise AotcError (code "config") for a negative limit.
+    """
+    if max_bytes < 0:
+        raise AotcError("config", f"compile.stack_bytes must be a number of bytes, not {max_bytes}")
+    versions = tuple(target_with_stack_array_limit(version, max_bytes) for version in target.versions)
+    return replace(target, budget=replace(target.budget, stack_bytes=max_bytes), versions=versions)

@@ -31,6 +31,7 @@ from aotc.tir.plan.memory_plan import (
     write_outputs_over_dying_inputs,
 )
 from aotc.tir.plan.pack_int4 import pack_constants_as_int4
+from aotc.tir.plan.state_placement import place_state
 from aotc.tir.plan.step_order import least_peak_bytes, reorder_steps_for_least_peak
 from aotc.tir.threads.parallel_kernels import parallelize_program
 
@@ -124,6 +125,15 @@ class FuseLoops(ProgramPass):
                 program, shareable_bytes_of_output_input_pairs(program, over, align), align
             ),
         )
+
+
+class KeepState(ProgramPass):
+    """Place tensors that are kept between runs in the caller's block of state: updated in place
+    where possible, otherwise in two copies that change roles at each run.
+    """
+
+    def run(self, module: Program, ctx: PassContext) -> Program:
+        return place_state(module) if module.state else module
 
 
 class WorkInPlace(ProgramPass):
@@ -264,6 +274,7 @@ TENSOR_PIPELINE: Final = (
     PipelineRow(FuseLoops, FuseLoops, _REORDER_CONDITION, _reorders_steps),
     PipelineRow(OrderSteps, OrderSteps, _REORDER_CONDITION, _reorders_steps),
     PipelineRow(LaunchOnDevice, LaunchOnDevice, "GPUs", lambda target, multithreaded: target.gpu is not None),
+    PipelineRow(KeepState, lambda target: KeepState(), "CPUs", lambda target, multithreaded: target.gpu is None),
     PipelineRow(WorkInPlace, lambda target: WorkInPlace()),
     PipelineRow(
         PlanMemory, PlanMemory, "unless the last row plans the memory",

@@ -38,6 +38,7 @@ from aotc.reporting.text_tables import make_borderless_table
     options_of.INPUT_OPTIONS,
     declare_option("-o --output", "File that all figures are written to.", PATH_TYPE, metavar="FILE.json"),
     compile_options.COMPILATION_OPTIONS,
+    compile_options.STATE_OPTION,
     renamed={"--json FILE": "--output"},
 )  # fmt: skip
 def bench_command(out: Reporter, model: Path, output: Path | None, **options: Any) -> None:

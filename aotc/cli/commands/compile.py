@@ -12,7 +12,7 @@ import click
 
 from aotc.cli import options as options_of
 from aotc.cli.command_definition import define_command
-from aotc.cli.compile_options import BOARD_OPTIONS, COMPILATION_OPTIONS, declare_compile_options
+from aotc.cli.compile_options import BOARD_OPTIONS, COMPILATION_OPTIONS, STATE_OPTION, declare_compile_options
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
 from aotc.cli.options import PATH_TYPE, declare_flag, declare_option
 from aotc.cli.pass_inspection_options import PASS_INSPECTION_OPTIONS, PassInspection, PassProgress, StageTimes
@@ -40,6 +40,7 @@ def _target_and_compiler_for_report_header(build: bool, options: Mapping[str, An
     options_of.MODEL_ARGUMENT,
     declare_compile_options("output", "name"),
     COMPILATION_OPTIONS,
+    STATE_OPTION,
     declare_flag("--timing", "Print how long each stage, the C compiler included, and each pass took."),
     declare_option("--dump-ir dump", "Write the program after each pass there.", PATH_TYPE, metavar="DIR"),
     declare_compile_options("io_dtype", "ram", "flash", "stack", "workspace_io"),

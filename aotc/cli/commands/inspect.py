@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from aotc.cli.result_tables import (
     format_or_blank,
     weight_size_lines,
 )
+from aotc.ir.option_value_text import format_state_pair
 from aotc.ir.terminal_safe_text import PreformattedText
 from aotc.reporting.model_inspection import MAX_LARGEST_KERNELS, SHARED_LIBRARY_SUFFIXES, inspect_model, inspect_project
 from aotc.reporting.text_tables import describe_register_spills, format_with_unit_prefix, make_borderless_table
@@ -34,6 +36,7 @@ from aotc.reporting.text_tables import describe_register_spills, format_with_uni
     options_of.MODEL_ARGUMENT,
     declare_flag("--memory", "Show the arena over the steps of the schedule."),
     compile_options.SHAPE_OPTIONS,
+    compile_options.STATE_OPTION,
     compile_options.CUT_OPTIONS,
     compile_options.TARGET_OPTIONS,
     compile_options.declare_compile_options("threads"),
@@ -164,6 +167,9 @@ def render_model_inspection(report: JsonObject) -> RenderedParts:
     parameters = (
         f"{format_with_unit_prefix(report['parameters'])} ({format_with_unit_prefix(report['parameter_bytes'], 'B')})"
     )
+    if report["proposed_state"]:
+        yield "state        these look like state, which a compiled model can keep between runs:"
+        yield from (f"  --state {shlex.quote(format_state_pair(tuple(pair)))}" for pair in report["proposed_state"])
     yield from _parameter_mac_and_arena_lines(report, parameters, report["steps"], report["arena"])
     if footprint := report["footprint"]:
         yield f"footprint    {format_microcontroller_footprint(footprint)}"

@@ -41,6 +41,7 @@ from aotc.reporting.text_tables import make_borderless_table
         default="2G", read=parse_byte_count, write=format_byte_count_option, metavar="SIZE",
     ),
     compile_options.COMPILATION_OPTIONS,
+    compile_options.STATE_OPTION,
     compile_options.declare_compile_options("io_dtype"),
 )  # fmt: skip
 def verify_command(out: Reporter, model: Path, **options: Any) -> None:

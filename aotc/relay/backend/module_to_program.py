@@ -12,7 +12,7 @@ The tensor pass `TakeViews` removes such copies.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -37,6 +37,7 @@ from aotc.relay.backend.function_to_kernel import (
     require_static_shapes,
 )
 from aotc.relay.backend.kernel_deduplication import FunctionTable, lower_function_to_kernel
+from aotc.relay.backend.row_movement_detection import row_pieces_of_result
 from aotc.relay.backend.zero_copy_view_detection import view_offsets_of_results
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.graph_api import (
@@ -46,7 +47,8 @@ from aotc.relay.graph_api import (
     post_order,
     quantizations_of_inputs_or_outputs,
 )
-from aotc.tir import Kernel, Program, Step, Storage, Target, View, make_copy_step
+from aotc.relay.state_pair import StatePair
+from aotc.tir import Kernel, Program, StateTensor, Step, Storage, Target, View, make_copy_step
 
 #: Location of an expression's result: a view of a storage, or a tuple of values.
 ResultLocation: TypeAlias = "View | tuple[Any, ...]"
@@ -70,6 +72,7 @@ class _Lowering:
     values: dict[Expr, ResultLocation] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     names: Counter[str] = field(default_factory=Counter)
+    has_state: bool = False
     written: int = 0
 
     def storage_location_of_result(self, node: Expr) -> ResultLocation:
@@ -150,7 +153,8 @@ class _Lowering:
         outputs = [self.new_temporary_storage_view(t) for t in types]
         scratch = [self.new_temporary_storage_view(TensorType((b.size,), b.dtype)) for b in kernel.workspace]
         shapes = tuple(t.static_shape for t in types)
-        self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes, function))
+        rows = row_pieces_of_result(function) if self.has_state and "Compiler" not in function.attrs else None
+        self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes, function, rows))
         return nest_values_like_type(type_of(node), iter(outputs))
 
     def kernel_shared_by_equal_functions(self, function: Function) -> Kernel:
@@ -187,8 +191,12 @@ class _Lowering:
         return View(_create_storage(self.fresh_storage_name(name_prefix), ty))
 
 
-def lower_main_to_program(module: IRModule, target: Target, name: str = "model") -> Program:
+def lower_main_to_program(
+    module: IRModule, target: Target, name: str = "model", state: Sequence[StatePair] = ()
+) -> Program:
     """Return the program of @main, in which no two tensors share memory.
+
+    state    inputs and outputs that are kept between runs
 
     The outputs are named by the module attribute "output_names" if it is set.
 
@@ -200,7 +208,7 @@ def lower_main_to_program(module: IRModule, target: Target, name: str = "model")
         raise AotcError("not-fused", "@main is one kernel, not calls of kernels", span=main.span, hint=hint)
     if dynamic := diagnose_dynamic_inputs(main):
         raise AotcError.collect(dynamic)
-    state = _Lowering(target, module, _let_bound_values(main))
+    lowering = _Lowering(target, module, _let_bound_values(main), has_state=bool(state))
     inputs: list[Storage] = []
     for param, meaning in zip(
         main.params, quantizations_of_inputs_or_outputs(module, "input", len(main.params)), strict=True
@@ -209,17 +217,17 @@ def lower_main_to_program(module: IRModule, target: Target, name: str = "model")
         if not isinstance(ty, TensorType):
             raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
         inputs.append(_create_storage(param.name, ty, "input", meaning=meaning))
-        state.values[param] = View(inputs[-1])
+        lowering.values[param] = View(inputs[-1])
     nodes = list(post_order(main.body, lambda n: not isinstance(n, Function)))
-    state.lower_called_functions_into_memo_cache(nodes)
+    lowering.lower_called_functions_into_memo_cache(nodes)
     for k, node in enumerate(nodes):
         if isinstance(node, Call) and isinstance(node.op, Function):
             report_progress(k, len(nodes), f"kernel {kernel_name_from_anchor_operator(node.op)}")
         # nodes that calls use directly
-        callee = isinstance(node, GlobalVar) and state.is_external_function(node.name)
+        callee = isinstance(node, GlobalVar) and lowering.is_external_function(node.name)
         if not callee and not isinstance(node, (Op, Function, Var)):
-            state.lower_node_to_kernel_call(node)
-    views = flatten_nested_tuple(state.storage_location_of_result(main.body))
+            lowering.lower_node_to_kernel_call(node)
+    views = flatten_nested_tuple(lowering.storage_location_of_result(main.body))
     types = tensor_types(type_of(main.body))
     names, meanings = (
         output_names_or_default(module, len(views)),
@@ -227,8 +235,20 @@ def lower_main_to_program(module: IRModule, target: Target, name: str = "model")
     )
     rows = zip(names, types, meanings, strict=True)
     outputs = tuple(_create_storage(name, ty, "output", meaning=meaning) for name, ty, meaning in rows)
-    state.steps += map(make_copy_step, views, map(View, outputs))
-    return Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(state.steps))
+    lowering.steps += map(make_copy_step, views, map(View, outputs))
+    return Program(
+        name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(lowering.steps),
+        state=_state_tensors(inputs, outputs, state),
+    )  # fmt: skip
+
+
+def _state_tensors(
+    inputs: Sequence[Storage], outputs: Sequence[Storage], pairs: Sequence[StatePair]
+) -> tuple[StateTensor, ...]:
+    past_by_name, present_by_name = ({s.name: s for s in side} for side in (inputs, outputs))
+    return tuple(
+        StateTensor(past=past_by_name[p.past], present=present_by_name[p.present], initial=p.initial) for p in pairs
+    )
 
 
 def _let_bound_values(main: Function) -> dict[Var, Expr]:

@@ -46,6 +46,7 @@ from aotc.relay.graph_api import (
 )
 from aotc.relay.op.layout import may_zero_pad_blocks
 from aotc.relay.op.qnn.quant_params import constant_value_or_none
+from aotc.relay.state_pair import STATE_PAIRS_ATTRIBUTE
 from aotc.relay.transform.fake_quantization_to_integer import convert_int8_quantizations_to_uint8
 from aotc.relay.transform.pass_base import WhyNot, as_op_call, is_op_call, with_inferred_types
 from aotc.relay.transform.select_signedness import flip_sign_bit_and_signedness
@@ -224,8 +225,9 @@ class _Edges:
             # a value that is only an output has no readers
             for child in () if many and node is body else children(node):
                 self._readers.setdefault(child, []).append(node)
-        known = [p.name for p in self._main.params]
-        known += [*self.names, ""]
+        self._kept = {name for pair in self.module.attrs.get(STATE_PAIRS_ATTRIBUTE, ()) for name in pair}
+        known = [name for name in (*(p.name for p in self._main.params), *self.names) if name not in self._kept]
+        known.append("")
         for name in self.dtype_by_tensor.keys() - {*known}:
             known_text = f"there are {', '.join(known[:-1])}"
             text = f"there is no input or output {name!r}"
@@ -245,6 +247,8 @@ class _Edges:
         """Return the data type that an input or output gets; record a problem if it cannot be the
         requested one.
         """
+        if name in self._kept:
+            return current_dtype
         usual = self.dtype_by_tensor.get("", current_dtype) if current_dtype.is_float else current_dtype
         dtype = self.dtype_by_tensor.get(name, usual)
         reason = f"the model's is {current_dtype}" if dtype == FLOAT else ""

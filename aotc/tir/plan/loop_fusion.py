@@ -246,7 +246,7 @@ def _fuse_steps(producer: Step, consumer: Step) -> Step | None:
     inputs = (*producer.inputs, *(view for view in consumer.inputs if view != between))
     scratch = View(Storage(name="block", dtype=block.dtype, shape=(size,)))
     args = (*inputs, *consumer.outputs, *producer.workspace, *consumer.workspace, scratch)
-    return replace(consumer, kernel=kernel, args=args, origin=None)
+    return replace(consumer, kernel=kernel, args=args, origin=None, row_pieces=None)
 
 
 #: Function that maps the buffer and index of an access to their replacements.

@@ -138,10 +138,13 @@ def place_inputs_and_outputs_in_arena(program: Program) -> Program:
     """Place inputs and outputs in the arena; steps at the beginning and end copy the caller's
     arrays.
     """
+    kept = {storage for tensor in program.state for storage in (tensor.past, tensor.present)}
     resident = {
         storage: Storage(name=storage.name, dtype=storage.dtype, shape=storage.shape)
         for storage in dict.fromkeys((*program.inputs, *program.outputs))
-        if storage.size and any(v.storage is storage for step in program.steps for v in step.args)
+        if storage.size
+        and storage not in kept
+        and any(v.storage is storage for step in program.steps for v in step.args)
     }
 
     def use_resident_storages(step: Step) -> Step:

@@ -24,7 +24,7 @@ class Storage:
 
     name           name in the model, from which code generation derives C identifiers
     kind           "input" and "output" (memory of the caller), "constant" (contents in `data`),
-                   "temp" (in the arena)
+                   "temp" (in the arena), "state" (in the caller's block of state)
     quantization   mapping of the integers of an input or output to real numbers, if known
     least          for a constant packed as 4-bit values: the number that unpacking adds; None for
                    all others
@@ -49,12 +49,52 @@ class Storage:
         return self.size * self.dtype.itemsize
 
 
+@frozen(eq=False, kw_only=True)
+class StateTensor:
+    """Tensor that a model keeps between runs.
+
+    past      storage that a run reads: an input until `aotc.tir.plan.state_placement` places it in
+              the block of state
+    present   storage that a run writes: an output until then; `past` itself where runs update it
+    initial   contents before the first run; None for zeros
+    """
+
+    past: Storage
+    present: Storage
+    initial: np.ndarray[Any, Any] | None = None
+
+    @property
+    def has_two_copies(self) -> bool:
+        """Return True if runs read one copy and write another one, which then change roles."""
+        return self.past is not self.present
+
+
 @frozen
 class View:
     """Contiguous part of a storage from element `offset` on, which a kernel gets as an argument."""
 
     storage: Storage
     offset: int = 0
+
+
+@frozen
+class RowPiece:
+    """Elements that each row of a result has of an input: `length` elements of its row, which has
+    `stride` elements, from element `begin` on.
+    """
+
+    input: int
+    begin: int
+    length: int
+    stride: int
+
+
+@frozen
+class RowPieces:
+    """Rows of a result that a kernel only copies from its inputs: the pieces of each row, in order."""
+
+    rows: int
+    pieces: tuple[RowPiece, ...]
 
 
 @frozen(eq=False)
@@ -64,6 +104,8 @@ class Step:
     shapes   shapes of the results if they differ from the storage's: a result may be a reshaped
              storage
     origin   graph function that the kernel was made from
+    row_pieces   where the elements of the result come from, if the kernel only copies rows; None if
+                 it does more, or if that is not known
     """
 
     kernel: Kernel
@@ -71,6 +113,7 @@ class Step:
     span: Span | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
     origin: object = None
+    row_pieces: RowPieces | None = None
 
     @property
     def inputs(self) -> tuple[View, ...]:
@@ -140,6 +183,7 @@ class Program:
                       reuses
     resident          for each input or output that callers may place in the arena: the temporary
                       that holds it there
+    state             tensors that are kept between runs
     plan              memory plan, which `aotc.tir.plan.memory_plan` computes
     """
 
@@ -149,13 +193,15 @@ class Program:
     steps: tuple[Step, ...]
     homes: Mapping[Storage, Storage] = field(default_factory=dict)
     resident: Mapping[Storage, Storage] = field(default_factory=dict)
+    state: tuple[StateTensor, ...] = ()
     plan: MemoryPlan = field(default_factory=MemoryPlan)
 
     def __str__(self) -> str:
         """Return the program as text: its storage, the calls in order, and the text of each kernel."""
         views = [view.storage for step in self.steps for view in step.args]
         lines = [f"program {json.dumps(self.name)} {{"]
-        for storage in dict.fromkeys((*self.inputs, *views, *self.outputs)):
+        kept = (storage for tensor in self.state for storage in (tensor.past, tensor.present))
+        for storage in dict.fromkeys((*self.inputs, *views, *self.outputs, *kept)):
             at = f" at {self.plan.offsets[storage]}" if storage in self.plan.offsets else ""
             lines.append(f"  {storage.kind} {json.dumps(storage.name)}: {storage.dtype}{[*storage.shape]}{at}")
         for step in self.steps:

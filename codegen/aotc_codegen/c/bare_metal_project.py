@@ -41,6 +41,7 @@ from aotc_codegen.c.schedule_calls import (
     schedule_call_lines,
 )
 from aotc_codegen.c.selftest import SelftestData, selftest_template_values
+from aotc_codegen.c.state_block import state_block_layout, state_metadata
 from aotc_codegen.c.template_rendering import render_template
 from aotc_codegen.c.workspace_parameter import workspace_struct_definition, workspace_template_values
 
@@ -370,11 +371,11 @@ def emit_bare_metal_project(
     params, kernels, weights, footprint = _parameters_kernels_file_and_footprint(program, target, golden)
     math = called_math_library_functions(kernels)
     metadata = describe_compiled_program(program, target, kernels.names, params) | {"footprint": footprint}
-    common = common_template_values(name, False) | model_template_values(program, target, numerics, params, cflags)
+    state = state_block_layout([program], numerics)
+    common = common_template_values(name, False)
+    common |= model_template_values(program, target, numerics, params, cflags, state)
     common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
-        "steps": schedule_call_lines(program, kernels, params)
-    }
-    common |= {
+        "steps": schedule_call_lines(program, kernels, params, state),
         "resident": resident_tensors_header_text(program),
         "requirements": _preprocessor_lines_rejecting_flags(target, math, kernels),
     }
@@ -394,7 +395,7 @@ def emit_bare_metal_project(
     metadata["float_abi"] = float_abi(target)
     common |= _readme_compiler_values(metadata["float_abi"], files)
     files |= {f"src/{name}_params.bin": weights.contents, **_build_files_and_readme(name, common)}
-    metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes)}
+    metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes), **state_metadata(state)}
     metadata["links"] = {"c": ["memcpy", "memset"], "m": math, "compiler": "arithmetic that the core lacks"}
     metadata["weights"] = {"file": f"src/{name}_params.bin", **weights.metadata_entries}
     metadata["externals"] = [external.metadata_entry(path) for path, external in externals.items()]

@@ -34,11 +34,20 @@ from aotc_codegen.c.project_metadata import (
 )
 from aotc_codegen.c.quantization_macros import quantization_template_values
 from aotc_codegen.c.schedule_calls import (
+    ModelTensor,
     model_input_and_output_tensors,
     resident_tensors_header_text,
     round_up_to_team_alignment,
     schedule_call_lines,
     thread_scratch_layout,
+)
+from aotc_codegen.c.state_block import (
+    StateArgument,
+    StateLayout,
+    flipped_bits_table,
+    state_block_layout,
+    state_metadata,
+    state_template_values,
 )
 from aotc_codegen.c.template_rendering import render_template
 from aotc_codegen.c.workspace_parameter import workspace_template_values
@@ -80,10 +89,20 @@ def _numeric_version(version: str) -> str:
 
 
 def model_template_values(
-    program: Program, target: Target, numerics: str, params: ParameterLayout, user_flags: Sequence[str] = ()
+    program: Program,
+    target: Target,
+    numerics: str,
+    params: ParameterLayout,
+    user_flags: Sequence[str] = (),
+    state: StateLayout | None = None,
 ) -> dict[str, Any]:
-    """Return the template values for a model's tensors, memory, weights and compiler flags."""
+    """Return the template values for a model's tensors, memory, weights and compiler flags.
+
+    state    layout of the block of state; None for a model without state
+    """
     inputs, outputs = model_input_and_output_tensors(program)
+    arguments: list[ModelTensor | StateArgument] = [*inputs, *([StateArgument(state.bytes)] if state else [])]
+    state_values = state_template_values(state, program.name, program)
     return {
         "tensors": [*inputs, *outputs],
         "inputs": inputs,
@@ -96,11 +115,13 @@ def model_template_values(
         "target": target.name,
         "macs": sum(step.kernel.macs for step in program.steps),
         **build_file_flag_values(target, user_flags),
-        "no_inputs": () if inputs else ["char none;"],
-        "input_table": "input_tensors" if inputs else "NULL",
-        "exported": render_template("exported.c", name=program.name),
+        "no_inputs": () if arguments else ["char none;"],
+        "input_table": "input_tensors" if arguments else "NULL",
+        **state_values,
+        "arguments": [t.argument for t in arguments],
+        "exported": render_template("exported.c", name=program.name, states=state_values["states"]),
         "table": render_template("tensors.md", tensors=[*inputs, *outputs]),
-        "sides": [(side[0].role, side) for side in (inputs, outputs) if side],
+        "sides": [(side[0].role, side) for side in (arguments, outputs) if side],
         **quantization_template_values(program.name, [*inputs, *outputs]),
     }
 
@@ -195,7 +216,9 @@ class _InstructionSetVersion:
     suffix   suffix of the names of kernels and files; "" if there is a single version
     """
 
-    def __init__(self, program: Program, target: Target, params: ParameterLayout, suffix: str) -> None:
+    def __init__(
+        self, program: Program, target: Target, params: ParameterLayout, suffix: str, state: StateLayout | None
+    ) -> None:
         self.program, self.target, self.suffix = program, target, suffix
         self.kernels = print_kernels(
             program.distinct_kernels, program.name, dialect_for_target(target), suffix, kernel_merging="values"
@@ -203,7 +226,7 @@ class _InstructionSetVersion:
         self.files: list[str] = []
         self.team_base = round_up_to_team_alignment(program.plan.peak)
         self.team_bytes = thread_scratch_layout(program)[1]
-        self.steps = schedule_call_lines(program, self.kernels, params)
+        self.steps = schedule_call_lines(program, self.kernels, params, state)
 
     @property
     def workspace_bytes_per_additional_thread(self) -> int:
@@ -227,11 +250,11 @@ class _InstructionSetVersion:
 
 
 def _print_instruction_set_versions(
-    programs: Sequence[Program], target: Target, params: ParameterLayout
+    programs: Sequence[Program], target: Target, params: ParameterLayout, state: StateLayout | None
 ) -> list[_InstructionSetVersion]:
     targets = {f"_{t.level}": t for t in target.versions} or {"": target}
     versions = [
-        _InstructionSetVersion(p, t, params, end) for p, (end, t) in zip(programs, targets.items(), strict=True)
+        _InstructionSetVersion(p, t, params, end, state) for p, (end, t) in zip(programs, targets.items(), strict=True)
     ]
     if any(v.kernels.externals != versions[0].kernels.externals for v in versions):
         text = "code of the user's differs between the instruction sets of a library"
@@ -247,13 +270,14 @@ class _HostProjectBuilder:
         self.team = any(kernel.team for p in programs for kernel in p.distinct_kernels)
         constants = [storage for p in programs for storage in p.constants]
         self.params = ParameterLayout(self.name, constants, target.budget.array_bytes)
-        self.versions = _print_instruction_set_versions(programs, target, self.params)
+        self.state = state_block_layout(programs, numerics)
+        self.versions = _print_instruction_set_versions(programs, target, self.params, self.state)
         # callers provide the workspace of the version that needs most
         self.largest = max(self.versions, key=lambda v: v.program.plan.peak)
         self.program = self.largest.program
         plan = self.program.plan
         self.common = common_template_values(self.name, self.team) | {
-            **model_template_values(self.program, target, numerics, self.params, given),
+            **model_template_values(self.program, target, numerics, self.params, given, self.state),
             "workspace_align": plan.align,
             "thread_workspace_bytes": max(v.workspace_bytes_per_additional_thread for v in self.versions),
             "runtime": ["aotc_rt", "aotc_pool"] if self.team else ["aotc_rt"],
@@ -317,7 +341,8 @@ class _HostProjectBuilder:
         """Return the C functions that run the schedule of kernel calls, for one thread or a team."""
         kind = "team" if self.team else "alone"
         steps = [render_template(f"steps_{kind}.c", **self.common, calls=version) for version in self.versions]
-        return render_template(f"run_{kind}.c", **self.common, versions=self.versions, steps=steps)
+        flips = flipped_bits_table(self.state, [version.program for version in self.versions])
+        return render_template(f"run_{kind}.c", **self.common, versions=self.versions, steps=steps, flips=flips)
 
     def _argument_check_template_values(self) -> dict[str, Any]:
         """Return the template values for argument checks: pointers that must not be NULL, workspace
@@ -418,5 +443,5 @@ def emit_host_project(
     metadata |= {"accuracy": accuracy, "numerics": name}
     metadata |= {"isas": [v.metadata_entry_of_isa_version() | {"numerics": numerics_id} for v, numerics_id in rows]}
     externals = [external.metadata_entry(path) for path, external in project.externals.items()]
-    metadata |= {"externals": externals, "passes": list(passes)}
+    metadata |= {"externals": externals, "passes": list(passes), **state_metadata(project.state)}
     return write_project_and_manifest(directory, project.files, metadata, runtime_sources(pool=project.team))

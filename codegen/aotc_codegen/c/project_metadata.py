@@ -24,6 +24,7 @@ from aotc.tir import (
 from aotc_codegen.c.c_identifiers import model_node_names_of_span
 from aotc_codegen.c.parameter_files import ParameterLayout
 from aotc_codegen.c.schedule_calls import model_input_and_output_tensors
+from aotc_codegen.c.state_block import state_block_layout
 from aotc_codegen.c.workspace_parameter import workspace_parts
 
 #: File name of the metadata.
@@ -129,9 +130,11 @@ def estimate_memory_footprint(
     distinct = {name: kernel for kernel, name in kernel_names.items()}
     word = REGISTER_BYTES_BY_MACHINE.get(target.machine, 4)
     largest = kernel_with_largest_stack_frame(program, word)
+    state = state_block_layout([program], "")
     return {
         "arena": program.plan.peak,
         "io": sum(s.nbytes for s in (*program.inputs, *program.outputs) if s not in program.resident),
+        **({"state": state.bytes} if state else {}),
         "code": estimated_code_bytes(distinct.values(), len(program.steps))
         + CODE_BYTES_PER_INTEGER_ARGUMENT * sum(extra_argument_counts),
         "code_measured": False,

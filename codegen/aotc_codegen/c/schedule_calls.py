@@ -19,6 +19,7 @@ from aotc_codegen.c.c_identifiers import (
 from aotc_codegen.c.c_types import c_memory_type
 from aotc_codegen.c.kernel_files import PrintedKernels
 from aotc_codegen.c.parameter_files import ParameterLayout
+from aotc_codegen.c.state_block import StateLayout
 from aotc_codegen.c.template_rendering import render_template
 from aotc_codegen.c.workspace_parameter import workspace_part_and_offset
 
@@ -89,14 +90,16 @@ def model_input_and_output_tensors(program: Program) -> tuple[list[ModelTensor],
     with the header's macros.
     """
     prefix = f"{program.name.upper()}_"
-    return _tensors_with_unique_idents("input", program.inputs, prefix), _tensors_with_unique_idents(
-        "output", program.outputs, prefix
-    )
+    reserved = ["state"] if program.state else []
+    inputs = _tensors_with_unique_idents("input", program.inputs, prefix, reserved)
+    return inputs, _tensors_with_unique_idents("output", program.outputs, prefix)
 
 
-def _tensors_with_unique_idents(role: str, storages: Iterable[Storage], macro_prefix: str) -> list[ModelTensor]:
+def _tensors_with_unique_idents(
+    role: str, storages: Iterable[Storage], macro_prefix: str, reserved: Iterable[str] = ()
+) -> list[ModelTensor]:
     # macros are derived from the names, in upper case
-    names = UniqueIdentifiers(any_case=True)
+    names = UniqueIdentifiers(reserved, any_case=True)
     idents = {s: names.unique_identifier(s.name) for s in storages}
     return [
         ModelTensor(role, number, f"{name}_" if name.startswith(macro_prefix) else name, s)
@@ -134,6 +137,7 @@ def _c_pointer_argument(
     program: Program,
     const_qualifier: str,
     thread_scratch_offset: str,
+    state: StateLayout | None,
 ) -> str:
     """Return the C argument for a view.
 
@@ -147,13 +151,21 @@ def _c_pointer_argument(
         shared = f"{workspace.c_variable_of_workspace_part_address} + {offset}"
         place = f"first ? {shared} : own + {thread_scratch_offset}" if thread_scratch_offset else shared
         return f"({const_qualifier}{c_memory_type(storage.dtype)} *)(void *)({place})"
+    if storage.kind == "state" and state is not None:
+        offset = view.offset * storage.dtype.itemsize
+        place = state.address(program, storage) + (f" + {offset}" if offset else "")
+        return f"({const_qualifier}{c_memory_type(storage.dtype)} *)(void *)({place})"
     base = struct_members.get(storage) or params.c_symbol_of_constant(storage)
     return f"{base} + {view.offset}" if view.offset else base
 
 
-def schedule_call_lines(program: Program, kernels: PrintedKernels, params: ParameterLayout) -> list[str]:
+def schedule_call_lines(
+    program: Program, kernels: PrintedKernels, params: ParameterLayout, state: StateLayout | None = None
+) -> list[str]:
     """Return a C line per step with the kernel call; steps that are not split among threads run on
     the first thread.
+
+    state    layout of the block of state; None for a model without state
     """
     rows: list[str] = []
     members = {t.storage: f"{t.role}s->{t.ident}" for side in model_input_and_output_tensors(program) for t in side}
@@ -163,7 +175,7 @@ def schedule_call_lines(program: Program, kernels: PrintedKernels, params: Param
     for number, step in enumerate(program.steps):
         args = [
             _c_pointer_argument(
-                v, members, params, program, "const " if k < len(step.inputs) else "", str(scratch.get(v, ""))
+                v, members, params, program, "const " if k < len(step.inputs) else "", str(scratch.get(v, "")), state
             )
             for k, v in enumerate(step.args)
         ]

@@ -48,7 +48,9 @@ typedef enum aotc_status {
   AOTC_ERROR_HOST_MEMORY = 15,   /* nor the host for what is opened */
   AOTC_ERROR_CUDA = 16,          /* the driver reports an error */
   AOTC_ERROR_POINTER = 17,       /* not of the GPU's memory, as was promised */
-  AOTC_ERROR_BUSY = 18           /* another thread runs the session */
+  AOTC_ERROR_BUSY = 18,          /* another thread runs the session */
+  /* 19 and 20: of models without an operating system, see aotc_bare.h */
+  AOTC_ERROR_STATE = 21 /* not a block of state of this model */
 } aotc_status;
 
 /* Element types.  Floats below 32 bits are their bits; integers below 8 bits
@@ -175,6 +177,21 @@ typedef struct aotc_model {
   const char *const *cpu_features; /* names, NULL behind the last */
   uint32_t (*cpu_missing)(void);   /* bit k: there is no cpu_features[k] here */
 } aotc_model;
+
+/* The block of state of a model that keeps tensors between runs: memory of the
+ * caller without pointers in it.  It is the last of the model's inputs in
+ * `aotc_model`, one of bytes; a run changes it, and two runs must not use it at
+ * the same time.  `init` makes memory a state as it is before the first run,
+ * and gives a status. */
+typedef struct aotc_state {
+  size_t bytes;
+  size_t alignment;
+  int (*init)(void *state);
+} aotc_state;
+
+/* The symbol that libraries of models with state have. */
+#define AOTC_STATE_SYMBOL "aotc_model_state"
+typedef const aotc_state *(*aotc_state_fn)(void);
 
 /* The entry that loaders look up in a shared library. */
 #define AOTC_ENTRY_SYMBOL "aotc_model_entry"

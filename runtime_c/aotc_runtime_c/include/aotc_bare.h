@@ -26,7 +26,8 @@ typedef enum aotc_status {
   AOTC_ERROR_ALIGNMENT = 2,     /* a pointer is not aligned as stated above */
   AOTC_ERROR_OPTIONS = 3,       /* there are no options: they must be NULL */
   AOTC_ERROR_WEIGHTS = 19,      /* the parameters are damaged, or others */
-  AOTC_ERROR_SELFTEST = 20      /* a run gave another result than it should */
+  AOTC_ERROR_SELFTEST = 20,     /* a run gave another result than it should */
+  AOTC_ERROR_STATE = 21         /* not a block of state of this model */
 } aotc_status;
 
 /* Calls look as they do with an operating system; there is none of these. */

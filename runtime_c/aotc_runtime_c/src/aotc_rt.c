@@ -25,10 +25,13 @@ static const char *const messages[] = {
     "the driver of the GPU reports an error",
     "a pointer is not of the GPU's memory, as was promised",
     "another thread runs the session",
+    "the parameters are damaged, or those of another model",
+    "a run gave another result than it should",
+    "the block of state is of another model, or was not initialized",
 };
 
 const char *aotc_status_message(int status) {
-  const int known = AOTC_OK <= status && status <= AOTC_ERROR_BUSY;
+  const int known = AOTC_OK <= status && status <= AOTC_ERROR_STATE;
   return known ? messages[status] : "unknown status";
 }
 

@@ -9,11 +9,14 @@ Input: the inputs of the graph, and the caller's `shape` and `dims`. Output: a T
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeAlias
+
+from onnx import ModelProto
 
 from aotc.ir import (
     AotcError,
+    Array,
     Dim,
     Span,
     SymDim,
@@ -182,3 +185,22 @@ def hint_on_options_to_fix_dims(types: Mapping[str, TensorType]) -> str:
     """
     options = options_to_fix_dims(types)
     return "pin the dynamic dimensions, for example: " + join_texts("; ", options) if options else ""
+
+
+def names_of_inputs_with_default(model: ModelProto) -> list[str]:
+    """Return the names of the graph inputs that have initializers, which are their default values."""
+    known = {tensor.name for tensor in model.graph.initializer}
+    return [value.name for value in model.graph.input if value.name in known]
+
+
+def remove_default_values(model: ModelProto, names: Collection[str]) -> tuple[ModelProto, dict[str, Array]]:
+    """Return a copy of a model in which some inputs have no initializers, and the values of these
+    initializers by name.
+    """
+    loaded = read_model(model)
+    tensors = list(model.graph.initializer)
+    changed = ModelProto()
+    changed.CopyFrom(model)
+    changed.graph.ClearField("initializer")
+    changed.graph.initializer.extend(t for t in tensors if t.name not in names)
+    return changed, {t.name: loaded.decode_tensor(t) for t in tensors if t.name in names}

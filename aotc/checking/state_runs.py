@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of models that keep state between runs, for comparisons: the compiled model with a state, and
+a reference implementation that receives the outputs of its last run as inputs.
+
+stream = ReferenceState.at_first_run(work.state, types)
+expected = reference.run(inputs | stream.arrays); stream = stream.after_run(expected)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from aotc.checking.input_generation import Arrays, InputSet, input_types
+from aotc.driver.pipeline import Compilation
+from aotc.ir import Array, TensorType, frozen
+from aotc.relay.state_pair import StatePair
+
+#: Number of consecutive runs, from the first contents of the state on, that are compared.
+COMPARED_RUNS: Final = 4
+
+
+@frozen(eq=False)
+class ReferenceState:
+    """Contents of the state inputs of a model before a run.
+
+    pairs     state pairs of the model
+    arrays    contents by name of the input
+    """
+
+    pairs: tuple[StatePair, ...]
+    arrays: Arrays
+
+    @classmethod
+    def at_first_run(cls, pairs: Sequence[StatePair], types: Mapping[str, TensorType]) -> ReferenceState:
+        """Return the contents before the first run.
+
+        types    types of the model's inputs by name
+        """
+        return cls(tuple(pairs), {pair.past: _first_contents(pair, types[pair.past]) for pair in pairs})
+
+    def after_run(self, outputs: Arrays) -> ReferenceState:
+        """Return the contents after a run that had these outputs."""
+        return replace(self, arrays={pair.past: outputs[pair.present] for pair in self.pairs})
+
+    def without_state(self, outputs: Arrays) -> Arrays:
+        """Return the outputs that are not state."""
+        kept = {pair.present for pair in self.pairs}
+        return {name: array for name, array in outputs.items() if name not in kept}
+
+
+def _first_contents(pair: StatePair, ty: TensorType) -> Array:
+    if pair.initial is not None:
+        return np.asarray(pair.initial, ty.dtype.numpy).reshape(ty.static_shape)
+    return np.zeros(ty.static_shape, ty.dtype.numpy)
+
+
+def inputs_of_consecutive_runs(given: InputSet, pairs: Sequence[StatePair]) -> list[InputSet]:
+    """Return the inputs of the runs for one set of inputs: this set alone for a model without
+    state, otherwise `COMPARED_RUNS` sets with the values at other places.
+    """
+    if not pairs:
+        return [given]
+    return [
+        replace(
+            given, source=f"{given.source}, run {k + 1}", arrays={n: _rotate(a, k) for n, a in given.arrays.items()}
+        )
+        for k in range(COMPARED_RUNS)
+    ]
+
+
+def _rotate(array: Array, places: int) -> Array:
+    """Return an array with its elements moved by a number of places, in the order of memory."""
+    rotated: Array = np.roll(array.reshape(-1), places).reshape(array.shape)
+    return rotated
+
+
+def types_of_inputs_without_state(compilation: Compilation) -> dict[str, TensorType]:
+    """Return the types of the inputs of a model that callers give at each run, by name."""
+    kept = {pair.past for pair in compilation.state}
+    return {name: ty for name, ty in input_types(compilation.module).items() if name not in kept}

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State of a compiled model that keeps tensors between runs, such as a streaming model.
+
+state = session.new_state()
+frame, = session.run(None, {"audio": samples}, state=state)     # changes the state
+saved = bytes(state); fork = state.copy(); state.reset()
+state = session.new_state(saved)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError, AotcTypeError
+from aotc.runtime.abi import STATUS_MESSAGES, ffi
+from aotc.runtime.fork_safety import new_fork_safe_lock_for
+from aotc.runtime.library import Library
+from aotc.runtime.tensor_info import allocate_aligned_bytes, memory_address
+
+
+class State:
+    """Contents of the tensors that a model keeps between runs: a block of memory.
+
+    nbytes   size of the block in bytes
+
+    One run at a time may use a state; several threads use one each. The bytes of a state have no
+    addresses, so that they can be stored and loaded by another process with the same library.
+    """
+
+    def __init__(self, library: Library, data: bytes | None = None) -> None:
+        self._library = library
+        self._lock = new_fork_safe_lock_for(self)
+        self.nbytes = library.state_bytes
+        self._memory = allocate_aligned_bytes(self.nbytes, library.state_alignment)
+        self.pointer: Any = ffi.cast("void *", memory_address(self._memory))
+        self._initialize()
+        if data is not None:
+            self._load(data)
+
+    def __repr__(self) -> str:
+        return f"<State of {self._library.name!r}, {self.nbytes} bytes>"
+
+    def __bytes__(self) -> bytes:
+        """Return the contents, from which `session.new_state(data)` makes an equal state."""
+        with self.exclusive_use():
+            return self._memory.tobytes()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return State, (self._library, bytes(self))
+
+    def reset(self) -> None:
+        """Make the state equal to a new one: as it is before the first run."""
+        with self.exclusive_use():
+            self._initialize()
+
+    def copy(self) -> State:
+        """Return another state with equal contents; runs with one of them do not change the other."""
+        return State(self._library, bytes(self))
+
+    @contextmanager
+    def exclusive_use(self) -> Iterator[None]:
+        """Context manager for an access to the contents; AotcError (code "state-busy") if another
+        thread accesses them.
+        """
+        if not self._lock.acquire(blocking=False):
+            text = f"a state of {self._library.name} is in use by another thread"
+            raise AotcError("state-busy", text, hint="give each thread a state of its own: state.copy()")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def require_state_of(self, library: Library) -> None:
+        """Raise AotcError (code "state") unless the state belongs to a model with this library."""
+        if library is not self._library and library.state_header != self._library.state_header:
+            text = f"the state is one of {self._library.name}, and the model is {library.name}"
+            raise AotcError("state", text, hint="session.new_state() makes a state for the model")
+
+    def _initialize(self) -> None:
+        status = self._library.initialize_state(self.pointer)
+        if status != 0:
+            raise AotcError("state", f"no state can be made: {STATUS_MESSAGES.get(status, 'unknown status')}")
+
+    def _load(self, data: object) -> None:
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            text = f"the contents of a state are bytes, not {type(data).__name__}"
+            raise AotcTypeError("state", text, hint="bytes(state) returns them")
+        contents = np.frombuffer(data, np.uint8)
+        header = self._library.state_header
+        if contents.size != self.nbytes or contents[: len(header)].tobytes() != header:
+            text = f"{contents.size} bytes are no state of {self._library.name}, whose states have {self.nbytes}"
+            if contents.size == self.nbytes:
+                text = f"the bytes are no state of {self._library.name}, or of another build of it"
+            raise AotcError("state", text, hint="bytes(state) of the same library makes them")
+        self._memory[:] = contents

@@ -96,7 +96,7 @@ def test_constant_outputs_are_a_warning(tmp_path: Path) -> None:
 
 def test_a_difference_outweighs_what_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = NOTHING["NaN"][0]
-    monkeypatch.setattr("aotc.runtime.session.Session.run", lambda *_: [np.zeros(4, np.float32)])
+    monkeypatch.setattr("aotc.runtime.session.Session.run", lambda *_, **__: [np.zeros(4, np.float32)])
     report = verify(model, seeds=1, target="c", cflags=("-O1",), check_compiler=False)
     assert report.verdict == "differ" and report.inconclusive
 

@@ -152,7 +152,7 @@ def test_a_second_evaluation_keeps_a_wrong_reference_from_excusing_us(monkeypatc
     monkeypatch.setattr(model_reference_runs, "_onnxruntime_session_or_none", lambda model: Off(real_session(model)))
     right = verify(small_model(), dims={"batch": 3}, seeds=1, check_compiler=False, **FAST)
     assert right.ok and right.cases[0].outputs[0].reference_is_off
-    monkeypatch.setattr(Session, "run", lambda *a: [y * np.float32(1.01) for y in real_run(*a)])
+    monkeypatch.setattr(Session, "run", lambda *a, **k: [y * np.float32(1.01) for y in real_run(*a, **k)])
     wrong = verify(small_model(), dims={"batch": 3}, seeds=1, check_compiler=False, **FAST)
     found = wrong.cases[0].outputs[0]
     assert wrong.verdict == "differ" and found.rounding is not None and found.rounding < 1e-5 < found.exact

@@ -193,9 +193,9 @@ def test_element_sizes(tables: dict[str, Any]) -> None:
 
 def test_status_messages(tables: dict[str, Any]) -> None:
     messages = tables["messages"][1:]
-    assert dict(enumerate(messages[:19])) == STATUS_MESSAGES
-    assert len(set(messages[:19])) == 19
-    assert messages[19] == tables["messages"][0] == "unknown status"
+    assert dict(enumerate(messages[:22])) == STATUS_MESSAGES
+    assert len(set(messages[:22])) == 22
+    assert messages[22] == tables["messages"][0] == "unknown status"
 
 
 def test_models_for_gpus_need_a_driver(tmp_path: Path) -> None:

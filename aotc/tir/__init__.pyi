@@ -83,12 +83,9 @@ from aotc.tir.kernel_text import UNARY_PRECEDENCE as UNARY_PRECEDENCE
 from aotc.tir.kernel_text import strip_loop_kinds as strip_loop_kinds
 from aotc.tir.kernel_text import to_text as to_text
 from aotc.tir.loops.barrier_phases import BarrierPhases as BarrierPhases
-from aotc.tir.loops.divmod_address_analysis import LinearAccess as LinearAccess
-from aotc.tir.loops.divmod_address_analysis import simplify_divmod_in_address as simplify_divmod_in_address
 from aotc.tir.loops.loop_dependence import assigned_registers as assigned_registers
 from aotc.tir.loops.loop_dependence import constant_trip_count as constant_trip_count
 from aotc.tir.loops.loop_dependence import direct_loads as direct_loads
-from aotc.tir.loops.loop_dependence import elements_always_written as elements_always_written
 from aotc.tir.loops.loop_dependence import is_innermost as is_innermost
 from aotc.tir.loops.loop_dependence import ranges_inside_loops as ranges_inside_loops
 from aotc.tir.loops.loop_dependence import read_buffers as read_buffers
@@ -108,7 +105,6 @@ from aotc.tir.loops.merge_narrowing_stores import (
 from aotc.tir.loops.pack_outer_iterations_to_vector import (
     pack_outer_iterations_into_inner_loop as pack_outer_iterations_into_inner_loop,
 )
-from aotc.tir.loops.race_enumeration import is_race_free_by_enumeration as is_race_free_by_enumeration
 from aotc.tir.loops.register_promotion import promote_scratch_to_registers as promote_scratch_to_registers
 from aotc.tir.loops.statement_vectorization import vectorize_stmt_or_none as vectorize_stmt_or_none
 from aotc.tir.loops.unvectorized_loop_report import scalar_loops as scalar_loops

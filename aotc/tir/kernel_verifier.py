@@ -22,7 +22,6 @@ from aotc.tir.gpu_launch import buffers_of_last_block_counters, has_gpu_loops, l
 from aotc.tir.instruction_definition import Extent
 from aotc.tir.instruction_operand_check import instruction_problems
 from aotc.tir.loops.async_copy_wait_check import async_copy_violation
-from aotc.tir.loops.gpu_race_proofs import why_gpu_loop_may_race
 from aotc.tir.loops.gpu_vector_access_predicate import is_single_instruction_vector_access
 from aotc.tir.loops.last_block_reduction_check import split_at_last_block_counters
 from aotc.tir.loops.loop_dependence import (
@@ -30,9 +29,9 @@ from aotc.tir.loops.loop_dependence import (
     direct_loads,
     ranges_inside_loops,
     read_buffers,
-    why_loop_kind_unproven,
     written_buffers,
 )
+from aotc.tir.loops.loop_kind_proof import why_gpu_loop_may_race, why_loop_kind_unproven
 from aotc.tir.loops.out_of_bounds_index_search import EnclosingContext, sample_reachable_index_values
 from aotc.tir.simplify import Interval, bounds, linear_form
 from aotc.tir.stmt import (

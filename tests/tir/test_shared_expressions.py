@@ -29,7 +29,7 @@ from aotc.tir.expr import (
 )
 from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.functions.fma_contraction import contract_to_fma
-from aotc.tir.loops.loop_dependence import why_loop_kind_unproven
+from aotc.tir.loops.loop_kind_proof import why_loop_kind_unproven
 from aotc.tir.loops.statement_vectorization import vectorize_stmt_or_none
 from aotc.tir.simplify import bounds, linear_form, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store

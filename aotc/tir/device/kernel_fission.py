@@ -12,7 +12,7 @@ Scratch memory that one part fills and another part reads becomes a buffer that 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,21 +25,20 @@ from aotc.tir import (
     Stmt,
     ThreadSharedAccesses,
     direct_exprs_of_stmt,
-    elements_always_written,
     walk_stmts,
     written_buffers,
 )
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, operands, vars_and_buffers_in, with_operands
+from aotc.tir.loops.access_collection import collect_accesses
+from aotc.tir.loops.access_relation import Access, AccessRelation
 from aotc.tir.loops.loop_dependence import (
     Ranges,
-    accessed_interval,
     assigns_to_outer_registers,
     constant_loop_range,
     constant_trip_count,
-    elements_possibly_read,
     read_buffers,
-    why_loop_kind_unproven,
 )
+from aotc.tir.loops.loop_kind_proof import why_loop_kind_unproven
 from aotc.tir.stmt import (
     Assign,
     Block,
@@ -240,10 +239,10 @@ def _accessed_interval(uses: ThreadSharedAccesses, buffer: Buffer) -> Interval:
     """Return the interval of elements of a buffer that a part may access; an infinite interval if
     that is unknown.
     """
-    accesses = [uses.reads.get(buffer), uses.writes.get(buffer)]
-    return (
-        (-math.inf, math.inf) if [] in accesses else accessed_interval([a for some in accesses if some for a in some])
-    )
+    relations = [relations[buffer] for relations in (uses.reads, uses.writes) if buffer in relations]
+    if not all(relation.accesses for relation in relations):
+        return -math.inf, math.inf
+    return AccessRelation([access for relation in relations for access in relation.accesses]).bounds()
 
 
 def _do_intervals_of_buffers_overlap(
@@ -359,23 +358,23 @@ def _pass_scratch_between_parts(kernel: Kernel, parts: Sequence[KernelPart]) -> 
 
 
 def _is_written_before_read(
-    buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges, written_elements: Set[int] = frozenset()
+    buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges, written: Sequence[Access] = ()
 ) -> bool:
     """Return True if statements read only elements of a scratch buffer that they wrote before, or
-    that are in `written_elements`.
+    that the accesses `written` cover.
     """
+    filled = AccessRelation([*written])
     for stmt in stmts:
         if buffer in read_buffers(stmt):
-            places = elements_possibly_read(stmt, buffer, ranges)
+            reads = {buffer: AccessRelation()}
+            collect_accesses(stmt, ranges, reads, stores=False)
             inside = stmt.body if isinstance(stmt, For) and buffer in written_buffers(stmt) else None
-            known = places is not None and places <= written_elements
-            if not known and (
+            if not filled.covers(reads[buffer]) and (
                 inside is None
-                or not _is_written_before_read(buffer, block_stmts_or_self(inside), ranges, written_elements)
+                or not _is_written_before_read(buffer, block_stmts_or_self(inside), ranges, filled.accesses)
             ):
                 return False
-        if buffer in written_buffers(stmt):
-            written_elements = written_elements | elements_always_written(stmt, buffer, {})
+        collect_accesses(stmt, {}, {buffer: filled}, reads=False)
     return True
 
 

@@ -23,11 +23,9 @@ from typing import Final
 from aotc.ir import DType
 from aotc.tir import (
     Gpu,
-    LinearAccess,
     all_of,
     operands,
     rename_declared_vars,
-    simplify_divmod_in_address,
     substitute,
     substitute_in_stmt,
     vars_and_buffers_in,
@@ -36,6 +34,7 @@ from aotc.tir import (
 from aotc.tir.device.kernel_fission import ParallelNest
 from aotc.tir.device.shared_memory_transpose import replace_loads
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var, loads_in, unary
+from aotc.tir.loops.divmod_simplification import simplify_divmods_in_form
 from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES, is_single_instruction_vector_access
 from aotc.tir.loops.loop_dependence import (
     Ranges,
@@ -331,9 +330,7 @@ class Coarsening:
     def linearize_indices(self, expr: Expr) -> Expr:
         """Return an expression with the indices in it simplified to linear forms."""
         if expr.dtype == INDEX and expr.lanes == 1 and self.varies_between_lanes(expr) and not any(loads_in(expr)):
-            return simplify_divmod_in_address(
-                LinearAccess(linear_form(expr, self.ranges), 1, self.ranges, {})
-            ).form.to_expr()
+            return simplify_divmods_in_form(linear_form(expr, self.ranges), self.ranges).to_expr()
         return with_operands(expr, tuple(map(self.linearize_indices, operands(expr))))
 
     def replace_contiguous_loads(

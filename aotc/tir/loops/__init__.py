@@ -9,9 +9,10 @@ the results bit for bit.
     >>> merge_nested_loops_into_flat_loop(For(i, 4, For(j, 8, Store(y, 8 * i + j, Load(x, 8 * i + j))))).end.value
     32
 
-`loop_dependence` decides if the iterations of a loop are independent and if two statements access
-common memory; `loop_nest_rewrites` merges, splits and unrolls loops; `statement_vectorization`
-finds the vector form of a loop body and `loop_vectorization` applies it;
+`access_relation` answers which iterations access which elements of a buffer, `access_collection`
+collects it from statements, and `loop_kind_proof` proves the kinds of loops with it;
+`loop_dependence` has queries about single statements and loops; `loop_nest_rewrites` merges, splits
+and unrolls loops; `statement_vectorization` finds the vector form of a loop body and `loop_vectorization` applies it;
 `pack_outer_iterations_to_vector` merges loops shorter than a vector into longer loops;
 `register_transposes` transposes square blocks in vector registers; `register_promotion` holds
 vectors of scratch memory in registers; `unvectorized_loop_report` lists the loops without vectors,

@@ -22,12 +22,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.tir import Buffer, Expr, LinearForm, Var, bounds_of_linear_form, substitute
+from aotc.tir import Buffer, Expr, Var, substitute
+from aotc.tir.loops.access_collection import collect_accesses
+from aotc.tir.loops.access_relation import AccessRelation
 from aotc.tir.loops.loop_dependence import (
-    Accesses,
     Ranges,
     assigned_registers,
-    collect_accesses,
     constant_loop_range,
     is_replaceable_by_value,
     loop_var_interval,
@@ -125,35 +125,12 @@ class _AccessTrace:
         """Return the smallest element read and the largest written, for each iteration of the
         enclosing loops.
         """
-        read: Accesses = {self.source: []}
-        written: Accesses = {self.output: []}
-        collect_accesses(stmt, ranges, read, stores=False, expands_registers=True)
-        collect_accesses(stmt, ranges, written, reads=False, expands_registers=True)
-        least, greatest = np.array(math.inf), np.array(-math.inf)
-        for access in read[self.source]:
-            outer_part, rest = _split_address_by_outer_loops(access.form, outer_loops)
-            low = outer_part + bounds_of_linear_form(rest, access.ranges)[0]
-            least = np.minimum(least, np.maximum(low, 0))
-        for access in written[self.output]:
-            outer_part, rest = _split_address_by_outer_loops(access.form, outer_loops)
-            high = outer_part + bounds_of_linear_form(rest, access.ranges)[1] + access.lanes - 1
-            greatest = np.maximum(greatest, np.minimum(high, self.output.size - 1))
-        return least, greatest
-
-
-def _split_address_by_outer_loops(address: LinearForm, outer_loops: Sequence[For]) -> tuple[Array, LinearForm]:
-    """Split an address into its value for each iteration of the enclosing loops, and the remaining
-    linear form.
-    """
-    outer_part: Array = np.zeros(())
-    rest = address
-    for axis, loop in enumerate(outer_loops):
-        factor = address.coefficient(loop.var)
-        if factor:
-            values = np.array(constant_loop_range(loop), np.float64)
-            outer_part = outer_part + factor * values.reshape(-1, *[1] * (len(outer_loops) - axis - 1))
-            rest = rest.add_multiple(LinearForm({loop.var: factor}), -1)
-    return outer_part, rest
+        read, written = AccessRelation(), AccessRelation()
+        collect_accesses(stmt, ranges, {self.source: read}, stores=False, expands_registers=True)
+        collect_accesses(stmt, ranges, {self.output: written}, reads=False, expands_registers=True)
+        loops = [(loop.var, constant_loop_range(loop)) for loop in outer_loops]
+        least, greatest = read.bounds_by_iteration(loops)[0], written.bounds_by_iteration(loops)[1]
+        return np.maximum(least, 0), np.minimum(greatest, self.output.size - 1)
 
 
 def _has_few_enough_iterations_to_enumerate(loop: For, outer_loops: Sequence[For]) -> bool:

@@ -43,13 +43,9 @@ from aotc.tir import (
     with_operands,
 )
 from aotc.tir.expr import Const, minimum
-from aotc.tir.loops.loop_dependence import (
-    Accesses,
-    collect_accesses,
-    constant_loop_range,
-    read_buffers,
-    written_buffers,
-)
+from aotc.tir.loops.access_collection import collect_accesses
+from aotc.tir.loops.access_relation import AccessRelation
+from aotc.tir.loops.loop_dependence import Ranges, constant_loop_range, read_buffers, written_buffers
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import (
     Block,
@@ -190,13 +186,14 @@ def _exclusive_elements_per_iteration(loop: For, buffer: Buffer, iteration_count
     """Return the number of buffer elements that each iteration accesses exclusively; 0 if it cannot
     be determined.
     """
-    accesses: Accesses = {buffer: []}
-    collect_accesses(loop.body, {loop.var: (0, iteration_count - 1)}, accesses, expands_registers=True)
-    sizes = {access.form.coefficient(loop.var) for access in accesses[buffer]}
+    relation = AccessRelation()
+    ranges: Ranges = {loop.var: (0, iteration_count - 1)}
+    collect_accesses(loop.body, ranges, {buffer: relation}, expands_registers=True)
+    sizes = {access.form.coefficient(loop.var) for access in relation.accesses}
     size = (sizes.pop() if len(sizes) == 1 else None) or 0
     if size < 1:
         return 0
-    for access in accesses[buffer]:
+    for access in relation.accesses:
         rest = access.form.add_multiple(linear_form(loop.var * size, {}), -1)
         low, high = bounds_of_linear_form(rest, access.ranges)
         if low < 0 or high + access.lanes > size:

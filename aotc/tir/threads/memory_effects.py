@@ -15,15 +15,9 @@ from functools import cached_property
 
 from aotc.ir import frozen
 from aotc.tir import Block, Buffer, For, Kernel, Stmt, Var, direct_exprs_of_stmt, vars_and_buffers_in, walk_stmts
-from aotc.tir.loops import loop_dependence
-from aotc.tir.loops.loop_dependence import (
-    Accesses,
-    Ranges,
-    are_accesses_proven_disjoint,
-    assigns_to_outer_registers,
-    collect_accesses,
-    direct_loads,
-)
+from aotc.tir.loops.access_collection import Accesses, collect_accesses, is_written_before_read
+from aotc.tir.loops.access_relation import AccessRelation
+from aotc.tir.loops.loop_dependence import Ranges, assigns_to_outer_registers, direct_loads, is_stored_before_first_load
 from aotc.tir.stmt import (
     Destination,
     block_stmts_or_self,
@@ -36,10 +30,10 @@ from aotc.tir.stmt import (
 
 @frozen
 class ThreadSharedAccesses:
-    """The accesses of a statement to buffers that all threads of a CPU team share; an empty list of
+    """The accesses of a statement to buffers that all threads of a CPU team share; a relation without
     accesses means that the addresses are unknown.
 
-    reads, writes   for each buffer, the addresses that are read and written
+    reads, writes   for each buffer, the accesses that read and write it
     single          one thread runs the statement alone
     """
 
@@ -56,7 +50,7 @@ class ThreadSharedAccesses:
         if self.single and other.single:
             return False
         pairs = ((self.writes, other.writes), (self.writes, other.reads), (self.reads, other.writes))
-        return not all(are_accesses_proven_disjoint(a[b], c[b]) for a, c in pairs for b in a.keys() & c.keys())
+        return not all(a[b].is_disjoint_from(c[b]) for a, c in pairs for b in a.keys() & c.keys())
 
 
 @dataclass
@@ -94,8 +88,7 @@ class MemoryEffects:
         """
         for buffer in (b for b in self.kernel.workspace if b.private):
             if any(
-                buffer in self.buffers_written_and_read(s)[0] and loop_dependence.is_stored_before_first_load(buffer, s)
-                for s in stmts
+                buffer in self.buffers_written_and_read(s)[0] and is_stored_before_first_load(buffer, s) for s in stmts
             ):
                 self.private.add(buffer)
 
@@ -115,8 +108,10 @@ class MemoryEffects:
         """
         key = (block_stmts_or_self(stmt), tuple(ranges.items()), frozenset(self.private))
         if key not in self._accesses_cache:
-            reads: Accesses = {b: [] for b in self.buffers_written_and_read(stmt)[1] if not self.is_thread_local(b)}
-            writes: Accesses = {b: [] for b in self.thread_shared_buffers_written(stmt)}
+            reads: Accesses = {
+                b: AccessRelation() for b in self.buffers_written_and_read(stmt)[1] if not self.is_thread_local(b)
+            }
+            writes: Accesses = {b: AccessRelation() for b in self.thread_shared_buffers_written(stmt)}
             collect_accesses(stmt, ranges, reads, stores=False)
             collect_accesses(stmt, ranges, writes, reads=False)
             self._accesses_cache[key] = ThreadSharedAccesses(reads, writes)
@@ -169,7 +164,7 @@ class MemoryEffects:
         """
         left = {b for s in group for b in self.buffers_written_and_read(s)[0] if b.private and self.is_thread_local(b)}
         last = max(k for k, s in enumerate(stmts) if s is group[-1])
-        return any(not loop_dependence.is_written_before_read(b, stmts[last + 1 :], ranges) for b in left)
+        return any(not is_written_before_read(b, stmts[last + 1 :], ranges) for b in left)
 
     def do_kind_and_buffers_allow_division(self, loop: For) -> bool:
         """Return True if the iterations of a loop may be divided among threads, judged by its kind

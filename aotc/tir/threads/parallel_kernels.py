@@ -41,14 +41,7 @@ from aotc.tir import (
     thread_share_of_nests,
 )
 from aotc.tir.instruction_statements import block_barrier
-from aotc.tir.loops.loop_dependence import (
-    Ranges,
-    constant_trip_count,
-    is_entirely_at_higher_addresses,
-    is_innermost,
-    ranges_inside_loops,
-    read_buffers,
-)
+from aotc.tir.loops.loop_dependence import Ranges, constant_trip_count, is_innermost, ranges_inside_loops, read_buffers
 from aotc.tir.stmt import THREAD_NUMBER, If, Kernel, Stmt, block_stmts_or_self, memoized_kernel
 
 DEFAULT_THREAD_COSTS: Final = Threads()
@@ -229,7 +222,7 @@ class _KernelDivider:
             return any(self.uses.thread_shared_buffers_written(s) for s in next_group)
         uses = [self.uses.accesses_to_thread_shared_buffers(Block(part), ranges).writes for part in (group, next_group)]
         at_higher_addresses = uses[0].keys() == uses[1].keys() and all(
-            is_entirely_at_higher_addresses(uses[1][b], uses[0][b]) for b in uses[0]
+            uses[1][b].is_entirely_above(uses[0][b]) for b in uses[0]
         )
         return (
             at_higher_addresses

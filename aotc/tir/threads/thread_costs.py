@@ -16,7 +16,6 @@ from aotc.tir import (
     Binary,
     Buffer,
     DividedNest,
-    LinearAccess,
     Load,
     MemoryEffects,
     Threads,
@@ -25,6 +24,7 @@ from aotc.tir import (
     largest_thread_share,
 )
 from aotc.tir.expr_occurrences import occurrences
+from aotc.tir.loops.access_relation import Access
 from aotc.tir.loops.loop_dependence import Ranges, constant_trip_count, ranges_inside_loops
 from aotc.tir.stmt import (
     Block,
@@ -157,14 +157,14 @@ class ThreadCostModel:
         # thread's own share
         mine_of_others = self._mean_over_team_sizes(lambda threads: (1 - 1 / threads) / threads)
         total = 0.0
-        for buffer, accesses in (*use.reads.items(), *use.writes.items()):
-            span = max((_address_shift_over_var_range(access, divided_var) for access in accesses), default=0)
+        for buffer, relation in (*use.reads.items(), *use.writes.items()):
+            span = max((_address_shift_over_var_range(access, divided_var) for access in relation.accesses), default=0)
             if 2 * span < buffer.size:
                 read_part, own_part = (
                     (mine_of_others, mine_of_others) if span else (self._mean_fraction_in_other_thread_caches, mine)
                 )
                 total += self._cache_to_cache_transfer_ns(
-                    buffer, _estimated_bytes_accessed(buffer, accesses, ranges), read_part, own_part, use
+                    buffer, _estimated_bytes_accessed(buffer, relation.accesses, ranges), read_part, own_part, use
                 )
         return total
 
@@ -196,34 +196,35 @@ class ThreadCostModel:
         places = {**accesses.reads, **accesses.writes}
         other_share = self._mean_fraction_in_other_thread_caches
         moving = sum(
-            self._cache_to_cache_transfer_ns(b, _estimated_bytes_accessed(b, f, {}), other_share, other_share, accesses)
+            self._cache_to_cache_transfer_ns(
+                b, _estimated_bytes_accessed(b, f.accesses, {}), other_share, other_share, accesses
+            )
             for b, f in places.items()
         )
         return self.single_thread_ns(stmt, ranges) + moving
 
 
-def _address_shift_over_var_range(access: LinearAccess, var: Var | None) -> int:
+def _address_shift_over_var_range(access: Access, var: Var | None) -> int:
     """Return by how many elements the address of an access shifts over the whole range of a
     variable; a huge number if unknown.
     """
-    form, _, ranges, _ = access
-    if var is None or not form.depends_on(var):
+    if var is None or not access.form.depends_on(var):
         return 0
-    low, high = ranges[var]
-    step = form.coefficient(var)
+    low, high = access.ranges[var]
+    step = access.form.coefficient(var)
     return 1 << 62 if step is None or high - low == math.inf else int(abs(step) * (high - low + 1))
 
 
-def _estimated_bytes_accessed(buffer: Buffer, accesses: Sequence[LinearAccess], excluded_vars: Container[Var]) -> int:
+def _estimated_bytes_accessed(buffer: Buffer, accesses: Sequence[Access], excluded_vars: Container[Var]) -> int:
     """Estimate the bytes of a buffer that some accesses touch, over the ranges of all variables
     except those in `excluded_vars`.
     """
     elements = 0.0 if accesses else math.inf
-    for form, lanes, ranges, _ in accesses:
+    for access in accesses:
         sizes = [
-            ranges[v][1] - ranges[v][0] + 1
-            for v in form.terms
-            if isinstance(v, Var) and v in ranges and v not in excluded_vars
+            access.ranges[v][1] - access.ranges[v][0] + 1
+            for v in access.form.terms
+            if isinstance(v, Var) and v in access.ranges and v not in excluded_vars
         ]
-        elements += lanes * math.prod(sizes)
+        elements += access.lanes * math.prod(sizes)
     return int(min(elements, buffer.size)) * buffer.dtype.itemsize

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collect the access relations of a statement: the addresses of its loads and stores, with the loops
+and conditions around them.
+
+Input: statements over flat buffers, and the ranges of the variables around them. Output: for each
+buffer, its accesses as linear forms over loop variables:
+
+    for i in 0..8 { let n: int64 = 16 * i  for j in 3..16 step 2 { if j < 12 { y[n + j:2] = ... } } }
+    # y: 16 * i + j, 2 lanes; 0 <= i <= 7, j in 3, 5, ..., 15, j < 12
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from aotc.tir import Binary, Buffer, Expr, LinearForm, Var, bounds_of_linear_form, linear_form
+from aotc.tir.expr import INDEX, substitute, vars_and_buffers_in
+from aotc.tir.loops.access_relation import Access, AccessRelation, Condition
+from aotc.tir.loops.loop_dependence import (
+    Ranges,
+    assigned_registers,
+    constant_loop_range,
+    direct_accesses,
+    is_replaceable_by_value,
+    is_stored_before_first_load,
+    loop_var_interval,
+    operands_of_nested_min_max,
+    read_buffers,
+    written_buffers,
+)
+from aotc.tir.simplify import SimplifierScope
+from aotc.tir.stmt import Block, Declare, For, If, Stmt, While, direct_child_stmts
+
+#: The access relation of each buffer.
+Accesses: TypeAlias = "dict[Buffer, AccessRelation]"
+
+
+def collect_accesses(
+    stmt: Stmt,
+    ranges: Ranges,
+    accesses_of_buffer: Accesses,
+    *,
+    reads: bool = True,
+    stores: bool = True,
+    expands_registers: bool = False,
+) -> None:
+    """Append the accesses of a statement to `accesses_of_buffer`, for the buffers that are keys of
+    `accesses_of_buffer`.
+
+    reads                include loads
+    stores               include stores
+    expands_registers    replace registers in indices and loop bounds by their values, and keep the
+                         conditions around accesses; a loop that begins at an expression other than a
+                         sum of variables, quotients and remainders, such as max(lo - 4 * i, 0),
+                         contributes the range of its variable only
+    """
+    changing = assigned_registers(stmt) | written_buffers(stmt) if expands_registers else frozenset[Var | Buffer]()
+    linearizer = _IndexLinearizer(dict(ranges), expands_registers, changing)
+    kinds = tuple(is_write for is_write, included in ((True, stores), (False, reads)) if included)
+
+    def collect(stmt: Stmt, conditions: tuple[Condition, ...], certain_vars: frozenset[Var] | None) -> None:
+        if isinstance(stmt, For):
+            linearizer.enter_loop(stmt)
+            is_certain = certain_vars is not None and bool(constant_loop_range(stmt))
+            certain_vars = certain_vars | {stmt.var} if certain_vars is not None and is_certain else None
+        elif isinstance(stmt, (If, While)):
+            certain_vars = None
+        if expands_registers and isinstance(stmt, Declare) and is_replaceable_by_value(stmt, changing):
+            linearizer.registers[stmt.var] = substitute(stmt.value, linearizer.registers)
+        for is_write in kinds if not isinstance(stmt, Block) else ():
+            for buffer, index, lanes in direct_accesses(stmt, reads=not is_write, stores=is_write):
+                if buffer in accesses_of_buffer:
+                    access = linearizer.access_at_index(index, lanes, is_write, conditions, certain_vars)
+                    accesses_of_buffer[buffer].accesses.append(access)
+        for child in direct_child_stmts(stmt):
+            inner = conditions
+            if expands_registers and isinstance(stmt, If):
+                inner = (*conditions, *linearizer.unchanging_condition(stmt.cond, child is stmt.then))
+            collect(child, inner, certain_vars)
+
+    collect(stmt, (), frozenset())
+
+
+def _is_var_or_divmod(atom: Expr) -> bool:
+    """Return True for a variable, a quotient, and a remainder."""
+    return isinstance(atom, Var) or (isinstance(atom, Binary) and atom.op in ("floordiv", "floormod"))
+
+
+def is_written_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges) -> bool:
+    """Return True if a sequence of statements reads only elements of a scratch buffer that it has
+    written before.
+    """
+    filled = AccessRelation()
+    for stmt in stmts:
+        if buffer in read_buffers(stmt) and not is_stored_before_first_load(buffer, stmt):
+            reads = {buffer: AccessRelation()}
+            collect_accesses(stmt, ranges, reads, stores=False)
+            if not filled.covers(reads[buffer]):
+                return False
+        collect_accesses(stmt, {}, {buffer: filled}, reads=False)
+    return True
+
+
+@dataclass
+class _IndexLinearizer:
+    """Converts index expressions to linear forms while walking a loop nest.
+
+    The variable of a loop that begins at 5 * i is represented as 5 * i + v, with a new variable v
+    that begins at 0.
+
+    ranges              the ranges of the variables
+    expands_registers   see `collect_accesses`
+    changing            registers and buffers that the statements change
+    lasts               for a loop variable, upper bounds that are linear forms of other variables
+    steps               for a loop variable, the distance of its values, if it is not 1
+    registers           the values of index registers, and of shifted loop variables, which replace
+                        them
+    shifted_loop_vars   without `expands_registers`, the values of shifted loop variables: their begin
+                        plus the new variable
+    """
+
+    ranges: Ranges
+    expands_registers: bool
+    changing: frozenset[Var | Buffer]
+    lasts: dict[Var, list[LinearForm]] = field(default_factory=dict)
+    steps: dict[Var, int] = field(default_factory=dict)
+    shifted_loop_vars: dict[Var, LinearForm] = field(default_factory=dict)
+    registers: dict[Var, Expr] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # the linear forms of indices that many accesses share are computed once
+        self._scope = SimplifierScope(self.ranges)
+
+    def enter_loop(self, loop: For) -> None:
+        """Add the variable of a loop, with its range and bounds, before the accesses in its body
+        are converted.
+        """
+        loop = replace(
+            loop, begin=self._replace_registers_by_values(loop.begin), end=self._replace_registers_by_values(loop.end)
+        )
+        if loop.var in self.ranges:  # another loop uses this variable, too: accesses found there keep their ranges
+            self.ranges, self.lasts, self.steps = dict(self.ranges), dict(self.lasts), dict(self.steps)
+            self.shifted_loop_vars.pop(loop.var, None)
+            self.registers.pop(loop.var, None)
+            self.steps.pop(loop.var, None)
+        self.ranges[loop.var] = loop_var_interval(loop, self.ranges)
+        self._scope = SimplifierScope(self.ranges)
+        var, begin = loop.var, self.linear_form_of_index(loop.begin)
+        is_begin_sum = all(map(_is_var_or_divmod, begin.terms))
+        if begin.terms and (is_begin_sum or not self.expands_registers):
+            var = Var(loop.var.name, INDEX)
+            shifted = begin.add_multiple(LinearForm({var: 1}))
+            if self.expands_registers:
+                self.registers[loop.var] = shifted.to_expr()
+            else:
+                self.shifted_loop_vars[loop.var] = shifted
+        else:
+            begin = LinearForm()
+        if loop.step > 1 and (is_begin_sum or not self.expands_registers):
+            self.steps[var] = loop.step
+        lasts = [
+            self.linear_form_of_index(end).add_multiple(begin, -1).add_multiple(LinearForm(const=-1))
+            for end in operands_of_nested_min_max("min", loop.end)
+        ]
+        # bounds without variables are in the ranges already
+        self.lasts[var] = [last for last in lasts if last.terms and not self._changes(last)]
+        if begin.terms:
+            high = max(0, min(bounds_of_linear_form(last, self.ranges)[1] for last in lasts))
+            self.ranges[var] = (0, high if high == math.inf else high // loop.step * loop.step)
+            self._scope = SimplifierScope(self.ranges)
+
+    def _changes(self, form: LinearForm) -> bool:
+        """Return True if the statements may change the value of a linear form."""
+        return bool(self.changing) and any(n in self.changing for atom in form.terms for n in vars_and_buffers_in(atom))
+
+    def _replace_registers_by_values(self, expr: Expr) -> Expr:
+        return substitute(expr, self.registers) if self.registers else expr
+
+    def linear_form_of_index(self, index: Expr) -> LinearForm:
+        """Return an index as a linear form, with registers and shifted loop variables replaced."""
+        form = linear_form(self._replace_registers_by_values(index), self._scope)
+        if not self.shifted_loop_vars:
+            return form
+        for var in [a for a in form.terms if isinstance(a, Var) and a in self.shifted_loop_vars]:
+            factor = form.terms[var]
+            form = form.add_multiple(LinearForm({var: factor}), -1).add_multiple(self.shifted_loop_vars[var], factor)
+        return form
+
+    def unchanging_condition(self, cond: Expr, holds: bool) -> Iterator[Condition]:
+        """Yield a condition, with registers replaced by their values; nothing if the statements may
+        change its value.
+        """
+        cond = self._replace_registers_by_values(cond)
+        if self.changing.isdisjoint(vars_and_buffers_in(cond)):
+            yield cond, holds
+
+    def access_at_index(
+        self,
+        index: Expr,
+        lanes: int,
+        is_write: bool,
+        conditions: tuple[Condition, ...],
+        certain_vars: frozenset[Var] | None,
+    ) -> Access:
+        """Return the access to `lanes` consecutive elements from `index` on.
+
+        conditions      the conditions around it
+        certain_vars    the variables of the loops around it, if all of them have constant bounds, and
+                        every execution reaches the access; else None
+        """
+        form = self.linear_form_of_index(index)
+        is_certain = certain_vars is not None and all(
+            n in certain_vars for atom in form.terms for n in vars_and_buffers_in(atom)
+        )
+        return Access(form, lanes, self.ranges, self.lasts, self.steps, conditions, is_write, is_certain)

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The access relation of a buffer: which iterations of a loop nest access which elements.
+
+An access is the relation {x -> form(x) + l : x in domain, 0 <= l < lanes}. The domain has a variable
+for each loop, with an interval, a step, and upper bounds that are linear forms of other variables;
+conditions restrict it further. Quotients and remainders by constants are additional dimensions
+(`dependence_system`). Extents may be variables that have one value in all iterations. The relation of
+a buffer is the union of its accesses. Its questions are answered True only if that is proven:
+
+    16 * i + c, 0 <= c < 16        # injective in i: no two iterations have a common element
+    16 * i + c, 0 <= c < 17        # not injective in i: elements 16, 32, ...
+    16 * i + c, 0 <= c < 8         # disjoint from 16 * i + 8 + c
+
+Method: a common element of two accesses is a solution of a system of linear equations over integers,
+which `integer_system` proves to have none. Where that proof fails, `point_enumeration` computes the
+elements of all iterations, up to `MAX_ENUMERATED_POINTS`. Sources: dependence systems, Maydan,
+Hennessy and Lam, "Efficient and exact data dependence analysis" (1991); relations with existentially
+quantified dimensions for quotients, Pugh, "The Omega test" (1991).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir import frozen
+from aotc.tir import Expr, LinearForm, Var, bounds_of_linear_form, vars_and_buffers_in
+from aotc.tir.loops.dependence_system import IsShared, IterationPoint
+from aotc.tir.loops.integer_system import IntegerSystem, LinearSum, Terms, divide_bound
+from aotc.tir.loops.offset_dimensions import OffsetDimension, split_offsets_into_dimensions
+from aotc.tir.loops.point_enumeration import (
+    MAX_ENUMERATED_POINTS,
+    Int64Array,
+    NotEnumerableError,
+    PointEnumerator,
+    value_of_form,
+    vars_of_form,
+)
+from aotc.tir.simplify import Interval
+
+Float64Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
+Ranges = dict[Var, Interval]
+#: A condition, and True if it holds, False if its negation holds.
+Condition: TypeAlias = "tuple[Expr, bool]"
+
+#: Largest number of pairs of pieces of two relations that are compared.
+_MAX_COMPARED_PAIRS: Final = 256
+#: Number of values of each variable that are enumerated first.
+_VALUES_OF_FIRST_ENUMERATION: Final = 3
+
+
+@frozen(eq=False)
+class Access:
+    """An access to consecutive elements of a buffer in each iteration of some loops.
+
+    form         the address of the first element as a linear form
+    lanes        the number of consecutive elements
+    ranges       the intervals of variables
+    lasts        for loop variables, upper bounds that are linear forms of other variables
+    steps        for loop variables, the distance of their values, the first of which is the low end of
+                 the interval; 1 if it is absent
+    conditions   conditions under which the access is made
+    is_write     True for a store, False for a load
+    is_certain   True if every execution of the statements accesses all these elements
+    """
+
+    form: LinearForm
+    lanes: int
+    ranges: Ranges
+    lasts: Mapping[Var, Sequence[LinearForm]] = field(default_factory=dict)
+    steps: Mapping[Var, int] = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+    is_write: bool = True
+    is_certain: bool = False
+
+    def depends_on(self, var: Var) -> bool:
+        """Return True if the accessed elements may depend on a loop variable."""
+        forms = (self.form, *(last for lasts in self.lasts.values() for last in lasts))
+        return any(form.depends_on(var) for form in forms) or any(
+            var in vars_and_buffers_in(cond) for cond, _ in self.conditions
+        )
+
+    def upper_bound_of_address(self) -> float:
+        """Return an upper bound of the address of the first element, using the bounds in `lasts` where
+        they are tighter than the ranges.
+        """
+        address = self.form
+        high = bounds_of_linear_form(address, self.ranges)[1]
+        for var in [a for a, factor in address.terms.items() if isinstance(a, Var) and factor > 0]:
+            for last in self.lasts.get(var, ()):
+                factor = address.terms.get(var, 0)
+                shorter = address.add_multiple(LinearForm({var: 1}), -factor).add_multiple(last, factor)
+                if bounds_of_linear_form(shorter, self.ranges)[1] < high:
+                    address, high = shorter, bounds_of_linear_form(shorter, self.ranges)[1]
+        return high
+
+    def accessed_elements(
+        self, omitted_terms: Mapping[Expr, int], var: Var | None, max_values: int | None = None
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the accessed elements at all points, an array of shape (points, lanes), and the value
+        of a loop variable at each point (0 for None).
+
+        omitted_terms    terms of the address that are left out
+        var              the loop variable
+        max_values       largest number of values of a variable, of which the first ones are enumerated;
+                         None for all values
+
+        Raise NotEnumerableError if an address is not a function of variables with finite intervals, or
+        if there are too many points.
+        """
+        form = self.form.add_multiple(LinearForm(dict(omitted_terms)), -1)
+        enumerator = PointEnumerator(self.ranges, self.lasts, self.steps, self.conditions, max_values)
+        points = enumerator.points_of_vars([*([] if var is None else [var]), *vars_of_form(form)])
+        addresses = value_of_form(form, points)
+        if addresses.size * self.lanes > MAX_ENUMERATED_POINTS:
+            raise NotEnumerableError
+        values = points[var] if var is not None else np.zeros(addresses.size, np.int64)
+        return addresses[:, None] + np.arange(self.lanes), values
+
+
+@frozen(eq=False)
+class _Piece:
+    """Accesses whose addresses differ by constants only.
+
+    access       one of the accesses
+    offset       the smallest constant
+    dimensions   the dimensions of the other offsets: an offset is a sum of multiples of their distances
+    is_write     True if one of the accesses is a store
+    """
+
+    access: Access
+    offset: int
+    dimensions: tuple[OffsetDimension, ...]
+    is_write: bool
+
+
+@dataclass
+class AccessRelation:
+    """The accesses of some statements to one buffer. Without accesses, nothing is known."""
+
+    accesses: list[Access] = field(default_factory=list)
+
+    def bounds(self) -> Interval:
+        """Return an interval that includes all accessed elements."""
+        first, last = math.inf, -math.inf
+        for access in self.accesses:
+            first = min(first, bounds_of_linear_form(access.form, access.ranges)[0])
+            last = max(last, access.upper_bound_of_address() + access.lanes - 1)
+        return first, last
+
+    def bounds_by_iteration(self, loops: Sequence[tuple[Var, range]]) -> tuple[Float64Array, Float64Array]:
+        """Return the first and the last accessed element in each iteration of some loops, as arrays
+        with an axis for each loop; infinities where they are unknown.
+
+        loops    the loop variables and their values, the outermost first
+        """
+        first, last = np.array(math.inf), np.array(-math.inf)
+        for access in self.accesses:
+            by_iteration: Float64Array = np.zeros(())
+            rest = access.form
+            for axis, (var, values) in enumerate(loops):
+                factor = access.form.coefficient(var)
+                if factor:
+                    column = np.array(values, np.float64).reshape(-1, *[1] * (len(loops) - axis - 1))
+                    by_iteration = by_iteration + factor * column
+                    rest = rest.add_multiple(LinearForm({var: factor}), -1)
+            low, high = bounds_of_linear_form(rest, access.ranges)
+            first = np.minimum(first, by_iteration + low)
+            last = np.maximum(last, by_iteration + high + access.lanes - 1)
+        return first, last
+
+    def is_entirely_above(self, lower: AccessRelation) -> bool:
+        """Return True if every element is at a higher address than every element of `lower`."""
+        return bool(self.accesses and lower.accesses) and lower.bounds()[1] < self.bounds()[0]
+
+    def is_disjoint_from(self, other: AccessRelation) -> bool:
+        """Return True if no element that one relation writes is accessed by the other one, in any two
+        iterations.
+        """
+        if not self.accesses or not other.accesses:
+            return False
+        (first, last), (other_first, other_last) = self.bounds(), other.bounds()
+        if last < other_first or other_last < first:
+            return True
+        pairs = _pairs_within_limit(self.accesses, other.accesses)
+        return pairs is not None and all(_are_pieces_disjoint(a, b) for a, b in pairs)
+
+    def covers(self, other: AccessRelation) -> bool:
+        """Return True if every execution accesses all elements that `other` may access.
+
+        Both relations are enumerated; conditions make the accesses of this one uncertain.
+        """
+        try:
+            needed = [access.accessed_elements({}, None)[0] for access in other.accesses]
+        except NotEnumerableError:
+            return False
+        certain: set[int] = set()
+        for access in self.accesses if needed else ():
+            with suppress(NotEnumerableError):
+                certain.update(access.accessed_elements({}, None)[0].ravel().tolist() if access.is_certain else ())
+        return all(certain.issuperset(elements.ravel().tolist()) for elements in needed)
+
+    def is_injective(self, var: Var, step: int, fixed: Container[Var]) -> bool:
+        """Return True if no element that is written for one value of a loop variable is accessed for
+        another value of it.
+
+        var      the variable
+        step     the distance of its values
+        fixed    variables that have one value in all iterations
+        """
+        if not self.accesses:
+            return False
+        if all(a.ranges[var][1] - a.ranges[var][0] < step for a in self.accesses):
+            return True  # there is one iteration at most
+        if any(a.is_write and not a.depends_on(var) for a in self.accesses):
+            return False
+        pairs = _pairs_within_limit(self.accesses, self.accesses)
+        if pairs is not None and all(_are_iterations_disjoint(a, b, var, step, fixed) for a, b in pairs):
+            return True
+        # a few values of each variable usually show that two iterations access an element
+        return all(self._is_injective_at_points(var, fixed, n) for n in (_VALUES_OF_FIRST_ENUMERATION, None))
+
+    def _is_injective_at_points(self, var: Var, fixed: Container[Var], max_values: int | None) -> bool:
+        """Return True if enumeration shows that no element that is written for one value of a loop
+        variable is accessed for another value, at the points with at most `max_values` values of each
+        variable.
+        """
+        first, *others = (access.form.terms for access in self.accesses)
+        common = {a: c for a, c in first.items() if is_invariant(a, fixed) and all(o.get(a) == c for o in others)}
+        try:
+            enumerated = [(a, *a.accessed_elements(common, var, max_values)) for a in self.accesses]
+        except NotEnumerableError:
+            return False
+        filled = [elements for _, elements, _ in enumerated if elements.size]
+        low, high = (min(int(e.min()) for e in filled), max(int(e.max()) for e in filled)) if filled else (0, 0)
+        if high - low > MAX_ENUMERATED_POINTS:
+            return False
+        # the least value of the variable for which each element is written; no other value may access it
+        unwritten = np.iinfo(np.int64).max
+        writer = np.full(high - low + 1, unwritten)
+        for access, elements, values in enumerated:
+            if access.is_write:
+                np.minimum.at(writer, elements - low, values[:, None])
+        return all(
+            bool(((writer[elements - low] == unwritten) | (writer[elements - low] == values[:, None])).all())
+            for _, elements, values in enumerated
+        )
+
+
+def is_invariant(term: Expr, fixed: Container[Var]) -> bool:
+    """Return True if a term has one value in all iterations: all its variables are in `fixed`, and it
+    loads no memory.
+    """
+    return all(n in fixed for n in vars_and_buffers_in(term))
+
+
+def _pieces_of_accesses(accesses: Iterable[Access], *, merges_offsets: bool) -> list[_Piece]:
+    """Return accesses as pieces; `merges_offsets` includes the elements between the accesses of a
+    piece.
+    """
+    groups: dict[object, tuple[Access, set[tuple[int, int]]]] = {}
+    for access in accesses:
+        terms = frozenset(access.form.terms.items())
+        key = (terms, id(access.ranges), id(access.lasts), access.conditions, access.is_write)
+        groups.setdefault(key, (access, set()))[1].add((access.form.const, access.lanes))
+    return [
+        _Piece(access, offset, dimensions, access.is_write)
+        for access, intervals in groups.values()
+        for offset, dimensions in split_offsets_into_dimensions(intervals, merges_offsets=merges_offsets)
+    ]
+
+
+def _pairs_within_limit(a: Sequence[Access], b: Sequence[Access]) -> list[tuple[_Piece, _Piece]] | None:
+    """Return the pairs of a piece of `a` and a piece of `b` of which at least one is written; None if
+    there are too many.
+    """
+    for merges_offsets in (False, True):
+        pieces = _pieces_of_accesses(a, merges_offsets=merges_offsets)
+        others = pieces if a is b else _pieces_of_accesses(b, merges_offsets=merges_offsets)
+        if len(pieces) * len(others) <= _MAX_COMPARED_PAIRS:
+            return [(p, q) for p in pieces for q in others if p.is_write or q.is_write]
+    return None
+
+
+def _are_pieces_disjoint(a: _Piece, b: _Piece) -> bool:
+    """Return True if two pieces are proven to have no common element."""
+    system = IntegerSystem()
+    shared: dict[Expr, LinearSum] = {}
+    points = [_iteration_point(system, p.access, lambda _: False, shared) for p in (a, b)]
+    return _is_address_equation_unsolvable(system, a, points[0], b, points[1])
+
+
+def _are_iterations_disjoint(a: _Piece, b: _Piece, var: Var, step: int, fixed: Container[Var]) -> bool:
+    """Return True if a piece in one iteration has no common element with another piece in a later
+    iteration of a loop.
+    """
+    system = IntegerSystem()
+    shared: dict[Expr, LinearSum] = {}
+    first, second = (_iteration_point(system, p.access, lambda e: is_invariant(e, fixed), shared) for p in (a, b))
+    (low, high), (other_low, other_high) = a.access.ranges[var], b.access.ranges[var]
+    low, high = min(low, other_low), max(high, other_high)
+    number = system.add_variable(low, high)
+    distance = system.add_variable(1, divide_bound(high - low, step))
+    first.own[var] = {number: 1}, 0
+    second.own[var] = {number: 1, distance: step}, 0
+    if high < math.inf:
+        system.add_inequality({number: -1, distance: -step}, int(high))
+    for point in (first, second):
+        for last in point.lasts.get(var, ()):
+            point.require_nonnegative(last.add_multiple(LinearForm({var: 1}), -1))
+    return _is_address_equation_unsolvable(system, a, first, b, second)
+
+
+def _iteration_point(
+    system: IntegerSystem, access: Access, is_shared: IsShared, shared: dict[Expr, LinearSum]
+) -> IterationPoint:
+    """Return a new iteration that makes an access, in a system under construction."""
+    return IterationPoint(system, access.ranges, access.lasts, access.steps, is_shared, shared)
+
+
+def _is_address_equation_unsolvable(
+    system: IntegerSystem, a: _Piece, a_point: IterationPoint, b: _Piece, b_point: IterationPoint
+) -> bool:
+    """Return True if two pieces, at two points, are proven to have no common element."""
+    total: Terms = {}
+    const = 0
+    for sign, piece, point in ((1, a, a_point), (-1, b, b_point)):
+        terms, offset = point.sum_of_form(LinearForm(piece.access.form.terms, piece.offset))
+        const += sign * offset
+        for var, c in terms.items():
+            total[var] = total.get(var, 0) + sign * c
+        for distance, count in piece.dimensions:
+            total[system.add_variable(0, count - 1)] = sign * distance
+        point.require_conditions(piece.access.conditions)
+    system.add_equation({v: c for v, c in total.items() if c}, const)
+    return system.has_no_solution()

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Translate a question about two accesses to a buffer into a system of equations over integers.
+
+Input: the addresses of two accesses, and the iterations that make them. Output: a system that has a
+solution exactly if the accesses have a common element. A quotient `x // c` and its remainder become
+two new variables q and r with x == c * q + r and 0 <= r < c; a minimum becomes a variable that is at
+most each of its operands; every other expression that is not linear is an unknown number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aotc.tir import Binary, Const, Expr, Unary, Var
+from aotc.tir.expr import INDEX
+from aotc.tir.loops.integer_system import IntegerSystem, LinearSum, Terms, divide_bound
+from aotc.tir.simplify import Interval, LinearForm, bounds, comparison_as_nonnegative_form, conjuncts, linear_form
+
+Ranges = dict[Var, Interval]
+#: Predicate: True if an expression has one value for both accesses.
+IsShared = Callable[[Expr], bool]
+
+
+@dataclass(slots=True)
+class IterationPoint:
+    """One of the two iterations of a question: the numbers of the system's variables for its loop
+    variables and other terms.
+
+    system      the system under construction
+    ranges      the intervals of variables
+    lasts       for loop variables, upper bounds that are linear forms of other variables
+    steps       for loop variables, the distance of their values, which begin at the low end of the
+                interval; 1 if it is absent
+    is_shared   True for expressions that have one value in both iterations
+    shared      sums of the expressions with one value in both iterations
+    own         sums of the other expressions
+    """
+
+    system: IntegerSystem
+    ranges: Ranges
+    lasts: Mapping[Var, Sequence[LinearForm]]
+    steps: Mapping[Var, int]
+    is_shared: IsShared
+    shared: dict[Expr, LinearSum]
+    own: dict[Expr, LinearSum] = field(default_factory=dict)
+
+    def sum_of_form(self, form: LinearForm) -> LinearSum:
+        """Return a linear form as a sum over the variables of the system."""
+        total: Terms = {}
+        const = form.const
+        for atom, factor in form.terms.items():
+            terms, offset = self.sum_of_atom(atom)
+            const += factor * offset
+            for var, c in terms.items():
+                total[var] = total.get(var, 0) + factor * c
+        return {var: c for var, c in total.items() if c}, const
+
+    def sum_of_atom(self, atom: Expr) -> LinearSum:
+        """Return a term of a linear form as a sum over the variables of the system."""
+        known = self.shared if self.is_shared(atom) else self.own
+        if atom not in known:
+            known[atom] = self._new_sum_of_atom(atom, known)
+        return known[atom]
+
+    def _new_sum_of_atom(self, atom: Expr, known: dict[Expr, LinearSum]) -> LinearSum:
+        """Return a new term as a sum; variables and equations for it are added to the system."""
+        match atom:
+            case Var():
+                return self._new_sum_of_var(atom, known)
+            case Binary(op="floordiv" | "floormod", a=a, b=Const(value=divisor)) if divisor > 0:
+                return self._sum_of_division(atom, a, int(divisor), known)
+            case Binary(op="mul"):
+                return self._sum_of_product(atom)
+        low, high = bounds(atom, self.ranges)
+        var = self.system.add_variable(low, high)
+        if isinstance(atom, Binary) and atom.op in ("min", "max"):
+            sign = 1 if atom.op == "min" else -1
+            for operand in (atom.a, atom.b):  # a minimum is at most each operand
+                terms, const = self.sum_of_form(linear_form(operand, self.ranges))
+                self.system.add_inequality({**{v: sign * c for v, c in terms.items()}, var: -sign}, sign * const)
+        return {var: 1}, 0
+
+    def _new_sum_of_var(self, var: Var, known: dict[Expr, LinearSum]) -> LinearSum:
+        """Return a new loop variable as a sum; its upper bounds are added to the system."""
+        low, high = bounds(var, self.ranges)
+        step = self.steps.get(var, 1)
+        if step > 1:
+            known[var] = {self.system.add_variable(0, divide_bound(high - low, step)): step}, int(low)
+        else:
+            number = self.system.add_variable(low, high)
+            known[var] = {number: 1}, 0
+            if low >= 1 and known is self.shared:
+                self.system.symbols.add(number)
+        for last in self.lasts.get(var, ()):
+            self.require_nonnegative(last.add_multiple(LinearForm({var: 1}), -1))
+        return known[var]
+
+    def _sum_of_division(self, atom: Binary, a: Expr, divisor: int, known: dict[Expr, LinearSum]) -> LinearSum:
+        """Return a quotient or remainder by a constant as a sum; both become known."""
+        low, high = bounds(a, self.ranges)
+        form = linear_form(a, self.ranges)
+        if -low == high:  # infinite: the dividend may overflow
+            return {self.system.add_variable(*bounds(atom, self.ranges)): 1}, 0
+        terms, const = self.sum_of_form(form)
+        quotient = self.system.add_variable(divide_bound(low, divisor), divide_bound(high, divisor))
+        rest = self.system.add_variable(0, divisor - 1)
+        self.system.add_equation({**terms, quotient: -divisor, rest: -1}, const)
+        known[Binary("floordiv", a, atom.b)] = {quotient: 1}, 0
+        known[Binary("floormod", a, atom.b)] = {rest: 1}, 0
+        return known[atom]
+
+    def _sum_of_product(self, atom: Binary) -> LinearSum:
+        """Return a product as a sum of products of variables, where one factor is a sum of extents that
+        are known at run time only; an unknown number otherwise.
+        """
+        total: Terms = {}
+        (a_terms, a_const), (b_terms, b_const) = (
+            self.sum_of_form(linear_form(e, self.ranges)) for e in (atom.a, atom.b)
+        )
+        for a, a_factor in a_terms.items():
+            for b, b_factor in b_terms.items():
+                product = self.system.product_of(a, b)
+                if product is None:
+                    return {self.system.add_variable(*bounds(atom, self.ranges)): 1}, 0
+                total[product] = total.get(product, 0) + a_factor * b_factor
+        for terms, factor in ((a_terms, b_const), (b_terms, a_const)):
+            for var, c in terms.items() if factor else ():
+                total[var] = total.get(var, 0) + c * factor
+        return {var: c for var, c in total.items() if c}, a_const * b_const
+
+    def require_nonnegative(self, form: LinearForm) -> None:
+        """Require that a linear form is at least 0 in this iteration."""
+        self.system.add_inequality(*self.sum_of_form(form))
+
+    def require_conditions(self, conditions: Iterable[tuple[Expr, bool]]) -> None:
+        """Require that conditions are true (false, where the second value is False), as far as they
+        are comparisons of indices.
+        """
+        for cond, holds in conditions:
+            while isinstance(cond, Unary) and cond.op == "not":
+                cond, holds = cond.a, not holds
+            parts = list(conjuncts(cond))
+            for part in parts if holds or len(parts) == 1 else ():
+                self._require_comparison(part, holds)
+
+    def _require_comparison(self, cond: Expr, holds: bool) -> None:
+        """Require that a comparison of indices is true (false, if `holds` is False); ignore other
+        conditions.
+        """
+        form = comparison_as_nonnegative_form(cond, self.ranges)
+        if form is not None:
+            negated = LinearForm(const=-1).add_multiple(form, -1)
+            self.require_nonnegative(form if holds else negated)
+        elif isinstance(cond, Binary) and cond.op == ("eq" if holds else "ne") and cond.a.dtype == INDEX:
+            difference = linear_form(cond.a, self.ranges).add_multiple(linear_form(cond.b, self.ranges), -1)
+            self.system.add_equation(*self.sum_of_form(difference))

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Solver for systems of linear equations and inequalities over bounded integer variables: prove
+that a system has no solution.
+
+Input: variables with intervals, sums that are 0, and sums that are at least 0. Output: True if the
+system is proven to have no solution; False if it has one, or if the proof fails. Example: the
+elements 8 * i + j, with 0 <= i < 4 and 0 <= j < 8, of two iterations i and i + d, with d >= 1:
+
+    8 * (i - (i + d)) + (j - k) == 0    # |j - k| <= 7, so j == k and 8 * d == 0: no solution
+
+Method: an equation is split into equations of its small and of its large coefficients where the sum
+of the small terms can be congruent to the constant in one way only (Maslov, "Delinearization: an
+efficient way to break multiloop dependence equations", 1992). Equations with a coefficient of 1 or
+-1 eliminate a variable (Gauss), and inequalities tighten the intervals of their variables. Upper
+bounds of sums add multiples of inequalities, as in the elimination of Fourier and Motzkin. No step
+loses or adds a solution, so that a contradiction is a proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from aotc.tir.simplify import Bound
+
+#: Coefficients of variables, which have numbers.
+Terms: TypeAlias = "dict[int, int]"
+#: A sum of terms, and a constant.
+LinearSum: TypeAlias = "tuple[Terms, int]"
+#: The symbols in a product, and its other factor or None.
+_Product: TypeAlias = "tuple[tuple[int, ...], int | None]"
+
+#: Largest number of times that the equations and the inequalities of a system are examined.
+_MAX_ROUNDS: Final = 8
+#: Largest number of inequalities that are added to a sum to find an upper bound of it.
+_MAX_ADDED_INEQUALITIES: Final = 8
+
+
+class _ContradictionError(Exception):
+    """Raised where a system is proven to have no solution."""
+
+
+@dataclass(slots=True)
+class IntegerSystem:
+    """System of linear equations and inequalities over integer variables with intervals.
+
+    lows, highs     the interval of each variable, by its number
+    equations       sums that are 0
+    inequalities    sums that are at least 0
+    symbols         positive variables that may be factors of products
+    products        variables that are products: the symbols in it, and another variable or None; used
+                    where strides are known at run time only
+    """
+
+    lows: list[Bound] = field(default_factory=list)
+    highs: list[Bound] = field(default_factory=list)
+    equations: list[LinearSum] = field(default_factory=list)
+    inequalities: list[LinearSum] = field(default_factory=list)
+    symbols: set[int] = field(default_factory=set)
+    products: dict[int, _Product] = field(default_factory=dict)
+
+    def add_variable(self, low: Bound, high: Bound) -> int:
+        """Add a variable with values from `low` to `high`; return its number."""
+        self.lows.append(low)
+        self.highs.append(high)
+        return len(self.lows) - 1
+
+    def product_of(self, a: int, b: int) -> int | None:
+        """Return the number of the variable that is the product of two variables; None if neither of
+        them is a product of symbols alone.
+        """
+        (a_symbols, a_other), (b_symbols, b_other) = self._factors_of(a), self._factors_of(b)
+        if a_other is not None and b_other is not None:
+            return None
+        other = b_other if a_other is None else a_other
+        return self._variable_of_product((*a_symbols, *b_symbols), other)
+
+    def _factors_of(self, var: int) -> _Product:
+        """Return the symbols in a variable, and the other factor or None."""
+        return self.products.get(var) or (((var,), None) if var in self.symbols else ((), var))
+
+    def _variable_of_product(self, symbols: Iterable[int], other: int | None) -> int:
+        """Return the number of the variable that is the product of some symbols, and of another
+        variable if there is one; it is added if it is new.
+        """
+        factors = tuple(sorted(symbols)), other
+        if len(factors[0]) + (other is not None) == 1:
+            return factors[0][0] if other is None else other
+        for number, known in self.products.items():
+            if known == factors:
+                return number
+        low, high = (1, 1) if other is None else (self.lows[other], self.highs[other])
+        for symbol in factors[0]:
+            ends = [_multiply(x, y) for x in (low, high) for y in (self.lows[symbol], self.highs[symbol])]
+            low, high = min(ends), max(ends)
+        number = self.add_variable(low, high)
+        self.products[number] = factors
+        return number
+
+    def add_equation(self, terms: Mapping[int, int], const: int) -> None:
+        """Require that a sum is 0."""
+        self.equations.append((dict(terms), const))
+
+    def add_inequality(self, terms: Mapping[int, int], const: int) -> None:
+        """Require that a sum is at least 0."""
+        self.inequalities.append((dict(terms), const))
+
+    def has_no_solution(self) -> bool:
+        """Return True if the system is proven to have no solution. The system is changed to another
+        one with equal solutions.
+        """
+        try:
+            if any(low > high for low, high in zip(self.lows, self.highs, strict=True)):
+                return True
+            for _ in range(_MAX_ROUNDS):
+                is_changed = self._solve_equations()
+                if not self._tighten_intervals() and not is_changed:
+                    break
+            for terms, const in self.inequalities:
+                if self.upper_bound(terms, const) < 0:
+                    return True
+        except _ContradictionError:
+            return True
+        return False
+
+    def interval_of_sum(self, terms: Iterable[tuple[int, int]], const: int) -> tuple[Bound, Bound]:
+        """Return the interval of a sum of terms, by the intervals of its variables alone."""
+        low: Bound = const
+        high: Bound = const
+        for var, factor in terms:
+            if factor > 0:
+                low, high = low + factor * self.lows[var], high + factor * self.highs[var]
+            else:
+                low, high = low + factor * self.highs[var], high + factor * self.lows[var]
+        return low, high
+
+    def upper_bound(self, terms: Terms, const: int) -> Bound:
+        """Return an upper bound of a sum of terms, by the intervals and the inequalities.
+
+        Multiples of inequalities are added to the sum as long as that lowers the bound: a sum that is
+        at least 0 never makes the sum smaller.
+        """
+        best = self.interval_of_sum(terms.items(), const)[1]
+        for _ in range(_MAX_ADDED_INEQUALITIES):
+            lower = self._sum_with_inequality_and_lower_bound(terms, const, best)
+            if lower is None:
+                break
+            terms, const, best = lower
+        return best
+
+    def _sum_with_inequality_and_lower_bound(
+        self, terms: Terms, const: int, bound: Bound
+    ) -> tuple[Terms, int, Bound] | None:
+        """Return a sum plus a multiple of an inequality that cancels a term of it, and the upper bound
+        of the result, if that is lower than `bound`; None if no inequality lowers it.
+        """
+        for inequality, offset in self.inequalities:
+            for var, factor in inequality.items():
+                old = terms.get(var, 0)
+                if not old or (old > 0) == (factor > 0) or old % factor:
+                    continue
+                total = _add_multiple(terms, inequality, -(old // factor))
+                new_const = const + offset * -(old // factor)
+                new_bound = self.interval_of_sum(total.items(), new_const)[1]
+                if new_bound < bound:
+                    return total, new_const, new_bound
+        return None
+
+    # equations
+
+    def _solve_equations(self) -> bool:
+        """Split equations and eliminate variables as far as possible; return True if the system
+        changed.
+        """
+        pending, self.equations = self.equations, []
+        is_changed = False
+        while pending:
+            terms, const = self._equation_without_fixed_variables(*pending.pop())
+            if len(terms) < 2:
+                is_changed = self._fix_variable_of_equation(terms, const) or is_changed
+                continue
+            parts = self._split_equation(terms, const) or self._split_equation_by_symbolic_stride(terms, const)
+            if parts is not None:
+                pending += parts
+                is_changed = True
+                continue
+            units = [var for var, factor in terms.items() if factor in (1, -1) and not self._is_in_product(var)]
+            if not units:
+                self.equations.append((terms, const))
+                continue
+            var = max(units, key=lambda v: self.highs[v] - self.lows[v])
+            value = {v: -c * terms[var] for v, c in terms.items() if v != var}, -const * terms[var]
+            self._eliminate_variable(var, *value)
+            pending = [_substitute_in_sum(e, var, value) for e in (*pending, *self.equations)]
+            self.equations = []
+            is_changed = True
+        return is_changed
+
+    def _is_in_product(self, var: int) -> bool:
+        """Return True if a variable is a product, or a factor of one: it is not eliminated."""
+        return bool(self.products) and (
+            var in self.products or any(var in symbols or var == other for symbols, other in self.products.values())
+        )
+
+    def _equation_without_fixed_variables(self, terms: Terms, const: int) -> LinearSum:
+        """Return an equation without variables of one value, divided by the greatest common factor of
+        its coefficients.
+
+        Raise _ContradictionError if the factor does not divide the constant, or if the interval of the
+        sum does not contain 0.
+        """
+        lows, highs = self.lows, self.highs
+        fixed = [var for var in terms if lows[var] == highs[var]]
+        if fixed:
+            const += sum(int(lows[var]) * terms[var] for var in fixed)
+            terms = {var: c for var, c in terms.items() if lows[var] != highs[var]}
+        divisor = math.gcd(*terms.values())
+        if divisor > 1:
+            if const % divisor:
+                raise _ContradictionError
+            terms, const = {var: c // divisor for var, c in terms.items()}, const // divisor
+        low, high = self.interval_of_sum(terms.items(), const)
+        if low > 0 or high < 0:
+            raise _ContradictionError
+        return terms, const
+
+    def _fix_variable_of_equation(self, terms: Terms, const: int) -> bool:
+        """Set the variable of an equation of at most one term, with the coefficient 1 or -1, to its
+        value; return True if there is a variable.
+        """
+        for var, factor in terms.items():
+            self._narrow(var, -const * factor, -const * factor)
+        return bool(terms)
+
+    def _split_equation(self, terms: Terms, const: int) -> list[LinearSum] | None:
+        """Split an equation into one of its small coefficients and one of its large coefficients; None
+        if that is impossible.
+
+        The large coefficients have a common factor, to which the sum of the small terms and the
+        constant must be congruent. The split is possible if a single value of the small sum is.
+        """
+        ordered = sorted(terms.items(), key=lambda item: abs(item[1]))
+        divisors, divisor = [0] * len(ordered), 0
+        for k in range(len(ordered) - 1, 0, -1):
+            divisors[k] = divisor = math.gcd(divisor, ordered[k][1])
+        low: Bound = 0
+        high: Bound = 0
+        for k in range(1, len(ordered)):
+            ends = self.interval_of_sum(ordered[k - 1 : k], 0)
+            low, high, divisor = low + ends[0], high + ends[1], divisors[k]
+            if low == -math.inf or high == math.inf:
+                return None
+            if divisor == 1 or abs(ordered[k - 1][1]) == abs(ordered[k][1]):
+                continue
+            first = low + (-const - low) % divisor
+            if first > high:
+                raise _ContradictionError
+            small = dict(ordered[:k])
+            if first + divisor <= high and self.inequalities:
+                least, most = -self.upper_bound(_negate(small), 0), self.upper_bound(small, 0)
+                first = least + (-const - least) % divisor
+                if first > most:
+                    raise _ContradictionError
+                if first + divisor > most:
+                    return [(small, -int(first)), (dict(ordered[k:]), const + int(first))]
+            elif first + divisor > high:
+                return [(small, -int(first)), (dict(ordered[k:]), const + int(first))]
+        return None
+
+    def _split_equation_by_symbolic_stride(self, terms: Terms, const: int) -> list[LinearSum] | None:
+        """Split an equation into its terms without a factor known at run time only, and the terms with
+        the factor, divided by it; None if that is impossible.
+
+        It is possible if the sum of the terms without the factor is smaller than the factor, and
+        greater than its negation.
+        """
+        symbols = {s for var in terms for s in self._factors_of(var)[0]} if self.symbols else ()
+        for symbol in sorted(symbols):
+            large = {var: c for var, c in terms.items() if symbol in self._factors_of(var)[0]}
+            small = {var: c for var, c in terms.items() if var not in large}
+            unit = math.gcd(*large.values())
+            if (small or const) and not all(
+                self.upper_bound(_add_multiple(sum_, {symbol: unit}, -1), offset + 1) <= 0
+                for sum_, offset in ((small, const), (_negate(small), -const))
+            ):
+                continue
+            quotient: Terms = {}
+            rest = 0
+            for var, c in large.items():
+                factors, other = self._factors_of(var)
+                remaining = list(factors)
+                remaining.remove(symbol)
+                if remaining or other is not None:
+                    quotient[self._variable_of_product(remaining, other)] = c // unit
+                else:
+                    rest = c // unit
+            return [(small, const), (quotient, rest)]
+        return None
+
+    def _eliminate_variable(self, var: int, terms: Terms, const: int) -> None:
+        """Replace a variable by a sum in all inequalities; its interval becomes inequalities of the
+        sum.
+        """
+        self.inequalities = [_substitute_in_sum(e, var, (terms, const)) for e in self.inequalities]
+        low, high = self.interval_of_sum(terms.items(), const)
+        if low < self.lows[var]:
+            self.inequalities.append((terms, const - int(self.lows[var])))
+        if high > self.highs[var]:
+            self.inequalities.append((_negate(terms), int(self.highs[var]) - const))
+
+    # intervals
+
+    def _narrow(self, var: int, low: Bound, high: Bound) -> bool:
+        """Intersect the interval of a variable with another one; return True if it becomes smaller.
+
+        Raise _ContradictionError if it becomes empty.
+        """
+        is_changed = low > self.lows[var] or high < self.highs[var]
+        self.lows[var], self.highs[var] = max(low, self.lows[var]), min(high, self.highs[var])
+        if self.lows[var] > self.highs[var]:
+            raise _ContradictionError
+        return is_changed
+
+    def _tighten_intervals(self) -> bool:
+        """Tighten the intervals of variables by the inequalities and equations, each once; return True
+        if an interval became smaller.
+        """
+        is_changed = False
+        for terms, const in (*self.inequalities, *self.equations, *((_negate(t), -c) for t, c in self.equations)):
+            high = self.interval_of_sum(terms.items(), const)[1]
+            if high < 0:
+                raise _ContradictionError
+            if high == math.inf:
+                continue
+            for var, factor in terms.items():
+                # the other terms are at most high - (the largest value of this term)
+                if factor > 0:
+                    rest = high - factor * self.highs[var]
+                    is_changed = self._narrow(var, -(rest // factor), math.inf) or is_changed
+                else:
+                    rest = high - factor * self.lows[var]
+                    is_changed = self._narrow(var, -math.inf, rest // -factor) or is_changed
+        return is_changed
+
+
+def _multiply(x: Bound, y: Bound) -> Bound:
+    """Return x * y, where 0 times infinity is 0."""
+    return 0 if 0 in (x, y) else x * y
+
+
+def divide_bound(bound: Bound, divisor: int) -> Bound:
+    """Return a bound divided by a positive number and rounded down; infinities stay infinite."""
+    return bound if math.isinf(bound) else bound // divisor
+
+
+def _negate(terms: Terms) -> Terms:
+    """Return the terms of the negated sum."""
+    return {var: -c for var, c in terms.items()}
+
+
+def _add_multiple(a: Terms, b: Terms, factor: int) -> Terms:
+    """Return the terms of `a + factor * b`, without zero coefficients."""
+    total = dict(a)
+    for var, c in b.items():
+        value = total.get(var, 0) + factor * c
+        if value:
+            total[var] = value
+        else:
+            total.pop(var, None)
+    return total
+
+
+def _substitute_in_sum(old: LinearSum, var: int, value: LinearSum) -> LinearSum:
+    """Return a sum with a variable replaced by another sum."""
+    terms, const = old
+    factor = terms.get(var, 0)
+    if not factor:
+        return old
+    rest = {v: c for v, c in terms.items() if v != var}
+    return _add_multiple(rest, value[0], factor), const + factor * value[1]

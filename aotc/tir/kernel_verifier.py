@@ -21,6 +21,8 @@ from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const
 from aotc.tir.gpu_launch import buffers_of_last_block_counters, has_gpu_loops, launch_of
 from aotc.tir.instruction_definition import Extent
 from aotc.tir.instruction_operand_check import instruction_problems
+from aotc.tir.loops.access_collection import ContextLinearizer
+from aotc.tir.loops.access_relation import AccessRelation
 from aotc.tir.loops.async_copy_wait_check import async_copy_violation
 from aotc.tir.loops.gpu_vector_access_predicate import is_single_instruction_vector_access
 from aotc.tir.loops.last_block_reduction_check import split_at_last_block_counters
@@ -76,16 +78,17 @@ def verify(kernel: Kernel) -> None:
             [Diagnostic("tir-verify", f"kernel {kernel.name}: {text}", kernel.span) for text in violations]
         )
     scratch = frozenset((*kernel.workspace, *kernel.stack_and_shared_buffers))
-    checker = _KernelChecker(kernel, assigned_registers(body), written_buffers(body), scratch - read_buffers(body))
+    team: dict[Var, Interval] = (
+        {THREAD_NUMBER: (0, _MAX_TEAM_THREADS - 1), THREAD_COUNT: (1, _MAX_TEAM_THREADS)} if kernel.team else {}
+    )
+    changing, written = assigned_registers(body), written_buffers(body)
+    checker = _KernelChecker(kernel, changing, team, written, scratch - read_buffers(body))
     checker.check_buffer_declarations()
     checker.check_last_block_counters()
     on_device = [s for s in block_stmts_or_self(body) if _needs_gpu(s, kernel.shared)]
     launches = [s for s in on_device if launch_of(replace(kernel, body=s)) is not None]
     if len(launches) < len(on_device) or (kernel.shared and not launches):
         checker.report_problem("blocks and threads are not two loops around all statements, from 0 to literals")
-    team: dict[Var, Interval] = (
-        {THREAD_NUMBER: (0, _MAX_TEAM_THREADS - 1), THREAD_COUNT: (1, _MAX_TEAM_THREADS)} if kernel.team else {}
-    )
     checker.check_stmt(body, _Scope(frozenset(team), team))
     moves = any(s.effects.asynchronous for s in executions_in(body))
     if moves and (problem := async_copy_violation(body)) is not None:
@@ -129,18 +132,22 @@ class _KernelChecker:
     """Checker that walks a kernel and collects violations.
 
     changing   registers that are assigned to
+    ranges_of_team   the ranges of the number of a thread and the number of threads, of a kernel for a team
     unread     scratch memory that is never read
     written    buffers that any statement writes; `filled` are those written before the current statement
     last       registers that hold the result of a last-block counter
+    linearizers      for the loops and conditions around accesses, their linear forms
     """
 
     kernel: Kernel
     changing: frozenset[Var]
+    ranges_of_team: dict[Var, Interval]
     written: set[Buffer]
     unread: frozenset[Buffer]
     filled: set[Buffer] = field(default_factory=set)
     last: set[Expr] = field(default_factory=set)
     problems: list[Diagnostic] = field(default_factory=list)
+    linearizers: dict[tuple[EnclosingContext, ...], ContextLinearizer] = field(default_factory=dict)
 
     def report_problem(self, message: str) -> None:
         self.problems.append(Diagnostic("tir-verify", f"kernel {self.kernel.name}: {message}", self.kernel.span))
@@ -350,11 +357,23 @@ class _KernelChecker:
         low, high = bounds(index, scope.ranges)
         if scope.contexts is None or (low >= 0 and high <= buffer.size - lanes):
             return
+        if self.is_proven_in_bounds(buffer, index, lanes, scope.contexts):
+            return
         indices = sorted(sample_reachable_index_values(scope.contexts, index))
         if indices and (indices[0] < 0 or indices[-1] > buffer.size - lanes):
             self.report_problem(
                 f"{buffer.name}[{indices[0]} .. {indices[-1] + lanes - 1}] is outside its {buffer.size} elements"
             )
+
+    def is_proven_in_bounds(
+        self, buffer: Buffer, index: Expr, lanes: int, contexts: tuple[EnclosingContext, ...]
+    ) -> bool:
+        """Return True if an access inside loops and conditions is proven to be within its buffer."""
+        if contexts not in self.linearizers:
+            changing = self.changing | self.written
+            self.linearizers[contexts] = ContextLinearizer.from_context(contexts, self.ranges_of_team, changing)
+        access = self.linearizers[contexts].load_at_index(index, lanes)
+        return AccessRelation([access]).is_within(buffer.size)
 
     def check_written_before_read(self, buffer: Buffer, scope: _Scope) -> None:
         """Report scratch memory that is read before it is written."""

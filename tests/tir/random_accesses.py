@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from aotc.tir import Binary, Block, Buffer, Const, Declare, Expr, For, Load, Stmt, Store, Unary, Var, const, linear_form
-from aotc.tir.expr import INDEX, Broadcast, as_expr, minimum, unary
+from aotc.tir.expr import INDEX, Broadcast, as_expr, maximum, minimum, unary
 from aotc.tir.stmt import If
 
 BUFFER = Buffer("y", "float32", 1 << 20)
@@ -150,6 +150,8 @@ class NestGenerator:
             begin = rng.choice(outer_vars) * rng.choice([1, 2])
             end = begin + extent
         elif kind < 0.3 and outer_vars:
+            begin = maximum(rng.randint(1, 3) - rng.choice(outer_vars) * rng.choice([1, 2]), rng.randint(0, 1))
+        elif kind < 0.4 and outer_vars:
             end = minimum(extent, rng.randint(1, 8) - rng.choice(outer_vars) * rng.choice([1, 2]))
         step = rng.choice([1, 1, 1, 1, 2, 3])
         self.extent[var] = extent

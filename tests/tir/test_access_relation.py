@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from aotc.tir import Block, Broadcast, Buffer, Expr, Var, const, linear_form
-from aotc.tir.expr import INDEX, Binary, Load
+from aotc.tir.expr import INDEX, Binary, Load, maximum, minimum
 from aotc.tir.loops.access_collection import collect_accesses, is_written_before_read
 from aotc.tir.loops.access_relation import Access, AccessRelation
 from aotc.tir.loops.integer_system import IntegerSystem
@@ -93,6 +93,21 @@ def test_bounds_include_all_elements(first_seed: int) -> None:
         first, last = relation_of(nest.loop, outer_ranges(nest)).bounds()
         accessed = set().union(*(w | r for w, r in elements(nest)))
         assert all(first <= element <= last for element in accessed), f"seed {seed}"
+
+
+@pytest.mark.parametrize("first_seed", share(FIRST_SEEDS, 1))
+def test_within_a_size_only_if_all_elements_are(first_seed: int) -> None:
+    exact = proven = 0
+    for seed, nest in short_nests(first_seed):
+        relation = relation_of(nest.loop, outer_ranges(nest))
+        accessed = set().union(*(w | r for w, r in elements(nest)))
+        if accessed:
+            size = max(accessed) + 1
+            assert not relation.is_within(size - 1), f"seed {seed}"
+            is_proven = relation.is_within(size)
+            assert not is_proven or min(accessed) >= 0, f"seed {seed}"
+            exact, proven = exact + (min(accessed) >= 0), proven + is_proven
+    assert proven >= 0.5 * exact > 0
 
 
 @pytest.mark.parametrize("first_seed", share(FIRST_SEEDS, 1))
@@ -189,6 +204,13 @@ def test_conditions_restrict_accesses() -> None:
     assert relation.is_injective(i, 1, ())
     wider = relation_of(If(i < 65, store(i, Load(BUFFER, i + 64))), {i: (0, 127)})
     assert not wider.is_injective(i, 1, ())
+
+
+def test_windows_at_borders_are_within_their_buffer() -> None:
+    window = For(j, minimum(3, 9 - i), store(4 * (i + j - 1)), begin=maximum(1 - i, 0))
+    relation = relation_of(For(i, 8, window), {})
+    assert relation.is_within(29)
+    assert not relation.is_within(28)
 
 
 def test_other_branch_has_the_negated_condition() -> None:

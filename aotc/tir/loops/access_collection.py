@@ -12,10 +12,11 @@ buffer, its accesses as linear forms over loop variables:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from aotc.ir import frozen
 from aotc.tir import Binary, Buffer, Expr, LinearForm, Var, bounds_of_linear_form, linear_form
 from aotc.tir.expr import INDEX, substitute, vars_and_buffers_in
 from aotc.tir.loops.access_relation import Access, AccessRelation, Condition
@@ -84,6 +85,39 @@ def collect_accesses(
     collect(stmt, (), frozenset())
 
 
+@frozen(eq=False)
+class ContextLinearizer:
+    """Converts indices inside loops, after declarations and under conditions to accesses."""
+
+    linearizer: _IndexLinearizer
+    conditions: tuple[Condition, ...]
+
+    @staticmethod
+    def from_context(
+        context: Iterable[For | Declare | Expr], ranges: Ranges, changing: frozenset[Var | Buffer]
+    ) -> ContextLinearizer:
+        """Return the linearizer of a context.
+
+        context     the loops, declarations and conditions around an access, the outermost first
+        ranges      the ranges of variables around them
+        changing    registers and buffers that change: conditions and bounds that use them are left out
+        """
+        linearizer = _IndexLinearizer(dict(ranges), True, changing)
+        conditions: tuple[Condition, ...] = ()
+        for item in context:
+            if isinstance(item, For):
+                linearizer.enter_loop(item)
+            elif not isinstance(item, Declare):
+                conditions = (*conditions, *linearizer.unchanging_condition(item, True))
+            elif is_replaceable_by_value(item, changing):
+                linearizer.registers[item.var] = substitute(item.value, linearizer.registers)
+        return ContextLinearizer(linearizer, conditions)
+
+    def load_at_index(self, index: Expr, lanes: int) -> Access:
+        """Return the load of `lanes` elements from `index` on."""
+        return self.linearizer.access_at_index(index, lanes, False, self.conditions, None)
+
+
 def _is_var_or_divmod(atom: Expr) -> bool:
     """Return True for a variable, a quotient, and a remainder."""
     return isinstance(atom, Var) or (isinstance(atom, Binary) and atom.op in ("floordiv", "floormod"))
@@ -115,6 +149,7 @@ class _IndexLinearizer:
     expands_registers   see `collect_accesses`
     changing            registers and buffers that the statements change
     lasts               for a loop variable, upper bounds that are linear forms of other variables
+    firsts              for a loop variable, lower bounds that are linear forms of other variables
     steps               for a loop variable, the distance of its values, if it is not 1
     registers           the values of index registers, and of shifted loop variables, which replace
                         them
@@ -126,6 +161,7 @@ class _IndexLinearizer:
     expands_registers: bool
     changing: frozenset[Var | Buffer]
     lasts: dict[Var, list[LinearForm]] = field(default_factory=dict)
+    firsts: dict[Var, list[LinearForm]] = field(default_factory=dict)
     steps: dict[Var, int] = field(default_factory=dict)
     shifted_loop_vars: dict[Var, LinearForm] = field(default_factory=dict)
     registers: dict[Var, Expr] = field(default_factory=dict)
@@ -143,6 +179,8 @@ class _IndexLinearizer:
         )
         if loop.var in self.ranges:  # another loop uses this variable, too: accesses found there keep their ranges
             self.ranges, self.lasts, self.steps = dict(self.ranges), dict(self.lasts), dict(self.steps)
+            self.firsts = dict(self.firsts)
+            self.firsts.pop(loop.var, None)
             self.shifted_loop_vars.pop(loop.var, None)
             self.registers.pop(loop.var, None)
             self.steps.pop(loop.var, None)
@@ -158,6 +196,9 @@ class _IndexLinearizer:
             else:
                 self.shifted_loop_vars[loop.var] = shifted
         else:
+            if begin.terms:
+                firsts = [self.linear_form_of_index(e) for e in operands_of_nested_min_max("max", loop.begin)]
+                self.firsts[var] = [first for first in firsts if first.terms and not self._changes(first)]
             begin = LinearForm()
         if loop.step > 1 and (is_begin_sum or not self.expands_registers):
             self.steps[var] = loop.step
@@ -215,4 +256,4 @@ class _IndexLinearizer:
         is_certain = certain_vars is not None and all(
             n in certain_vars for atom in form.terms for n in vars_and_buffers_in(atom)
         )
-        return Access(form, lanes, self.ranges, self.lasts, self.steps, conditions, is_write, is_certain)
+        return Access(form, lanes, self.ranges, self.lasts, self.firsts, self.steps, conditions, is_write, is_certain)

@@ -62,6 +62,7 @@ class Access:
     lanes        the number of consecutive elements
     ranges       the intervals of variables
     lasts        for loop variables, upper bounds that are linear forms of other variables
+    firsts       for loop variables, lower bounds that are linear forms of other variables
     steps        for loop variables, the distance of their values, the first of which is the low end of
                  the interval; 1 if it is absent
     conditions   conditions under which the access is made
@@ -73,6 +74,7 @@ class Access:
     lanes: int
     ranges: Ranges
     lasts: Mapping[Var, Sequence[LinearForm]] = field(default_factory=dict)
+    firsts: Mapping[Var, Sequence[LinearForm]] = field(default_factory=dict)
     steps: Mapping[Var, int] = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     is_write: bool = True
@@ -80,7 +82,8 @@ class Access:
 
     def depends_on(self, var: Var) -> bool:
         """Return True if the accessed elements may depend on a loop variable."""
-        forms = (self.form, *(last for lasts in self.lasts.values() for last in lasts))
+        limits = (*self.lasts.values(), *self.firsts.values())
+        forms = (self.form, *(limit for forms in limits for limit in forms))
         return any(form.depends_on(var) for form in forms) or any(
             var in vars_and_buffers_in(cond) for cond, _ in self.conditions
         )
@@ -173,6 +176,10 @@ class AccessRelation:
             first = np.minimum(first, by_iteration + low)
             last = np.maximum(last, by_iteration + high + access.lanes - 1)
         return first, last
+
+    def is_within(self, size: int) -> bool:
+        """Return True if all elements are proven to be among the first `size` elements of the buffer."""
+        return bool(self.accesses) and all(_is_access_within(access, size) for access in self.accesses)
 
     def is_entirely_above(self, lower: AccessRelation) -> bool:
         """Return True if every element is at a higher address than every element of `lower`."""
@@ -311,16 +318,28 @@ def _are_iterations_disjoint(a: _Piece, b: _Piece, var: Var, step: int, fixed: C
     if high < math.inf:
         system.add_inequality({number: -1, distance: -step}, int(high))
     for point in (first, second):
-        for last in point.lasts.get(var, ()):
-            point.require_nonnegative(last.add_multiple(LinearForm({var: 1}), -1))
+        point.require_limits_of_var(var)
     return _is_address_equation_unsolvable(system, a, first, b, second)
+
+
+def _is_access_within(access: Access, size: int) -> bool:
+    """Return True if an access is proven to be among the first `size` elements."""
+    for sign, offset in ((-1, -1), (1, access.lanes - 1 - size)):  # below 0, beyond the last element
+        system = IntegerSystem()
+        point = _iteration_point(system, access, lambda _: False, {})
+        terms, const = point.sum_of_form(access.form)
+        point.require_conditions(access.conditions)
+        system.add_inequality({var: sign * c for var, c in terms.items()}, sign * const + offset)
+        if not system.has_no_solution():
+            return False
+    return True
 
 
 def _iteration_point(
     system: IntegerSystem, access: Access, is_shared: IsShared, shared: dict[Expr, LinearSum]
 ) -> IterationPoint:
     """Return a new iteration that makes an access, in a system under construction."""
-    return IterationPoint(system, access.ranges, access.lasts, access.steps, is_shared, shared)
+    return IterationPoint(system, access.ranges, access.lasts, access.firsts, access.steps, is_shared, shared)
 
 
 def _is_address_equation_unsolvable(

@@ -30,6 +30,7 @@ class IterationPoint:
     system      the system under construction
     ranges      the intervals of variables
     lasts       for loop variables, upper bounds that are linear forms of other variables
+    firsts      for loop variables, lower bounds that are linear forms of other variables
     steps       for loop variables, the distance of their values, which begin at the low end of the
                 interval; 1 if it is absent
     is_shared   True for expressions that have one value in both iterations
@@ -40,6 +41,7 @@ class IterationPoint:
     system: IntegerSystem
     ranges: Ranges
     lasts: Mapping[Var, Sequence[LinearForm]]
+    firsts: Mapping[Var, Sequence[LinearForm]]
     steps: Mapping[Var, int]
     is_shared: IsShared
     shared: dict[Expr, LinearSum]
@@ -92,8 +94,7 @@ class IterationPoint:
             known[var] = {number: 1}, 0
             if low >= 1 and known is self.shared:
                 self.system.symbols.add(number)
-        for last in self.lasts.get(var, ()):
-            self.require_nonnegative(last.add_multiple(LinearForm({var: 1}), -1))
+        self.require_limits_of_var(var)
         return known[var]
 
     def _sum_of_division(self, atom: Binary, a: Expr, divisor: int, known: dict[Expr, LinearSum]) -> LinearSum:
@@ -132,6 +133,13 @@ class IterationPoint:
     def require_nonnegative(self, form: LinearForm) -> None:
         """Require that a linear form is at least 0 in this iteration."""
         self.system.add_inequality(*self.sum_of_form(form))
+
+    def require_limits_of_var(self, var: Var) -> None:
+        """Require that a loop variable is at least its lower bounds, and at most its upper bounds."""
+        for last in self.lasts.get(var, ()):
+            self.require_nonnegative(last.add_multiple(LinearForm({var: 1}), -1))
+        for first in self.firsts.get(var, ()):
+            self.require_nonnegative(LinearForm({var: 1}).add_multiple(first, -1))
 
     def require_conditions(self, conditions: Iterable[tuple[Expr, bool]]) -> None:
         """Require that conditions are true (false, where the second value is False), as far as they

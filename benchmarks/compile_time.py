@@ -41,9 +41,10 @@ def now():
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.perf_counter(), time.process_time(), children.ru_utime + children.ru_stime
 stages = [("importing aotc", (time.perf_counter(), 0.0, 0.0))]
-from aotc.driver.compile import compile
+import aotc
+aotc.compile
 stages.append(("preparing", now()))
-compile(sys.argv[1], output=sys.argv[2], target=sys.argv[3], progress=lambda name: stages.append((name, now())))
+aotc.compile(sys.argv[1], output=sys.argv[2], target=sys.argv[3], progress=lambda name: stages.append((name, now())))
 stages.append(("end", now()))
 rows = [(a[0], [y - x for x, y in zip(a[1], b[1])]) for a, b in zip(stages, stages[1:])]
 print(json.dumps(rows))

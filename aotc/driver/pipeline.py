@@ -13,18 +13,17 @@ Each stage is computed from the previous one on first access and cached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aotc_codegen.c.bare_metal_project import bare_metal_footprint, emit_bare_metal_project
 from aotc_codegen.c.host_project import emit_host_project
-from aotc_codegen.c.kernel_library_project import emit_kernel_table_project
 from aotc_codegen.c.project_metadata import write_metadata_file
 from aotc_codegen.cuda.cuda_project import emit_cuda_project, print_cuda_kernels_and_source
 
@@ -35,7 +34,7 @@ from aotc.driver.accuracy_and_precision import (
 )
 from aotc.driver.compile_sources import build_project_library, record_library_checksum
 from aotc.driver.cuda_emulation import EMULATOR_DEVICE_COMPILER, run_models_on_fake_gpu
-from aotc.driver.detect_c_compiler_miscompilation import check_c_compiler_on_kernels, check_c_compiler_on_project
+from aotc.driver.detect_c_compiler_miscompilation import check_c_compiler_on_project
 from aotc.driver.failure_replay import write_report_on_internal_error
 from aotc.driver.memory_budgets import UNLIMITED_BUDGETS, Budgets, record_code_size_and_symbols
 from aotc.driver.memory_savings import measure_memory_savings
@@ -44,13 +43,7 @@ from aotc.driver.object_cache import digest_of_aotc_python_code, sha256_of_parts
 from aotc.driver.output_folder import stage_output_files
 from aotc.driver.pass_observers import PassList
 from aotc.driver.selftest_data import draw_selftest_inputs_and_outputs
-from aotc.driver.toolchain import (
-    Toolchain,
-    best_runnable_version,
-    find_toolchain,
-    index_of_best_runnable_version,
-    require_cpu_can_run,
-)
+from aotc.driver.toolchain import Toolchain, best_runnable_version, find_toolchain, index_of_best_runnable_version
 from aotc.driver.tuning_store import RecordedTilings
 from aotc.driver.weight_bytes_by_cause import project_weight_bytes_by_cause
 from aotc.ir import (
@@ -62,7 +55,6 @@ from aotc.ir import (
     running_or_new_budget_scope,
     temporarily_set_context_variable,
 )
-from aotc.ir.atomic_write import temporary_folder
 from aotc.ir.garbage_collection import collect_garbage_rarely
 from aotc.relay.backend.function_to_kernel import diagnose_dynamic_inputs
 from aotc.relay.backend.kernel_deduplication import lower_function_to_kernel
@@ -75,9 +67,6 @@ from aotc.relay.transform.pipeline import optimize, require_lowering_passes
 from aotc.relay.transform.split_state import split_states
 from aotc.relay.valid_input_values_and_random_arrays import ValueDomain
 from aotc.runtime.fork_safety import ScratchDirectory
-from aotc.runtime.kernel_library import KernelInfo, KernelLibrary
-from aotc.runtime.session import Session, load
-from aotc.runtime.tensor_info import TensorInfo
 from aotc.tir import (
     X86_64_V4,
     C,
@@ -93,6 +82,10 @@ from aotc.tir.bare_metal_portable_and_small_targets import target_with_stack_arr
 from aotc.tir.plan.copy_elimination import eliminate_copies
 from aotc.tir.plan.numerics_fingerprint import numerics_fingerprint
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
+
+if TYPE_CHECKING:
+    from aotc.runtime.kernel_library import KernelLibrary
+    from aotc.runtime.session import Session
 
 IMPORTING, OPTIMIZING, LOWERING = "importing the model", "optimizing the graph", "lowering to kernels"
 #: The stages of a compilation.
@@ -159,6 +152,8 @@ class CompiledModel:
             raise AotcError(
                 "no-library", f"{self.path} holds a static library for firmware, which cannot be loaded here", hint=hint
             )
+        from aotc.runtime.session import load
+
         with run_models_on_fake_gpu() if self.emulated else nullcontext():
             session = load(self.built, threads=threads, device=device)
         session.keep_alive = self.temporary
@@ -487,6 +482,8 @@ class Compilation:
         """Compile kernels to a shared library without running further passes on them; return the
         library.
         """
+        from aotc.driver.kernel_libraries import compile_kernel_library
+
         with self.activate_cache_tilings_and_reports():
             return compile_kernel_library(
                 kernels, best_runnable_version(self.target), self._find_c_toolchain() if kernels else None
@@ -550,42 +547,3 @@ def _device_compiler_or_none(c: Compilation) -> DeviceCompiler | None:
         if c.emulated
         else find_nvrtc_compiler(user_object_cache() if c.uses_kernel_and_object_cache else None, strict=False)
     )
-
-
-# --- libraries of kernels
-
-
-def _describe_kernel_buffers_for_runtime(kernel: Kernel) -> KernelInfo:
-    """Describe the buffers of a kernel for the runtime, as one-dimensional tensors."""
-
-    inputs, outputs = (
-        tuple(TensorInfo(b.name, [b.size], b.dtype) for b in buffers) for buffers in (kernel.inputs, kernel.outputs)
-    )
-    return KernelInfo(inputs, outputs, tuple(b.nbytes for b in kernel.workspace))
-
-
-def compile_kernel_library(
-    kernels: Mapping[str, Kernel], target: Target, toolchain: Toolchain | None = None
-) -> KernelLibrary:
-    """Compile kernels to a library that calls them by name.
-
-    toolchain    the C compiler; None for the machine's default
-    """
-    folder = ScratchDirectory("aotc-kernels-")
-    path = Path(folder.name)
-    if kernels:
-        require_cpu_can_run(target)
-        metadata = emit_kernel_table_project(list(kernels.values()), path, target)
-        path = build_project_library(path, metadata, toolchain or find_toolchain(target=target), target)
-    return KernelLibrary(
-        path, {name: _describe_kernel_buffers_for_runtime(kernel) for name, kernel in kernels.items()}, folder
-    )
-
-
-def check_kernels_against_unoptimized_build(kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
-    """Raise AotcError (code "compiler-check") if the results of compiled kernels differ from those
-    at -O0.
-    """
-    with temporary_folder("aotc-check-") as folder:
-        metadata = emit_kernel_table_project(kernels, Path(folder), target)
-        check_c_compiler_on_kernels(Path(folder), metadata, kernels, target, toolchain)

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
-from aotc.driver.pipeline import check_kernels_against_unoptimized_build, compile_kernel_library
+from aotc.driver.kernel_libraries import check_kernels_against_unoptimized_build, compile_kernel_library
 from aotc.driver.toolchain import ToolchainFactory, require_cpu_can_run
 from aotc.driver.tuning_store import TuningRecord, TuningStore, cpu_model_name, user_tuning_store_path
 from aotc.ir import AotcError, Array, frozen, text_for_command_or_python

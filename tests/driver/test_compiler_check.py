@@ -26,7 +26,7 @@ from aotc.driver.detect_c_compiler_miscompilation import (
     describe_bit_difference,
     draw_compiler_test_values,
 )
-from aotc.driver.pipeline import check_kernels_against_unoptimized_build
+from aotc.driver.kernel_libraries import check_kernels_against_unoptimized_build
 from aotc.driver.toolchain import find_toolchain, gnu_cross_compiler_name, resolve_target
 from aotc.ir import AotcError
 from aotc.ir.dtype import DTYPES, DType

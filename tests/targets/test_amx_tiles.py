@@ -152,7 +152,7 @@ def test_layers_on_the_processor(tmp_path: Path) -> None:
 REFUSED = """
 import ctypes
 import numpy as np
-from aotc.driver.pipeline import compile_kernel_library
+from aotc.driver.kernel_libraries import compile_kernel_library
 from aotc.ir import AotcError
 from tests.targets.test_amx_tiles import NAME, TARGETS, product
 

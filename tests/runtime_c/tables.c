@@ -58,7 +58,7 @@ int main(void) {
   for (k = -1; k < 25; ++k)
     printf("%lu, ", (unsigned long)aotc_dtype_bytes(k));
   printf("0], \"messages\": [");
-  for (k = -1; k < 20; ++k)
+  for (k = -1; k < 23; ++k)
     printf("\"%s\", ", aotc_status_message(k));
   printf("\"\"]}\n");
   return 0;

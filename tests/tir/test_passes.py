@@ -171,8 +171,8 @@ def test_passes_take_programs_alone_and_can_be_left_out() -> None:
 
 
 LAST_PASSES = ("FuseMultiplyAdds", "VectorizeLoops")
-ONE_THREAD_PASSES = ("WorkInPlace", "PlanMemory", *LAST_PASSES, "HalveBytes")
-CPU_PASSES = ("WorkInPlace", "PlanMemory", "DivideAmongThreads", *LAST_PASSES, "HalveBytes")
+ONE_THREAD_PASSES = ("KeepState", "WorkInPlace", "PlanMemory", *LAST_PASSES, "HalveBytes")
+CPU_PASSES = ("KeepState", "WorkInPlace", "PlanMemory", "DivideAmongThreads", *LAST_PASSES, "HalveBytes")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,11 @@ CPU_PASSES = ("WorkInPlace", "PlanMemory", "DivideAmongThreads", *LAST_PASSES, "
         ("x86-64-v3", {"compile.reorder": True}, ("FuseLoops", "OrderSteps", *CPU_PASSES)),
         ("x86-64-v3", {"compile.overlap": True}, CPU_PASSES),
         ("c", {"compile.workspace_io": True}, ("KeepInputsAndOutputs", *ONE_THREAD_PASSES)),
-        ("cortex-m4", {}, ("FuseLoops", "OrderSteps", "WorkInPlace", *LAST_PASSES, "HalveBytes", "PlanMemory")),
+        (
+            "cortex-m4",
+            {},
+            ("FuseLoops", "OrderSteps", "KeepState", "WorkInPlace", *LAST_PASSES, "HalveBytes", "PlanMemory"),
+        ),
         ("cortex-m4", {"compile.overlap": False, "compile.reorder": False}, ONE_THREAD_PASSES),
         ("cuda", {"compile.reorder": True}, ("LaunchOnDevice", "WorkInPlace", "PlanMemory", *LAST_PASSES)),
     ],

@@ -2,11 +2,13 @@
 """Count the instructions per multiply-add of int8 convolutions on foreign processors under QEMU.
 
 Each shape is a model of one int8 convolution with constant weights, whose sums `qnn.requantize`
-converts to int8. A QEMU plugin (tests/targets/icount.c) counts the instructions of all kernels of
-one run, including kernels that convert the layout of operands. Instructions are not cycles.
+converts to int8; with --float32, of one float32 operator with bias and ReLU. A QEMU plugin
+(tests/targets/icount.c) counts the instructions of all kernels of one run, including kernels that
+convert the layout of operands. Instructions are not cycles.
 
     python -m benchmarks.instruction_counts                     # a table of docs/performance.md
     python -m benchmarks.instruction_counts --target aarch64-i8mm
+    python -m benchmarks.instruction_counts --float32 --target riscv64 --target riscv64-v256
     python -m benchmarks.instruction_counts --boards            # microcontrollers, requantized as TFLite Micro does
     python -m benchmarks.instruction_counts --boards --cflags=-Os
     python -m benchmarks.instruction_counts --model kws_int8.tflite --target cortex-m4     # by kernel
@@ -28,7 +30,13 @@ from aotc.driver.compile import compile
 from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from aotc.driver.pipeline import CompiledModel
 from aotc.relay.module import IRModule
-from benchmarks.single_operators import OperatorShape, int8_conv_bias_requantize_case, module_of_operator_shape
+from benchmarks.single_operators import (
+    OperatorShape,
+    dense_bias_relu_case,
+    float32_conv_bias_relu_case,
+    int8_conv_bias_requantize_case,
+    module_of_operator_shape,
+)
 from tests.e2e.projects import run, write_raw
 from tests.targets.firmware import MACHINES, board, program_of
 from tests.targets.icount import by_function, count
@@ -43,6 +51,17 @@ CONVOLUTION_SHAPES = (
     int8_conv_bias_requantize_case("1x1", 256, 128, 14, 1, dtype="int8"),
 )
 
+FLOAT32_SHAPES = (
+    float32_conv_bias_relu_case("3x3", 64, 64, 28, 3),
+    float32_conv_bias_relu_case("3x3 s2", 64, 128, 28, 3, 2),
+    float32_conv_bias_relu_case("7x7 s2", 3, 64, 112, 7, 2),
+    float32_conv_bias_relu_case("1x1", 128, 128, 14, 1),
+    float32_conv_bias_relu_case("3x3 depthwise", 96, 96, 28, 3, groups=96),
+    float32_conv_bias_relu_case("3x3 s2 depthwise", 96, 96, 28, 3, 2, groups=96),
+    dense_bias_relu_case(128, 384, 384),
+    dense_bias_relu_case(1, 512, 1000),
+)
+
 
 def instructions_per_multiply_add(shape: OperatorShape, target: str, folder: Path) -> float:
     """Return the number of kernel instructions per multiply-add of a shape on a target."""
@@ -52,7 +71,10 @@ def instructions_per_multiply_add(shape: OperatorShape, target: str, folder: Pat
     program = model.path / "build/shape_example"
     run(["make", "-s", f"CC={here.cc}", "LDFLAGS=-static", "STATIC=1", program.relative_to(model.path)], model.path)
     rng = np.random.default_rng(1)
-    inputs = [rng.integers(-128, 128, s).astype(shape.dtype) for s in shape.inputs]
+    inputs = [
+        rng.integers(-128, 128, s).astype(shape.dtype) if shape.dtype != "float32" else rng.random(s, np.float32)
+        for s in shape.inputs
+    ]
     files = [write_raw(folder, f"input{k}", x) for k, x in enumerate(inputs)]
     counts = by_function(count([*here.emulator, program, *files], folder), program, here.cc)
     return sum(times for name, times in counts.items() if name.startswith(("shape_", "aotc_"))) / shape.macs
@@ -146,12 +168,13 @@ def print_instructions_by_kernel(path: str, target: str, flags: Sequence[str]) -
 
 @click.command(help=__doc__)
 @click.option("--target", "targets", multiple=True)
+@click.option("--float32", is_flag=True)
 @click.option("--boards", is_flag=True)
 @click.option("--model", "path")
 @click.option("--cflags", default="")
 @click.argument("words", nargs=-1)
 def count_instructions_under_qemu(
-    targets: Sequence[str], boards: bool, path: str | None, cflags: str, words: Sequence[str]
+    targets: Sequence[str], float32: bool, boards: bool, path: str | None, cflags: str, words: Sequence[str]
 ) -> None:
     install_operators_and_passes()
     if path:
@@ -160,7 +183,7 @@ def count_instructions_under_qemu(
         return print_instructions_per_layer(targets or tuple(MACHINES), cflags.split())
     targets = targets or DEFAULT_TARGETS
     click.echo(f"| shape | {' | '.join(targets)} |\n|---|{'---|' * len(targets)}")
-    for shape in CONVOLUTION_SHAPES:
+    for shape in FLOAT32_SHAPES if float32 else CONVOLUTION_SHAPES:
         if words and not any(word in shape.name for word in words):
             continue
         with tempfile.TemporaryDirectory() as folder:

@@ -69,7 +69,7 @@ install_tools() {
   [ -z "$missing" ] || apt_install $missing || echo "not installed, tests that need them are skipped:$missing" >&2
   install_firmware_tools
   command -v clang-19 >/dev/null 2>&1 || apt_install clang-19 ||
-    echo "not installed, kernels are compared without it: clang-19" >&2
+    echo "not installed, kernels are compared without it, and vectors of RISC-V are not tested: clang-19" >&2
   command -v x86_64-w64-mingw32-gcc >/dev/null 2>&1 || apt_install gcc-mingw-w64-x86-64-posix ||
     echo "not installed, the runtime is not compiled for Windows: gcc-mingw-w64-x86-64-posix" >&2
   command -v chromium >/dev/null 2>&1 || apt_install chromium ||

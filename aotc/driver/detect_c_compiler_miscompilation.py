@@ -38,6 +38,7 @@ from aotc_codegen.c.kernel_library_project import (
 from aotc_codegen.c.template_rendering import render_template
 
 from aotc.driver.compile_sources import make_project_object_compiler
+from aotc.driver.emulators import qemu_command
 from aotc.driver.subprocesses import run_program
 from aotc.driver.toolchain import (
     ObjectCompiler,
@@ -184,10 +185,10 @@ def command_prefix_to_run_target_programs(
     """
     cross_architecture = compiled_architecture if compiled_architecture != normalized_architecture_name() else ""
     if machine := foreign_architecture_of_target(target) or cross_architecture:
-        emulator = shutil.which(f"qemu-{machine}")
-        if emulator:
-            return ((emulator,), "")
-        return ((), f"its code cannot run here, and there is no qemu-{machine}")
+        emulator, *cpu_args = qemu_command(machine, target)
+        if path := shutil.which(emulator):
+            return ((path, *cpu_args), "")
+        return ((), f"its code cannot run here, and there is no {emulator}")
     try:
         require_cpu_can_run(target)
     except AotcError as error:

@@ -17,7 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
+
+from aotc_codegen.c.compiler_flags import least_riscv_vector_bits, riscv_vector_requirement_lines
 
 from aotc.driver.object_cache import ObjectCache, sha256_of_parts, user_object_cache
 from aotc.driver.subprocesses import FinishedProcess, kill_all_started_programs, run_program
@@ -48,6 +50,10 @@ _BARE_METAL_CROSS_COMPILERS: Final = {
         "riscv64-unknown-elf-gcc --specs=picolibc.specs", "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
     ),
 }  # fmt: skip
+#: Compilers that translate vector types to instructions of RISC-V's vector extension, and their Debian packages.
+#: gcc 12 accepts the flags of the extension, and translates vectors element by element.
+_RISCV_VECTOR_COMPILERS: Final = ("clang", *(f"clang-{version}" for version in range(23, 18, -1)))
+_RISCV_VECTOR_PACKAGES: Final = "clang-19 gcc-riscv64-linux-gnu"
 CPUINFO_PATH: Final = Path("/proc/cpuinfo")
 #: Largest number of lines of a compiler's message that an error quotes.
 MAX_MESSAGE_LINES = 30
@@ -85,7 +91,8 @@ def find_toolchain(
 
     cache    use the user's cache of compiled objects
     target   the compilation target; for an architecture other than this machine's, the default is its
-             GNU cross compiler (for Linux, or bare-metal) instead of cc, gcc and clang
+             GNU cross compiler (for Linux, or bare-metal) instead of cc, gcc and clang; for vectors of
+             RISC-V, the default is the first version of clang that translates them
     seconds  time limit of one run of the compiler; None for 1800 seconds
 
     Raises AotcError: code "no-compiler" if there is none, "cflags" for flags that change results,
@@ -114,26 +121,51 @@ def _c_compiler_command(cc: str | None, target: Target | None) -> tuple[str, ...
         command = tuple(shlex.split(command_text))
     except ValueError as error:
         raise AotcError("no-compiler", f"C compiler {command_text!r} is not a command: {error}") from error
-    foreign = foreign_architecture_of_target(target)
-    names = command[:1] or ((gnu_cross_compiler_name(foreign),) if foreign else C_COMPILER_CANDIDATES)
-    extra_args = command[1:] if command else shlex.split(_BARE_METAL_CROSS_COMPILERS.get(foreign, ("",))[0])[1:]
-    for name in names:
+    candidates = (command,) if command else _default_compiler_commands(target)
+    for name, *extra_args in candidates:
         if path := shutil.which(name):
-            return (name if Path(path).is_absolute() else str(Path(path).absolute()), *extra_args)
+            found = (name if Path(path).is_absolute() else str(Path(path).absolute()), *extra_args)
+            if command or not _has_riscv_vectors(target) or _may_translate_vectors(found, target):
+                return found
+    raise _no_compiler_error(command, candidates, target)
+
+
+def _no_compiler_error(command: Sequence[str], candidates: Sequence[Sequence[str]], target: Target | None) -> AotcError:
+    """Return the error that the command named by the caller, or each default command, is no
+    compiler for `target`.
+    """
+    foreign, looked_for = foreign_architecture_of_target(target), ", ".join(name for name, *_ in candidates)
     if command:
         problem = "is a folder, not a compiler" if Path(command[0]).is_dir() else "not found"
         text, hint = f"C compiler {command[0]!r} {problem}", "give its path with " + option_text("cc")
+    elif _has_riscv_vectors(target):
+        text = f"no C compiler that translates vectors for {target.name} found (looked for {looked_for})"
+        hint = f"install one (on Debian and Ubuntu: {_RISCV_VECTOR_PACKAGES}), name one with " + option_text("cc")
     elif foreign:
-        text = (
-            f"no C compiler for {foreign} found (looked for {names[0]}); this "
-            f"machine is {normalized_architecture_name()}"
-        )
+        text = f"no C compiler for {foreign} found (looked for {looked_for}); this "
+        text += f"machine is {normalized_architecture_name()}"
         _, package = _BARE_METAL_CROSS_COMPILERS.get(foreign, ("", f"gcc-{foreign.replace('_', '-')}-linux-gnu"))
         hint = f"install it (on Debian and Ubuntu: {package}), name one with " + option_text("cc")
     else:
-        text = "no C compiler found (looked for cc, gcc, clang)"
+        text = f"no C compiler found (looked for {looked_for})"
         hint = "install gcc or clang, name one with " + option_text("cc")
-    raise AotcError("no-compiler", text, hint=hint + ", or emit sources only with " + option_text("build", False))
+    return AotcError("no-compiler", text, hint=hint + ", or emit sources only with " + option_text("build", False))
+
+
+def _has_riscv_vectors(target: Target | None) -> TypeGuard[Target]:
+    """Return True if kernels for a target use the vector extension of RISC-V."""
+    return target is not None and least_riscv_vector_bits(target.features) > 0
+
+
+def _default_compiler_commands(target: Target | None) -> Sequence[tuple[str, ...]]:
+    """Return the commands that are tried in turn where the caller names no C compiler."""
+    foreign = foreign_architecture_of_target(target)
+    if _has_riscv_vectors(target):
+        architecture_args = (f"--target={target.machine}-linux-gnu",) if foreign else ()
+        return [(name, *architecture_args) for name in _RISCV_VECTOR_COMPILERS]
+    if foreign in _BARE_METAL_CROSS_COMPILERS:
+        return [tuple(shlex.split(_BARE_METAL_CROSS_COMPILERS[foreign][0]))]
+    return [(gnu_cross_compiler_name(foreign),)] if foreign else [(name,) for name in C_COMPILER_CANDIDATES]
 
 
 def flags_in_compiler_command(cc: str | None = None) -> tuple[str, ...]:
@@ -174,9 +206,18 @@ def _usable_cpu_feature_flags() -> frozenset[str]:
     """Return the processor's feature flags, without AMX if the operating system does not save its
     registers.
     """
-    flags = frozenset(cpuinfo_field("flags").split())
+    flags = frozenset(cpuinfo_field("flags").split()) | _riscv_extensions(cpuinfo_field("isa"))
     matrices = frozenset(flag for flag in flags if flag.startswith("amx_"))
     return flags - matrices if matrices and not _os_saves_amx_tiles() else flags
+
+
+def _riscv_extensions(isa: str) -> frozenset[str]:
+    """Return the extensions in the name of a RISC-V instruction set: "rv64imafdcv_zicsr" has "v" and
+    "zicsr".
+    """
+    letters, *names = isa.lower().split("_")
+    # drafts of the vector extension have other instructions
+    return frozenset(name for name in (*re.sub(r"rv64|v0p\d+", "", letters), *names) if name)
 
 
 def _os_saves_amx_tiles() -> bool:
@@ -205,7 +246,12 @@ def require_cpu_can_run(target: Target) -> None:
     versions, needs.
     """
     flags = feature_names_from_cpu_flags(_usable_cpu_feature_flags())
-    lacks = [[f for f in version.features if f not in flags] for version in target.versions or (target,)]
+    # most systems do not list the length of RISC-V's vector registers: libraries check it themselves
+    unlisted = () if any(flag.startswith("zvl") for flag in flags) else ("zvl",)
+    lacks = [
+        [feature for feature in version.features if feature not in flags and not feature.startswith(unlisted)]
+        for version in target.versions or (target,)
+    ]
     if foreign := foreign_architecture_of_target(target):
         reason = f"it is for {foreign}, this machine is {normalized_architecture_name()}"
     elif flags and all(lacks):
@@ -299,16 +345,21 @@ whole doubled(vector a) { return __builtin_convertvector(a + a, whole); }
 
 
 @lru_cache
-def _may_support_vector_extensions(cc: tuple[str, ...], timeout_seconds: float) -> bool:
-    """Return True if a compiler supports the vector extensions of gcc and clang.
+def _may_translate_vectors(cc: tuple[str, ...], target: Target, timeout_seconds: float = PROBE_TIMEOUT_SECONDS) -> bool:
+    """Return True if a compiler supports the vector extensions of gcc and clang and, on RISC-V,
+    translates them to vector instructions.
 
     True as well if it cannot compile anything: later runs report that problem.
     """
+    requirements = "".join(f"{line}\n" for line in riscv_vector_requirement_lines(target))
+    flags = target.cflags if requirements else ()
+    probes = ((requirements + _VECTOR_PROBE_SOURCE, flags), ("int one(void) { return 1; }\n", ()))
     with temporary_folder("aotc-probe-") as folder:
-        for text in (_VECTOR_PROBE_SOURCE, "int one(void) { return 1; }\n"):
+        for number, (text, probe_flags) in enumerate(probes):
             (Path(folder) / "probe.c").write_text(text, encoding="utf-8")
-            if _run_compiler_command([*cc, "-c", "probe.c", "-o", "probe.o"], timeout_seconds, Path(folder)).code == 0:
-                return text is _VECTOR_PROBE_SOURCE
+            command = [*cc, *probe_flags, "-c", "probe.c", "-o", "probe.o"]
+            if _run_compiler_command(command, timeout_seconds, Path(folder)).code == 0:
+                return number == 0
     return True
 
 
@@ -350,10 +401,16 @@ def require_vector_extensions(toolchain: Toolchain, target: Target) -> None:
     """Raise AotcError (code "no-vectors") if the target's kernels use vectors and the compiler has
     no vector extensions.
     """
-    if not (target.is_scalar or _may_support_vector_extensions(toolchain.cc, toolchain.seconds)):
+    if target.is_scalar or _may_translate_vectors(toolchain.cc, target, toolchain.seconds):
+        return
+    if _has_riscv_vectors(target):
+        text = f"{shlex.join(toolchain.cc)} does not translate vectors to instructions for {target.name}"
+        compiler = 'clang 19 or newer ("clang-19 --target=riscv64-linux-gnu")'
+        hint = f"name {compiler} with " + option_text("cc") + ", or compile for the target riscv64"
+    else:
         text = f"{shlex.join(toolchain.cc)} has no vectors as gcc and clang have, and kernels for {target.name} do"
         hint = "name gcc or clang with " + option_text("cc") + ", or compile for the target c"
-        raise AotcError("no-vectors", text, hint=hint)
+    raise AotcError("no-vectors", text, hint=hint)
 
 
 def compiler_identity_hash(toolchain: Toolchain) -> str:

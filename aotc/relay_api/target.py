@@ -23,6 +23,9 @@ _TARGET_BY_LLVM_PROCESSOR: Final = {
     **dict.fromkeys(("sapphirerapids", "emeraldrapids", "graniterapids"), "x86-64-v4-amx"),
     **dict.fromkeys(("cortex-a53", "cortex-a72"), "aarch64"),
     **dict.fromkeys(("cortex-a55", "cortex-a76", "neoverse-n1"), "aarch64-dotprod"),
+    **dict.fromkeys(("generic-rv64", "sifive-u74"), "riscv64"),
+    "sifive-p670": "riscv64-v128",
+    **dict.fromkeys(("sifive-x280", "spacemit-x60"), "riscv64-v256"),
 }
 #: Targets by the architecture in LLVM's target triple (-mtriple).
 _TARGET_BY_LLVM_ARCHITECTURE: Final = {

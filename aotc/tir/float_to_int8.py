@@ -55,6 +55,11 @@ _CLAMP_STEP_C: Final = """\
   const words cK = (words)(bK < last);
   const words wK = (words)((VECTOR)(((words)bK & cK) | ((words)last & ~cK)) + 12582912.0f + zero);
 """
+#: The builtins of clang give the other number where one is NaN, as the instructions of RISC-V do.
+_RISCV_CLAMP_STEP_C: Final = """\
+  const VECTOR bK = __builtin_elementwise_min(__builtin_elementwise_max(xK, least), last);
+  const words wK = (words)(bK + 12582912.0f + zero);
+"""
 
 
 def quantize_instruction_name(dtype: str, lanes: int) -> str:
@@ -104,6 +109,7 @@ def _quantize_text_substitutions(dtype: str, lanes: int) -> dict[str, str]:
         "FIRST": clamp_pack_and_add_zero_point_text("x0", "x1"),
         "SECOND": clamp_pack_and_add_zero_point_text("x2", "x3"),
         "RESULT": result,
+        "RISCV_STEPS": "".join(_RISCV_CLAMP_STEP_C.replace("K", str(k)) for k in range(BYTES_PER_DOT)),
         "PARTS": "".join(_CLAMP_STEP_C.replace("K", str(k)) for k in range(BYTES_PER_DOT)),
         "LOW": f"{float(low)}f",
         "EVEN2": ", ".join(str(2 * k) for k in range(size // 2)),
@@ -122,7 +128,8 @@ def instruction_definitions() -> Iterator[Instruction]:
         builtins = CVariant(
             _QUANTIZE_BY_GCC_BUILTINS_C, (_X86_FEATURE_AND_SUFFIXES[lanes][0],), compiler="!defined(__clang__)"
         )
-        variants = builtins, CVariant(_PORTABLE_QUANTIZE_C)
+        riscv = CVariant(_PORTABLE_QUANTIZE_C.replace("PARTS", "RISCV_STEPS"), ("v",), compiler="defined(__clang__)")
+        variants = builtins, riscv, CVariant(_PORTABLE_QUANTIZE_C)
         yield define_c_vector_instruction(
             name, arg_types, gives, meaning, _QUANTIZE_C, variants, **_quantize_text_substitutions(dtype, lanes)
         )

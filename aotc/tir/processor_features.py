@@ -65,12 +65,19 @@ _ARM_MACROS: Final = {
     "thumb2": "__thumb2__",
     "mve": "__ARM_FEATURE_MVE",
 }
+_RISCV_MACROS: Final = {"v": "__riscv_vector", "zvl256b": "__riscv_zvl256b"}
+_MACROS_BY_MACHINE: Final = {
+    "x86_64": _X86_MACROS,
+    "aarch64": _AARCH64_MACROS,
+    "arm": _ARM_MACROS,
+    "riscv64": _RISCV_MACROS,
+}
 _MICRO_KERNEL_VECTOR_BYTES: Final = {"mve": 16}
 #: By name. Names of x86 features are those of /proc/cpuinfo, except those in
 #: `aotc.tir.target.feature_names_from_cpu_flags`.
 PROCESSOR_FEATURES: Final = {
     name: ProcessorFeature(name, machine, macro, _MICRO_KERNEL_VECTOR_BYTES.get(name, 0))
-    for machine, macros in {"x86_64": _X86_MACROS, "aarch64": _AARCH64_MACROS, "arm": _ARM_MACROS}.items()
+    for machine, macros in _MACROS_BY_MACHINE.items()
     for name, macro in macros.items()
 }
 #: What texts can require: features, and architectures, for instructions that all their processors have.

@@ -417,10 +417,33 @@ AARCH64_I8MM: Final = replace(
     features=("dotprod", "i8mm"),
     level="i8mm",
 )
-#: Scalar: compilers with vectors of this architecture are not common yet.
+#: Without vectors, for every processor with Linux.
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64
 )
+#: Version 1.0 of the vector extension. The number is the least length of a vector register in bits; kernels use that
+#: many bits of longer registers. There are no dot products of bytes: weights are widened, and an instruction multiplies
+#: them by one scalar of the data.
+RISCV64_V128: Final = replace(
+    _VECTOR_TARGET,
+    name="riscv64-v128",
+    machine="riscv64",
+    registers=32,
+    fma=True,
+    micro_kernels=(),
+    winograd=Winograd(macs=8),
+    cflags=("-march=rv64gcv_zvl128b", "-mabi=lp64d"),
+    base_cflags=_RISCV64,
+    features=("v",),
+)
+RISCV64_V256: Final = replace(
+    RISCV64_V128,
+    name="riscv64-v256",
+    vector_bytes=32,
+    cflags=("-march=rv64gcv_zvl256b", "-mabi=lp64d"),
+    features=("v", "zvl256b"),
+)
+_RISCV: Final = (RISCV64, RISCV64_V128, RISCV64_V256)
 
 #: GPUs of NVIDIA.  A thread has its scratch in memory, as much of it as all threads that are resident could need.
 #: Loops stay whole, with their conditions, since each of their iterations may be another thread.  What is to stay in a
@@ -505,7 +528,7 @@ _ALL_TARGETS: Final = (
     AARCH64,
     AARCH64_DOTPROD,
     AARCH64_I8MM,
-    RISCV64,
+    *_RISCV,
     *_MICROCONTROLLERS,
     CUDA,
 )
@@ -526,9 +549,8 @@ def host_target(machine: str, cpu_flags: Iterable[str]) -> Target:
     machine    the architecture, as platform.machine() names it
     cpu_flags  the flags of the processor, as /proc/cpuinfo lists them"""
     flags, name = feature_names_from_cpu_flags(cpu_flags), normalized_architecture_name(machine)
-    if name == X86_64.machine:
-        return next(t for t in reversed(_X86) if flags.issuperset(t.features))
-    return next((target for target in (AARCH64, RISCV64) if target.machine == name), C)
+    best_last = (t for t in (C, *_X86, AARCH64, *_RISCV) if t.machine in ("", name) and flags.issuperset(t.features))
+    return list(best_last)[-1]
 
 
 def get_target(name: str) -> Target:

@@ -40,7 +40,7 @@ from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS, C, Target
 from tests.conftest import require_tool
 from tests.ops.harness import kernel_job
-from tests.targets.machines import FOREIGN
+from tests.targets.machines import FOREIGN, machine
 
 WRONG = """#!/bin/sh
 for flag in "$@"; do [ "$flag" = -O0 ] && exec {cc} "$@"; done
@@ -59,7 +59,8 @@ def optimizer(folder: Path, old: str, new: str, cc: str = "gcc") -> str:
     folder = folder / "bin"
     folder.mkdir()
     path = folder / "cc"
-    path.write_text(WRONG.format(cc=require_tool(cc), folder=folder, old=old, new=new), encoding="utf-8")
+    require_tool(cc.split()[0])
+    path.write_text(WRONG.format(cc=cc, folder=folder, old=old, new=new), encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
@@ -128,9 +129,7 @@ def test_every_instruction_set_that_runs_here_is_checked(tmp_path: Path, caplog:
 def test_foreign_kernels_run_in_an_emulator(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    there = TARGETS[target].machine
-    cc = gnu_cross_compiler_name(there)
-    require_tool(f"qemu-{there}")
+    there, cc = TARGETS[target].machine, machine(target).cc
     assert "model_sqrt" in refused(tmp_path, target=target, cc=cc)
     which = shutil.which
     monkeypatch.setattr(
@@ -144,10 +143,10 @@ def test_foreign_kernels_run_in_an_emulator(
     )
 
 
-@pytest.mark.parametrize("machine", sorted({TARGETS[name].machine for name in FOREIGN}))
-def test_cross_compilers_of_portable_code_are_checked_in_an_emulator(machine: str, tmp_path: Path) -> None:
-    require_tool(f"qemu-{machine}")
-    cc = gnu_cross_compiler_name(machine)
+@pytest.mark.parametrize("architecture", sorted({TARGETS[name].machine for name in FOREIGN}))
+def test_cross_compilers_of_portable_code_are_checked_in_an_emulator(architecture: str, tmp_path: Path) -> None:
+    require_tool(f"qemu-{architecture}")
+    cc = gnu_cross_compiler_name(architecture)
     assert "model_sqrt" in refused(tmp_path, target="c", cc=cc)
     assert aotc.compile(model(), target="c", cc=cc, check_compiler=True).unchecked == ()
 

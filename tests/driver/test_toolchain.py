@@ -235,7 +235,8 @@ def test_host_targets() -> None:
     assert host_target("x86_64", v4 | {"avx512_vnni", "avx512_bf16"}).name == "x86-64-v4-bf16"
     assert host_target("x86_64", v4 | {"avx512_vnni", "amx_tile", "amx_int8"}).name == "x86-64-v4-amx"
     assert host_target("aarch64", ()).name == host_target("arm64", ()).name == "aarch64"
-    assert host_target("riscv64", ()).name == "riscv64"
+    riscv = [host_target("riscv64", flags).name for flags in ((), {"v"}, {"v", "zvl256b"}, {"zvl256b"})]
+    assert riscv == ["riscv64", "riscv64-v128", "riscv64-v256", "riscv64"]
     assert host_target("mips", ()).name == "c"
     assert resolve_target("x86-64-v4").lanes("float32") == 16
     with pytest.raises(AotcError, match="unknown target 'x86-64-v5'"):

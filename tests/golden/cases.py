@@ -70,6 +70,13 @@ def _convolutions() -> list[Case]:
         _convolution("conv-direct-wide", "x86-64-v4", small, wide, three, 32, accuracy="strict"),
         _convolution("conv-direct-neon", "aarch64", small, wide, three, 32, accuracy="strict"),
         _convolution("conv-riscv", "riscv64", tensor(1, 4, 8, 8), tensor(8, 4, 3, 3), three, 8),
+        _convolution("conv-riscv-vectors", "riscv64-v256", small, wide, three, 32, accuracy="strict"),
+        Case(
+            "conv-riscv-vectors-int8",
+            "riscv64-v128",
+            f"%x: {tensor(1, 7, 7, 16, dtype='int8')}, %w: {tensor(3, 3, 16, 32, dtype='int8')}",
+            f'nn.conv2d(%x, %w, {three}, data_layout="NHWC", kernel_layout="HWIO", out_dtype="int32")',
+        ),
         _convolution("conv-scalar", "c", tensor(1, 4, 8, 8), tensor(8, 4, 3, 3), three, 8),
         _convolution("conv-winograd", "x86-64-v3", tensor(1, 32, 28, 28), tensor(32, 32, 3, 3), three, 32),
         _convolution("conv-depthwise", "x86-64-v3", small, depthwise, f"{three}, strides=[2, 2], groups=16", 16),
@@ -197,6 +204,7 @@ PROJECTS = {
         Case("scalar", "c", _PARAMS, _SMALL),
         Case("threads", "x86-64-v3", _LARGER, _SMALL, {"accuracy": "strict"}),
         Case("versions", "x86-64-multi", _PARAMS, _SMALL),
+        Case("riscv-vectors", "riscv64-v256", _PARAMS, _SMALL),
         Case("gpu", "cuda", _TWO, "(nn.relu(nn.dense(%x, %w, units=None)), multiply(%y, exp(%y)))"),
         Case("float16", "aarch64", _HALF, "(add(nn.dense(%x, %w, units=None), %y), nn.relu(%y))"),
     )

@@ -96,6 +96,7 @@ def test_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no target is the processor 'powerpc'"):
         aotc.target.Target("llvm -mtriple=powerpc-linux-gnu")
     assert aotc.target.Target("llvm -mcpu=skylake").name == "x86-64-v3"
+    assert aotc.target.Target("llvm -mtriple=riscv64-linux-gnu -mcpu=spacemit-x60").name == "riscv64-v256"
     with pytest.raises(ValueError, match="no target is the processor 'skylake'"):
         aotc.target.Target("llvm -mcpu=skylake -mtriple=aarch64-linux-gnu")
     with aotc.target.Target("llvm --device=arm_cpu") as arm:

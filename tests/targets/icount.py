@@ -10,6 +10,7 @@ Instructions are not cycles.  The first call in a folder compiles the plugin, ic
 from __future__ import annotations
 
 import bisect
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,8 +39,8 @@ def count(command: Sequence[str | Path], folder: Path) -> dict[int, int]:
 
 
 def by_function(counts: Mapping[int, int], program: Path, cc: str) -> Counter[str]:
-    """Executed instructions of each function of a program that `cc` made, without those that it calls."""
-    nm = run([cc, "-print-prog-name=nm"], program.parent).strip()
+    """Executed instructions of each function of a program that the command `cc` made, without those that it calls."""
+    nm = run([*shlex.split(cc), "-print-prog-name=nm"], program.parent).strip()
     rows = (line.split() for line in run([nm, "--defined-only", "-n", program], program.parent).splitlines())
     places = [(int(address, 16) & ~1, name) for address, kind, name in rows if kind in "tTwW" and name[0] != "$"]
     starts, found = [start for start, _ in places], Counter[str]()

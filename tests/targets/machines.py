@@ -8,12 +8,15 @@ All kernels are one program, which reads every buffer from a file, calls the ker
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from aotc_codegen.c.compiler_flags import least_riscv_vector_bits
 
+from aotc.driver.emulators import qemu_command
 from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import gnu_cross_compiler_name
 from aotc.ir.architecture_names import normalized_architecture_name
@@ -54,17 +57,22 @@ def has_vnni() -> bool:
 
 @dataclass(frozen=True)
 class Machine:
-    """A target, the C compiler for it, and the emulator, if one is needed."""
+    """A target, the command of the C compiler for it, and that of the emulator, if one is needed."""
 
     target: Target
     cc: str
     emulator: tuple[str, ...] = ()
 
+    @property
+    def compiler(self) -> list[str]:
+        """The words of the compiler's command."""
+        return shlex.split(self.cc)
+
     def program(self, source: Path, *flags: str) -> Path:
         """A C file compiled to a program that needs no libraries of the machine; without warnings, unless asked for."""
         made = source.with_suffix("")
         flags = (*FLAGS, *self.target.cflags, *(() if "-Wall" in flags else ("-w",)), *flags)
-        command = (self.cc, "-std=c99", "-static", *flags, source, "-o", made, "-lm")
+        command = (*self.compiler, "-std=c99", "-static", *flags, source, "-o", made, "-lm")
         run(command, source.parent)
         return made
 
@@ -126,4 +134,9 @@ def machine(name: str) -> Machine:
     there = there or target.machine
     if there in ("", normalized_architecture_name()):
         return Machine(target, require_tool("gcc"))
-    return Machine(target, require_tool(gnu_cross_compiler_name(there)), (require_tool(f"qemu-{there}"),))
+    emulator, *cpu = qemu_command(there, target)
+    cc = require_tool(gnu_cross_compiler_name(there))
+    if least_riscv_vector_bits(target.features):
+        # it links with the libraries of the GNU compiler
+        cc = f"{require_tool('clang-19')} --target={there}-linux-gnu"
+    return Machine(target, cc, (require_tool(emulator), *cpu))

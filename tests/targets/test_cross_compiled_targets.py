@@ -87,7 +87,7 @@ def test_threads_share_runs(target: str, tmp_path: Path) -> None:
     model = aotc.compile(module, params=params, output=tmp_path / "net", name="net", target=target, build=False)
     run(["make", "-s", "-j2", f"CC={here.cc}", "CFLAGS=-O1", "build/libnet.a"], model.path)
     files = (Path(__file__).with_name("teams.c"), "runtime/aotc_rt.c", "runtime/aotc_pool.c", "build/libnet.a")
-    run([here.cc, "-std=c99", "-static", "-pthread", "-Iinclude", *files, "-lm", "-o", "teams"], model.path)
+    run([*here.compiler, "-std=c99", "-static", "-pthread", "-Iinclude", *files, "-lm", "-o", "teams"], model.path)
     assert here.run(model.path / "teams") == "ok\n"
 
 

@@ -30,7 +30,7 @@ def test_every_instruction_is_counted(target: str, tmp_path: Path) -> None:
     if not here.emulator:
         pytest.skip("this machine needs no emulator for it")
     (tmp_path / "loop.c").write_text(PROGRAM % LOOPS[target], encoding="utf-8")
-    run([here.cc, "-static", "loop.c", "-o", "loop"], tmp_path)
+    run([*here.compiler, "-static", "loop.c", "-o", "loop"], tmp_path)
     for times in ("1", "12345"):
         counts = count([*here.emulator, tmp_path / "loop", times], tmp_path)
         assert by_function(counts, tmp_path / "loop", here.cc)["work"] == 2 * int(times) + 1

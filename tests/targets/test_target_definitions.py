@@ -13,7 +13,7 @@ from aotc_codegen.c.host_project import emit_host_project
 
 from aotc.driver import toolchain
 from aotc.driver.compile import compile
-from aotc.driver.toolchain import resolve_target
+from aotc.driver.toolchain import require_cpu_can_run, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import te
 from aotc.tir.expr import call
@@ -220,6 +220,36 @@ def test_a_host_that_describes_itself_wrongly(
     assert resolve_target("host") is get_target("x86-64")
     monkeypatch.setattr(toolchain.platform, "machine", lambda: "")
     assert resolve_target("host") is C
+
+
+@pytest.mark.parametrize(
+    ("isa", "name", "may_run"),
+    [
+        ("rv64imafdc_zicsr", "riscv64", ("riscv64",)),
+        ("rv64imafdcv_zicsr_zbb", "riscv64-v128", ("riscv64", "riscv64-v128", "riscv64-v256")),
+        ("rv64imafdcv_zvl128b", "riscv64-v128", ("riscv64", "riscv64-v128")),
+        ("rv64imafdcv_zvl128b_zvl256b", "riscv64-v256", ("riscv64", "riscv64-v128", "riscv64-v256")),
+        ("rv64imafdcv0p7_zicsr", "riscv64", ("riscv64",)),
+    ],
+)
+def test_a_host_with_vectors_of_risc_v(
+    isa: str, name: str, may_run: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the system does not list the length of vectors, libraries alone check it."""
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nisa\t\t: {isa}\nmmu\t\t: sv39\n", encoding="ascii")
+    monkeypatch.setattr(toolchain, "CPUINFO_PATH", tmp_path / "cpuinfo")
+    monkeypatch.setattr(toolchain.platform, "machine", lambda: "riscv64")
+    assert resolve_target("host").name == name
+    assert tuple(t.name for t in TARGETS.values() if t.machine == "riscv64" and runs_here(t)) == may_run
+
+
+def runs_here(target: Target) -> bool:
+    """Return True unless this machine is known to lack what the code for a target needs."""
+    try:
+        require_cpu_can_run(target)
+    except AotcError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(("saved", "name"), [(True, "x86-64-v4-amx"), (False, "x86-64-v4-vnni")])

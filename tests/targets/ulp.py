@@ -83,7 +83,7 @@ def _compiler(here: Machine, best: Target | None) -> list[str]:
     """The compiler of a target's kernels, and its flags; clang's vectorizer gets portable C for the `best` target."""
     flags = ["-std=c99", *STRICT, *kernel_cflags(here.target)]
     if best is None or not here.target.is_scalar:
-        return [here.cc, *flags]
+        return [*here.compiler, *flags]
     return [require_tool("clang-19"), *flags, "-O3", "-fvectorize", *best.cflags]
 
 
@@ -110,13 +110,13 @@ def build(targets: Sequence[str], folder: Path, quick: bool = False) -> Program:
     ]
     (folder / "main.c").write_text("\n".join(lines) + "\n", encoding="utf-8")
     reference = Path(__file__).with_name("ulp_reference.c")
-    commands.append([runner.cc, "-std=c99", "-O3", "-fno-trapping-math", *runner.target.cflags, "-c", "main.c"])
+    commands.append([*runner.compiler, "-std=c99", "-O3", "-fno-trapping-math", *runner.target.cflags, "-c", "main.c"])
     commands.append(
-        [runner.cc, "-std=c99", "-O3", "-ffast-math", *runner.target.cflags, f"-DCHUNK={CHUNK}", "-c", reference]
+        [*runner.compiler, "-std=c99", "-O3", "-ffast-math", *runner.target.cflags, f"-DCHUNK={CHUNK}", "-c", reference]
     )
     run_all(commands, folder)
     objects = [f"kernels{k}.o" for k in range(len(machines))]
-    run([runner.cc, "-static", "main.o", "ulp_reference.o", *objects, "-lm", "-o", "ulp"], folder)
+    run([*runner.compiler, "-static", "main.o", "ulp_reference.o", *objects, "-lm", "-o", "ulp"], folder)
     return Program(folder / "ulp", runner)
 
 

@@ -7,7 +7,7 @@ non_kernel_cflags(target)              # ("-O2", "-fno-tree-vectorize", ..., "-m
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from aotc.tir.target import Target
@@ -22,6 +22,10 @@ OPTIMIZATION_FLAGS: Final = (
     "-fno-math-errno",
     "-ffp-contract=off",
 )
+
+#: Least value of __riscv_v_intrinsic in compilers that translate vector types to RISC-V's vector instructions.
+#: Version 0.12 of the intrinsics has types that the kernels use; compilers without the macro know the flags only.
+_LEAST_RISCV_INTRINSICS_VERSION: Final = 12000
 
 #: Flags of nvcc and NVRTC: each operation is rounded separately, as in C; the program contains
 #: fused multiply-adds explicitly.
@@ -43,6 +47,38 @@ def kernel_cflags(target: Target) -> tuple[str, ...]:
 def non_kernel_cflags(target: Target) -> tuple[str, ...]:
     """Return the flags of gcc and clang for all code except kernels."""
     return (*_optimization_flags(target), *target.base_cflags)
+
+
+def least_riscv_vector_bits(features: Iterable[str]) -> int:
+    """Return the least length in bits of a vector register that `Target.features` require on
+    RISC-V; 0 without the vector extension.
+    """
+    names = set(features)
+    lengths = (int(name[3:-1]) for name in names if re.fullmatch(r"zvl\d+b", name))
+    return max((128, *lengths)) if "v" in names else 0
+
+
+def riscv_vector_requirement_lines(target: Target) -> list[str]:
+    """Return preprocessor lines that reject compilers and flags that translate RISC-V vectors to
+    scalar instructions or assume shorter registers; none for targets without them.
+    """
+    bits = least_riscv_vector_bits(target.features)
+    if not bits:
+        return []
+    return [
+        f"#if !defined(__riscv_v_min_vlen) || __riscv_v_min_vlen < {bits}",
+        f'#error "kernels for {target.name} need vector registers of {bits} bits: compile with {target.cflags[0]}"',
+        f"#elif !defined(__riscv_v_intrinsic) || __riscv_v_intrinsic < {_LEAST_RISCV_INTRINSICS_VERSION}",
+        '#error "this compiler has no vector instructions of RISC-V for vector types: clang 19 has"',
+        "#endif",
+    ]
+
+
+def required_compiler(target: Target) -> str:
+    """Return the C compilers that translate a project for a target, as a phrase for its README."""
+    if least_riscv_vector_bits(target.features):
+        return "clang 19 or newer"
+    return "a C99 compiler" if target.is_scalar else "gcc or clang"
 
 
 #: Options that select a machine or its calling convention.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit C code that determines at run time which x86 features the processor lacks; it runs on every
-processor.
+"""Emit C code that determines at run time which features of x86 or RISC-V the processor lacks; it
+runs on every processor of the architecture.
 
 Input: feature names. Output: C text that defines `cpu_features`, the names, and `cpu_missing()`, a
 bit mask in which bit k is set if the processor lacks the k-th feature. `isa_feature_mask_rows`
@@ -12,7 +12,9 @@ prints the features that each instruction set needs.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from aotc.tir.processor_features import PROCESSOR_FEATURES
 from aotc.tir.target import Target
+from aotc_codegen.c.compiler_flags import least_riscv_vector_bits
 from aotc_codegen.c.template_rendering import render_template
 
 _EAX, _EBX, _ECX, _EDX = range(4)
@@ -54,8 +56,9 @@ static unsigned granted(unsigned state) {
 
 
 def features_checked_at_run_time(targets: Iterable[Target]) -> list[str]:
-    """Return the features of targets that `cpu_feature_check_code` can check: those of x86."""
-    return list(dict.fromkeys(f for t in targets for f in t.features if f in CPUID_LOCATION_BY_FEATURE))
+    """Return the features of targets that `cpu_feature_check_code` can check: those of x86 and RISC-V."""
+    known = {*CPUID_LOCATION_BY_FEATURE, *(f.name for f in PROCESSOR_FEATURES.values() if f.machine == "riscv64")}
+    return list(dict.fromkeys(f for t in targets for f in t.features if f in known))
 
 
 def isa_feature_mask_rows(targets: Sequence[Target], features: Sequence[str]) -> list[str]:
@@ -67,6 +70,9 @@ def cpu_feature_check_code(features: Sequence[str]) -> str:
     """Return the C text that checks for `features`; without features, a check that always succeeds."""
     if not features:
         return render_template("cpu_any.c")
+    if least_riscv_vector_bits(features):
+        vector_bytes = [str(least_riscv_vector_bits(("v", feature)) // 8) for feature in features]
+        return render_template("cpu_riscv64.c", names=features, rows=vector_bytes)
     locations = [CPUID_LOCATION_BY_FEATURE[feature] for feature in features]
     rows = [f"{{{leaf:#x}, {part}, {word}, {bit}, {state:#x}}}" for leaf, part, word, bit, state in locations]
     asks = bool(amx_permission_constructor_code(features))

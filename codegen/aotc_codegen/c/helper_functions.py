@@ -249,6 +249,35 @@ def _use_compiler_builtin_if_available(
     return HelperTemplate(f"{head}\n{text}}}\n", fallback.uses)
 
 
+#: Selection of lanes, the preferred text first. On RISC-V, clang passes vectors of up to 16 bytes as integers, and
+#: clang 19 would compute bitwise operations on these integers; it has the operator ?: for vectors of another kind, with
+#: a warning that it converts the mask, which it does not. gcc compiles "+" to a single masked move, but "|" to two
+#: operations.
+_LANE_SELECTION_VARIANTS: Final = (
+    CVariant(
+        """\
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wconversion"
+  typedef $int mask __attribute__((__ext_vector_type__($lanes)));
+  typedef $T number __attribute__((__ext_vector_type__($lanes)));
+  return ($vector)((mask)m ? (number)a : (number)b);
+#pragma clang diagnostic pop
+""",
+        ("v",),
+        "defined(__clang__)",
+    ),
+    CVariant("  return ($vector)((($M)a & m) + (($M)b & ~m));\n"),
+)
+
+
+def _lane_selection_helper(features: Collection[str]) -> HelperTemplate:
+    """Return the template of the helper that selects lanes by a mask (unused if the compiler has
+    instructions for its callers).
+    """
+    head = "__attribute__((__unused__)) $inline $vector $name($M m, $vector a, $vector b) {\n"
+    return HelperTemplate(f"{head}{c_text_for_features(_LANE_SELECTION_VARIANTS, features)}}}\n")
+
+
 def _apply_scalar_function_to_lanes(scalar_function: str, *operand_names: str) -> HelperTemplate:
     """Return a vector function that calls a scalar C function for each element in turn."""
     elements = ", ".join(f"{name}[i]" for name in operand_names)
@@ -256,15 +285,20 @@ def _apply_scalar_function_to_lanes(scalar_function: str, *operand_names: str) -
     return make_helper_template(body, ", ".join(f"$vector {name}" for name in operand_names), "$vector")
 
 
-def _vector_float_to_integer_helper(bits: int) -> HelperTemplate:
+def _vector_float_to_integer_helper(bits: int, intermediate_type: str = "") -> HelperTemplate:
     """Return the template of a vector conversion from float to signed integers; NaN and values out
     of range give INT_MIN.
+
+    intermediate_type   placeholder of the type to which values in range are converted first
     """
     bound, result_type = f"{float(2 ** (bits - 1))!r}$f", f"$M{bits}"
+    numbers = "($vector)(($M)v & fits)"
+    if intermediate_type:
+        numbers = f"__builtin_convertvector({numbers}, {intermediate_type})"
     lines = (
         f"const $M fits = ($M)(v >= -{bound}) & ($M)(v < {bound});",
         f"const {result_type} inside = __builtin_convertvector(fits, {result_type});",
-        f"const {result_type} whole = __builtin_convertvector(($vector)(($M)v & fits), {result_type});",
+        f"const {result_type} whole = __builtin_convertvector({numbers}, {result_type});",
         f"return (whole & inside) | (INT{bits}_MIN & ~inside);",
     )
     return make_helper_template("\n  ".join(lines), "$vector v", result_type)
@@ -272,12 +306,6 @@ def _vector_float_to_integer_helper(bits: int) -> HelperTemplate:
 
 _VECTOR_HELPERS: Final[Mapping[str, HelperTemplate]] = {
     "splat": make_helper_template("const $vector v = {$copies};\n  return v;", "$T x", "$vector"),
-    # gcc compiles "+" to a single masked move, but "|" to two operations (unused if the compiler
-    # has instructions for the callers)
-    "blend": HelperTemplate(
-        "__attribute__((__unused__)) $inline $vector $name($M m, $vector a, $vector b) {\n"
-        "  return ($vector)((($M)a & m) + (($M)b & ~m));\n}\n"
-    ),
     **_vector_min_or_max_helpers("max", ">"),
     **_vector_min_or_max_helpers("min", "<"),
     "above": make_helper_template("return $blend(($M)(a > b), a, b);", "$vector a, $vector b", "$vector", "blend"),
@@ -375,6 +403,11 @@ def _helper_template(helper: str, dtype: DType, lanes: int, features: Collection
         return HelperTemplate(
             f"{head}{vector_width_conversions.c_body_of_interleaved_vector_quarter(int(helper[-1]), lanes)}}}\n"
         )
+    if helper == "to_i32" and dtype == "float64" and "v" in features:
+        # QEMU 7.2 ends with an error at the instruction that converts to 32 bits directly
+        return _vector_float_to_integer_helper(32, "$M64")
+    if helper == "blend":
+        return _lane_selection_helper(features)
     if lanes > 1:
         template = _VECTOR_HELPERS[helper]
         return _use_compiler_builtin_if_available(helper, template, computation_dtype(dtype), lanes, features)
@@ -449,6 +482,7 @@ class HelperFunctions:
         value = computation_dtype(dtype)
         return {
             "vector": name(value, lanes),
+            "int": self.dialect.types[DType(f"int{value.bits}")],
             "M": name(DType(f"int{value.bits}"), lanes),
             "M32": name(DType("int32"), lanes),
             "M64": name(DType("int64"), lanes),

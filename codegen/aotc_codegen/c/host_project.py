@@ -22,7 +22,7 @@ from aotc.ir.version import VERSION
 from aotc.tir import Program, Target
 from aotc_codegen.c.c_dialects import dialect_for_target
 from aotc_codegen.c.c_identifiers import c_model_identifier
-from aotc_codegen.c.compiler_flags import build_file_flag_values
+from aotc_codegen.c.compiler_flags import build_file_flag_values, required_compiler, riscv_vector_requirement_lines
 from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code, features_checked_at_run_time, isa_feature_mask_rows
 from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
 from aotc_codegen.c.parameter_files import PARAMETER_ALIGNMENT_BYTES, ParameterLayout
@@ -305,7 +305,8 @@ class _HostProjectBuilder:
         )
         self.add_rendered_file(f"src/{name}_kernel.h", "kernel.h")
         for v in self.versions:
-            kernel_files = kernel_files_by_path(v.kernels, v.suffix, self.common)
+            checks = {"kernel_requirements": riscv_vector_requirement_lines(v.target)}
+            kernel_files = kernel_files_by_path(v.kernels, v.suffix, self.common | checks)
             v.files += [path for path in kernel_files if path.endswith(".c")]
             self.files |= kernel_files
         self.files |= {path: external.source_file_text() for path, external in self.externals.items()}
@@ -382,8 +383,7 @@ class _HostProjectBuilder:
         arena = f"aligned(workspace, {alignment})"
         text = example_program_source(self.common, scratch=scratch, memory=render_template("main_arena.c"), arena=arena)
         self.files["examples/main.c"] = text
-        compiler = "a C99 compiler" if self.target.is_scalar else "gcc or clang"
-        self.add_rendered_file("README.md", compiler=compiler)
+        self.add_rendered_file("README.md", compiler=required_compiler(self.target))
 
 
 def shared_build_file_parts(

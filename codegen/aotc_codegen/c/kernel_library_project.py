@@ -19,6 +19,7 @@ from aotc_runtime_c import hosted_runtime_files as runtime_sources
 
 from aotc.tir import Kernel, Target
 from aotc_codegen.c.c_dialects import GNU_C
+from aotc_codegen.c.compiler_flags import riscv_vector_requirement_lines
 from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code, features_checked_at_run_time
 from aotc_codegen.c.host_project import (
     FileContent,
@@ -55,7 +56,8 @@ def emit_kernel_table_project(kernels: Sequence[Kernel], directory: Path, target
     entries = c_functions_calling_kernels_by_addresses({printed.names[kernel]: kernel for kernel in kernels})
     table = [f"call_{printed.names[kernel]}" for kernel in kernels]
     words = {"symbol": KERNEL_TABLE_SYMBOL, "cpu": cpu_feature_check_code(features_checked_at_run_time([target]))}
-    special = kernel_files_by_path(printed, "", common)
+    checks = {"kernel_requirements": riscv_vector_requirement_lines(target)}
+    special = kernel_files_by_path(printed, "", common | checks)
     special |= {path: external.source_file_text() for path, external in externals.items()}
     files: dict[str, FileContent] = {
         f"src/{KERNEL_TABLE_PREFIX}_kernel.h": render_template("kernel.h", **common),

@@ -53,6 +53,13 @@ VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd256((bytes)(longs){(long lon
 _WIDEN_16_LANES_CODE: Final = """\
 VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd512_mask((bytes)v, ($M32){0}, 65535);
 """
+#: Widening for RISC-V's vectors. The compiler must not know that the result was widened: clang 19 would multiply the
+#: vectors of 16 bits instead, and add the products by a second instruction.
+_RISCV_WIDEN_CODE: Final = """\
+  int32_t zero = 0;
+  __asm__("" : "+r"(zero));
+  return __builtin_convertvector(__builtin_convertvector(v, $H), $M32) + zero;
+"""
 
 
 def _vector_typedef(name: str, vector_bytes: int | str) -> str:
@@ -109,6 +116,8 @@ def c_body_narrowing_or_widening_vector(narrow_or_widen: str, lanes: int, featur
     result_type = "B" if narrow_or_widen == "narrow" else "M32"
     steps = f"  return __builtin_convertvector(__builtin_convertvector(v, $H), ${result_type});\n"
     variants = _VARIANTS_BY_CONVERSION_AND_LANES[narrow_or_widen].get(lanes, ())
+    if narrow_or_widen == "widen":
+        variants = (CVariant(_RISCV_WIDEN_CODE, ("v",)), *variants)
     return c_text_for_features((*variants, CVariant(steps)), features)
 
 

@@ -48,6 +48,10 @@ class MicroKernel:
     multiply, broadcast, load    names of the instructions, in which {data}, {weights}, {lanes} and {lane}
                       stand for the types, the accumulators of a vector and the number of a group: the sum
                       of products, the conversion of a group to a word, the load of several words
+    multiply_single, multiply_depthwise    as `multiply`, for one position whose data is in place, and
+                      for data and weights of one channel each; "" if there is none
+    pack, packed      name of the instruction that copies runs of `positions` output positions to the
+                      im2col buffer, and the type of its elements
 
     rate              instructions issued per cycle
     registers         registers that an operand occupies, where several instructions make the sums
@@ -81,6 +85,10 @@ class MicroKernel:
     multiply: str = ""
     broadcast: str = ""
     load: str = ""
+    multiply_single: str = ""
+    multiply_depthwise: str = ""
+    pack: str = ""
+    packed: str = ""
     rate: float = 1
     registers: int = 1
     split: float = 0
@@ -189,6 +197,10 @@ ARM_DSP: Final = MicroKernel(
     max_outputs=4,
     block=4,
     data="im2col",
+    multiply="pairs2x4",
+    multiply_single="bytes1x4",
+    pack="pairs2",
+    packed="int16",
     tile_cycles=32,
     call_cycles=40,
     run_cycles=40,
@@ -206,6 +218,10 @@ ARM_MVE: Final = MicroKernel(
     max_outputs=64,
     data="im2col",
     weights="rows",
+    multiply="byte_rows",
+    multiply_depthwise="byte_taps",
+    pack="bytes",
+    packed="int8",
     tile_cycles=12,
     call_cycles=40,
     run_cycles=25,
@@ -229,6 +245,7 @@ X86_AMX: Final = MicroKernel(
     min_reduction_bytes=64,
     data="strided",
     block=16,
+    multiply="matrices_{data}_{weights}",
     tile_cycles=16,
     call_cycles=64,
 )

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from aotc.driver.pipeline import compile_kernel_library
 from aotc.measuring.tuning import make_tuning_job
 from aotc.relay.op.dense import contrib_dense_pack, dense
 from aotc.relay.op.opdef import Accuracy, Sample
+from aotc.tir.micro_kernels import ARM_MVE, DOT4, MicroKernel
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
-from aotc.tir.target import TARGETS
+from aotc.tir.target import TARGETS, Target
 from tests.ops.harness import Job, interpret, kernel_job
 from tests.targets.test_int8_dot_products import packed, some_bytes
 
@@ -25,7 +28,7 @@ FUNCTIONS = (
 )
 
 
-def product(target: str, layout: str) -> tuple[Job, np.ndarray[Any, Any]]:
+def product(target: str | Target, layout: str) -> tuple[Job, np.ndarray[Any, Any]]:
     """34 rows of 64 bytes by 20 outputs."""
     rng = np.random.default_rng(7)
     data, weight = some_bytes(rng, (34, 64), "int8"), some_bytes(rng, (20, 64), "int8")
@@ -35,10 +38,11 @@ def product(target: str, layout: str) -> tuple[Job, np.ndarray[Any, Any]]:
         op, attributes = contrib_dense_pack, contrib_dense_pack.attrs(units=20, weight_layout=layout, out_dtype="int32")
         weight = packed(weight, "NC", layout)
     sample = Sample(args=(data, weight), attrs=attributes, accuracy=Accuracy.EXACT)
-    return kernel_job(op, sample, TARGETS[target]), op.reference(attributes, *sample.args)
+    target = TARGETS[target] if isinstance(target, str) else target
+    return kernel_job(op, sample, target), op.reference(attributes, *sample.args)
 
 
-def candidates_of_product(target: str, layout: str) -> TilingSite:
+def candidates_of_product(target: str | Target, layout: str) -> TilingSite:
     sites: list[TilingSite] = []
     with use_tiling_chooser(lambda site: sites.append(site)):
         product(target, layout)
@@ -77,3 +81,34 @@ def test_records_of_unknown_tilings_are_ignored(caplog: pytest.LogCaptureFixture
     assert str(job.kernel.body) == str(usual.kernel.body)
     (record,) = caplog.records
     assert "names the unknown tiling 'rows axis=1 vectors=9' and is ignored" in record.getMessage()
+
+
+#: A dot product of one instruction on a processor that has several, and rows of bytes on one without vectors.
+NEW_ROWS = {
+    "registers": ("x86-64-v3", "NC16n4c", replace(DOT4, name="fast_dot4", rate=4, registers=1, split=0)),
+    "memory": ("c", "NC", replace(ARM_MVE, name="rows_of_bytes", requires=())),
+}
+
+
+@pytest.mark.parametrize("level", NEW_ROWS)
+def test_a_new_row_is_chosen_and_right(level: str) -> None:
+    """Found, priced, chosen by its cost alone, and right in the interpreter and in compiled C."""
+    name, layout, row = NEW_ROWS[level]
+    costs: dict[bool, dict[str, float]] = {}
+    for is_dear in (True, False):
+        kernel = replace(row, rate=row.rate / 99, tile_cycles=99 * row.tile_cycles) if is_dear else row
+        target = with_row(TARGETS[name], kernel)
+        costs[is_dear] = {c.name: c.cost for c in candidates_of_product(target, layout).candidates}
+        chosen = min(costs[is_dear], key=costs[is_dear].__getitem__)
+        assert (row.name in chosen) != is_dear
+    assert costs[True].keys() == costs[False].keys()
+    job, expected = product(target, layout)
+    (actual,), *_ = interpret([job])
+    np.testing.assert_array_equal(actual, expected)
+    library, compiled = compile_kernel_library({"product": job.kernel}, target), np.empty(expected.size, np.int32)
+    library.bind_kernel("product", [np.ravel(x) for x in job.inputs], [compiled])()
+    np.testing.assert_array_equal(compiled, np.ravel(expected))
+
+
+def with_row(target: Target, row: MicroKernel) -> Target:
+    return replace(target, name="odd", micro_kernels=(*target.micro_kernels, row))

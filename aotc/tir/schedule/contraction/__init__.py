@@ -38,9 +38,11 @@ Modules, in the order in which a contraction passes through them:
     epilogue                           emits the code after the accumulation: bias, activation,
                                        requantization, stores
     arm_multi_group_dot_steps          reduction steps that issue several dot-product instructions
-    arm_dsp                            int8 GEMM micro-kernels of Cortex-M with the DSP extension
-    arm_mve                            int8 GEMM micro-kernels of Cortex-M with Helium (MVE)
-    x86_amx                            int8 GEMM micro-kernels of x86 with AMX tiles
+    im2col_packing                     data of micro-kernels that read memory: in place, as a padded
+                                       copy, or gathered run by run (im2col)
+    arm_dsp                            calls on packed positions and blocks of weights (Cortex-M DSP)
+    arm_mve                            calls on rows of data and of weights (Cortex-M Helium)
+    x86_amx                            calls on strided positions and blocks of weights (x86 AMX)
     gpu_block_tiles                    one tile of the output per GPU thread block, operands in
                                        shared memory
     gpu_block_tile_shape               the tile of a GPU thread block: its threads, shared memory
@@ -62,10 +64,10 @@ the number of tiles (`tile_segments.TileSegment.count`) becomes a trip count.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from aotc.tir import Buffer, Target, te
-from aotc.tir.micro_kernels import ARM_DSP, ARM_MVE, MULTIPLY_ADD, X86_AMX, MicroKernel
+from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
 from aotc.tir.schedule.contraction import untiled_contraction
 from aotc.tir.schedule.contraction.arm_dsp import arm_dsp_candidates
 from aotc.tir.schedule.contraction.arm_mve import arm_mve_candidates
@@ -129,16 +131,18 @@ def cpu_tiling_candidates(
     for kernel in kernels:
         if kernel.level == "memory":
             request = _tiling_request(contraction, a, b, store, target, 1, kernel)
-            candidates += [] if request is None else _MEMORY_KERNEL_GENERATORS[kernel.name](contraction, request)
+            generator = _MEMORY_KERNEL_GENERATORS[kernel.data, kernel.weights]
+            candidates += [] if request is None else generator(contraction, request)
     contraction = move_taps_before_reduction_axes(contraction) if target.ordered else contraction
     contraction, joined = split_grouped_channel_axis(contraction)
     finish = (lambda at, value: store(joined(at), value)) if joined is not tuple else store
     lanes = accumulator_lanes(target, contraction.dtype, a.dtype, b.dtype)
-    dots = [k for k in kernels if k.level == "registers" and k.groups == 1 and lanes in (k.lanes or (lanes,))]
-    for kernel in (*dots[:1], MULTIPLY_ADD):
+    on_vectors = [k for k in kernels if k.level == "registers" and k.group > 1 and k.groups == 1]
+    dots = [k for k in on_vectors if lanes in (k.lanes or (lanes,))]
+    for kernel in (*dots, MULTIPLY_ADD):
         request = _tiling_request(contraction, a, b, finish, target, lanes, kernel)
-        for generator in _REGISTER_TILING_GENERATORS if kernel.group == 1 else _REGISTER_TILING_GENERATORS[:1]:
-            candidates += [] if request is None else generator(request)
+        for tilings in _REGISTER_TILING_GENERATORS if kernel.group == 1 else _REGISTER_TILING_GENERATORS[:1]:
+            candidates += [] if request is None else tilings(request)
     return candidates
 
 
@@ -161,12 +165,13 @@ def _tiling_request(
     return None if grouped is None else TilingRequest(*grouped, a, b, store, target, lanes, kernel)
 
 
-#: Functions that return the candidates of a micro-kernel: of functions on memory, by their names, and of
-#: instructions on vectors (only the first one, for dot products of several reduction steps).
-_MEMORY_KERNEL_GENERATORS: Final[Mapping[str, Callable[[te.Contraction, TilingRequest], Sequence[TilingCandidate]]]] = {
-    ARM_DSP.name: arm_dsp_candidates,
-    ARM_MVE.name: arm_mve_candidates,
-    X86_AMX.name: x86_amx_candidates,
+_MemoryKernelGenerator: TypeAlias = Callable[[te.Contraction, TilingRequest], Sequence[TilingCandidate]]
+#: Functions that return the candidates of a micro-kernel: of functions on memory, by the layouts of
+#: data and weights, and of instructions on vectors (only the first one, for several products in a sum).
+_MEMORY_KERNEL_GENERATORS: Final[Mapping[tuple[str, str], _MemoryKernelGenerator]] = {
+    ("im2col", "blocks"): arm_dsp_candidates,
+    ("im2col", "rows"): arm_mve_candidates,
+    ("strided", "blocks"): x86_amx_candidates,
 }
 _REGISTER_TILING_GENERATORS: Final[Sequence[Callable[[TilingRequest], Sequence[TilingCandidate]]]] = (
     tilings_vectorized_along_weights,

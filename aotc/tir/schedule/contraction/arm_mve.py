@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import (
@@ -35,9 +34,8 @@ from aotc.tir import (
 )
 from aotc.tir.expr import Binary, Call, Const, Var
 from aotc.tir.instruction_statements import execute_to_memory
-from aotc.tir.micro_kernels import ARM_MVE
+from aotc.tir.micro_kernels import MicroKernel
 from aotc.tir.schedule.contraction import contraction_index_analysis
-from aotc.tir.schedule.contraction.arm_dsp import ContractionData, PaddingBuffers
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
     FusedDataAxes,
@@ -48,29 +46,29 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     row_major_address,
     split_reduction_into_dot_groups,
 )
+from aotc.tir.schedule.contraction.im2col_packing import ContractionData, PaddingBuffers
 from aotc.tir.schedule.contraction.tiling_completion import MemoryKernelCandidate, TilingRequest
 from aotc.tir.schedule.contraction.tiling_cost import memory_kernel_cycles
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block, Declare, Stmt, Store, forall, loop_nest
 
-#: Largest number of sums that are computed at a time, in a stack buffer.
-MAX_SUMS_PER_CALL: Final = ARM_MVE.max_outputs
-
 
 def arm_mve_candidates(contraction: te.Contraction, request: TilingRequest) -> list[MemoryKernelCandidate]:
-    """Return the candidate that computes an int8 contraction by the micro-kernel `ARM_MVE`; none if
-    operands are not in rows.
+    """Return the candidate that computes a contraction by a micro-kernel that reads rows of data and
+    weights, such as `ARM_MVE`; none if operands are not in rows.
     """
     channel = request.output_channel_axis
     if channel is None:
         return []
     is_depthwise = channel[0] in contraction_index_analysis.variables_of_dimensions(request.analysis.a)
+    if is_depthwise and not request.kernel.multiply_depthwise:
+        return []
     make_schedule = _schedule_depthwise_convolution if is_depthwise else _schedule_full_row_contraction
     schedule = make_schedule(request, channel)
     if schedule is None:
         return []
-    return [MemoryKernelCandidate(schedule.estimated_cycles, ARM_MVE.name, schedule.build_loop_nest)]
+    return [MemoryKernelCandidate(schedule.estimated_cycles, request.kernel.name, schedule.build_loop_nest)]
 
 
 def _schedule_full_row_contraction(request: TilingRequest, channel: te.Axis) -> _ArmMveSchedule | None:
@@ -144,6 +142,11 @@ class _ArmMveSchedule:
     spread: dict[Expr, Buffer] = field(default_factory=dict)
 
     @property
+    def kernel(self) -> MicroKernel:
+        """The micro-kernel."""
+        return self.req.kernel
+
+    @property
     def needs_im2col(self) -> bool:
         """True if the data of an output position must be gathered (im2col), as it is not
         contiguous.
@@ -158,28 +161,28 @@ class _ArmMveSchedule:
         outputs, positions = self.channel[1], iteration_space_point_count(self.at.axes)
         taps = iteration_space_point_count(self.taps)
         # a run of a depthwise convolution consists of channels, 16 of which are computed together
-        tiles = -(-outputs // ARM_MVE.outputs) * -(-taps * self.run // ARM_MVE.depth)
-        tiles = tiles if self.run else taps * -(-outputs // ARM_MVE.depth)
-        calls = positions * -(-outputs // MAX_SUMS_PER_CALL)
+        tiles = -(-outputs // self.kernel.outputs) * -(-taps * self.run // self.kernel.depth)
+        tiles = tiles if self.run else taps * -(-outputs // self.kernel.depth)
+        calls = positions * -(-outputs // self.kernel.max_outputs)
         runs = (positions if self.run else calls) * taps * self.needs_im2col
         return memory_kernel_cycles(
             self.req.target,
-            ARM_MVE,
+            self.kernel,
             calls=calls,
             tiles=positions * tiles,
             runs=runs,
-            copies=runs * -(-(self.run or outputs) // ARM_MVE.depth) + self.data.copy_cycles,
+            copies=runs * -(-(self.run or outputs) // self.kernel.depth) + self.data.copy_cycles,
             sums=positions * outputs,
         )
 
     def build_loop_nest(self) -> ContractionNest:
         """Return the loop nest of an int8 contraction on Cortex-M Helium with the buffers it needs."""
         outputs, block = self.channel[1], Var("o")
-        width = min(MAX_SUMS_PER_CALL, outputs)
+        width = min(self.kernel.max_outputs, outputs)
         run = self.run or width
         tile = new_private_scratch_buffer("tile", DType("int32"), width, "stack")
         col = new_private_scratch_buffer(
-            "col", DType("int8"), contraction_index_analysis.iteration_space_point_count(self.taps) * run
+            "col", DType(self.kernel.packed), contraction_index_analysis.iteration_space_point_count(self.taps) * run
         )
         spare = self.data.allocate_padding_buffers(run, 1)
         first: list[Stmt] = (
@@ -223,7 +226,7 @@ class _ArmMveSchedule:
         place = te.flat_index([n for _, n in self.taps], [v for v, _ in self.taps]) * run_bytes
 
         def store_runs_to_im2col(runs: list[Expr]) -> Stmt:
-            return execute_to_memory("bytes", im2col_buffer, simplify(place, {}), *runs)
+            return execute_to_memory(self.kernel.pack, im2col_buffer, simplify(place, {}), *runs)
 
         run_starts = [(self._data_address_of_run(first_channel, {}), self.at.unfuse)]
         return self.data.gather_runs_over_taps(
@@ -246,10 +249,10 @@ class _ArmMveSchedule:
         )
         if self.run:
             rows = Load(weights, first_channel * (size * run), channel_count * size * run)
-            return execute_to_memory("byte_rows", sums_buffer, 0, data, rows)
+            return execute_to_memory(self.kernel.multiply, sums_buffer, 0, data, rows)
         weight_load = Load(weights, first_channel, (size - 1) * self.tap_stride_bytes + channel_count)
         numbers = const(size, "int32"), const(self.tap_stride_bytes, "int32")
-        return execute_to_memory("byte_taps", sums_buffer, 0, data, weight_load, *numbers)
+        return execute_to_memory(self.kernel.multiply_depthwise, sums_buffer, 0, data, weight_load, *numbers)
 
     def _finish_and_store_sums(self, sums_buffer: Buffer, first_channel: Expr, channel_count: int) -> Stmt:
         """Return the statement that finishes and stores int32 sums of some outputs: one
@@ -303,7 +306,7 @@ class _ArmMveSchedule:
         if contraction_index_analysis.variables_in(value):
             return None
         if value not in broadcast_buffers:
-            size = min(MAX_SUMS_PER_CALL, self.channel[1])
+            size = min(self.kernel.max_outputs, self.channel[1])
             broadcast_buffers[value] = new_private_scratch_buffer("spread", DType("int32"), size, "stack")
         return Load(broadcast_buffers[value], as_expr(0), channel_count)
 

@@ -257,7 +257,6 @@ def _build_tiling_of_data_or_padded_copy(
         OutputStores(req.contraction.axes, req.store, pixels.unfuse),
     )
     parameters = {"vectors": attempt.vectors, "lanes": attempt.lanes}
-    parameters |= {"group": req.kernel.group} if req.group else {}
     name = req.candidate_name("lanes", attempt.axis, **parameters)
     candidate = complete_tiling_candidate(req, name, tiling, (padded_copy, panel))
     if candidate is None or not borders:

@@ -139,13 +139,14 @@ class TilingRequest:
         return None if variables_of_dimensions(split.a) & {split.tile, split.lane} else split
 
     def candidate_name(self, kind: str, axis: te.Axis | None, **parameters: int) -> str:
-        """Return the name of a candidate tiling: its kind, axis and parameters, as used in records
-        of measurements.
+        """Return the name of a candidate tiling: its kind, axis and parameters, and its micro-kernel
+        unless that is a multiply-add, as used in records of measurements.
         """
         axis_index = next(
             (k for k, (var, _) in enumerate(self.contraction.axes) if axis is not None and var is axis[0]), -1
         )
-        return " ".join([kind, *(f"{key}={value}" for key, value in {"axis": axis_index, **parameters}.items())])
+        words = [kind, *(f"{key}={value}" for key, value in {"axis": axis_index, **parameters}.items())]
+        return " ".join(words if self.group is None else [*words, self.kernel.name])
 
     def operand_or_scratch_copy(
         self, buffer: Buffer, address: LinearForm, staging: StagedOperand | None

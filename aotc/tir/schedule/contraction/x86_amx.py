@@ -23,11 +23,10 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import BYTES_PER_DOT, Buffer, Expr, Load, Var, as_expr, const, new_private_scratch_buffer, substitute, te
-from aotc.tir.amx_kernels import AMX_TILE_ROW_BYTES, AMX_TILE_ROWS, OUTPUTS_PER_BLOCK, amx_kernel_name
+from aotc.tir.amx_kernels import AMX_TILE_ROW_BYTES, AMX_TILE_ROWS, OUTPUTS_PER_BLOCK
 from aotc.tir.instruction_statements import execute_to_memory
 from aotc.tir.loops.statement_vectorization import MAX_OPERATIONS_IN_TILE, vectorize_stmt_or_none
 from aotc.tir.micro_kernels import X86_AMX
-from aotc.tir.schedule.contraction.arm_dsp import ContractionData
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
     FusedDataAxes,
@@ -36,6 +35,7 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     iteration_space_point_count,
     row_major_address,
 )
+from aotc.tir.schedule.contraction.im2col_packing import ContractionData
 from aotc.tir.schedule.contraction.operand_staging import pack_operand_in_axis_order
 from aotc.tir.schedule.contraction.register_tiling_types import OutputStores
 from aotc.tir.schedule.contraction.tiling_completion import MemoryKernelCandidate, TilingRequest
@@ -54,8 +54,9 @@ IM2COL_COPY_SLOWDOWN: Final = 1.5
 
 
 def x86_amx_candidates(contraction: te.Contraction, request: TilingRequest) -> list[MemoryKernelCandidate]:
-    """Return the candidates that compute an int8 contraction by the micro-kernel `X86_AMX`: with the
-    data in place (or with its padding in a copy) and with an im2col copy of it.
+    """Return the candidates that compute an int8 contraction by a micro-kernel that multiplies
+    matrices, such as `X86_AMX`: with the data in place (or with its padding in a copy), and with an
+    im2col copy of it.
 
     request    the contraction with its reduction in groups of four
     """
@@ -73,7 +74,7 @@ def x86_amx_candidates(contraction: te.Contraction, request: TilingRequest) -> l
         schedule = None if data is None else _AmxSchedule.amx_schedule_for_data(request, split, step_axis, data)
         if schedule is not None:
             candidates.append(
-                MemoryKernelCandidate(schedule.estimated_cycles, X86_AMX.name + kind, schedule.build_loop_nest)
+                MemoryKernelCandidate(schedule.estimated_cycles, request.kernel.name + kind, schedule.build_loop_nest)
             )
     return candidates
 
@@ -138,8 +139,8 @@ class _AmxSchedule:
         depth = run * iteration_space_point_count([(var, n) for n, *_ in taps])
         if (
             len(taps) > 2
-            or depth < X86_AMX.min_reduction_bytes
-            or _amx_step_bytes_dividing_contiguous_run(run) < X86_AMX.min_run_bytes
+            or depth < request.kernel.min_reduction_bytes
+            or _amx_step_bytes_dividing_contiguous_run(run) < request.kernel.min_run_bytes
         ):
             return None
         pixels = fuse_data_axes(request.analysis, (), data.position)
@@ -150,7 +151,7 @@ class _AmxSchedule:
         if row is None or not pitch or pitch < 0 or row % pitch or (rows > 1 and row < count * pitch):
             return None
         channel = request.output_channel_axis
-        if channel is None or rows * count < X86_AMX.min_positions:
+        if channel is None or rows * count < request.kernel.min_positions:
             return None
         return _AmxSchedule(request, channel, split, data, pixels, axes, pitch, row // pitch, run, taps, weights)
 
@@ -189,7 +190,7 @@ class _AmxSchedule:
         sums = outer * iteration_space_point_count(self.axes[-2:]) * self.channel[1]
         return memory_kernel_cycles(
             self.req.target,
-            X86_AMX,
+            self.req.kernel,
             calls=calls,
             tiles=positions / AMX_TILE_ROWS * blocks * steps,
             runs=0,
@@ -294,7 +295,7 @@ class _AmxSchedule:
             run // width,
             *(n for tap in taps for n in tap),
         )
-        name = amx_kernel_name(self.data.buffer.dtype, self.req.b.dtype)
+        name = self.req.kernel.multiply_name(self.data.buffer.dtype, self.req.b.dtype)
         sums = execute_to_memory(name, sums_buffer, 0, data, weights, *(const(n, "int32") for n in numbers))
         return Block((sums, self._store_loops_of_amx_call(sums_buffer, call_positions, first_block, block_count)))
 
@@ -378,7 +379,7 @@ def _im2col_copy(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis
     assert place is not None
     taps = [axis for axis in c.reduce_axes if axis is not step_axis]
     axes = (*request.analysis.pixel, *taps, step_axis, (place, c.group))
-    few = step_axis[1] * c.group < X86_AMX.min_reduction_bytes
+    few = step_axis[1] * c.group < request.kernel.min_reduction_bytes
     if few or iteration_space_point_count(axes) > request.target.l2:
         return None
     columns = pack_operand_in_axis_order("columns", request.a, split.a, axes, c.fill)

@@ -109,7 +109,21 @@ class Tiles:
     finish             constant part of storing the results of a tile
     finish_vector      store of a vector of results
     finish_element     store of a single result
-    large_copies       factor of the time if copies of operands do not fit the first-level cache
+    finish_line_ratio  cost of finishing vectors whose bytes are narrowed and stored as a whole cache line, relative to
+                       vectors one by one, if the weights fill at most half of the first-level cache
+    large_copies       factor of the time if copies of operands are large:
+    copies_l1_caches   in first-level caches, the size beyond which they are
+    evicted_data       factor of the time of products whose data was evicted from the first-level cache:
+    evicting_lines     the ratio of the cache lines that a tile reads to those that fit into the cache sets that they
+                       map to, beyond which this is assumed
+    widened_products   factor of the time of products whose operands are widened first and multiplied by a slow
+                       instruction
+    min_panel_rows     fewest rows that reuse weights for which copying the weights to contiguous panels is faster
+    panel_l1_share     largest share of the first-level cache that the panel of a depthwise convolution fills
+    narrowed_columns   tiles with more columns may be narrowed so that data that the next row of tiles reuses stays in
+                       the first-level cache
+    three_vector_rows  rows from which tiles of three vectors and fewer rows are faster, where rows compete for one
+                       cache set
     partial_sums       for targets without vectors: partial sums of a reduction, whose additions hide each other's
                        latency
     low_bit_vectors    most vectors of columns in a tile of low-bit weights for a single row, which is also the layout
@@ -127,7 +141,16 @@ class Tiles:
     finish: float = 10
     finish_vector: float = 4
     finish_element: float = 1.1
+    finish_line_ratio: float = 0.4
     large_copies: float = 1.08
+    copies_l1_caches: int = 2
+    evicted_data: float = 2
+    evicting_lines: float = 2
+    widened_products: float = 3
+    min_panel_rows: int = 16
+    panel_l1_share: float = 0.5
+    narrowed_columns: int = 5
+    three_vector_rows: int = 32
     partial_sums: int = 4
     low_bit_vectors: int = 4
     low_bit_vectors_of_rows: int = 2

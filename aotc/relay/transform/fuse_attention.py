@@ -34,11 +34,12 @@ from aotc.relay.op.softmax import SoftmaxAttrs
 from aotc.relay.transform import pass_base
 from aotc.relay.transform.fuse_ops import FusedSignature, call_new_primitive_function
 from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, as_op_call, uniform_value_of_constant
-from aotc.tir.schedule.contraction.cpu_tilings_vector_along_weights import MIN_ROWS_TO_PACK_WEIGHTS
 
 RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"
 #: Largest number of operators between the products, and before each operand.
 MAX_CHAIN_OPERATORS: Final = 32
+#: Fewest rows of scores: the products of fewer rows do not copy their operands to panels, which strips share.
+_MIN_SCORE_ROWS: Final = 16
 _PRODUCT: Final = "nn.batch_matmul"
 _SOFTMAX: Final = ("nn.softmax", "nn.fast_softmax")
 
@@ -90,7 +91,7 @@ class _Finder:
         if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *second_product.args, *chain)):
             return WhyNot("the data type is not float32")
         _, rows, columns = tensor_type_of(first).static_shape
-        if rows < MIN_ROWS_TO_PACK_WEIGHTS or columns < 2:
+        if rows < _MIN_SCORE_ROWS or columns < 2:
             return WhyNot("the scores have few rows or columns")
         return members
 

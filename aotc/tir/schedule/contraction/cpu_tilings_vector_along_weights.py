@@ -12,7 +12,6 @@ both are read as vectors.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from aotc.ir import frozen
 from aotc.tir import Var, linear_form, te
@@ -43,17 +42,6 @@ from aotc.tir.schedule.contraction.tiling_completion import (
     feasible_candidates,
 )
 from aotc.tir.schedule.contraction.tiling_cost import CANDIDATE_VECTORS_PER_TILE, max_tile_columns
-
-#: Least number of rows that reuse weights for which copying the weights to contiguous panels pays.
-MIN_ROWS_TO_PACK_WEIGHTS: Final = 16
-#: Factor of the time of products whose data was evicted from the L1 cache.
-EVICTED_DATA_SLOWDOWN: Final = 2
-#: Ratio of the cache lines that a tile reads to those that fit into the cache sets that they map to
-#: from which on the data is considered evicted before it is used again.
-MAX_CACHE_SET_OVERSUBSCRIPTION: Final = 2
-#: Tiles with more columns than this may be narrowed, so that the data reused by the next row of
-#: tiles stays in the cache.
-MIN_NARROWED_TILE_COLUMNS: Final = 5
 
 
 def tilings_vectorized_along_weights(request: TilingRequest) -> list[RegisterTilingCandidate]:
@@ -158,7 +146,7 @@ def _cheaper_of_direct_and_padded_tiling(
     """
     if direct is None or not _does_tile_data_exceed_its_l1_cache_sets(attempt, direct.tiling):
         return direct
-    direct = replace(direct, cost=direct.cost * EVICTED_DATA_SLOWDOWN)
+    direct = replace(direct, cost=direct.cost * attempt.req.target.tiles.evicted_data)
     padded = _padded_data_copy(attempt)
     fits = padded is not None and padded.operand.buffer.nbytes <= attempt.req.target.l2 // 4
     copied = _build_tiling_of_data_or_padded_copy(attempt, padded) if fits else None
@@ -179,7 +167,7 @@ def _does_tile_data_exceed_its_l1_cache_sets(attempt: _TileAttempt, tiling: Regi
     lines = contraction_index_analysis.estimated_elements_read(
         dims, {**dict(attempt.req.contraction.reduce_axes), **tile}
     )
-    return pitch > target.line and lines > MAX_CACHE_SET_OVERSUBSCRIPTION * available_lines
+    return pitch > target.line and lines > target.tiles.evicting_lines * available_lines
 
 
 def _is_data_broadcastable_in_place(request: TilingRequest, split: ChannelSplit) -> bool:
@@ -278,7 +266,7 @@ def _register_tile_sizes(attempt: _TileAttempt, pixels: FusedDataAxes, tiles_row
     if attempt.is_vector_along_weights and len(wide) > 1:
         fitting = (
             n
-            for n in range(sizes[column], MIN_NARROWED_TILE_COLUMNS, -1)
+            for n in range(sizes[column], target.tiles.narrowed_columns, -1)
             if _data_bytes_read_by_output_positions(attempt, {column: n}) <= target.l1
         )
         sizes[column] = next(fitting, sizes[column])
@@ -305,7 +293,7 @@ def _needs_weight_panel(attempt: _TileAttempt, rows: int) -> bool:
         return False
     if req.group is not None:
         return True
-    few_rows = rows < MIN_ROWS_TO_PACK_WEIGHTS or attempt.is_vector_along_weights
+    few_rows = rows < req.target.tiles.min_panel_rows or attempt.is_vector_along_weights
     in_place = attempt.are_weights_contiguous and few_rows and attempt.axis[1] >= attempt.lanes
     return attempt.lanes > 1 and not in_place
 

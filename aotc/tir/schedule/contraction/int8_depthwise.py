@@ -67,8 +67,6 @@ from aotc.tir.stmt import Declare, For, If, loop_nest
 CANDIDATE_TILE_COLUMNS: Final = (7, 6, 5, 4, 3, 2)
 #: Largest number of vector products of a row that is fully unrolled.
 MAX_UNROLLED_VECTOR_PRODUCTS: Final = 100
-#: Largest share of the L1 cache that the panel of a row may fill; the rest holds data and results.
-MAX_PANEL_SHARE_OF_L1: Final = 0.5
 #: Bytes of the shortest vectors.
 MIN_VECTOR_BYTES: Final = 16
 #: The values of the reduction axes at a tap.
@@ -294,7 +292,7 @@ class _InterleavedPanels:
         ]
         groups = -(-len(places) // BYTES_PER_DOT)
         entry_bytes = groups * BYTES_PER_DOT * split.size
-        is_per_tile = entry[1] * entry_bytes > MAX_PANEL_SHARE_OF_L1 * request.target.l1
+        is_per_tile = entry[1] * entry_bytes > request.target.tiles.panel_l1_share * request.target.l1
         columns = column_tiles.segments[0].size if is_per_tile else column_tiles.extent
         entries = _panel_entry_count(columns, step, count, dilation)
         return cls(

@@ -36,8 +36,6 @@ from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, S
 #: Largest extent of a trailing reduction axis that is unrolled, if the budget allows it.
 MAX_UNROLLED_REDUCTION_EXTENT: Final = 8
 MAX_SPLITS: Final = 4
-#: Copies of operands beyond this many times the first-level cache slow everything down.
-MAX_COPY_SIZE_IN_L1_CACHES: Final = 2
 
 
 @frozen(eq=False)
@@ -250,7 +248,7 @@ def complete_tiling_candidate(
     cost = products + weight_load_wait_cycles(_weight_bytes_fetched(request, tiling), passes, products, request.target)
     cost += sum(_scratch_copy_cycles_in_all_iterations(staging, levels) for staging in stagings)
     scratch = tuple(staging.operand.buffer for staging in stagings)
-    if sum(b.nbytes for b in scratch) > MAX_COPY_SIZE_IN_L1_CACHES * request.target.l1:
+    if sum(b.nbytes for b in scratch) > request.target.tiles.copies_l1_caches * request.target.l1:
         cost *= request.target.tiles.large_copies
     tiling = replace(tiling, copies=_scratch_copies_by_containing_loop_axis(stagings, levels))
     return RegisterTilingCandidate(cost * request.target.tiles.slowdown, name, tiling, scratch)

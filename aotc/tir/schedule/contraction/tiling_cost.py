@@ -17,18 +17,8 @@ from aotc.tir.target import Target
 
 #: Numbers of weight vectors of a tile that are tried.
 CANDIDATE_VECTORS_PER_TILE: Final = (1, 2, 3, 4)
-#: Number of rows from which tiles of three vectors and fewer rows are faster, where rows compete
-#: for one cache set.
-MIN_ROWS_FOR_3_VECTOR_TILES: Final = 32
 #: Smallest number of channels in a block of packed weights: the elements of the shortest vector.
 MIN_BLOCK_CHANNELS: Final = 4
-#: Factor by which a product is slower if its operands are widened first and multiplied by a slow
-#: instruction.
-WIDENED_PRODUCT_SLOWDOWN: Final = 3
-#: Relative cost of finishing vectors whose bytes are narrowed and stored as a whole cache line,
-#: compared to vectors one by one. Measured where weights fill at most half of the first-level
-#: cache; larger weights are reread from the next level.
-WHOLE_LINE_STORE_RELATIVE_COST: Final = 0.4
 #: Packing for vectors of half the width must take at most this fraction of the time.
 MAX_HALF_WIDTH_TIME_FRACTION: Final = 0.9
 
@@ -88,7 +78,7 @@ def weight_packing_block_size(
     competing = position_pitch_bytes > 0 and position_pitch_bytes % target.l1_stride == 0
     crowded = (
         competing
-        and output_positions >= MIN_ROWS_FOR_3_VECTOR_TILES
+        and output_positions >= target.tiles.three_vector_rows
         and max_tile_columns(target, 2, lanes) > target.l1_ways
     )
     waste = {v: -(-vectors // v) * v for v in ((3, 2, 1) if crowded else (2, 3, 1)) if v <= vectors}
@@ -225,9 +215,9 @@ def tiling_cycles(tiling: RegisterTiling, target: Target) -> float:
         elements = sizes["x"] * sizes["y"] * vector.lanes
         # bytes of a whole cache line are narrowed and stored at once
         lines = near and sizes["x"] * vector.lanes % target.line == 0
-        finish = elements * element * (WHOLE_LINE_STORE_RELATIVE_COST if lines else 1) + cost.finish
+        finish = elements * element * (cost.finish_line_ratio if lines else 1) + cost.finish
         step = reduction_step_cycles(target, sizes["x"], sizes["y"], vector.lanes, along, kernel)
         if along and tiling.product.dtype.is_integer:
-            step *= WIDENED_PRODUCT_SLOWDOWN
+            step *= cost.widened_products
         total += count * (steps * step + finish)
     return outer * total

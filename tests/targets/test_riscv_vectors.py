@@ -16,6 +16,10 @@ import aotc
 from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc.tir.expr import Buffer, Load, Var, cast
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.stmt import Kernel, Store, forall
 from aotc.tir.target import get_target
 from benchmarks.instruction_counts import instructions_per_multiply_add
 from benchmarks.single_operators import (
@@ -24,6 +28,7 @@ from benchmarks.single_operators import (
     float32_conv_bias_relu_case,
     int8_conv_bias_requantize_case,
 )
+from tests.codegen.batch import finished
 from tests.conftest import require_tool
 from tests.e2e.projects import DIGITS, run
 from tests.share import share
@@ -121,6 +126,19 @@ def test_no_compiler_for_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(AotcError, match="no C compiler that translates vectors for riscv64-v256 found") as caught:
         find_toolchain(target=get_target("riscv64-v256"))
     assert "clang-19 gcc-riscv64-linux-gnu" in str(caught.value.diagnostics[0].hint)
+
+
+@pytest.mark.parametrize("target", ["riscv64-v128", "riscv64-v256"])
+def test_doubles_become_integers_under_qemu(target: str, tmp_path: Path) -> None:
+    """QEMU 7.2 ends with an error at the instruction that converts float64 to int32."""
+    here, rng = machine(target), np.random.default_rng(0)
+    ends = [np.nan, np.inf, -np.inf, 2.0**31, 2.0**31 - 1, -(2.0**31), -(2.0**31) - 1, -0.5]
+    values = np.concatenate([ends, rng.normal(0, 2.0**31, 29)])
+    x, y, i = Buffer("x", DType("float64"), values.size), Buffer("y", DType("int32"), values.size), Var("i")
+    body = forall(i, values.size, Store(y, i, cast(Load(x, i), "int32")))
+    kernel = finished(Kernel(name="doubles", inputs=(x,), outputs=(y,), body=body), here.target)
+    ((actual,),) = here.run_kernels([(kernel, [values])], tmp_path)
+    np.testing.assert_array_equal(actual, run_kernel(kernel, [values])[0])
 
 
 SHAPES = {

@@ -403,7 +403,7 @@ def _helper_template(helper: str, dtype: DType, lanes: int, features: Collection
         return HelperTemplate(
             f"{head}{vector_width_conversions.c_body_of_interleaved_vector_quarter(int(helper[-1]), lanes)}}}\n"
         )
-    if helper == "to_i32" and dtype == "float64" and "v" in features:
+    if helper == "to_i32" and dtype == "float64" and lanes > 1 and "v" in features:
         # QEMU 7.2 ends with an error at the instruction that converts to 32 bits directly
         return _vector_float_to_integer_helper(32, "$M64")
     if helper == "blend":

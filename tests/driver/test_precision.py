@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -15,11 +16,15 @@ from onnx import TensorProto, helper, numpy_helper
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions, compile
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.types import tensor_types
-from aotc.relay.expr import Call, Constant, Function
+from aotc.ir.dtype import DType
+from aotc.ir.types import TensorType, tensor_types
+from aotc.relay.expr import Call, Constant, Function, Var, typed_op_call
 from aotc.relay.module import IRModule
+from aotc.relay.op.conv import ConvAttrs, conv2d
 from aotc.relay.transform import ToMixedPrecision
+from aotc.relay.transform.pack_constant_weights import pack_convolution_weight
 from aotc.relay.visitor import post_order
+from aotc.tir.target import get_target
 from tests.conftest import require_tool
 from tests.targets.machines import native_targets
 
@@ -109,6 +114,24 @@ def test_weights_take_half_of_the_bytes() -> None:
         for precision in ("float32", "bfloat16")
     ]
     assert sizes[1] < 0.65 * sizes[0]
+
+
+@pytest.mark.parametrize(("shape", "kernel", "data_layout", "packed_layout"), [
+    ((1, 3, 32, 32), (16, 3, 8, 8), "NCHW", "OHWI16o2w"),  # pairs along rows, which are contiguous
+    ((1, 3, 33, 33), (16, 3, 3, 3), "NCHW", "OHWI16o2w"),
+    ((1, 8, 9, 9), (16, 8, 3, 3), "NCHW", "OHWI16o2i"),  # pairs of channels need no padding
+    ((1, 9, 9, 8), (16, 8, 4, 4), "NHWC", "OHWI16o2i"),
+])  # fmt: skip
+def test_pairs_of_a_convolution(
+    shape: tuple[int, ...], kernel: tuple[int, ...], data_layout: str, packed_layout: str
+) -> None:
+    weight = Constant(np.zeros(kernel, ml_dtypes.bfloat16))
+    data = Var("x", TensorType(shape, DType("bfloat16")))
+    attributes = conv2d.attrs(data_layout=data_layout, out_dtype="float32", kernel_size=kernel[2:], channels=kernel[0])
+    call = typed_op_call(conv2d, (data, weight), attributes)
+    assert isinstance(call.attrs, ConvAttrs)
+    packed = pack_convolution_weight(call, call.attrs, get_target(TARGET))
+    assert isinstance(packed.attrs, ConvAttrs) and packed.attrs.kernel_layout == packed_layout
 
 
 ERRORS = {

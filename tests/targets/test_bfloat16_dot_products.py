@@ -210,7 +210,8 @@ def packed_convolution(rng: np.random.Generator) -> tuple[OpDef, Sample]:
     inputs = int(rng.choice([1, 2, 3, 5, 8, 17])) * (1 if groups == 1 else 4)
     outputs = int(rng.choice([1, 3, 16, 21, 40, 48])) if groups == 1 else 32
     taps = [int(k) for k in rng.choice([1, 2, 3], 2)]
-    layout = f"OHWI16o2{'i' if inputs > 1 or taps[1] == 1 else 'w'}"
+    across = taps[1] > 1 and groups == 1 and (inputs == 1 or rng.random() < 0.5)
+    layout = f"OHWI16o2{'w' if across else 'i'}"
     channels_last = bool(rng.random() < 0.6)
     attributes = conv2d.attrs(
         strides=tuple(int(s) for s in rng.choice([1, 1, 2], 2)),

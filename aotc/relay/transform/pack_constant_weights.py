@@ -176,8 +176,7 @@ def _outputs_per_dot_block(output_channels: int, kernel: MicroKernel) -> int:
 def _dot_product_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, target: Target) -> str:
     """Return the kernel layout for the target's dot-product instruction, "" if it does not apply.
 
-    Input channels are grouped for one instruction; a kernel with one input channel is grouped along
-    a spatial axis instead.
+    An axis of the kernel is grouped for one instruction, see `_axis_grouped_for_dot_products`.
     """
     canonical, kernel = KERNEL_LAYOUT_BY_RANK[spatial_rank], attrs.kernel_layout
     micro_kernel = _packing_micro_kernel(call, target)
@@ -187,13 +186,32 @@ def _dot_product_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, 
     outputs = shape["O"] // attrs.groups
     block, group = _outputs_per_dot_block(outputs, micro_kernel), micro_kernel.group
     whole = outputs % block == 0 and shape["I"] % group == 0 and micro_kernel.data == "broadcast"
-    inner = ("I", *reversed(canonical[2:]))
-    letter = next((axis for axis in inner if shape[axis] > 1), "")
+    letter = _axis_grouped_for_dot_products(shape, canonical, attrs.data_layout, micro_kernel)
     if not letter or (attrs.groups > 1 and not whole):
         return ""
     if micro_kernel.weights == "rows":
         return f"O{''.join(axis for axis in f'{canonical[2:]}I' if axis != letter)}{letter}"
     return f"O{canonical[2:]}I{block}o{group}{letter.lower()}"
+
+
+def _axis_grouped_for_dot_products(
+    shape: Mapping[str, int], canonical_layout: str, data_layout: str, kernel: MicroKernel
+) -> str:
+    """Return the axis of a convolution kernel whose elements are grouped for a dot product, "" if the
+    kernel has one element per output.
+
+    shape    extents of the kernel by axis
+
+    Bytes are grouped along the input channels; a kernel with one input channel is grouped along a
+    spatial axis instead. Floats are grouped along the axis that is padded least, preferably the one
+    along which the data is contiguous in memory: data of three channels, channels first, is then
+    read without a copy.
+    """
+    axes = [axis for axis in ("I", *reversed(canonical_layout[2:])) if shape[axis] > 1]
+    if kernel.sums != "float32" or not axes:
+        return next(iter(axes), "")
+    contiguous = "I" if data_layout.endswith("C") else data_layout[-1]
+    return min(axes, key=lambda axis: (-shape[axis] % kernel.group / shape[axis], axis != contiguous))
 
 
 def _uses_channel_vectors(target: Target) -> bool:

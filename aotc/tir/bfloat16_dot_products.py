@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dot-product instructions that add two bfloat16 products to float32 (x86): semantics and C text.
+"""Dot-product instructions that add two bfloat16 products to float32 (x86, Arm): semantics and C
+text.
 
     pair = word_uint16(bits of x[i:2])           # two neighboring bfloat16 as the bits of an int32
     dot2_bfloat16_x16(acc, pair, bits of w[32])  # acc[k] + pair[1] * w[2 * k + 1] + pair[0] * w[2 * k]
@@ -10,6 +11,12 @@ halves is added first, then that of the lower halves, each by a fused multiply-a
 nearest, ties to even. Subnormal operands and sums count as zeros of their sign; a sum is subnormal
 if its magnitude is below 2^-126 after it was rounded to 24 bits with an unbounded exponent. NaN
 results have any payload.
+
+    dot2_bfloat16_bfdot_x4(acc, pair, bits of w[8])  # acc[k] + (pair[0] * w[2 * k] + pair[1] * w[2 * k + 1])
+
+These are the semantics of BFDOT in Arm's Architecture Reference Manual, without the extended
+behavior of FPCR.EBF: both products and both sums are rounded to odd (truncated, with the last bit set
+if bits were lost), and numbers below 2^-126 count as zeros of their sign before they are rounded.
 """
 
 from collections.abc import Iterator
@@ -22,10 +29,15 @@ from aotc.tir.processor_features import CVariant
 
 #: Products in a sum.
 BFLOAT16_PER_DOT: Final = 2
-#: Numbers of float32 in a vector.
+#: Name of Arm's BFDOT.
+BFDOT_INSTRUCTION: Final = "dot2_bfloat16_bfdot_x4"
+#: Numbers of float32 in a vector of AVX-512.
 FLOAT32_VECTOR_LENGTHS: Final = (4, 8, 16)
 #: Exact sums of smaller magnitude are below 2^-126 when they are rounded to 24 bits.
 _MIN_MAGNITUDE_ROUNDED_TO_NORMAL: Final = 2.0**-126 - 2.0**-151
+
+#: Bits of a float64 significand beyond those of float32.
+_BITS_BEYOND_FLOAT32: Final = (1 << 29) - 1
 
 _PAIR_C: Final = """\
 /* Two numbers of 16 bits as the bits of one of 32 bits. */
@@ -36,7 +48,7 @@ __attribute__((__unused__)) $inline int32_t aotc_NAME(aotc_uint16x2 pair) {
 }
 """
 _DOT_C: Final = """\
-/* Adds two products of bfloat16, that of the upper halves first, to each number. */
+/* Adds two products of bfloat16 to each number. */
 __attribute__((__unused__)) $inline aotc_float32xLANES
 aotc_NAME(aotc_float32xLANES acc, aotc_int32xLANES y, aotc_uint16xPAIRED x) {
 VARIANT  return acc;
@@ -65,6 +77,41 @@ _DOT_VARIANTS: Final = (
       odd.bits += (error > 0) == (sum > 0) ? 1 : -1;
     const double size = odd.number < 0 ? -odd.number : odd.number;
     acc[k / 2] = size < MIN_NORMAL ? (odd.bits < 0 ? -0.0f : 0.0f) : (float)odd.number;
+  }
+"""),
+)
+
+
+_BFDOT_VARIANTS: Final = (
+    CVariant('  __asm__("bfdot %0.4s, %1.8h, %2.8h" : "+w"(acc) : "w"(y), "w"(x));\n', requires=("bf16",)),
+    CVariant("""\
+  for (int k = 0; k < LANES; ++k) {
+    /* the float32 numbers of a sum and four factors; subnormal ones become zeros */
+    const uint32_t words[5] = {
+        ((union { float number; uint32_t bits; }){acc[k]}).bits,
+        (uint32_t)y[k] << 16, (uint32_t)x[2 * k] << 16,
+        (uint32_t)y[k] & 0xffff0000u, (uint32_t)x[2 * k + 1] << 16,
+    };
+    double f[5];
+    for (int i = 0; i < 5; ++i) {
+      const uint32_t kept = words[i] & 0x7f800000u ? 0xffffffffu : 0x80000000u;
+      f[i] = (double)((union { uint32_t bits; float number; }){words[i] & kept}).number;
+    }
+    /* the sum, two products, their sum, and the whole sum; all but the first are rounded to odd */
+    double v[5] = {f[0], f[1] * f[2], f[3] * f[4], 0, 0};
+    for (int i = 0; i < 4; ++i) {
+      const double a = v[i < 2 ? i + 1 : 3 - i], b = i < 2 ? -0.0 : v[i], sum = a + b, part = sum - a;
+      const double error = (a - (sum - part)) + (b - part);
+      union { double number; int64_t bits; } odd = {sum};
+      if (sum - sum == 0) {
+        odd.bits -= error != 0 && (error > 0) != (sum > 0);
+        odd.bits = (odd.bits & ~0x1fffffffLL) | (int64_t)(error != 0 || (odd.bits & 0x1fffffffLL)) << 29;
+        const double size = odd.number < 0 ? -odd.number : odd.number;
+        odd.number *= size < 0x1p-126 ? 0.0 : size < 0x1p128 ? 1.0 : 0x1p1000;
+      }
+      v[i + 1] = odd.number;
+    }
+    acc[k] = (float)v[4];
   }
 """),
 )
@@ -99,6 +146,43 @@ def _fused_multiply_add_without_subnormals(acc: Any, a: Any, b: Any) -> Any:
     return np.where(is_subnormal, np.copysign(0.0, odd), odd).astype(np.float32)
 
 
+def _round_to_odd_float32(exact: Any, is_inexact: Any) -> Any:
+    """Round float64 numbers to odd float32 numbers, as float64: truncate them, and set the last bit if
+    bits were lost; numbers below 2^-126 become zeros of their sign.
+
+    is_inexact   True where `exact` is itself rounded to odd, with bits lost
+    """
+    bits = exact.view(np.int64)
+    is_lost = is_inexact | (bits & _BITS_BEYOND_FLOAT32 != 0)
+    odd = ((bits & ~_BITS_BEYOND_FLOAT32) | (is_lost * (_BITS_BEYOND_FLOAT32 + 1))).view(np.float64)
+    odd = np.where(np.isfinite(exact), odd, exact)
+    odd = np.where(np.abs(odd) >= 2.0**128, np.copysign(np.inf, odd), odd)
+    return np.where(np.abs(odd) < 2.0**-126, np.copysign(0.0, odd), odd)
+
+
+def _sum_rounded_to_odd_float32(a: Any, b: Any) -> Any:
+    """Return the sums of float32 numbers, given and returned as float64, rounded to odd float32."""
+    total = a + b
+    part = total - a
+    error = (a - (total - part)) + (b - part)
+    bits = total.view(np.int64)
+    is_inexact = np.isfinite(total) & (error != 0)
+    is_rounded_away = is_inexact & ((error > 0) != (total > 0))
+    return _round_to_odd_float32((bits - is_rounded_away).view(np.float64), is_inexact)
+
+
+def bfdot_numpy_reference(acc: Any, words: Any, values: Any) -> Any:
+    """Compute the sums of two bfloat16 products in numpy: the reference semantics of BFDOT."""
+    left = np.ascontiguousarray(words).view(np.uint16).reshape(-1, BFLOAT16_PER_DOT)
+    right = np.ascontiguousarray(values).reshape(-1, BFLOAT16_PER_DOT)
+    x, y = ((bits.astype(np.uint32) << np.uint32(16)).view(np.float32) for bits in (left, right))
+    with np.errstate(all="ignore"):
+        x, y, total = (_flush_subnormal_float32(v).astype(np.float64) for v in (x, y, acc))
+        products = _round_to_odd_float32(x * y, np.zeros(x.shape, np.bool_))
+        pair = _sum_rounded_to_odd_float32(products[:, 0].copy(), products[:, 1].copy())
+        return _sum_rounded_to_odd_float32(total, pair).astype(np.float32)
+
+
 def dot_numpy_reference(acc: Any, words: Any, values: Any) -> Any:
     """Compute the sums of two bfloat16 products in numpy: the reference semantics of VDPBF16PS."""
     left = np.ascontiguousarray(words).view(np.uint16).reshape(-1, BFLOAT16_PER_DOT)
@@ -126,3 +210,13 @@ def instruction_definitions() -> Iterator[Instruction]:
             PAIRED=paired,
             MIN_NORMAL="0x1.ffffffp-127",
         )
+    yield define_c_vector_instruction(
+        BFDOT_INSTRUCTION,
+        ("float32x4", "int32x4", "uint16x8"),
+        "",
+        bfdot_numpy_reference,
+        _DOT_C,
+        variants=_BFDOT_VARIANTS,
+        LANES=4,
+        PAIRED=8,
+    )

@@ -179,6 +179,16 @@ DOT2_BFLOAT16: Final = MicroKernel(
     broadcast="word_{data}",
     latency=6,
 )
+#: The same by BFDOT of Arm, whose sums round differently.
+DOT2_BFLOAT16_BFDOT: Final = replace(
+    DOT2_BFLOAT16,
+    name="dot2_bfloat16_bfdot",
+    requires=("bf16",),
+    lanes=(4,),
+    multiply="dot2_bfloat16_bfdot_x{lanes}",
+    rate=2,
+    latency=5,
+)
 #: Four products of bytes in a GPU thread.
 DP4A: Final = replace(DOT4, name="dp4a", level="threads", rate=1, registers=1, multiply="dp4a_{data}_{weights}")
 #: Functions on memory. `aotc.tir.arm_dsp_kernels`: two positions by four outputs, four bytes of each;

@@ -58,7 +58,11 @@ _X86_MACROS: Final = {
     "amx_tile": "__AMX_TILE__",
     "amx_int8": "__AMX_INT8__",
 }
-_AARCH64_MACROS: Final = {"dotprod": "__ARM_FEATURE_DOTPROD", "i8mm": "__ARM_FEATURE_MATMUL_INT8"}
+_AARCH64_MACROS: Final = {
+    "dotprod": "__ARM_FEATURE_DOTPROD",
+    "i8mm": "__ARM_FEATURE_MATMUL_INT8",
+    "bf16": "__ARM_FEATURE_BF16_VECTOR_ARITHMETIC",
+}
 _ARM_MACROS: Final = {
     "dsp": "__ARM_FEATURE_DSP",
     "sat": "__ARM_FEATURE_SAT",

@@ -417,6 +417,14 @@ AARCH64_I8MM: Final = replace(
     features=("dotprod", "i8mm"),
     level="i8mm",
 )
+AARCH64_BF16: Final = replace(
+    AARCH64_I8MM,
+    name="aarch64-bf16",
+    micro_kernels=(*AARCH64_I8MM.micro_kernels, micro_kernels.DOT2_BFLOAT16_BFDOT),
+    cflags=(f"{_I8MM[0]}+bf16",),
+    features=(*AARCH64_I8MM.features, "bf16"),
+    level="bf16",
+)
 #: Without vectors, for every processor with Linux.
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64
@@ -528,6 +536,7 @@ _ALL_TARGETS: Final = (
     AARCH64,
     AARCH64_DOTPROD,
     AARCH64_I8MM,
+    AARCH64_BF16,
     *_RISCV,
     *_MICROCONTROLLERS,
     CUDA,

@@ -9,6 +9,7 @@ infinities and NaN among them.
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -24,8 +25,9 @@ from aotc.relay.op.dense import batch_matmul, contrib_dense_pack, dense
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from aotc.tir import Call, Load, Store, as_expr, call
 from aotc.tir.bare_metal_portable_and_small_targets import target_with_fixed_summation_order
-from aotc.tir.bfloat16_dot_products import FLOAT32_VECTOR_LENGTHS, dot_numpy_reference
+from aotc.tir.bfloat16_dot_products import BFDOT_INSTRUCTION, FLOAT32_VECTOR_LENGTHS
 from aotc.tir.expr import Buffer
+from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.stmt import Kernel, all_exprs_in_stmt
 from aotc.tir.target import TARGETS
@@ -40,7 +42,9 @@ from tests.targets.test_int8_dot_products import packed
 Array = np.ndarray[Any, Any]
 BF16 = np.dtype(ml_dtypes.bfloat16)
 TARGET = "x86-64-v4-bf16"
+ARM_TARGET = "aarch64-bf16"
 INSTRUCTION = "dot2_bfloat16"
+ALL_INSTRUCTIONS = (*(f"{INSTRUCTION}_x{lanes}" for lanes in FLOAT32_VECTOR_LENGTHS), BFDOT_INSTRUCTION)
 SMALLEST_NORMAL = Fraction(2) ** -126
 
 
@@ -103,17 +107,32 @@ def exact_fused_multiply_add(acc: float, a: float, b: float) -> float:
     return sign * (float("inf") if rounded >= Fraction(2) ** 128 else float(rounded))
 
 
-def test_numpy_semantics_are_those_of_the_manual() -> None:
-    acc, x, y = numbers_of_all_kinds(np.random.default_rng(1), 300)
-    with np.errstate(invalid="ignore"):  # signaling NaN
-        a, b = ((bits.astype(np.uint32) << 16).view(np.float32).astype(float).reshape(-1, 2) for bits in (x, y))
-        totals = acc.view(np.float32).astype(float)
-    expected = []
-    for total, p, q in zip(totals, a, b, strict=True):
-        upper = exact_fused_multiply_add(float(total), float(p[1]), float(q[1]))
-        expected.append(exact_fused_multiply_add(upper, float(p[0]), float(q[0])))
-    actual = dot_numpy_reference(acc.view(np.float32), x.view(np.int32), y)
-    assert_equal_bits(actual, np.array(expected, np.float32))
+def exact_round_to_odd(value: Fraction) -> float:
+    """A number truncated to 24 bits, with the last bit set if bits were lost; 0 below 2^-126."""
+    size, sign = abs(value), -1.0 if value < 0 else 1.0
+    if size < SMALLEST_NORMAL:
+        return sign * 0.0
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    exponent -= size < Fraction(2) ** exponent
+    step = Fraction(2) ** (exponent - 23)
+    whole = size // step
+    whole |= whole * step != size
+    return sign * (float("inf") if whole * step >= Fraction(2) ** 128 else float(whole * step))
+
+
+def exact_bfdot(acc: float, a: Sequence[float], b: Sequence[float]) -> float:
+    """acc + (a[0] * b[0] + a[1] * b[1]) by rational arithmetic, as Arm's manual defines BFDOT."""
+
+    def rounded(operation: Any, x: float, y: float) -> float:
+        x, y = (np.copysign(0.0, v) if abs(v) < SMALLEST_NORMAL else v for v in (x, y))
+        with np.errstate(all="ignore"):
+            plain = float(operation(np.float64(x), np.float64(y)))
+        if not np.isfinite([x, y]).all() or plain == 0:
+            return plain
+        return exact_round_to_odd(operation(Fraction(x), Fraction(y)))
+
+    products = [rounded(operator.mul, x, y) for x, y in zip(a, b, strict=True)]
+    return rounded(operator.add, acc, rounded(operator.add, *products))
 
 
 def assert_equal_bits(actual: Array, expected: Array) -> None:
@@ -123,17 +142,35 @@ def assert_equal_bits(actual: Array, expected: Array) -> None:
     assert same.all(), f"{(~same).sum()} of {same.size} differ: {actual[wrong]} instead of {expected[wrong]}"
 
 
-def instruction_jobs(seed: int) -> list[tuple[Kernel, list[Array]]]:
-    """Each instruction on numbers of all kinds."""
+@pytest.mark.parametrize("name", [ALL_INSTRUCTIONS[0], BFDOT_INSTRUCTION])
+def test_numpy_semantics_are_those_of_the_manual(name: str) -> None:
+    acc, x, y = numbers_of_all_kinds(np.random.default_rng(1), 300)
+    with np.errstate(invalid="ignore"):  # signaling NaN
+        a, b = ((bits.astype(np.uint32) << 16).view(np.float32).astype(float).reshape(-1, 2) for bits in (x, y))
+        totals = acc.view(np.float32).astype(float)
+    expected = []
+    for total, p, q in zip(totals.tolist(), a.tolist(), b.tolist(), strict=True):
+        if name == BFDOT_INSTRUCTION:
+            expected.append(exact_bfdot(total, p, q))
+            continue
+        upper = exact_fused_multiply_add(total, p[1], q[1])
+        expected.append(exact_fused_multiply_add(upper, p[0], q[0]))
+    actual = INSTRUCTIONS[name].meaning(acc.view(np.float32), x.view(np.int32), y)
+    assert_equal_bits(actual, np.array(expected, np.float32))
+
+
+def instruction_jobs(seed: int, names: Sequence[str] = ALL_INSTRUCTIONS) -> list[tuple[Kernel, list[Array]]]:
+    """Instructions on numbers of all kinds."""
     jobs = []
-    for lanes in FLOAT32_VECTOR_LENGTHS:
+    for name in names:
+        lanes = int(name.rpartition("x")[2])
         acc, x, y = numbers_of_all_kinds(np.random.default_rng([seed, lanes]), 16)
         types = (("acc", "float32", lanes), ("x", "int32", lanes), ("y", "uint16", 2 * lanes))
         inputs = tuple(Buffer(name, DType(dtype), size) for name, dtype, size in types)
         output = Buffer("out", DType("float32"), lanes)
         loads = [Load(b, as_expr(0), b.size) for b in inputs]
-        value = call(f"{INSTRUCTION}_x{lanes}", *loads)
-        kernel = Kernel(name="sum", inputs=inputs, outputs=(output,), body=Store(output, as_expr(0), value))
+        value = call(name, *loads)
+        kernel = Kernel(name=name, inputs=inputs, outputs=(output,), body=Store(output, as_expr(0), value))
         operands = (acc.view(np.float32), x.view(np.int32), y)
         for k in range(len(acc) // lanes):
             jobs.append(
@@ -144,15 +181,20 @@ def instruction_jobs(seed: int) -> list[tuple[Kernel, list[Array]]]:
 
 def check_instruction_jobs(jobs: Sequence[tuple[Kernel, list[Array]]], results: Sequence[Sequence[Array]]) -> None:
     for (kernel, inputs), (actual,) in zip(jobs, results, strict=True):
-        expected = dot_numpy_reference(*inputs)
+        expected = INSTRUCTIONS[kernel.name].meaning(*inputs)
         assert_equal_bits(actual, expected)
         assert_equal_bits(run_kernel(kernel, inputs)[0], expected)
 
 
 def test_processor_computes_the_instruction(tmp_path: Path) -> None:
     require_processor(TARGET)
-    jobs = instruction_jobs(0)
+    jobs = instruction_jobs(0, ALL_INSTRUCTIONS[:-1])
     check_instruction_jobs(jobs, machine(TARGET).run_kernels(jobs, tmp_path, *STRICT))
+
+
+def test_emulator_computes_bfdot(tmp_path: Path) -> None:
+    jobs = instruction_jobs(2, (BFDOT_INSTRUCTION,))
+    check_instruction_jobs(jobs, machine(ARM_TARGET).run_kernels(jobs, tmp_path, *STRICT))
 
 
 @pytest.mark.parametrize(("cc", "target", "level"), [
@@ -249,19 +291,20 @@ def used_instructions(kernel: Kernel) -> set[str]:
     return {node.name for node in all_exprs_in_stmt(kernel.body) if isinstance(node, Call)}
 
 
-@pytest.mark.parametrize("seed", share(range(24), 3))
-def test_products_equal_the_interpreter(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("target", "seed"), share([(t, k) for k in range(12) for t in (TARGET, ARM_TARGET)], 4))
+def test_products_equal_the_interpreter(target: str, seed: int, tmp_path: Path) -> None:
     """The sums are those of the definition in float64 up to float32's rounding, and the processor
     gives the bits of the interpreter.
     """
-    jobs, references = jobs_and_references(TARGET, seed)
+    jobs, references = jobs_and_references(target, seed)
     expected = [result for (result, *_) in interpret(jobs)]
     for result, reference in zip(expected, references, strict=True):
         np.testing.assert_allclose(result.reshape(-1), reference.reshape(-1), rtol=1e-5, atol=1e-4)
     assert any(name.startswith(INSTRUCTION) for job in jobs for name in used_instructions(job.kernel))
-    require_processor(TARGET)
+    if target == TARGET:
+        require_processor(target)
     flags = (("-O0", "-O1", "-O2", "-O3")[seed % 4],)
-    results = machine(TARGET).run_kernels([(job.kernel, job.inputs) for job in jobs], tmp_path, *flags)
+    results = machine(target).run_kernels([(job.kernel, job.inputs) for job in jobs], tmp_path, *flags)
     for (actual, *_), result in zip(results, expected, strict=True):
         assert_equal_bits(actual.reshape(-1), result.reshape(-1))
 

@@ -60,7 +60,7 @@ static inline aotc_int32x16 aotc_splat_i32x16(int32_t x) {
   return v;
 }
 
-/* Adds two products of bfloat16, that of the upper halves first, to each number. */
+/* Adds two products of bfloat16 to each number. */
 __attribute__((__unused__)) static inline aotc_float32x16
 aotc_dot2_bfloat16_x16(aotc_float32x16 acc, aotc_int32x16 y, aotc_uint16x32 x) {
   __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(y), "v"(x));

@@ -249,9 +249,12 @@ class Session:
         if state is None:
             self._invoke_compiled_model(read, written, workspace, options)
             return
-        with state.exclusive_use():
+        lock = state.require_lock()
+        try:
             read[len(self._expected)] = state.pointer
             self._invoke_compiled_model(read, written, workspace, options)
+        finally:
+            lock.release()
 
     def _run_with_gpu_tensors(
         self, output_names: Iterable[str] | None, inputs: Any, outputs: Any, stream: Any

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -66,13 +67,21 @@ class State:
         """Context manager for an access to the contents; AotcError (code "state-busy") if another
         thread accesses them.
         """
-        if not self._lock.acquire(blocking=False):
-            text = f"a state of {self._library.name} is in use by another thread"
-            raise AotcError("state-busy", text, hint="give each thread a state of its own: state.copy()")
+        lock = self.require_lock()
         try:
             yield
         finally:
-            self._lock.release()
+            lock.release()
+
+    def require_lock(self) -> Lock:
+        """Acquire the lock of the contents and return it, for the caller to release; AotcError (code
+        "state-busy") if another thread has it.
+        """
+        lock = self._lock
+        if not lock.acquire(blocking=False):
+            text = f"a state of {self._library.name} is in use by another thread"
+            raise AotcError("state-busy", text, hint="give each thread a state of its own: state.copy()")
+        return lock
 
     def require_state_of(self, library: Library) -> None:
         """Raise AotcError (code "state") unless the state belongs to a model with this library."""

@@ -80,6 +80,9 @@ def _cpu_project_lines(data: JsonObject) -> RenderedParts:
     yield from _parameter_mac_and_arena_lines(
         data, format_with_unit_prefix(data["weights_bytes"], "B"), len(data["steps"]), data["memory"]
     )
+    if state := data.get("state"):
+        names = ", ".join(tensor["name"] for tensor in state["tensors"])
+        yield f"state        {format_with_unit_prefix(state['bytes'], 'B')}: {names}"
     yield from weight_size_lines(data.get("sizes"))
     if data["library"].endswith(".a"):
         yield f"footprint    {format_microcontroller_footprint(data['footprint'])}"

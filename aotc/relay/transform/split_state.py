@@ -226,6 +226,15 @@ class _ElementNumbering:
         is_inside = flat[-1] < begin + tensor_type_of(source).numel and source is not node
         return (source, int(flat[0]) - begin) if is_inside and source is not self.past else None
 
+    def sources_of(self, numbers: Array) -> list[Expr]:
+        """Return the computed tensors that have some of these elements."""
+        tensors = [self.sources[k][1] for k in np.unique(self.source_indices(numbers))]
+        return [tensor for tensor in tensors if tensor is not self.past]
+
+    def source_indices(self, numbers: Array) -> Array:
+        """Return, for each number of an element, the index of its tensor in `sources`."""
+        return np.searchsorted([begin for begin, _ in self.sources], numbers, side="right") - 1
+
     def needed_nodes(self, results: Iterable[Expr]) -> set[Expr]:
         """Return the nodes that results need if tensors are replaced by parts of a state, or by
         consecutive elements of a computed tensor, wherever they are equal.
@@ -283,10 +292,14 @@ def _part_label_of_each_element(elements: _ElementNumbering, after: Array, resul
     size = tensor_type_of(elements.past).numel
     groups = [
         np.unique(numbers)
-        for node in elements.needed_nodes(results)
+        for node in elements.needed_nodes([*results, *elements.sources_of(after)])
         if elements.is_part_of_state(node) and (numbers := elements.flat_numbers(node)) is not None
     ]
     moved = np.flatnonzero(after < size)
+    # elements that nothing reads are grouped by the tensor that replaces them
+    unread = np.setdiff1d(np.arange(size), np.concatenate([*groups, moved, after[moved]]))
+    origins = elements.source_indices(after[unread])
+    groups += [unread[origins == origin] for origin in np.unique(origins)]
     labels = np.arange(size)
     while True:
         previous = labels.copy()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.driver.pipeline import compile_kernel_library
+from aotc.driver.kernel_libraries import compile_kernel_library
 from aotc.measuring.tuning import make_tuning_job
 from aotc.relay.op.dense import contrib_dense_pack, dense
 from aotc.relay.op.opdef import Accuracy, Sample

@@ -438,6 +438,7 @@ RISCV64_V128: Final = replace(
     machine="riscv64",
     registers=32,
     fma=True,
+    tiles=Tiles(load_addresses=12),
     micro_kernels=(),
     winograd=Winograd(macs=8),
     cflags=("-march=rv64gcv_zvl128b", "-mabi=lp64d"),

@@ -106,6 +106,9 @@ class Tiles:
     load               load of a vector (or half a vector) of the size that the multiply-add units process
                        per cycle
     broadcast          broadcast of one element to a vector
+    load_addresses     vectors that a step of a tile can load from different addresses without computing them anew:
+                       all, if loads have offsets, else those whose addresses fit into registers
+    load_address       computing the address of each load beyond these
     finish             constant part of storing the results of a tile
     finish_vector      store of a vector of results
     finish_element     store of a single result
@@ -138,6 +141,8 @@ class Tiles:
     latency: int = 4
     load: float = 0.75
     broadcast: float = 0.5
+    load_addresses: int = 1 << 30
+    load_address: float = 2
     finish: float = 10
     finish_vector: float = 4
     finish_element: float = 1.1

@@ -159,3 +159,12 @@ def test_vectors_execute_a_third_of_the_instructions(name: str, tmp_path: Path) 
         for target in ("riscv64", "riscv64-v128", "riscv64-v256")
     )
     assert 3 * long <= scalar and 2 * short <= scalar
+
+
+def test_tiles_load_from_few_addresses(tmp_path: Path) -> None:
+    """Loads of vectors have no offsets: a tile of many positions computes their addresses, and spills registers."""
+    shape = float32_conv_bias_relu_case("3x3 s2 depthwise", 32, 32, 28, 3, 2, groups=32)
+    scalar, long = (
+        instructions_per_multiply_add(shape, target, tmp_path / target) for target in ("riscv64", "riscv64-v256")
+    )
+    assert 1.7 * long <= scalar

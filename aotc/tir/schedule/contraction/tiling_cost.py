@@ -146,7 +146,9 @@ def reduction_step_cycles(
     penalty = 1 if target.fma or lanes == 1 else 2
     chains = max(x_vectors * y_elements, tiles.latency * per_cycle)
     if are_both_vectors:
-        return max(chains * penalty, x_vectors + x_vectors * y_elements) / per_cycle
+        vector_loads = x_vectors + x_vectors * y_elements
+        address_cycles = max(0, vector_loads - tiles.load_addresses) * tiles.load_address
+        return max(chains * penalty, vector_loads) / per_cycle + address_cycles
     loads = x_vectors * tiles.load * 2 / per_cycle + y_elements * tiles.broadcast
     return max(chains / per_cycle * penalty, loads)
 

@@ -38,6 +38,8 @@
 #elif defined(__GNUC__)
 #pragma GCC diagnostic ignored "-Wpsabi"
 #pragma GCC optimize("no-tree-vectorize", "no-tree-slp-vectorize", "fp-contract=off")
+/* Passes that -O1 lacks and that make kernels faster. */
+#pragma GCC optimize("tree-vrp", "gcse", "rerun-cse-after-loop")
 #if defined(__arm__)
 /* Sums stay chains of multiply-adds, as there are instructions for them. */
 #pragma GCC optimize("no-tree-reassoc", "no-tree-pre")

@@ -457,3 +457,31 @@ def test_inspect_proposes_state(tmp_path: Path) -> None:
     assert not inspect_model(tmp_path / "net.onnx", state={"state": "state_out"})["proposed_state"]
     shown = call("inspect", tmp_path / "net.onnx")
     assert "--state state=state_out" in shown.out
+
+
+def test_instruction_sets_of_a_library_share_states(tmp_path: Path) -> None:
+    interface, pairs, body, _ = MODELS["read_late"]
+    project = compiled(elementwise_model(interface, body), pairs, tmp_path, target="x86-64-multi")
+    isas = [isa for isa, missing in project.session()._library.isas.items() if not missing]
+    sessions = [aotc.load(project.built, isa=isa) for isa in isas]
+    state, alone = sessions[0].new_state(), sessions[-1].new_state()
+    for number in range(6):
+        x = {"x": np.random.default_rng(number).normal(size=(1, WIDTH)).astype(np.float32)}
+        (mixed,) = sessions[number % len(sessions)].run(None, x, state=state)
+        (expected,) = sessions[-1].run(None, x, state=alone)
+        np.testing.assert_allclose(mixed, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_integer_inputs_leave_the_state_as_it_is(tmp_path: Path) -> None:
+    model = graph_model("""g (float[1,4] x, float[1,4] h) => (float[1,4] y, float[1,4] h_out)
+      <float s = {0.1}, int8 z = {0}> {
+        xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)
+        hq = QuantizeLinear(h, s, z)  hd = DequantizeLinear(hq, s, z)
+        sum = Add(xd, hd)  sq = QuantizeLinear(sum, s, z)  h_out = DequantizeLinear(sq, s, z)
+        positive = Relu(h_out)  yq = QuantizeLinear(positive, s, z)  y = DequantizeLinear(yq, s, z)
+      }""")
+    session = compiled(model, {"h": "h_out"}, tmp_path, io_dtype="int8", target="c").session()
+    state, x = session.new_state(), np.full((1, 4), 3, np.int8)
+    assert [int(session.run(None, {"x": x}, state=state)[0][0, 0]) for _ in range(3)] == [3, 6, 9]
+    with pytest.raises(AotcError, match="there is no input or output 'h'"):
+        compiled(model, {"h": "h_out"}, tmp_path / "named", io_dtype={"h": "int8"})

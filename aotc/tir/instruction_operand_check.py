@@ -83,7 +83,9 @@ def _memory_operand_problems(stmt: Execute, row: Instruction) -> Iterator[str]:
                 yield f"{row.name} reads every {load.stride}th element of {load.buffer.name}"
             if load.lanes != extent.span:
                 yield f"{row.name} reads {extent.span} elements of {load.buffer.name}, but the operand has {load.lanes}"
-            if isinstance(stmt.result, Destination) and stmt.result.buffer is load.buffer and extent.rows > 1:
+            # functions in C may write a result before they have read all operands; fragments of a warp are registers
+            same = isinstance(stmt.result, Destination) and stmt.result.buffer is load.buffer
+            if same and row.execution.scope == "thread":
                 yield f"{row.name} reads and writes {load.buffer.name}"
     written, _ = stmt.extents
     if any(extent is not None and extent.rows > 1 and extent.pitch < extent.elements for extent in (written, *extents)):

@@ -187,7 +187,7 @@ def executed(instruction: str, index: int, *operands: Expr, result: Buffer | Non
         (executed("sum_rows", 0, const(1, "float32", 12), as_expr(3)), "an operand of sum_rows is not memory"),
         (executed("sum_rows", 30, PART, as_expr(3)), r"y\[30 .. 33\] is outside its 32 elements"),
         (executed("sum_rows", 0, Load(X, as_expr(24), 12), as_expr(3)), r"x\[24 .. 35\] is outside its 32 elements"),
-        (executed("sum_rows", 0, PART, as_expr(3), result=X), "input x is written"),
+        (executed("sum_rows", 0, Load(Y, as_expr(0), 12), as_expr(3), result=X), "input x is written"),
         (executed("sum_rows", 0, PART, as_expr(3), result=None), "the result of sum_rows is no result"),
         (
             executed("sum_rows", 0, PART, as_expr(3), result=Buffer("z", DType("int32"), 32)),
@@ -197,6 +197,7 @@ def executed(instruction: str, index: int, *operands: Expr, result: Buffer | Non
             executed("sum_rows", 0, PART, as_expr(1) + Load(Buffer("n", DType("int64"), 1), as_expr(0))),
             "a number that tells what sum_rows accesses is not a literal",
         ),
+        (executed("sum_rows", 0, Load(Y, as_expr(16), 12), as_expr(3)), "sum_rows reads and writes y"),
         (executed("wait", 0, result=None), "wait with 0 operands"),
         (executed("fma", 0, Load(X, as_expr(0))), "fma is a function of values, not a statement"),
         (executed("sum_columns", 0), "there is no instruction sum_columns"),

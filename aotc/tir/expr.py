@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias, TypeVar
 
 from aotc.ir import DType, frozen
 from aotc.tir.instruction_table import INSTRUCTIONS
@@ -65,6 +65,10 @@ class _Operators:
     __lshift__, __rshift__ = map(_binary_dunder_method, ("shl", "shr"))
     # elementwise comparisons; `==` compares the expressions themselves
     equal, not_equal = _binary_dunder_method("eq"), _binary_dunder_method("ne")
+
+    def __bool__(self) -> NoReturn:
+        # `if i < n` and `max(i, n)` would take one branch for all values of `i`
+        raise TypeError(f"{type(self).__name__} has no truth value: build an If or a Select, or compare with None")
 
     def __neg__(self) -> Expr:
         return unary("neg", self)  # type: ignore[arg-type]
@@ -376,7 +380,8 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
     left, right = _convert_to_common_type(op, a, b)
     if op in ("min", "max") and isinstance(left, Const):
         left, right = right, left  # one comparison is enough where the second one is a number
-    return _fold_index_or_bool_op(op, left, right) or Binary(op, left, right)
+    folded = _fold_index_or_bool_op(op, left, right)
+    return Binary(op, left, right) if folded is None else folded
 
 
 def _fold_index_or_bool_op(op: str, a: Expr, b: Expr) -> Expr | None:

@@ -521,7 +521,7 @@ class _PythonWriter:
         cond = self.python_expr_text(expr.cond)
         if expr.cond.lanes > 1 or not self.lazy:
             return f"np.where({cond}, {self.python_expr_text(expr.a)}, {self.python_expr_text(expr.b)})"
-        masked = self.mask and any(loads_in(expr.cond))  # loads give arrays there
+        masked = self.mask and bool(loads_in(expr.cond))  # loads give arrays there
         if self.vector is None or not (masked or self.varies_in_vector_loop(expr.cond)):
             return f"({self.python_expr_text(expr.a)} if {cond} else {self.python_expr_text(expr.b)})"
         outer = self.mask

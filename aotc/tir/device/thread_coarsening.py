@@ -329,7 +329,7 @@ class Coarsening:
 
     def linearize_indices(self, expr: Expr) -> Expr:
         """Return an expression with the indices in it simplified to linear forms."""
-        if expr.dtype == INDEX and expr.lanes == 1 and self.varies_between_lanes(expr) and not any(loads_in(expr)):
+        if expr.dtype == INDEX and expr.lanes == 1 and self.varies_between_lanes(expr) and not loads_in(expr):
             return simplify_divmods_in_form(linear_form(expr, self.ranges), self.ranges).to_expr()
         return with_operands(expr, tuple(map(self.linearize_indices, operands(expr))))
 
@@ -355,8 +355,10 @@ class Coarsening:
                 copy_stmts = self.wide_copy_stmts(array, _INDEX_ZERO, expr.buffer, first)
                 wide_loads += [If(all_of(*guards), Block(copy_stmts))] if guards else copy_stmts
                 replacements[expr] = Load(array, self.lane)
+        if expr in replacements:
+            return replacements[expr]
         inner = (self.replace_contiguous_loads(e, guards, replacements, wide_loads) for e in operands(expr))
-        return replacements.get(expr) or with_operands(expr, tuple(inner))
+        return with_operands(expr, tuple(inner))
 
     def contiguous_first_index_counting_access(self, buffer: Buffer, index: Expr) -> Expr | None:
         """Return the index of the first lane's element if the lanes access contiguous, aligned
@@ -386,7 +388,7 @@ class Coarsening:
 
     def is_load_free_index(self, expr: Expr) -> bool:
         """Return True if an expression is an index that loads nothing from memory."""
-        return expr.dtype == INDEX and not any(loads_in(expr))
+        return expr.dtype == INDEX and not loads_in(expr)
 
     def elements_per_wide_access(self, dtype: DType) -> int:
         """Return the number of elements that one memory access of up to 16 bytes covers, at most

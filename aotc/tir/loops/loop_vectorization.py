@@ -221,8 +221,7 @@ class _LoopVectorizer:
         if writes & reads or any((w, r) in self.shared for w in writes for r in reads):
             return None
         rest = bounds(loop.end - first_remaining, {})[1]
-        called = (n for n in all_exprs_in_stmt(loop.body) if isinstance(n, Call))
-        if not any(called):
+        if not any(isinstance(n, Call) for n in all_exprs_in_stmt(loop.body)):
             if rest == 1:
                 return substitute_in_stmt(rename_declared_vars(loop.body), {loop.var: first_remaining})
             while lanes // 2 >= max(rest, MIN_VECTOR_ELEMENTS):

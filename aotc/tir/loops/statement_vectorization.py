@@ -138,7 +138,7 @@ class _ScalarDefinitions:
         """Add the definition of a register, unless the register changes or its loads may not be
         repeated.
         """
-        if var not in self.changed and (self.reads or not any(loads_in(value))):
+        if var not in self.changed and (self.reads or not loads_in(value)):
             self.definitions[var] = substitute(value, self.definitions)
 
 
@@ -224,11 +224,7 @@ class _StmtVectorizer:
             case Unary():
                 return Unary(expr.op, self.vectorize_expr(expr.a))
             case Cast(a=a):
-                return (
-                    self._vectorize_index_cast_to_int32(a, dtype)
-                    or self._vectorize_quantize_dequantize_in_float32(a, dtype)
-                    or _convert_vector_in_width_doubling_steps(self.vectorize_expr(a), dtype)
-                )
+                return self._vectorize_cast(a, dtype)
             case Bitcast(a=a) if not (dtype.is_narrow_float or a.dtype.is_narrow_float):
                 return Bitcast(dtype, self.vectorize_expr(expr.a))
             case Call() if _is_vectorizable_call(expr):
@@ -250,6 +246,14 @@ class _StmtVectorizer:
         if isinstance(expr, Binary) and expr.op in ("shl", "shr"):
             return self.vectorize_expr(_guard_shift_against_oversized_amounts(expr))
         return self._pack_lane_by_lane(expr, _why_expr_stays_scalar(expr))
+
+    def _vectorize_cast(self, operand: Expr, dtype: DType) -> Expr:
+        value = self._vectorize_index_cast_to_int32(operand, dtype)
+        if value is None:
+            value = self._vectorize_quantize_dequantize_in_float32(operand, dtype)
+        if value is None:
+            value = _convert_vector_in_width_doubling_steps(self.vectorize_expr(operand), dtype)
+        return value
 
     def _vectorize_index_cast_to_int32(self, index: Expr, dtype: DType) -> Expr | None:
         """Return an index converted to an int32 vector, modulo 2^32; None for other conversions."""
@@ -429,6 +433,6 @@ def _is_safe_to_load_both_operands(select: Select) -> bool:
     tested = set(loads_in(select.cond))
     guarded = [n for part in (select.a, select.b) for n in loads_in(part) if n not in tested]
     compared = [n.a.dtype for n in walk_once(select.cond) if isinstance(n, Binary) and n.op in COMPARE]
-    gathers = any(any(loads_in(load.index)) for load in guarded)
+    gathers = any(loads_in(load.index) for load in guarded)
     computed = any(isinstance(n, (Load, Var)) and n.dtype.is_bool for n in walk_once(select.cond))
     return not guarded or not (gathers or computed or any(d.is_integer for d in compared))

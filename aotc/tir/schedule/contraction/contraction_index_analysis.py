@@ -157,9 +157,9 @@ def neighbor_distance_along_last_axis(dims: Sequence[OperandDimension], axes: Se
     """
     axis = next((var for var, extent in reversed(axes) if extent > 1), None)
     names: dict[Var, Expr] = {var: const(0) for dim in dims for var in dim.variables_of_index}
+    address = row_major_address(dims).to_expr()
     first, second = (
-        substitute(row_major_address(dims).to_expr(), {**names, **shift})
-        for shift in ({}, {axis: const(1)} if axis else {})
+        substitute(address, values) for values in (names, names if axis is None else {**names, axis: const(1)})
     )
     difference = linear_form(second - first, {})
     return 0 if difference.terms else abs(difference.const)

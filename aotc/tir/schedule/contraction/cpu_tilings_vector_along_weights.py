@@ -55,7 +55,7 @@ def tilings_vectorized_along_weights(request: TilingRequest) -> list[RegisterTil
         while lanes > max(4, axis[1]) and not are_indices_independent_of_var(request.analysis.a, axis[0]):
             lanes //= 2
         whole = math.gcd(lanes, axis[1])
-        lengths = {lanes, whole} if request.group and whole in request.kernel.lanes else {lanes}
+        lengths = {lanes, whole} if request.group is not None and whole in request.kernel.lanes else {lanes}
         tiles = ((axis, vectors, length) for length in sorted(lengths) for vectors in CANDIDATE_VECTORS_PER_TILE)
         if candidates := feasible_candidates(_tiling_for_weight_vectors, request, tiles):
             return candidates
@@ -78,7 +78,7 @@ class _TileAttempt:
     @property
     def are_weights_contiguous(self) -> bool:
         """True if the weights of a vector are contiguous."""
-        return bool(self.req.group) or row_major_address(self.split.b).coefficient(self.split.lane) == 1
+        return self.req.group is not None or row_major_address(self.split.b).coefficient(self.split.lane) == 1
 
     def multiply_add_step(self, x: AddressedOperand, y: AddressedOperand) -> MultiplyAddStep:
         """Return the operation of a reduction step of this tile, on weights `x` and data `y`."""
@@ -93,7 +93,7 @@ def _tiling_for_weight_vectors(
     the weights, or if an operand does not permit it.
     """
     block, size = request.contraction.block, vectors * lanes
-    whole = block and block % size and not (request.group and size % block == 0)
+    whole = block and block % size and not (request.group is not None and size % block == 0)
     if vectors > max(1, -(-axis[1] // lanes)) or whole:
         return None
     split = ChannelSplit.split_channel_axis(request.analysis, axis, size)

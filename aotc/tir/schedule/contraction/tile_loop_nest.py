@@ -327,7 +327,7 @@ def _multiply_adds_at_point(
             shared = bind_to_new_register("y", shared, stmts)
         for i, x in enumerate(xs):
             names = {**tile.operand_var_values(offsets[i], y or {}), **point}
-            other = shared or step.load_operand(step.y, names, step.lanes)
+            other = step.load_operand(step.y, names, step.lanes) if shared is None else shared
             if products is None:
                 stmts.append(step.multiply_add(accumulators[i, j], x, other))
             else:

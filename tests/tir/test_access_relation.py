@@ -207,10 +207,13 @@ def test_conditions_restrict_accesses() -> None:
 
 
 def test_windows_at_borders_are_within_their_buffer() -> None:
-    window = For(j, minimum(3, 9 - i), store(4 * (i + j - 1)), begin=maximum(1 - i, 0))
-    relation = relation_of(For(i, 8, window), {})
-    assert relation.is_within(29)
-    assert not relation.is_within(28)
+    def relation_of_windows(offset: int) -> AccessRelation:
+        window = For(j, minimum(3, 9 - i), store(4 * (i + j - 1) + offset), begin=maximum(1 - i, 0))
+        return relation_of(For(i, 8, window), {})
+
+    assert relation_of_windows(0).is_within(29)
+    assert not relation_of_windows(0).is_within(28)
+    assert not relation_of_windows(-1).is_within(29)  # the first element is -1
 
 
 def test_other_branch_has_the_negated_condition() -> None:

@@ -148,6 +148,10 @@ class AccessRelation:
 
     accesses: list[Access] = field(default_factory=list)
 
+    def accesses_of_kind(self, *, is_write: bool) -> AccessRelation:
+        """Return the relation of the stores alone, or of the loads alone."""
+        return AccessRelation([access for access in self.accesses if access.is_write == is_write])
+
     def bounds(self) -> Interval:
         """Return an interval that includes all accessed elements."""
         first, last = math.inf, -math.inf

@@ -108,12 +108,11 @@ class MemoryEffects:
         """
         key = (block_stmts_or_self(stmt), tuple(ranges.items()), frozenset(self.private))
         if key not in self._accesses_cache:
-            reads: Accesses = {
-                b: AccessRelation() for b in self.buffers_written_and_read(stmt)[1] if not self.is_thread_local(b)
-            }
-            writes: Accesses = {b: AccessRelation() for b in self.thread_shared_buffers_written(stmt)}
-            collect_accesses(stmt, ranges, reads, stores=False)
-            collect_accesses(stmt, ranges, writes, reads=False)
+            written, read = self.buffers_written_and_read(stmt)
+            both = {b: AccessRelation() for b in written | read if not self.is_thread_local(b)}
+            collect_accesses(stmt, ranges, both)
+            reads = {b: both[b].accesses_of_kind(is_write=False) for b in read if b in both}
+            writes = {b: both[b].accesses_of_kind(is_write=True) for b in written if b in both}
             self._accesses_cache[key] = ThreadSharedAccesses(reads, writes)
         return self._accesses_cache[key]
 

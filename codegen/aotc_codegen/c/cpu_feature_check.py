@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit C code that determines at run time which features of x86 or RISC-V the processor lacks; it
-runs on every processor of the architecture.
+"""Emit C code that determines at run time which features of x86, AArch64 or RISC-V the processor
+lacks; it runs on every processor of the architecture.
 
 Input: feature names. Output: C text that defines `cpu_features`, the names, and `cpu_missing()`, a
 bit mask in which bit k is set if the processor lacks the k-th feature. `isa_feature_mask_rows`
@@ -41,6 +41,14 @@ CPUID_LOCATION_BY_FEATURE: Final = {
     for (*place, state), bits in _FEATURE_BITS_BY_REGISTER.items()
     for name, bit in bits.items()
 }
+#: Location of each feature of AArch64: the entry of Linux's auxiliary vector (AT_HWCAP is 16,
+#: AT_HWCAP2 is 26), the bit in it, and the variable of macOS. Source: Linux,
+#: Documentation/arch/arm64/elf_hwcaps.rst; Apple, "Determining instruction set characteristics".
+AARCH64_LOCATION_BY_FEATURE: Final = {
+    "dotprod": (16, 20, "FEAT_DotProd"),
+    "i8mm": (26, 13, "FEAT_I8MM"),
+    "bf16": (26, 14, "FEAT_BF16"),
+}
 #: C code that asks Linux to save AMX tiles for this process, by arch_prctl(ARCH_REQ_XCOMP_PERM,
 #: 18).
 _AMX_PERMISSION_CODE: Final = """
@@ -56,8 +64,14 @@ static unsigned granted(unsigned state) {
 
 
 def features_checked_at_run_time(targets: Iterable[Target]) -> list[str]:
-    """Return the features of targets that `cpu_feature_check_code` can check: those of x86 and RISC-V."""
-    known = {*CPUID_LOCATION_BY_FEATURE, *(f.name for f in PROCESSOR_FEATURES.values() if f.machine == "riscv64")}
+    """Return the features of targets that `cpu_feature_check_code` can check: those of x86,
+    AArch64 and RISC-V.
+    """
+    known = {
+        *CPUID_LOCATION_BY_FEATURE,
+        *AARCH64_LOCATION_BY_FEATURE,
+        *(f.name for f in PROCESSOR_FEATURES.values() if f.machine == "riscv64"),
+    }
     return list(dict.fromkeys(f for t in targets for f in t.features if f in known))
 
 
@@ -73,6 +87,10 @@ def cpu_feature_check_code(features: Sequence[str]) -> str:
     if least_riscv_vector_bits(features):
         vector_bytes = [str(least_riscv_vector_bits(("v", feature)) // 8) for feature in features]
         return render_template("cpu_riscv64.c", names=features, rows=vector_bytes)
+    if AARCH64_LOCATION_BY_FEATURE.keys() & set(features):
+        places = [AARCH64_LOCATION_BY_FEATURE[feature] for feature in features]
+        rows = [f'{{{entry}, {bit}, "hw.optional.arm.{variable}"}}' for entry, bit, variable in places]
+        return render_template("cpu_aarch64.c", names=features, rows=rows)
     locations = [CPUID_LOCATION_BY_FEATURE[feature] for feature in features]
     rows = [f"{{{leaf:#x}, {part}, {word}, {bit}, {state:#x}}}" for leaf, part, word, bit, state in locations]
     asks = bool(amx_permission_constructor_code(features))

@@ -372,13 +372,13 @@ X86_64_V4_BF16: Final = replace(
     features=(*_V4, "avx512_vnni", "avx512_bf16"),
     level="v4_bf16",
 )
-#: With products of matrices of bytes, too.
+#: With products of matrices of bytes, too. All processors that have AMX have AVX512-BF16.
 X86_64_V4_AMX: Final = replace(
-    X86_64_V4_VNNI,
+    X86_64_V4_BF16,
     name="x86-64-v4-amx",
-    micro_kernels=(micro_kernels.DOT4_AVX512_VNNI, micro_kernels.X86_AMX),
-    cflags=("-march=x86-64-v4", "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mprefer-vector-width=512"),
-    features=(*_V4, "avx512_vnni", "amx_tile", "amx_int8"),
+    micro_kernels=(*X86_64_V4_BF16.micro_kernels, micro_kernels.X86_AMX),
+    cflags=(*X86_64_V4_BF16.cflags[:-1], "-mamx-tile", "-mamx-int8", X86_64_V4_BF16.cflags[-1]),
+    features=(*X86_64_V4_BF16.features, "amx_tile", "amx_int8"),
     level="v4_amx",
 )
 _X86: Final = (X86_64, X86_64_V3, X86_64_V3_VNNI, X86_64_V4, X86_64_V4_VNNI, X86_64_V4_BF16, X86_64_V4_AMX)

@@ -137,7 +137,7 @@ def test_pairs_of_a_convolution(
 ERRORS = {
     "target": ({"target": "x86-64-v3", "precision": "bfloat16"},
                "target x86-64-v3 has no instructions for products of bfloat16",
-               "targets that have them: x86-64-v4-bf16, aarch64-bf16, cuda"),
+               "targets that have them: x86-64-v4-bf16, x86-64-v4-amx, aarch64-bf16, cuda"),
     "float16": ({"target": TARGET, "precision": "float16"},
                 f"target {TARGET} has no instructions for products of float16",
                 "targets that have them: cuda"),

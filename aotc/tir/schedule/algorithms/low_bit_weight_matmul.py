@@ -241,7 +241,9 @@ class _RegisterTile:
         """
         stmts: list[Stmt] = []
         zeros: list[Expr] = [
-            self.table or bind_to_new_register("zero", self._zero_points_of_column_vector(block, first), stmts)
+            bind_to_new_register("zero", self._zero_points_of_column_vector(block, first), stmts)
+            if self.table is None
+            else self.table
             for first in self.firsts
         ]
 

@@ -78,7 +78,7 @@ class Comparison:
         if not self.reason and self.nearby is not None:
             text = f"ok, by rounding (the reference differs by {self.nearby:.1e} on neighboring inputs)"
         elif not self.reason and exact is None and self.rounding is not None:
-            text = f"ok, by rounding (error {self.relative:.1e}, of another evaluation {self.rounding:.1e})"
+            text = f"ok, by rounding (error {self.relative:.1e}; of a second evaluation: {self.rounding:.1e})"
         elif not self.reason and exact is not None and other is not None:
             is_off = exact <= self.bound < other
             why = "the reference is off" if is_off else "by rounding"
@@ -177,10 +177,10 @@ def rejudge_against_float64_result(
         second = (
             ""
             if second_evaluation_error is None
-            else f" and {second_evaluation_error:.2e} of another evaluation in this precision"
+            else f", a second evaluation in this precision {second_evaluation_error:.2e}"
         )
         reason = (
-            f"error against float64 is {ours:.2e} > {limit:.1e}, beside {reference_error:.2e} of the reference{second}"
+            f"error against float64 is {ours:.2e} > {limit:.1e}; the reference has {reference_error:.2e}{second}"
         )
     return replace(failed, reason=reason, exact=ours, reference_exact=reference_error, rounding=second_evaluation_error)
 
@@ -207,7 +207,7 @@ def rejudge_against_reference_spread(
         always_accepted_relative_error(actual.dtype, exact),
     )
     text = (
-        f"error against the reference is {ours:.2e} > {limit:.1e}, beside {reference_spread:.2e} of another evaluation"
+        f"error against the reference is {ours:.2e} > {limit:.1e}; a second evaluation has {reference_spread:.2e}"
     )
     reason = "" if ours <= limit else text
     our_error, other = relative_error_against_float64(actual, exact), relative_error_against_float64(reference, exact)
@@ -240,8 +240,8 @@ def rejudge_against_reduced_precision(failed: Comparison, second_evaluation_erro
     if failed.bound == 0:
         return failed
     limit = max_error_explained_by_rounding(failed.bound, second_evaluation_error)
-    text = f"error relative to the standard deviation is {failed.relative:.2e} > {limit:.1e}, beside "
-    text += f"{second_evaluation_error:.2e} of another evaluation in this precision"
+    text = f"error relative to the standard deviation is {failed.relative:.2e} > {limit:.1e}; "
+    text += f"a second evaluation in this precision has {second_evaluation_error:.2e}"
     return replace(failed, reason="" if failed.relative <= limit else text, rounding=second_evaluation_error)
 
 

@@ -120,7 +120,7 @@ def _diagnose_pair_types(past: str, present: str, interface: ModelInterface) -> 
     before, after = interface.inputs[past], interface.outputs[present]
     if before == after:
         return
-    text = f"input {past!r} is {before} and output {present!r} is {after}: state has one type"
+    text = f"input {past!r} is {before} and output {present!r} is {after}: a state pair has one type"
     fitting_outputs = [repr(name) for name, ty in interface.outputs.items() if ty == before]
     fitting_inputs = [repr(name) for name, ty in interface.inputs.items() if ty == after]
     hints = [f"outputs that fit {past!r}: {', '.join(fitting_outputs)}"] if fitting_outputs else []

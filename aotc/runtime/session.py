@@ -235,10 +235,10 @@ class Session:
         if state is None:
             if self.state_bytes:
                 text = f"{self.name} keeps tensors between runs, and needs a state"
-                raise AotcError("state", text, hint="run(..., state=state), with state = session.new_state()")
+                raise AotcError("state", text, hint="make one by state = session.new_state(), and pass it to each run: state=state")
             return
         if not isinstance(state, State):
-            text = f"a state is made by session.new_state(), and not of type {type(state).__name__}"
+            text = f"state must be a State made by session.new_state(), not {type(state).__name__}"
             raise AotcTypeError("state", text)
         if not self.state_bytes:
             raise AotcError("state", f"{self.name} keeps nothing between runs: it takes no state")

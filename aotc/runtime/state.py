@@ -86,23 +86,23 @@ class State:
     def require_state_of(self, library: Library) -> None:
         """Raise AotcError (code "state") unless the state belongs to a model with this library."""
         if library is not self._library and library.state_header != self._library.state_header:
-            text = f"the state is one of {self._library.name}, and the model is {library.name}"
-            raise AotcError("state", text, hint="session.new_state() makes a state for the model")
+            text = f"the state belongs to model {self._library.name}, not to {library.name}"
+            raise AotcError("state", text, hint="make a state by new_state() of the session that runs")
 
     def _initialize(self) -> None:
         status = self._library.initialize_state(self.pointer)
         if status != 0:
-            raise AotcError("state", f"no state can be made: {STATUS_MESSAGES.get(status, 'unknown status')}")
+            raise AotcError("state", f"the library cannot initialize a state: {STATUS_MESSAGES.get(status, 'unknown status')}")
 
     def _load(self, data: object) -> None:
         if not isinstance(data, (bytes, bytearray, memoryview)):
-            text = f"the contents of a state are bytes, not {type(data).__name__}"
-            raise AotcTypeError("state", text, hint="bytes(state) returns them")
+            text = f"the contents of a state must be bytes, not {type(data).__name__}"
+            raise AotcTypeError("state", text, hint="bytes(state) returns the contents of a state")
         contents = np.frombuffer(data, np.uint8)
         header = self._library.state_header
         if contents.size != self.nbytes or contents[: len(header)].tobytes() != header:
-            text = f"{contents.size} bytes are no state of {self._library.name}, whose states have {self.nbytes}"
+            text = f"a state of {self._library.name} has {self.nbytes} bytes, got {contents.size}"
             if contents.size == self.nbytes:
-                text = f"the bytes are no state of {self._library.name}, or of another build of it"
-            raise AotcError("state", text, hint="bytes(state) of the same library makes them")
+                text = f"the bytes are not of a state of {self._library.name}, or of one of another build"
+            raise AotcError("state", text, hint="store bytes(state) of a state of this library")
         self._memory[:] = contents

@@ -454,7 +454,7 @@ def call(name: str, *args: Operand) -> Expr:
     Raise TypeError for operands of other types, and for an instruction that is a statement.
     """
     if INSTRUCTIONS[name].execution is not None:
-        raise TypeError(f"{name} is a statement by itself: see aotc.tir.instruction_statements")
+        raise TypeError(f"{name} is a statement, not a function: build it by aotc.tir.instruction_statements")
     first = next(a for a in args if not isinstance(a, (bool, int, float)))
     values = tuple(as_expr(a, first) for a in args)  # type: ignore[arg-type]
     if problem := INSTRUCTIONS[name].operand_type_problem((v.dtype, v.lanes) for v in values):

@@ -205,7 +205,7 @@ def _row_problem(row: Instruction) -> str:
     unstated = execution.writes_memory and not _stated_elements(execution.result)
     rules = {
         "a statement has the type of its result in Execution.result, not in gives": bool(row.gives),
-        f"no scope {execution.scope!r}": execution.scope not in ("thread", "warp", "block"),
+        f"unknown scope {execution.scope!r}": execution.scope not in ("thread", "warp", "block"),
         "the elements that it writes are stated neither by its type nor by extents": unstated and not execution.extents,
         "extents are of operands in memory, and it has none": bool(execution.extents) and not execution.writes_memory,
         "an asynchronous copy has its result in memory": execution.asynchronous and not execution.writes_memory,

@@ -31,7 +31,7 @@ def instruction_problems(stmt: Execute) -> Iterator[str]:
         for kind, operand in zip(row.takes, stmt.operands, strict=True)
         if not is_memory_type(kind)
     ):
-        yield f"a number that tells what {row.name} accesses is not a literal"
+        yield f"an operand from which {row.name} computes what it accesses is not a literal"
     else:
         yield from _result_problems(stmt, row)
         yield from _memory_operand_problems(stmt, row)
@@ -76,7 +76,7 @@ def _memory_operand_problems(stmt: Execute, row: Instruction) -> Iterator[str]:
         loads = [x for x in alternatives if isinstance(x, Load)]
         zeros = [x for x in alternatives if isinstance(x, Const) and row.execution.asynchronous]
         if not loads or len(loads) + len(zeros) < len(alternatives):
-            yield f"an operand of {row.name} is not memory"
+            yield f"an operand of {row.name} must be in memory, but is a value"
             continue
         for load in loads:
             if load.stride != 1:

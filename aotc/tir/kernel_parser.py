@@ -98,7 +98,7 @@ def _parse_type_name(name: str) -> tuple[DType, int] | None:
 
 
 def _is_statement(value: Expr) -> TypeGuard[Call]:
-    """Return True if a value is a call of an instruction that is a statement by itself."""
+    """Return True if a value is a call of an instruction that is a statement."""
     return isinstance(value, Call) and INSTRUCTIONS[value.name].execution is not None
 
 

@@ -284,7 +284,7 @@ class _KernelChecker:
                 assert written is not None
                 self.check_write(buffer, index, written.span, scope)
         if effects.asynchronous and not self.is_valid_async_copy(stmt):
-            self.report_problem(f"{stmt.instruction} does not copy memory that is only read to shared memory")
+            self.report_problem(f"{stmt.instruction} must copy memory that the kernel does not write to shared memory")
         if effects.is_aligned:
             self.check_alignment_of_instruction(stmt, (written, *inputs), scope)
 
@@ -338,7 +338,7 @@ class _KernelChecker:
             if isinstance(node, Var) and node not in here.visible:
                 self.report_problem(f"{node.name} is used, but not declared")
             if isinstance(node, Call) and INSTRUCTIONS[node.name].execution is not None:
-                self.report_problem(f"{node.name} is a statement by itself, not a value in an expression")
+                self.report_problem(f"{node.name} is a statement, and cannot be part of an expression")
             if isinstance(node, Load):
                 self.check_access_bounds(node.buffer, *node.lowest_index_and_extent, here)
                 self.check_written_before_read(node.buffer, here)

@@ -22,7 +22,7 @@ class MicroKernel:
     name              identifies the micro-kernel in names of candidates and in tuning records
     level             "registers": instructions on vectors, in tiles whose accumulators are registers;
                       "memory": a function that reads both operands from memory and stores the sums
-                      there; "threads": instructions of a GPU thread
+                      there (a memory micro-kernel); "threads": instructions of a GPU thread
     operands          accepted types of data and weights; empty for all
     sums              type of the sums; "" for any
     requires          processor features that it needs, which the target must have (`Target.features`)
@@ -137,7 +137,7 @@ DOT4: Final = MicroKernel(
     split=0.7,
     latency=6,
 )
-#: The same in one instruction (VNNI). It has its own row for each instruction set that has it.
+#: Sums of four products of bytes in one instruction (VNNI), a row for each instruction set.
 _DOT4_INSTRUCTION: Final = replace(DOT4, rate=2, registers=1, split=0, latency=5)
 DOT4_AVX_VNNI: Final = replace(_DOT4_INSTRUCTION, requires=("avx_vnni",))
 DOT4_AVX512_VNNI: Final = replace(_DOT4_INSTRUCTION, requires=("avx512_vnni",))
@@ -179,7 +179,7 @@ DOT2_BFLOAT16: Final = MicroKernel(
     broadcast="word_{data}",
     latency=6,
 )
-#: The same by BFDOT of Arm, whose sums round differently.
+#: Sums of two products of bfloat16 by BFDOT of Arm, which rounds them in another way.
 DOT2_BFLOAT16_BFDOT: Final = replace(
     DOT2_BFLOAT16,
     name="dot2_bfloat16_bfdot",
@@ -191,7 +191,7 @@ DOT2_BFLOAT16_BFDOT: Final = replace(
 )
 #: Four products of bytes in a GPU thread.
 DP4A: Final = replace(DOT4, name="dp4a", level="threads", rate=1, registers=1, multiply="dp4a_{data}_{weights}")
-#: Functions on memory. `aotc.tir.arm_dsp_kernels`: two positions by four outputs, four bytes of each;
+#: Memory micro-kernel of `aotc.tir.arm_dsp_kernels`: two positions by four outputs, four bytes of each;
 #: 16 multiplications of pairs, 8 loads and 8 instructions that widen bytes, one instruction a cycle.
 ARM_DSP: Final = MicroKernel(
     name="arm_dsp",
@@ -215,7 +215,7 @@ ARM_DSP: Final = MicroKernel(
     call_cycles=40,
     run_cycles=40,
 )
-#: `aotc.tir.arm_mve_kernels`: rows of bytes of one position by those of up to 64 outputs; for each 16
+#: Memory micro-kernel of `aotc.tir.arm_mve_kernels`: rows of bytes of one position by those of up to 64 outputs; for each 16
 #: bytes of four outputs, 5 loads and 4 sums of products, two cycles each, which overlap in part.
 ARM_MVE: Final = MicroKernel(
     name="arm_mve",
@@ -236,7 +236,7 @@ ARM_MVE: Final = MicroKernel(
     call_cycles=40,
     run_cycles=25,
 )
-#: `aotc.tir.amx_kernels`: 16 positions by 16 outputs by up to 64 bytes in 16 cycles, of up to 64
+#: Memory micro-kernel of `aotc.tir.amx_kernels`: 16 positions by 16 outputs by up to 64 bytes in 16 cycles, of up to 64
 #: positions (so that the sums stay in the L1 cache) by four blocks of outputs.
 X86_AMX: Final = MicroKernel(
     name="x86_amx",

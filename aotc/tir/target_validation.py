@@ -135,12 +135,12 @@ def _contradictions(target: Target) -> Iterator[tuple[str, str]]:
             hint = did_you_mean_hint(feature, PROCESSOR_FEATURES) or f"known for {target.machine or 'any'}: {known}"
             yield f"unknown processor feature {feature!r} in features", hint
         elif row.machine != target.machine:
-            text = f"the feature {feature} is of {row.machine}, machine is {target.machine!r}"
+            text = f"feature {feature} belongs to {row.machine}, but machine is {target.machine!r}"
             yield text, f"set machine to {row.machine!r}, or leave the feature out"
     for kernel in target.micro_kernels:
         if missing := [name for name in kernel.requires if name not in target.features]:
             text = f"micro-kernel {kernel.name} requires {', '.join(missing)}, which the target does not have"
-            yield text, "add them to features, or leave the micro-kernel out"
+            yield text, "add the missing names to features, or leave the micro-kernel out"
     if target.activations not in ("", "int8", "uint8"):
         yield f"activations must be 'int8', 'uint8' or '', got {target.activations!r}", ""
     yield from _environment_contradictions(target)
@@ -149,7 +149,7 @@ def _contradictions(target: Target) -> Iterator[tuple[str, str]]:
         yield f"versions must have different levels, got {', '.join(map(repr, levels))}", "set level of each version"
     for version in target.versions:
         if version.machine != target.machine:
-            yield f"its version {version.name} is for {version.machine!r}, machine is {target.machine!r}", ""
+            yield f"its version {version.name} is for {version.machine!r}, but machine is {target.machine!r}", ""
 
 
 def _environment_contradictions(target: Target) -> Iterator[tuple[str, str]]:
@@ -163,9 +163,9 @@ def _environment_contradictions(target: Target) -> Iterator[tuple[str, str]]:
     if target.gpu is not None and target.vector_bytes:
         yield f"vector_bytes must be 0 with gpu, got {target.vector_bytes}", "the threads of a warp are its lanes"
     if target.bare and target.threads is not None:
-        yield "threads need an operating system, and bare says that there is none", "set threads to None"
+        yield "threads need an operating system, but bare is True", "set threads to None"
     if target.bare and target.gpu is not None:
-        yield "a gpu needs an operating system, and bare says that there is none", "set gpu to None"
+        yield "a gpu needs an operating system, but bare is True", "set gpu to None"
 
 
 def _space_problems(target: Target, roles: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str]]:

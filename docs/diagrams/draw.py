@@ -4,7 +4,8 @@
     python docs/diagrams/draw.py
 
 A line of the text is `title | TEXT`, `box | NAME | CAPTION`, `arrow | CODE | CAPTION` between two boxes, one below the
-other, or `row | LABEL | NAME, NAME, ...`, a layer of boxes.  The pictures are under version control.
+other, `input | NAME | CODE`, a dashed box to the right of the last box, with an arrow to it, for what this step reads,
+or `row | LABEL | NAME, NAME, ...`, a layer of boxes.  The pictures are under version control.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 WIDTH = 760
 BOX_WIDTH, BOX_HEIGHT, ARROW_HEIGHT = 330, 46, 48
+INPUT_X = 440
 ROW_LETTERS = 66
 STYLE = """
     text { font: 13px system-ui, sans-serif; fill: #1f2937; }
     .name { font-weight: 600; font-size: 14px; } .small { font-size: 12px; fill: #4b5563; }
     .middle { text-anchor: middle; }
     .code { font: 12px ui-monospace, monospace; fill: #1d4ed8; }
-    rect { fill: #eff6ff; stroke: #3b82f6; } .arrow { stroke: #1f2937; stroke-width: 1.5; marker-end: url(#head); }
+    rect { fill: #eff6ff; stroke: #3b82f6; } .input { fill: #fffbeb; stroke: #b45309; stroke-dasharray: 5 3; } .arrow { stroke: #1f2937; stroke-width: 1.5; marker-end: url(#head); }
 """
 HEAD = (
     '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
@@ -49,6 +51,18 @@ def arrow(y: int, code: str, caption: str) -> tuple[int, list[str]]:
     return ARROW_HEIGHT, [line, text(middle + 14, y + 20, code, "code"), text(middle + 14, y + 37, caption, "small")]
 
 
+def side_input(y: int, name: str, code: str) -> tuple[int, list[str]]:
+    """A box to the right of the box that ends at `y`, and an arrow to it; no height of its own."""
+    top, width = y - BOX_HEIGHT, WIDTH - 20 - INPUT_X
+    middle, center = INPUT_X + width // 2, top + BOX_HEIGHT // 2
+    return 0, [
+        f'  <rect class="input" x="{INPUT_X}" y="{top}" width="{width}" height="{BOX_HEIGHT}" rx="8"/>',
+        text(middle, top + 19, name, "name middle"),
+        text(middle, top + 37, code, "code middle"),
+        f'  <path class="arrow" d="M{INPUT_X} {center}L{20 + BOX_WIDTH + 3} {center}"/>',
+    ]
+
+
 def row(y: int, label: str, names: str) -> tuple[int, list[str]]:
     """A layer: a wide box with its label at the top and names of packages below."""
     lines = textwrap.wrap(names, ROW_LETTERS)
@@ -66,7 +80,7 @@ def picture(description: str) -> str:
         if kind == "title":
             (title,) = fields
             continue
-        height, drawn = {"box": box, "arrow": arrow, "row": row}[kind](y, *fields)
+        height, drawn = {"box": box, "arrow": arrow, "input": side_input, "row": row}[kind](y, *fields)
         y += height
         parts += drawn
     size = f'viewBox="0 0 {WIDTH} {y + 20}" width="{WIDTH}" height="{y + 20}"'

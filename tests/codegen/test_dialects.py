@@ -131,7 +131,7 @@ def test_an_instruction_on_blocks_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(AotcError, match="flip cannot be printed: it is not available in other") as raised:
         print_kernel(kernel, replace(GNU_C, name="other"))
     assert raised.value.code == "c-instruction"
-    with pytest.raises(TypeError, match="flip is a statement by itself"):
+    with pytest.raises(TypeError, match="flip is a statement"):
         call("flip", Load(x, k, 4))
 
 

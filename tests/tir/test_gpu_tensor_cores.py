@@ -111,5 +111,5 @@ def test_tf32_goes_with_fast_models_only() -> None:
     context = PassContext(config={"compile.tf32": True})
     assert Compilation(IRModule(), CUDA, "net", context).target == TF32
     context = PassContext(config={"compile.tf32": True, "compile.accuracy": "strict"})
-    with pytest.raises(AotcError, match="rounds float32 to a fraction of 10 bits, which is not strict"):
+    with pytest.raises(AotcError, match="rounds float32 to a fraction of 10 bits, which accuracy 'strict' does not"):
         Compilation(IRModule(), CUDA, "net", context)

@@ -105,7 +105,7 @@ FORM, SAME = "last-block counters are used in another form", "iterations may tou
         ("sum: float32 = 0.0", "sum: float32 = turned[t]", "turned is read before anything is written to it"),
         ("if last {", "if last & (t < 9) {", FORM),
         ("if all {", "if t < 32 { let q: bool = arrive(count_3[0], 3:int32) } if all {", FORM),
-        ("4:int32)\n", "4:int32) | (b < 9)\n", "arrive is a statement by itself"),
+        ("4:int32)\n", "4:int32) | (b < 9)\n", "arrive is a statement, and cannot be part of an expression"),
         ("      sync\n      part", "      part", "t is not thread"),
         ("        sync\n        y", "        y", "t is not thread"),
     ],

@@ -20,7 +20,7 @@ from aotc.tir.target import TARGETS, Target
 from tests.ops.harness import Job, interpret, kernel_job
 from tests.targets.test_int8_dot_products import packed, some_bytes
 
-#: Target, layout of weights, and the function on memory that reads it.
+#: Target, layout of weights, and the memory micro-kernel that reads it.
 FUNCTIONS = (
     ("x86-64-v4-amx", "NC16n4c", "x86_amx"),
     ("cortex-m4", "NC4n4c", "arm_dsp"),

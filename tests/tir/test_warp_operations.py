@@ -66,7 +66,7 @@ def test_sums_of_warps(backwards: bool) -> None:
         (
             "sum = sum + other",
             "sum = sum + shuffle_xor(other, 1:int32)",
-            "shuffle_xor is a statement by itself, not a value in an expression",
+            "shuffle_xor is a statement, and cannot be part of an expression",
         ),
         ("3:int32", "3", "shuffle_down of int64x1, not of int32"),
     ],
@@ -168,7 +168,7 @@ def test_copies_that_have_not_landed(old: str, new: str, message: str) -> None:
 
 
 START = "s1[4 * t] = copy_async(x[4 * t + 256:4])"
-NO_COPY = "copy_async does not copy memory that is only read to shared memory"
+NO_COPY = "copy_async must copy memory that the kernel does not write to shared memory"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ NO_COPY = "copy_async does not copy memory that is only read to shared memory"
         ("0.0:float32x4", "1.0:float32x4", NO_COPY),
         ("x: float32[1000] align 16", "x: float32[1000] align 4", "x is not accessed at multiples of 4 elements"),
         (START, "let r: float32 = copy_async(x[4 * t:4])", "the result of copy_async is a register, not memory"),
-        (START, "s1[4 * t] = copy_async(0.0)", "an operand of copy_async is not memory"),
+        (START, "s1[4 * t] = copy_async(0.0)", "an operand of copy_async must be in memory, but is a value"),
     ],
 )
 def test_what_no_device_copies_asynchronously(old: str, new: str, message: str) -> None:

@@ -53,7 +53,7 @@ def why_loop_kind_unproven(
     assigned = list(assigns_to_outer_registers(loop.body))
     for register in dict.fromkeys(s.var for s in assigned):
         if not _changes_by_accumulation_only(register, [s for s in assigned if s.var is register], reads):
-            return f"iterations hand register {register.name} to each other"
+            return f"an iteration reads register {register.name} as another iteration left it"
     relations = {buffer: AccessRelation() for buffer in written_buffers(loop.body) if buffer not in unread_buffers}
     collect_accesses(loop.body, {**ranges, loop.var: (low, high)}, relations, expands_registers=True)
     for buffer, relation in relations.items():

@@ -38,7 +38,7 @@ Modules, in the order in which a contraction passes through them:
     epilogue                           emits the code after the accumulation: bias, activation,
                                        requantization, stores
     arm_multi_group_dot_steps          reduction steps that issue several dot-product instructions
-    im2col_packing                     data of micro-kernels that read memory: in place, as a padded
+    im2col_packing                     data of memory micro-kernels: in place, as a padded
                                        copy, or gathered run by run (im2col)
     arm_dsp                            calls on packed positions and blocks of weights (Cortex-M DSP)
     arm_mve                            calls on rows of data and of weights (Cortex-M Helium)
@@ -150,7 +150,7 @@ def _tiling_request(
     contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target, lanes: int, kernel: MicroKernel
 ) -> TilingRequest | None:
     """Return the contraction as a micro-kernel computes it, with its reduction in groups; None if
-    the weights are packed in another way than functions on memory read them, or if no reduction axis
+    the weights are packed in another way than a memory micro-kernel reads them, or if no reduction axis
     can be divided.
     """
     layout = (contraction.group, contraction.block)
@@ -166,13 +166,13 @@ def _tiling_request(
 
 
 _MemoryKernelGenerator: TypeAlias = Callable[[te.Contraction, TilingRequest], Sequence[TilingCandidate]]
-#: Functions that return the candidates of a micro-kernel: of functions on memory, by the layouts of
-#: data and weights, and of instructions on vectors (only the first one, for several products in a sum).
+#: Functions that return the candidates of memory micro-kernels, by the layouts of data and weights.
 _MEMORY_KERNEL_GENERATORS: Final[Mapping[tuple[str, str], _MemoryKernelGenerator]] = {
     ("im2col", "blocks"): arm_dsp_candidates,
     ("im2col", "rows"): arm_mve_candidates,
     ("strided", "blocks"): x86_amx_candidates,
 }
+#: Functions that return the register tilings of a micro-kernel; only the first one for dot products.
 _REGISTER_TILING_GENERATORS: Final[Sequence[Callable[[TilingRequest], Sequence[TilingCandidate]]]] = (
     tilings_vectorized_along_weights,
     tilings_vectorized_along_data,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing of data for micro-kernels that read it from memory: in place, as a padded copy, or gathered
-run by run (im2col) for some output positions at a time.
+"""Packing of data for memory micro-kernels: in place, as a padded copy, or gathered run by run
+(im2col) for some output positions at a time.
 
     data = ContractionData.direct_or_padded_data(request, split, step_var, run_bytes)
     data.gather_runs_over_taps(positions, padding, run_bytes, taps, stmt_from_runs, fill)

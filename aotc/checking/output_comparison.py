@@ -179,9 +179,7 @@ def rejudge_against_float64_result(
             if second_evaluation_error is None
             else f", a second evaluation in this precision {second_evaluation_error:.2e}"
         )
-        reason = (
-            f"error against float64 is {ours:.2e} > {limit:.1e}; the reference has {reference_error:.2e}{second}"
-        )
+        reason = f"error against float64 is {ours:.2e} > {limit:.1e}; the reference has {reference_error:.2e}{second}"
     return replace(failed, reason=reason, exact=ours, reference_exact=reference_error, rounding=second_evaluation_error)
 
 
@@ -206,9 +204,7 @@ def rejudge_against_reference_spread(
         max_error_explained_by_rounding(failed.bound, reference_spread),
         always_accepted_relative_error(actual.dtype, exact),
     )
-    text = (
-        f"error against the reference is {ours:.2e} > {limit:.1e}; a second evaluation has {reference_spread:.2e}"
-    )
+    text = f"error against the reference is {ours:.2e} > {limit:.1e}; a second evaluation has {reference_spread:.2e}"
     reason = "" if ours <= limit else text
     our_error, other = relative_error_against_float64(actual, exact), relative_error_against_float64(reference, exact)
     return replace(failed, reason=reason, exact=our_error, reference_exact=other, rounding=reference_spread)

@@ -67,7 +67,8 @@ def target_for_accuracy_and_precision(target: Target, context: PassContext) -> T
     tf32, is_fast = context.get_config("compile.tf32", False), accuracy == _FAST
     if tf32 and not is_fast:
         text = f"compile.tf32 rounds float32 to a fraction of 10 bits, which accuracy {accuracy!r} does not permit"
-        raise AotcError("accuracy", text, hint="choose " + option_text("accuracy", _FAST) + ", or leave compile.tf32 out")
+        hint = "choose " + option_text("accuracy", _FAST) + ", or leave compile.tf32 out"
+        raise AotcError("accuracy", text, hint=hint)
     if target.gpu is not None and (tf32 or not is_fast):
         matrices = (*target.gpu.matrices, "float32") if tf32 else ()
         target = replace(target, gpu=replace(target.gpu, matrices=matrices))

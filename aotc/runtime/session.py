@@ -235,7 +235,8 @@ class Session:
         if state is None:
             if self.state_bytes:
                 text = f"{self.name} keeps tensors between runs, and needs a state"
-                raise AotcError("state", text, hint="make one by state = session.new_state(), and pass it to each run: state=state")
+                hint = "make one by state = session.new_state(), and pass it to each run: state=state"
+                raise AotcError("state", text, hint=hint)
             return
         if not isinstance(state, State):
             text = f"state must be a State made by session.new_state(), not {type(state).__name__}"

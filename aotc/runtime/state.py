@@ -92,7 +92,8 @@ class State:
     def _initialize(self) -> None:
         status = self._library.initialize_state(self.pointer)
         if status != 0:
-            raise AotcError("state", f"the library cannot initialize a state: {STATUS_MESSAGES.get(status, 'unknown status')}")
+            reason = STATUS_MESSAGES.get(status, "unknown status")
+            raise AotcError("state", f"the library cannot initialize a state: {reason}")
 
     def _load(self, data: object) -> None:
         if not isinstance(data, (bytes, bytearray, memoryview)):

@@ -191,8 +191,9 @@ DOT2_BFLOAT16_BFDOT: Final = replace(
 )
 #: Four products of bytes in a GPU thread.
 DP4A: Final = replace(DOT4, name="dp4a", level="threads", rate=1, registers=1, multiply="dp4a_{data}_{weights}")
-#: Memory micro-kernel of `aotc.tir.arm_dsp_kernels`: two positions by four outputs, four bytes of each;
-#: 16 multiplications of pairs, 8 loads and 8 instructions that widen bytes, one instruction a cycle.
+#: Memory micro-kernel of `aotc.tir.arm_dsp_kernels`: two positions by four outputs, four bytes of
+#: each; 16 multiplications of pairs, 8 loads and 8 instructions that widen bytes, one instruction a
+#: cycle.
 ARM_DSP: Final = MicroKernel(
     name="arm_dsp",
     level="memory",
@@ -215,8 +216,9 @@ ARM_DSP: Final = MicroKernel(
     call_cycles=40,
     run_cycles=40,
 )
-#: Memory micro-kernel of `aotc.tir.arm_mve_kernels`: rows of bytes of one position by those of up to 64 outputs; for each 16
-#: bytes of four outputs, 5 loads and 4 sums of products, two cycles each, which overlap in part.
+#: Memory micro-kernel of `aotc.tir.arm_mve_kernels`: rows of bytes of one position by those of up to
+#: 64 outputs; for each 16 bytes of four outputs, 5 loads and 4 sums of products, two cycles each, which
+#: overlap in part.
 ARM_MVE: Final = MicroKernel(
     name="arm_mve",
     level="memory",
@@ -236,8 +238,8 @@ ARM_MVE: Final = MicroKernel(
     call_cycles=40,
     run_cycles=25,
 )
-#: Memory micro-kernel of `aotc.tir.amx_kernels`: 16 positions by 16 outputs by up to 64 bytes in 16 cycles, of up to 64
-#: positions (so that the sums stay in the L1 cache) by four blocks of outputs.
+#: Memory micro-kernel of `aotc.tir.amx_kernels`: 16 positions by 16 outputs by up to 64 bytes in 16
+#: cycles, of up to 64 positions (so that the sums stay in the L1 cache) by four blocks of outputs.
 X86_AMX: Final = MicroKernel(
     name="x86_amx",
     level="memory",

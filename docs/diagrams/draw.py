@@ -24,7 +24,9 @@ STYLE = """
     .name { font-weight: 600; font-size: 14px; } .small { font-size: 12px; fill: #4b5563; }
     .middle { text-anchor: middle; }
     .code { font: 12px ui-monospace, monospace; fill: #1d4ed8; }
-    rect { fill: #eff6ff; stroke: #3b82f6; } .input { fill: #fffbeb; stroke: #b45309; stroke-dasharray: 5 3; } .arrow { stroke: #1f2937; stroke-width: 1.5; marker-end: url(#head); }
+    rect { fill: #eff6ff; stroke: #3b82f6; }
+    .input { fill: #fffbeb; stroke: #b45309; stroke-dasharray: 5 3; }
+    .arrow { stroke: #1f2937; stroke-width: 1.5; marker-end: url(#head); }
 """
 HEAD = (
     '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'

@@ -184,7 +184,10 @@ def executed(instruction: str, index: int, *operands: Expr, result: Buffer | Non
         (executed("sum_rows", 0, Load(X, as_expr(0), 12, 2), as_expr(3)), "sum_rows reads every 2th element of x"),
         (executed("sum_rows", 0, PART), "sum_rows with 1 operands"),
         (executed("sum_rows", 0, PART, const(3, "int32")), "sum_rows of int32x1, not of int64"),
-        (executed("sum_rows", 0, const(1, "float32", 12), as_expr(3)), "an operand of sum_rows must be in memory, but is a value"),
+        (
+            executed("sum_rows", 0, const(1, "float32", 12), as_expr(3)),
+            "an operand of sum_rows must be in memory, but is a value",
+        ),
         (executed("sum_rows", 30, PART, as_expr(3)), r"y\[30 .. 33\] is outside its 32 elements"),
         (executed("sum_rows", 0, Load(X, as_expr(24), 12), as_expr(3)), r"x\[24 .. 35\] is outside its 32 elements"),
         (executed("sum_rows", 0, Load(Y, as_expr(0), 12), as_expr(3), result=X), "input x is written"),

@@ -143,7 +143,10 @@ CLAIMS: list[tuple[Stmt, str]] = [
     (For(ROW, 2, For(J, 5, at(ROW * 3 + J), kind="independent"), kind="independent"), "over i is not independent"),
     (For(J, 4, For(K, 4, Block((at(K), at(K + J))), kind="independent")), "loop over k is not independent"),
     (For(J, 3, For(K, 4, Block((at(K + J), at(K + 2 * J))), kind="independent")), "loop over k is not independent"),
-    (Block((Declare(R, ONE), For(K, 8, Assign(R, R + HERE), kind="independent"))), "an iteration reads register r as another"),
+    (
+        Block((Declare(R, ONE), For(K, 8, Assign(R, R + HERE), kind="independent"))),
+        "an iteration reads register r as another",
+    ),
     (total(R - HERE), "over k is not reduction: an iteration reads register r"),
     (total(R + R * HERE), "not reduction"),
     (total(R + HERE, Assign(R, R * 2.0)), "not reduction"),

@@ -46,7 +46,7 @@ def resolve_state_pairs(
     pairs: dict[str, str] = {}
     inputs_by_output: dict[str, str] = {}
     for past_pattern, present_pattern in patterns.items():
-        for past, present in _names_that_match(past_pattern, present_pattern, interface, problems):
+        for past, present in _name_pairs_of_pattern(past_pattern, present_pattern, interface, problems):
             if pairs.setdefault(past, present) != present:
                 text = f"input {past!r} is in two state pairs, with the outputs {pairs[past]!r} and {present!r}"
                 problems.append(_state_diagnostic(text, "leave one of them out"))
@@ -86,7 +86,7 @@ def _pattern_with_groups(name: str) -> re.Pattern[str]:
     return re.compile("(.*)".join(map(re.escape, name.split(WILDCARD))), re.DOTALL)
 
 
-def _names_that_match(
+def _name_pairs_of_pattern(
     past_pattern: str, present_pattern: str, interface: ModelInterface, problems: list[Diagnostic]
 ) -> Iterator[tuple[str, str]]:
     """Yield the names of the input and the output of each pair that a pattern stands for; add

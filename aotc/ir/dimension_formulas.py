@@ -110,7 +110,7 @@ class Formula:
 
     def substitute(self, formulas: Mapping[str, Formula]) -> Formula:
         """Return the formula with symbols replaced by formulas; symbols without one stay."""
-        return _substituted(self, formulas)
+        return _substitute_symbols(self, formulas)
 
     def evaluate(self, values: Mapping[str, int]) -> int | None:
         """Return the value of the formula for values of its symbols; None if a symbol has none, or
@@ -227,7 +227,7 @@ def _least_or_greatest(function: str, formulas: Iterable[Formula]) -> Formula:
     """Return the minimum or maximum, without operands that another one is known to exclude."""
     sign = 1 if function == "max" else -1
     remaining: list[Formula] = []
-    for formula in dict.fromkeys(_flattened_operands(function, formulas)):
+    for formula in dict.fromkeys(_operands_of_nested_calls(function, formulas)):
         if any(_is_known_at_least(other, formula, sign) for other in remaining):
             continue
         remaining = [other for other in remaining if not _is_known_at_least(formula, other, sign)] + [formula]
@@ -236,7 +236,10 @@ def _least_or_greatest(function: str, formulas: Iterable[Formula]) -> Formula:
     return _call(function, *sorted(remaining, key=lambda f: (f.constant_or_none is not None, str(f))))
 
 
-def _flattened_operands(function: str, formulas: Iterable[Formula]) -> Iterator[Formula]:
+def _operands_of_nested_calls(function: str, formulas: Iterable[Formula]) -> Iterator[Formula]:
+    """Yield formulas, with a call of `function` replaced by its arguments: max(max(a, b), c) has the
+    operands a, b and c.
+    """
     for formula in formulas:
         match formula.terms:
             case [((FormulaCall(function=inner, arguments=arguments),), 1)] if inner == function:
@@ -274,11 +277,11 @@ _OPERATION_OF_CALL: Final[Mapping[str, Callable[..., Formula]]] = {
 }
 
 
-def _substituted(formula: Formula, formulas: Mapping[str, Formula]) -> Formula:
+def _substitute_symbols(formula: Formula, formulas: Mapping[str, Formula]) -> Formula:
     def factor_value(factor: Factor) -> Formula:
         if isinstance(factor, str):
             return formulas.get(factor, symbol(factor))
-        return _OPERATION_OF_CALL[factor.function](*(_substituted(a, formulas) for a in factor.arguments))
+        return _OPERATION_OF_CALL[factor.function](*(_substitute_symbols(a, formulas) for a in factor.arguments))
 
     terms = (
         reduce(lambda product, factor: product * factor_value(factor), factors, constant(number))
@@ -307,7 +310,7 @@ def _text_in_product(factor: Factor, is_alone: bool) -> str:
 
 def _symbol_text(name: str) -> str:
     """Return a symbol as it stands in a formula: quoted unless it is an identifier."""
-    return name if name.isidentifier() and _parsed_or_none(name) is not None else repr(name)
+    return name if name.isidentifier() and _parse_expression_or_none(name) is not None else repr(name)
 
 
 def _factor_text(formula: Formula) -> str:
@@ -346,7 +349,7 @@ def formula_of_name(name: str) -> Formula:
 
 def parse_formula(text: str) -> Formula | None:
     """Return the formula that a text spells, as `formula_of_name` reads it; None if it spells none."""
-    tree = _parsed_or_none(text)
+    tree = _parse_expression_or_none(text)
     try:
         return None if tree is None else _formula_of_node(tree)
     except (_NotAFormulaError, ZeroDivisionError, RecursionError):
@@ -357,7 +360,7 @@ class _NotAFormulaError(Exception):
     """A text that is not a formula."""
 
 
-def _parsed_or_none(text: str) -> ast.expr | None:
+def _parse_expression_or_none(text: str) -> ast.expr | None:
     if len(text) > MAX_FORMULA_CHARACTERS:
         return None
     try:

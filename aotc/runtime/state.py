@@ -28,7 +28,7 @@ class State:
 
     nbytes   size of the block in bytes
 
-    One run at a time may use a state; several threads use one each. The bytes of a state have no
+    Only one run at a time may use a state: give each thread a state of its own. The bytes of a state have no
     addresses, so that they can be stored and loaded by another process with the same library.
     """
 

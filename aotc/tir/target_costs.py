@@ -14,7 +14,7 @@ class GpuCosts:
     launch_statements            statements that one thread executes while another launch starts
     dependent_launch_statements  statements of a thread that take as long as a launch that starts after another one and
                                  reads its results from memory
-    dependent_round_statements   statements that each round of a loop over blocks adds to them, as it waits, too
+    dependent_round_statements   statements that each iteration of a loop over blocks adds, as it waits for memory, too
     launch_elements              elements that one multiprocessor loads and stores while another launch starts: 128 KiB,
                                  64 bytes in each of 2,000 cycles
     barrier_statements           cost of a barrier of a block, in statements ...
@@ -28,8 +28,8 @@ class GpuCosts:
     memory_latency_cycles        latency of global memory: the least time between two barriers that wait for loads
     processor_registers          32-bit registers of a multiprocessor
     loading_blocks               blocks of a multiprocessor that have enough loads in flight
-    waves                        times the resident blocks of all multiprocessors, beyond which threads execute several
-                                 iterations each
+    waves                        largest grid, as a multiple of the resident blocks of all multiprocessors; beyond it,
+                                 threads execute several iterations each
     min_thread_elements          fewest elements of a thread if a reduction is divided among the threads of a block ...
     min_part_thread_elements     ... and if it is divided in parts, among several blocks
     min_part_elements            fewest elements of a reduction that is divided in parts

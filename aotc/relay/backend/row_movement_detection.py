@@ -46,14 +46,14 @@ def row_pieces_of_result(function: Function) -> RowPieces | None:
     for node in post_order(function.body):
         if isinstance(node, (Op, Var)):
             continue
-        value = _moved_numbers(node, values)
+        value = _numbers_of_moved_elements(node, values)
         if value is None:
             return None
         values[node] = value
     return _pieces_of_rows(np.asarray(values[function.body]).reshape(-1), begins)
 
 
-def _moved_numbers(node: Expr, values: dict[Expr, Any]) -> Any:
+def _numbers_of_moved_elements(node: Expr, values: dict[Expr, Any]) -> Any:
     """Return the numbers of the elements of a node's result; None if it does not only move them."""
     match node:
         case Call(op=Op(name=name) as op) if name in _MOVING_OPERATORS:

@@ -130,8 +130,8 @@ class _StatePart:
 
 @dataclass
 class _ElementNumbering:
-    """Numbers of the elements of a state, which are the first ones, and of all tensors that are
-    joined with them.
+    """Element numbers: 0, 1, ... for the elements of a state, and the following numbers for the
+    elements of all tensors that are joined with them.
 
     numbers    numbers of the elements of each tensor that moves elements of the state
     sources    number of the first element of each computed tensor, and the tensor

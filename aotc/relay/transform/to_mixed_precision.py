@@ -60,8 +60,8 @@ FULL_PRECISION_DTYPE: Final = DType("float32")
 
 @dataclass(frozen=True, repr=False)
 class ToMixedPrecision(FunctionPass):
-    """Pass that reduces precision where an operator declares that it gains and does no harm
-    (`Op.precision_treatment`).
+    """Pass that computes operators in reduced precision if they declare that this is faster and
+    accurate enough (`Op.precision_treatment`).
 
     mixed_precision_type  "float16" or "bfloat16"
     missing_op_mode       an operator without a declaration stays in float32: 0 raises an error, 1 warns, 2 is silent

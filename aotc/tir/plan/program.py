@@ -79,8 +79,8 @@ class View:
 
 @frozen
 class RowPiece:
-    """Elements that each row of a result has of an input: `length` elements of its row, which has
-    `stride` elements, from element `begin` on.
+    """Part of each row of a result: `length` consecutive elements of the corresponding row of an
+    input, from element `begin` on; rows of the input have `stride` elements.
     """
 
     input: int

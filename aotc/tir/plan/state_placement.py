@@ -16,7 +16,7 @@ from dataclasses import replace
 from aotc.tir.plan.copy_elimination import is_copy_kernel
 from aotc.tir.plan.memory_plan import merge_inplace_params
 from aotc.tir.plan.program import Program, StateTensor, Step, Storage, View
-from aotc.tir.plan.state_window import place_window
+from aotc.tir.plan.state_window import place_window, replace_storages
 
 
 def place_state(program: Program) -> Program:
@@ -48,7 +48,7 @@ def _place_state_tensor(steps: tuple[Step, ...], tensor: StateTensor) -> tuple[t
     if in_place is not None:
         return in_place, StateTensor(past=memory, present=memory, initial=tensor.initial)
     other = replace(present, kind="state", quantization=None)
-    renamed = tuple(_replace_storages(step, {past: memory, present: other}) for step in steps)
+    renamed = tuple(replace_storages(step, {past: memory, present: other}) for step in steps)
     return renamed, StateTensor(past=memory, present=other, initial=tensor.initial)
 
 
@@ -72,7 +72,7 @@ def _steps_updating_in_place(
         steps = (*steps[:write], step, *steps[write + 1 :])
     elif last_read > write >= 0:
         return None
-    return tuple(_replace_storages(step, {past: memory, present: memory}) for step in steps)
+    return tuple(replace_storages(step, {past: memory, present: memory}) for step in steps)
 
 
 def _last_read_and_write(steps: tuple[Step, ...], past: Storage, present: Storage) -> tuple[int, int]:
@@ -127,10 +127,3 @@ def _step_computing_in_place(step: Step, past: Storage, present: Storage) -> Ste
         return None
     args = tuple(view for k, view in enumerate(step.args) if k != source)
     return replace(step, kernel=merge_inplace_params(kernel, ((output, source),)), args=args)
-
-
-def _replace_storages(step: Step, storages: dict[Storage, Storage]) -> Step:
-    """Return a step with storages in its arguments replaced."""
-    if not any(view.storage in storages for view in step.args):
-        return step
-    return replace(step, args=tuple(View(storages.get(v.storage, v.storage), v.offset) for v in step.args))

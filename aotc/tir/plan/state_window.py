@@ -117,7 +117,7 @@ def _shift_then_append(steps: tuple[Step, ...], tensor: StateTensor, write: int)
     append = make_append_kernel(dtype, joined.rows, row_length, joined.window, joined.new)
     new_steps = (Step(shift, (View(memory),), step.span), Step(append, (joined.source, View(memory)), step.span))
     names = {tensor.past: memory, tensor.present: memory}
-    placed = tuple(_with_storages(s, names) for s in (*steps[:write], *new_steps, *steps[write + 1 :]))
+    placed = tuple(replace_storages(s, names) for s in (*steps[:write], *new_steps, *steps[write + 1 :]))
     return placed, StateTensor(past=memory, present=memory, initial=tensor.initial)
 
 
@@ -147,7 +147,7 @@ def _append_then_shift(steps: tuple[Step, ...], tensor: StateTensor, join: int, 
         if k == join:
             placed.append(Step(append, (joined.source, View(memory)), old.span))
         elif k != write:
-            placed.append(_with_storages(old, {whole: memory}))
+            placed.append(replace_storages(old, {whole: memory}))
         if k == last:
             placed.append(Step(shift, (View(memory),), steps[write].span))
     initial = _initial_rows(tensor, joined, row_length)
@@ -177,7 +177,7 @@ def _initial_rows(tensor: StateTensor, joined: _JoinedRows, row_length: int) -> 
     return rows
 
 
-def _with_storages(step: Step, storages: dict[Storage, Storage]) -> Step:
+def replace_storages(step: Step, storages: dict[Storage, Storage]) -> Step:
     """Return a step with storages in its arguments replaced."""
     if not any(view.storage in storages for view in step.args):
         return step

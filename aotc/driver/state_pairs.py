@@ -126,5 +126,6 @@ def _diagnose_pair_types(past: str, present: str, interface: ModelInterface) -> 
     hints = [f"outputs that fit {past!r}: {', '.join(fitting_outputs)}"] if fitting_outputs else []
     hints += [f"inputs that fit {present!r}: {', '.join(fitting_inputs)}"] if fitting_inputs else []
     if not hints and before.dtype == after.dtype and before.rank == after.rank:
-        hints = ["state that grows from run to run is not supported: export the model with state of a fixed size"]
-    yield _state_diagnostic(text, "; ".join(hints) or "no other input or output of the model fits either of them")
+        hints = ["a state that grows from run to run is not supported: export the model with state of a fixed size"]
+    advice = "pair an input with an output of its type: the model has no other one for either of them"
+    yield _state_diagnostic(text, "; ".join(hints) or advice)

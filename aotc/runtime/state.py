@@ -86,8 +86,9 @@ class State:
     def require_state_of(self, library: Library) -> None:
         """Raise AotcError (code "state") unless the state belongs to a model with this library."""
         if library is not self._library and library.state_header != self._library.state_header:
-            text = f"the state belongs to model {self._library.name}, not to {library.name}"
-            raise AotcError("state", text, hint="make a state by new_state() of the session that runs")
+            text = f"the state belongs to another library (model {self._library.name}) than the session "
+            text += f"(model {library.name})"
+            raise AotcError("state", text, hint="make one by session.new_state() of the session that runs")
 
     def _initialize(self) -> None:
         status = self._library.initialize_state(self.pointer)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from aotc.ir import Dim, SymDim, indexdiv, product_of_dims, sum_of_dims
@@ -30,6 +30,7 @@ from aotc.ir.dimensions import (
     same_dim,
 )
 
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other work delays draws
 NAMES = ("n", "m", "batch size", "s0")
 VALUES = st.fixed_dictionaries({name: st.integers(0, 40) for name in NAMES})
 #: A function of integers, and the same function of formulas.
@@ -58,12 +59,14 @@ FORMULAS: st.SearchStrategy[Pair] = st.recursive(
 )
 
 
+@relaxed
 @given(FORMULAS, VALUES)
 def test_formulas_have_the_values_of_integers(pair: Pair, values: dict[str, int]) -> None:
     function, formula = pair
     assert formula.evaluate(values) == function(values)
 
 
+@relaxed
 @given(FORMULAS)
 def test_texts_are_read_as_the_same_formula(pair: Pair) -> None:
     formula = pair[1]
@@ -73,6 +76,7 @@ def test_texts_are_read_as_the_same_formula(pair: Pair) -> None:
     assert formula_of_name(text) == formula
 
 
+@relaxed
 @given(FORMULAS, FORMULAS, FORMULAS)
 def test_sums_and_products_have_one_form(a: Pair, b: Pair, c: Pair) -> None:
     x, y, z = a[1], b[1], c[1]
@@ -82,6 +86,7 @@ def test_sums_and_products_have_one_form(a: Pair, b: Pair, c: Pair) -> None:
     assert minimum(x, y) == minimum(y, x) and maximum(x, y, z) == maximum(maximum(z, y), x)
 
 
+@relaxed
 @given(FORMULAS, VALUES, st.sampled_from(NAMES))
 def test_values_may_be_given_one_after_another(pair: Pair, values: dict[str, int], first: str) -> None:
     formula = pair[1]
@@ -90,6 +95,7 @@ def test_values_may_be_given_one_after_another(pair: Pair, values: dict[str, int
     assert partial.evaluate(values) == formula.evaluate(values)
 
 
+@relaxed
 @given(FORMULAS, VALUES, st.sampled_from(NAMES))
 def test_a_solution_solves_the_equation(pair: Pair, values: dict[str, int], name: str) -> None:
     formula = pair[1]

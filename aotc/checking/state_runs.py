@@ -66,13 +66,15 @@ def inputs_of_consecutive_runs(given: InputSet, pairs: Sequence[StatePair]) -> l
         return [given]
     return [
         replace(
-            given, source=f"{given.source}, run {k + 1}", arrays={n: _rotate(a, k) for n, a in given.arrays.items()}
+            given,
+            source=f"{given.source}, run {k + 1}",
+            arrays={n: _rotate_elements(a, k) for n, a in given.arrays.items()},
         )
         for k in range(COMPARED_RUNS)
     ]
 
 
-def _rotate(array: Array, places: int) -> Array:
+def _rotate_elements(array: Array, places: int) -> Array:
     """Return an array with its elements moved by a number of places, in the order of memory."""
     rotated: Array = np.roll(array.reshape(-1), places).reshape(array.shape)
     return rotated

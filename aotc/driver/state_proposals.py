@@ -56,14 +56,14 @@ def propose_state_pairs(module: IRModule) -> list[tuple[str, str]]:
 def _names_by_stem_and_type(types: Mapping[str, TensorType]) -> dict[tuple[_Stem, TensorType], list[str]]:
     groups: dict[tuple[_Stem, TensorType], list[str]] = {}
     for name, ty in types.items():
-        stem = _stem(name)
+        stem = _name_words_without_role(name)
         # "input" and "output" have no other words
         if stem or _suggests_state([name]):
             groups.setdefault((stem, ty), []).append(name)
     return groups
 
 
-def _words(name: str) -> list[str]:
+def _lower_case_words_of_name(name: str) -> list[str]:
     """Return the words of a name in lower case: "past_key_values.0" and "stateN" have several."""
     words = [word.lower() for part in re.split(r"[^A-Za-z0-9]+", name) for word in _split_word(part)]
     # past_key_values.0.key and present.0.key
@@ -74,10 +74,10 @@ def _split_word(part: str) -> Iterable[str]:
     return [_RECURRENT_NAMES[part.lower()]] if part.lower() in _RECURRENT_NAMES else _WORD_PATTERN.findall(part)
 
 
-def _stem(name: str) -> _Stem:
-    return tuple(word for word in _words(name) if word not in _ROLE_WORDS)
+def _name_words_without_role(name: str) -> _Stem:
+    return tuple(word for word in _lower_case_words_of_name(name) if word not in _ROLE_WORDS)
 
 
 def _suggests_state(names: Iterable[str]) -> bool:
-    words = {word for name in names for word in _words(name)}
+    words = {word for name in names for word in _lower_case_words_of_name(name)}
     return bool(words & (_STATE_WORDS | _STATE_ROLE_WORDS))

@@ -82,7 +82,7 @@ class Formula:
             raise ZeroDivisionError("a dimension divided by 0")
         if number is not None:
             return _quotient_by_constant(self, number)
-        return _exact_quotient_or_none(self, divisor) or _call("//", self, divisor)
+        return _exact_quotient_or_none(self, divisor) or _formula_of_one_call("//", self, divisor)
 
     def __mod__(self, divisor: Formula) -> Formula:
         return self - divisor * (self // divisor)
@@ -145,12 +145,12 @@ def symbol(name: str) -> Formula:
 
 def minimum(*formulas: Formula) -> Formula:
     """Return the least of several formulas."""
-    return _least_or_greatest("min", formulas)
+    return _simplified_min_or_max("min", formulas)
 
 
 def maximum(*formulas: Formula) -> Formula:
     """Return the greatest of several formulas."""
-    return _least_or_greatest("max", formulas)
+    return _simplified_min_or_max("max", formulas)
 
 
 def constant(value: int) -> Formula:
@@ -166,7 +166,7 @@ def _sum_of_terms(terms: Iterable[tuple[Factors, int]]) -> Formula:
     return Formula(tuple(sorted(remaining, key=lambda term: (-len(term[0]), [str(f) for f in term[0]]))))
 
 
-def _call(function: str, *arguments: Formula) -> Formula:
+def _formula_of_one_call(function: str, *arguments: Formula) -> Formula:
     return Formula((((FormulaCall(function, arguments),), 1),))
 
 
@@ -193,7 +193,7 @@ def _quotient_by_constant(formula: Formula, divisor: int) -> Formula:
     if inner is not None:
         dividend, inner_divisor, added = inner
         return whole + _quotient_by_constant(dividend + constant(added * inner_divisor), divisor * inner_divisor)
-    return whole + _call("//", rest, constant(divisor))
+    return whole + _formula_of_one_call("//", rest, constant(divisor))
 
 
 def _constant_quotient_plus_constant_or_none(formula: Formula) -> tuple[Formula, int, int] | None:
@@ -223,7 +223,7 @@ def _exact_quotient_or_none(formula: Formula, divisor: Formula) -> Formula | Non
     return _sum_of_terms(quotient)
 
 
-def _least_or_greatest(function: str, formulas: Iterable[Formula]) -> Formula:
+def _simplified_min_or_max(function: str, formulas: Iterable[Formula]) -> Formula:
     """Return the minimum or maximum, without operands that another one is known to exclude."""
     sign = 1 if function == "max" else -1
     remaining: list[Formula] = []
@@ -233,7 +233,7 @@ def _least_or_greatest(function: str, formulas: Iterable[Formula]) -> Formula:
         remaining = [other for other in remaining if not _is_known_at_least(formula, other, sign)] + [formula]
     if len(remaining) == 1:
         return remaining[0]
-    return _call(function, *sorted(remaining, key=lambda f: (f.constant_or_none is not None, str(f))))
+    return _formula_of_one_call(function, *sorted(remaining, key=lambda f: (f.constant_or_none is not None, str(f))))
 
 
 def _operands_of_nested_calls(function: str, formulas: Iterable[Formula]) -> Iterator[Formula]:

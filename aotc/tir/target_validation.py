@@ -66,7 +66,11 @@ def require_consistent_target(target: Target, roles: Mapping[str, Iterable[str]]
     """
     diagnostics = [
         Diagnostic("target", f"target {target.name}: {text}", hint=hint)
-        for text, hint in (*_figure_problems(target), *_contradictions(target), *_space_problems(target, roles))
+        for text, hint in (
+            *_figure_problems(target),
+            *_contradicting_field_problems(target),
+            *_space_problems(target, roles),
+        )
     ]
     try:
         reject_result_changing_c_flags((*target.cflags, *target.base_cflags))
@@ -126,7 +130,7 @@ def _field_problem(field: str, value: object, requirement: str) -> tuple[str, st
     return f"{field} must be {requirement}, got {value!r}", f"leave {field} out where it is not known"
 
 
-def _contradictions(target: Target) -> Iterator[tuple[str, str]]:
+def _contradicting_field_problems(target: Target) -> Iterator[tuple[str, str]]:
     """Yield the text and hint of each pair of fields that contradict each other."""
     for feature in target.features:
         row = PROCESSOR_FEATURES.get(feature)

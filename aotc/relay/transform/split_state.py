@@ -156,7 +156,7 @@ class _ElementNumbering:
                 if isinstance(whole, tuple):
                     self.numbers[node] = whole[node.index]
             elif isinstance(node, Tuple):
-                self.numbers[node] = tuple(self._numbers_of(f) for f in node.fields)
+                self.numbers[node] = tuple(self._element_numbers_of_node(f) for f in node.fields)
             elif isinstance(node, Call) and self._only_moves_elements(node):
                 self._number_result_of_call(node)
 
@@ -185,13 +185,13 @@ class _ElementNumbering:
         args = [
             argument.data
             if op.name in _INDEXED_OPERATORS and k == _INDEX_ARGUMENT and isinstance(argument, Constant)
-            else self._numbers_of(argument)
+            else self._element_numbers_of_node(argument)
             for k, argument in enumerate(call.args)
         ]
         result = op.reference(call.attrs, *args)
         self.numbers[call] = tuple(result) if isinstance(result, (tuple, list)) else np.asarray(result)
 
-    def _numbers_of(self, node: Expr) -> ElementNumbers:
+    def _element_numbers_of_node(self, node: Expr) -> ElementNumbers:
         """Return the numbers of a tensor's elements; a tensor without numbers is a new source."""
         if node not in self.numbers:
             self._number_new_source(node)

@@ -231,7 +231,7 @@ class IntegerSystem:
         value; return True if there is a variable.
         """
         for var, factor in terms.items():
-            self._narrow(var, -const * factor, -const * factor)
+            self._narrow_interval_of_variable(var, -const * factor, -const * factor)
         return bool(terms)
 
     def _split_equation(self, terms: Terms, const: int) -> list[LinearSum] | None:
@@ -312,7 +312,7 @@ class IntegerSystem:
 
     # intervals
 
-    def _narrow(self, var: int, low: Bound, high: Bound) -> bool:
+    def _narrow_interval_of_variable(self, var: int, low: Bound, high: Bound) -> bool:
         """Intersect the interval of a variable with another one; return True if it becomes smaller.
 
         Raise _ContradictionError if it becomes empty.
@@ -338,10 +338,10 @@ class IntegerSystem:
                 # the other terms are at most high - (the largest value of this term)
                 if factor > 0:
                     rest = high - factor * self.highs[var]
-                    is_changed = self._narrow(var, -(rest // factor), math.inf) or is_changed
+                    is_changed = self._narrow_interval_of_variable(var, -(rest // factor), math.inf) or is_changed
                 else:
                     rest = high - factor * self.lows[var]
-                    is_changed = self._narrow(var, -math.inf, rest // -factor) or is_changed
+                    is_changed = self._narrow_interval_of_variable(var, -math.inf, rest // -factor) or is_changed
         return is_changed
 
 

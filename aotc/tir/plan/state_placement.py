@@ -43,7 +43,7 @@ def _place_state_tensor(steps: tuple[Step, ...], tensor: StateTensor) -> tuple[t
     if (window := place_window(steps, tensor)) is not None:
         return window
     memory = replace(past, kind="state", quantization=None)
-    steps = tuple(step for step in steps if not _copies_whole(step, past, present))
+    steps = tuple(step for step in steps if not _copies_old_contents_unchanged(step, past, present))
     in_place = _steps_updating_in_place(steps, past, present, memory)
     if in_place is not None:
         return in_place, StateTensor(past=memory, present=memory, initial=tensor.initial)
@@ -52,7 +52,7 @@ def _place_state_tensor(steps: tuple[Step, ...], tensor: StateTensor) -> tuple[t
     return renamed, StateTensor(past=memory, present=other, initial=tensor.initial)
 
 
-def _copies_whole(step: Step, past: Storage, present: Storage) -> bool:
+def _copies_old_contents_unchanged(step: Step, past: Storage, present: Storage) -> bool:
     """Return True if a step copies the old contents to the new ones, which changes nothing."""
     return is_copy_kernel(step.kernel) and step.args == (View(past), View(present)) and past.size == present.size
 

@@ -89,7 +89,7 @@ def place_window(steps: tuple[Step, ...], tensor: StateTensor) -> StepsAndState 
     return _append_then_shift(steps, tensor, readers[0], writers[0]) if len(readers) == 1 else None
 
 
-def _joined_rows(step: Step, past: Storage) -> _JoinedRows | None:
+def _rows_joined_by_step(step: Step, past: Storage) -> _JoinedRows | None:
     """Return the rows that a step joins; None if it does more or other things."""
     if step.row_pieces is None or len(step.row_pieces.pieces) != 2 or len(step.inputs) != 2:
         return None
@@ -108,7 +108,7 @@ def _shift_then_append(steps: tuple[Step, ...], tensor: StateTensor, write: int)
     replaced by a move and a copy of the new elements.
     """
     step = steps[write]
-    joined = _joined_rows(step, tensor.past)
+    joined = _rows_joined_by_step(step, tensor.past)
     if joined is None or joined.begin != joined.new or step.outputs != (View(tensor.present),):
         return None
     memory = replace(tensor.past, kind="state", quantization=None)
@@ -126,7 +126,7 @@ def _append_then_shift(steps: tuple[Step, ...], tensor: StateTensor, join: int, 
     the window, which moves down after the last step that reads it.
     """
     step = steps[join]
-    joined = _joined_rows(step, tensor.past)
+    joined = _rows_joined_by_step(step, tensor.past)
     if joined is None or joined.begin or len(step.outputs) != 1 or step.outputs[0].storage.kind != "temp":
         return None
     whole = step.outputs[0].storage
@@ -150,7 +150,7 @@ def _append_then_shift(steps: tuple[Step, ...], tensor: StateTensor, join: int, 
             placed.append(replace_storages(old, {whole: memory}))
         if k == last:
             placed.append(Step(shift, (View(memory),), steps[write].span))
-    initial = _initial_rows(tensor, joined, row_length)
+    initial = _initial_window_rows(tensor, joined, row_length)
     return tuple(placed), StateTensor(past=memory, present=memory, initial=initial)
 
 
@@ -168,7 +168,7 @@ def _distance_of_new_window(step: Step, whole: Storage, joined: _JoinedRows, row
     return piece.begin if is_window and 0 < piece.begin <= joined.new else None
 
 
-def _initial_rows(tensor: StateTensor, joined: _JoinedRows, row_length: int) -> Array | None:
+def _initial_window_rows(tensor: StateTensor, joined: _JoinedRows, row_length: int) -> Array | None:
     """Return the contents of the rows before the first run: those of the window, and zeros."""
     if tensor.initial is None:
         return None

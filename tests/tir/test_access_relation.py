@@ -236,6 +236,11 @@ def test_changed_registers_are_no_conditions() -> None:
     assert not relation_of(assigned, {i: (0, 7)}).accesses[0].conditions
 
 
+def test_bounds_of_a_sum_of_variables_that_bound_each_other() -> None:
+    triangle = For(k, 4, For(j, k * 1, For(i, 8 - 2 * j, store(i + j))), begin=2)
+    assert relation_of(triangle, {}).bounds()[1] >= 7  # i == 7, j == 0
+
+
 def test_written_before_read() -> None:
     other = Buffer("x", BUFFER.dtype, 16)
     fill, read = For(i, 16, store(i)), For(j, 16, Store(other, j, Load(BUFFER, j)))

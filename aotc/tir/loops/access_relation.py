@@ -96,7 +96,10 @@ class Access:
         high = bounds_of_linear_form(address, self.ranges)[1]
         for var in [a for a, factor in address.terms.items() if isinstance(a, Var) and factor > 0]:
             for last in self.lasts.get(var, ()):
+                # a bound of another variable may have replaced the factor by one that is not positive
                 factor = address.terms.get(var, 0)
+                if factor <= 0:
+                    break
                 shorter = address.add_multiple(LinearForm({var: 1}), -factor).add_multiple(last, factor)
                 if bounds_of_linear_form(shorter, self.ranges)[1] < high:
                     address, high = shorter, bounds_of_linear_form(shorter, self.ranges)[1]

@@ -236,6 +236,18 @@ def test_changed_registers_are_no_conditions() -> None:
     assert not relation_of(assigned, {i: (0, 7)}).accesses[0].conditions
 
 
+@pytest.mark.parametrize("expands", [True, False])
+def test_loops_that_begin_at_a_changed_register(expands: bool) -> None:
+    """The value of a register at the beginning of a loop is not its value in the loop."""
+    loop = For(j, n + 4, Block((Assign(n, n + 1), store(16 * i + j - n))), begin=n * 1)  # elements 16 * i - 1
+    ending = For(j, n * 1, Block((Assign(n, n - 1), store(16 * i + j - n))))
+    for nest in (loop, ending):
+        body = Block((Declare(n, const(4, INDEX)), nest))
+        relation = AccessRelation()
+        collect_accesses(For(i, 8, body), {}, {BUFFER: relation}, expands_registers=expands)
+        assert relation.bounds() == (-math.inf, math.inf)
+
+
 def test_bounds_of_a_sum_of_variables_that_bound_each_other() -> None:
     triangle = For(k, 4, For(j, k * 1, For(i, 8 - 2 * j, store(i + j))), begin=2)
     assert relation_of(triangle, {}).bounds()[1] >= 7  # i == 7, j == 0

@@ -58,7 +58,7 @@ def collect_accesses(
                          sum of variables, quotients and remainders, such as max(lo - 4 * i, 0),
                          contributes the range of its variable only
     """
-    changing = assigned_registers(stmt) | written_buffers(stmt) if expands_registers else frozenset[Var | Buffer]()
+    changing = assigned_registers(stmt) | written_buffers(stmt)
     linearizer = _IndexLinearizer(dict(ranges), expands_registers, changing)
     kinds = tuple(is_write for is_write, included in ((True, stores), (False, reads)) if included)
 
@@ -187,8 +187,9 @@ class _IndexLinearizer:
         self.ranges[loop.var] = loop_var_interval(loop, self.ranges)
         self._scope = SimplifierScope(self.ranges)
         var, begin = loop.var, self.linear_form_of_index(loop.begin)
-        is_begin_sum = all(map(_is_var_or_divmod, begin.terms))
-        if begin.terms and (is_begin_sum or not self.expands_registers):
+        is_begin_sum = not self.expands_registers or all(map(_is_var_or_divmod, begin.terms))
+        is_begin_sum = is_begin_sum and not self._changes(begin)
+        if begin.terms and is_begin_sum:
             var = Var(loop.var.name, INDEX)
             shifted = begin.add_multiple(LinearForm({var: 1}))
             if self.expands_registers:
@@ -200,7 +201,7 @@ class _IndexLinearizer:
                 firsts = [self.linear_form_of_index(e) for e in operands_of_nested_min_max("max", loop.begin)]
                 self.firsts[var] = [first for first in firsts if first.terms and not self._changes(first)]
             begin = LinearForm()
-        if loop.step > 1 and (is_begin_sum or not self.expands_registers):
+        if loop.step > 1 and is_begin_sum:
             self.steps[var] = loop.step
         lasts = [
             self.linear_form_of_index(end).add_multiple(begin, -1).add_multiple(LinearForm(const=-1))

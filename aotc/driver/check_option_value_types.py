@@ -33,6 +33,10 @@ def _is_collection_of_strings(value: object) -> bool:
     return is_collection_but_not_str_or_mapping(value) and all(isinstance(item, str) for item in value)
 
 
+def _is_mapping_of_strings(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(text, str) for item in value.items() for text in item)
+
+
 _CHECKS: Final[Mapping[object, _Check]] = {
     type(None): ("None", lambda value: value is None),
     bool: ("True, False", lambda value: isinstance(value, (bool, np.bool_))),
@@ -41,6 +45,7 @@ _CHECKS: Final[Mapping[object, _Check]] = {
     str: ("a string", lambda value: isinstance(value, str)),
     Path: ("a path", lambda value: isinstance(value, Path)),
     Mapping: ("a mapping from names to values", lambda value: isinstance(value, Mapping)),
+    Mapping[str, str]: ("a mapping from names to strings", _is_mapping_of_strings),
     Sequence: ("a list", is_collection_but_not_str_or_mapping),
     Sequence[str]: ("a list of strings", _is_collection_of_strings),
     Iterable: ("a list", lambda value: isinstance(value, Iterable)),

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
-from aotc.ir import AotcError, Diagnostic, TensorType, did_you_mean_hint, frozen, option_text, tensor_types
+from aotc.ir import AotcError, Array, Diagnostic, TensorType, did_you_mean_hint, frozen, option_text, tensor_types
+from aotc.relay.bind_variables_and_parameters import constant_for_param
 from aotc.relay.graph_api import IRModule, infer_module, output_names_or_default, type_of
 from aotc.relay.state_pair import StatePair
 
@@ -39,7 +40,8 @@ def resolve_state_pairs(
     initial     contents of inputs in the first run, by name; zeros for all others
 
     Raise AotcError (code "state") with a diagnostic for each pair that the model does not have or
-    whose types differ, for each input and output in two pairs, and if all outputs are state.
+    whose types differ, for each input and output in two pairs, and if all outputs are state;
+    code "bind" for contents whose shape or dtype differs from the input's.
     """
     interface = typed_interface(module)
     problems: list[Diagnostic] = []
@@ -59,9 +61,15 @@ def resolve_state_pairs(
     if not problems and not interface.outputs.keys() - inputs_by_output.keys():
         text = "all outputs of the model are state, so that no output is left for callers"
         problems.append(_state_diagnostic(text, "leave one pair out, and its output stays an output"))
+    contents: dict[str, Array] = {}
+    for param in infer_module(module).main.params if not problems else ():
+        if param.name in pairs and param.name in initial:
+            constant, mismatches = constant_for_param(param, initial[param.name])
+            contents[param.name] = constant.data
+            problems += mismatches
     if problems:
         raise AotcError.collect(problems)
-    return tuple(StatePair(past, present, initial.get(past)) for past, present in pairs.items())
+    return tuple(StatePair(past, present, contents.get(past)) for past, present in pairs.items())
 
 
 def input_names_matching_state(patterns: Mapping[str, str], input_names: Sequence[str]) -> list[str]:

@@ -36,8 +36,8 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
             subject, hint = ("several parameters are", "") if candidates else ("no parameter is", unknown_name_hint)
             problems.append(Diagnostic("bind", f"{subject} called {name!r}", hint=hint))
             continue
-        constant = Constant(_convert_integers_if_exact(np.asarray(value), candidates[0].checked_type))
-        problems += _diagnose_type_mismatch(f"parameter {name!r}", candidates[0], constant)
+        constant, mismatches = constant_for_param(candidates[0], value)
+        problems += mismatches
         mapping[candidates[0]] = constant
     if problems:
         raise AotcError.collect(problems)
@@ -45,6 +45,14 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
     if len(rest) == len(function.params):
         return function
     return replace(function, params=rest, body=substitute_variables(function.body, mapping))
+
+
+def constant_for_param(param: Var, value: Any) -> tuple[Constant, list[Diagnostic]]:
+    """Return a value of a function's parameter as a constant, and a diagnostic if its shape or dtype
+    differs from the parameter's; integers are converted if the parameter's type holds them exactly.
+    """
+    constant = Constant(_convert_integers_if_exact(np.asarray(value), param.checked_type))
+    return constant, _diagnose_type_mismatch(f"parameter {param.name!r}", param, constant)
 
 
 def _convert_integers_if_exact(value: np.ndarray[Any, Any], ty: Type | None) -> np.ndarray[Any, Any]:

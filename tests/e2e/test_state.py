@@ -210,6 +210,21 @@ def test_the_first_contents_are_the_default_of_the_model_or_given_values(tmp_pat
     assert_streams_equal(stated, model, {"h": "h_out"}, initial={"h": 2 * first})
 
 
+@pytest.mark.parametrize("values", [np.ones((1, 5), np.float32), np.ones((1, 4)), np.full((1, 4), (1 << 24) + 1)])
+def test_first_contents_of_another_type(values: np.ndarray[Any, Any]) -> None:
+    model = elementwise_model("x, h => y, h_out", "h_out = Add(h, x)  y = Tanh(h_out)")
+    values = np.repeat(values, WIDTH // 4, axis=1)
+    with pytest.raises(AotcError, match=r"parameter 'h' is Tensor\[\(1, 24\), float32\], the value is Tensor"):
+        aotc.compile(model, state={"h": "h_out"}, params={"h": values}, build=False)
+
+
+def test_first_contents_of_integers(tmp_path: Path) -> None:
+    model = elementwise_model("x, h => y, h_out", "h_out = Add(h, x)  y = Tanh(h_out)")
+    session = compiled(model, {"h": "h_out"}, tmp_path, params={"h": [[2] * WIDTH]}, target="c").session()
+    first = np.full((1, WIDTH), 2, np.float32)
+    assert_streams_equal(session, model, {"h": "h_out"}, initial={"h": first})
+
+
 def test_the_first_contents_of_parts(tmp_path: Path) -> None:
     model = recurrent_model()
     first = np.random.default_rng(9).normal(size=(2, 1, 16)).astype(np.float32)

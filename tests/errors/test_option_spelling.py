@@ -456,6 +456,7 @@ WRONG_KEYWORDS: list[tuple[dict[str, Any], str]] = [
     ({"cflags": [3]}, "cflags must be a list of strings, not a value of type list"),
     ({"disabled_pass": "FuseOps"}, 'hint: write disabled_pass=["FuseOps"]'),
     ({"dims": 3}, "dims must be a mapping from names to values or None, not 3"),
+    ({"state": {"h": 3}}, "state must be a mapping from names to strings or None, not a value of type dict"),
     ({"threads": 4}, "threads must be True, False or None, not 4"),
     ({"build": "no"}, "build must be True or False, not 'no'"),
     ({"target": None}, "target must be a string or a Target, not None"),

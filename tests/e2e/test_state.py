@@ -210,6 +210,14 @@ def test_the_first_contents_are_the_default_of_the_model_or_given_values(tmp_pat
     assert_streams_equal(stated, model, {"h": "h_out"}, initial={"h": 2 * first})
 
 
+def test_a_window_that_is_an_output_in_the_arena(tmp_path: Path) -> None:
+    """With `workspace_io` callers read the joined window in the arena, so that it does not lie in the block."""
+    model = graph_model("""g (float[3] x, float[6] w) => (float[9] y, float[6] w_out)
+      <int64[1] from = {3}, int64[1] to = {9}> { y = Concat <axis = 0> (w, x)  w_out = Slice(y, from, to) }""")
+    project = compiled(model, {"w": "w_out"}, tmp_path, target="c", workspace_io=True)
+    assert_streams_equal(project.session(), model, {"w": "w_out"})
+
+
 @pytest.mark.parametrize("values", [np.ones((1, 5), np.float32), np.ones((1, 4)), np.full((1, 4), (1 << 24) + 1)])
 def test_first_contents_of_another_type(values: np.ndarray[Any, Any]) -> None:
     model = elementwise_model("x, h => y, h_out", "h_out = Add(h, x)  y = Tanh(h_out)")

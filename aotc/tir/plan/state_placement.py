@@ -11,6 +11,7 @@ compute in place. Otherwise the block has two copies: a run reads one and writes
 then the copies change roles, so that nothing is copied.
 """
 
+from collections.abc import Container
 from dataclasses import replace
 
 from aotc.tir.plan.copy_elimination import is_copy_kernel
@@ -24,8 +25,9 @@ def place_state(program: Program) -> Program:
     and outputs.
     """
     steps, placed = program.steps, list[StateTensor]()
+    placed_in_arena = frozenset(program.resident.values())
     for tensor in program.state:
-        steps, in_block = _place_state_tensor(steps, tensor)
+        steps, in_block = _place_state_tensor(steps, tensor, placed_in_arena)
         placed.append(in_block)
     past, present = ({getattr(t, role) for t in program.state} for role in ("past", "present"))
     return replace(
@@ -37,10 +39,15 @@ def place_state(program: Program) -> Program:
     )
 
 
-def _place_state_tensor(steps: tuple[Step, ...], tensor: StateTensor) -> tuple[tuple[Step, ...], StateTensor]:
-    """Return the steps with the storages of a state tensor replaced by memory of the block."""
+def _place_state_tensor(
+    steps: tuple[Step, ...], tensor: StateTensor, placed_in_arena: Container[Storage]
+) -> tuple[tuple[Step, ...], StateTensor]:
+    """Return the steps with the storages of a state tensor replaced by memory of the block.
+
+    placed_in_arena    temporaries that callers access in the arena
+    """
     past, present = tensor.past, tensor.present
-    if (window := place_window(steps, tensor)) is not None:
+    if (window := place_window(steps, tensor, placed_in_arena)) is not None:
         return window
     memory = replace(past, kind="state", quantization=None)
     steps = tuple(step for step in steps if not _copies_old_contents_unchanged(step, past, present))

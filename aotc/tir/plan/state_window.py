@@ -16,6 +16,7 @@ are 16 rows of 3 elements.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 import numpy as np
@@ -76,9 +77,13 @@ class _JoinedRows:
     source: View
 
 
-def place_window(steps: tuple[Step, ...], tensor: StateTensor) -> StepsAndState | None:
+def place_window(
+    steps: tuple[Step, ...], tensor: StateTensor, placed_in_arena: Container[Storage] = ()
+) -> StepsAndState | None:
     """Return steps that move a window within the block of state, and the window; None if the steps
     do not have this form.
+
+    placed_in_arena    temporaries that callers access in the arena, which stay there
     """
     readers = [k for k, step in enumerate(steps) if any(v.storage is tensor.past for v in step.inputs)]
     writers = [k for k, step in enumerate(steps) if any(v.storage is tensor.present for v in step.outputs)]
@@ -86,7 +91,9 @@ def place_window(steps: tuple[Step, ...], tensor: StateTensor) -> StepsAndState 
         return None
     if readers[-1] == writers[0]:
         return _shift_then_append(steps, tensor, writers[0])
-    return _append_then_shift(steps, tensor, readers[0], writers[0]) if len(readers) == 1 else None
+    if len(readers) != 1 or any(view.storage in placed_in_arena for view in steps[readers[0]].outputs):
+        return None
+    return _append_then_shift(steps, tensor, readers[0], writers[0])
 
 
 def _rows_joined_by_step(step: Step, past: Storage) -> _JoinedRows | None:

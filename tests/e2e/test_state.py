@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from aotc_codegen.c.state_block import state_block_layout
 from onnx import numpy_helper, parser
 
 import aotc
@@ -493,6 +494,15 @@ def test_instruction_sets_of_a_library_share_states(tmp_path: Path) -> None:
         (mixed,) = sessions[number % len(sessions)].run(None, x, state=state)
         (expected,) = sessions[-1].run(None, x, state=alone)
         np.testing.assert_allclose(mixed, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_instruction_sets_with_states_of_different_sizes_are_refused() -> None:
+    """One of them would write beyond the tensors of the other one."""
+    interface, pairs, body, _ = MODELS["in_place"]
+    models = [(window_model(), {"cache": "cache_out"}), (elementwise_model(interface, body), pairs)]
+    works = [CompileOptions(state=state, target="c").start_compilation(model) for model, state in models]
+    with pytest.raises(AotcError, match="keep the state 'cache' in 96 and 384 bytes"):
+        state_block_layout([work.scheduled_programs[0] for work in works], "")
 
 
 def test_integer_inputs_leave_the_state_as_it_is(tmp_path: Path) -> None:

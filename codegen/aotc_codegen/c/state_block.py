@@ -139,7 +139,8 @@ def state_block_layout(programs: Sequence[Program], numerics: str) -> StateLayou
     programs    the program of each instruction set
     numerics    identifier of the numerical behavior, which becomes part of the hash
 
-    Raise AotcError (code "build") if state tensors are still inputs and outputs.
+    Raise AotcError (code "build") if state tensors are still inputs and outputs, or if the
+    instruction sets keep a tensor in memory of different sizes.
     """
     program, align = programs[0], programs[0].plan.align
     if not program.state:
@@ -148,6 +149,7 @@ def state_block_layout(programs: Sequence[Program], numerics: str) -> StateLayou
         text = "the pass context disables KeepState, which places the state of the model in memory"
         raise AotcError("build", text, hint="leave KeepState out of " + option_text("disabled_pass"))
     rows: list[tuple[StateTensor, ...]] = list(zip(*(p.state for p in programs), strict=True))
+    _require_same_sizes(rows)
     doubled = [any(tensor.has_two_copies for tensor in row) for row in rows]
     words = HASH_WORDS + -(-sum(doubled) // BITS_PER_WORD)
     offset, bit = align_up(words * 4, align), 0
@@ -163,6 +165,18 @@ def state_block_layout(programs: Sequence[Program], numerics: str) -> StateLayou
     for member in members:
         digest.update(member.initial_bytes.encode())
     return StateLayout(tuple(members), offset, align, words, digest.hexdigest()[: 8 * HASH_WORDS])
+
+
+def _require_same_sizes(rows: Sequence[tuple[StateTensor, ...]]) -> None:
+    """Raise AotcError (code "build") if the programs of the instruction sets do not keep each tensor
+    in memory of one size; a window has room for new elements.
+    """
+    for first, *others in rows:
+        sizes = {tensor.past.nbytes for tensor in (first, *others)}
+        if len(sizes) > 1:
+            text = f"the instruction sets keep the state {first.past.name!r} in {min(sizes)} and {max(sizes)} bytes"
+            hint = "compile for a target of one instruction set, or leave compile.reorder out of the configuration"
+            raise AotcError("build", text, hint=hint)
 
 
 def state_metadata(layout: StateLayout | None) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def resolve_state_pairs(
     initial     contents of inputs in the first run, by name; zeros for all others
 
     Raise AotcError (code "state") with a diagnostic for each pair that the model does not have or
-    whose types differ, for each input and output in two pairs, and if all outputs are state;
-    code "bind" for contents whose shape or dtype differs from the input's.
+    whose types differ, for each input and output in two pairs, for contents of other inputs, and if
+    all outputs are state; code "bind" for contents whose shape or dtype differs from the input's.
     """
     interface = typed_interface(module)
     problems: list[Diagnostic] = []
@@ -61,6 +61,11 @@ def resolve_state_pairs(
     if not problems and not interface.outputs.keys() - inputs_by_output.keys():
         text = "all outputs of the model are state, so that no output is left for callers"
         problems.append(_state_diagnostic(text, "leave one pair out, and its output stays an output"))
+    for name in initial if not problems else ():
+        if name not in pairs:
+            hint = did_you_mean_hint(name, interface.inputs) or f"inputs: {', '.join(interface.inputs)}"
+            text = f"there are first contents for {name!r}, and the model has no such input"
+            problems.append(_state_diagnostic(text, hint))
     contents: dict[str, Array] = {}
     for param in infer_module(module).main.params if not problems else ():
         if param.name in pairs and param.name in initial:

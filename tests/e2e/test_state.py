@@ -227,6 +227,13 @@ def test_first_contents_of_another_type(values: np.ndarray[Any, Any]) -> None:
         aotc.compile(model, state={"h": "h_out"}, params={"h": values}, build=False)
 
 
+def test_first_contents_of_an_input_that_the_model_does_not_have() -> None:
+    model = elementwise_model("x, h => y, h_out", "h_out = Add(h, x)  y = Tanh(h_out)")
+    options: dict[str, Any] = {"state": {"h*": "h*_out"}, "params": {"h1": np.zeros((1, WIDTH), np.float32)}}
+    with pytest.raises(AotcError, match="first contents for 'h1', and the model has no such input"):
+        aotc.compile(model, **options, build=False)
+
+
 def test_first_contents_of_integers(tmp_path: Path) -> None:
     model = elementwise_model("x, h => y, h_out", "h_out = Add(h, x)  y = Tanh(h_out)")
     session = compiled(model, {"h": "h_out"}, tmp_path, params={"h": [[2] * WIDTH]}, target="c").session()

@@ -182,6 +182,19 @@ def test_strides_known_at_run_time_only() -> None:
     assert injective((i + n) // 4 * 4 + (i + n) % 4, i, {**ranges, n: (1, 80)})
 
 
+def test_products_of_sums_with_strides_known_at_run_time_only() -> None:
+    ranges: dict[Var, Interval] = {i: (0, 7), n: (1, math.inf), j: (0, math.inf)}
+    lasts = {j: [linear_form(n - 1, ranges)]}
+
+    def is_injective(rows: Expr, other: Expr) -> bool:
+        accesses = [Access(linear_form(r, ranges), 1, ranges, lasts) for r in (rows + j, other + j)]
+        return AccessRelation(accesses).is_injective(i, 1, {n})
+
+    assert is_injective(Binary("mul", 3 * i + 1, n), 3 * i * n + 5 * n)
+    assert not is_injective(Binary("mul", 3 * i + 1, n), 3 * i * n + 4 * n)  # row 4 in iterations 1 and 0
+    assert not is_injective(Binary("mul", n, 3 * i + 1), 3 * i * n + 4 * n)
+
+
 def test_columns_of_common_rows_are_disjoint() -> None:
     ranges: dict[Var, Interval] = {i: (0, 63), j: (0, 7)}
     left, right, both = (

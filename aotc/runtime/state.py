@@ -100,7 +100,7 @@ class State:
         if not isinstance(data, (bytes, bytearray, memoryview)):
             text = f"the contents of a state must be bytes, not {type(data).__name__}"
             raise AotcTypeError("state", text, hint="bytes(state) returns the contents of a state")
-        contents = np.frombuffer(data, np.uint8)
+        contents = np.frombuffer(memoryview(data).tobytes(), np.uint8)
         header = self._library.state_header
         if contents.size != self.nbytes or contents[: len(header)].tobytes() != header:
             text = f"a state of {self._library.name} has {self.nbytes} bytes, got {contents.size}"

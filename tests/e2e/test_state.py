@@ -309,6 +309,8 @@ def test_states_are_saved_copied_and_reset(counter: Session) -> None:
     saved, fork = bytes(state), state.copy()
     assert count(counter, state, 2) == 5 and count(counter, fork) == 4
     assert count(counter, counter.new_state(saved)) == 4
+    interleaved = memoryview(np.repeat(np.frombuffer(saved, np.uint8), 2))[::2]  # not contiguous
+    assert count(counter, counter.new_state(interleaved)) == 4
     assert count(counter, pickle.loads(pickle.dumps(state))) == 6
     state.reset()
     assert bytes(state) == bytes(counter.new_state()) and count(counter, state) == 1
@@ -342,6 +344,8 @@ def test_states_that_do_not_fit(counter: Session, tmp_path: Path) -> None:
         counter.new_state(bytes(other.new_state()))
     with pytest.raises(AotcError, match=r"has [0-9]+ bytes, got 5"):
         counter.new_state(bytes(5))
+    with pytest.raises(AotcError, match="0 bytes are no state"):
+        counter.new_state(b"")
     with pytest.raises(TypeError, match=r"made by session\.new_state"):
         counter.run(None, x, state=bytes(5))  # type: ignore[arg-type]
 

@@ -39,14 +39,18 @@ from aotc.relay.backend.function_to_kernel import lower_fused_function
 from aotc.relay.graph_api import Function, IRModule
 from aotc.relay.text.parser import parse
 from aotc.relay.text.printer import astext
-from aotc.tir import Budget, Gpu, MicroKernel, Space, Target, Threads, Tiles, Winograd, to_text
+from aotc.tir import Budget, Gpu, GpuCosts, MicroKernel, Space, Strips, Target, Threads, Tiles, Winograd, to_text
 
 _REPORT_FORMAT_NAME: Final = "aotc-replay"
 _PLEASE_REPORT_HINT: Final = "this is a fault of aotc, please report it"
 _SAVED_CONTEXT_FIELDS: Final = ("opt_level", "required_pass", "disabled_pass")
 #: Serialized form of the options of a pass or kernel by name.
 _OPTIONS_SERIALIZER: Final[JsonFormat[dict[str, Any]]] = JsonFormat(
-    dict, [Target, Threads, Gpu, Tiles, MicroKernel, Winograd, Budget, Space, DType, PrecisionTreatment]
+    dict,
+    [
+        *(Target, Threads, Gpu, GpuCosts, Tiles, MicroKernel, Winograd, Strips, Budget, Space),
+        *(DType, PrecisionTreatment),
+    ],
 )
 
 

@@ -190,6 +190,7 @@ from aotc.tir.target import Gpu as Gpu
 from aotc.tir.target import GpuCosts as GpuCosts
 from aotc.tir.target import MicroKernel as MicroKernel
 from aotc.tir.target import Space as Space
+from aotc.tir.target import Strips as Strips
 from aotc.tir.target import Target as Target
 from aotc.tir.target import Threads as Threads
 from aotc.tir.target import Tiles as Tiles

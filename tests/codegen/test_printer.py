@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.span import Span
-from aotc.tir.expr import Broadcast, Buffer, Cast, Const, Expr, Load, Var, binary, maximum, select
+from aotc.tir.expr import Broadcast, Buffer, Cast, Const, Expr, Load, Var, binary, bitcast, maximum, select
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Store
 from tests.codegen.batch import run_batch
@@ -198,3 +198,17 @@ def test_what_a_kernel_repeats_for_other_vectors_is_a_function(tmp_path: Path) -
     inputs = [np.random.default_rng(0).normal(size=n).astype(np.float32) for n in (96, 8)]
     ((found,),) = run_batch([(kernel(12), inputs)], tmp_path)
     np.testing.assert_array_equal(found, run_kernel(kernel(12), inputs)[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("to_float", [False, True])
+def test_only_called_functions_are_defined(dtype: str, to_float: bool) -> None:
+    """clang warns of unused functions, and it is the only compiler for vectors of RISC-V."""
+    bits = DType(f"uint{DType(dtype).bits}")
+    source, target = (bits, DType(dtype)) if to_float else (DType(dtype), bits)
+    x, y, i = Buffer("x", source, 8), Buffer("y", target, 8), Var("i")
+    body = For(i, 8, Store(y, i, bitcast(Load(x, i), target)))
+    printed = print_kernel(Kernel(name="k", inputs=(x,), outputs=(y,), body=body), GNU_C)
+    (name,) = printed.definitions
+    assert printed.body.count(f"{name}(") == 1
+    assert re.findall(r"(\w+)\(\w+ x\) \{", printed.definitions[name]) == [name]

@@ -313,18 +313,19 @@ def _print_scalar_cast(scope: PrintingScope, expr: tir.Cast) -> CExpression:
 def _print_scalar_bitcast(scope: PrintingScope, expr: tir.Bitcast) -> CExpression:
     dtype, source = expr.dtype, expr.a.dtype
     kind, unsigned = "64" if dtype.bits == 64 else "", storage_dtype_of_narrow_float(dtype)
-    if (dtype.is_float or source.is_float) and not source.is_narrow_float:
-        scope.helpers.define_helper_and_return_name(f"bits{kind}", unsigned)
     if source.is_narrow_float:
         inner_dtype, inner = unsigned, print_narrow_float_bits(scope, expr.a)
     elif source.is_float:
-        inner_dtype, inner = unsigned, f"aotc_bits{kind}({print_value(scope, expr.a)})"
+        function = scope.helpers.define_helper_and_return_name(f"bits{kind}", unsigned)
+        inner_dtype, inner = unsigned, f"{function}({print_value(scope, expr.a)})"
     else:
         inner_dtype, inner = source, print_value(scope, expr.a, UNARY)
     target_dtype = unsigned if dtype.is_float else dtype
     if inner_dtype != target_dtype:
         inner = f"({scope.dialect.types[target_dtype]}){inner}"
-    return CExpression(f"aotc_from_bits{kind}({inner})") if dtype.is_float else CExpression(inner, UNARY)
+    if not dtype.is_float:
+        return CExpression(inner, UNARY)
+    return CExpression(f"{scope.helpers.define_helper_and_return_name(f'from_bits{kind}', unsigned)}({inner})")
 
 
 def _wrap_c_text_to_sub_byte_integer(scope: PrintingScope, dtype: DType, text: str) -> str:

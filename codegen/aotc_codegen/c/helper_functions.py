@@ -62,21 +62,10 @@ def _unary_helper_by_dtype_kind(body: str, result: str = "$V", uses: str = "") -
     return _binary_helper_by_dtype_kind(body, "$V a", result, uses)
 
 
-def _bit_reinterpretation_helpers(width_suffix: str, integer_type: str, float_type: str) -> HelperTemplateByDtypeKind:
-    """Return the template of aotc_bits and aotc_from_bits, which copy a float's bits into an
-    integer and back.
-    """
-
-    def bit_copy_function(result_type: str, name: str, operand_type: str) -> str:
-        body = f"  {result_type} y;\n  memcpy(&y, &x, sizeof y);\n  return y;\n"
-        return f"$inline {result_type} aotc_{name}({operand_type} x) {{\n{body}}}\n"
-
-    return {
-        "": HelperTemplate(
-            bit_copy_function(integer_type, f"bits{width_suffix}", float_type)
-            + bit_copy_function(float_type, f"from_bits{width_suffix}", integer_type)
-        )
-    }
+def _bit_copy_helper(result_type: str, operand_type: str) -> HelperTemplateByDtypeKind:
+    """Return the template of a function that copies the bits of a float into an integer, or back."""
+    body = f"  {result_type} y;\n  memcpy(&y, &x, sizeof y);\n  return y;\n"
+    return {"": HelperTemplate(f"$inline {result_type} $name({operand_type} x) {{\n{body}}}\n")}
 
 
 def _float_to_integer_helper(bits: int) -> HelperTemplateByDtypeKind:
@@ -128,8 +117,10 @@ _NEGATIVE_EXPONENT_CASE: Final = "if (b < 0) return a == 1 || (a == -1 && b % 2 
 _TWO_TO_63_LITERAL: Final = f"{2.0**63!r}$f"
 
 _SCALAR_HELPERS: Final[Mapping[str, HelperTemplateByDtypeKind]] = {
-    "bits": _bit_reinterpretation_helpers("", "uint32_t", "float"),
-    "bits64": _bit_reinterpretation_helpers("64", "uint64_t", "double"),
+    "bits": _bit_copy_helper("uint32_t", "float"),
+    "bits64": _bit_copy_helper("uint64_t", "double"),
+    "from_bits": _bit_copy_helper("float", "uint32_t"),
+    "from_bits64": _bit_copy_helper("double", "uint64_t"),
     **_scalar_min_or_max_helpers("max", ">"),
     **_scalar_min_or_max_helpers("min", "<"),
     "above": _binary_helper_by_dtype_kind("return a > b ? a : b;"),
@@ -176,6 +167,9 @@ _SCALAR_HELPERS: Final[Mapping[str, HelperTemplateByDtypeKind]] = {
         "return (int8_t)(((a & $mask) ^ $top) - $top);", "int64_t a", "$T", unsigned="return (uint8_t)(a & $mask);"
     ),
 }
+
+#: Helpers without a suffix for the dtype in their names.
+_HELPERS_OF_ONE_DTYPE: Final = ("bits", "bits64", "from_bits", "from_bits64")
 
 #: gcc builtins of x86 instructions by "HELPER DTYPE": the required features for vectors of 16 and
 #: of 32 bytes, the builtin's name (and a second name for 64 bytes), the operands, and the further
@@ -433,7 +427,7 @@ class HelperFunctions:
         """
         kind = (
             ""
-            if helper in ("bits", "bits64")
+            if helper in _HELPERS_OF_ONE_DTYPE
             else f"_{function_name_suffix_of_dtype(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
         )
         name = f"aotc_{helper}{kind}"

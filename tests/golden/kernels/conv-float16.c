@@ -165,11 +165,6 @@ static inline uint32_t aotc_bits(float x) {
   memcpy(&y, &x, sizeof y);
   return y;
 }
-static inline float aotc_from_bits(uint32_t x) {
-  float y;
-  memcpy(&y, &x, sizeof y);
-  return y;
-}
 
 static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
   const aotc_int32x4 v = {x, x, x, x};
@@ -209,6 +204,12 @@ static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 from) {
 
 static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
   return aotc_load_f16x4(aotc_store_f16x4(x));
+}
+
+static inline float aotc_from_bits(uint32_t x) {
+  float y;
+  memcpy(&y, &x, sizeof y);
+  return y;
 }
 
 #if defined(__FLT16_MAX__) && !defined(__cplusplus)

@@ -43,11 +43,6 @@ static inline uint32_t aotc_bits(float x) {
   memcpy(&y, &x, sizeof y);
   return y;
 }
-static inline float aotc_from_bits(uint32_t x) {
-  float y;
-  memcpy(&y, &x, sizeof y);
-  return y;
-}
 
 static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
   const aotc_int32x4 v = {x, x, x, x};

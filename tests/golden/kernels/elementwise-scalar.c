@@ -19,6 +19,7 @@ static inline uint32_t aotc_bits(float x) {
   memcpy(&y, &x, sizeof y);
   return y;
 }
+
 static inline float aotc_from_bits(uint32_t x) {
   float y;
   memcpy(&y, &x, sizeof y);

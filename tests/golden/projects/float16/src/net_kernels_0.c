@@ -79,11 +79,6 @@ static inline uint32_t aotc_bits(float x) {
   memcpy(&y, &x, sizeof y);
   return y;
 }
-static inline float aotc_from_bits(uint32_t x) {
-  float y;
-  memcpy(&y, &x, sizeof y);
-  return y;
-}
 
 #if defined(__clang__)
 static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {

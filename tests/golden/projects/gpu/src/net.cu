@@ -70,6 +70,7 @@ template <int groups> [[maybe_unused]] static __device__ __forceinline__ void ao
   memcpy(&y, &x, sizeof y);
   return y;
 }
+
 [[maybe_unused]] static __device__ __forceinline__ float aotc_from_bits(uint32_t x) {
   float y;
   memcpy(&y, &x, sizeof y);

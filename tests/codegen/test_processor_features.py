@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from aotc_codegen.c.c_dialects import dialect_for_target
+from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code
 
 import aotc
 from aotc.driver.toolchain import gnu_cross_compiler_name
@@ -127,3 +128,8 @@ def test_golden_files_have_no_code_for_other_processors() -> None:
 def test_integer_networks_have_no_code_for_other_processors(target: str, tmp_path: Path) -> None:
     aotc.compile(DIGITS.with_name("digits_int8.onnx"), output=tmp_path / "net", target=target, build=False)
     assert not conditions_on_instruction_sets(tmp_path / "net" / "src")
+
+
+def test_a_length_of_vectors_without_the_vector_extension_is_checked() -> None:
+    text = cpu_feature_check_code(("zvl256b",))
+    assert '"zvl256b",' in text and re.search(r"cpu_vector_bytes\[\] = \{\s*32,", text)

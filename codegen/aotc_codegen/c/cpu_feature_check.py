@@ -84,7 +84,7 @@ def cpu_feature_check_code(features: Sequence[str]) -> str:
     """Return the C text that checks for `features`; without features, a check that always succeeds."""
     if not features:
         return render_template("cpu_any.c")
-    if least_riscv_vector_bits(features):
+    if any(PROCESSOR_FEATURES[feature].machine == "riscv64" for feature in features):
         vector_bytes = [str(least_riscv_vector_bits(("v", feature)) // 8) for feature in features]
         return render_template("cpu_riscv64.c", names=features, rows=vector_bytes)
     if AARCH64_LOCATION_BY_FEATURE.keys() & set(features):

@@ -14,7 +14,7 @@ from aotc.driver.kernel_libraries import compile_kernel_library
 from aotc.measuring.tuning import make_tuning_job
 from aotc.relay.op.dense import contrib_dense_pack, dense
 from aotc.relay.op.opdef import Accuracy, Sample
-from aotc.tir.micro_kernels import ARM_MVE, DOT4, MicroKernel
+from aotc.tir.micro_kernels import ARM_MVE, DOT4, SMMLA, MicroKernel
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
 from aotc.tir.target import TARGETS, Target
 from tests.ops.harness import Job, interpret, kernel_job
@@ -108,6 +108,14 @@ def test_a_new_row_is_chosen_and_right(level: str) -> None:
     library, compiled = compile_kernel_library({"product": job.kernel}, target), np.empty(expected.size, np.int32)
     library.bind_kernel("product", [np.ravel(x) for x in job.inputs], [compiled])()
     np.testing.assert_array_equal(compiled, np.ravel(expected))
+
+
+def test_steps_of_several_groups_need_vectors_of_their_length() -> None:
+    """SMMLA has vectors of four sums; those of this target have eight."""
+    step = replace(SMMLA, requires=())
+    job, expected = product(replace(TARGETS["x86-64-v3"], name="odd", micro_kernels=(step, DOT4)), "NC16n4c")
+    (actual,), *_ = interpret([job])
+    np.testing.assert_array_equal(actual, expected)
 
 
 def with_row(target: Target, row: MicroKernel) -> Target:

@@ -90,14 +90,18 @@ class TilingRequest:
     @property
     def step_kernel(self) -> MicroKernel:
         """The micro-kernel of a step: the first one of the target that multiplies several groups of
-        adjacent data, if they fit the reduction; else `kernel`.
+        adjacent data, if they fit the reduction and the vectors; else `kernel`.
         """
         if self.group is None:
             return self.kernel
         position = contraction_index_analysis.row_major_address(self.analysis.a)
         steps = [n for v, n in self.contraction.reduce_axes if position.coefficient(v) == self.kernel.group]
         types = (self.a.dtype, self.b.dtype, self.contraction.dtype)
-        wide = (k for k in self.target.micro_kernels if k.groups > 1 and k.accepts_types(*types))
+        wide = (
+            k
+            for k in self.target.micro_kernels
+            if k.groups > 1 and k.accepts_types(*types) and self.lanes in (k.lanes or (self.lanes,))
+        )
         return next((k for k in wide if any(n % k.groups == 0 for n in steps)), self.kernel)
 
     @property

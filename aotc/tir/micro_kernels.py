@@ -118,6 +118,10 @@ class MicroKernel:
         return self.load.format(data=data, lanes=lanes)
 
 
+#: Values of `MicroKernel.level`.
+LEVELS: Final = ("registers", "memory", "threads")
+#: Layouts of data and weights of the functions that read both operands from memory.
+MEMORY_LAYOUTS: Final = (("im2col", "blocks"), ("im2col", "rows"), ("strided", "blocks"))
 _BYTES: Final = tuple((data, weights) for data in ("uint8", "int8") for weights in ("uint8", "int8"))
 #: One product for each accumulator. Its cost is that of the target's vector unit (`Target.fma_bytes`,
 #: `Target.tiles`).

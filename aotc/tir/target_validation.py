@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
 from aotc.ir import AotcError, Diagnostic, did_you_mean_hint
+from aotc.tir.micro_kernels import LEVELS, MEMORY_LAYOUTS
 from aotc.tir.processor_features import PROCESSOR_FEATURES
 from aotc.tir.reject_fast_math_c_flags import reject_result_changing_c_flags
 
@@ -141,10 +142,7 @@ def _contradicting_field_problems(target: Target) -> Iterator[tuple[str, str]]:
         elif row.machine != target.machine:
             text = f"feature {feature} belongs to {row.machine}, but machine is {target.machine!r}"
             yield text, f"set machine to {row.machine!r}, or leave the feature out"
-    for kernel in target.micro_kernels:
-        if missing := [name for name in kernel.requires if name not in target.features]:
-            text = f"micro-kernel {kernel.name} requires {', '.join(missing)}, which the target does not have"
-            yield text, "add the missing names to features, or leave the micro-kernel out"
+    yield from _micro_kernel_contradictions(target)
     if target.activations not in ("", "int8", "uint8"):
         yield f"activations must be 'int8', 'uint8' or '', got {target.activations!r}", ""
     yield from _environment_contradictions(target)
@@ -154,6 +152,20 @@ def _contradicting_field_problems(target: Target) -> Iterator[tuple[str, str]]:
     for version in target.versions:
         if version.machine != target.machine:
             yield f"its version {version.name} is for {version.machine!r}, but machine is {target.machine!r}", ""
+
+
+def _micro_kernel_contradictions(target: Target) -> Iterator[tuple[str, str]]:
+    """Yield the micro-kernels that lack features, and those that no schedule can use."""
+    for kernel in target.micro_kernels:
+        if missing := [name for name in kernel.requires if name not in target.features]:
+            text = f"micro-kernel {kernel.name} requires {', '.join(missing)}, which the target does not have"
+            yield text, "add the missing names to features, or leave the micro-kernel out"
+        if kernel.level not in LEVELS:
+            yield f"unknown level of micro-kernel {kernel.name}: {kernel.level!r}", f"known: {', '.join(LEVELS)}"
+        if kernel.level == "memory" and (kernel.data, kernel.weights) not in MEMORY_LAYOUTS:
+            known = ", ".join(f"{data} and {weights}" for data, weights in MEMORY_LAYOUTS)
+            text = f"no schedule for micro-kernel {kernel.name}, which reads {kernel.data!r} data"
+            yield f"{text} and {kernel.weights!r} weights from memory", f"layouts of data and weights: {known}"
 
 
 def _environment_contradictions(target: Target) -> Iterator[tuple[str, str]]:

@@ -40,6 +40,16 @@ from tests.e2e.projects import DIGITS
         (C, {"features": ("avx2",)}, "feature avx2 belongs to x86_64, but machine is ''"),
         (X86_64_V4, {"micro_kernels": (X86_AMX,)}, "micro-kernel x86_amx requires amx_int8, which the target does"),
         (CORTEX_M4, {"micro_kernels": (ARM_MVE,)}, "micro-kernel arm_mve requires mve, which the target does not"),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(DOT4, level="vector"),)},
+            "unknown level of micro-kernel dot4: 'vector'",
+        ),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(X86_AMX, requires=(), weights="rows"),)},
+            "no schedule for micro-kernel x86_amx, which reads 'strided' data and 'rows' weights from memory",
+        ),
         (X86_64_V3, {"activations": "int4"}, "activations must be 'int8', 'uint8' or '', got 'int4'"),
         (X86_64_V3, {"tiles": Tiles(latency=0)}, "tiles.latency must be positive, got 0"),
         (X86_64_V3, {"tiles": Tiles(load=-1.0)}, "tiles.load must be 0 or more, got -1.0"),

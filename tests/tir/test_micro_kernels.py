@@ -14,7 +14,8 @@ from aotc.driver.kernel_libraries import compile_kernel_library
 from aotc.measuring.tuning import make_tuning_job
 from aotc.relay.op.dense import contrib_dense_pack, dense
 from aotc.relay.op.opdef import Accuracy, Sample
-from aotc.tir.micro_kernels import ARM_MVE, DOT4, SMMLA, MicroKernel
+from aotc.tir.micro_kernels import ARM_MVE, DOT4, MEMORY_LAYOUTS, SMMLA, MicroKernel
+from aotc.tir.schedule.contraction import _MEMORY_KERNEL_GENERATORS
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
 from aotc.tir.target import TARGETS, Target
 from tests.ops.harness import Job, interpret, kernel_job
@@ -116,6 +117,10 @@ def test_steps_of_several_groups_need_vectors_of_their_length() -> None:
     job, expected = product(replace(TARGETS["x86-64-v3"], name="odd", micro_kernels=(step, DOT4)), "NC16n4c")
     (actual,), *_ = interpret([job])
     np.testing.assert_array_equal(actual, expected)
+
+
+def test_every_layout_of_functions_on_memory_has_a_schedule() -> None:
+    assert set(_MEMORY_KERNEL_GENERATORS) == set(MEMORY_LAYOUTS)
 
 
 def with_row(target: Target, row: MicroKernel) -> Target:

@@ -240,8 +240,14 @@ def _int4_tile_matmul_numpy_reference(data_dtype: str, weight_dtype: str, x: Any
 
 
 def _tile_matmul_extents(weights_per_byte: int, _data: int, _weights: int, *size_arguments: int) -> tuple[int, ...]:
-    """Return the elements of the sums, data and weights of a call, from its integer arguments."""
+    """Return the elements of the sums, data and weights of a call, from its integer arguments; none for
+    distances below 0, counts below 1, and steps that are not 4 to 64 bytes, a multiple of 4.
+    """
     of = dict(zip(SIZE_ARGUMENT_NAMES, size_arguments, strict=False))
+    counts = (of[name] for name in ("rows", "blocks", "steps", "n1", "n2"))
+    is_whole_step = of["width"] in range(BYTES_PER_DOT, AMX_TILE_ROW_BYTES + 1, BYTES_PER_DOT)
+    if min(of.values()) < 0 or min(counts) < 1 or not is_whole_step:
+        return 0, 0, 0
     run = of["width"] * of["steps"]
     data = (of["rows"] - 1) * of["pitch"] + run
     weights = (of["blocks"] - 1) * of["apart"] + run * OUTPUTS_PER_BLOCK

@@ -226,6 +226,16 @@ TEXT      : [to] "+l"(to), [sums] "+r"(sums), [bias] "+r"(bias), [multiplier] "+
     )
 
 
+def _depthwise_extents(x: int, _: int, tap_count: int, tap_stride: int) -> tuple[int, ...]:
+    """Return the elements of the sums, data and weights of depthwise sums; none for no taps, and for a
+    distance below 0 between the weights of taps.
+    """
+    if tap_count < 1 or tap_stride < 0:
+        return 0, 0, 0
+    channels = x // tap_count
+    return channels, tap_count * channels, (tap_count - 1) * tap_stride + channels
+
+
 def instruction_definitions() -> Iterator[Instruction]:
     """Yield the Helium micro-kernels as definitions of instructions: operand types, meaning in numpy
     and C code.
@@ -238,10 +248,6 @@ def instruction_definitions() -> Iterator[Instruction]:
     def matvec_extents(x: int, weights: int) -> tuple[int, ...]:
         outputs = weights // max(x, 1)
         return outputs, x, outputs * x
-
-    def depthwise_extents(x: int, _: int, tap_count: int, tap_stride: int) -> tuple[int, ...]:
-        channels = x // max(tap_count, 1)
-        return channels, tap_count * channels, (tap_count - 1) * tap_stride + channels
 
     def requantize_extents(sums: int, *_: int) -> tuple[int, ...]:
         return (sums,) * 5
@@ -261,7 +267,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             "byte_taps",
             (run, run, number, number),
             "int32[]",
-            depthwise_extents,
+            _depthwise_extents,
             _depthwise_numpy_reference,
             taps,
             _DEPTHWISE_VARIANTS,

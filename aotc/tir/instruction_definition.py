@@ -73,7 +73,8 @@ class Execution:
     extents       function that returns the extents of all operands in memory, that of the result first;
                   a number stands for so many consecutive elements. Its arguments are one integer for each
                   operand: the elements of an operand in memory, the value of a literal, 0 for other
-                  values. None where the types state all extents
+                  values. Extents of no elements reject these arguments. None where the types state all
+                  extents
     scope         the threads that execute the instruction together: "thread", "warp" (32 threads; operands
                   and results of `meaning` have a leading axis of threads) or "block" (`meaning` is computed
                   once). Control flow must not differ between them

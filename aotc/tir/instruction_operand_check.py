@@ -12,7 +12,7 @@ from aotc.ir import DType
 from aotc.tir.expr import Const, Expr, Load, Select
 from aotc.tir.instruction_definition import Instruction, is_memory_type, parse_vector_type
 from aotc.tir.instruction_table import INSTRUCTIONS
-from aotc.tir.stmt import Destination, Execute
+from aotc.tir.stmt import Destination, Execute, operand_size_or_literal
 
 
 def instruction_problems(stmt: Execute) -> Iterator[str]:
@@ -68,7 +68,13 @@ def _memory_operand_problems(stmt: Execute, row: Instruction) -> Iterator[str]:
     numbers of elements than the row declares.
     """
     assert row.execution is not None
-    _, extents = stmt.extents
+    written, extents = stmt.extents
+    is_empty = any(extent is not None and min(extent.elements, extent.rows) < 1 for extent in (written, *extents))
+    pairs = zip(stmt.operands, extents, strict=True)
+    if is_empty and all(operand_size_or_literal(operand) for operand, extent in pairs if extent is not None):
+        numbers = ", ".join(str(operand_size_or_literal(operand)) for operand in stmt.operands)
+        yield f"{row.name} accesses no elements with operands of these sizes and values: {numbers}"
+        return
     for operand, extent in zip(stmt.operands, extents, strict=True):
         if extent is None:
             continue
@@ -87,7 +93,6 @@ def _memory_operand_problems(stmt: Execute, row: Instruction) -> Iterator[str]:
             same = isinstance(stmt.result, Destination) and stmt.result.buffer is load.buffer
             if same and row.execution.scope == "thread":
                 yield f"{row.name} reads and writes {load.buffer.name}"
-    written, _ = stmt.extents
     if any(extent is not None and extent.rows > 1 and extent.pitch < extent.elements for extent in (written, *extents)):
         yield f"rows of {row.name} overlap"
 

@@ -144,7 +144,7 @@ class Execute:
         """The extent of the result and those of the operands in memory; None for registers and
         values.
         """
-        return self.row.accessed_extents([*map(_operand_size, self.operands)])
+        return self.row.accessed_extents([*map(operand_size_or_literal, self.operands)])
 
     @property
     def has_rows_apart(self) -> bool:
@@ -153,7 +153,7 @@ class Execute:
         return any(extent is not None and extent.rows > 1 for extent in (result, *inputs))
 
 
-def _operand_size(operand: Expr) -> int:
+def operand_size_or_literal(operand: Expr) -> int:
     """Return the number of elements of an operand in memory, the value of an integer literal, and 0
     for other values.
     """

@@ -220,3 +220,26 @@ def test_wrong_statements_are_refused(body: Execute, message: str, monkeypatch: 
 
 def test_rows_of_an_extent() -> None:
     assert Extent(4, 3, 10).span == 24 and Extent(5).span == 5
+
+
+@pytest.mark.parametrize(
+    ("instruction", "sizes", "numbers"),
+    [
+        # distances below 0 would read before the first element
+        ("byte_taps", (16, 4), (2, -4)),
+        ("byte_taps", (16, 16), (0, 12)),
+        ("matrices_int8_int8", (16, 64), (4, -4, 1, 64, 4, 1, 1, 0, 0, 1, 0, 0)),
+        ("matrices_int8_int8", (4, 64), (0, 0, 1, 64, 4, 1, 1, 0, 0, 1, 0, 0)),
+        # steps are groups of four bytes
+        ("matrices_int8_int8", (6, 96), (1, 6, 1, 96, 6, 1, 1, 0, 0, 1, 0, 0)),
+    ],
+)
+def test_numbers_that_no_instruction_can_have(
+    instruction: str, sizes: tuple[int, int], numbers: tuple[int, ...]
+) -> None:
+    inputs = tuple(Buffer("x", DType("int8"), size) for size in sizes)
+    y = Buffer("y", DType("int32"), 64)
+    loads = (Load(x, as_expr(0), x.size) for x in inputs)
+    body = executed(instruction, 0, *loads, *(const(n, "int32") for n in numbers), result=y)
+    with pytest.raises(AotcError, match=f"{instruction} accesses no elements .* {numbers[-2]}, {numbers[-1]}"):
+        verify(Kernel(name="k", inputs=inputs, outputs=(y,), body=body))

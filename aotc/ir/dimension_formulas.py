@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import ast
 import math
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +30,17 @@ from typing import Any, Final
 MAX_FORMULA_CHARACTERS: Final = 400
 MAX_POWER: Final = 8
 MAX_TERMS: Final = 64
+_QUOTED_NAME: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+#: Comments, and numbers with letters: Python would skip the former, and warn about some of the latter.
+_NOT_IN_FORMULAS: Final = re.compile(r"#|(?<!\w)\d\w*[A-Za-z]")
+#: The largest number of products of terms that a multiplication computes.
+_MAX_PRODUCTS: Final = MAX_TERMS**2
+#: Magnitudes of coefficients are less than this; sizes have 64 bits.
+_COEFFICIENT_LIMIT: Final = 1 << 64
+
+
+class FormulaSizeError(ValueError):
+    """A formula with too many terms, or with a number of more than 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,8 @@ class Formula:
         return self + other * constant(-1)
 
     def __mul__(self, other: Formula) -> Formula:
+        if len(self.terms) * len(other.terms) > _MAX_PRODUCTS:
+            raise FormulaSizeError(f"a product of {len(self.terms)} and {len(other.terms)} terms")
         return _sum_of_terms((f + g, n * m) for f, n in self.terms for g, m in other.terms)
 
     def __floordiv__(self, divisor: Formula) -> Formula:
@@ -113,21 +128,24 @@ class Formula:
         return _substitute_symbols(self, formulas)
 
     def evaluate(self, values: Mapping[str, int]) -> int | None:
-        """Return the value of the formula for values of its symbols; None if a symbol has none, or
-        where the formula divides by 0.
+        """Return the value of the formula for values of its symbols; None if a symbol has none, where
+        the formula divides by 0, and if a number has more than 64 bits.
         """
         try:
             return self.substitute({name: constant(value) for name, value in values.items()}).constant_or_none
-        except ZeroDivisionError:
+        except (ZeroDivisionError, FormulaSizeError):
             return None
 
     def solve(self, value: int, known: Mapping[str, int]) -> tuple[str, int] | None:
         """Return the one symbol without a known value, and its value for which the formula is
         `value`; None if there are more such symbols, or if it occurs in a product or call.
 
-        Raises ValueError if no integer from 0 on is a solution.
+        Raises ValueError if no integer from 0 on is a solution, and if the formula divides by 0.
         """
-        rest = self.substitute({name: constant(number) for name, number in known.items()}) - constant(value)
+        try:
+            rest = self.substitute({name: constant(number) for name, number in known.items()}) - constant(value)
+        except ZeroDivisionError as error:
+            raise ValueError(f"dimension {self} divides by 0") from error
         symbolic = [(factors, number) for factors, number in rest.terms if factors]
         if len(symbolic) != 1 or len(symbolic[0][0]) != 1 or not isinstance(symbolic[0][0][0], str):
             return None
@@ -163,6 +181,8 @@ def _sum_of_terms(terms: Iterable[tuple[Factors, int]]) -> Formula:
     for factors, number in terms:
         coefficients[tuple(sorted(factors, key=str))] += number
     remaining = [(factors, number) for factors, number in coefficients.items() if number]
+    if any(abs(number) >= _COEFFICIENT_LIMIT for _, number in remaining):
+        raise FormulaSizeError("a number of more than 64 bits")
     return Formula(tuple(sorted(remaining, key=lambda term: (-len(term[0]), [str(f) for f in term[0]]))))
 
 
@@ -309,8 +329,13 @@ def _text_in_product(factor: Factor, is_alone: bool) -> str:
 
 
 def _symbol_text(name: str) -> str:
-    """Return a symbol as it stands in a formula: quoted unless it is an identifier."""
-    return name if name.isidentifier() and _parse_expression_or_none(name) is not None else repr(name)
+    """Return a symbol as it stands in a formula: quoted unless it is an identifier that Python reads
+    as this name.
+    """
+    match _parse_expression_or_none(name):
+        case ast.Name(id=identifier) if identifier == name:
+            return name
+    return repr(name) if _is_normalized(name) else ascii(name)
 
 
 def _factor_text(formula: Formula) -> str:
@@ -327,10 +352,10 @@ def _factor_text(formula: Formula) -> str:
 def formula_text(formula: Formula) -> str:
     """Return a formula as text that `formula_of_name` reads as the same formula.
 
-    A formula that is one symbol is the name of the symbol.
+    A formula that is one symbol is the name of the symbol, unless the name spells another formula.
     """
     match formula.terms:
-        case [((str() as name,), 1)]:
+        case [((str() as name,), 1)] if formula_of_name(name) == formula:
             return name
     return str(formula)
 
@@ -352,7 +377,7 @@ def parse_formula(text: str) -> Formula | None:
     tree = _parse_expression_or_none(text)
     try:
         return None if tree is None else _formula_of_node(tree)
-    except (_NotAFormulaError, ZeroDivisionError, RecursionError):
+    except (_NotAFormulaError, FormulaSizeError, ZeroDivisionError, RecursionError):
         return None
 
 
@@ -360,8 +385,19 @@ class _NotAFormulaError(Exception):
     """A text that is not a formula."""
 
 
+def _is_normalized(text: str) -> bool:
+    """Return True if Python reads the identifiers in a text as they are written."""
+    return text.isascii() or unicodedata.is_normalized("NFKC", text)
+
+
 def _parse_expression_or_none(text: str) -> ast.expr | None:
-    if len(text) > MAX_FORMULA_CHARACTERS:
+    """Return the syntax tree of a text that is one expression; None if it is none.
+
+    Names with a comment sign, such as "axis #1" and "axis #2", are no expressions.
+    """
+    if len(text) > MAX_FORMULA_CHARACTERS or not _is_normalized(text):
+        return None
+    if _NOT_IN_FORMULAS.search(_QUOTED_NAME.sub("''", text)):
         return None
     try:
         return ast.parse(text.strip(), mode="eval").body

@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from operator import index
 from typing import TypeAlias
 
-from aotc.ir.dimension_formulas import Formula, constant, formula_of_name, formula_text, maximum, minimum, parse_formula
+from aotc.ir.dimension_formulas import (
+    Formula,
+    FormulaSizeError,
+    constant,
+    formula_of_name,
+    formula_text,
+    maximum,
+    minimum,
+    parse_formula,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +72,21 @@ class SymDim:
         return formula_of_name(self.name).symbols if self.name else frozenset()
 
     def bind(self, values: Mapping[str, int]) -> Dim:
-        """Return the dimension with values for some of its symbols.
+        """Return the dimension with values for some of its symbols, or for its whole formula.
 
-        Raises ValueError if these values make it negative.
+        Raises ValueError if these values make it negative, divide by 0, or need more than 64 bits.
         """
+        if self.name in values:
+            return values[self.name]
         if not self.name or not self.symbols & values.keys():
             return self
-        formula = formula_of_name(self.name).substitute({name: constant(v) for name, v in values.items()})
+        try:
+            formula = formula_of_name(self.name).substitute({name: constant(v) for name, v in values.items()})
+        except ZeroDivisionError as error:
+            raise ValueError(f"dimension {self.name} divides by 0") from error
         number = formula.constant_or_none
         if number is None:
-            return SymDim(formula_text(formula), self.upper)
+            return _symbolic_dim(formula, self.upper)
         if number < 0:
             raise ValueError(f"dimension {self.name} is {number}")
         return number
@@ -151,14 +165,25 @@ def maximum_of_dims(dims: Sequence[Dim]) -> Dim:
 
 def _dim_of_formula(dims: Iterable[Dim], combine: Callable[..., Formula], upper: int | None) -> Dim:
     """Return the dimension whose formula is `combine(*formulas of dims)`; an anonymous one if one
-    of them has no name.
+    of them has no name, or if the formula is too large.
     """
     formulas = [constant(index(d)) if not isinstance(d, SymDim) else formula_of_name(d.name) for d in dims]
     if any(isinstance(d, SymDim) and not d.name for d in dims):
         return SymDim("", upper)
-    formula = combine(*formulas)
+    try:
+        formula = combine(*formulas)
+    except FormulaSizeError:
+        return SymDim("", upper)
     number = formula.constant_or_none
-    return SymDim(formula_text(formula), upper) if number is None else number
+    return _symbolic_dim(formula, upper) if number is None else number
+
+
+def _symbolic_dim(formula: Formula, upper: int | None) -> SymDim:
+    """Return the dimension of a formula with symbols; an anonymous one if the text of the formula is
+    too long to be read again, and would be a symbol of its own.
+    """
+    text = formula_text(formula)
+    return SymDim(text if formula_of_name(text) == formula else "", upper)
 
 
 def _split_symbolic_and_static_dims(
@@ -204,7 +229,8 @@ def solve_dims(equations: Iterable[tuple[SymDim, int]]) -> tuple[dict[str, int],
     contradiction.
 
     A formula determines the one symbol in it that nothing else determines, if the formula is linear
-    in this symbol; other formulas are checked as far as their symbols are known.
+    in this symbol. A formula whose symbols stay unknown, such as the name "batch-size", has a value
+    as a whole, by its name.
     """
     values: dict[str, int] = {}
     contradictions: list[str] = []
@@ -217,7 +243,7 @@ def solve_dims(equations: Iterable[tuple[SymDim, int]]) -> tuple[dict[str, int],
             known = formula.evaluate(values)
             if known is not None:
                 if known != size:
-                    contradictions.append(f"dimension {dim.name!r} is pinned to both {known} and {size}")
+                    contradictions.append(_contradiction_text(dim, known, size))
                 continue
             try:
                 solution = formula.solve(size, values)
@@ -231,7 +257,14 @@ def solve_dims(equations: Iterable[tuple[SymDim, int]]) -> tuple[dict[str, int],
         if len(unsolved) == len(remaining):
             break
         remaining = unsolved
+    for dim, size in remaining:
+        if (known := values.setdefault(dim.name, size)) != size:
+            contradictions.append(_contradiction_text(dim, known, size))
     return values, contradictions
+
+
+def _contradiction_text(dim: SymDim, *sizes: int) -> str:
+    return f"dimension {dim.name!r} is pinned to both {' and '.join(map(str, sizes))}"
 
 
 def is_shape_compatible_binding_symbols(shape: Shape, sizes: Sequence[int], symbol_sizes: dict[str, int]) -> bool:

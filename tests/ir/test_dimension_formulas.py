@@ -28,6 +28,7 @@ from aotc.ir.dimensions import (
     maximum_of_dims,
     minimum_of_dims,
     same_dim,
+    solve_dims,
 )
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other work delays draws
@@ -138,11 +139,68 @@ def test_a_solution_solves_the_equation(pair: Pair, values: dict[str, int], name
         ("n\0", "n\0"),
         ("(a+b+c+d)**8", "(a+b+c+d)**8"),
         ("9" * 5000, "9" * 5000),
+        ("((9**8)**8)**8", "((9**8)**8)**8"),
+        ("(" + "+".join("abcdefghijklmnop") + ")**8", "(" + "+".join("abcdefghijklmnop") + ")**8"),
+        ("axis #1", "axis #1"),  # no comment
+        ("0x10", "0x10"),
+        ("'n//2'", "'n//2'"),  # one symbol
+        ("'n'", "n"),
+        ("'\\xb5'+1", "'\\xb5'+1"),
     ],
 )
 def test_names_of_dimensions(text: str, normal: str) -> None:
     assert SymDim(text).name == normal
     assert SymDim(normal) == SymDim(text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "True",
+        "None",
+        "lambda",
+        "axis #1",
+        "5x",
+        "0x10",
+        "it's",
+        'a"b',
+        "a\\d",
+        "\u00b5",
+        "\ufb01 2",
+        "gr\u00f6\u00dfe",
+        "5",
+        "n<=4",
+    ],
+)
+def test_formulas_of_unusual_names_have_them_as_symbols(name: str) -> None:
+    size = SymDim(name) * 2 + 1
+    assert isinstance(size, SymDim) and size.symbols == {name}
+    assert size.bind({name: 3}) == 7
+
+
+def test_names_that_python_reads_alike_are_different_dimensions() -> None:
+    for a, b in (("axis #1", "axis #2"), ("'n//2'", "n//2"), ("\u00b5", "\u03bc"), ("\ufb01", "fi")):
+        assert SymDim(a) != SymDim(b), (a, b)
+
+
+def test_formulas_too_large_for_a_text_are_unknown() -> None:
+    long = SymDim("a" * 300) + SymDim("b" * 300)
+    large = product_of_dims([SymDim(f"a{k}+b{k}+c{k}+d{k}", 9) for k in range(9)])
+    huge = product_of_dims([SymDim("n")] + [1 << 40] * 2)
+    for dim in (long, large, huge):
+        assert isinstance(dim, SymDim) and not dim.name
+    assert isinstance(large, SymDim) and large.upper == 9**9
+
+
+def test_equations() -> None:
+    a, b, quotient, whole = SymDim("a"), SymDim("b"), SymDim("a//b"), SymDim("batch-size")
+    assert solve_dims([(quotient, 3), (b, 0)]) == ({"b": 0}, ["dimension a//b divides by 0"])
+    assert solve_dims([(a, 6), (b, 2), (quotient, 3)]) == ({"a": 6, "b": 2}, [])
+    # a name with a minus sign has a size as a whole
+    assert solve_dims([(whole, 3)]) == ({"batch-size": 3}, []) and whole.bind({"batch-size": 3}) == 3
+    assert solve_dims([(whole, 3), (whole, 4)])[1] == ["dimension 'batch-size' is pinned to both 3 and 4"]
+    with pytest.raises(ValueError, match="a//b divides by 0"):
+        quotient.bind({"b": 0})
 
 
 def test_texts_that_are_numbers_are_static() -> None:
@@ -181,6 +239,7 @@ def test_values_of_symbols() -> None:
         (("n//2", "n"), (3, 7), {"n": 7}),
         (("n//2", "n"), (3, 8), None),
         (("n*m",), (8,), {}),
+        (("a//b", "b"), (3, 0), None),
     ],
 )
 def test_sizes_determine_symbols(shape: tuple[str, ...], sizes: tuple[int, ...], found: dict[str, int] | None) -> None:

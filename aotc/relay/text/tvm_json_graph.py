@@ -12,6 +12,7 @@ distinguish a number "1" from a reference to node 1 in attributes.
 from __future__ import annotations
 
 import base64
+import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -26,15 +27,13 @@ from aotc.ir import (
     SymDim,
     Task,
     get_op,
+    maximum_of_dims,
+    minimum_of_dims,
     run_recursive_task,
 )
 from aotc.ir.types import FuncType, GlobalTypeVar, RefType, TensorType, TupleType, TypeCall, TypeKind, TypeVar
 from aotc.relay.expr import Call, Constant, Function, If, Let, RefCreate, RefRead, RefWrite, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
-
-
-def _symbolic_infix_constructor_and_fields(sign: str) -> tuple[Callable[..., SymDim], str]:
-    return lambda a, b: SymDim(f"({a} {sign} {b})"), "a b"
 
 
 def _call_from_json_fields(op: Any, args: Any, attrs: Any) -> Call:
@@ -51,12 +50,12 @@ _CONSTRUCTORS_BY_TYPE_KEY: Final[Mapping[str, tuple[Callable[..., Any], str]]] =
         "Variable": (SymDim, "$name"),
         "SizeVar": (SymDim, "$name"),
         "Any": (SymDim, ""),
-        **{
-            key: _symbolic_infix_constructor_and_fields(sign)
-            for key, sign in {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//"}.items()
-        },
-        "Max": (lambda a, b: SymDim(f"max({a}, {b})"), "a b"),
-        "Min": (lambda a, b: SymDim(f"min({a}, {b})"), "a b"),
+        "Add": (operator.add, "a b"),
+        "Sub": (operator.sub, "a b"),
+        "Mul": (operator.mul, "a b"),
+        "FloorDiv": (operator.floordiv, "a b"),
+        "Max": (lambda *dims: maximum_of_dims(dims), "a b"),
+        "Min": (lambda *dims: minimum_of_dims(dims), "a b"),
         "TensorType": (lambda shape, dtype: TensorType(shape or (), dtype), "shape =dtype"),
         "TupleType": (TupleType, "fields"),
         "FuncType": (FuncType, "arg_types ret_type type_params"),

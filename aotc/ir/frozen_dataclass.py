@@ -18,6 +18,7 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from functools import partial
 from operator import attrgetter
 from reprlib import recursive_repr
+from threading import RLock
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -34,6 +35,8 @@ else:  # typing.dataclass_transform is Python 3.11
 
 #: Attribute in which `dataclasses` keeps the options that a class was created with.
 _OPTIONS_ATTRIBUTE: Final = "__dataclass_params__"
+#: Held while frozen bases are reported as mutable: threads may import modules at once.
+_BASE_OPTIONS_LOCK: Final = RLock()
 #: Docstring of a class without one while `dataclass` processes it, which would format a signature.
 _PLACEHOLDER_DOCSTRING: Final = " "
 
@@ -53,7 +56,9 @@ def frozen(cls: Any = None, **options: Any) -> Any:
     """
     if cls is None:
         return partial(frozen, **options)
-    own_methods = {name for name, value in vars(cls).items() if value is not None}
+    own_methods = set(vars(cls))
+    if "__eq__" in own_methods and cls.__hash__ is None:  # Python sets it where a class has only __eq__
+        own_methods.discard("__hash__")
     init, eq, has_repr = (options.pop(name, True) for name in ("init", "eq", "repr"))
     new_class = _create_dataclass_without_methods(cls, **options)
     new_class.__setattr__, new_class.__delattr__ = _methods_that_refuse_changes(new_class)
@@ -94,14 +99,15 @@ def _report_frozen_bases_as_mutable(cls: Any) -> Iterator[None]:
     adds, from frozen classes.
     """
     options_of_bases = [getattr(base, _OPTIONS_ATTRIBUTE, None) for base in cls.__mro__[1:]]
-    frozen_options = [options for options in options_of_bases if options is not None and options.frozen]
-    for options in frozen_options:
-        options.frozen = False
-    try:
-        yield
-    finally:
+    with _BASE_OPTIONS_LOCK:
+        frozen_options = [options for options in options_of_bases if options is not None and options.frozen]
         for options in frozen_options:
-            options.frozen = True
+            options.frozen = False
+        try:
+            yield
+        finally:
+            for options in frozen_options:
+                options.frozen = True
 
 
 def _methods_that_refuse_changes(cls: Any) -> tuple[Method, Method]:

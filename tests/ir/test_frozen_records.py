@@ -9,10 +9,12 @@ import inspect
 import pickle
 from contextvars import ContextVar
 from dataclasses import FrozenInstanceError, dataclass, field, replace
+from threading import Event, Thread
 
 import pytest
 
 from aotc.ir import frozen, temporarily_set_context_variable
+from aotc.ir.frozen_dataclass import _report_frozen_bases_as_mutable
 from aotc.ir.garbage_collection import collect_garbage_rarely
 
 
@@ -144,3 +146,41 @@ def test_the_garbage_collector_gets_its_thresholds_back() -> None:
         assert gc.get_threshold() == raised > before
         raise KeyError
     assert gc.get_threshold() == before
+
+
+def test_a_class_may_refuse_hashes() -> None:
+    @frozen
+    class Unhashable:
+        x: int
+        __hash__ = None  # type: ignore[assignment]
+
+    @frozen
+    class Compared:
+        x: int
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Unhashable(1))
+    assert hash(Compared(1)) == hash((1,)) and Compared(1) == 3
+
+
+def test_threads_derive_classes_from_one_base_at_once() -> None:
+    """A base is reported as mutable until the class is complete, whatever another thread does."""
+    inside, left = Event(), Event()
+    reported: list[bool] = []
+
+    def derive() -> None:
+        with _report_frozen_bases_as_mutable(Plain):
+            inside.set()
+            left.wait(5)
+            reported.append(Open.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+
+    thread = Thread(target=derive)
+    with _report_frozen_bases_as_mutable(Plain):
+        thread.start()
+        inside.wait(0.1)
+    left.set()
+    thread.join()
+    assert reported == [False] and Open.__dataclass_params__.frozen  # type: ignore[attr-defined]

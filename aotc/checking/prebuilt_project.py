@@ -11,7 +11,7 @@ In: the directory of an emitted project (or a library file) and the module of th
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from aotc_codegen.c.project_metadata import APPROXIMATE_BOUND, BOUND
 from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import resolve_target
 from aotc.ir import AotcError, TensorType, option_text, tensor_types
+from aotc.ir.option_description import FULL_PRECISION
 from aotc.relay.graph_api import IRModule, type_of
 from aotc.relay.module import output_names_or_default
 from aotc.relay.state_pair import StatePair
@@ -29,7 +30,7 @@ from aotc.tir import Target
 
 
 def load_prebuilt_project(
-    path: Path, module: IRModule, target: Target, state: Sequence[StatePair] = ()
+    path: Path, module: IRModule, target: Target, state: Sequence[StatePair] = (), precision: str = FULL_PRECISION
 ) -> CompiledModel:
     """Return the most recently built library of a project, by `aotc compile` or by `make`, as a
     CompiledModel.
@@ -38,11 +39,13 @@ def load_prebuilt_project(
     module    model that the project must have been compiled from
     target    target of the returned CompiledModel
     state     inputs and outputs of the model that the project must keep as state
+    precision data type of the operands of products by weights in the project
 
     Raise AotcError: code "load" if `path` is no project, is not built, or is for another machine;
-    code "project" if its inputs or outputs differ from the model's.
+    code "project" if its inputs, outputs or precision differ from the model's.
     """
     metadata = _read_project_metadata(path)
+    _require_precision_of_project(path, metadata, precision)
     library = _newest_project_library(path, metadata)
     loaded_library = Library(library)
     kept = {name for pair in state for name in (pair.past, pair.present)}
@@ -62,6 +65,16 @@ def load_prebuilt_project(
         )
     bound = APPROXIMATE_BOUND if metadata.get("error_bound") == APPROXIMATE_BOUND else BOUND
     return CompiledModel(path, library, metadata | {"error_bound": bound}, target)
+
+
+def _require_precision_of_project(path: Path, metadata: Mapping[str, Any], precision: str) -> None:
+    """Raise AotcError (code "project") if a project was compiled for another precision, by whose errors
+    its results are judged.
+    """
+    actual = metadata.get("precision", FULL_PRECISION)
+    if metadata and actual != precision:
+        text = f"{path} was compiled with the precision {actual}, not {precision}"
+        raise AotcError("project", text, hint="compare with " + option_text("precision", actual))
 
 
 def _read_project_metadata(path: Path) -> dict[str, Any]:

@@ -238,7 +238,9 @@ def verify(
     compiled = (
         work.emit_project_and_build_library()
         if project is None
-        else load_prebuilt_project(Path(project), work.module, chosen.machine, work.state)
+        else load_prebuilt_project(
+            Path(project), work.module, chosen.machine, work.state, precision_of_context(work.context)
+        )
     )
     chosen.progress("running the reference")
     sets = file_or_random_and_scaled_inputs(

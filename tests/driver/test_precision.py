@@ -217,3 +217,9 @@ def test_verify_judges_reduced_precision(tmp_path: Path) -> None:
     assert {c.rounding is None for c in comparisons} == {True, False}
     wrong = compile(two_layers(0.5), target=TARGET, precision="bfloat16", output=tmp_path / "net")
     assert verify(two_layers(), project=wrong.path, **options).verdict == "differ"
+    for precision, reference in (("bfloat16", "float32"), ("float32", "bfloat16")):
+        project = compile(two_layers(), target=TARGET, precision=precision, output=tmp_path / precision).path
+        with pytest.raises(AotcError) as caught:
+            verify(two_layers(), project=project, **options | {"precision": reference})
+        (diagnostic,) = caught.value.diagnostics
+        assert f"the precision {precision}, not {reference}" in diagnostic.message and precision in diagnostic.hint

@@ -111,6 +111,9 @@ def max_ulp_distance(a: Array, b: Array) -> int:
 #: Largest accepted ratio of the output's rounding error to that of another implementation: sums
 #: that are computed in different orders differ that much.
 MAX_ROUNDING_ERROR_RATIO = 4.0
+#: Largest accepted ratio of the distance between two evaluations in reduced precision to the error of
+#: one of them.
+MAX_DISTANCE_RATIO = 2.0
 #: If the error of other implementations against the exact result exceeds LARGE_NOISE, then
 #: LARGE_FACTOR replaces MAX_ROUNDING_ERROR_RATIO as the largest accepted ratio of errors.
 LARGE_NOISE, LARGE_FACTOR = 1e-2, 1.25
@@ -223,6 +226,27 @@ def rejudge_by_neighboring_inputs(failed: Comparison, reference_difference: floa
     limit = max_error_explained_by_rounding(failed.bound, min(reference_difference, MAX_TRUSTED_REFERENCE_ERROR))
     reason = "" if failed.relative <= limit else failed.reason
     return replace(failed, reason=reason, nearby=reference_difference)
+
+
+def judge_by_second_evaluation(
+    comparison: Comparison, second_evaluation_error: float, distance: float, rounding_error: float
+) -> Comparison:
+    """Judge a comparison of a model whose products are in reduced precision by its distance from a
+    second evaluation in this precision: both round the same products, so that their distance is at
+    most about the error of one of them.
+
+    A comparison of integers is returned unchanged.
+
+    second_evaluation_error    largest error of the second evaluation against the reference in float32
+    distance                   distance of the output from that of the second evaluation
+    rounding_error             largest relative error of one rounding to this precision
+    """
+    limit = max(rounding_error, MAX_DISTANCE_RATIO * second_evaluation_error)
+    if comparison.bound == 0 or (comparison.ok and distance <= limit):
+        return comparison
+    text = f"distance from another evaluation in this precision, relative to the standard deviation, is {distance:.2e}"
+    text += f" > {limit:.1e}; the error of that evaluation is {second_evaluation_error:.2e}"
+    return replace(comparison, reason="" if distance <= limit else text, rounding=second_evaluation_error)
 
 
 def rejudge_against_reduced_precision(failed: Comparison, second_evaluation_error: float) -> Comparison:

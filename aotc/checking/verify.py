@@ -48,7 +48,11 @@ from aotc.checking.model_reference_runs import (
 from aotc.checking.prebuilt_project import load_prebuilt_project
 from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, stated_or_installed_interpreter_rounding
 from aotc.checking.state_runs import ReferenceState, inputs_of_consecutive_runs, types_of_inputs_without_state
-from aotc.driver.accuracy_and_precision import graph_with_reduced_products, precision_of_context
+from aotc.driver.accuracy_and_precision import (
+    graph_with_reduced_products,
+    precision_of_context,
+    rounding_error_of_precision,
+)
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.cuda_emulation import is_gpu_emulated
 from aotc.driver.import_model import (
@@ -420,7 +424,8 @@ def _run_input_sets_and_compare_outputs(
     bound = compiled.metadata["error_bound"]
     if precision_of_context(compilation.context) != FULL_PRECISION and not reference.quantized:
         reduced = _evaluation_in_reduced_precision(compilation, names, max_reference_bytes)
-        cases = compare_runs_in_reduced_precision(runs, bound, reduced)
+        rounding = rounding_error_of_precision(precision_of_context(compilation.context))
+        cases = compare_runs_in_reduced_precision(runs, bound, rounding, reduced)
     else:
         cases = compare_runs_grouped_by_input_scale(runs, bound, reference)
     runs, cases = select_runs_for_report(runs, cases, reference.quantized)

@@ -41,6 +41,11 @@ def precision_of_context(context: PassContext) -> str:
     return str(context.get_config("compile.precision", FULL_PRECISION))
 
 
+def rounding_error_of_precision(precision: str) -> float:
+    """Return the largest error of one rounding to a 16-bit floating dtype, relative to the number."""
+    return float(2.0 ** -SIGNIFICAND_BITS[precision])
+
+
 def has_products_of_dtype(target: Target, dtype: str) -> bool:
     """Return True if a target has instructions for products of a 16-bit floating dtype."""
     if target.gpu is not None:
@@ -102,7 +107,7 @@ def precision_metadata(graph: IRModule, context: PassContext, float32_error_boun
         for node in post_order(graph.main, is_not_primitive_function)
         if isinstance(node, Call) and isinstance(node.op, Function)
     )
-    bound = MAX_DEVIATIONS_OF_ROUNDING * 2.0 ** -SIGNIFICAND_BITS[precision] * math.sqrt(count)
+    bound = MAX_DEVIATIONS_OF_ROUNDING * rounding_error_of_precision(precision) * math.sqrt(count)
     facts = {"precision": precision, "reduced_products": count}
     return facts | {"error_bound": max(float32_error_bound, bound)}
 

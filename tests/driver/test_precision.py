@@ -13,6 +13,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from aotc.checking.compare_model_runs import Run, compare_runs_in_reduced_precision
+from aotc.checking.input_generation import InputSet
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions, compile
 from aotc.ir.diagnostics import AotcError
@@ -201,6 +203,28 @@ def test_compilers_give_equal_bits_and_verify_judges_them(tmp_path: Path) -> Non
     # three products, each with 8 bits
     assert made.metadata["precision"] == "bfloat16" and made.metadata["reduced_products"] == 3
     assert made.metadata["error_bound"] == pytest.approx(4 * 2**-8 * math.sqrt(3))
+
+
+def test_outputs_near_a_second_evaluation_pass() -> None:
+    """A wrong bias leaves outputs within the bound, but not near those of a second evaluation."""
+    rng = np.random.default_rng(0)
+    expected = rng.standard_normal((20, 4)).astype(np.float32)
+    reduced = expected * (1 + rng.uniform(-0.004, 0.004, expected.shape)).astype(np.float32)
+    biased = reduced + np.float32(0.03) * (np.arange(4) == 1)
+
+    def run(actual: Any, usual: bool = True) -> Run:
+        return Run(InputSet("seed 0", {}, usual=usual), {}, {"y": actual.astype(np.float32)}, {"y": expected})
+
+    def out_of_memory(_: Any) -> Any:
+        raise AotcError("memory", "too large")
+
+    cases = [run(reduced), run(biased), run(biased, usual=False), run(expected + 1)]
+    judged = compare_runs_in_reduced_precision(cases, 0.05, 2.0**-8, lambda _: {"y": reduced})
+    assert [case.ok for case in judged] == [True, False, True, False]
+    (unknown,) = compare_runs_in_reduced_precision(cases[1:2], 0.05, 2.0**-8, out_of_memory)
+    assert unknown.ok
+    with pytest.raises(AotcError):
+        compare_runs_in_reduced_precision(cases[3:], 0.05, 2.0**-8, out_of_memory)
 
 
 def test_verify_judges_reduced_precision(tmp_path: Path) -> None:

@@ -239,13 +239,7 @@ def verify(
     work = chosen.start_compilation(source, toolchain=chosen.toolchain_factory())
     types, drawn = input_types(work.module), types_of_inputs_without_state(work)
     domains = domains_overridden_by_user_ranges(drawn, infer_input_domains(work.module.main), input_ranges, inputs)
-    compiled = (
-        work.emit_project_and_build_library()
-        if project is None
-        else load_prebuilt_project(
-            Path(project), work.module, chosen.machine, work.state, precision_of_context(work.context)
-        )
-    )
+    compiled = work.emit_project_and_build_library() if project is None else _load_project(Path(project), work, chosen)
     chosen.progress("running the reference")
     sets = file_or_random_and_scaled_inputs(
         drawn, domains, inputs, seeds, int(compiled.metadata["macs"]), within_scales=_is_quantized_onnx(model)
@@ -256,6 +250,12 @@ def verify(
     wrong_run = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
     bound = compiled.metadata["error_bound"]
     return _add_first_wrong_node_to_report(report, model, types, wrong_run.inputs, work, chosen, bound, memory)
+
+
+def _load_project(project: Path, compilation: Compilation, options: CompileOptions) -> CompiledModel:
+    """Return a project as the compiled model of a compilation, to which it must correspond."""
+    precision = precision_of_context(compilation.context)
+    return load_prebuilt_project(project, compilation.module, options.machine, compilation.state, precision)
 
 
 def _options_with_verification_defaults(

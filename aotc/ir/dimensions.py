@@ -98,7 +98,8 @@ Shape: TypeAlias = "tuple[Dim, ...]"
 
 def dim_of_text(text: str) -> Dim:
     """Return the dimension that a text spells: a number, or a symbol or formula."""
-    formula = parse_formula(text)
+    digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""  # Python reads no zeros in front
+    formula = parse_formula(digits or text)
     number = None if formula is None else formula.constant_or_none
     return SymDim(text) if number is None or number < 0 else number
 

@@ -204,6 +204,7 @@ def test_equations() -> None:
 
 
 def test_texts_that_are_numbers_are_static() -> None:
+    assert dim_of_text("007") == 7 and dim_of_text("0") == dim_of_text("00") == 0
     assert dim_of_text("12") == 12 and dim_of_text("2*3") == 6 and dim_of_text("n - n + 1") == 1
     assert isinstance(dim_of_text("-1"), SymDim) and isinstance(dim_of_text("True"), SymDim)
 

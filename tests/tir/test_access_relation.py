@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from aotc.tir import Block, Broadcast, Buffer, Expr, Var, const, linear_form
@@ -14,7 +15,7 @@ from aotc.tir.expr import INDEX, Binary, Load, maximum, minimum
 from aotc.tir.loops.access_collection import collect_accesses, is_written_before_read
 from aotc.tir.loops.access_relation import Access, AccessRelation
 from aotc.tir.loops.integer_system import IntegerSystem
-from aotc.tir.loops.loop_dependence import loop_var_interval
+from aotc.tir.loops.loop_dependence import constant_loop_range, loop_var_interval
 from aotc.tir.loops.offset_dimensions import split_offsets_into_dimensions
 from aotc.tir.simplify import Interval
 from aotc.tir.stmt import Assign, Declare, For, If, Stmt, Store
@@ -93,6 +94,24 @@ def test_bounds_include_all_elements(first_seed: int) -> None:
         first, last = relation_of(nest.loop, outer_ranges(nest)).bounds()
         accessed = set().union(*(w | r for w, r in elements(nest)))
         assert all(first <= element <= last for element in accessed), f"seed {seed}"
+
+
+@pytest.mark.parametrize("first_seed", share(FIRST_SEEDS, 1))
+def test_bounds_of_an_iteration_include_its_elements(first_seed: int) -> None:
+    nests = 0
+    for seed, nest in short_nests(first_seed):
+        values = constant_loop_range(nest.loop)
+        inside = {**outer_ranges(nest), nest.loop.var: loop_var_interval(nest.loop, outer_ranges(nest))}
+        relation = relation_of(nest.loop.body, inside)
+        if not values or not relation.accesses:
+            continue
+        nests += 1
+        bounds = relation.bounds_by_iteration([(nest.loop.var, values)])
+        first, last = (np.broadcast_to(bound, len(values)) for bound in bounds)
+        for outer in nest.outer_values():
+            for at, (written, read) in enumerate(nest.elements_by_iteration(outer).values()):
+                assert all(first[at] <= element <= last[at] for element in written | read), f"seed {seed}"
+    assert nests > 0
 
 
 @pytest.mark.parametrize("first_seed", share(FIRST_SEEDS, 1))

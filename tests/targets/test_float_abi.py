@@ -157,9 +157,10 @@ def test_flags_of_the_user_reach_all_builds(target: str, tmp_path: Path, cmake: 
     assert len(libraries) == 2
     for library in (model.built, *libraries):
         assert b'MARK "a b;$c#d"' in library.read_bytes(), library
+    level = b" -O1" if target == "x86-64-v3" else b" -O2"  # of the project's own flags
     for library in libraries:
         recorded = re.findall(rb"GNU C\d\d [^\0]*-fno-tree-vectorize[^\0]*", library.read_bytes())
-        assert recorded and all(row.rindex(b" -Os") > row.rindex(b" -O2") for row in recorded)
+        assert recorded and all(row.rindex(b" -Os") > row.rindex(level) for row in recorded)
 
 
 def test_portable_code_has_no_assembly_and_equal_bits(tmp_path: Path) -> None:

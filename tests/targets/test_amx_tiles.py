@@ -168,7 +168,7 @@ except AotcError as error:
     print(error.code, str(error).count("amx_"))
 handle_signals(0, 2)
 library, actual = compile_kernel_library({"product": job.kernel}, TARGETS[NAME]), np.empty(expected.size, np.int32)
-library.call("product", [np.ravel(x) for x in job.inputs], [actual])
+library.run_kernel("product", [np.ravel(x) for x in job.inputs], [actual])
 print(np.array_equal(actual, np.ravel(expected)))
 """
 

@@ -52,6 +52,8 @@ class MicroKernel:
                       for data and weights of one channel each; "" if there is none
     pack, packed      name of the instruction that copies runs of `positions` output positions to the
                       im2col buffer, and the type of its elements
+    finish            names of instructions, each of which may finish and store all sums of a call: the first
+                      one whose meaning for an element (`ELEMENT_MEANINGS`) is the epilogue; else a loop does
 
     rate              instructions issued per cycle
     registers         registers that an operand occupies, where several instructions make the sums
@@ -89,6 +91,7 @@ class MicroKernel:
     multiply_depthwise: str = ""
     pack: str = ""
     packed: str = ""
+    finish: tuple[str, ...] = ()
     rate: float = 1
     registers: int = 1
     split: float = 0
@@ -238,6 +241,7 @@ ARM_MVE: Final = MicroKernel(
     multiply_depthwise="byte_taps",
     pack="bytes",
     packed="int8",
+    finish=("requantize_once", "requantize_twice"),
     tile_cycles=12,
     call_cycles=40,
     run_cycles=25,

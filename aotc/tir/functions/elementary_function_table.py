@@ -6,7 +6,7 @@ its error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DTYPES, DType
@@ -61,6 +61,11 @@ EXACT_FUNCTIONS: Final[Mapping[str, _Formula]] = {
 }  # fmt: skip
 #: Functions on int32 values.
 INTEGER_FUNCTION_NAMES: Final = ("scale_once", "scale_twice", "saturate_int8", "saturate_uint8")
+#: Instructions in memory that compute each element of their result from the elements of operands at
+#: the same position: one element, as an expression of these elements and of the other operands.
+ELEMENT_MEANINGS: Final[Mapping[str, _Formula]] = {
+    f"requantize_{name}": partial(integer_functions.requantize, f"scale_{name}") for name in ("once", "twice")
+}
 _FORMULAS: Final[Mapping[tuple[str, str], _Formula]] = {
     **{(name, "float32"): formula for name, formula in (*_FLOAT32_FORMULAS.items(), *EXACT_FUNCTIONS.items())},
     **{(name, "float64"): formula for name, formula in (*_FLOAT64_FORMULAS.items(), *EXACT_FUNCTIONS.items())},

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integer functions: population count, leading zeros, saturation, and fixed-point multiplication
-with rounding shifts.
+"""Integer functions: population count, leading zeros, saturation, fixed-point multiplication with
+rounding shifts, and requantization.
 
 Integers of fewer than 8 bits are processed as bytes.
 """
 
 from __future__ import annotations
 
-from aotc.tir.expr import Expr, as_expr, bitcast, cast, maximum, minimum
+from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, maximum, minimum
 
 
 def _to_unsigned_bits(x: Expr) -> Expr:
@@ -70,3 +70,11 @@ def scale_twice(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
     product = cast(x, "int64") * cast(multiplier, "int64")
     v = cast((product + (1 << 30)) >> 31, "int32")
     return _rounded_shift_right_by_shift_plus_1(v + (v >> 31), shift)
+
+
+def requantize(
+    scale: str, x: Expr, bias: Expr, multiplier: Expr, shift: Expr, zero_point: Expr, low: Expr, high: Expr
+) -> Expr:
+    """Return an int32 sum with its bias, scaled by the function `scale` and clamped, as int8."""
+    value = call("saturate_int8", call(scale, x + bias, multiplier, shift) + zero_point)
+    return minimum(maximum(value, cast(low, "int8")), cast(high, "int8"))

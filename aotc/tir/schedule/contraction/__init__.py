@@ -40,6 +40,8 @@ Modules, in the order in which a contraction passes through them:
     arm_multi_group_dot_steps          reduction steps that issue several dot-product instructions
     im2col_packing                     data of memory micro-kernels: in place, as a padded
                                        copy, or gathered run by run (im2col)
+    instruction_selection              selects an instruction that finishes sums in memory, by its
+                                       meaning for one element
     arm_dsp                            calls on packed positions and blocks of weights (Cortex-M DSP)
     arm_mve                            calls on rows of data and of weights (Cortex-M Helium)
     x86_amx                            calls on strided positions and blocks of weights (x86 AMX)

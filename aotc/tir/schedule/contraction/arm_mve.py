@@ -10,29 +10,18 @@ offset:
       for taps: col[...] = bytes(data)                     # bytes of `fill` outside of the data
       tile[0:n] = byte_rows(col, weights of n outputs); y[0:n] = requantize(tile[0:n], ...)
 
-The sums are requantized to bytes by one call if the requantization uses 32-bit words, else one by
-one.
+The sums are requantized to bytes by an instruction of the micro-kernel (`MicroKernel.finish`) if one
+computes the epilogue, else one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 
 from aotc.ir import DType, frozen
-from aotc.tir import (
-    Buffer,
-    Expr,
-    Load,
-    as_expr,
-    const,
-    fill_buffer_loop,
-    linear_form,
-    new_private_scratch_buffer,
-    substitute,
-    te,
-)
-from aotc.tir.expr import Binary, Call, Const, Var
+from aotc.tir import Buffer, Expr, Load, as_expr, const, fill_buffer_loop, new_private_scratch_buffer, substitute, te
+from aotc.tir.expr import Var
 from aotc.tir.instruction_statements import execute_to_memory
 from aotc.tir.micro_kernels import MicroKernel
 from aotc.tir.schedule.contraction import contraction_index_analysis
@@ -47,11 +36,12 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     split_reduction_into_dot_groups,
 )
 from aotc.tir.schedule.contraction.im2col_packing import ContractionData, PaddingBuffers
+from aotc.tir.schedule.contraction.instruction_selection import RepeatedValues, select_elementwise_instruction
 from aotc.tir.schedule.contraction.tiling_completion import MemoryKernelCandidate, TilingRequest
 from aotc.tir.schedule.contraction.tiling_cost import memory_kernel_cycles
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Block, Declare, Stmt, Store, forall, loop_nest
+from aotc.tir.stmt import Block, Stmt, forall, loop_nest
 
 
 def arm_mve_candidates(contraction: te.Contraction, request: TilingRequest) -> list[MemoryKernelCandidate]:
@@ -128,7 +118,6 @@ class _ArmMveSchedule:
     run                contiguous bytes of the data at one kernel offset; 0 if a run consists of channels
     inner              variables that count the elements of a run
     tap_stride_bytes   bytes between the weights of consecutive taps, for depthwise convolutions
-    spread             for a value that is equal for all outputs, the buffer filled with it
     """
 
     req: TilingRequest
@@ -139,7 +128,6 @@ class _ArmMveSchedule:
     run: int
     inner: Sequence[Var]
     tap_stride_bytes: int = 0
-    spread: dict[Expr, Buffer] = field(default_factory=dict)
 
     @property
     def kernel(self) -> MicroKernel:
@@ -185,6 +173,7 @@ class _ArmMveSchedule:
             "col", DType(self.kernel.packed), contraction_index_analysis.iteration_space_point_count(self.taps) * run
         )
         spare = self.data.allocate_padding_buffers(run, 1)
+        repeated = RepeatedValues(width)
         first: list[Stmt] = (
             [self._gather_im2col_of_position(col, spare, as_expr(0), run)] if self.needs_im2col and self.run else []
         )
@@ -196,17 +185,18 @@ class _ArmMveSchedule:
                 else []
             )
             sums = self._compute_sums_of_output_channels(tile, col, first_channel, channel_count)
-            return Block((*gather_stmts, sums, self._finish_and_store_sums(tile, first_channel, channel_count)))
+            finish = self._finish_and_store_sums(tile, first_channel, channel_count, repeated)
+            return Block((*gather_stmts, sums, finish))
 
         parts: list[Stmt] = [forall(block, outputs // width, compute_output_channels(block * width, width))]
         if rest := outputs % width:
             parts.append(compute_output_channels(as_expr(outputs - rest), rest))
         nest = loop_nest(self.at.axes, Block((*first, *parts)), "independent")
         start = spare.fill_padding_buffer(self.req.contraction.fill)
-        start += [fill_buffer_loop(buffer, value) for value, buffer in self.spread.items()]
+        start += [fill_buffer_loop(buffer, value) for value, buffer in repeated.buffers.items()]
         scratch = [col] * self.needs_im2col + spare.all_padding_buffers
         whole = Block((*self.data.before, *start, nest))
-        return ContractionNest(whole, (tile, *self.spread.values()), (*self.data.workspace, *scratch))
+        return ContractionNest(whole, (tile, *repeated.buffers.values()), (*self.data.workspace, *scratch))
 
     def _data_address_of_run(self, first_channel: Expr, tap_values: Mapping[Var, Expr]) -> Expr:
         """Return the address in the data of a run (contiguous bytes) of an output position at a
@@ -254,83 +244,15 @@ class _ArmMveSchedule:
         numbers = const(size, "int32"), const(self.tap_stride_bytes, "int32")
         return execute_to_memory(self.kernel.multiply_depthwise, sums_buffer, 0, data, weight_load, *numbers)
 
-    def _finish_and_store_sums(self, sums_buffer: Buffer, first_channel: Expr, channel_count: int) -> Stmt:
-        """Return the statement that finishes and stores int32 sums of some outputs: one
-        requantization call, or a loop.
+    def _finish_and_store_sums(
+        self, sums_buffer: Buffer, first_channel: Expr, channel_count: int, repeated: RepeatedValues
+    ) -> Stmt:
+        """Return the statement that finishes and stores int32 sums of some outputs: an instruction of
+        the micro-kernel that does so, or a loop.
         """
         output, channel = Var("o"), self.channel[0]
         names = {**self.at.unfuse, channel: first_channel + output}
         index = tuple(names.get(v, as_expr(0) if n == 1 else v) for v, n in self.req.contraction.axes)
         stmt = self.req.store(index, Load(sums_buffer, output))
-        return self._match_requantization_call(stmt, output, channel_count) or forall(output, channel_count, stmt)
-
-    def _match_requantization_call(self, stmt: Stmt, channel_var: Var, channel_count: int) -> Stmt | None:
-        """Return one call that requantizes the int32 sums of some outputs; None if they are
-        finished in another way.
-        """
-        match stmt:
-            case Block(stmts=(Declare(var=var, value=total), Store() as last)):
-                value = substitute(last.value, {var: total})
-            case Store() as last:
-                value = last.value
-            case _:
-                return None
-        low, high, value = _int8_clamp_range_and_unclamped_value(value)
-        zero, value = _addition_operands_or_zero_and_value(value)
-        if not isinstance(value, Call) or value.name not in ("scale_once", "scale_twice"):
-            return None
-        total, multiplier, shift = value.args
-        bias, total = _addition_operands_or_zero_and_value(total)
-        spread = dict(self.spread)
-        operands = [
-            self._load_or_broadcast_requantize_operand(x, channel_var, channel_count, spread)
-            for x in (total, bias, multiplier, shift)
-        ]
-        to = linear_form(last.index, {})
-        if None in operands or not isinstance(zero, Const) or to.coefficient(channel_var) != 1 or high < low:
-            return None
-        self.spread.update(spread)
-        name = f"requantize_{value.name.removeprefix('scale_')}"
-        numbers = [const(n, "int32") for n in (int(zero.value), low, high)]
-        place = simplify(substitute(last.index, {channel_var: as_expr(0)}), {})
-        return execute_to_memory(name, last.buffer, place, *(x for x in operands if x is not None), *numbers)
-
-    def _load_or_broadcast_requantize_operand(
-        self, value: Expr, channel_var: Var, channel_count: int, broadcast_buffers: dict[Expr, Buffer]
-    ) -> Load | None:
-        """Return a requantization operand of some outputs as a vector; a value equal for all is put
-        in a buffer of `broadcast_buffers`.
-        """
-        if isinstance(value, Load) and linear_form(value.index, {}).coefficient(channel_var) == 1:
-            return Load(value.buffer, simplify(substitute(value.index, {channel_var: as_expr(0)}), {}), channel_count)
-        if contraction_index_analysis.variables_in(value):
-            return None
-        if value not in broadcast_buffers:
-            size = min(self.kernel.max_outputs, self.channel[1])
-            broadcast_buffers[value] = new_private_scratch_buffer("spread", DType("int32"), size, "stack")
-        return Load(broadcast_buffers[value], as_expr(0), channel_count)
-
-
-def _int8_clamp_range_and_unclamped_value(value: Expr) -> tuple[int, int, Expr]:
-    """Return the range to which a value is clamped, and the value itself; an empty range if it is
-    not saturated to int8.
-    """
-    low, high = -128, 127
-    while isinstance(value, Binary) and value.op in ("min", "max") and isinstance(value.b, Const):
-        limit = int(value.b.value)
-        # a value beyond one limit still has to satisfy the other
-        if value.op == "min":
-            high = max(min(high, limit), low)
-        else:
-            low = min(max(low, limit), high)
-        value = value.a
-    if isinstance(value, Call) and value.name == "saturate_int8":
-        return low, high, value.args[0]
-    return 1, 0, value
-
-
-def _addition_operands_or_zero_and_value(value: Expr) -> tuple[Expr, Expr]:
-    """Return (b, a) of an addition a + b; zero and the value for other expressions."""
-    if isinstance(value, Binary) and value.op == "add":
-        return value.b, value.a
-    return const(0, "int32"), value
+        finish = select_elementwise_instruction(stmt, output, channel_count, self.kernel.finish, repeated)
+        return finish or forall(output, channel_count, stmt)

@@ -39,7 +39,20 @@ from aotc.relay.backend.function_to_kernel import lower_fused_function
 from aotc.relay.graph_api import Function, IRModule
 from aotc.relay.text.parser import parse
 from aotc.relay.text.printer import astext
-from aotc.tir import Budget, Gpu, GpuCosts, MicroKernel, Space, Strips, Target, Threads, Tiles, Winograd, to_text
+from aotc.tir import (
+    Budget,
+    CodeSize,
+    Gpu,
+    GpuCosts,
+    MicroKernel,
+    Space,
+    Strips,
+    Target,
+    Threads,
+    Tiles,
+    Winograd,
+    to_text,
+)
 
 _REPORT_FORMAT_NAME: Final = "aotc-replay"
 _PLEASE_REPORT_HINT: Final = "this is a fault of aotc, please report it"
@@ -48,7 +61,7 @@ _SAVED_CONTEXT_FIELDS: Final = ("opt_level", "required_pass", "disabled_pass")
 _OPTIONS_SERIALIZER: Final[JsonFormat[dict[str, Any]]] = JsonFormat(
     dict,
     [
-        *(Target, Threads, Gpu, GpuCosts, Tiles, MicroKernel, Winograd, Strips, Budget, Space),
+        *(Target, Threads, Gpu, GpuCosts, Tiles, MicroKernel, Winograd, Strips, Budget, CodeSize, Space),
         *(DType, PrecisionTreatment),
     ],
 )

@@ -120,7 +120,6 @@ from aotc.tir.plan.arena_packing import align_up as align_up
 from aotc.tir.plan.copy_elimination import make_copy_step as make_copy_step
 from aotc.tir.plan.inplace_overlap import make_loops_serial_for_overlap as make_loops_serial_for_overlap
 from aotc.tir.plan.inplace_overlap import min_overlap_distance_bytes as min_overlap_distance_bytes
-from aotc.tir.plan.memory_footprint import CODE_BYTES_PER_INTEGER_ARGUMENT as CODE_BYTES_PER_INTEGER_ARGUMENT
 from aotc.tir.plan.memory_footprint import estimated_code_bytes as estimated_code_bytes
 from aotc.tir.plan.memory_footprint import estimated_stack_bytes as estimated_stack_bytes
 from aotc.tir.plan.memory_footprint import kernel_with_largest_stack_frame as kernel_with_largest_stack_frame
@@ -186,6 +185,7 @@ from aotc.tir.target import TARGETS as TARGETS
 from aotc.tir.target import X86_64_V4 as X86_64_V4
 from aotc.tir.target import Budget as Budget
 from aotc.tir.target import C as C
+from aotc.tir.target import CodeSize as CodeSize
 from aotc.tir.target import Gpu as Gpu
 from aotc.tir.target import GpuCosts as GpuCosts
 from aotc.tir.target import MicroKernel as MicroKernel

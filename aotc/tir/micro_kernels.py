@@ -61,6 +61,10 @@ class MicroKernel:
     latency           cycles from the start of an instruction to its result
     tile_cycles       cycles of one tile of a function
     call_cycles       cycles of a call of a function, without its tiles
+    call_positions    the overhead of a call, in output positions, by which rows of positions are divided into calls
+    im2col_slowdown   factor of the time of the calls, the copy included, if they read an im2col copy of all data
+    min_row_positions    fewest positions of a row that is computed by itself: shorter rows that are not whole
+                      tiles are fused with the next outer axis
     run_cycles        cycles to begin the copy of a run (contiguous data of a position) by im2col
     """
 
@@ -98,6 +102,9 @@ class MicroKernel:
     latency: int = 4
     tile_cycles: float = 0
     call_cycles: float = 0
+    call_positions: int = 0
+    im2col_slowdown: float = 1
+    min_row_positions: int = 1
     run_cycles: float = 0
 
     def accepts_types(self, data: str, weights: str, sums: str) -> bool:
@@ -221,6 +228,7 @@ ARM_DSP: Final = MicroKernel(
     packed="int16",
     tile_cycles=32,
     call_cycles=40,
+    min_row_positions=4,
     run_cycles=40,
 )
 #: Memory micro-kernel of `aotc.tir.arm_mve_kernels`: rows of bytes of one position by those of up to
@@ -268,4 +276,6 @@ X86_AMX: Final = MicroKernel(
     multiply="matrices_{data}_{weights}",
     tile_cycles=16,
     call_cycles=64,
+    call_positions=8,
+    im2col_slowdown=1.5,
 )

@@ -223,7 +223,8 @@ class HalveBytes(ProgramPass):
 
     def run(self, module: Program, ctx: PassContext) -> Program:
         always = ctx.get_config("compile.halve_bytes", self.target.bare or self.target.small)
-        return pack_constants_as_int4(module, 0 if always else self.target.budget.unpacked_bytes)
+        cache_bytes = 0 if always else self.target.budget.unpacked_bytes
+        return pack_constants_as_int4(module, self.target.code_size.min_int4_elements, cache_bytes)
 
 
 # --- the pipeline

@@ -17,6 +17,7 @@ from typing import Any, Final
 from aotc.ir import AotcError, DType, did_you_mean_hint, frozen, normalized_architecture_name
 from aotc.tir import micro_kernels
 from aotc.tir.micro_kernels import MicroKernel as MicroKernel
+from aotc.tir.target_costs import CodeSize as CodeSize
 from aotc.tir.target_costs import GpuCosts as GpuCosts
 from aotc.tir.target_costs import Strips as Strips
 from aotc.tir.target_costs import Threads as Threads
@@ -34,6 +35,10 @@ class Budget:
     array_bytes       parameters smaller than this become C arrays, larger ones a file that the assembler includes
     parameter_growth  largest factor by which parameters may grow (or by parameter_room bytes); 1 forbids growth
     parameter_saving  estimated cycles that each added byte of parameters must save per run
+    group_padding     largest padding of the channels of a group to whole blocks, as a fraction of its channels, where
+                      parameters may grow
+    block_padding     largest padding of output channels to blocks that are larger than the smallest ones, as a fraction
+                      of the channels
     unrolled          largest number of multiply-adds in an unrolled loop body
     written           largest number of multiply-adds in the code of one tiled contraction, border tiles included
     pieces            largest number of pieces that a loop nest may be split into where conditions change ...
@@ -50,6 +55,8 @@ class Budget:
     parameter_growth: float = 1.0
     parameter_room: int = 0
     parameter_saving: float = 0.08
+    group_padding: float = 1.0
+    block_padding: float = 1 / 8
     unrolled: int = 320
     written: int = 4096
     pieces: int = 512
@@ -140,6 +147,10 @@ class Target:
     copy_rate        bytes copied per cycle
     transpose_rate   bytes transposed per cycle
     store_cost       cost of storing and reloading an element, in operations: cheaper expressions are recomputed
+    call_cost        cost of a call of a function, or of an integer division, in operations, by which vectors whose
+                     elements are computed one by one are compared with scalars
+    min_shuffled_bytes    bytes of the smallest element that one instruction permutes in a vector: matrices of smaller
+                     elements are not transposed in registers
     tiles            costs of register tiles of contractions
     micro_kernels    its micro-kernels for contractions, in addition to multiply-adds; among those of one
                      level that fit, the first is used, and weights are packed for the first of all
@@ -148,6 +159,7 @@ class Target:
     threads          costs of multithreading; None if kernels run on one thread only
     gpu              the GPU that kernels are launched on; None for CPUs
     budget           limits of code and memory
+    code_size        figures by which sizes of code and stacks are estimated
     spaces           its memory regions: data is placed in the first region that may hold it and has room
     small            True if small code and parameters take precedence over speed (see `target_optimized_for_size`)
     bare             True without an operating system: the library is static, calls are direct, and the C library
@@ -185,6 +197,8 @@ class Target:
     copy_rate: float = 8
     transpose_rate: float = 4
     store_cost: int = 16
+    call_cost: int = 10
+    min_shuffled_bytes: int = 4
     tiles: Tiles = Tiles()
     micro_kernels: tuple[MicroKernel, ...] = ()
     winograd: Winograd = Winograd()
@@ -192,6 +206,7 @@ class Target:
     threads: Threads | None = None
     gpu: Gpu | None = None
     budget: Budget = Budget()
+    code_size: CodeSize = CodeSize()
     spaces: tuple[Space, ...] = (Space(name="memory"),)
     small: bool = False
     bare: bool = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost parameters of a `Target`: multithreading, register tiles and Winograd convolutions.
+"""Cost parameters of a `Target`: multithreading, register tiles, Winograd convolutions, code sizes.
 
 replace(get_target("x86-64-v3"), threads=Threads(barrier_ns=250), tiles=Tiles(latency=8))
 """
@@ -136,6 +136,10 @@ class Tiles:
     slowdown           factor of the whole time on cores that start one instruction at a time; the other
                        figures assume that loads, multiply-adds and loop control overlap
     scalar_columns     for targets without vectors: columns of tiles of one row, of two rows and so on
+    min_tap_major_positions    fewest output positions of a convolution whose tiles compute the products of all input
+                       channels at one tap of the kernel, then those at the next tap
+    nchw_input_channels    most input channels of a convolution for which reading its data in the layout NCHW is faster
+                       than a transposition to NHWC
     """
 
     latency: int = 4
@@ -162,6 +166,45 @@ class Tiles:
     low_bit_registers: int = 6
     slowdown: float = 1
     scalar_columns: tuple[int, ...] = (8, 4, 1, 4)
+    min_tap_major_positions: int = 5
+    nchw_input_channels: int = 4
+
+
+@frozen(kw_only=True)
+class CodeSize:
+    """Figures by which the sizes of code and of stacks are estimated.
+
+    The defaults were fitted to the kernels of three networks that arm-none-eabi-gcc 12 compiled for a Cortex-M4 with
+    -Os; the errors for single kernels are up to 20 %.
+
+    expression_bytes    bytes of code of a distinct expression ...
+    loop_bytes          ... of a loop ...
+    store_bytes         ... of a store or an instruction ...
+    call_bytes          ... and of a call of a kernel in the schedule
+    schedule_bytes      bytes of code of a schedule without its calls
+    argument_bytes      bytes of code for passing one integer argument in a call
+    merged_growth       factor by which the code of a kernel grows when its constants become arguments, which it must
+                        load
+    merged_arguments    most arguments that replace constants of one kernel; more would displace its own values from
+                        registers
+    min_int4_elements   fewest elements of a constant for which packing as int4 saves more than the unpacking code takes
+    spilled_registers   most registers that a kernel is assumed to spill
+    frame_words         words of the frame of a kernel beyond its arrays, spilled registers, loops and parameters
+    caller_words        words of the frames of its callers
+    """
+
+    expression_bytes: float = 2.5
+    loop_bytes: float = 4
+    store_bytes: float = 15
+    call_bytes: float = 49
+    schedule_bytes: float = 300
+    argument_bytes: float = 6
+    merged_growth: float = 1.15
+    merged_arguments: int = 24
+    min_int4_elements: int = 256
+    spilled_registers: int = 64
+    frame_words: int = 24
+    caller_words: int = 40
 
 
 @frozen(kw_only=True)

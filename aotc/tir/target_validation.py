@@ -35,11 +35,13 @@ NUMERIC_FIELD_LIMITS: Final[Mapping[str, tuple[bool, float, float, str]]] = {
     "copy_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
     "transpose_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
     "store_cost": (True, 0, 1 << 30, " operations"),
+    "call_cost": (True, 0, 1 << 30, " operations"),
+    "min_shuffled_bytes": (True, 1, 8, " bytes"),
 }
 #: Widths of vectors in bytes: two numbers of float32 at least.
 VECTOR_WIDTHS_BYTES: Final = (0, 8, 16, 32, 64, 128, 256)
 #: Fields of a target that are records of costs and limits.
-_RECORD_FIELDS: Final = ("tiles", "winograd", "strips", "threads", "gpu", "budget")
+_RECORD_FIELDS: Final = ("tiles", "winograd", "strips", "threads", "gpu", "budget", "code_size")
 #: Figures of records that can be zero: costs that a machine may not have, and limits that forbid something.
 _FIELDS_THAT_CAN_BE_ZERO: Final = frozenset(
     (
@@ -53,6 +55,11 @@ _FIELDS_THAT_CAN_BE_ZERO: Final = frozenset(
             "budget.unpacked_bytes",
         ),
         *("budget.parameter_saving", "budget.unrolled", "budget.written", "budget.pieces", "budget.piece_nodes"),
+        *("budget.group_padding", "budget.block_padding", "tiles.nchw_input_channels", "tiles.min_tap_major_positions"),
+        *("code_size.expression_bytes", "code_size.loop_bytes", "code_size.store_bytes", "code_size.call_bytes"),
+        *("code_size.schedule_bytes", "code_size.argument_bytes", "code_size.merged_growth"),
+        *("code_size.merged_arguments", "code_size.min_int4_elements", "code_size.spilled_registers"),
+        *("code_size.frame_words", "code_size.caller_words", "micro-kernel.call_positions"),
         *("gpu.scratch_bytes", "gpu.shared_bytes"),
         *("micro-kernel.split", "micro-kernel.tile_cycles", "micro-kernel.call_cycles", "micro-kernel.run_cycles"),
     )

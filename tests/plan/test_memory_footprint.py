@@ -21,6 +21,7 @@ from aotc.tir.plan.memory_footprint import (
     peak_memory_step,
 )
 from aotc.tir.plan.memory_plan import check_memory_plan, plan_memory, write_outputs_over_dying_inputs
+from aotc.tir.target import CodeSize
 from tests.conftest import ROOT
 from tests.plan.test_memory_plan import SIZE, elementwise, program, storage
 
@@ -174,11 +175,11 @@ def test_estimates_hold_for_a_compiler(tmp_path: Path) -> None:
         frames += [int(line.split("\t")[1]) for line in next(tmp_path.glob("*.su")).read_text().splitlines()]
         listed = run(["size", tmp_path / "a.o"], check=True, capture_output=True, text=True).stdout
         code += int(listed.splitlines()[1].split()[0])
-    assert 0 < max(frames) < estimated_stack_bytes(planned, 8)
-    assert code / 3 < estimated_code_bytes(planned.distinct_kernels) < 3 * code
+    assert 0 < max(frames) < estimated_stack_bytes(planned, CodeSize(), 8)
+    assert code / 3 < estimated_code_bytes(planned.distinct_kernels, CodeSize()) < 3 * code
 
 
 def test_larger_registers_take_more_stack() -> None:
     planned = program((elementwise(1), [storage("x", "input"), storage("a")]))
-    assert estimated_stack_bytes(planned, 8) == 2 * estimated_stack_bytes(planned, 4)
-    assert estimated_stack_bytes(replace(planned, steps=())) > 0
+    assert estimated_stack_bytes(planned, CodeSize(), 8) == 2 * estimated_stack_bytes(planned, CodeSize(), 4)
+    assert estimated_stack_bytes(replace(planned, steps=()), CodeSize()) > 0

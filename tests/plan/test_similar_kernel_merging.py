@@ -35,7 +35,7 @@ from aotc.tir.kernel_text import to_text
 from aotc.tir.plan import similar_kernel_merging
 from aotc.tir.plan.similar_kernel_merging import MergedKernel, merge_similar_kernels
 from aotc.tir.stmt import Kernel, Store, loop_nest, map_exprs
-from aotc.tir.target import Target, get_target
+from aotc.tir.target import CodeSize, Target, get_target
 from tests.codegen.batch import Array, build
 from tests.codegen.batch import call as run
 from tests.codegen.bit_comparison import wrong
@@ -79,16 +79,19 @@ def told(shared: MergedKernel, values: Sequence[Const]) -> Kernel:
     return replace(shared.kernel, body=map_exprs(shared.kernel.body, value))
 
 
-def shared_of(kernels: Sequence[Kernel], monkeypatch: pytest.MonkeyPatch) -> list[MergedKernel]:
+#: Figures by which sharing is always worth it.
+ALWAYS = CodeSize(merged_growth=0, argument_bytes=0)
+
+
+def shared_of(kernels: Sequence[Kernel]) -> list[MergedKernel]:
     """Whatever can be shared, whether or not it is worth it."""
-    monkeypatch.setattr(similar_kernel_merging, "CODE_GROWTH_FACTOR", -1e9)
-    return merge_similar_kernels(kernels)
+    return merge_similar_kernels(kernels, ALWAYS)
 
 
-def test_sizes_strides_and_values_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_strides_and_values_are_numbers() -> None:
     sizes = ((4, 6), (8, 3), (4, 5))
     kernels = [transposed(r, c, scaled(float(r), -2.0)) for r, c in sizes]
-    (shared,) = shared_of(kernels, monkeypatch)
+    (shared,) = shared_of(kernels)
     assert [number.dtype for number in shared.numbers] == [INDEX, INDEX, "float32"]
     found = [tuple(v.value for v in values) for _, values in shared.members]
     assert found == [(4, 6, 4.0), (8, 3, 8.0), (4, 5, 4.0)]
@@ -105,35 +108,35 @@ def test_sizes_strides_and_values_are_numbers(monkeypatch: pytest.MonkeyPatch) -
     ],
     ids=["divisor", "float divisor", "nan and infinity", "operation"],
 )
-def test_what_is_no_number(value: Callable[[int], Value], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_number(value: Callable[[int], Value]) -> None:
     """C has no literal for some numbers, and others make other code."""
-    assert not shared_of([transposed(4, 6, value(k)) for k in (2, 3)], monkeypatch)
-    assert len(shared_of([transposed(4, 6, value(2)), transposed(6, 5, value(2))], monkeypatch)) == 1
+    assert not shared_of([transposed(4, 6, value(k)) for k in (2, 3)])
+    assert len(shared_of([transposed(4, 6, value(2)), transposed(6, 5, value(2))])) == 1
 
 
-def test_zeros_of_both_signs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zeros_of_both_signs_differ() -> None:
     kernels = [transposed(4, 6, scaled(zero)) for zero in (0.0, -0.0)]
-    (shared,) = shared_of(kernels, monkeypatch)
+    (shared,) = shared_of(kernels)
     assert [str(values[0].value) for _, values in shared.members] == ["0.0", "-0.0"]
 
 
-def test_the_order_of_operands_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_operands_stays() -> None:
     """The operands of a minimum keep their order, as min(0.0, -0.0) is its first operand."""
     kernels = [transposed(4, 6, least(value)) for value in (-0.0, -1.0)]
-    (shared,) = shared_of(kernels, monkeypatch)
+    (shared,) = shared_of(kernels)
     assert "min(0.0, n0)" in to_text(shared.kernel)
 
 
-def test_types_are_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_are_no_numbers() -> None:
     kernels = [transposed(4, 6, lambda x, i, j: x + as_expr(1, x), d) for d in ("int8", "int16", "float16")]
-    assert not shared_of(kernels, monkeypatch)
+    assert not shared_of(kernels)
 
 
 def test_kernels_of_many_numbers_stay_apart() -> None:
     """What calls pass would be more code than the kernels."""
     for count, wanted in ((1, 1), (12, 0)):
         found = [transposed(4, 6, scaled(*(float(k**n) for n in range(1, count)))) for k in (2, 3)]
-        assert len(merge_similar_kernels([*found, transposed(8, 3, lambda x, i, j: -x)])) == wanted
+        assert len(merge_similar_kernels([*found, transposed(8, 3, lambda x, i, j: -x)], CodeSize())) == wanted
 
 
 def sibling(kernel: Kernel, rng: np.random.Generator, sizes: bool) -> Kernel:
@@ -164,12 +167,11 @@ def caller(printed: PrintedKernels, kernels: Sequence[Kernel]) -> str:
     return "\n".join(lines)
 
 
-def test_groups_with_one_text_are_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_with_one_text_are_one_function() -> None:
     """Alignments, which C does not say, keep them apart before."""
-    monkeypatch.setattr(similar_kernel_merging, "CODE_GROWTH_FACTOR", -1e9)
     sizes = {(4, 6): 64, (8, 3): 64, (5, 7): 16, (9, 2): 16}
     kernels = [transposed(*size, scaled(2.0), align=align) for size, align in sizes.items()]
-    printed = print_kernels(kernels, "net", DIALECTS[M4.dialect], kernel_merging="numbers")
+    printed = print_kernels(kernels, "net", DIALECTS[M4.dialect], kernel_merging="numbers", code_size=ALWAYS)
     assert [one.name for one in printed.kernels] == ["net_t"]
     calls = [printed.kernel_call_statement(kernel, ["x", "y"]) for kernel in kernels]
     assert calls == [f"net_t(x, y, {rows}, {columns});" for rows, columns in sizes]
@@ -188,7 +190,7 @@ def test_values_are_numbers_of_vectors_and_of_teams() -> None:
         )
 
     kernels = [kernel(4, 2.5, 3.0), kernel(4, 1.5, 5.0), kernel(6, 1.5, 5.0), kernel(4, 2.5, 2.0), kernel(4, 2.5, 4.0)]
-    (shared,) = merge_similar_kernels(kernels, may_differ_in_sizes=False)
+    (shared,) = merge_similar_kernels(kernels, CodeSize(), may_differ_in_sizes=False)
     assert [[v.value for v in values] for _, values in shared.members] == [[2.5, 3.0], [1.5, 5.0]]
     assert [member for member, _ in shared.members] == kernels[:2]
     assert "broadcast(n0, 8) / broadcast(n1, 8)" in to_text(shared.kernel)
@@ -203,9 +205,7 @@ HERE: list[tuple[Target, KernelMerging]] = [(M4, "numbers"), (V3, "values")]
 
 
 @pytest.mark.parametrize(("seed", "how"), share([(seed, how) for seed in range(20) for how in HERE], 2))
-def test_random_kernels_with_other_numbers(
-    seed: int, how: tuple[Target, KernelMerging], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_kernels_with_other_numbers(seed: int, how: tuple[Target, KernelMerging], tmp_path: Path) -> None:
     """They are the kernels that they stand for, and compiled they compute the same bits.
 
     Other values in vectors may be shifts by more than the width, of which compilers and the interpreter make something
@@ -217,13 +217,12 @@ def test_random_kernels_with_other_numbers(
         kernel, inputs = drawn(8 * seed + k, target)
         jobs += [(sibling(kernel, rng, sizes), inputs) for _ in range(3)]
     kernels = [kernel for kernel, _ in jobs]
-    monkeypatch.setattr(similar_kernel_merging, "CODE_GROWTH_FACTOR", -1e9)
-    found = merge_similar_kernels(kernels, may_differ_in_sizes=sizes)
+    found = merge_similar_kernels(kernels, ALWAYS, may_differ_in_sizes=sizes)
     assert sum(len(one.members) for one in found) > 8
     for one in found:
         for kernel, values in one.members:
             assert to_text(told(one, values)).split("{", 1)[1] == to_text(kernel).split("{", 1)[1]
-    printed = print_kernels(kernels, "net", DIALECTS[target.dialect], kernel_merging=kind)
+    printed = print_kernels(kernels, "net", DIALECTS[target.dialect], kernel_merging=kind, code_size=ALWAYS)
     assert printed.numbers
     flags = target.cflags if target is V3 else ()
     library = ctypes.CDLL(str(build(caller(printed, kernels), tmp_path, "-O0", *flags)))

@@ -65,14 +65,6 @@ from aotc.tir.schedule.algorithms.cpu_recurrence import columns_per_weight_block
 from aotc.tir.schedule.algorithms.winograd import estimated_cycles_of_3x3_convolution
 from aotc.tir.schedule.contraction import weight_packing_block_size
 
-#: Smallest number of output positions of a convolution whose loop over taps may be outside of the
-#: loop over input channels.
-MIN_POSITIONS_FOR_TAPS_FIRST: Final = 5
-#: Largest padding of a group's channels to whole blocks, as a fraction of its channels.
-MAX_PADDING_FRACTION: Final = 1.0
-#: Largest padding of output channels to blocks that are larger than the smallest ones, as a fraction
-#: of the channels.
-MAX_DOT_PADDING_FRACTION: Final = 1 / 8
 #: Attribute classes of the operators that sum products of data and weights.
 _CONTRACTION_ATTRS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, BatchMatmulAttrs)
 
@@ -164,12 +156,12 @@ def _packing_micro_kernel(call: Call, target: Target) -> MicroKernel | None:
     return target.micro_kernel_for_types(data, weight, tensor_type_of(call).dtype)
 
 
-def _outputs_per_dot_block(output_channels: int, kernel: MicroKernel) -> int:
+def _outputs_per_dot_block(output_channels: int, kernel: MicroKernel, max_padding: float) -> int:
     """Return the number of output channels per block of weights that are packed for a micro-kernel:
-    the largest that pads few channels.
+    the largest whose padding is at most `max_padding` of the channels, or else the smallest.
     """
     blocks = [kernel.block << k for k in range(kernel.max_blocks.bit_length())]
-    fitting = [n for n in blocks if -output_channels % n <= MAX_DOT_PADDING_FRACTION * output_channels]
+    fitting = [n for n in blocks if -output_channels % n <= max_padding * output_channels]
     return max(fitting, default=kernel.block)
 
 
@@ -184,7 +176,8 @@ def _dot_product_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, 
         return ""
     shape = dict(zip(kernel, tensor_type_of(call.args[1]).static_shape, strict=True))
     outputs = shape["O"] // attrs.groups
-    block, group = _outputs_per_dot_block(outputs, micro_kernel), micro_kernel.group
+    block = _outputs_per_dot_block(outputs, micro_kernel, target.budget.block_padding)
+    group = micro_kernel.group
     whole = outputs % block == 0 and shape["I"] % group == 0 and micro_kernel.data == "broadcast"
     letter = _axis_grouped_for_dot_products(shape, canonical, attrs.data_layout, micro_kernel)
     if not letter or (attrs.groups > 1 and not whole):
@@ -256,7 +249,7 @@ def _needs_tap_major_weights(call: Call, outer_extents: Sequence[Dim], target: T
     return (
         far
         and is_static(outer_extents)
-        and numel(outer_extents) >= MIN_POSITIONS_FOR_TAPS_FIRST
+        and numel(outer_extents) >= target.tiles.min_tap_major_positions
         and not target.is_scalar
     )
 
@@ -270,7 +263,7 @@ def _max_padding_fraction(target: Target) -> float:
     """Return the largest padding of a group of channels, as a fraction of them; 0 where parameters
     must not grow.
     """
-    return MAX_PADDING_FRACTION if target.gpu is None and target.budget.parameter_growth > 1.0 else 0.0
+    return target.budget.group_padding if target.gpu is None and target.budget.parameter_growth > 1.0 else 0.0
 
 
 def _output_channel_block_size(
@@ -408,7 +401,8 @@ class _Pack(GraphMutator):
                 fits = layout == "NC" or not isinstance(call.attrs, MatmulAttrs)
                 rows = self._pack_weight_cached(weight, layout, "NC")
                 return call if fits else rebuild_call(call, (call.args[0], rows), transpose_b=True)
-            target = f"NC{_outputs_per_dot_block(units, kernel)}n{kernel.group}c"
+            block = _outputs_per_dot_block(units, kernel, self.target.budget.block_padding)
+            target = f"NC{block}n{kernel.group}c"
         elif block := _output_channel_block_size(call, units, tensor_type_of(call).shape[:-1], self.target):
             target = f"NC{block}n"
         else:
@@ -524,7 +518,7 @@ def _profitable_winograd_options(
     for tile in SUPPORTED_OUTPUT_TILES:
         blocks = {_winograd_channel_block_size(call, weight, tile, target) for call in calls}
         if 0 in blocks or (
-            groups != {1} and max(_padding_fraction(per_group, b) for b in blocks) > MAX_PADDING_FRACTION
+            groups != {1} and max(_padding_fraction(per_group, b) for b in blocks) > target.budget.group_padding
         ):
             continue
         cost = sum(estimated_winograd_or_direct_cycles(call, channels, tile, target) for call in calls)

@@ -12,7 +12,8 @@ the values in registers. Only operands of elementwise, broadcasting and injectiv
 packed: other operators would need the unpacked tensor in memory.
 """
 
-from typing import Final
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,42 +23,46 @@ from aotc.relay.op.binary_elementwise import bitwise_and, bitwise_xor, right_shi
 from aotc.relay.op.cast_clip_prelu import cast
 from aotc.relay.op.concat_split import repeat
 from aotc.relay.transform.pass_base import FunctionPass, rewrite_nodes
-
-#: Smallest number of elements worth packing: below it, the unpacking code is larger than the
-#: savings.
-MIN_PACKED_ELEMENTS: Final = 256
+from aotc.tir import C, Target
 
 
+@dataclass(frozen=True, repr=False)
 class PackNibbles(FunctionPass):
-    """Pass that stores int4 and uint4 constants in half a byte per element, if some extent is even."""
+    """Pass that stores int4 and uint4 constants in half a byte per element, if some extent is even.
+
+    Constants with fewer than `target.code_size.min_int4_elements` elements stay as they are.
+    """
 
     opt_level = 3
 
+    target: Target = C
+
     def rewrite_function_body(self, function: Function) -> Function:
-        return rewrite_nodes(function, _pack_int4_constant_operands)
+        pack = partial(_pack_int4_constant_operands, self.target.code_size.min_int4_elements)
+        return rewrite_nodes(function, pack)
 
 
-def _pack_int4_constant_operands(_: Expr, node: Expr) -> Expr:
+def _pack_int4_constant_operands(min_elements: int, _: Expr, node: Expr) -> Expr:
     if not isinstance(node, Call) or not isinstance(node.op, Op):
         return node
     if node.op.pattern > OpPattern.INJECTIVE:
         return node
-    args = [_pack_int4_constant_and_add_unpacking(arg) for arg in node.args]
+    args = [_pack_int4_constant_and_add_unpacking(arg, min_elements) for arg in node.args]
     if all(a is b for a, b in zip(args, node.args, strict=True)):
         return node
     return Call(node.op, args, node.attrs, None, node.span, node.checked_type)
 
 
-def _pack_int4_constant_and_add_unpacking(node: Expr) -> Expr:
-    """Return a constant's packed form with the operators that unpack it; other expressions
-    unchanged.
+def _pack_int4_constant_and_add_unpacking(node: Expr, min_elements: int) -> Expr:
+    """Return a constant's packed form with the operators that unpack it; other expressions, and
+    constants of fewer elements, unchanged.
     """
     if not isinstance(node, Constant) or node.is_splat:
         return node
     data = node.data
     dtype = DType.from_numpy(data)
     even = [k for k, extent in enumerate(data.shape) if extent % 2 == 0]
-    if dtype not in ("int4", "uint4") or data.size < MIN_PACKED_ELEMENTS or not even:
+    if dtype not in ("int4", "uint4") or data.size < min_elements or not even:
         return node
     axis = even[-1]
     low_bits = np.moveaxis(data.astype(np.int8).view(np.uint8) & 15, axis, 0)

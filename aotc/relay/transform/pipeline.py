@@ -71,12 +71,12 @@ def _passes_with_min_level(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         *([(3, passes.ExpandOps(target.gpu is not None))] if is_any_op_attr_registered(ALTER_OP_LAYOUT) else []),
         (3, passes.FoldConstant(fold_qnn=True)),
         (3, passes.FuseAttention()),
-        (3, passes.PackNibbles()),
+        (3, passes.PackNibbles(target)),
         *([(0, passes.PatchFirstLayers(patches))] if patches > 1 else []),
         *([(0, passes.SplitArgs(max(3, args - 1)))] if args else []),
         (0, passes.FuseOps(max_args=args)),
         (1, passes.StoreNarrow(target, args)),
-        *([(3, passes.ShareKernels())] if target.gpu is None and not target.small and not target.bare else []),
+        *([(3, passes.ShareKernels(target))] if target.gpu is None and not target.small and not target.bare else []),
         *([(1, passes.FuseOutputs(args, target.gpu))] if target.gpu is not None else []),
     ]
 

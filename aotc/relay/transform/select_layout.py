@@ -40,8 +40,6 @@ from aotc.tir.schedule.contraction import cpu_tiling_candidates
 _DESIRED_LAYOUTS: Final = {"nn.conv2d": ("NHWC", "OIHW")}
 #: A conversion is made if its estimated time is below this fraction of the original time.
 _MAX_TIME_RATIO: Final = 0.97
-#: Largest number of input channels for which a convolution reads NCHW data without a transform.
-_MAX_NCHW_INPUT_CHANNELS: Final = 4
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +60,8 @@ class SelectLayout(FunctionPass):
         chooses = channels_last or by_bytes or not self.target.is_scalar
         if channels_last is False or not chooses or not any(map(_is_static_conv2d, post_order(function))):
             return function
-        converted = Rewriter(_RULES).rewrite_to_fixpoint(convert_to_layouts(function, _DESIRED_LAYOUTS, quiet=True))
+        rules = (_nchw_input_rule(self.target.tiles.nchw_input_channels),)
+        converted = Rewriter(rules).rewrite_to_fixpoint(convert_to_layouts(function, _DESIRED_LAYOUTS, quiet=True))
         if channels_last:
             return converted
         if by_bytes:
@@ -89,23 +88,27 @@ def _is_static_conv2d(node: Expr) -> bool:
 # --- the input layer
 
 
-def _rewrite_conv_to_read_nchw(node: Call) -> Expr | None:
-    """Rewrite rule: a convolution of few channels reads NCHW data directly and writes NHWC, without
-    a transform.
+def _nchw_input_rule(max_channels: int) -> Rule:
+    """Return the rule that lets convolutions of few channels read NCHW data."""
+    return Rule(
+        "conv2d(layout_transform(x)) => conv2d(x)", ("nn.conv2d",), partial(_rewrite_conv_to_read_nchw, max_channels)
+    )
+
+
+def _rewrite_conv_to_read_nchw(max_channels: int, node: Call) -> Expr | None:
+    """Rewrite rule: a convolution of at most `max_channels` channels reads NCHW data directly and
+    writes NHWC, without a transform.
     """
     transform_call = as_op_call(node.args[0], "layout_transform")
     a: Any = node.attrs
     if transform_call is None or transform_call.attrs != LayoutTransformAttrs(src_layout="NCHW", dst_layout="NHWC"):
         return None
     channels = tensor_type_of(transform_call).shape[3]
-    if a.data_layout != "NHWC" or not isinstance(channels, int) or channels > _MAX_NCHW_INPUT_CHANNELS:
+    if a.data_layout != "NHWC" or not isinstance(channels, int) or channels > max_channels:
         return None
     return rebuild_call(
         node, (transform_call.args[0], node.args[1]), data_layout="NCHW", out_layout=a.out_layout or "NHWC"
     )
-
-
-_RULES: Final = (Rule("conv2d(layout_transform(x)) => conv2d(x)", ("nn.conv2d",), _rewrite_conv_to_read_nchw),)
 
 
 # --- bytes

@@ -26,6 +26,7 @@ from aotc.ir import DType, Op, TensorType
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, require_function
 from aotc.relay.graph_api import post_order, rewrite_bottom_up, structural_equal, structural_hash
 from aotc.relay.transform.pass_base import FunctionPass, is_not_primitive_function
+from aotc.tir import C, Target
 
 #: Elementwise operators that compute as fast with a loaded scalar as with a literal; of `divide`,
 #: only the one on floats, since compilers turn integer divisions by a literal into multiplications.
@@ -36,26 +37,28 @@ _OPS_WITH_SCALAR_PARAMETERS: Final = frozenset(
     }
 )  # fmt: skip
 _SCALAR_DTYPES: Final = frozenset({"int32", "float32"})
-#: Largest number of scalar parameters of a function.
-_MAX_SCALAR_PARAMETERS: Final = 24
 
 #: A constant operand in a function: the call that reads it, and its position among the operands.
 _ScalarOperand: TypeAlias = "tuple[Call, int]"
 
 
+@dataclass(frozen=True, repr=False)
 class ShareKernels(FunctionPass):
     """Pass that turns scalar constants in which fused functions differ into parameters, so that
-    these functions become one; each call passes its constants as arguments.
+    these functions become one; each call passes its constants as arguments, of which it has at most
+    `target.code_size.merged_arguments`.
     """
 
     opt_level = 3
+
+    target: Target = C
 
     def rewrite_function_body(self, function: Function) -> Function:
         called = (n.op for n in post_order(function, is_not_primitive_function) if isinstance(n, Call))
         primitive = dict.fromkeys(op for op in called if isinstance(op, Function) and op.is_primitive)
         shared: dict[Expr, _SharedFunction] = {}
         for group in _groups_equal_up_to_scalars(primitive):
-            shared.update(_shared_function_of_each_member(group))
+            shared.update(_shared_function_of_each_member(group, self.target.code_size.merged_arguments))
 
         def append_scalar_arguments_to_call(_: Expr, new: Expr) -> Expr:
             if not isinstance(new, Call) or new.op not in shared:
@@ -135,9 +138,9 @@ def _placeholder_constant_like_operand(operand: _ScalarOperand) -> Constant:
     return Constant(np.full_like(_constant_operand(operand).data, 7))
 
 
-def _shared_function_of_each_member(group: Sequence[Function]) -> dict[Expr, _SharedFunction]:
+def _shared_function_of_each_member(group: Sequence[Function], max_params: int) -> dict[Expr, _SharedFunction]:
     """Return the replacement of each function of a group, whose functions are equal apart from
-    scalar operands; {} if the scalars are equal as well, or more than _MAX_SCALAR_PARAMETERS of
+    scalar operands; {} if the scalars are equal as well, or more than `max_params` of
     them differ.
     """
     rows = [[_constant_operand(o).data.item() for o in _replaceable_scalar_operands(f)] for f in group]
@@ -147,7 +150,7 @@ def _shared_function_of_each_member(group: Sequence[Function]) -> dict[Expr, _Sh
     for operand, column in zip(operands, zip(*rows, strict=True), strict=True):
         if any(value != column[0] for value in column):
             positions.setdefault((str(_constant_operand(operand).data.dtype), *column), []).append(operand)
-    if not 0 < len(positions) <= _MAX_SCALAR_PARAMETERS:
+    if not 0 < len(positions) <= max_params:
         return {}
     params = [Var(f"s{k}", TensorType((), dtype)) for k, (dtype, *_) in enumerate(positions)]
     replacements = {use: param for param, uses in zip(params, positions.values(), strict=True) for use in uses}

@@ -17,6 +17,7 @@ from typing import Final
 from aotc.ir import frozen
 from aotc.tir import (
     Block,
+    C,
     Expr,
     Target,
     Var,
@@ -57,8 +58,6 @@ from aotc.tir.stmt import (
 MIN_VECTOR_ELEMENTS: Final = 4
 #: Largest number of expression nodes of a loop that is fully unrolled.
 _MAX_UNROLLED_NODES: Final = 200
-#: Cost of a function call, or of an integer division, in simple operations.
-_COSTLY_OPERATION_COST: Final = 10
 _DIVISION_OPS: Final = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
 
 
@@ -71,8 +70,8 @@ def vectorize_kernel(kernel: Kernel, target: Target) -> Kernel:
     if kernel.source is not None or target.is_scalar:
         return kernel
     registers = target.registers // 2
-    source = ("lanes", kernel, target.vector_bytes, registers)
-    loops = _LoopVectorizer(target.vector_bytes, _may_alias_buffer_pairs(kernel))
+    source = ("lanes", kernel, target.vector_bytes, target.call_cost, target.min_shuffled_bytes, registers)
+    loops = _LoopVectorizer(target, _may_alias_buffer_pairs(kernel))
 
     def kernel_with_vectorized_body() -> Kernel:
         body = merge_4_adjacent_quantized_byte_stores(loops.vectorize_loops_in_stmt(kernel.body, {}), loops.shared)
@@ -94,7 +93,7 @@ def why_loop_not_vectorized(loop: For, kernel: Kernel, ranges: Ranges) -> str:
         return f"fewer elements than a vector has, {extent}"
     if loop.step != 1:
         return f"elements {loop.step} apart"
-    if _LoopVectorizer(0, _may_alias_buffer_pairs(kernel)).may_read_overwritten_alias(loop):
+    if _LoopVectorizer(C, _may_alias_buffer_pairs(kernel)).may_read_overwritten_alias(loop):
         return "results that may lie where other elements are read"
     try:
         inside = _are_loads_in_bounds(loop.body, ranges)
@@ -118,14 +117,14 @@ def _may_alias_buffer_pairs(kernel: Kernel) -> frozenset[tuple[Buffer, Buffer]]:
 
 @frozen
 class _LoopVectorizer:
-    """Vectorizes loops with vectors of `width` bytes.
+    """Vectorizes the loops of a kernel for a target.
 
-    width     bytes of a vector
+    target    the target, whose vectors have `target.vector_bytes` bytes
     shared    pairs of an output and an input buffer that may share memory
     scratch   new scratch buffers of packed loops
     """
 
-    width: int
+    target: Target
     shared: frozenset[tuple[Buffer, Buffer]]
     scratch: list[Buffer] = field(default_factory=list)
 
@@ -145,7 +144,7 @@ class _LoopVectorizer:
             return new_stmt
         if self.may_read_overwritten_alias(stmt):
             return new_stmt
-        lanes, most = self.width // _widest_element_bytes(stmt), bounds(stmt.end - stmt.begin, ranges)[1]
+        lanes, most = self.target.vector_bytes // _widest_element_bytes(stmt), bounds(stmt.end - stmt.begin, ranges)[1]
         while lanes >= MIN_VECTOR_ELEMENTS and most < 2 * lanes and not isinstance(stmt.end, Const):
             lanes //= 2  # a loop that may be empty would be hard to verify
         return self._strip_mine_and_vectorize(stmt, lanes, _are_loads_in_bounds(stmt.body, ranges)) or new_stmt
@@ -154,7 +153,7 @@ class _LoopVectorizer:
         """Return a loop nest with its short inner loop packed (`pack_outer_iterations_to_vector`)
         and vectorized; None if it cannot be packed.
         """
-        lanes = self.width // _widest_element_bytes(nest) if isinstance(nest.body, For) else 0
+        lanes = self.target.vector_bytes // _widest_element_bytes(nest) if isinstance(nest.body, For) else 0
         packed_nest = (
             pack_outer_iterations_into_inner_loop(nest, lanes, dict(ranges), self._buffers_that_may_alias())
             if lanes >= MIN_VECTOR_ELEMENTS
@@ -172,7 +171,7 @@ class _LoopVectorizer:
         """
         if self._buffers_that_may_alias() & (read_buffers(nest) | written_buffers(nest)):
             return None
-        squares = transpose_squares_in_registers(nest, self.width)
+        squares = transpose_squares_in_registers(nest, self.target.vector_bytes, self.target.min_shuffled_bytes)
         return None if squares is None else self.vectorize_loops_in_stmt(squares, ranges)
 
     def _buffers_that_may_alias(self) -> set[Buffer]:
@@ -192,7 +191,7 @@ class _LoopVectorizer:
             return self._strip_mine_and_vectorize(loop, lanes // 2, loads_in_bounds)
         var, once = Var(loop.var.name), isinstance(count, Const) and count.value == lanes
         vectors = self._vector_form_of_body(loop, loop.begin if once else var, lanes, loads_in_bounds)
-        if vectors is None or not _has_no_more_scalar_than_vector_work(vectors):
+        if vectors is None or not _has_no_more_scalar_than_vector_work(vectors, self.target.call_cost):
             return None
         whole = simplify(loop.begin + count, {})
         end = whole if isinstance(whole, Const) else decrement_loop_end(loop.end, lanes - 1)
@@ -295,10 +294,11 @@ def _widest_element_bytes(loop: For) -> int:
     return max(4 if d.is_narrow_float else d.itemsize for d in (*buffers, *converted))
 
 
-def _has_no_more_scalar_than_vector_work(vectorized_stmt: Stmt) -> bool:
+def _has_no_more_scalar_than_vector_work(vectorized_stmt: Stmt, call_cost: int) -> bool:
     """Return True if a vectorized body does at least as much vector work as scalar work.
 
     Scalar work is that of vectors whose elements are computed one by one and then packed.
+    `call_cost` is the cost of a function call or an integer division, in operations.
     """
     packs = [
         n.parts[0]
@@ -306,21 +306,17 @@ def _has_no_more_scalar_than_vector_work(vectorized_stmt: Stmt) -> bool:
         if isinstance(n, Pack) and not isinstance(n.parts[0], Const)
     ]
     computed = (n for n in all_exprs_in_stmt(vectorized_stmt) if isinstance(n, (Binary, Call, Cast)) and n.lanes > 1)
-    work = sum(_COSTLY_OPERATION_COST if isinstance(n, Call) else 1 for n in computed)
-    return not packs or work >= len(packs) + sum(map(_operation_count_without_load_indices, packs))
+    work = sum(call_cost if isinstance(n, Call) else 1 for n in computed)
+    return not packs or work >= len(packs) + sum(_operation_count_without_load_indices(e, call_cost) for e in packs)
 
 
-def _operation_count_without_load_indices(expr: Expr) -> int:
+def _operation_count_without_load_indices(expr: Expr, call_cost: int) -> int:
     """Return the number of operations in an expression, without those that compute the addresses of
     loads.
     """
     inner = () if isinstance(expr, Load) else operands(expr)
-    cost = (
-        _COSTLY_OPERATION_COST
-        if getattr(expr, "op", "") in _DIVISION_OPS
-        else isinstance(expr, (Binary, Cast, Select, Unary))
-    )
-    return cost + sum(map(_operation_count_without_load_indices, inner))
+    cost = call_cost if getattr(expr, "op", "") in _DIVISION_OPS else isinstance(expr, (Binary, Cast, Select, Unary))
+    return cost + sum(_operation_count_without_load_indices(e, call_cost) for e in inner)
 
 
 def _are_loads_in_bounds(stmt: Stmt, ranges: Ranges) -> bool:

@@ -21,11 +21,9 @@ from aotc.tir.stmt import Block, Execute, For, Store, block_stmts_or_self, loop_
 #: Number of rows of the smallest and of the largest square that is transposed in registers.
 MIN_SQUARE_ROWS: Final = 4
 MAX_SQUARE_ROWS: Final = 16
-#: Smallest size of an element: shuffles of smaller elements take several instructions.
-MIN_ELEMENT_BYTES: Final = 4
 
 
-def transpose_squares_in_registers(outer: For, vector_bytes: int) -> Block | None:
+def transpose_squares_in_registers(outer: For, vector_bytes: int, min_element_bytes: int) -> Block | None:
     """Return the two nested loops of a transposing copy as transposes of whole squares in
     registers, followed by loops over the remaining rows and columns; None for other loops, and for
     loops shorter than a square.
@@ -33,6 +31,7 @@ def transpose_squares_in_registers(outer: For, vector_bytes: int) -> Block | Non
     outer          the outer loop, with the inner loop as its body
     vector_bytes   size of a vector register; a square has as many rows as a vector has elements,
                    or fewer if the loops are shorter
+    min_element_bytes   bytes of the smallest element that is transposed in registers
     """
     inner = outer.body
     if not isinstance(inner, For) or not all(loop.kind == "independent" and loop.step == 1 for loop in (outer, inner)):
@@ -40,10 +39,13 @@ def transpose_squares_in_registers(outer: For, vector_bytes: int) -> Block | Non
     if outer.var in vars_and_buffers_in(inner.begin):  # the iterations are a band of the matrix, no rectangle
         return None
     (store, *further_stmts) = block_stmts_or_self(inner.body)
-    if further_stmts or not isinstance(store, Store) or not _is_copy_of_wide_element(store):
+    if further_stmts or not isinstance(store, Store) or not _is_copy_of_one_element(store):
+        return None
+    element_bytes = store.buffer.dtype.itemsize
+    if element_bytes < min_element_bytes:
         return None
     extents = _constant_extent(outer), _constant_extent(inner)
-    rows = min(MAX_SQUARE_ROWS, vector_bytes // store.buffer.dtype.itemsize)
+    rows = min(MAX_SQUARE_ROWS, vector_bytes // element_bytes)
     while rows > min(extents):
         rows //= 2
     square = _square_transpose_of_copy(store, outer, inner, rows) if rows >= MIN_SQUARE_ROWS else None
@@ -65,12 +67,12 @@ def _square_and_remainder_loops(outer: For, inner: For, square: Execute, side: i
     return Block(map(rename_declared_vars, (whole, *remainders)))
 
 
-def _is_copy_of_wide_element(store: Store) -> bool:
+def _is_copy_of_one_element(store: Store) -> bool:
     """Return True if a store copies one element, between different buffers, without a conversion."""
     load, dtype = store.value, store.buffer.dtype
     if not isinstance(load, Load) or load.lanes > 1 or load.buffer is store.buffer:
         return False
-    return load.dtype == dtype and dtype.itemsize >= MIN_ELEMENT_BYTES
+    return load.dtype == dtype
 
 
 def _constant_extent(loop: For) -> int:

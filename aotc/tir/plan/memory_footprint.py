@@ -3,14 +3,14 @@
 
 memory_use_of_steps(program)[3].size  # aligned bytes of the arena in use during step 3
 peak_memory_step(program).live     # tensors live in the step with the largest usage, largest first
-estimated_code_bytes(program.kernels)  # estimated size of Thumb-2 code
+estimated_code_bytes(program.kernels, target.code_size)
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 from aotc.ir import frozen
 from aotc.tir import (
+    CodeSize,
     For,
     Kernel,
     Program,
@@ -24,17 +24,6 @@ from aotc.tir import (
     walk_stmts,
 )
 from aotc.tir.stmt import executions_in, register_declared_by
-
-#: Estimated bytes of code for each distinct expression, loop, store (or instruction) and kernel call, and fixed
-#: bytes of the schedule: fitted to the kernels of three networks that arm-none-eabi-gcc 12 compiled for a
-#: Cortex-M4 with -Os; errors for single kernels are up to 20 %.
-_NODE, _LOOP, _STORE, _STEP, _ENTRY = 2.5, 4, 15, 49, 300
-#: Bytes of code for passing one integer argument in a call.
-CODE_BYTES_PER_INTEGER_ARGUMENT: Final = 6
-#: Largest number of spilled registers of a kernel.
-_MAX_SPILLED_REGISTERS: Final = 64
-#: Further words in a kernel's frame, and words in the frames of its callers.
-_FRAME, _CALLERS = 24, 40
 
 
 @frozen
@@ -77,39 +66,42 @@ def peak_memory_step(program: Program) -> tuple[StepMemoryUse, Step] | None:
     return (peak_use, program.steps[peak_use.step]) if peak_use is not None else None
 
 
-def estimated_code_bytes(kernels: Iterable[Kernel], call_count: int = 0) -> int:
-    """Estimate the code size in bytes of kernels and of a schedule of `call_count` calls, for
-    Thumb-2 and -Os.
+def estimated_code_bytes(kernels: Iterable[Kernel], costs: CodeSize, call_count: int = 0) -> int:
+    """Estimate the code size in bytes of kernels and of a schedule of `call_count` calls, from the
+    figures of a target.
     """
-    size: float = _ENTRY + _STEP * call_count if call_count else 0
+    size: float = costs.schedule_bytes + costs.call_bytes * call_count if call_count else 0
     for kernel in kernels:
         body = remove_dead_registers(kernel.body)
         stmts = list(walk_stmts(body))
         loops, stores = (sum(isinstance(s, kind) for s in stmts) for kind in (For, Store))
         instructions = sum(s.result is not None for s in executions_in(body))
         nodes = len(set(all_exprs_in_stmt(body))) + instructions
-        size += _NODE * nodes + _LOOP * loops + _STORE * (stores + instructions)
+        size += costs.expression_bytes * nodes + costs.loop_bytes * loops
+        size += costs.store_bytes * (stores + instructions)
     return int(size)
 
 
-def estimated_stack_bytes(program: Program, register_bytes: int = 4) -> int:
+def estimated_stack_bytes(program: Program, costs: CodeSize, register_bytes: int = 4) -> int:
     """Estimate an upper bound of the stack usage of a run in bytes, from the call tree.
 
     A run calls kernels one after another, and functions called by kernels use only a few words of
     stack. The kernel with the largest frame (its arrays and spilled registers) therefore decides.
     `register_bytes` is the size of a register in bytes.
     """
-    largest = kernel_with_largest_stack_frame(program, register_bytes)
-    return _CALLERS * register_bytes + (_stack_frame_bytes(largest, register_bytes) if largest is not None else 0)
+    largest = kernel_with_largest_stack_frame(program, costs, register_bytes)
+    frame = _stack_frame_bytes(largest, costs, register_bytes) if largest is not None else 0
+    return costs.caller_words * register_bytes + frame
 
 
-def kernel_with_largest_stack_frame(program: Program, register_bytes: int = 4) -> Kernel | None:
+def kernel_with_largest_stack_frame(program: Program, costs: CodeSize, register_bytes: int = 4) -> Kernel | None:
     """Return the kernel with the largest stack frame; None for a program without kernels."""
-    return max(program.distinct_kernels, key=lambda kernel: _stack_frame_bytes(kernel, register_bytes), default=None)
+    kernels = program.distinct_kernels
+    return max(kernels, key=lambda kernel: _stack_frame_bytes(kernel, costs, register_bytes), default=None)
 
 
-def _stack_frame_bytes(kernel: Kernel, register_bytes: int) -> int:
+def _stack_frame_bytes(kernel: Kernel, costs: CodeSize, register_bytes: int) -> int:
     stmts = list(walk_stmts(kernel.body))
-    registers = min(_MAX_SPILLED_REGISTERS, sum(register_declared_by(s) is not None for s in stmts))
-    words = _FRAME + registers + 2 * sum(isinstance(s, For) for s in stmts) + len(kernel.params)
+    registers = min(costs.spilled_registers, sum(register_declared_by(s) is not None for s in stmts))
+    words = costs.frame_words + registers + 2 * sum(isinstance(s, For) for s in stmts) + len(kernel.params)
     return words * register_bytes + sum(align_up(max(1, b.nbytes), register_bytes) for b in kernel.stack)

@@ -25,21 +25,22 @@ from aotc.tir.int4_unpacking import (
 from aotc.tir.simplify import LinearForm, linear_form, simplify
 from aotc.tir.stmt import Execute, Stmt, rebuild_stmt
 
-#: Smallest number of elements of a packed constant; for fewer, the unpacking code is larger than
-#: the saving.
-MIN_PACKED_ELEMENTS: Final = 256
 _UINT8: Final = DType("uint8")
 
 
-def pack_constants_as_int4(program: Program, cache_bytes: int = 0) -> Program:
+def pack_constants_as_int4(program: Program, min_elements: int, cache_bytes: int = 0) -> Program:
     """Return the program with packed constants, unless all packable constants together fit into
     `cache_bytes` bytes.
+
+    min_elements   fewest elements of a packed constant
     """
     uses: dict[tuple[Kernel, int], list[View]] = defaultdict(list)
     for step in program.steps:
         for k, view in enumerate(step.args):
             uses[step.kernel, k].append(view)
-    least = {s: number for s in program.constants if (number := _least_value_of_int4_range(s)) is not None}
+    least = {
+        s: number for s in program.constants if (number := _least_value_of_int4_range(s, min_elements)) is not None
+    }
     kernels: dict[Kernel, dict[Buffer, int]] = defaultdict(dict)
     wrong: set[Storage] = set(least)
     while wrong:
@@ -74,14 +75,14 @@ def pack_constants_as_int4(program: Program, cache_bytes: int = 0) -> Program:
     return replace(program, steps=tuple(steps))
 
 
-def _least_value_of_int4_range(storage: Storage) -> int | None:
-    """Return the value that packed 0 stands for, if all values of a constant lie within 16
-    consecutive integers, else None.
+def _least_value_of_int4_range(storage: Storage, min_elements: int) -> int | None:
+    """Return the value that packed 0 stands for, if a constant has enough elements and all of its
+    values lie within 16 consecutive integers, else None.
 
     The usual ranges (-8 to 7, or 0 to 15) are preferred, so that most constants have equal ranges.
     """
     data = storage.data
-    if data is None or storage.dtype not in INT8_DTYPES or storage.size < MIN_PACKED_ELEMENTS:
+    if data is None or storage.dtype not in INT8_DTYPES or storage.size < min_elements:
         return None
     low, high = int(data.min()), int(data.max())
     usual = -INT4_VALUE_COUNT // 2 if storage.dtype.is_signed else 0

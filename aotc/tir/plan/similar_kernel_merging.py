@@ -23,6 +23,7 @@ from typing import Final
 from aotc.ir import frozen, merge_spans
 from aotc.tir import (
     INSTRUCTIONS,
+    CodeSize,
     Interval,
     Kernel,
     Stmt,
@@ -32,14 +33,9 @@ from aotc.tir import (
     to_text,
 )
 from aotc.tir.expr import INDEX, Binary, Broadcast, Call, Const, Expr, Var, operands, with_operands
-from aotc.tir.plan.memory_footprint import CODE_BYTES_PER_INTEGER_ARGUMENT, estimated_code_bytes
+from aotc.tir.plan.memory_footprint import estimated_code_bytes
 from aotc.tir.stmt import Execute
 
-#: Largest number of arguments of a merged kernel; more would displace its own values from
-#: registers.
-MAX_MERGED_KERNEL_ARGUMENTS: Final = 24
-#: Estimated factor by which code grows because constants become arguments that it must load.
-CODE_GROWTH_FACTOR: Final = 1.15
 #: Types of arguments, in addition to the index type.
 _ARGUMENT_DTYPES: Final = frozenset({"int8", "uint8", "int16", "uint16", "int32", "uint32", "float32"})
 #: Operations whose right operand is not replaced by an argument.
@@ -76,9 +72,12 @@ class MergedKernel:
         }
 
 
-def merge_similar_kernels(kernels: Iterable[Kernel], *, may_differ_in_sizes: bool = True) -> list[MergedKernel]:
+def merge_similar_kernels(
+    kernels: Iterable[Kernel], costs: CodeSize, *, may_differ_in_sizes: bool = True
+) -> list[MergedKernel]:
     """Return the merged kernels; kernels that are merged with no other kernel are not included.
 
+    costs                  figures of the target by which sizes of code are estimated
     may_differ_in_sizes    True if kernels may also differ in sizes and strides, provided that the estimate
                            says that code gets smaller; False if they may differ only in values they compute
                            with, which costs no run time
@@ -87,7 +86,7 @@ def merge_similar_kernels(kernels: Iterable[Kernel], *, may_differ_in_sizes: boo
     for kernel in kernels:
         if kernel.source is None and not kernel.shared and not (may_differ_in_sizes and kernel.team):
             groups.setdefault(_kernel_text_without_constants(kernel, may_differ_in_sizes), []).append(kernel)
-    candidates = (_merge_kernel_group(group, may_differ_in_sizes) for group in groups.values() if len(group) > 1)
+    candidates = (_merge_kernel_group(group, costs, may_differ_in_sizes) for group in groups.values() if len(group) > 1)
     return [candidate for candidate in candidates if candidate is not None]
 
 
@@ -98,7 +97,7 @@ def _kernel_text_without_constants(kernel: Kernel, may_differ_in_sizes: bool) ->
     return strip_loop_kinds(_PARAM_SIZE_PATTERN.sub(r"\1", text))
 
 
-def _merge_kernel_group(group: Sequence[Kernel], may_differ_in_sizes: bool) -> MergedKernel | None:
+def _merge_kernel_group(group: Sequence[Kernel], costs: CodeSize, may_differ_in_sizes: bool) -> MergedKernel | None:
     """Return the merged kernel for a group with a common skeleton; None if merging does not pay
     off.
     """
@@ -108,7 +107,7 @@ def _merge_kernel_group(group: Sequence[Kernel], may_differ_in_sizes: bool) -> M
     for column in columns:
         if any(value != column[0] for value in column):
             numbers.setdefault(column, Var(f"n{len(numbers)}", column[0].dtype))
-    if len(numbers) > MAX_MERGED_KERNEL_ARGUMENTS:
+    if len(numbers) > costs.merged_arguments:
         return None
     places = iter(columns)
     merged_kernel = _replace_constants(group[0], lambda const: numbers.get(next(places), const), may_differ_in_sizes)
@@ -116,20 +115,19 @@ def _merge_kernel_group(group: Sequence[Kernel], may_differ_in_sizes: bool) -> M
     overlaps = {pair for kernel in group for pair in kernel.overlaps}
     span = merge_spans(kernel.span for kernel in group)
     merged_kernel = replace(merged_kernel, overlaps=tuple(sorted(overlaps)), span=span)
-    if may_differ_in_sizes and not _is_merged_code_smaller(merged_kernel, len(numbers), group):
+    if may_differ_in_sizes and not _is_merged_code_smaller(merged_kernel, len(numbers), group, costs):
         return None
     values = zip(*numbers, strict=True) if numbers else iter([()] * len(group))
     return MergedKernel(merged_kernel, tuple(numbers.values()), tuple(zip(group, values, strict=True)))
 
 
-def _is_merged_code_smaller(merged: Kernel, argument_count: int, group: Sequence[Kernel]) -> bool:
+def _is_merged_code_smaller(merged: Kernel, argument_count: int, group: Sequence[Kernel], costs: CodeSize) -> bool:
     """Return True if the merged kernel and the calls with arguments are estimated to be smaller
     than the original kernels.
     """
-    alone = sum(estimated_code_bytes([kernel]) for kernel in group)
-    return alone > CODE_GROWTH_FACTOR * estimated_code_bytes(
-        [merged]
-    ) + CODE_BYTES_PER_INTEGER_ARGUMENT * argument_count * len(group)
+    alone = sum(estimated_code_bytes([kernel], costs) for kernel in group)
+    together = costs.merged_growth * estimated_code_bytes([merged], costs)
+    return alone > together + costs.argument_bytes * argument_count * len(group)
 
 
 def _replaceable_constants(kernel: Kernel, may_differ_in_sizes: bool) -> list[Const]:

@@ -308,7 +308,11 @@ def _parameters_kernels_file_and_footprint(
     """
     params = assign_params_to_memories(program, target, golden)
     kernels = print_kernels(
-        program.distinct_kernels, program.name, dialect_for_target(target), kernel_merging="numbers"
+        program.distinct_kernels,
+        program.name,
+        dialect_for_target(target),
+        kernel_merging="numbers",
+        code_size=target.code_size,
     )
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
     weights = ParameterFile(params, golden)

@@ -221,7 +221,12 @@ class _InstructionSetVersion:
     ) -> None:
         self.program, self.target, self.suffix = program, target, suffix
         self.kernels = print_kernels(
-            program.distinct_kernels, program.name, dialect_for_target(target), suffix, kernel_merging="values"
+            program.distinct_kernels,
+            program.name,
+            dialect_for_target(target),
+            suffix,
+            kernel_merging="values",
+            code_size=target.code_size,
         )
         self.files: list[str] = []
         self.team_base = round_up_to_team_alignment(program.plan.peak)

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from aotc.ir import AotcError, DType, JsonFormat, frozen, load_or_compute_memoized_result
 from aotc.ir.parallel_memo import memoize_in_parallel
-from aotc.tir import INDEX, Kernel, merge_similar_kernels
+from aotc.tir import INDEX, C, CodeSize, Kernel, merge_similar_kernels
 from aotc_codegen.c.c_dialects import GNU_C, Dialect
 from aotc_codegen.c.c_identifiers import MAX_IDENTIFIER_CHARACTERS, UniqueIdentifiers
 from aotc_codegen.c.c_types import c_literal
@@ -195,12 +195,14 @@ def print_kernels(
     dialect: Dialect = GNU_C,
     suffix: str = "",
     kernel_merging: KernelMerging = "",
+    code_size: CodeSize = C.code_size,
 ) -> PrintedKernels:
     """Print each kernel as PREFIX_NAME with a suffix; kernels with equal texts become one function.
 
     kernel_merging   "values" also merges kernels that compute with different constants; "numbers"
                      merges kernels that differ in any numbers if this saves code
                      (`aotc.tir.plan.similar_kernel_merging`)
+    code_size        figures of the target by which this is estimated
 
     Kernels of equal names get a hash of their text as a suffix rather than a number, so that a
     kernel's text does not change when other kernels are added or removed.
@@ -218,7 +220,7 @@ def print_kernels(
                 1
             ].append(kernel)
     numbers = (
-        _parameterize_texts_differing_in_numbers(alike, dialect, sizes=kernel_merging == "numbers")
+        _parameterize_texts_differing_in_numbers(alike, dialect, code_size, sizes=kernel_merging == "numbers")
         if kernel_merging
         else {}
     )
@@ -240,7 +242,11 @@ def print_kernels(
 
 
 def _parameterize_texts_differing_in_numbers(
-    kernels_by_text: dict[str, tuple[PrintedKernel, list[Kernel]]], dialect: Dialect, *, sizes: bool
+    kernels_by_text: dict[str, tuple[PrintedKernel, list[Kernel]]],
+    dialect: Dialect,
+    code_size: CodeSize,
+    *,
+    sizes: bool,
 ) -> dict[Kernel, Sequence[str]]:
     """Replace texts that differ only in numbers by one parameterized text; return the arguments for
     each kernel.
@@ -255,7 +261,7 @@ def _parameterize_texts_differing_in_numbers(
     several = Counter(outlines.values())
     texts = {group[0]: text for text, (_, group) in kernels_by_text.items() if sizes or several[outlines[text]] > 1}
     numbers: dict[Kernel, Sequence[str]] = {}
-    for merged_kernel in merge_similar_kernels(texts, may_differ_in_sizes=sizes):
+    for merged_kernel in merge_similar_kernels(texts, code_size, may_differ_in_sizes=sizes):
         printed_kernel = print_kernel(merged_kernel.kernel, dialect, merged_kernel.value_ranges_of_constant_arguments())
         members: list[Kernel] = []
         for kernel, values in merged_kernel.members:

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from aotc.ir.version import VERSION
 from aotc.tir import (
-    CODE_BYTES_PER_INTEGER_ARGUMENT,
     Kernel,
     Program,
     Target,
@@ -128,18 +127,18 @@ def estimate_memory_footprint(
     Registers are assumed to have 4 bytes if the machine is unknown, as such targets are small.
     """
     distinct = {name: kernel for kernel, name in kernel_names.items()}
-    word = REGISTER_BYTES_BY_MACHINE.get(target.machine, 4)
-    largest = kernel_with_largest_stack_frame(program, word)
+    costs, word = target.code_size, REGISTER_BYTES_BY_MACHINE.get(target.machine, 4)
+    largest = kernel_with_largest_stack_frame(program, costs, word)
     state = state_block_layout([program], "")
     return {
         "arena": program.plan.peak,
         "io": sum(s.nbytes for s in (*program.inputs, *program.outputs) if s not in program.resident),
         **({"state": state.bytes} if state else {}),
-        "code": estimated_code_bytes(distinct.values(), len(program.steps))
-        + CODE_BYTES_PER_INTEGER_ARGUMENT * sum(extra_argument_counts),
+        "code": estimated_code_bytes(distinct.values(), costs, len(program.steps))
+        + int(costs.argument_bytes * sum(extra_argument_counts)),
         "code_measured": False,
         "parameters": params.bytes,
-        "stack": estimated_stack_bytes(program, word) + 2 * word * max(extra_argument_counts, default=0),
+        "stack": estimated_stack_bytes(program, costs, word) + 2 * word * max(extra_argument_counts, default=0),
         "stack_kernel": kernel_names[largest] if largest is not None else "",
     }
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Buffer, Expr, Load, Var, as_expr, minimum, new_private_scratch_buffer, te
@@ -38,9 +37,6 @@ from aotc.tir.schedule.contraction.tiling_cost import memory_kernel_cycles
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest
 from aotc.tir.simplify import LinearForm, simplify
 from aotc.tir.stmt import Block, If, Stmt, forall, loop_nest
-
-#: Rows with fewer positions, unless they are whole tiles, are fused with the next outer axis.
-MAX_NARROW_ROW_POSITIONS: Final = 4
 
 
 def arm_dsp_candidates(contraction: te.Contraction, request: TilingRequest) -> list[MemoryKernelCandidate]:
@@ -80,7 +76,8 @@ class _OutputPositions:
         pixels = fuse_data_axes(request.analysis, data.possibly_out_of_range_dims, data.position)
         axes = [axis for axis in pixels.axes if axis[1] > 1]
         names: dict[Var, Expr] = {v: as_expr(0) for v, n in request.contraction.axes if n == 1}
-        if len(axes) > 1 and axes[-1][1] % request.kernel.positions and axes[-1][1] < MAX_NARROW_ROW_POSITIONS:
+        kernel = request.kernel
+        if len(axes) > 1 and axes[-1][1] % kernel.positions and axes[-1][1] < kernel.min_row_positions:
             (high, height), (low, width) = axes[-2:]
             both = Var("q")
             names |= {high: both // width, low: both % width}

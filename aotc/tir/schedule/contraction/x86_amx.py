@@ -26,7 +26,7 @@ from aotc.tir import BYTES_PER_DOT, Buffer, Expr, Load, Var, as_expr, const, new
 from aotc.tir.amx_kernels import AMX_TILE_ROW_BYTES, AMX_TILE_ROWS, OUTPUTS_PER_BLOCK
 from aotc.tir.instruction_statements import execute_to_memory
 from aotc.tir.loops.statement_vectorization import MAX_OPERATIONS_IN_TILE, vectorize_stmt_or_none
-from aotc.tir.micro_kernels import X86_AMX
+from aotc.tir.micro_kernels import X86_AMX, MicroKernel
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
     FusedDataAxes,
@@ -47,10 +47,6 @@ from aotc.tir.stmt import Block, Stmt, forall, loop_nest
 #: Largest number of positions and of output blocks of a call.
 MAX_POSITIONS_PER_CALL: Final = X86_AMX.max_positions
 MAX_OUTPUT_BLOCKS_PER_CALL: Final = X86_AMX.max_outputs // X86_AMX.outputs
-#: Overhead of a call, in positions.
-CALL_OVERHEAD_POSITIONS: Final = 8
-#: Factor of the time of the calls by which an im2col copy makes a contraction slower.
-IM2COL_COPY_SLOWDOWN: Final = 1.5
 
 
 def x86_amx_candidates(contraction: te.Contraction, request: TilingRequest) -> list[MemoryKernelCandidate]:
@@ -172,9 +168,8 @@ class _AmxSchedule:
         in output positions computed.
         """
         (_, high), (_, wide) = self.axes[-2:]
-        return -(-high // rows_per_call) * _amx_call_time_in_output_positions(
-            (rows_per_call - 1) * self.row_stride + wide
-        )
+        positions = (rows_per_call - 1) * self.row_stride + wide
+        return -(-high // rows_per_call) * _amx_call_time_in_output_positions(self.req.kernel, positions)
 
     @property
     def estimated_cycles(self) -> float:
@@ -185,7 +180,7 @@ class _AmxSchedule:
         (_, high), (_, wide) = self.axes[-2:]
         rows = self.best_output_rows_per_amx_call
         calls = outer * -(-high // rows) * -(-blocks // MAX_OUTPUT_BLOCKS_PER_CALL) * -(-wide // MAX_POSITIONS_PER_CALL)
-        overhead = CALL_OVERHEAD_POSITIONS * -(-high // rows)
+        overhead = self.req.kernel.call_positions * -(-high // rows)
         positions = outer * (self.estimated_time_in_output_positions - overhead) * self.data.slowdown
         sums = outer * iteration_space_point_count(self.axes[-2:]) * self.channel[1]
         return memory_kernel_cycles(
@@ -385,7 +380,7 @@ def _im2col_copy(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis
     columns = pack_operand_in_axis_order("columns", request.a, split.a, axes, c.fill)
     data = ContractionData.contraction_data_from_scratch_copy(columns, split)
     # the slowdown includes the time of the copy
-    return replace(data, slowdown=IM2COL_COPY_SLOWDOWN, copy_cycles=0)
+    return replace(data, slowdown=request.kernel.im2col_slowdown, copy_cycles=0)
 
 
 def _other_reduction_axes_with_strides(
@@ -405,7 +400,7 @@ def _other_reduction_axes_with_strides(
     return axes[::-1]
 
 
-def _amx_call_time_in_output_positions(positions: int) -> int:
+def _amx_call_time_in_output_positions(kernel: MicroKernel, positions: int) -> int:
     """Estimate the time of an AMX call, in output positions.
 
     Counts whole tile registers of positions, the weights for each pair of registers, and the call
@@ -414,5 +409,5 @@ def _amx_call_time_in_output_positions(positions: int) -> int:
     return (
         -(-positions // AMX_TILE_ROWS) * AMX_TILE_ROWS
         + -(-positions // (2 * AMX_TILE_ROWS)) * AMX_TILE_ROWS
-        + CALL_OVERHEAD_POSITIONS
+        + kernel.call_positions
     )

@@ -87,6 +87,7 @@ from aotc.tir.loops.loop_dependence import assigned_registers as assigned_regist
 from aotc.tir.loops.loop_dependence import constant_trip_count as constant_trip_count
 from aotc.tir.loops.loop_dependence import direct_loads as direct_loads
 from aotc.tir.loops.loop_dependence import is_innermost as is_innermost
+from aotc.tir.loops.loop_dependence import known_trip_count as known_trip_count
 from aotc.tir.loops.loop_dependence import ranges_inside_loops as ranges_inside_loops
 from aotc.tir.loops.loop_dependence import read_buffers as read_buffers
 from aotc.tir.loops.loop_dependence import written_buffers as written_buffers

@@ -97,6 +97,7 @@ def run_kernel(kernel: Kernel, inputs: Sequence[Array], **how: Any) -> list[Arra
     """Run a kernel on input arrays and return its outputs as flat arrays, in order.
 
     inputs        one array for each input buffer, of its dtype and size, any shape
+    numbers       one value for each number of the kernel
     output_init   initial contents of the outputs; by default NaN, or a bit pattern that is unlikely to be a result
     participants  number of threads of the team
     backwards     True to run threads and blocks in reverse order; a kernel whose results depend on this order lacks
@@ -122,6 +123,7 @@ class CompiledKernel:
         self,
         inputs: Sequence[Array],
         *,
+        numbers: Sequence[int | float] = (),
         output_init: Sequence[Array] | None = None,
         participants: int = 1,
         backwards: bool = False,
@@ -130,6 +132,7 @@ class CompiledKernel:
         `run_kernel`.
         """
         kernel = self.kernel
+        values = _checked_numbers(kernel, numbers)
         arguments = _check_and_flatten_arrays(kernel, "input", kernel.inputs, inputs)
         if output_init is None:
             outputs = [_poisoned_array(b) for b in kernel.outputs]
@@ -149,7 +152,14 @@ class CompiledKernel:
             ]
             runs.append(
                 self.function(
-                    *arguments, *outputs, *scratch, part, participants, order, self._run_threads_between_barriers
+                    *arguments,
+                    *outputs,
+                    *scratch,
+                    *values,
+                    part,
+                    participants,
+                    order,
+                    self._run_threads_between_barriers,
                 )
             )
         with np.errstate(all="ignore"):
@@ -160,14 +170,15 @@ class CompiledKernel:
             )
         return outputs
 
-    def run_kernel_in_place(self, memory: Sequence[Array]) -> None:
-        """Run the kernel in place on one array per parameter; arrays may overlap as
-        `Kernel.overlaps` allows.
+    def run_kernel_in_place(self, memory: Sequence[Array], numbers: Sequence[int | float] = ()) -> None:
+        """Run the kernel in place on one array per buffer parameter, and a value per number; arrays may
+        overlap as `Kernel.overlaps` allows.
         """
+        values = _checked_numbers(self.kernel, numbers)
         scratch = [_poisoned_array(b) for b in self.kernel.stack_and_shared_buffers]
         with np.errstate(all="ignore"):
             self._run_threads_between_barriers(
-                [self.function(*memory, *scratch, 0, 1, iter, self._run_threads_between_barriers)]
+                [self.function(*memory, *scratch, *values, 0, 1, iter, self._run_threads_between_barriers)]
             )
 
     def _run_threads_between_barriers(self, threads: Iterable[Iterator[None]]) -> None:
@@ -279,6 +290,22 @@ def _check_and_flatten_arrays(
     return [array.reshape(-1).view() for array in arrays]
 
 
+def _checked_numbers(kernel: Kernel, values: Sequence[int | float]) -> list[Any]:
+    """Return the values of a kernel's numbers: Python integers for extents, scalars of their dtypes for
+    others.
+    """
+    if len(values) != len(kernel.numbers):
+        raise AotcError("tir-run", f"kernel {kernel.name} has {len(kernel.numbers)} numbers, got {len(values)}")
+    for number, value in zip(kernel.numbers, values, strict=True):
+        if not number.least <= value <= number.most:
+            text = (
+                f"number {number.var.name} of kernel {kernel.name} is in [{number.least}, {number.most}], got {value}"
+            )
+            raise AotcError("tir-run", text)
+    pairs = zip(kernel.numbers, values, strict=True)
+    return [int(value) if n.var.dtype == INDEX else n.var.dtype.numpy.type(value) for n, value in pairs]
+
+
 def _poisoned_array(buffer: Buffer) -> Array:
     if buffer.dtype.is_bool:
         return np.ones(buffer.size, np.bool_)
@@ -334,6 +361,7 @@ class _PythonWriter:
         arguments: tuple[Var | Buffer, ...] = (
             *kernel.params,
             *kernel.stack_and_shared_buffers,
+            *(number.var for number in kernel.numbers),
             THREAD_NUMBER,
             THREAD_COUNT,
         )
@@ -546,7 +574,7 @@ def _can_run_as_numpy_operations(loop: For) -> bool:
     """Return True if numpy operations over all iterations give the results of running them in
     order.
     """
-    if 0 < constant_trip_count(loop) < _MIN_VECTORIZED_ITERATIONS:
+    if 0 < (constant_trip_count(loop) or 0) < _MIN_VECTORIZED_ITERATIONS:
         return False
     stmts = straight_line_stmts(loop) if loop.kind != "serial" else None
     if stmts is None or any(n.lanes > 1 for s in stmts for n in all_exprs_in_stmt(s)):

@@ -35,6 +35,7 @@ from aotc.tir.stmt import (
     For,
     If,
     Kernel,
+    Number,
     Stmt,
     Store,
     While,
@@ -166,9 +167,12 @@ class _KernelParser(_TokenReader):
         while self.current_token.text in BUFFER_ROLES:
             role = self.expect_token()
             roles[role].append(self.parse_buffer_declaration(role))
+        numbers: list[Number] = []
+        while self.accept_token("number"):
+            numbers.append(self.parse_number_declaration())
         inputs, outputs = (tuple(roles.pop(role)) for role in BUFFER_ROLES[:2])
         facts: dict[str, Any] = {role: tuple(buffers) for role, buffers in roles.items()}
-        facts |= {"inplace": (), "overlaps": (), "private": ()}
+        facts |= {"inplace": (), "overlaps": (), "private": (), "numbers": tuple(numbers)}
         for word in ("inplace", "overlaps"):
             while self.accept_token(word):
                 output = self.parse_buffer_reference()
@@ -193,6 +197,15 @@ class _KernelParser(_TokenReader):
         scope = role if role in BUFFER_ROLES[2:] else "param"
         self.buffers[name] = Buffer(name, dtype, size, scope, align, private=self.accept_token("private"))
         return self.buffers[name]
+
+    def parse_number_declaration(self) -> Number:
+        """Parse `n: int64 in [1, 32]`."""
+        name = self.expect_token("name")
+        var = self.declare_var(name, *self.expect_then_read(":", self.parse_type))
+        self.expect_token("in")
+        least, most = (self.expect_then_read(word, self.parse_literal).value for word in ("[", ","))
+        self.expect_token("]")
+        return Number(var, least, most)
 
     def parse_buffer_reference(self) -> Buffer:
         name = self.expect_token("name")

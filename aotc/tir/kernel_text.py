@@ -4,7 +4,8 @@
     kernel "relu" {
       input x: float32[32]
       output y: float32[32]
-      for i in 0..32 independent { y[i] = max(x[i], 0.0) }
+      number n: int64 in [1, 32]
+      for i in 0..n independent { y[i] = max(x[i], 0.0) }
     }
 
 Integer literals are int64 and float literals float32 unless they say otherwise (`1:int8`,
@@ -18,9 +19,10 @@ statements, too, where the table has an instruction of this name that accesses m
 import json
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from aotc.ir import DTYPES, assert_never
+from aotc.ir import DTYPES, DType, assert_never
 from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Broadcast, Call, operands
 from aotc.tir.expr import BOOL, INDEX, Buffer, Cast, Const, Element, Expr, Load, Pack, Select, Unary, Var
 from aotc.tir.stmt import (
@@ -53,8 +55,8 @@ BITCAST_PREFIX: Final = "bitcast_"
 FUSED_PREFIX: Final = "fused_"
 FUNCTION_STYLE_OPS: Final = ("min", "max", "truncdiv", "truncmod")
 _RESERVED_WORDS: Final = (
-    "kernel input output workspace stack shared align private inplace overlaps macs team for in step while if else let "
-    "true false inf nan neg broadcast"
+    "kernel input output workspace stack shared number align private inplace overlaps macs team for in step while if "
+    "else let true false inf nan neg broadcast"
 )
 #: What loops say of their iterations, where these are not launched.
 _LOOP_KIND_PATTERN: Final = re.compile(r" (?:independent|reduction|serial) \{$", re.MULTILINE)
@@ -76,6 +78,12 @@ def to_text(kernel: Kernel) -> str:
         for b in buffers:
             private = " private" if b.private else ""
             printer.append_line(1, f"{role} {printer.unique_name(b)}: {b.dtype}[{b.size}] align {b.align}{private}")
+    for number in kernel.numbers:
+        name, (least, most) = (
+            printer.unique_name(number.var),
+            map(partial(_number_text, number.var.dtype), number.interval),
+        )
+        printer.append_line(1, f"number {name}: {_type_text(number.var)} in [{least}, {most}]")
     for word, pairs in (("inplace", kernel.inplace), ("overlaps", kernel.overlaps)):
         for output, source in pairs:
             printer.append_line(
@@ -211,6 +219,10 @@ class _KernelPrinter:
             case _:
                 assert_never(expr)
         return text, UNARY_PRECEDENCE + 1
+
+
+def _number_text(dtype: DType, value: int | float) -> str:
+    return _literal_text(Const(value, dtype))
 
 
 def _type_text(value: Var | Const) -> str:

@@ -48,6 +48,7 @@ from aotc.tir.stmt import (
     For,
     If,
     Kernel,
+    Number,
     Stmt,
     Store,
     block_stmts_or_self,
@@ -78,23 +79,48 @@ def verify(kernel: Kernel) -> None:
             [Diagnostic("tir-verify", f"kernel {kernel.name}: {text}", kernel.span) for text in violations]
         )
     scratch = frozenset((*kernel.workspace, *kernel.stack_and_shared_buffers))
-    team: dict[Var, Interval] = (
+    parameters: dict[Var, Interval] = (
         {THREAD_NUMBER: (0, _MAX_TEAM_THREADS - 1), THREAD_COUNT: (1, _MAX_TEAM_THREADS)} if kernel.team else {}
     )
+    parameters |= {number.var: number.interval for number in kernel.numbers if number.var.dtype == INDEX}
     changing, written = assigned_registers(body), written_buffers(body)
-    checker = _KernelChecker(kernel, changing, team, written, scratch - read_buffers(body))
+    checker = _KernelChecker(kernel, changing, parameters, written, scratch - read_buffers(body))
     checker.check_buffer_declarations()
+    for text in _number_declaration_problems(kernel.numbers, changing):
+        checker.report_problem(text)
     checker.check_last_block_counters()
     on_device = [s for s in block_stmts_or_self(body) if _needs_gpu(s, kernel.shared)]
     launches = [s for s in on_device if launch_of(replace(kernel, body=s)) is not None]
     if len(launches) < len(on_device) or (kernel.shared and not launches):
         checker.report_problem("blocks and threads are not two loops around all statements, from 0 to literals")
-    checker.check_stmt(body, _Scope(frozenset(team), team))
+    visible = frozenset((*parameters, *(number.var for number in kernel.numbers)))
+    # an extent is one value in each call, as the variable of a loop around the kernel is in each iteration
+    extents = tuple(
+        For(number.var, int(number.most) + 1, Block(()), begin=int(number.least))
+        for number in kernel.numbers
+        if number.var in parameters
+    )
+    checker.check_stmt(body, _Scope(visible, parameters, extents))
     moves = any(s.effects.asynchronous for s in executions_in(body))
     if moves and (problem := async_copy_violation(body)) is not None:
         checker.report_problem(problem)
     if checker.problems:
         raise AotcError.collect(checker.problems)
+
+
+def _number_declaration_problems(numbers: Sequence[Number], changing: Container[Var]) -> Iterator[str]:
+    """Yield a text for each number that is no scalar with an interval, declared once, which nothing
+    assigns.
+    """
+    variables = [number.var for number in numbers]
+    for number in numbers:
+        var, (least, most) = number.var, number.interval
+        if variables.count(var) > 1:
+            yield f"number {var.name} is declared twice"
+        if var.lanes != 1 or var.dtype.is_bool or var.dtype.is_narrow_float or not least <= most:
+            yield f"number {var.name} is {_type_text(var)} in [{least}, {most}]"
+        if var in changing:
+            yield f"number {var.name} is assigned"
 
 
 def _needs_gpu(stmt: Stmt, shared_memory_buffers: Container[Buffer]) -> bool:
@@ -132,7 +158,7 @@ class _KernelChecker:
     """Checker that walks a kernel and collects violations.
 
     changing   registers that are assigned to
-    ranges_of_team   the ranges of the number of a thread and the number of threads, of a kernel for a team
+    ranges_of_parameters   the ranges of integer parameters; for a team, of the number of a thread and of threads
     unread     scratch memory that is never read
     written    buffers that any statement writes; `filled` are those written before the current statement
     last       registers that hold the result of a last-block counter
@@ -141,7 +167,7 @@ class _KernelChecker:
 
     kernel: Kernel
     changing: frozenset[Var]
-    ranges_of_team: dict[Var, Interval]
+    ranges_of_parameters: dict[Var, Interval]
     written: set[Buffer]
     unread: frozenset[Buffer]
     filled: set[Buffer] = field(default_factory=set)
@@ -371,7 +397,7 @@ class _KernelChecker:
         """Return True if an access inside loops and conditions is proven to be within its buffer."""
         if contexts not in self.linearizers:
             changing = self.changing | self.written
-            self.linearizers[contexts] = ContextLinearizer.from_context(contexts, self.ranges_of_team, changing)
+            self.linearizers[contexts] = ContextLinearizer.from_context(contexts, self.ranges_of_parameters, changing)
         access = self.linearizers[contexts].load_at_index(index, lanes)
         return AccessRelation([access]).is_within(buffer.size)
 

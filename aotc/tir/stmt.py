@@ -204,6 +204,20 @@ class UserSource:
     author: str
 
 
+@frozen
+class Number:
+    """Scalar parameter of a kernel: in each call, `var` has one value from `least` to `most`."""
+
+    var: Var
+    least: int | float
+    most: int | float
+
+    @property
+    def interval(self) -> tuple[int | float, int | float]:
+        """The least and the greatest value."""
+        return self.least, self.most
+
+
 @frozen(kw_only=True, eq=False)
 class Kernel:
     """One function over flat memory.
@@ -211,6 +225,8 @@ class Kernel:
     inputs, outputs   parameters, in the order of the call; no two overlap unless `inplace` was applied or `overlaps`
                       says so
     workspace         scratch buffers, planned into the arena, passed after the outputs
+    numbers           scalars that the caller passes after the buffers, such as extents that are known at run time only;
+                      a buffer whose size depends on them has its largest size
     stack             small local arrays; on a device, each thread has its own
     shared            memory of a device that the threads of each block share; every block finds it unset
     inplace           (output, input) index pairs that may be the same memory, because every element of the
@@ -240,6 +256,7 @@ class Kernel:
     source: UserSource | None = None
     team: bool = False
     private: tuple[Buffer, ...] = ()
+    numbers: tuple[Number, ...] = ()
 
     @property
     def params(self) -> tuple[Buffer, ...]:
@@ -256,7 +273,7 @@ _KERNEL_FORM: Final = JsonFormat(
     Kernel,
     [
         *(DType, Buffer, Span, *values.EXPR_KINDS),
-        *(For, While, If, Store, Destination, Execute, Declare, Assign, Block, UserSource, Kernel),
+        *(For, While, If, Store, Destination, Execute, Declare, Assign, Block, UserSource, Number, Kernel),
     ],
     shared=TEAM_VARS,
 )

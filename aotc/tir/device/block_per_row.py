@@ -50,9 +50,9 @@ from aotc.tir.loops.loop_dependence import (
     Ranges,
     assigns_to_outer_registers,
     constant_loop_range,
-    constant_trip_count,
     direct_accesses,
     direct_loads,
+    known_trip_count,
     loop_var_interval,
     ranges_inside_loops,
     read_buffers,
@@ -262,7 +262,7 @@ class RowMapping:
     @property
     def block_count(self) -> int:
         """The number of thread blocks of the launch; each block processes `rows` consecutive rows."""
-        *outer, last = (constant_trip_count(loop) for loop in self.row.nest.loops) if self.row.nest.loops else (1,)
+        *outer, last = (known_trip_count(loop) for loop in self.row.nest.loops) if self.row.nest.loops else (1,)
         return math.prod(outer) * -(-last // self.rows)
 
     def padded_scratch_elements_per_row(self, scratch: Buffer) -> int:
@@ -335,7 +335,7 @@ class RowMapping:
         shared, copied = ([b for b, _ in places.values() if b.scope == s] for s in ("shared", "workspace"))
         if sum(b.nbytes for b in copied) > gpu.scratch_bytes:
             return None
-        extent = constant_trip_count(self.row.nest.loops[-1]) if self.row.nest.loops else 1
+        extent = known_trip_count(self.row.nest.loops[-1]) if self.row.nest.loops else 1
         thread_arrays = {*inner, *(places[b][0] for b in (*stack, *large))}
         left = replace(gpu, shared_bytes=room, scratch_bytes=0)
         writer = _RowThreadWriter(
@@ -376,7 +376,7 @@ class RowMapping:
         if self.rows == 1:
             return nest.body_of_iteration(block) if nest.loops else row_body
         *outer, last = nest.loops
-        part = For(Var("part"), -(-constant_trip_count(last) // self.rows), row_body)
+        part = For(Var("part"), -(-known_trip_count(last) // self.rows), row_body)
         declares = (
             Declare(row_number_var, part.var * self.rows + row_in_block),
             Declare(last.var, last.begin + row_number_var * last.step),
@@ -539,7 +539,7 @@ def _row_mapping_with_threads(row: CooperativeRow, threads_per_row: int, gpu: Gp
     """
     most = gpu.threads // threads_per_row or int(threads_per_row <= MAX_THREADS_PER_BLOCK)
     size, across = row.nest.iteration_count, row.across
-    last = constant_trip_count(row.nest.loops[-1]) if row.nest.loops else 1
+    last = known_trip_count(row.nest.loops[-1]) if row.nest.loops else 1
     if across:
         most = min(most, gpu.warp)
     elif threads_per_row < min(gpu.warp, row.widest):  # else the threads of a row could not load contiguously

@@ -35,7 +35,7 @@ from aotc.tir.loops.loop_dependence import (
     Ranges,
     assigns_to_outer_registers,
     constant_loop_range,
-    constant_trip_count,
+    known_trip_count,
     read_buffers,
 )
 from aotc.tir.loops.loop_kind_proof import why_loop_kind_unproven
@@ -98,7 +98,7 @@ class KernelPart:
         """True if this part of a kernel is a loop of one iteration, around loops that the threads
         of one block share.
         """
-        return self.parallel_loop_or_none is not None and constant_trip_count(self.parallel_loop_or_none) == 1
+        return self.parallel_loop_or_none is not None and known_trip_count(self.parallel_loop_or_none) == 1
 
 
 @frozen(eq=False)
@@ -122,7 +122,7 @@ class ParallelNest:
     @property
     def iteration_count(self) -> int:
         """The product of the trip counts of all loops of the nest."""
-        return math.prod(map(constant_trip_count, self.loops))
+        return math.prod(map(known_trip_count, self.loops))
 
     def threads_per_block(self, gpu: Gpu) -> int:
         """Return the number of threads per GPU block for the nest, halved while that occupies more
@@ -141,8 +141,8 @@ class ParallelNest:
         """
         digits: list[Expr] = []
         for loop in reversed(self.loops[1:]):
-            digits.append(iteration_number % constant_trip_count(loop))
-            iteration_number = iteration_number // constant_trip_count(loop)
+            digits.append(iteration_number % known_trip_count(loop))
+            iteration_number = iteration_number // known_trip_count(loop)
         counted = zip(self.loops, [iteration_number, *reversed(digits)], strict=True)
         return Block((*(Declare(loop.var, loop.begin + digit * loop.step) for loop, digit in counted), self.body))
 

@@ -24,7 +24,7 @@ from aotc.ir import frozen
 from aotc.tir import (
     all_of,
     assigned_registers,
-    constant_trip_count,
+    known_trip_count,
     linear_form,
     operands,
     substitute,
@@ -112,9 +112,7 @@ class TransposingLoads:
                 for (loop, var), at in zip(var_of_loop.items(), parts, strict=True)
             )
             limits = [
-                var < constant_trip_count(loop)
-                for loop, var in var_of_loop.items()
-                if constant_trip_count(loop) % _TILE_SIDE
+                var < known_trip_count(loop) for loop, var in var_of_loop.items() if known_trip_count(loop) % _TILE_SIDE
             ]
             inside = (If(all_of(*limits), Block(stmts)),) if limits else stmts
             return For(turn, _TILE_SIDE * _TILE_SIDE // threads_per_block, Block((*places, *inside)))
@@ -139,7 +137,7 @@ class TransposingLoads:
             block_barrier(),
             loop_over_tile_elements(loop_vars, [map_exprs(body, lambda e: replace_loads(e, tile_loads))]),
         )
-        over = (For(var, -(-constant_trip_count(loop) // _TILE_SIDE), Block(())) for loop, var in tiles.items())
+        over = (For(var, -(-known_trip_count(loop) // _TILE_SIDE), Block(())) for loop, var in tiles.items())
         return ParallelNest((*outer_loops, *over), Block(stmts), shared=(*shared.values(),), thread=thread)
 
 

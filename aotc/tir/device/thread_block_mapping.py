@@ -41,12 +41,7 @@ from aotc.tir.device.kernel_fission import (
 from aotc.tir.device.shared_memory_transpose import MIN_TILED_AXIS_EXTENT, TransposingLoads
 from aotc.tir.device.thread_coarsening import Coarsening, iterations_per_wide_store
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.loops.loop_dependence import (
-    assigns_to_outer_registers,
-    constant_trip_count,
-    direct_loads,
-    written_buffers,
-)
+from aotc.tir.loops.loop_dependence import assigns_to_outer_registers, direct_loads, known_trip_count, written_buffers
 from aotc.tir.stmt import Assign, Kernel, Stmt, block_stmts_or_self, destination_of_stmt, walk_stmts
 
 
@@ -68,12 +63,12 @@ def _coarsened_nests(nest: ParallelNest, gpu: Gpu) -> list[ParallelNest]:
     if nest.thread is not None:
         return []
     lanes = iterations_per_wide_store(nest.loops[-1], nest.body)
-    rows = math.gcd(constant_trip_count(nest.loops[-1]), lanes)
+    rows = math.gcd(known_trip_count(nest.loops[-1]), lanes)
     tried = [(nest, rows)]
     if rows < lanes:
         flat = _fuse_contiguous_inner_loops(nest, accepts_row_constant_loads=rows == 1)
         alone = len(flat.loops) == 1  # one thread executes the remaining iterations
-        tried.insert(0, (flat, lanes if alone else math.gcd(constant_trip_count(flat.loops[-1]), lanes)))
+        tried.insert(0, (flat, lanes if alone else math.gcd(known_trip_count(flat.loops[-1]), lanes)))
     coarse_nests = (
         Coarsening.coarsen_last_loop(candidate.loops, candidate.body, size, gpu) for candidate, size in tried
     )
@@ -89,7 +84,7 @@ def _fuse_contiguous_inner_loops(nest: ParallelNest, accepts_row_constant_loads:
 
     accepts_row_constant_loads    also accept loads that are constant along one of two fused loops
     """
-    last, first, span = nest.loops[-1], len(nest.loops) - 1, constant_trip_count(nest.loops[-1])
+    last, first, span = nest.loops[-1], len(nest.loops) - 1, known_trip_count(nest.loops[-1])
     stmts = list(walk_stmts(nest.body))
     written = (to for s in stmts if (to := destination_of_stmt(s)) is not None)
     stored = [linear_form(to.index, {}) for to in written if to.buffer.scope == "param"]
@@ -102,7 +97,7 @@ def _fuse_contiguous_inner_loops(nest: ParallelNest, accepts_row_constant_loads:
             step in ((1, span), (0, 0)) or (accepts_row_constant_loads and 0 in step) for step in steps
         ):
             break
-        first, span = first - 1, span * constant_trip_count(nest.loops[first - 1])
+        first, span = first - 1, span * known_trip_count(nest.loops[first - 1])
     if first == len(nest.loops) - 1:
         return nest
     n = Var("n")
@@ -120,13 +115,13 @@ def _coalesced_nests_for_transposing_loads(nest: ParallelNest, gpu: Gpu) -> list
     transposing_loads = TransposingLoads.find_transposing_loads(nest.loops, nest.body)
     if transposing_loads is None:
         return []
-    if constant_trip_count(transposing_loads.loop) < MIN_TILED_AXIS_EXTENT:
+    if known_trip_count(transposing_loads.loop) < MIN_TILED_AXIS_EXTENT:
         serial_loop = replace(transposing_loads.loop, body=nest.body, kind="serial")
         new_nest = ParallelNest(
             tuple(loop for loop in nest.loops if loop is not transposing_loads.loop), Block([serial_loop])
         )
         return [new_nest] if new_nest.iteration_count >= gpu.processors * gpu.warp else []
-    if constant_trip_count(transposing_loads.innermost_loop) < MIN_TILED_AXIS_EXTENT:
+    if known_trip_count(transposing_loads.innermost_loop) < MIN_TILED_AXIS_EXTENT:
         return []
     outer = (loop for loop in nest.loops if loop not in (transposing_loads.loop, transposing_loads.innermost_loop))
     new_nest = transposing_loads.nest_with_shared_memory_tiles(outer, nest.body, gpu.threads)

@@ -39,8 +39,8 @@ from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES, is_sing
 from aotc.tir.loops.loop_dependence import (
     Ranges,
     assigned_registers,
-    constant_trip_count,
     direct_loads,
+    known_trip_count,
     operands_of_nested_min_max,
     ranges_inside_loops,
 )
@@ -101,7 +101,7 @@ class Coarsening:
         One more thread executes the iterations that remain after the last full group, one by one.
         """
         loop = loops[-1]
-        whole, left = divmod(constant_trip_count(loop), lanes)
+        whole, left = divmod(known_trip_count(loop), lanes)
         if lanes < 2 or not whole or loop.begin != _INDEX_ZERO or loop.step != 1:
             return None
         several = replace(loop, var=Var(loop.var.name), end=Const(whole, INDEX))

@@ -21,6 +21,7 @@ from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, operand
 from aotc.tir.loops.loop_dependence import (
     Ranges,
     constant_trip_count,
+    known_trip_count,
     ranges_inside_loops,
     read_buffers,
     written_buffers,
@@ -181,7 +182,7 @@ def _always_reaches_barrier(stmt: Stmt) -> bool:
         case If():
             return stmt.orelse is not None and all(map(_always_reaches_barrier, direct_child_stmts(stmt)))
         case For():
-            return constant_trip_count(stmt) > 0 and _always_reaches_barrier(stmt.body)
+            return bool(constant_trip_count(stmt)) and _always_reaches_barrier(stmt.body)
         case _:
             return is_barrier(stmt) or any(
                 map(_always_reaches_barrier, block_stmts_or_self(stmt) if isinstance(stmt, Block) else ())
@@ -197,7 +198,7 @@ def _has_divergent_barrier(loop: For, *, within_warp: bool) -> bool:
     while True:
         size = len(divergent_vars)
         divided = spread.find_divergent_sync_marking_registers(
-            loop.body, is_divergent=within_warp and constant_trip_count(loop) % THREADS_PER_WARP != 0
+            loop.body, is_divergent=within_warp and known_trip_count(loop) % THREADS_PER_WARP != 0
         )
         if len(divergent_vars) == size:
             return divided

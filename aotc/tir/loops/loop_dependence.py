@@ -87,9 +87,19 @@ def constant_loop_range(loop: For) -> range:
     return range(0)
 
 
-def constant_trip_count(loop: For) -> int:
-    """Return the number of iterations of a loop; 0 if its bounds are not constants."""
-    return len(constant_loop_range(loop))
+def constant_trip_count(loop: For) -> int | None:
+    """Return the number of iterations of a loop; None if its bounds are not constants."""
+    match loop:
+        case For(begin=Const(), end=Const()):
+            return len(constant_loop_range(loop))
+    return None
+
+
+def known_trip_count(loop: For) -> int:
+    """Return the number of iterations of a loop whose bounds are constants."""
+    count = constant_trip_count(loop)
+    assert count is not None, f"the bounds of the loop over {loop.var.name} are not constants"
+    return count
 
 
 def decrement_loop_end(end: Expr, decrement: int) -> Expr:

@@ -27,7 +27,7 @@ from aotc.tir import (
     with_operands,
 )
 from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, const
-from aotc.tir.loops.loop_dependence import constant_loop_range, constant_trip_count, direct_loads, straight_line_stmts
+from aotc.tir.loops.loop_dependence import constant_loop_range, direct_loads, known_trip_count, straight_line_stmts
 from aotc.tir.simplify import Ranges, comparison_as_nonnegative_form, linear_form, simplify_stmt
 from aotc.tir.stmt import (
     Block,
@@ -78,7 +78,7 @@ def merge_nested_loops_into_flat_loop(stmt: Stmt) -> Stmt:
         if outer and inner and inner.start == 0 and _body_uses_flat_index_only(stmt, stmt.body, inner.stop):
             flat = Var(stmt.var.name)
             mapping: dict[Var, Expr] = {stmt.var: as_expr(0), stmt.body.var: flat}
-            kinds = {loop.kind for loop in (stmt, stmt.body) if constant_trip_count(loop) > 1}
+            kinds = {loop.kind for loop in (stmt, stmt.body) if known_trip_count(loop) > 1}
             kind = kinds.pop() if len(kinds) == 1 else "serial"
             body = substitute_in_stmt(stmt.body.body, mapping)
             return For(flat, outer.stop * inner.stop, body, begin=outer.start * inner.stop, kind=kind)

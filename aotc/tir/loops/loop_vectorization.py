@@ -263,12 +263,9 @@ def unroll_short_inner_loops(stmt: Stmt, is_inside_loop: bool = False) -> Stmt:
     new_stmt = rebuild_stmt(stmt, lambda s: unroll_short_inner_loops(s, inside))
     if not isinstance(new_stmt, For) or not is_inside_loop or contains_vectors(new_stmt):
         return new_stmt
-    small = constant_trip_count(new_stmt) * count_exprs_in_stmt(new_stmt) <= _MAX_UNROLLED_NODES
-    if (
-        not 0 < constant_trip_count(new_stmt) <= MIN_VECTOR_ELEMENTS
-        or not small
-        or straight_line_stmts(new_stmt) is None
-    ):
+    trips = constant_trip_count(new_stmt) or 0
+    small = trips * count_exprs_in_stmt(new_stmt) <= _MAX_UNROLLED_NODES
+    if not 0 < trips <= MIN_VECTOR_ELEMENTS or not small or straight_line_stmts(new_stmt) is None:
         return new_stmt
     return Block(simplify_stmt(copy, {}) for copy in unrolled_iterations(new_stmt))
 

@@ -73,7 +73,7 @@ def _scalar_loops_in_stmt(
         follows_vector_code = False
     for child in direct_child_stmts(stmt):
         yield from _scalar_loops_in_stmt(kernel, child, nest, ranges, follows_vector_code=follows_vector_code)
-        left_over = isinstance(child, For) and 0 < constant_trip_count(child) < MIN_VECTOR_ELEMENTS
+        left_over = isinstance(child, For) and 0 < (constant_trip_count(child) or 0) < MIN_VECTOR_ELEMENTS
         follows_vector_code = follows_vector_code if left_over else contains_vectors(child)
 
 

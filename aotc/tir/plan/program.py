@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import DType, Quantization, Span, frozen
-from aotc.tir import Kernel, to_text
+from aotc.tir import Const, Kernel, to_text
 
 
 @frozen(eq=False, kw_only=True)
@@ -101,6 +101,7 @@ class RowPieces:
 class Step:
     """Kernel call; `args` are in the order of `kernel.params` (inputs, outputs, workspace).
 
+    numbers  values of `kernel.numbers`, in their order
     shapes   shapes of the results if they differ from the storage's: a result may be a reshaped
              storage
     origin   graph function that the kernel was made from
@@ -114,6 +115,7 @@ class Step:
     shapes: tuple[tuple[int, ...], ...] = ()
     origin: object = None
     row_pieces: RowPieces | None = None
+    numbers: tuple[Const, ...] = ()
 
     @property
     def inputs(self) -> tuple[View, ...]:
@@ -205,7 +207,8 @@ class Program:
             at = f" at {self.plan.offsets[storage]}" if storage in self.plan.offsets else ""
             lines.append(f"  {storage.kind} {json.dumps(storage.name)}: {storage.dtype}{[*storage.shape]}{at}")
         for step in self.steps:
-            args = (json.dumps(v.storage.name) + (f" + {v.offset}" if v.offset else "") for v in step.args)
+            args = [json.dumps(v.storage.name) + (f" + {v.offset}" if v.offset else "") for v in step.args]
+            args += [repr(number.value) for number in step.numbers]
             team = "team " if step.kernel.team else ""
             lines.append(f"  {team}call {json.dumps(step.kernel.name)} ({', '.join(args)})")
         lines.append("}")

@@ -24,7 +24,6 @@ from aotc.ir import frozen, merge_spans
 from aotc.tir import (
     INSTRUCTIONS,
     CodeSize,
-    Interval,
     Kernel,
     Stmt,
     rebuild_stmt,
@@ -34,7 +33,7 @@ from aotc.tir import (
 )
 from aotc.tir.expr import INDEX, Binary, Broadcast, Call, Const, Expr, Var, operands, with_operands
 from aotc.tir.plan.memory_footprint import estimated_code_bytes
-from aotc.tir.stmt import Execute
+from aotc.tir.stmt import Execute, Number
 
 #: Types of arguments, in addition to the index type.
 _ARGUMENT_DTYPES: Final = frozenset({"int8", "uint8", "int16", "uint16", "int32", "uint32", "float32"})
@@ -51,25 +50,12 @@ _ReplaceConstant = Callable[[Const], Expr]
 class MergedKernel:
     """Kernel that replaces several kernels.
 
-    kernel    body that refers to the variables `numbers`, which become its arguments
-    numbers   integer and float parameters
-    members   replaced kernels, each with the values of `numbers`
+    kernel    kernel with a number for each constant that differs, after the numbers of the replaced kernels
+    members   replaced kernels, each with the values of these added numbers
     """
 
     kernel: Kernel
-    numbers: tuple[Var, ...]
     members: tuple[tuple[Kernel, tuple[Const, ...]], ...]
-
-    def value_ranges_of_constant_arguments(self) -> dict[Var, Interval]:
-        """Return the least and the greatest value of each constant that became an argument of the
-        merged kernel.
-        """
-        columns = zip(*(row for _, row in self.members), strict=True)
-        values = ([const.value for const in column] for column in columns)
-        return {
-            number: (min(column_values), max(column_values))
-            for number, column_values in zip(self.numbers, values, strict=True)
-        }
 
 
 def merge_similar_kernels(
@@ -114,11 +100,20 @@ def _merge_kernel_group(group: Sequence[Kernel], costs: CodeSize, may_differ_in_
     # parameters that may alias in one of the calls may alias in the merged kernel
     overlaps = {pair for kernel in group for pair in kernel.overlaps}
     span = merge_spans(kernel.span for kernel in group)
-    merged_kernel = replace(merged_kernel, overlaps=tuple(sorted(overlaps)), span=span)
+    added = [_number_of_constants(var, column) for column, var in numbers.items()]
+    merged_kernel = replace(
+        merged_kernel, overlaps=tuple(sorted(overlaps)), span=span, numbers=(*group[0].numbers, *added)
+    )
     if may_differ_in_sizes and not _is_merged_code_smaller(merged_kernel, len(numbers), group, costs):
         return None
     values = zip(*numbers, strict=True) if numbers else iter([()] * len(group))
-    return MergedKernel(merged_kernel, tuple(numbers.values()), tuple(zip(group, values, strict=True)))
+    return MergedKernel(merged_kernel, tuple(zip(group, values, strict=True)))
+
+
+def _number_of_constants(var: Var, constants: Sequence[Const]) -> Number:
+    """Return the number that stands for one of several constants."""
+    values = [const.value for const in constants]
+    return Number(var, min(values), max(values))
 
 
 def _is_merged_code_smaller(merged: Kernel, argument_count: int, group: Sequence[Kernel], costs: CodeSize) -> bool:

@@ -27,8 +27,8 @@ from aotc.tir import (
     If,
     Stmt,
     block_stmts_or_self,
-    constant_trip_count,
     is_innermost,
+    known_trip_count,
 )
 from aotc.tir.expr import INDEX, Binary, Expr, Var, all_of, as_expr, maximum, minimum
 
@@ -51,7 +51,7 @@ class DividedLeaf:
     @property
     def leaf_loop_iteration_count(self) -> int:
         """Iterations of the leaf's loop, or 1 without a loop."""
-        return 1 if self.loop is None else constant_trip_count(self.loop)
+        return 1 if self.loop is None else known_trip_count(self.loop)
 
 
 @frozen(eq=False)
@@ -75,7 +75,7 @@ class DividedNest:
     @property
     def iterations_of_loops_around_leaf(self) -> int:
         """The product of the trip counts of the loops around the leaf."""
-        return math.prod(map(constant_trip_count, self.loops))
+        return math.prod(map(known_trip_count, self.loops))
 
     @property
     def is_divided_in_runs(self) -> bool:
@@ -100,7 +100,7 @@ class DividedNest:
         """
         inner = () if self.leaf.loop is None else (self.leaf.loop,)
         order = (*inner, *self.loops) if self.inner_first else (*self.loops, *inner)
-        return next((loop.var for loop in order if constant_trip_count(loop) > 1), None)
+        return next((loop.var for loop in order if known_trip_count(loop) > 1), None)
 
     def restrict_to_units(self, first_unit: Expr, end_unit: Expr) -> Stmt:
         """Return the loop nest restricted to its units (iterations) from `first_unit` to
@@ -125,7 +125,7 @@ class DividedNest:
                 else self._restrict_leaf_to_iterations(first_unit, end_unit)
             )
         loop, *rest = loops
-        inside = self.leaf.leaf_loop_iteration_count * math.prod(map(constant_trip_count, rest))
+        inside = self.leaf.leaf_loop_iteration_count * math.prod(map(known_trip_count, rest))
         done = _iteration_number(loop) * inside
         body = self._replace_divided_part_of_body(
             loop, rest, self._restrict_to_units_in_loop_order(rest, first_unit - done, end_unit - done)
@@ -142,7 +142,7 @@ class DividedNest:
         """
         number = as_expr(0)
         for loop in self.loops:
-            number = number * constant_trip_count(loop) + _iteration_number(loop)
+            number = number * known_trip_count(loop) + _iteration_number(loop)
         bounds = (
             _divide_truncating(
                 limit - number + (self.iterations_of_loops_around_leaf - 1), self.iterations_of_loops_around_leaf
@@ -182,7 +182,7 @@ def _restrict_loop_to_iterations(loop: For, first_iteration: Expr, end_iteration
     """
     begin, end = (
         loop.begin + n * loop.step
-        for n in (maximum(first_iteration, 0), minimum(end_iteration, constant_trip_count(loop)))
+        for n in (maximum(first_iteration, 0), minimum(end_iteration, known_trip_count(loop)))
     )
     return replace(loop, begin=begin, end=end, body=body)
 

@@ -280,7 +280,7 @@ class _KernelDivider:
         loop = group[0] if len(group) == 1 else None
         if (
             not isinstance(loop, For)
-            or constant_trip_count(loop) == 0
+            or not constant_trip_count(loop)
             or not self.uses.do_kind_and_buffers_allow_division(loop)
         ):
             return None
@@ -385,6 +385,6 @@ class _KernelDivider:
             return None
         parallel = self.uses.do_kind_and_buffers_allow_division(loop)
         end = () if parallel else (block_barrier(),)
-        rounds = max(1, constant_trip_count(loop)) * (division.time + len(end) * self.costs.threads.barrier_ns)
+        rounds = max(1, constant_trip_count(loop) or 1) * (division.time + len(end) * self.costs.threads.barrier_ns)
         time = rounds * (self.costs.threads.reordered if parallel else 1.0)
         return _DividedStmts([replace(loop, body=Block([*division.stmts, *end]))], time, True)

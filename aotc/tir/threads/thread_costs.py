@@ -25,7 +25,7 @@ from aotc.tir import (
 )
 from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.loops.access_relation import Access
-from aotc.tir.loops.loop_dependence import Ranges, constant_trip_count, ranges_inside_loops
+from aotc.tir.loops.loop_dependence import Ranges, known_trip_count, ranges_inside_loops
 from aotc.tir.stmt import (
     Block,
     For,
@@ -128,7 +128,7 @@ class ThreadCostModel:
         nests = [nest for part in parts for nest in part]
         inner, common, times = ranges, 0.0, 1
         for loop in nests[0].loops:
-            inner, times = ranges_inside_loops([loop], inner), times * constant_trip_count(loop)
+            inner, times = ranges_inside_loops([loop], inner), times * known_trip_count(loop)
             common += times * sum(
                 self.single_thread_ns(s, inner)
                 for s in block_stmts_or_self(loop.body)

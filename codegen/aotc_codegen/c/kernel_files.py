@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from aotc.ir import AotcError, DType, JsonFormat, frozen, load_or_compute_memoized_result
 from aotc.ir.parallel_memo import memoize_in_parallel
-from aotc.tir import INDEX, C, CodeSize, Kernel, merge_similar_kernels
+from aotc.tir import INDEX, C, CodeSize, Const, Kernel, merge_similar_kernels
 from aotc_codegen.c.c_dialects import GNU_C, Dialect
 from aotc_codegen.c.c_identifiers import MAX_IDENTIFIER_CHARACTERS, UniqueIdentifiers
 from aotc_codegen.c.c_types import c_literal
@@ -262,10 +262,10 @@ def _parameterize_texts_differing_in_numbers(
     texts = {group[0]: text for text, (_, group) in kernels_by_text.items() if sizes or several[outlines[text]] > 1}
     numbers: dict[Kernel, Sequence[str]] = {}
     for merged_kernel in merge_similar_kernels(texts, code_size, may_differ_in_sizes=sizes):
-        printed_kernel = print_kernel(merged_kernel.kernel, dialect, merged_kernel.value_ranges_of_constant_arguments())
+        printed_kernel = print_kernel(merged_kernel.kernel, dialect)
         members: list[Kernel] = []
         for kernel, values in merged_kernel.members:
-            arguments = [c_literal(v.value, DType("int32") if v.dtype == INDEX else v.dtype) for v in values]
+            arguments = [*map(c_number_argument, values)]
             group = kernels_by_text.pop(texts[kernel])[1]
             numbers |= dict.fromkeys(group, arguments)
             members += group
@@ -275,6 +275,13 @@ def _parameterize_texts_differing_in_numbers(
             1
         ].extend(members)
     return numbers
+
+
+def c_number_argument(value: Const) -> str:
+    """Return the C argument for a number of a kernel."""
+    return c_literal(
+        value.value, DType("int32") if value.dtype == INDEX and abs(value.value) < 1 << 31 else value.dtype
+    )
 
 
 def _print_kernel_cached(kernel: Kernel, dialect: Dialect) -> PrintedKernel:

@@ -5,7 +5,7 @@ call one by one.
 Input: kernels. Output: C files that export a table with one function pointer per kernel, in order,
 and a function that names the CPU features which the kernels need and the processor lacks. A table
 function takes the addresses of the kernel's inputs, outputs and workspace buffers, in the order of
-`Kernel.params`; kernels that are split among threads run with a single thread.
+`Kernel.params`, and of its numbers; kernels that are split among threads run with a single thread.
 
     emit_kernel_table_project([relu, dense], Path("build"))  # extern void (*const aotc_kernels[])(void *const *)
 """
@@ -19,6 +19,7 @@ from aotc_runtime_c import hosted_runtime_files as runtime_sources
 
 from aotc.tir import Kernel, Target
 from aotc_codegen.c.c_dialects import GNU_C
+from aotc_codegen.c.c_types import c_memory_type
 from aotc_codegen.c.compiler_flags import riscv_vector_requirement_lines
 from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code, features_checked_at_run_time
 from aotc_codegen.c.host_project import (
@@ -88,7 +89,12 @@ def c_functions_calling_kernels_by_addresses(kernels: Mapping[str, Kernel]) -> l
     """
     lines = ["static const aotc_team alone = {0, 1, NULL, NULL};"] if any(k.team for k in kernels.values()) else []
     for name, kernel in kernels.items():
-        arguments = [*(f"a[{k}]" for k in range(len(kernel.params))), *(["&alone"] if kernel.team else [])]
-        unused = "" if kernel.params else "(void)a; "
+        arguments = [f"a[{k}]" for k in range(len(kernel.params))]
+        arguments += [
+            f"*(const {c_memory_type(number.var.dtype)} *)a[{k}]"
+            for k, number in enumerate(kernel.numbers, len(kernel.params))
+        ]
+        unused = "" if arguments else "(void)a; "
+        arguments += ["&alone"] if kernel.team else []
         lines.append(f"static void call_{name}(void *const *a) {{ {unused}{name}({', '.join(arguments)}); }}")
     return lines

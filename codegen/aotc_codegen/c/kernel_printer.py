@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from aotc.ir import DType, assert_never, frozen
-from aotc.tir import INDEX, Buffer, Const, Expr, Interval, Load, Select, Var, bounds, launch_of
+from aotc.tir import INDEX, Buffer, Const, Expr, Load, Select, Var, bounds, launch_of
 from aotc.tir import stmt as tir
 from aotc_codegen.c.c_dialects import Dialect
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers, escape_for_c_comment, model_node_names_of_span
@@ -71,17 +71,13 @@ class PrintedKernel:
         return f"{self.prototype_with_name(name)} {{\n{self.body}}}\n"
 
 
-def print_kernel(
-    kernel: tir.Kernel, dialect: Dialect, integer_parameters: Mapping[Var, Interval] | None = None
-) -> PrintedKernel:
-    """Print a kernel; `integer_parameters` are extra integer parameters after its buffers, with
-    their value ranges.
-
-    Return the text together with the helper functions and vector types that it needs.
+def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
+    """Print a kernel; return the text together with the helper functions and vector types that it
+    needs.
     """
     body = tir.remove_dead_registers(kernel.body)
-    scope = _make_printing_scope(kernel, dialect, integer_parameters or {})
-    head = _kernel_function_head(kernel, scope, "{name}", tuple(integer_parameters or ()))
+    scope = _make_printing_scope(kernel, dialect)
+    head = _kernel_function_head(kernel, scope, "{name}")
     lines = []
     for buffer in kernel.stack_and_shared_buffers:
         # compilers put small arrays into registers, and cannot see that they are written before
@@ -111,9 +107,7 @@ def kernel_prototype(kernel: tir.Kernel, dialect: Dialect) -> str:
     return _kernel_function_head(kernel, _make_printing_scope(kernel, dialect), kernel.name)
 
 
-def _kernel_function_head(
-    kernel: tir.Kernel, scope: PrintingScope, name: str, integer_parameters: Sequence[Var] = ()
-) -> str:
+def _kernel_function_head(kernel: tir.Kernel, scope: PrintingScope, name: str) -> str:
     launch = launch_of(kernel)
     if launch is None and scope.dialect.launched:
         raise unavailable_in_dialect_error(scope, "a kernel that is not launched")
@@ -121,24 +115,19 @@ def _kernel_function_head(
     # kernels with shared memory hide memory latency by prefetching: registers matter more than resident blocks
     if kernel.shared:
         threads += ", 1"
-    return scope.dialect.kernel.format(
-        name=name, parameters=_kernel_parameter_list(kernel, scope, integer_parameters), threads=threads
-    )
+    return scope.dialect.kernel.format(name=name, parameters=_kernel_parameter_list(kernel, scope), threads=threads)
 
 
-def _make_printing_scope(
-    kernel: tir.Kernel, dialect: Dialect, integer_parameters: Mapping[Var, Interval] | None = None
-) -> PrintingScope:
+def _make_printing_scope(kernel: tir.Kernel, dialect: Dialect) -> PrintingScope:
     team: dict[Var | Buffer, str] = (
         {tir.THREAD_NUMBER: dialect.part, tir.THREAD_COUNT: dialect.parts} if kernel.team else {}
     )
-    indices = IndexVariables(kernel.body, (n for n in integer_parameters or () if n.dtype == INDEX))
-    return PrintingScope(
-        HelperFunctions(dialect), indices, UniqueIdentifiers(dialect.reserved), team, dict(integer_parameters or {})
-    )
+    ranges = {number.var: number.interval for number in kernel.numbers}
+    indices = IndexVariables(kernel.body, (var for var in ranges if var.dtype == INDEX))
+    return PrintingScope(HelperFunctions(dialect), indices, UniqueIdentifiers(dialect.reserved), team, ranges)
 
 
-def _kernel_parameter_list(kernel: tir.Kernel, scope: PrintingScope, integer_parameters: Sequence[Var] = ()) -> str:
+def _kernel_parameter_list(kernel: tir.Kernel, scope: PrintingScope) -> str:
     dialect, rows = scope.dialect, []
     inputs, outputs = frozenset(kernel.inputs), frozenset(kernel.outputs)
     meets = any(map(tir.is_barrier, tir.walk_stmts(kernel.body)))
@@ -151,8 +140,8 @@ def _kernel_parameter_list(kernel: tir.Kernel, scope: PrintingScope, integer_par
         restrict = dialect.restrict if alone else ""
         element = f"const {dialect.types[buffer.dtype]}" if read_only else dialect.types[buffer.dtype]
         rows.append(f"{element} *{restrict}{scope.c_name(buffer)}")
-    for number in integer_parameters:
-        rows.append(f"{dialect.index if number.dtype == INDEX else dialect.types[number.dtype]} {scope.c_name(number)}")
+    for var in (number.var for number in kernel.numbers):
+        rows.append(f"{dialect.index if var.dtype == INDEX else dialect.types[var.dtype]} {scope.c_name(var)}")
     if kernel.team and dialect.team:
         rows.append(dialect.team)
     return ", ".join(rows) or "void"

@@ -17,7 +17,7 @@ from aotc_codegen.c.c_identifiers import (
     model_node_names_of_span,
 )
 from aotc_codegen.c.c_types import c_memory_type
-from aotc_codegen.c.kernel_files import PrintedKernels
+from aotc_codegen.c.kernel_files import PrintedKernels, c_number_argument
 from aotc_codegen.c.parameter_files import ParameterLayout
 from aotc_codegen.c.state_block import StateLayout
 from aotc_codegen.c.template_rendering import render_template
@@ -179,6 +179,7 @@ def schedule_call_lines(
             )
             for k, v in enumerate(step.args)
         ]
+        args += map(c_number_argument, step.numbers)
         if last is not None and (last or step.kernel.team):
             rows.append("AOTC_TEAM_SYNC(team);")
         last = step.kernel.team

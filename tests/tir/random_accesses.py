@@ -169,6 +169,8 @@ class NestGenerator:
             body = Block((Declare(register, value), body, self.store(nest_vars, register)))
         if rng.random() < 0.25:
             body = If(self.condition(nest_vars), body, self.store(nest_vars) if rng.random() < 0.3 else None)
+            if rng.random() < 0.1:
+                body = If(body.cond, body.then, body.then)
         return For(var, end, body, begin=begin, step=step)
 
     def condition(self, nest_vars: list[Var]) -> Expr:

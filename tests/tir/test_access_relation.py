@@ -5,18 +5,20 @@ cases of each question."""
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from aotc.tir import Block, Broadcast, Buffer, Expr, Var, const, linear_form
+from aotc.tir import Block, Broadcast, Buffer, Expr, LinearForm, Var, const, linear_form
 from aotc.tir.expr import INDEX, Binary, Load, maximum, minimum
 from aotc.tir.loops.access_collection import collect_accesses, is_written_before_read
 from aotc.tir.loops.access_relation import Access, AccessRelation
 from aotc.tir.loops.integer_system import IntegerSystem
 from aotc.tir.loops.loop_dependence import constant_loop_range, loop_var_interval
 from aotc.tir.loops.offset_dimensions import split_offsets_into_dimensions
+from aotc.tir.loops.point_enumeration import PointEnumerator
 from aotc.tir.simplify import Interval
 from aotc.tir.stmt import Assign, Declare, For, If, Stmt, Store
 from tests.share import share
@@ -36,7 +38,11 @@ def relation_of(stmt: Stmt, ranges: dict[Var, Interval], *, reads: bool = True, 
 
 
 def outer_ranges(nest: RandomNest) -> dict[Var, Interval]:
-    return {var: (values[0], values[-1]) for var, values in nest.outer.items()}
+    """Return the intervals of the variables around a nest; extents that begin at an odd number have no upper bound."""
+    return {
+        var: (values[0], math.inf if var.name == "N" and values[0] % 2 else values[-1])
+        for var, values in nest.outer.items()
+    }
 
 
 def is_proven_injective(nest: RandomNest) -> bool:
@@ -255,9 +261,70 @@ def test_other_branch_has_the_negated_condition() -> None:
     assert relation_of(both, {**ranges, k: (2, 2)}).is_injective(i, 1, ())
 
 
+def test_one_statement_as_both_branches() -> None:
+    """Without the second branch, iteration 4 would access nothing."""
+    same = store(4 * i + 4)
+    relation = relation_of(Block((If(i < 1, same, same), store(4 * k))), {i: (0, 7), k: (5, 5)})
+    assert not relation.is_injective(i, 1, ())  # iteration 4 writes element 20, as all others do
+    assert relation_of(If(i < 1, same, same), {i: (0, 7)}).bounds() == (4, 32)
+    assert not relation_of(If(i.equal(0), same, same), {i: (0, 7)}).is_disjoint_from(relation_of(store(k), {k: (8, 8)}))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_enumerated_points_are_those_of_nested_loops(seed: int) -> None:
+    """Upper bounds are sums of multiples of earlier variables, of which one may be unbounded."""
+    rng = random.Random(seed)
+    for _ in range(50):
+        loop_vars = [Var(name, INDEX) for name in "abcd"]
+        ranges: dict[Var, Interval] = {v: (low := rng.randint(-2, 1), low + rng.randint(0, 4)) for v in loop_vars}
+        lasts = {
+            var: [
+                LinearForm({v: rng.choice([-2, -1, 1, 2]) for v in rng.sample(loop_vars[:at], rng.randint(1, at))})
+                .add_multiple(LinearForm(const=rng.randint(-1, 5)))
+                for _ in range(rng.randint(0, 2))
+            ]
+            for at, var in enumerate(loop_vars)
+            if at
+        }  # fmt: skip
+        unbounded = Var("n", INDEX)
+        if rng.random() < 0.3:  # this bound is unknown
+            lasts[rng.choice(loop_vars[1:])].append(LinearForm({loop_vars[0]: 1, unbounded: 1}))
+        steps = {var: rng.choice([1, 1, 2]) for var in loop_vars}
+        expected: list[dict[Var, int]] = [{}]
+        for var in loop_vars:
+            low, high = map(int, ranges[var])
+            limits = [f for f in lasts.get(var, ()) if unbounded not in f.terms]
+            expected = [
+                {**point, var: value}
+                for point in expected
+                for value in range(low, high + 1, steps[var])
+                if all(value <= f.const + sum(c * point[v] for v, c in f.terms.items()) for f in limits)  # type: ignore[index]
+            ]  # fmt: skip
+        order = rng.sample(loop_vars, len(loop_vars))
+        points = PointEnumerator({**ranges, unbounded: (1, math.inf)}, lasts, steps, ()).points_of_vars(order)
+        found = zip(*(points[var].tolist() for var in loop_vars), strict=True)
+        assert sorted(found) == sorted(tuple(point[var] for var in loop_vars) for point in expected)
+
+
 def test_addresses_that_are_not_linear_are_enumerated() -> None:
     assert relation_of(store(Binary("xor", i, const(1, INDEX))), {i: (0, 127)}).is_injective(i, 1, ())
     assert not relation_of(store(Binary("and", i, const(62, INDEX))), {i: (0, 127)}).is_injective(i, 1, ())
+
+
+def test_enumerated_addresses_with_a_fixed_term_of_any_size() -> None:
+    """The term has no upper bound, and one access has it with another factor, which decides the answer."""
+    swapped = Binary("xor", i, const(1, INDEX))
+    ranges: dict[Var, Interval] = {i: (0, 7), n: (0, math.inf), k: (0, 1)}
+
+    def is_injective(*addresses: Expr) -> bool:
+        accesses = [Access(linear_form(address, ranges), 1, ranges) for address in addresses]
+        return AccessRelation(accesses).is_injective(i, 1, {n, k})
+
+    assert is_injective(n + swapped, n + swapped + 16)
+    assert not is_injective(n + swapped, n + swapped + 2)
+    assert not is_injective(n + swapped, 2 * n + swapped)  # n == 1: iterations 0 and 1 access element 2
+    assert is_injective(n + swapped, n + 8 * k + swapped + 8)
+    assert not is_injective(n + 8 * k + swapped, n + swapped + 7)
 
 
 def test_changed_registers_are_no_conditions() -> None:

@@ -76,10 +76,11 @@ def collect_accesses(
                 if buffer in accesses_of_buffer:
                     access = linearizer.access_at_index(index, lanes, is_write, conditions, certain_vars)
                     accesses_of_buffer[buffer].accesses.append(access)
-        for child in direct_child_stmts(stmt):
+        for number, child in enumerate(direct_child_stmts(stmt)):
             inner = conditions
             if expands_registers and isinstance(stmt, If):
-                inner = (*conditions, *linearizer.unchanging_condition(stmt.cond, child is stmt.then))
+                # one statement object may be both branches
+                inner = (*conditions, *linearizer.unchanging_condition(stmt.cond, number == 0))
             collect(child, inner, certain_vars)
 
     collect(stmt, (), frozenset())

@@ -111,7 +111,7 @@ class Access:
         """Return the accessed elements at all points, an array of shape (points, lanes), and the value
         of a loop variable at each point (0 for None).
 
-        omitted_terms    terms of the address that are left out
+        omitted_terms    terms that are subtracted from the address, by their factors
         var              the loop variable
         max_values       largest number of values of a variable, of which the first ones are enumerated;
                          None for all values
@@ -244,10 +244,10 @@ class AccessRelation:
         variable is accessed for another value, at the points with at most `max_values` values of each
         variable.
         """
-        first, *others = (access.form.terms for access in self.accesses)
-        common = {a: c for a, c in first.items() if is_invariant(a, fixed) and all(o.get(a) == c for o in others)}
+        # a number that all iterations subtract from all addresses changes no answer
+        invariant = {term: c for term, c in self.accesses[0].form.terms.items() if is_invariant(term, fixed)}
         try:
-            enumerated = [(a, *a.accessed_elements(common, var, max_values)) for a in self.accesses]
+            enumerated = [(a, *a.accessed_elements(invariant, var, max_values)) for a in self.accesses]
         except NotEnumerableError:
             return False
         filled = [elements for _, elements, _ in enumerated if elements.size]

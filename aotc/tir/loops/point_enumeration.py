@@ -74,15 +74,16 @@ class PointEnumerator:
         low, high = self.ranges.get(var, (-math.inf, math.inf))
         if high - low == math.inf:
             raise NotEnumerableError
+        # each variable that is added changes the points, so that bounds are evaluated after all of them
+        lasts = self.lasts.get(var, ())
+        for other in dict.fromkeys(other for last in lasts for other in vars_of_form(last)):
+            with suppress(NotEnumerableError):
+                self._add_var(other)
         size = next(iter(self.points.values())).size if self.points else 1
         highest = np.full(size, int(max(high, low - 1)), np.int64)
-        for last in self.lasts.get(var, ()):
+        for last in lasts:
             with suppress(NotEnumerableError):
-                for other in vars_of_form(last):
-                    self._add_var(other)
-                size = next(iter(self.points.values())).size if self.points else 1
-                limit = value_of_form(last, self.points)
-                highest = np.minimum(int(high), limit) if highest.size != size else np.minimum(highest, limit)
+                highest = np.minimum(highest, value_of_form(last, self.points))
         step = self.steps.get(var, 1)
         trips = np.clip((highest - int(low)) // step + 1, 0, self.max_values)
         if trips.sum() > MAX_ENUMERATED_POINTS:

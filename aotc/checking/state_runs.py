@@ -40,7 +40,7 @@ class ReferenceState:
 
         types    types of the model's inputs by name
         """
-        return cls(tuple(pairs), {pair.past: _first_contents(pair, types[pair.past]) for pair in pairs})
+        return cls(tuple(pairs), {pair.past: pair.contents_of_first_run(types[pair.past]) for pair in pairs})
 
     def after_run(self, outputs: Arrays) -> ReferenceState:
         """Return the contents after a run that had these outputs."""
@@ -50,12 +50,6 @@ class ReferenceState:
         """Return the outputs that are not state."""
         kept = {pair.present for pair in self.pairs}
         return {name: array for name, array in outputs.items() if name not in kept}
-
-
-def _first_contents(pair: StatePair, ty: TensorType) -> Array:
-    if pair.initial is not None:
-        return np.asarray(pair.initial, ty.dtype.numpy).reshape(ty.static_shape)
-    return np.zeros(ty.static_shape, ty.dtype.numpy)
 
 
 def inputs_of_consecutive_runs(given: InputSet, pairs: Sequence[StatePair]) -> list[InputSet]:

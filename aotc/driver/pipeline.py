@@ -358,10 +358,11 @@ class Compilation:
         """
         if not self.target.ordered:
             return tuple(map(numerics_fingerprint, self.scheduled_programs))
-        graph = self.optimized_graph
+        graph, pairs = self.optimized_graph, self._module_and_state_parts[1]
+        ordered = target_with_fixed_summation_order(C)
         with self.activate_cache_tilings_and_reports(), running_or_new_budget_scope(self.context.config):
-            program = eliminate_copies(lower_main_to_program(graph, target_with_fixed_summation_order(C), self.name))
-            for item in kernel_passes(target_with_fixed_summation_order(C)):
+            program = eliminate_copies(lower_main_to_program(graph, ordered, self.name, pairs))
+            for item in kernel_passes(ordered):
                 program = item.run(program, self.context)
             return (numerics_fingerprint(program),) * len(self.target_versions)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from aotc_codegen.c.selftest import SelftestData
 
-from aotc.ir import AotcError, Array, TensorType, option_text
+from aotc.ir import AotcError, TensorType, option_text
 from aotc.relay.graph_api import IRModule, evaluate, output_names_or_default
 from aotc.relay.state_pair import StatePair
 from aotc.relay.valid_input_values_and_random_arrays import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain
@@ -32,10 +32,10 @@ def draw_selftest_inputs_and_outputs(
     Raises AotcError (code "selftest") if an output is not finite.
     """
     rng = np.random.default_rng(0)
-    kept = {pair.past: pair.initial for pair in state}
+    kept = {pair.past: pair for pair in state}
     types = _graph_input_types(graph)
     inputs = {
-        name: _initial_contents(kept[name], t)
+        name: kept[name].contents_of_first_run(t)
         if name in kept
         else random_array_in_domain(rng, t, domains.get(name, UNCONSTRAINED_DOMAIN))
         for name, t in types.items()
@@ -48,11 +48,6 @@ def draw_selftest_inputs_and_outputs(
         text = "what random inputs give is not finite: a self-test cannot compare it"
         raise AotcError("selftest", text, hint="leave " + option_text("selftest") + " out")
     return SelftestData(tuple(a for name, a in inputs.items() if name not in kept), outputs)
-
-
-def _initial_contents(initial: Array | None, ty: TensorType) -> Array:
-    """Return the contents of a state input in the first run, zeros unless they are given."""
-    return np.zeros(ty.static_shape, ty.dtype.numpy) if initial is None else initial.reshape(ty.static_shape)
 
 
 def _graph_input_types(graph: IRModule) -> dict[str, TensorType]:

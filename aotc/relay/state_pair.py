@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from aotc.ir import Array, frozen
+import numpy as np
+
+from aotc.ir import Array, TensorType, frozen
 
 #: Module attribute with the (input name, output name) pairs that are state.
 STATE_PAIRS_ATTRIBUTE: Final = "state_pairs"
@@ -26,3 +28,10 @@ class StatePair:
     past: str
     present: str
     initial: Array | None = None
+
+    def contents_of_first_run(self, ty: TensorType) -> Array:
+        """Return the contents of the input in the first run; `ty` is the static type of the input."""
+        if self.initial is None:
+            return np.zeros(ty.static_shape, ty.dtype.numpy)
+        contents: Array = np.asarray(self.initial, ty.dtype.numpy).reshape(ty.static_shape)
+        return contents

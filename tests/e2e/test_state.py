@@ -241,6 +241,38 @@ def test_first_contents_of_integers(tmp_path: Path) -> None:
     assert_streams_equal(session, model, {"h": "h_out"}, initial={"h": first})
 
 
+def test_first_contents_that_are_negative_zeros_keep_their_bits(tmp_path: Path) -> None:
+    """The reciprocal of the state is -inf for the first element and inf for the others."""
+    model = elementwise_model("x, h => y, h_out", "y = Reciprocal(h)  h_out = Add(h, x)")
+    first = np.zeros((1, WIDTH), np.float32)
+    first[0, 0] = -0.0
+    project = compiled(model, {"h": "h_out"}, tmp_path, params={"h": first}, target="c", cflags=["-O0"])
+    session = project.session()
+    x = {"x": np.ones((1, WIDTH), np.float32)}
+    (found,) = session.run(None, x, state=session.new_state())
+    np.testing.assert_array_equal(found, np.where(np.signbit(first), -np.inf, np.inf))
+
+
+@pytest.mark.parametrize("accuracy", ["reproducible", "fast"])
+def test_identifiers_of_builds_with_other_pairs_or_first_contents_differ(accuracy: str) -> None:
+    """The states are a and b. In the second build, each receives the output that the other one had."""
+    model = elementwise_model("x, a, b => y, c, d", "c = Add(a, x)  d = Mul(b, x)  s = Sub(a, b)  y = Mul(s, c)")
+    rows: list[tuple[dict[str, str], np.ndarray[Any, Any]]] = [
+        ({"a": "c", "b": "d"}, np.zeros((1, WIDTH), np.float32)),
+        ({"a": "d", "b": "c"}, np.zeros((1, WIDTH), np.float32)),
+        ({"a": "c", "b": "d"}, np.full((1, WIDTH), -0.0, np.float32)),
+    ]
+    found = []
+    for state, first in rows:
+        options: dict[str, Any] = {"state": state, "params": {"a": first}, "accuracy": accuracy, "target": "c"}
+        work = CompileOptions(**options).start_compilation(model)
+        layout = state_block_layout(work.scheduled_programs, ", ".join(work.numerics_id_per_target_version))
+        assert layout is not None
+        found.append((work.numerics_id_per_target_version, layout.hash))
+    assert len({numerics for numerics, _ in found}) == 3
+    assert len({hash_of_layout for _, hash_of_layout in found}) == 3
+
+
 def test_the_first_contents_of_parts(tmp_path: Path) -> None:
     model = recurrent_model()
     first = np.random.default_rng(9).normal(size=(2, 1, 16)).astype(np.float32)

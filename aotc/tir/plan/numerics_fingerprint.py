@@ -19,6 +19,7 @@ from aotc.tir import (
     Call,
     Kernel,
     Program,
+    StateTensor,
     Storage,
     Store,
     all_exprs_in_stmt,
@@ -35,7 +36,7 @@ SEMANTICS_VERSION: Final = 1
 
 def numerics_fingerprint(program: Program) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of the kernels, called functions, parameters and
-    calls of a program.
+    calls of a program, and of its state: the pairs of tensors and their contents before the first run.
 
     Names and addresses of tensors, aliasing marks and kinds of loops are not included.
     """
@@ -50,11 +51,20 @@ def numerics_fingerprint(program: Program) -> str:
         lines.append(f"call {kernels[step.kernel]} {args}")
     lines += [f"{s.kind} {s.dtype} {s.size}" for s in places]
     lines.append(f"results {[places.get(s, -1) for s in program.outputs]}")
+    if program.state:
+        pairs = ((places.get(t.past, -1), places.get(t.present, -1), _hash_of_first_contents(t)) for t in program.state)
+        lines.append(f"state {sorted(pairs)}")
     digest.update("\n".join(lines).encode())
     for storage in places:
         if storage.data is not None:
             digest.update(np.ascontiguousarray(storage.data).view(np.uint8).data)
     return digest.hexdigest()[:16]
+
+
+def _hash_of_first_contents(tensor: StateTensor) -> str:
+    """Return the SHA-256 of the bytes of a state tensor before the first run; that of no bytes for zeros."""
+    contents = b"" if tensor.initial is None else np.ascontiguousarray(tensor.initial).tobytes()
+    return hashlib.sha256(contents if any(contents) else b"").hexdigest()
 
 
 def _numerics_text_of_kernel(kernel: Kernel) -> str:

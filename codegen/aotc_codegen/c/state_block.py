@@ -48,10 +48,13 @@ class StateMember:
 
     @property
     def initial_bytes(self) -> str:
-        """C initializer of the bytes that the tensor has before the first run; "" for zeros."""
-        if self.initial is None or not self.initial.size or not np.any(self.initial):
+        """C initializer of the bytes that the tensor has before the first run; "" if all are zero.
+
+        A negative zero of a float has a byte that is not zero.
+        """
+        data = b"" if self.initial is None else np.ascontiguousarray(self.initial).tobytes()
+        if not any(data):
             return ""
-        data = np.ascontiguousarray(self.initial).reshape(-1).view(np.uint8).tolist()
         lines = (data[k : k + _BYTES_PER_LINE] for k in range(0, len(data), _BYTES_PER_LINE))
         return "{\n" + "".join(f"    {', '.join(map(str, line))},\n" for line in lines) + "}"
 
@@ -89,7 +92,7 @@ class StateLayout:
 
     @property
     def initial_arrays(self) -> list[str]:
-        """C definitions of the contents that are not zero before the first run."""
+        """C definitions of the contents with bytes that are not zero before the first run."""
         rows = [(k, member.initial_bytes) for k, member in enumerate(self.members)]
         return [f"static const unsigned char state_{k}[] = {text};" for k, text in rows if text]
 

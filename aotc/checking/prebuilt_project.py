@@ -39,12 +39,19 @@ def load_prebuilt_project(
     module    model that the project must have been compiled from
     target    target of the returned CompiledModel
     state     inputs and outputs of the model that the project must keep as state
-    precision data type of the operands of products by weights in the project
+    precision data type of the operands of products by weights, which must be that of the project
+
+    The result has the error bound of float32 products, whatever the precision of the project.
 
     Raise AotcError: code "load" if `path` is no project, is not built, or is for another machine;
-    code "project" if its inputs, outputs or precision differ from the model's.
+    code "project" for a library outside of its project, and if the project's inputs, outputs or
+    precision differ from the model's.
     """
     metadata = _read_project_metadata(path)
+    if path.is_file() and not metadata:
+        text = f"{path} is not in the folder of its project, whose {METADATA_FILE_NAME} states what it was compiled for"
+        hint = "give the folder of the project, or a library in it, with " + option_text("project")
+        raise AotcError("project", text, hint=hint)
     _require_precision_of_project(path, metadata, precision)
     library = _newest_project_library(path, metadata)
     loaded_library = Library(library)

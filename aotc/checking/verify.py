@@ -50,6 +50,7 @@ from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, st
 from aotc.checking.state_runs import ReferenceState, inputs_of_consecutive_runs, types_of_inputs_without_state
 from aotc.driver.accuracy_and_precision import (
     graph_with_reduced_products,
+    precision_metadata,
     precision_of_context,
     rounding_error_of_precision,
 )
@@ -253,9 +254,17 @@ def verify(
 
 
 def _load_project(project: Path, compilation: Compilation, options: CompileOptions) -> CompiledModel:
-    """Return a project as the compiled model of a compilation, to which it must correspond."""
-    precision = precision_of_context(compilation.context)
-    return load_prebuilt_project(project, compilation.module, options.machine, compilation.state, precision)
+    """Return a project as the compiled model of a compilation, to which it must correspond.
+
+    The error bound of a reduced precision is computed from the model, not read from the project.
+    """
+    context = compilation.context
+    precision = precision_of_context(context)
+    compiled = load_prebuilt_project(project, compilation.module, options.machine, compilation.state, precision)
+    if precision == FULL_PRECISION:
+        return compiled
+    facts = precision_metadata(compilation.optimized_graph, context, compiled.metadata["error_bound"])
+    return replace(compiled, metadata={**compiled.metadata, **facts})
 
 
 def _options_with_verification_defaults(

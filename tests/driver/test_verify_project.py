@@ -86,6 +86,16 @@ def test_integers_at_the_edges(tmp_path: Path) -> None:
     assert verify(path, project=tmp_path / "net", seeds=1).ok
 
 
+def test_a_library_outside_of_its_project_is_refused(tmp_path: Path) -> None:
+    """Its file does not state the number of operations and the precision, by which results are judged."""
+    model = mobile_network()
+    aotc.compile(model, output=tmp_path / "net", name="net", **FAST)
+    (tmp_path / "elsewhere").mkdir()
+    library = (tmp_path / "net" / "lib" / "libnet.so").rename(tmp_path / "elsewhere" / "libnet.so")
+    text = refused(model, library)
+    assert "is not in the folder of its project, whose metadata.json states what it was compiled for" in text
+
+
 def refused(model: Any, project: Path) -> str:
     with pytest.raises(AotcError) as error:
         verify(model, project=project)

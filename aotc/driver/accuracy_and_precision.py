@@ -11,6 +11,7 @@ import math
 from dataclasses import replace
 from typing import Any, Final
 
+from aotc.driver.check_option_value_types import is_collection_of_strings
 from aotc.ir import AotcError, Op, PassContext, option_text, require_known_name
 from aotc.ir.option_description import ACCURACIES, FULL_PRECISION, PRECISIONS
 from aotc.relay.graph_api import Call, Function, IRModule, post_order, require_op_of_call, tensor_type_of
@@ -130,7 +131,7 @@ def _check_precision(target: Target, context: PassContext) -> None:
     precision = precision_of_context(context)
     require_known_name("precision", "precision", precision, PRECISIONS)
     layers = context.get_config("compile.float32_layers", ())
-    if isinstance(layers, str) or not all(isinstance(pattern, str) for pattern in layers):
+    if not is_collection_of_strings(layers):
         text = f"layers in float32 must be a list of names and patterns, not {layers!r}"
         raise AotcError("precision", text, hint="write " + option_text("float32_layers", ["NAME"]))
     if precision == FULL_PRECISION:

@@ -29,7 +29,8 @@ def is_collection_but_not_str_or_mapping(value: object) -> TypeGuard[Collection[
     return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
 
 
-def _is_collection_of_strings(value: object) -> bool:
+def is_collection_of_strings(value: object) -> TypeGuard[Collection[str]]:
+    """Return True for a collection of strings; False for one string and for mappings."""
     return is_collection_but_not_str_or_mapping(value) and all(isinstance(item, str) for item in value)
 
 
@@ -47,7 +48,7 @@ _CHECKS: Final[Mapping[object, _Check]] = {
     Mapping: ("a mapping from names to values", lambda value: isinstance(value, Mapping)),
     Mapping[str, str]: ("a mapping from names to strings", _is_mapping_of_strings),
     Sequence: ("a list", is_collection_but_not_str_or_mapping),
-    Sequence[str]: ("a list of strings", _is_collection_of_strings),
+    Sequence[str]: ("a list of strings", is_collection_of_strings),
     Iterable: ("a list", lambda value: isinstance(value, Iterable)),
     Callable: ("a function", callable),
 }

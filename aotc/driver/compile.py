@@ -251,6 +251,7 @@ class CompileOptions(CompileOptionFields):
         """
         for keyword, description in OPTIONS_WITH_CONFIG_KEY.items():
             value = getattr(self, keyword)
+            value = tuple(value) if is_collection_but_not_str_or_mapping(value) else value
             is_set = value is False or bool(value)
             if is_set and value != description.default and isinstance(value, description.config_type):
                 yield description.config_key, value

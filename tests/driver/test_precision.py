@@ -146,7 +146,15 @@ ERRORS = {
     "unknown": ({"precision": "int4"}, "unknown precision 'int4'", "known: float32, bfloat16, float16"),
     "pattern": ({"target": TARGET, "precision": "bfloat16", "float32_layers": ["blocks/*"]},
                 "no convolution or matrix product by weights matches 'blocks/*'", "block"),
-    "text": ({"target": TARGET, "precision": "bfloat16", "float32_layers": "conv"}, "", ""),
+    "text": ({"target": TARGET, "precision": "bfloat16", "float32_layers": "conv"},
+             "float32_layers must be a list of strings, not 'conv'", 'float32_layers=["conv"]'),
+    **{
+        f"configured {type(layers).__name__}": (
+            {"target": TARGET, "precision": "bfloat16", "config": {"compile.float32_layers": layers}},
+            "layers in float32 must be a list of names and patterns, not ", 'float32_layers=["NAME"]',
+        )
+        for layers in ("conv", 5, [5], b"conv", {"conv": 1}, iter(["conv"]), None)
+    },
     "float32": ({"float32_layers": ["conv"]}, "all layers are computed in float32, not only conv", "bfloat16"),
 }  # fmt: skip
 
@@ -158,6 +166,11 @@ def test_one_diagnostic_for_each_error(name: str) -> None:
         compile(two_layers(), build=False, **options)
     (diagnostic,) = caught.value.diagnostics
     assert message in diagnostic.message and hint in diagnostic.hint, diagnostic
+
+
+def test_layers_in_float32_may_be_an_array_of_names() -> None:
+    context = CompileOptions(float32_layers=np.array(["conv", "block/up"])).pass_context()
+    assert context.get_config("compile.float32_layers") == ("conv", "block/up")
 
 
 def test_weights_beyond_the_range_of_float16() -> None:
@@ -203,6 +216,15 @@ def test_compilers_give_equal_bits_and_verify_judges_them(tmp_path: Path) -> Non
     # three products, each with 8 bits
     assert made.metadata["precision"] == "bfloat16" and made.metadata["reduced_products"] == 3
     assert made.metadata["error_bound"] == pytest.approx(4 * 2**-8 * math.sqrt(3))
+
+
+def test_verify_judges_a_project_by_the_bound_of_its_precision(tmp_path: Path) -> None:
+    """With accuracy "reproducible", every target has products of bfloat16."""
+    options: dict[str, Any] = {"target": "c", "precision": "bfloat16", "accuracy": "reproducible"}
+    made = compile(two_layers(), output=tmp_path / "net", cflags=("-O1",), **options)
+    report = verify(two_layers(), project=made.path, seeds=1, **options)
+    bounds = {c.bound for case in report.cases for c in case.outputs}
+    assert report.ok and bounds == {made.metadata["error_bound"]} and max(bounds) > 0.01
 
 
 def test_outputs_near_a_second_evaluation_pass() -> None:

@@ -35,6 +35,7 @@ from aotc.ir.diagnostics import require_known_name as require_known_name
 from aotc.ir.dimensions import Dim as Dim
 from aotc.ir.dimensions import Shape as Shape
 from aotc.ir.dimensions import SymDim as SymDim
+from aotc.ir.dimensions import check_until_symbols_are_known as check_until_symbols_are_known
 from aotc.ir.dimensions import dim_of_text as dim_of_text
 from aotc.ir.dimensions import exact_quotient_or_none as exact_quotient_or_none
 from aotc.ir.dimensions import indexdiv as indexdiv

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from aotc.ir.dimension_formulas import (
     Formula,
@@ -25,6 +25,8 @@ from aotc.ir.dimension_formulas import (
     minimum,
     parse_formula,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,13 +275,27 @@ def is_shape_compatible_binding_symbols(shape: Shape, sizes: Sequence[int], symb
 
     `symbol_sizes` maps names of symbols to sizes: a symbol not in it is added with its size,
     otherwise sizes must agree. A formula with one unknown symbol determines that symbol; with
-    several it is not checked.
+    several it is not checked until they are known (`check_until_symbols_are_known`).
     """
     if len(shape) != len(sizes):
         return False
     # formulas last: the other axes may determine their symbols
     pairs = sorted(zip(shape, sizes, strict=True), key=lambda pair: _formula_symbol_count(pair[0]))
     return all(_is_dim_compatible_binding_symbol(dim, size, symbol_sizes) for dim, size in pairs)
+
+
+def check_until_symbols_are_known(check: Callable[[dict[str, int]], T]) -> T:
+    """Return the result of a function that compares several shapes with sizes.
+
+    check    receives the sizes of symbols by name, and adds those that it finds; it is called again as
+             long as it finds any, since they may be in formulas that it could not check before
+    """
+    symbol_sizes: dict[str, int] = {}
+    while True:
+        count = len(symbol_sizes)
+        result = check(symbol_sizes)
+        if len(symbol_sizes) == count:
+            return result
 
 
 def _formula_symbol_count(dim: Dim) -> int:

@@ -27,6 +27,7 @@ from aotc.ir import (
     GlobalVar,
     Op,
     Task,
+    check_until_symbols_are_known,
     convert_argument_to_array,
     did_you_mean_hint,
     frozen,
@@ -182,8 +183,10 @@ def bind_arguments(variables: Sequence[Var], args: Sequence[Any], named_args: Ma
     missing = [v.name for v in variables if v not in given and v.name not in named_args]
     if missing:
         raise AotcError("interp", f"no value for {', '.join(map(repr, missing))}")
-    dims: dict[str, int] = {}
-    return [_convert_and_check_input(v, given[v] if v in given else named_args[v.name], dims) for v in variables]
+    values = [(v, given[v] if v in given else named_args[v.name]) for v in variables]
+    return check_until_symbols_are_known(
+        lambda sizes: [_convert_and_check_input(variable, value, sizes) for variable, value in values]
+    )
 
 
 def _convert_and_check_input(var: Var, value: Any, symbol_sizes: dict[str, int]) -> Value:

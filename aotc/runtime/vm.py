@@ -31,6 +31,7 @@ from aotc.ir import (
     JsonFormat,
     ParameterFileReader,
     SymDim,
+    check_until_symbols_are_known,
     did_you_mean_hint,
     frozen,
     is_shape_compatible_binding_symbols,
@@ -425,9 +426,10 @@ def _bind_and_check_arguments(function: VMFunction, args: Sequence[Any], named: 
             raise AotcError("vm", f"{name!r} {text}", hint=did_you_mean_hint(name, params))
     if missing := [repr(p) for p in rest if p not in named]:
         raise AotcError("vm", f"no value for {', '.join(missing)}")
-    dims: dict[str, int] = {}
-    values = zip(params, [*args, *map(named.get, rest)], function.type.arg_types, strict=True)
-    return [_check_and_convert_argument(name, value, ty, dims) for name, value, ty in values]
+    values = list(zip(params, [*args, *map(named.get, rest)], function.type.arg_types, strict=True))
+    return check_until_symbols_are_known(
+        lambda sizes: [_check_and_convert_argument(name, value, ty, sizes) for name, value, ty in values]
+    )
 
 
 def _check_and_convert_argument(name: str, value: Any, ty: Type, symbol_sizes: dict[str, int]) -> Value:

@@ -128,6 +128,25 @@ def test_numbers_that_a_type_cannot_hold_are_refused() -> None:
             vm.invoke("main", numbers)
 
 
+@pytest.mark.parametrize("order", ["abc", "bca", "cab"])
+def test_formulas_of_several_symbols_are_checked_once_these_are_known(order: str) -> None:
+    shapes = {"a": SymDim("n + m"), "b": SymDim("n"), "c": SymDim("m")}
+    params = {name: relay.var(name, TensorType((dim,), "float32")) for name, dim in shapes.items()}
+    function = relay.Function([params[name] for name in order], relay.concatenate([params["b"], params["c"]], 0))
+    module = IRModule.from_expr(function)
+    vm = VirtualMachine(compile(module))
+
+    def arguments(**sizes: int) -> list[np.ndarray[Any, Any]]:
+        return [np.ones(sizes[name], "float32") for name in order]
+
+    fitting, contradicting = arguments(a=5, b=2, c=3), arguments(a=6, b=2, c=3)
+    assert vm.invoke("main", *fitting).numpy().shape == (5,)
+    wrong = "b" if order == "cab" else "a"  # the sizes of c and a determine that of b
+    for run in (lambda: vm.invoke("main", *contradicting), lambda: evaluate(module, *contradicting)):
+        with pytest.raises(AotcError, match=f"'{wrong}' must be Tensor"):
+            run()
+
+
 def test_shapes_that_grow() -> None:
     module, start = growing(), np.zeros((1, 2), "float32")
     vm = VirtualMachine(compile(module))

@@ -50,8 +50,8 @@ def load_prebuilt_project(
     metadata = _read_project_metadata(path)
     if path.is_file() and not metadata:
         text = f"{path} is not in the folder of its project, whose {METADATA_FILE_NAME} states what it was compiled for"
-        hint = "give the folder of the project, or a library in it, with " + option_text("project")
-        raise AotcError("project", text, hint=hint)
+        advice = "give the folder of the project, or a library in it, with " + option_text("project")
+        raise AotcError("project", text, hint=advice)
     _require_precision_of_project(path, metadata, precision)
     library = _newest_project_library(path, metadata)
     loaded_library = Library(library)

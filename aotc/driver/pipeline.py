@@ -62,7 +62,7 @@ from aotc.relay.backend.module_to_program import lower_main_to_program
 from aotc.relay.graph_api import Function, IRModule, infer_module, post_order
 from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
 from aotc.relay.state_pair import StatePair
-from aotc.relay.transform.pack_constant_weights import is_byte_contraction
+from aotc.relay.transform.pack_constant_weights import types_of_contraction
 from aotc.relay.transform.pipeline import optimize, require_lowering_passes
 from aotc.relay.transform.split_state import split_states
 from aotc.relay.valid_input_values_and_random_arrays import ValueDomain
@@ -285,9 +285,14 @@ class Compilation:
         if not self.target.versions:
             return self.target
         functions = self.optimized_graph.functions.values()
-        if any(map(is_byte_contraction, chain.from_iterable(map(post_order, functions)))):
-            return self.target
-        distinct_versions = (v for v in self.target.versions if not v.has_integer_dot_instruction)
+        nodes = chain.from_iterable(map(post_order, functions))
+        products = {types for node in nodes if (types := types_of_contraction(node)) is not None}
+        distinct_versions = (
+            version
+            for version in self.target.versions
+            if not version.has_integer_dot_instruction
+            or any(version.micro_kernel_for_types(*types) is not None for types in products)
+        )
         return replace(self.target, versions=tuple(distinct_versions))
 
     @property

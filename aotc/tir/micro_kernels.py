@@ -128,6 +128,10 @@ class MicroKernel:
         return self.load.format(data=data, lanes=lanes)
 
 
+#: Fields that an instruction determines: the micro-kernels that have it have equal values.
+FIELDS_OF_INSTRUCTION: Final = ("group", "groups", "positions", "outputs")
+#: Further ones, of functions on memory that read blocks of weights.
+FIELDS_OF_BLOCK_FUNCTION: Final = ("depth", "block")
 #: Values of `MicroKernel.level`.
 LEVELS: Final = ("registers", "memory", "threads")
 #: Layouts of data and weights of the functions that read both operands from memory.
@@ -279,3 +283,19 @@ X86_AMX: Final = MicroKernel(
     call_positions=8,
     im2col_slowdown=1.5,
 )
+#: A micro-kernel for each instruction of products whose extents do not depend on its operands.
+_KERNEL_OF_INSTRUCTION: Final = {
+    kernel.multiply: kernel
+    for kernel in (DOT4, SDOT_BY_LANE, SMMLA, DOT2_BFLOAT16, DOT2_BFLOAT16_BFDOT, DP4A, ARM_DSP, X86_AMX)
+}
+
+
+def values_contradicting_instruction(kernel: MicroKernel) -> dict[str, int]:
+    """Return the fields of a micro-kernel that differ from the extents of its instruction, with the
+    values that this instruction has.
+    """
+    known = _KERNEL_OF_INSTRUCTION.get(kernel.multiply)
+    if known is None:
+        return {}
+    names = (*FIELDS_OF_INSTRUCTION, *(FIELDS_OF_BLOCK_FUNCTION if known.level == "memory" else ()))
+    return {name: getattr(known, name) for name in names if getattr(kernel, name) != getattr(known, name)}

@@ -14,7 +14,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
 from aotc.ir import AotcError, Diagnostic, did_you_mean_hint
-from aotc.tir.micro_kernels import LEVELS, MEMORY_LAYOUTS
+from aotc.tir.micro_kernels import LEVELS, MEMORY_LAYOUTS, MicroKernel, values_contradicting_instruction
 from aotc.tir.processor_features import PROCESSOR_FEATURES
 from aotc.tir.reject_fast_math_c_flags import reject_result_changing_c_flags
 
@@ -173,6 +173,25 @@ def _micro_kernel_contradictions(target: Target) -> Iterator[tuple[str, str]]:
             known = ", ".join(f"{data} and {weights}" for data, weights in MEMORY_LAYOUTS)
             text = f"no schedule for micro-kernel {kernel.name}, which reads {kernel.data!r} data"
             yield f"{text} and {kernel.weights!r} weights from memory", f"layouts of data and weights: {known}"
+        yield from _micro_kernel_size_contradictions(kernel)
+
+
+def _micro_kernel_size_contradictions(kernel: MicroKernel) -> Iterator[tuple[str, str]]:
+    """Yield the sizes of a micro-kernel that differ from those of its instruction; sizes of calls that
+    are smaller than a tile if there are none. Sizes that are no positive numbers are reported elsewhere.
+    """
+    values = ((item.name, getattr(kernel, item.name)) for item in fields(kernel))
+    sizes = {name: int(value) for name, value in values if isinstance(value, Integral) and int(value) > 0}
+    expected = {name: size for name, size in values_contradicting_instruction(kernel).items() if name in sizes}
+    if expected:
+        found = ", ".join(f"{name}={sizes[name]}" for name in expected)
+        text = f"micro-kernel {kernel.name} has {found}, which contradicts its instruction {kernel.multiply}"
+        yield text, f"the instruction has {', '.join(f'{name}={size}' for name, size in expected.items())}"
+        return
+    for tile, most in (("positions", "max_positions"), ("outputs", "max_outputs")):
+        if kernel.level == "memory" and sizes.get(most, math.inf) < sizes.get(tile, 0):
+            text = f"micro-kernel {kernel.name}: {most} must be {sizes[tile]} or more, the {tile} of a tile"
+            yield f"{text}, got {sizes[most]}", ""
 
 
 def _environment_contradictions(target: Target) -> Iterator[tuple[str, str]]:

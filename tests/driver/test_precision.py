@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from aotc.relay.op.conv import ConvAttrs, conv2d
 from aotc.relay.transform import ToMixedPrecision
 from aotc.relay.transform.pack_constant_weights import pack_convolution_weight
 from aotc.relay.visitor import post_order
-from aotc.tir.target import get_target
+from aotc.tir.target import TARGETS, get_target
 from tests.conftest import require_tool
 from tests.targets.machines import native_targets
 
@@ -200,6 +201,15 @@ def test_reproducible_bits_need_no_instruction(tmp_path: Path) -> None:
     assert len(hashes) == 1
     for result in results[1:]:
         assert all(a.tobytes() == b.tobytes() for a, b in zip(results[0], result, strict=True))
+
+
+def test_versions_of_a_library_with_products_of_bfloat16() -> None:
+    """A version whose instructions for integers are not used differs by those for bfloat16."""
+    versions = (TARGETS[TARGET], TARGETS["x86-64-v4-vnni"], TARGETS["x86-64-v4"])
+    target = replace(TARGETS[TARGET], name="several", versions=versions)
+    for precision, names in (("bfloat16", [TARGET, "x86-64-v4"]), ("", ["x86-64-v4"])):
+        work = CompileOptions(target=target, precision=precision).start_compilation(two_layers())
+        assert [version.name for version in work.target_versions] == names
 
 
 def test_compilers_give_equal_bits_and_verify_judges_them(tmp_path: Path) -> None:

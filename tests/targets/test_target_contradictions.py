@@ -11,7 +11,7 @@ from aotc_codegen.c.c_dialects import DIALECTS, dialect_for_target
 
 import aotc
 from aotc.ir.diagnostics import AotcError
-from aotc.tir.micro_kernels import ARM_MVE, DOT4, X86_AMX
+from aotc.tir.micro_kernels import ARM_DSP, ARM_MVE, DOT4, X86_AMX
 from aotc.tir.target import (
     AARCH64,
     CORTEX_M4,
@@ -49,6 +49,26 @@ from tests.e2e.projects import DIGITS
             X86_64_V3,
             {"micro_kernels": (replace(X86_AMX, requires=(), weights="rows"),)},
             "no schedule for micro-kernel x86_amx, which reads 'strided' data and 'rows' weights from memory",
+        ),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(X86_AMX, requires=(), block=32, positions=8),)},
+            "micro-kernel x86_amx has positions=8, block=32, which contradicts its instruction matrices_{data}_{wei",
+        ),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(X86_AMX, requires=(), max_positions=8),)},
+            "micro-kernel x86_amx: max_positions must be 16 or more, the positions of a tile, got 8",
+        ),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(DOT4, group=2),)},
+            "micro-kernel dot4 has group=2, which contradicts its instruction dot4_{data}_{weights}_x{lanes}",
+        ),
+        (
+            C,
+            {"micro_kernels": (replace(ARM_DSP, requires=(), outputs=8),)},
+            "micro-kernel arm_dsp has outputs=8, which contradicts its instruction pairs2x4",
         ),
         (X86_64_V3, {"activations": "int4"}, "activations must be 'int8', 'uint8' or '', got 'int4'"),
         (X86_64_V3, {"tiles": Tiles(latency=0)}, "tiles.latency must be positive, got 0"),

@@ -33,7 +33,7 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import Dim, Op, PassContext, frozen, is_static, numel, span_scope
+from aotc.ir import Dim, DType, Op, PassContext, frozen, is_static, numel, span_scope
 from aotc.relay.graph_api import (
     MAX_FOLDED_CONSTANT_BYTES,
     Call,
@@ -60,7 +60,7 @@ from aotc.relay.op.window_attributes import (
 )
 from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_constant_with_finite_elements, rebuild_call
 from aotc.relay.transform.user_alter_layout import apply_registered_layouts
-from aotc.tir import FILTER_EXTENT, INT8_DTYPES, SUPPORTED_OUTPUT_TILES, C, MicroKernel, Target
+from aotc.tir import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, C, MicroKernel, Target
 from aotc.tir.schedule.algorithms.cpu_recurrence import columns_per_weight_block, hidden_units_per_weight_block
 from aotc.tir.schedule.algorithms.winograd import estimated_cycles_of_3x3_convolution
 from aotc.tir.schedule.contraction import weight_packing_block_size
@@ -140,12 +140,14 @@ def pack_convolution_weight(
     return rebuild_call(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=tuple(size))
 
 
-def is_byte_contraction(node: Expr) -> bool:
-    """Return True if a node is a sum of products of 8-bit operands with an int32 result."""
+def types_of_contraction(node: Expr) -> tuple[DType, DType, DType] | None:
+    """Return the types of data, weights and sums of a convolution or matrix product; None for any other
+    node.
+    """
     if not isinstance(node, Call) or not isinstance(node.attrs, _CONTRACTION_ATTRS):
-        return False
-    dtypes = [tensor_type_of(x).dtype for x in node.args[:2]]
-    return tensor_type_of(node).dtype == "int32" and set(dtypes) <= set(INT8_DTYPES)
+        return None
+    data, weights = (tensor_type_of(operand).dtype for operand in node.args[:2])
+    return data, weights, tensor_type_of(node).dtype
 
 
 def _packing_micro_kernel(call: Call, target: Target) -> MicroKernel | None:

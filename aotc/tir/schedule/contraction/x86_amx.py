@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """int8 GEMM schedule for x86 AMX: call micro-kernels that multiply matrices in memory
-(`aotc.tir.amx_kernels`).
+(`aotc.tir.amx_kernels`). All sizes of a call are those of the micro-kernel's row.
 
 From a TilingRequest, statements. One call multiplies the data of consecutive positions, of one or
 several rows, by some blocks of outputs, over the whole reduction; data with a border is copied with
 its padding before:
 
-    for part of the positions: for 4 blocks of outputs:
+    for part of the positions: for some blocks of outputs:
       tile = matrices(data, weights, sizes, distances)
-      for position: for block: store(tile[...16 sums])
+      for position: for block: store(tile[...sums of the block])
 
 The positions between the rows of an image (padding) are computed where that is faster than a call
 for each row, but not stored.
@@ -19,14 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import BYTES_PER_DOT, Buffer, Expr, Load, Var, as_expr, const, new_private_scratch_buffer, substitute, te
-from aotc.tir.amx_kernels import AMX_TILE_ROW_BYTES, AMX_TILE_ROWS, OUTPUTS_PER_BLOCK
 from aotc.tir.instruction_statements import execute_to_memory
 from aotc.tir.loops.statement_vectorization import MAX_OPERATIONS_IN_TILE, vectorize_stmt_or_none
-from aotc.tir.micro_kernels import X86_AMX, MicroKernel
+from aotc.tir.micro_kernels import MicroKernel
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
     FusedDataAxes,
@@ -44,10 +42,6 @@ from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest
 from aotc.tir.simplify import LinearForm, linear_form, simplify
 from aotc.tir.stmt import Block, Stmt, forall, loop_nest
 
-#: Largest number of positions and of output blocks of a call.
-MAX_POSITIONS_PER_CALL: Final = X86_AMX.max_positions
-MAX_OUTPUT_BLOCKS_PER_CALL: Final = X86_AMX.max_outputs // X86_AMX.outputs
-
 
 def x86_amx_candidates(contraction: te.Contraction, request: TilingRequest) -> list[MemoryKernelCandidate]:
     """Return the candidates that compute an int8 contraction by a micro-kernel that multiplies
@@ -58,9 +52,10 @@ def x86_amx_candidates(contraction: te.Contraction, request: TilingRequest) -> l
     """
     number, channel = contiguous_weight_reduction_axis_index(contraction), request.output_channel_axis
     last = next((v for v, n in reversed(contraction.axes) if n > 1), None)
-    if number is None or channel is None or channel[1] < OUTPUTS_PER_BLOCK or last is not channel[0]:
+    block = request.kernel.block
+    if number is None or channel is None or channel[1] < block or last is not channel[0]:
         return []
-    split = request.split_output_channels(OUTPUTS_PER_BLOCK)
+    split = request.split_output_channels(block)
     if split is None:
         return []
     step_axis = request.contraction.reduce_axes[number]
@@ -124,19 +119,19 @@ class _AmxSchedule:
         request: TilingRequest, split: ChannelSplit, step_axis: te.Axis, data: ContractionData
     ) -> _AmxSchedule | None:
         """Return the schedule for a given layout of the data; None if the layout is unsuitable."""
-        (var, extent), weights = step_axis, row_major_address(split.b)
+        (var, extent), weights, kernel = step_axis, row_major_address(split.b), request.kernel
         taps = _other_reduction_axes_with_strides(request, data.position, weights, var)
-        if taps is None or (extent > 1 and weights.coefficient(var) != AMX_TILE_ROW_BYTES):
+        if taps is None or (extent > 1 and weights.coefficient(var) != kernel.block * BYTES_PER_DOT):
             return None
         run = extent * BYTES_PER_DOT
-        while contiguous_taps := [tap for tap in taps if tap[1:] == (run, run * OUTPUTS_PER_BLOCK)]:
+        while contiguous_taps := [tap for tap in taps if tap[1:] == (run, run * kernel.block)]:
             taps.remove(contiguous_taps[0])
             run *= contiguous_taps[0][0]
         depth = run * iteration_space_point_count([(var, n) for n, *_ in taps])
         if (
             len(taps) > 2
-            or depth < request.kernel.min_reduction_bytes
-            or _amx_step_bytes_dividing_contiguous_run(run) < request.kernel.min_run_bytes
+            or depth < kernel.min_reduction_bytes
+            or _step_bytes_dividing_contiguous_run(run, kernel.depth) < kernel.min_run_bytes
         ):
             return None
         pixels = fuse_data_axes(request.analysis, (), data.position)
@@ -147,15 +142,21 @@ class _AmxSchedule:
         if row is None or not pitch or pitch < 0 or row % pitch or (rows > 1 and row < count * pitch):
             return None
         channel = request.output_channel_axis
-        if channel is None or rows * count < request.kernel.min_positions:
+        if channel is None or rows * count < kernel.min_positions:
             return None
         return _AmxSchedule(request, channel, split, data, pixels, axes, pitch, row // pitch, run, taps, weights)
+
+    @property
+    def kernel(self) -> MicroKernel:
+        """The micro-kernel that the calls run."""
+        return self.req.kernel
 
     @property
     def best_output_rows_per_amx_call(self) -> int:
         """Rows of a call."""
         (_, high), (_, wide) = self.axes[-2:]
-        fitting = [r for r in range(1, high + 1) if (r - 1) * self.row_stride + wide <= MAX_POSITIONS_PER_CALL]
+        most = self.kernel.max_positions
+        fitting = [r for r in range(1, high + 1) if (r - 1) * self.row_stride + wide <= most]
         return min(fitting, key=self._time_in_positions_for_rows_per_call) if fitting else 1
 
     @property
@@ -169,25 +170,27 @@ class _AmxSchedule:
         """
         (_, high), (_, wide) = self.axes[-2:]
         positions = (rows_per_call - 1) * self.row_stride + wide
-        return -(-high // rows_per_call) * _amx_call_time_in_output_positions(self.req.kernel, positions)
+        return -(-high // rows_per_call) * _amx_call_time_in_output_positions(self.kernel, positions)
 
     @property
     def estimated_cycles(self) -> float:
         """Estimated cycles of the whole contraction."""
-        outer = iteration_space_point_count(self.axes[:-2])
-        steps = self.run // _amx_step_bytes_dividing_contiguous_run(self.run) * math.prod(n for n, *_ in self.taps)
-        blocks = -(-self.channel[1] // OUTPUTS_PER_BLOCK)
+        outer, kernel = iteration_space_point_count(self.axes[:-2]), self.kernel
+        step_bytes = _step_bytes_dividing_contiguous_run(self.run, kernel.depth)
+        steps = self.run // step_bytes * math.prod(n for n, *_ in self.taps)
+        blocks = -(-self.channel[1] // kernel.block)
         (_, high), (_, wide) = self.axes[-2:]
         rows = self.best_output_rows_per_amx_call
-        calls = outer * -(-high // rows) * -(-blocks // MAX_OUTPUT_BLOCKS_PER_CALL) * -(-wide // MAX_POSITIONS_PER_CALL)
-        overhead = self.req.kernel.call_positions * -(-high // rows)
+        calls = outer * -(-high // rows) * -(-blocks // self.max_output_blocks_per_call)
+        calls *= -(-wide // kernel.max_positions)
+        overhead = kernel.call_positions * -(-high // rows)
         positions = outer * (self.estimated_time_in_output_positions - overhead) * self.data.slowdown
         sums = outer * iteration_space_point_count(self.axes[-2:]) * self.channel[1]
         return memory_kernel_cycles(
             self.req.target,
-            self.req.kernel,
+            kernel,
             calls=calls,
-            tiles=positions / AMX_TILE_ROWS * blocks * steps,
+            tiles=positions / kernel.positions * blocks * steps,
             runs=0,
             copies=self.data.copy_cycles,
             sums=sums,
@@ -196,9 +199,9 @@ class _AmxSchedule:
     def build_loop_nest(self) -> ContractionNest:
         """Return the loop nest of an int8 contraction on AMX with the buffers it needs."""
         rows, (_, wide) = self.best_output_rows_per_amx_call, self.axes[-1]
-        positions = min(wide, MAX_POSITIONS_PER_CALL) if rows == 1 else (rows - 1) * self.row_stride + wide
+        positions = min(wide, self.kernel.max_positions) if rows == 1 else (rows - 1) * self.row_stride + wide
         tile = new_private_scratch_buffer(
-            "tile", DType("int32"), positions * self.output_blocks_per_call * OUTPUTS_PER_BLOCK
+            "tile", DType("int32"), positions * self.output_blocks_per_call * self.kernel.block
         )
         parts = Block(
             self._loops_over_equal_amx_calls(tile, part) for part in self._groups_of_equally_shaped_amx_calls(rows)
@@ -207,17 +210,22 @@ class _AmxSchedule:
         return ContractionNest(Block((*self.data.before, nest)), (), (*self.data.workspace, tile))
 
     @property
+    def max_output_blocks_per_call(self) -> int:
+        """Largest number of output-channel blocks of a call."""
+        return self.kernel.max_outputs // self.kernel.block
+
+    @property
     def output_blocks_per_call(self) -> int:
         """Number of output-channel blocks of an AMX call."""
-        return min(MAX_OUTPUT_BLOCKS_PER_CALL, -(-self.channel[1] // OUTPUTS_PER_BLOCK))
+        return min(self.max_output_blocks_per_call, -(-self.channel[1] // self.kernel.block))
 
     def _groups_of_equally_shaped_amx_calls(self, rows_per_call: int) -> Iterator[tuple[Var, int, _CallPositions]]:
         """Yield groups of AMX calls of equal shape: loop variable, number of calls, and the output
         positions of one call.
         """
         (_, high), (_, wide) = self.axes[-2:]
-        number, left = Var("p"), Var("p")
-        if wide <= MAX_POSITIONS_PER_CALL:
+        number, left, most = Var("p"), Var("p"), self.kernel.max_positions
+        if wide <= most:
             yield number, high // rows_per_call, _CallPositions(number * rows_per_call, rows_per_call, as_expr(0), wide)
             yield (
                 left,
@@ -225,14 +233,10 @@ class _AmxSchedule:
                 _CallPositions(as_expr(high - high % rows_per_call), high % rows_per_call, as_expr(0), wide),
             )
             return
-        row, rest = Var("r"), wide % MAX_POSITIONS_PER_CALL
-        each = wide // MAX_POSITIONS_PER_CALL
-        yield (
-            number,
-            high * each,
-            _CallPositions(number // each, 1, number % each * MAX_POSITIONS_PER_CALL, MAX_POSITIONS_PER_CALL),
-        )
-        skipped = max(0, AMX_TILE_ROWS - rest)
+        row, rest = Var("r"), wide % most
+        each = wide // most
+        yield number, high * each, _CallPositions(number // each, 1, number % each * most, most)
+        skipped = max(0, self.kernel.positions - rest)
         yield row, high * (rest > 0), _CallPositions(row, 1, as_expr(wide - rest), rest, skipped)
 
     def _loops_over_equal_amx_calls(self, sums_buffer: Buffer, call_group: tuple[Var, int, _CallPositions]) -> Stmt:
@@ -242,8 +246,8 @@ class _AmxSchedule:
             return Block(())
         block, size = Var("o"), self.output_blocks_per_call
         outputs = self.channel[1]
-        whole, rest = divmod(-(-outputs // OUTPUTS_PER_BLOCK), size)
-        last = outputs % OUTPUTS_PER_BLOCK
+        whole, rest = divmod(-(-outputs // self.kernel.block), size)
+        last = outputs % self.kernel.block
         # if the last block is partial and alone in its call, all other blocks are full
         alone = int(bool(last) and not rest)
         calls: list[Stmt] = [
@@ -273,13 +277,13 @@ class _AmxSchedule:
             self.data.buffer, _substitute_in_address(self.pixels.position, names), (positions - 1) * self.pitch + reach
         )
         block_stride = self.weights.coefficient(split.tile) or 0
-        deep = run * OUTPUTS_PER_BLOCK + sum((n - 1) * w for n, _, w in self.taps)
+        deep = run * self.kernel.block + sum((n - 1) * w for n, _, w in self.taps)
         weights = Load(
             self.req.b,
             _substitute_in_address(self.weights, {**zero, split.tile: first_block}),
             (block_count - 1) * block_stride + deep,
         )
-        width = _amx_step_bytes_dividing_contiguous_run(run)
+        width = _step_bytes_dividing_contiguous_run(run, self.kernel.depth)
         taps = [*self.taps, *((1, 0, 0) for _ in range(2 - len(self.taps)))]
         numbers = (
             positions,
@@ -290,7 +294,7 @@ class _AmxSchedule:
             run // width,
             *(n for tap in taps for n in tap),
         )
-        name = self.req.kernel.multiply_name(self.data.buffer.dtype, self.req.b.dtype)
+        name = self.kernel.multiply_name(self.data.buffer.dtype, self.req.b.dtype)
         sums = execute_to_memory(name, sums_buffer, 0, data, weights, *(const(n, "int32") for n in numbers))
         return Block((sums, self._store_loops_of_amx_call(sums_buffer, call_positions, first_block, block_count)))
 
@@ -307,8 +311,8 @@ class _AmxSchedule:
             self._store_sums_of_channel_block(
                 sums_buffer,
                 values,
-                (position * block_count + k) * OUTPUTS_PER_BLOCK,
-                (first_block + k) * OUTPUTS_PER_BLOCK,
+                (position * block_count + k) * self.kernel.block,
+                (first_block + k) * self.kernel.block,
             )
             for k in range(block_count)
         ]
@@ -322,16 +326,16 @@ class _AmxSchedule:
         """
         lane, scalar = Var("lane"), Var("done", sums_buffer.dtype)
         end = linear_form(first_channel, {})
-        channel, outputs = self.channel
-        count = OUTPUTS_PER_BLOCK if end.terms else min(OUTPUTS_PER_BLOCK, outputs - end.const)
+        (channel, outputs), block = self.channel, self.kernel.block
+        count = block if end.terms else min(block, outputs - end.const)
         output = OutputStores(self.req.contraction.axes, self.req.store, self.pixels.unfuse)
         axis_values = {**axis_values, channel: first_channel + lane}
-        if count == OUTPUTS_PER_BLOCK:
-            sums = Load(sums_buffer, sums_index, OUTPUTS_PER_BLOCK)
+        if count == block:
+            sums = Load(sums_buffer, sums_index, block)
             vector_store = vectorize_stmt_or_none(
                 output.store_element(axis_values, scalar),
                 lane,
-                OUTPUTS_PER_BLOCK,
+                block,
                 {scalar: sums},
                 max_operations=MAX_OPERATIONS_IN_TILE,
             )
@@ -345,11 +349,11 @@ def _substitute_in_address(address: LinearForm, values_of_vars: dict[Var, Expr])
     return simplify(substitute(address.to_expr(), values_of_vars), {})
 
 
-def _amx_step_bytes_dividing_contiguous_run(contiguous_bytes: int) -> int:
-    """Return the bytes of an AMX reduction step: the largest multiple of four up to
-    `AMX_TILE_ROW_BYTES` that divides a run.
+def _step_bytes_dividing_contiguous_run(contiguous_bytes: int, max_bytes: int) -> int:
+    """Return the bytes of a reduction step: the largest multiple of four up to `max_bytes` that divides
+    a run.
     """
-    return max(n for n in range(BYTES_PER_DOT, AMX_TILE_ROW_BYTES + 1, BYTES_PER_DOT) if contiguous_bytes % n == 0)
+    return max(n for n in range(BYTES_PER_DOT, max_bytes + 1, BYTES_PER_DOT) if contiguous_bytes % n == 0)
 
 
 def _data_with_adjacent_byte_groups(
@@ -407,7 +411,7 @@ def _amx_call_time_in_output_positions(kernel: MicroKernel, positions: int) -> i
     itself.
     """
     return (
-        -(-positions // AMX_TILE_ROWS) * AMX_TILE_ROWS
-        + -(-positions // (2 * AMX_TILE_ROWS)) * AMX_TILE_ROWS
+        -(-positions // kernel.positions) * kernel.positions
+        + -(-positions // (2 * kernel.positions)) * kernel.positions
         + kernel.call_positions
     )

@@ -27,6 +27,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Final
 
 from aotc.driver.temporary_folders import (
@@ -208,12 +209,18 @@ class _Exchange:
                 (self.output / folder).rmdir()
 
 
-def _move_project_files_under_folder_lock(staging_folder: Path, output: Path, overwrite: bool) -> None:
+def _move_project_files_under_folder_lock(
+    staging_folder: Path, output: Path, overwrite: bool, known_checksums: Mapping[str, str]
+) -> None:
     """Move the files of `staging_folder` to `output` while holding a lock on the folder, so that
     processes do it one at a time.
+
+    known_checksums    SHA-256 of files in `staging_folder` by path; those of other files are computed
     """
-    paths = (p.relative_to(staging_folder).as_posix() for p in sorted(staging_folder.rglob("*")) if p.is_file())
-    new = checksums_of_files(staging_folder, (path for path in paths if path != MANIFEST_FILE_NAME))
+    found = (p.relative_to(staging_folder).as_posix() for p in sorted(staging_folder.rglob("*")) if p.is_file())
+    paths = [path for path in found if path != MANIFEST_FILE_NAME]
+    computed = checksums_of_files(staging_folder, (path for path in paths if path not in known_checksums))
+    new = {path: known_checksums.get(path) or computed[path] for path in paths}
     with lock_folder(output):
         exchange = _Exchange.plan_output_file_replacement(output, new, overwrite)
         exchange.require_no_user_file_is_lost()
@@ -222,13 +229,17 @@ def _move_project_files_under_folder_lock(staging_folder: Path, output: Path, ov
 
 
 @contextmanager
-def stage_output_files(output: Path, overwrite: bool = False) -> Iterator[Path]:
+def stage_output_files(
+    output: Path, overwrite: bool = False, known_checksums: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Path]:
     """Context manager: yield a scratch directory whose files are moved to `output` when the block
     succeeds.
 
     If the block fails, `output` is unchanged.
 
-    overwrite    allow replacing files that aotc did not write or that were changed since
+    overwrite          allow replacing files that aotc did not write or that were changed since
+    known_checksums    SHA-256 of files that the block wrote, by path relative to the scratch directory,
+                       in hexadecimal; the block can add to it, and other files are read to compute theirs
 
     Raises AotcError (code "output") as `check_project_can_be_written_to_folder` does, for a conflicting
     file that aotc did not write, and if the folder is not writable.
@@ -241,6 +252,6 @@ def stage_output_files(output: Path, overwrite: bool = False) -> Iterator[Path]:
             work = scratch / "new"
             work.mkdir()
             yield work
-            _move_project_files_under_folder_lock(work, output, overwrite)
+            _move_project_files_under_folder_lock(work, output, overwrite, known_checksums)
     except OSError as error:
         raise AotcError("output", f"cannot write to {error.filename or output}: {error.strerror or error}") from error

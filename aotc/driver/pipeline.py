@@ -388,7 +388,8 @@ class Compilation:
             # raise early, before any work is done
             _device_compiler_or_none(self)
             _ = self.scheduled_programs
-            with stage_output_files(path, self.overwrite) as work:
+            checksums: dict[str, str] = {}
+            with stage_output_files(path, self.overwrite, checksums) as work:
                 metadata = _record_domains_and_weight_sizes(self, work, self._emit_project_sources(work))
                 library, unchecked = None, []
                 if toolchain is not None:
@@ -405,6 +406,7 @@ class Compilation:
                 self._check_memory_budgets(metadata, toolchain)
                 if library is not None:
                     record_library_checksum(work, metadata, library)
+                checksums.update(metadata["sha256"])
         left, library_path = tuple(unchecked), path / library.relative_to(work) if library else None
         return CompiledModel(
             path, library_path, metadata, self.target_without_duplicate_versions, temporary, self.emulated, left

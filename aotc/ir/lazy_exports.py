@@ -17,6 +17,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any, Final
@@ -35,6 +36,10 @@ def _import_module(module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     with collect_garbage_rarely():
         return importlib.import_module(module_name)
+
+
+def _has_submodule(package_name: str, name: str) -> bool:
+    return hasattr(sys.modules[package_name], "__path__") and find_spec(f"{package_name}.{name}") is not None
 
 
 def lazy_getattr_and_dir_from_stub_file(
@@ -61,6 +66,8 @@ def lazy_getattr_and_dir_from_stub_file(
             return _import_module(f"{module_name}.{name}")
         if name in homes:
             return getattr(_import_module(homes[name]), name)
+        if _has_submodule(module_name, name):  # the import statement asks for the attribute first
+            raise AttributeError(f"module {module_name!r} has not imported its module {name!r}")
         hint = did_you_mean_hint(name, [*homes, *extra_exports])
         raise AttributeError(f"module {module_name!r} has no attribute {name!r}" + (f"; {hint}" if hint else ""))
 

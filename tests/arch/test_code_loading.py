@@ -14,6 +14,7 @@ ALLOWED = {
     ("aotc/ir/frozen_dataclass.py", "exec"),  # a method made of the names of a record's fields
     ("aotc/measuring/competitors.py", "exec"),  # `aotc bench`: the module that pnnx writes
     ("aotc/measuring/tuning.py", "pickle.loads"),  # jobs on a worker of the user's cluster
+    ("codegen/aotc_codegen/c/template_rendering.py", "marshal.loads"),  # bytecode of the package's own templates
     ("aotc/tir/interpreter.py", "exec"),  # kernels in Python of our own writing
 }
 BUILTINS = {"eval", "exec", "__import__"}

@@ -93,7 +93,7 @@ NODE_KIND_BY_CLASS: Final[Mapping[type[Expr], NodeKind]] = MappingProxyType(
 
 def node_kind(expr: Expr) -> NodeKind:
     """Return the kind of an expression node; raise KeyError for an object that is not a node."""
-    return NODE_KIND_BY_CLASS[Op if isinstance(expr, Op) else type(expr)]
+    return NODE_KIND_BY_CLASS.get(type(expr)) or NODE_KIND_BY_CLASS[Op if isinstance(expr, Op) else type(expr)]
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -103,18 +103,25 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     return node_kind(expr).parts(expr)
 
 
+#: Mark on the stack of `depth_first_post_order`.
+_SUCCESSORS_DONE: Final = object()
+
+
 def depth_first_post_order(roots: Iterable[T], successors: Callable[[T], Iterable[T]]) -> Iterator[T]:
     """Yield every node of a graph once, after the nodes that `successors` returns for it."""
     visited_nodes: set[T] = set()
-    stack = [(root, False) for root in reversed([*roots])]
+    # each node whose successors are above it on the stack is followed by a mark
+    stack: list[Any] = [*roots][::-1]
     while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            yield node
+        node = stack.pop()
+        if node is _SUCCESSORS_DONE:
+            yield stack.pop()
         elif node not in visited_nodes:
             visited_nodes.add(node)
-            stack.append((node, True))
-            stack.extend((child, False) for child in reversed([*successors(node)]) if child not in visited_nodes)
+            if new := [successor for successor in successors(node) if successor not in visited_nodes]:
+                stack += (node, _SUCCESSORS_DONE, *reversed(new))
+            else:
+                yield node
 
 
 def post_order(root: Expr, should_enter: Callable[[Expr], bool] | None = None) -> Iterator[Expr]:

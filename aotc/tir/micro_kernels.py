@@ -48,10 +48,11 @@ class MicroKernel:
     multiply, broadcast, load    names of the instructions, in which {data}, {weights}, {lanes} and {lane}
                       stand for the types, the accumulators of a vector and the number of a group: the sum
                       of products, the conversion of a group to a word, the load of several words
-    multiply_single, multiply_depthwise    as `multiply`, for one position whose data is in place, and
+    multiply_in_place, multiply_depthwise    as `multiply`, for one position whose data is in place, and
                       for data and weights of one channel each; "" if there is none
     pack, packed      name of the instruction that copies runs of `positions` output positions to the
                       im2col buffer, and the type of its elements
+    pack_lanes        elements that it copies in a cycle
     finish            names of instructions, each of which may finish and store all sums of a call: the first
                       one whose meaning for an element (`ELEMENT_MEANINGS`) is the epilogue; else a loop does
 
@@ -91,10 +92,11 @@ class MicroKernel:
     multiply: str = ""
     broadcast: str = ""
     load: str = ""
-    multiply_single: str = ""
+    multiply_in_place: str = ""
     multiply_depthwise: str = ""
     pack: str = ""
     packed: str = ""
+    pack_lanes: int = 1
     finish: tuple[str, ...] = ()
     rate: float = 1
     registers: int = 1
@@ -106,6 +108,11 @@ class MicroKernel:
     im2col_slowdown: float = 1
     min_row_positions: int = 1
     run_cycles: float = 0
+
+    @property
+    def outputs_per_weight_block(self) -> int:
+        """Outputs whose weights are contiguous: those of a block, or one whose weights are a row."""
+        return self.block if self.weights == "blocks" else 1
 
     def accepts_types(self, data: str, weights: str, sums: str) -> bool:
         """Return True if the micro-kernel multiplies data by weights of these types, with sums of
@@ -227,7 +234,7 @@ ARM_DSP: Final = MicroKernel(
     block=4,
     data="im2col",
     multiply="pairs2x4",
-    multiply_single="bytes1x4",
+    multiply_in_place="bytes1x4",
     pack="pairs2",
     packed="int16",
     tile_cycles=32,
@@ -250,9 +257,11 @@ ARM_MVE: Final = MicroKernel(
     data="im2col",
     weights="rows",
     multiply="byte_rows",
+    multiply_in_place="byte_rows",
     multiply_depthwise="byte_taps",
     pack="bytes",
     packed="int8",
+    pack_lanes=16,
     finish=("requantize_once", "requantize_twice"),
     tile_cycles=12,
     call_cycles=40,

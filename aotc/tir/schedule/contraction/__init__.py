@@ -42,8 +42,8 @@ Modules, in the order in which a contraction passes through them:
                                        copy, or gathered run by run (im2col)
     instruction_selection              selects an instruction that finishes sums in memory, by its
                                        meaning for one element
-    arm_dsp                            calls on packed positions and blocks of weights (Cortex-M DSP)
-    arm_mve                            calls on rows of data and of weights (Cortex-M Helium)
+    im2col_kernels                     calls on gathered positions and blocks or rows of weights
+                                       (Cortex-M DSP, Helium)
     x86_amx                            calls on strided positions and blocks of weights (x86 AMX)
     gpu_block_tiles                    one tile of the output per GPU thread block, operands in
                                        shared memory
@@ -71,8 +71,6 @@ from typing import Final, TypeAlias
 from aotc.tir import Buffer, Target, te
 from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
 from aotc.tir.schedule.contraction import untiled_contraction
-from aotc.tir.schedule.contraction.arm_dsp import arm_dsp_candidates
-from aotc.tir.schedule.contraction.arm_mve import arm_mve_candidates
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     analyze_operand_dims_and_output_axes,
     move_taps_before_reduction_axes,
@@ -82,6 +80,7 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
 from aotc.tir.schedule.contraction.cpu_tilings_vector_along_data import tilings_vectorized_along_data
 from aotc.tir.schedule.contraction.cpu_tilings_vector_along_weights import tilings_vectorized_along_weights
 from aotc.tir.schedule.contraction.gpu_tensor_cores import schedule_gpu_tensor_cores
+from aotc.tir.schedule.contraction.im2col_kernels import im2col_kernel_candidates
 from aotc.tir.schedule.contraction.int8_depthwise import int8_depthwise_tilings
 from aotc.tir.schedule.contraction.tiling_choice import choose_tiling
 from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate, TilingRequest
@@ -170,8 +169,8 @@ def _tiling_request(
 _MemoryKernelGenerator: TypeAlias = Callable[[te.Contraction, TilingRequest], Sequence[TilingCandidate]]
 #: Functions that return the candidates of memory micro-kernels, by the layouts of data and weights.
 _MEMORY_KERNEL_GENERATORS: Final[Mapping[tuple[str, str], _MemoryKernelGenerator]] = {
-    ("im2col", "blocks"): arm_dsp_candidates,
-    ("im2col", "rows"): arm_mve_candidates,
+    ("im2col", "blocks"): im2col_kernel_candidates,
+    ("im2col", "rows"): im2col_kernel_candidates,
     ("strided", "blocks"): x86_amx_candidates,
 }
 #: Functions that return the register tilings of a micro-kernel; only the first one for dot products.

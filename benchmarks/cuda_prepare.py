@@ -106,7 +106,7 @@ def operator_batch_case(batch_index: int) -> UnpreparedCase:
             for buffers, kind in ((kernel.inputs, "input"), (kernel.outputs, "output"), (kernel.workspace, "temp"))
         )
         step = Step(kernel, tuple(map(View, (*inputs, *outputs, *scratch))))
-        program = Program(name=f"operators_{batch_index}", inputs=inputs, outputs=outputs, steps=(step,))
+        program = Program(name=f"operators_{batch_index}", inputs=inputs, outputs=outputs, body=(step,))
         programs.append(run_tensor_passes(program, CUDA))
         arrays += job.inputs
     first, rows = 0, []
@@ -116,7 +116,7 @@ def operator_batch_case(batch_index: int) -> UnpreparedCase:
         name=f"operators_{batch_index}",
         inputs=tuple(s for subprogram in programs for s in subprogram.inputs),
         outputs=tuple(s for subprogram in programs for s in subprogram.outputs),
-        steps=tuple(s for subprogram in programs for s in subprogram.steps),
+        body=tuple(s for subprogram in programs for s in subprogram.steps),
         homes={a: b for subprogram in programs for a, b in subprogram.homes.items()},
     )
     return UnpreparedCase(plan_memory(whole), rows, arrays)

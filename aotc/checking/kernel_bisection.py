@@ -28,7 +28,7 @@ from aotc.driver.pipeline import Compilation
 from aotc.ir import Array, DType, flatten_nested_tuple, frozen, nest_values_like_type, tensor_types
 from aotc.relay.graph_api import Function, evaluate, type_of
 from aotc.runtime.kernel_library import KernelLibrary
-from aotc.tir import Buffer, Kernel, Program, Step, Storage, View, compile_kernel
+from aotc.tir import Buffer, Kernel, Program, Step, Storage, View, compile_kernel, executed_steps
 
 COMPILER, SCHEDULE = "the C compiler", "the schedule"
 
@@ -114,8 +114,9 @@ class _KernelComparison:
             self._node_values[storage] = _flat_array_of_storage_dtype(inputs[storage.name], storage)
         numbers = {kernel: f"{k}" for k, kernel in enumerate(program.distinct_kernels)}
         interpreted = cache(compile_kernel)
-        for call, step in zip(self._calls.steps, program.steps, strict=True):
-            kernel = step.kernel
+        call_of_step = dict(zip(program.steps, self._calls.steps, strict=True))
+        for step in executed_steps(program.body, self._is_true):
+            call, kernel = call_of_step[step], step.kernel
             self._require_and_count_memory_of_step(step)
             outputs = list(zip(step.outputs, step.kernel.outputs, strict=True))
             arrays = [
@@ -139,6 +140,9 @@ class _KernelComparison:
                 ):
                     yield step, SuspectKernel(SCHEDULE, name + reason)
                 self._elements_accessed_through_view(view, buffer)[:] = expected[k]
+
+    def _is_true(self, condition: View) -> bool:
+        return bool(self._elements_of_storage(condition.storage)[condition.offset])
 
     def _require_and_count_memory_of_step(self, step: Step) -> None:
         """Raise AotcError (code "memory") unless the buffers of a step and copies of its inputs and

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from aotc.driver.pipeline import Compilation
+from aotc.ir import AotcError
 from aotc.relay.module import unused_name
 from aotc.runtime.kernel_by_kernel_execution import GraphMachine, GraphNode
 from aotc.runtime.tensor_info import TensorInfo
-from aotc.tir.plan.program import Program, Storage, View
+from aotc.tir.plan.program import Program, Step, Storage, View
 
 
 def constant_names_in_graph(program: Program) -> dict[Storage, str]:
@@ -47,11 +48,20 @@ def kernel_call_names_in_graph(program: Program) -> list[str]:
     return names
 
 
+def _reject_control_flow(program: Program) -> None:
+    """Raise AotcError (code "control-flow") if values at run time decide which kernels are called."""
+    for node in program.body:
+        if not isinstance(node, Step):
+            text = "values at run time decide which kernels are called, which a graph of all calls cannot express"
+            raise AotcError("control-flow", text, span=node.span, hint="the compiled library runs this model")
+
+
 def compile_graph_interpreter(compilation: Compilation) -> GraphMachine:
     """Compile the kernels of a module and return them with the graph of their calls, whose nodes
     are those of `tvm_graph_json`.
     """
     program = compilation.lowered_programs[compilation.index_of_best_runnable_version]
+    _reject_control_flow(program)
     kernels = {kernel: f"{k}:{kernel.name}" for k, kernel in enumerate(program.distinct_kernels)}
     given = input_and_constant_names_in_graph(program)
     nodes = [GraphNode(name, (View(s),), (s.shape,)) for s, name in given.items()]
@@ -72,6 +82,7 @@ def compile_graph_interpreter(compilation: Compilation) -> GraphMachine:
 
 def tvm_graph_json(program: Program) -> str:
     """Return the graph of a program as JSON text in the format of TVM's graph executor."""
+    _reject_control_flow(program)
     nodes: list[dict[str, Any]] = []
     tensors: list[Storage] = []
     rows = [0]

@@ -9,14 +9,14 @@ with PassContext(instruments=[ProgramVerifier()]):
 In: the program that lowering returns.  Out: the program that code generation prints.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias
 
-from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential, report_progress
+from aotc.ir import AotcError, DType, Pass, PassContext, PassInfo, PassInstrument, Sequential, report_progress
 from aotc.ir.parallel_memo import memoize_in_parallel
-from aotc.tir import C, Kernel, Program, Target
+from aotc.tir import C, Kernel, Program, ProgramNode, Step, Storage, Target
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
 from aotc.tir.functions.fma_contraction import contract_kernel_to_fma
 from aotc.tir.kernel_verifier import verify
@@ -359,6 +359,7 @@ class ProgramVerifier(PassInstrument):
                     text = f"{info.name}: kernel {step.kernel.name} takes elements {at.start} to {at.stop} of"
                     text += f" {storage.name}, {storage.size} of {storage.dtype}, for {buffer.name}"
                     raise AotcError("tir-verify", text, span=step.span)
+        _verify_conditions_and_definitions(module, info.name)
         if not module.plan.offsets:
             return
         try:
@@ -366,3 +367,42 @@ class ProgramVerifier(PassInstrument):
         except AssertionError as error:
             text = f"{info.name}: temporaries that live at the same time overlap, or lie outside of the arena"
             raise AotcError("tir-verify", f"{text}: {error}") from error
+
+
+def _verify_conditions_and_definitions(program: Program, pass_name: str) -> None:
+    """Raise AotcError (code "tir-verify") unless conditions are single elements of type bool, and each
+    way to a call writes the temporaries that it reads, and all outputs.
+    """
+    given = {storage for storage in program.inputs if storage not in program.resident}
+    written = _storages_written_on_all_ways(program.body, frozenset(given), pass_name)
+    missing = [s.name for s in program.outputs if s.size and s not in written and s not in given]
+    if missing and program.has_control_flow:
+        text = f"{pass_name}: not every way through the program writes the outputs {', '.join(missing)}"
+        raise AotcError("tir-verify", text)
+
+
+def _storages_written_on_all_ways(
+    nodes: Sequence[ProgramNode], written: frozenset[Storage], pass_name: str
+) -> frozenset[Storage]:
+    """Return what is written after a sequence on all ways through it, given what was written before;
+    raise AotcError if anything reads a temporary that may not be written.
+    """
+    for node in nodes:
+        read = node.inputs if isinstance(node, Step) else (node.condition,)
+        for view in read:
+            if view.storage.kind == "temp" and view.storage.size and view.storage not in written:
+                text = f"{pass_name}: {view.storage.name} is read, but not every way to its reader writes it"
+                raise AotcError("tir-verify", text, span=node.span)
+        if isinstance(node, Step):
+            written |= {view.storage for view in node.outputs}
+            continue
+        storage, offset = node.condition.storage, node.condition.offset
+        if storage.dtype != DType("bool") or not 0 <= offset < storage.size:
+            text = f"{pass_name}: a condition is element {offset} of {storage.name}, {storage.size} of {storage.dtype}"
+            raise AotcError("tir-verify", text, span=node.span)
+        yes, no = (_storages_written_on_all_ways(arm, written, pass_name) for arm in node.arms)
+        written = yes & no
+        if missing := [s.name for s in node.results if s.size and s not in written]:
+            text = f"{pass_name}: an arm of a branch does not write {', '.join(missing)}"
+            raise AotcError("tir-verify", text, span=node.span)
+    return written

@@ -47,7 +47,7 @@ def affine(
         Step(twice, (View(t), View(u)), span),
         Step(again, (View(u), View(w), View(y)), span),
     )
-    return plan_memory(write_outputs_over_dying_inputs(Program(name=name, inputs=(x,), outputs=(y,), steps=steps)))
+    return plan_memory(write_outputs_over_dying_inputs(Program(name=name, inputs=(x,), outputs=(y,), body=steps)))
 
 
 def expected(program: Program, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -72,4 +72,4 @@ def copies(name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Program:
         for origin, role in ((inputs[-1], "in"), (constant, "const")):
             outputs.append(Storage(name=f"{key}_{role}", kind="output", **facts))
             steps.append(Step(kernel, (View(origin), View(outputs[-1]))))
-    return plan_memory(Program(name=name, inputs=tuple(inputs), outputs=tuple(outputs), steps=tuple(steps)))
+    return plan_memory(Program(name=name, inputs=tuple(inputs), outputs=tuple(outputs), body=tuple(steps)))

@@ -199,7 +199,7 @@ def test_every_data_type_goes_in_and_out(count: int, tmp_path: Path) -> None:
 
 def test_a_model_without_inputs(tmp_path: Path) -> None:
     program = copies("net", {"a": np.arange(6, dtype=np.int64)})
-    program = replace(program, inputs=(), outputs=program.outputs[1:], steps=program.steps[1:])
+    program = replace(program, inputs=(), outputs=program.outputs[1:], body=program.steps[1:])
     emit_host_project(program, tmp_path, target=C)
     run(["make", "-s", "-j2"], tmp_path)
     flags = ["-Wall", "-Wextra", "-Wconversion", "-Werror", "-fsyntax-only", "-Iinclude", "-Isrc"]
@@ -269,7 +269,7 @@ def test_tensors_that_differ_in_case_only(tmp_path: Path) -> None:
         name="net",
         inputs=both.inputs,
         outputs=(*both.outputs, *affine("net", names=("x", "Y")).outputs),
-        steps=both.steps,
+        body=both.body,
         plan=both.plan,
     )
     metadata = emit_host_project(twin, tmp_path, target=C)

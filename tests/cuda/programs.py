@@ -61,7 +61,7 @@ def diamond(name: str = "net") -> Program:
         step(twice, y, d),
         step(add, d, x, z),
     )
-    return plan_memory(Program(name=name, inputs=(x,), outputs=(y, z), steps=steps))
+    return plan_memory(Program(name=name, inputs=(x,), outputs=(y, z), body=steps))
 
 
 def diamond_results(x: Array) -> list[Array]:

@@ -24,7 +24,7 @@ def test_steps_wait_for_data_and_for_memory() -> None:
             name="net",
             inputs=(x,),
             outputs=tuple(ys),
-            steps=(step(twice, x, one), step(twice, one, ys[0]), step(twice, x, two), step(twice, two, ys[1])),
+            body=(step(twice, x, one), step(twice, one, ys[0]), step(twice, x, two), step(twice, two, ys[1])),
         )
     )
     assert program.plan.offsets[one] == program.plan.offsets[two]
@@ -37,7 +37,7 @@ def test_long_chains_wait_for_the_step_before() -> None:
     twice = pointwise("twice", "p * 2.0", "p")
     places = [x, *between, y]
     steps = tuple(step(twice, a, b) for a, b in itertools.pairwise(places))
-    program = plan_memory(Program(name="net", inputs=(x,), outputs=(y,), steps=steps))
+    program = plan_memory(Program(name="net", inputs=(x,), outputs=(y,), body=steps))
     assert earlier_steps_each_step_waits_for(program) == [(), *((k,) for k in range(len(steps) - 1))]
 
 
@@ -69,4 +69,4 @@ def shuffled(rng: random.Random) -> Program:
         made.append(storage(f"t{k}"))
         steps.append(step(add, rng.choice(made[:-1][-6:]), rng.choice(made[:-1][-6:]), made[-1]))
     steps += [step(add, *made[-2:], y) for y in outputs]
-    return plan_memory(Program(name="net", inputs=(x,), outputs=tuple(outputs), steps=tuple(steps)))
+    return plan_memory(Program(name="net", inputs=(x,), outputs=tuple(outputs), body=tuple(steps)))

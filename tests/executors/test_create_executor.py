@@ -314,10 +314,21 @@ def test_random_programs_with_control_flow(programs: list[Function], flag: bool)
 
 
 @pytest.mark.parametrize("kind", STATIC)
+def test_choices_of_static_executors(kind: str) -> None:
+    np.testing.assert_array_equal(evaluated(kind, choice(), True, ONE), TWO)
+    np.testing.assert_array_equal(evaluated(kind, choice(), False, ONE), -ONE)
+
+
+def test_a_graph_of_calls_has_no_choices() -> None:
+    factory = relay.build(choice(), target="c")
+    with pytest.raises(AotcError, match="which a graph of all calls cannot express"):
+        factory.get_graph_json()
+
+
+@pytest.mark.parametrize("kind", STATIC)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (choice, r"a choice by a run-time condition \(%c\)"),
         (recursion, "@sum_to, a function that calls itself"),
         (local_recursion, "%loop, a function that calls itself"),
         (closures, "a function as a value"),

@@ -184,7 +184,7 @@ def test_a_wrong_overlap_is_found() -> None:
     names = [("x", "input"), ("a", "temp"), ("b", "temp"), ("y", "output")]
     stored = [Storage(name=n, dtype=I8, shape=(size,), kind=kind) for n, kind in names]
     steps = [Step(backwards, (View(s), View(t))) for s, t in pairwise(stored)]
-    program = Program(name="p", inputs=(stored[0],), outputs=(stored[3],), steps=tuple(steps))
+    program = Program(name="p", inputs=(stored[0],), outputs=(stored[3],), body=tuple(steps))
     made = plan_memory(program, 8, outputs_may_overlap_inputs=True)
     assert made.plan.peak == 2 * size
     broken = replace(made, plan=replace(made.plan, offsets=dict.fromkeys(made.plan.offsets, 0)))

@@ -58,7 +58,7 @@ def program(first: Kernel, second: Kernel) -> Program:
     y = Storage(name="y", dtype=I16, shape=(first.outputs[0].size,))
     z = Storage(name="z", dtype=I16, shape=(second.outputs[0].size,), kind="output")
     steps = (Step(first, (View(x), View(y))), Step(second, (View(y), View(z))))
-    return Program(name="net", inputs=(x,), outputs=(z,), steps=steps)
+    return Program(name="net", inputs=(x,), outputs=(z,), body=steps)
 
 
 def peak(made: Program) -> int:
@@ -131,7 +131,7 @@ def test_what_saves_little_is_left_alone() -> None:
         Step(summing(4, 8, 64), (View(y), View(z))),
         Step(end, (View(x), View(last))),
     )
-    whole = Program(name="net", inputs=(given,), outputs=(last,), steps=steps)
+    whole = Program(name="net", inputs=(given,), outputs=(last,), body=steps)
     assert fuse_loops_while_peak_falls(whole, peak) is whole
 
 
@@ -148,7 +148,7 @@ def test_other_uses_of_the_tensor(change: str) -> None:
     if change == "read twice":
         other = Storage(name="w", dtype=I16, shape=(12,), kind="output")
         step: Any = Step(second, (whole.steps[0].args[1], View(other)))
-        whole = Program(name="net", inputs=whole.inputs, outputs=(*whole.outputs, other), steps=(*whole.steps, step))
+        whole = Program(name="net", inputs=whole.inputs, outputs=(*whole.outputs, other), body=(*whole.steps, step))
     else:
         y = first.outputs[0]
         body = Block([Store(y, as_expr(5), as_expr(1, Load(y, as_expr(5)))), first.body])

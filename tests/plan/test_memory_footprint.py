@@ -182,4 +182,4 @@ def test_estimates_hold_for_a_compiler(tmp_path: Path) -> None:
 def test_larger_registers_take_more_stack() -> None:
     planned = program((elementwise(1), [storage("x", "input"), storage("a")]))
     assert estimated_stack_bytes(planned, CodeSize(), 8) == 2 * estimated_stack_bytes(planned, CodeSize(), 4)
-    assert estimated_stack_bytes(replace(planned, steps=()), CodeSize()) > 0
+    assert estimated_stack_bytes(replace(planned, body=()), CodeSize()) > 0

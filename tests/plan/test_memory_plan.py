@@ -43,7 +43,7 @@ def elementwise(inputs: int, *, inplace: bool = True, workspace: int = 0) -> Ker
 def program(*steps: tuple[Kernel, list[Storage]]) -> Program:
     made = tuple(Step(kernel, tuple(View(s) for s in args)) for kernel, args in steps)
     outputs = tuple(v.storage for s in made for v in s.outputs if v.storage.kind == "output")
-    return Program(name="p", inputs=(), outputs=outputs, steps=made)
+    return Program(name="p", inputs=(), outputs=outputs, body=made)
 
 
 def in_arena(lowered: Program) -> Program:

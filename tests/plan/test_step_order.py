@@ -40,11 +40,11 @@ def drawn(seed: int, count: int) -> Program:
     output = Storage(name="y", dtype=I8, shape=(8,), kind="output")
     read = {v.storage for s in steps for v in s.inputs}
     steps.append(step([s for s in made[1:] if s not in read], output))
-    return Program(name="p", inputs=(made[0],), outputs=(output,), steps=tuple(steps))
+    return Program(name="p", inputs=(made[0],), outputs=(output,), body=tuple(steps))
 
 
 def bound(program: Program, steps: tuple[Step, ...] | None = None) -> int:
-    made = program if steps is None else Program(**{**vars_of(program), "steps": steps})
+    made = program if steps is None else Program(**{**vars_of(program), "body": steps})
     return arena_packing.arena_size_lower_bound(
         [
             arena_packing.LiveBlock(s.nbytes, life.first_step, life.last_step)
@@ -92,5 +92,5 @@ def test_many_steps_are_ordered_greedily(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_models_own_order_is_kept_where_none_is_better() -> None:
     x, y = (Storage(name=n, dtype=I8, shape=(8,), kind=kind) for n, kind in (("x", "input"), ("y", "output")))
     a = Storage(name="a", dtype=I8, shape=(8,))
-    program = Program(name="p", inputs=(x,), outputs=(y,), steps=(step([x], a), step([a], y)))
+    program = Program(name="p", inputs=(x,), outputs=(y,), body=(step([x], a), step([a], y)))
     assert reorder_steps_for_least_peak(program) is program

@@ -25,7 +25,7 @@ def program_of(kernel: Kernel) -> Program:
         Storage(name=b.name, dtype=b.dtype, shape=(b.size,), kind=kind) for kind, group in kinds.items() for b in group
     ]
     inputs, outputs = (tuple(s for s in storage if s.kind == kind) for kind in ("input", "output"))
-    return Program(name="net", inputs=inputs, outputs=outputs, steps=(Step(kernel, tuple(map(View, storage))),))
+    return Program(name="net", inputs=inputs, outputs=outputs, body=(Step(kernel, tuple(map(View, storage))),))
 
 
 def run_program(program: Program, inputs: Sequence[Array], backwards: bool = False) -> list[Array]:

@@ -176,7 +176,7 @@ def test_operands_that_begin_where_no_piece_does_are_copied(first: int, copies: 
     data = Storage(name="data", dtype=DType("float32"), shape=(32, 32), kind="input")
     y = Storage(name="y", dtype=DType("float32"), shape=(32, 32), kind="output")
     step = Step(kernel, (View(data), View(whole, first), View(y)))
-    program = annotate_parameter_alignment(Program(name="net", inputs=(data, whole), outputs=(y,), steps=(step,)))
+    program = annotate_parameter_alignment(Program(name="net", inputs=(data, whole), outputs=(y,), body=(step,)))
     assert [s.kernel.name for s in program.steps] == ["copy"] * copies + ["contraction"]
     assert program.steps[-1].kernel.inputs[1].align == 16
     assert [s.args[0] for s in program.steps[:copies]] == [View(whole, first)] * copies
@@ -190,5 +190,5 @@ def test_what_reads_single_elements_may_begin_anywhere() -> None:
         for b in (*kernel.inputs, *kernel.outputs)
     )
     step = Step(kernel, (View(x, 1), View(w), View(y)))
-    (made,) = annotate_parameter_alignment(Program(name="net", inputs=(x, w), outputs=(y,), steps=(step,))).steps
+    (made,) = annotate_parameter_alignment(Program(name="net", inputs=(x, w), outputs=(y,), body=(step,))).steps
     assert [b.align for b in made.kernel.params] == [4, 16, 16]

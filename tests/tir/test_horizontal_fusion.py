@@ -57,7 +57,7 @@ def program(*calls: tuple[Kernel, str]) -> Program:
     """A program of calls by the letters of what they read and write: a and b are inputs, y and z outputs."""
     found = {n: storage(n, {"a": "input", "b": "input", "y": "output", "z": "output"}.get(n, "temp")) for n in "abcdyz"}
     steps = tuple(Step(kernel, tuple(View(found[n]) for n in names)) for kernel, names in calls)
-    return Program(name="net", inputs=(found["a"], found["b"]), outputs=(found["y"], found["z"]), steps=steps)
+    return Program(name="net", inputs=(found["a"], found["b"]), outputs=(found["y"], found["z"]), body=steps)
 
 
 def check(before: Program, gpu: Gpu = GPU) -> list[str]:

@@ -171,7 +171,7 @@ def test_counts_have_their_memory_for_themselves() -> None:
         for n in names
     }
     steps = tuple(Step(kernel, tuple(View(found[n]) for n in line)) for line in ("xabpqr", "xyzsuv"))
-    program = plan_memory(Program(name="net", inputs=(found["x"],), outputs=(found["y"], found["z"]), steps=steps))
+    program = plan_memory(Program(name="net", inputs=(found["x"],), outputs=(found["y"], found["z"]), body=steps))
     check_memory_plan(program)
     lives = lifetimes_of_temporaries(program)
     assert {(lives[found[n]].first_step, lives[found[n]].last_step) for n in "qruv"} == {(0, 1)}
@@ -242,7 +242,7 @@ def means(case: Case, columns: int) -> Program:
         Step(product, (View(a), View(b), View(found[2]), *scratch)),
         Step(schedule("center", [whole], [less], CUDA), (View(found[2]), View(out))),
     )
-    return Program(name="net", inputs=(a, b), outputs=(out,), steps=steps)
+    return Program(name="net", inputs=(a, b), outputs=(out,), body=steps)
 
 
 def with_launch_cost(statements: int) -> Target:
@@ -290,4 +290,4 @@ def test_launches_that_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     program = means(matmul(m=64, k=64, n=64), 64)
     product, center = program.steps
     over = replace(center, args=(center.args[0], product.args[0]))
-    assert len(lower_program_to_gpu_launches(replace(program, steps=(product, over)), CUDA).steps) == 2
+    assert len(lower_program_to_gpu_launches(replace(program, body=(product, over)), CUDA).steps) == 2

@@ -102,7 +102,7 @@ def store_outside_of_buffer(program: Program) -> Program:
     store = next(s for s in walk_stmts(kernel.body) if isinstance(s, Store))
     outside = Store(store.buffer, const(store.buffer.size), store.value)
     made = replace(kernel, body=Block([kernel.body, outside]))
-    return replace(program, steps=tuple(replace(s, kernel=made) if s.kernel is kernel else s for s in program.steps))
+    return replace(program, body=tuple(replace(s, kernel=made) if s.kernel is kernel else s for s in program.steps))
 
 
 def overlap_temporaries(program: Program) -> Program:
@@ -115,7 +115,7 @@ def shift_last_result(program: Program) -> Program:
     """The first result of the last kernel one element further on."""
     *steps, last = program.steps
     args = (*last.args[:-1], View(last.args[-1].storage, 1))
-    return replace(program, steps=(*steps, replace(last, args=args)))
+    return replace(program, body=(*steps, replace(last, args=args)))
 
 
 @pytest.mark.parametrize("damage", [store_outside_of_buffer, overlap_temporaries, shift_last_result])

@@ -189,7 +189,7 @@ def calls(*offsets: int) -> Program:
     x, b = (Storage(name=n, dtype=CUDA_FLOAT, shape=(s,), kind="input") for n, s in (("x", 2000), ("b", 6)))
     ys = [Storage(name=f"y{k}", dtype=CUDA_FLOAT, shape=(576,), kind="output") for k in range(len(offsets))]
     steps = tuple(Step(kernel, (View(x, at), View(b), View(y))) for at, y in zip(offsets, ys, strict=True))
-    return Program(name="net", inputs=(x, b), outputs=(*ys,), steps=steps)
+    return Program(name="net", inputs=(x, b), outputs=(*ys,), body=steps)
 
 
 CUDA_FLOAT = parse_kernel(nest("b[i]")).inputs[0].dtype

@@ -6,6 +6,9 @@ Output: a Program in which every tensor has memory of its own. Contiguous parts 
 (reshapes, slices) are copied to their own memory, and results are copied to the caller's outputs.
 The tensor pass `TakeViews` removes such copies.
 
+An If becomes a Branch. A node that only one branch of an If uses is computed in the arm of this
+branch, so only what is needed runs; each arm ends with copies to the results of the If.
+
     program = TakeViews()(lower_main_to_program(module, target, name="net"))
 """
 
@@ -41,14 +44,16 @@ from aotc.relay.backend.row_movement_detection import row_pieces_of_result
 from aotc.relay.backend.zero_copy_view_detection import view_offsets_of_results
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.graph_api import (
+    BlockAssignment,
     IRModule,
+    ScopeBlock,
     describe_node_for_message,
     output_names_or_default,
     post_order,
     quantizations_of_inputs_or_outputs,
 )
 from aotc.relay.state_pair import StatePair
-from aotc.tir import Kernel, Program, StateTensor, Step, Storage, Target, View, make_copy_step
+from aotc.tir import Branch, Kernel, Program, ProgramNode, StateTensor, Step, Storage, Target, View, make_copy_step
 
 #: Location of an expression's result: a view of a storage, or a tuple of values.
 ResultLocation: TypeAlias = "View | tuple[Any, ...]"
@@ -62,7 +67,12 @@ def _create_storage(
 
 @dataclass(slots=True)
 class _Lowering:
-    """State of the lowering of a module's @main to a program: storages, kernels and steps so far."""
+    """State of the lowering of a module's @main to a program: storages, kernels and calls so far.
+
+    scopes   block (of @main or of a branch) in which each node is computed
+    parts    calls of each block
+    part     calls of the current block
+    """
 
     target: Target
     module: IRModule
@@ -70,7 +80,9 @@ class _Lowering:
     table: FunctionTable = field(default_factory=FunctionTable)
     kernels: dict[int, Kernel] = field(default_factory=dict)
     values: dict[Expr, ResultLocation] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    scopes: BlockAssignment | None = None
+    parts: dict[ScopeBlock, list[ProgramNode]] = field(default_factory=dict)
+    part: list[ProgramNode] = field(default_factory=list)
     names: Counter[str] = field(default_factory=Counter)
     has_state: bool = False
     written: int = 0
@@ -119,12 +131,7 @@ class _Lowering:
             case Let():
                 self.values[node] = self.storage_location_of_result(node.body)
             case If():
-                text = (
-                    "a choice by a run-time condition "
-                    f"({describe_node_for_message(node.cond)}) cannot be compiled to C yet"
-                )
-                hint = "fix the condition before compiling (a constant input folds away)"
-                raise AotcError("control-flow", text, span=node.span, hint=hint)
+                self.values[node] = self.lower_if_to_branch(node)
             case Call(op=Op(name=name)):
                 raise AotcError("not-fused", f"call of {name} is not a call of a fused function", span=node.span)
             case _:
@@ -147,15 +154,36 @@ class _Lowering:
         if offsets is not None:
             parts = [self.new_temporary_storage_view(t, "v") for t in types]
             sources = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
-            self.steps += map(make_copy_step, sources, parts)
+            self.part += map(make_copy_step, sources, parts)
             return nest_values_like_type(type_of(node), iter(parts))
         kernel = self.kernel_shared_by_equal_functions(function)
         outputs = [self.new_temporary_storage_view(t) for t in types]
         scratch = [self.new_temporary_storage_view(TensorType((b.size,), b.dtype)) for b in kernel.workspace]
         shapes = tuple(t.static_shape for t in types)
         rows = row_pieces_of_result(function) if self.has_state and "Compiler" not in function.attrs else None
-        self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes, function, rows))
+        self.part.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes, function, rows))
         return nest_values_like_type(type_of(node), iter(outputs))
+
+    def begin_node(self, node: Expr) -> None:
+        """Let the next calls be appended to the part of the schedule that the node belongs to."""
+        assert self.scopes is not None
+        self.part = self.parts.setdefault(self.scopes.home[node], [])
+
+    def lower_if_to_branch(self, node: If) -> ResultLocation:
+        """Append a branch whose arms compute the values of an If; return where its results are."""
+        assert self.scopes is not None
+        _require_equal_static_types_of_branches(node)
+        results = [self.new_temporary_storage_view(t, "r") for t in tensor_types(type_of(node))]
+        arms: list[tuple[ProgramNode, ...]] = []
+        for block, value in zip(self.scopes.inner[node], (node.true_branch, node.false_branch), strict=True):
+            values = flatten_nested_tuple(self.storage_location_of_result(value))
+            arms.append((*self.parts.get(block, ()), *map(make_copy_step, values, results)))
+        if any(arms):
+            condition = self.storage_location_of_result(node.cond)
+            assert isinstance(condition, View)
+            storages = tuple(view.storage for view in results)
+            self.part.append(Branch(condition, (arms[0], arms[1]), storages, node.span))
+        return nest_values_like_type(type_of(node), iter(results))
 
     def kernel_shared_by_equal_functions(self, function: Function) -> Kernel:
         """Return the kernel of a function; structurally equal functions share one kernel."""
@@ -191,6 +219,16 @@ class _Lowering:
         return View(_create_storage(self.fresh_storage_name(name_prefix), ty))
 
 
+def _require_equal_static_types_of_branches(node: If) -> None:
+    """Raise AotcError unless both branches of an If have the same static type."""
+    yes, no = (type_of(branch) for branch in (node.true_branch, node.false_branch))
+    if yes != no:
+        text = f"the branches of an If have the types {yes} and {no}; compiled code needs equal ones"
+        hint = "pad, reshape or convert one branch's result to the type of the other"
+        raise AotcError("control-flow", text, span=node.span, hint=hint)
+    require_static_shapes(yes, node, "the result of an If")
+
+
 def lower_main_to_program(
     module: IRModule, target: Target, name: str = "model", state: Sequence[StatePair] = ()
 ) -> Program:
@@ -200,7 +238,7 @@ def lower_main_to_program(
 
     The outputs are named by the module attribute "output_names" if it is set.
 
-    Raise AotcError for dynamic shapes, run-time control flow and operators without `compute`.
+    Raise AotcError for dynamic shapes, branches of different types and operators without `compute`.
     """
     main = module.main
     if main.is_primitive or "Compiler" in main.attrs:
@@ -219,6 +257,7 @@ def lower_main_to_program(
         inputs.append(_create_storage(param.name, ty, "input", meaning=meaning))
         lowering.values[param] = View(inputs[-1])
     nodes = list(post_order(main.body, lambda n: not isinstance(n, Function)))
+    lowering.scopes = BlockAssignment(nodes)
     lowering.lower_called_functions_into_memo_cache(nodes)
     for k, node in enumerate(nodes):
         if isinstance(node, Call) and isinstance(node.op, Function):
@@ -226,7 +265,9 @@ def lower_main_to_program(
         # nodes that calls use directly
         callee = isinstance(node, GlobalVar) and lowering.is_external_function(node.name)
         if not callee and not isinstance(node, (Op, Function, Var)):
+            lowering.begin_node(node)
             lowering.lower_node_to_kernel_call(node)
+    lowering.begin_node(main.body)
     views = flatten_nested_tuple(lowering.storage_location_of_result(main.body))
     types = tensor_types(type_of(main.body))
     names, meanings = (
@@ -235,9 +276,9 @@ def lower_main_to_program(
     )
     rows = zip(names, types, meanings, strict=True)
     outputs = tuple(_create_storage(name, ty, "output", meaning=meaning) for name, ty, meaning in rows)
-    lowering.steps += map(make_copy_step, views, map(View, outputs))
+    lowering.part += map(make_copy_step, views, map(View, outputs))
     return Program(
-        name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(lowering.steps),
+        name=name, inputs=tuple(inputs), outputs=outputs, body=tuple(lowering.part),
         state=_state_tensors(inputs, outputs, state),
     )  # fmt: skip
 

@@ -61,7 +61,7 @@ def fuse_gpu_launches(program: Program, gpu: Gpu, fuse_dependent: FuseDependentS
     schedule = _FusedSchedule(gpu, fuse_dependent)
     for step in program.steps:
         schedule.append_or_fuse_step(step)
-    return replace(program, steps=tuple(schedule.steps))
+    return replace(program, body=tuple(schedule.steps))
 
 
 @dataclass

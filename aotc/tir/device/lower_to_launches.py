@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
+from aotc.ir import AotcError
 from aotc.tir import (
     Buffer,
     Expr,
@@ -62,8 +63,10 @@ def lower_program_to_gpu_launches(program: Program, target: Target) -> Program:
 
     Programs for targets without a GPU are returned unchanged (with alignment annotated).
     """
-    program = annotate_parameter_alignment(program)
     gpu, sources = target.gpu, dict[Step, Step | None]()
+    if gpu is not None:
+        _reject_control_flow(program, target)
+    program = annotate_parameter_alignment(program)
     if gpu is None:
         return program
     mapped, fusion = cache(lower_kernel_to_gpu_kernels), VerticalFusion(gpu)
@@ -82,7 +85,15 @@ def lower_program_to_gpu_launches(program: Program, target: Target) -> Program:
 
         return None if source is None else fusion.fuse_consecutive_steps(a, b, relower_second_step_for_launch_size)
 
-    return fuse_gpu_launches(replace(program, steps=tuple(sources)), gpu, fuse_dependent_steps)
+    return fuse_gpu_launches(replace(program, body=tuple(sources)), gpu, fuse_dependent_steps)
+
+
+def _reject_control_flow(program: Program, target: Target) -> None:
+    """Raise AotcError (code "target") if values at run time decide which kernels run."""
+    for node in program.body:
+        if not isinstance(node, Step):
+            text = f"target {target.name} has no control flow: values at run time decide which kernels run"
+            raise AotcError("target", text, span=node.span, hint="targets without a GPU have it")
 
 
 def _steps_replacing_kernel_call(step: Step, kernels: Sequence[Kernel]) -> list[Step]:

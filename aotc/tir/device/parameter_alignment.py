@@ -32,9 +32,7 @@ def annotate_parameter_alignment(program: Program) -> Program:
     """Return the program with each kernel parameter annotated with the alignment that all calls
     guarantee.
     """
-    program = replace(
-        program, steps=tuple(new_step for step in program.steps for new_step in _copy_misaligned_arguments(step))
-    )
+    program = program.map_steps(_copy_misaligned_arguments)
     known: dict[Buffer, int] = {}
     for step in program.steps:
         for buffer, view in zip(step.kernel.params, step.args, strict=True):

@@ -8,10 +8,28 @@ tensors without copying them, and write results directly into the caller's outpu
     ->  t0 = conv2d(x); output = relu(t0 + 12)
 """
 
-from dataclasses import replace
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from aotc.ir import DType
-from aotc.tir import Buffer, For, Kernel, Load, Program, Step, Storage, Store, Var, View, forall
+from aotc.tir import (
+    Branch,
+    Buffer,
+    For,
+    Kernel,
+    Load,
+    Program,
+    ProgramNode,
+    Step,
+    Storage,
+    Store,
+    Var,
+    View,
+    forall,
+    map_nodes,
+)
 
 
 def make_copy_kernel(dtype: DType, size: int) -> Kernel:
@@ -40,22 +58,76 @@ def eliminate_copies(program: Program) -> Program:
     """Return the program without copies to temporaries, and without copies of whole temporaries to
     outputs.
     """
-    places: dict[Storage, View] = {}
-    outputs: dict[Storage, View] = {}
-    steps: list[Step] = []
-    for step in program.steps:
-        step = _replace_storages_by_views(step, places)
-        if not is_copy_kernel(step.kernel):
-            steps.append(step)
-            continue
+    copies = _CopyElimination()
+    body, _ = copies.nodes_without_copies(program.body)
+    targets = {storage: copies.final_target(storage) for storage in copies.targets}
+    return replace(
+        program,
+        body=map_nodes(
+            body,
+            lambda step: (_replace_storages_by_views(step, targets),),
+            lambda view: _replace_storage_by_view(view, targets),
+        ),
+    )
+
+
+@dataclass
+class _CopyElimination:
+    """Copies that need not be made, found so far.
+
+    places    temporaries that are copies: where the copied elements are
+    targets   temporaries that are copied as a whole: the storage that kernels write instead
+    results   results of branches, which both arms write
+    """
+
+    places: dict[Storage, View] = field(default_factory=dict)
+    targets: dict[Storage, View] = field(default_factory=dict)
+    results: set[Storage] = field(default_factory=set)
+
+    def nodes_without_copies(self, nodes: Iterable[ProgramNode]) -> tuple[tuple[ProgramNode, ...], set[Storage]]:
+        """Return a sequence without the copies that need not be made, and the storages that it
+        writes.
+        """
+        kept: list[ProgramNode] = []
+        written: set[Storage] = set()
+        for node in nodes:
+            if isinstance(node, Branch):
+                self.results.update(node.results)
+                condition = _replace_storage_by_view(node.condition, self.places)
+                yes, no = (self.nodes_without_copies(arm)[0] for arm in node.arms)
+                kept.append(replace(node, condition=condition, arms=(yes, no)))
+                written.update(node.results)
+                continue
+            step = _replace_storages_by_views(node, self.places)
+            if not is_copy_kernel(step.kernel) or not self._takes_over_copy(step, written):
+                kept.append(step)
+                written.update(view.storage for view in step.outputs)
+        return tuple(kept), written
+
+    def _takes_over_copy(self, step: Step, written: set[Storage]) -> bool:
+        """Return True if a copy need not be made, and note what replaces it.
+
+        written    storages that earlier steps of the same arm write
+        """
         source, target = step.args[0], step.args[-1].storage
-        if target.kind == "temp":
-            places[target] = source
-        elif _covers_whole_temporary(source, target.size) and source.storage not in outputs:
-            outputs[source.storage] = View(target)
-        else:
-            steps.append(step)
-    return replace(program, steps=tuple(_replace_storages_by_views(step, outputs) for step in steps))
+        if target.kind == "temp" and target not in self.results:
+            self.places[target] = source
+            return True
+        # the result of a branch may take the place only of what the arm itself computes
+        is_own = target not in self.results or source.storage in written
+        if is_own and _covers_whole_temporary(source, target.size) and source.storage not in self.targets:
+            self.targets[source.storage] = View(target)
+            return True
+        return False
+
+    def final_target(self, storage: Storage) -> View:
+        """Return what kernels write instead of a temporary: the result of an inner branch may be the
+        result of an outer one, and that an output.
+        """
+        view = View(storage)
+        while view.storage in self.targets:
+            view = self.targets[view.storage]
+        return view
 
 
 def _covers_whole_temporary(view: View, element_count: int) -> bool:
@@ -63,9 +135,13 @@ def _covers_whole_temporary(view: View, element_count: int) -> bool:
     return view.storage.kind == "temp" and view.offset == 0 and view.storage.size == element_count
 
 
-def _replace_storages_by_views(step: Step, view_of_storage: dict[Storage, View]) -> Step:
+def _replace_storage_by_view(view: View, view_of_storage: Mapping[Storage, View]) -> View:
+    at = view_of_storage.get(view.storage, View(view.storage))
+    return View(at.storage, at.offset + view.offset)
+
+
+def _replace_storages_by_views(step: Step, view_of_storage: Mapping[Storage, View]) -> Step:
     """Return a kernel call with the arguments in `view_of_storage` replaced by views of other
     storages.
     """
-    view_pairs = [(view, view_of_storage.get(view.storage, View(view.storage))) for view in step.args]
-    return replace(step, args=tuple(View(at.storage, at.offset + view.offset) for view, at in view_pairs))
+    return replace(step, args=tuple(_replace_storage_by_view(view, view_of_storage) for view in step.args))

@@ -69,9 +69,9 @@ PeakBytes = Callable[[Program], int]
 
 def fuse_loops_while_peak_falls(program: Program, peak_bytes: PeakBytes) -> Program:
     """Return the program with pairs of steps fused, the best pair first, as long as this lowers the
-    peak by `MIN_PEAK_SAVING_FRACTION`.
+    peak by `MIN_PEAK_SAVING_FRACTION`; a program with control flow stays as it is.
     """
-    while candidates := list(_programs_with_one_more_fusion(program)):
+    while not program.has_control_flow and (candidates := list(_programs_with_one_more_fusion(program))):
         peaks = [peak_bytes(candidate) for candidate in candidates]
         if min(peaks) > peak_bytes(program) * (1 - MIN_PEAK_SAVING_FRACTION):
             break
@@ -84,7 +84,7 @@ def _programs_with_one_more_fusion(program: Program) -> Iterator[Program]:
         step = _fuse_steps(program.steps[first], program.steps[second])
         if step is not None:
             steps = [step if k == second else s for k, s in enumerate(program.steps) if k != first]
-            yield replace(program, steps=tuple(steps))
+            yield replace(program, body=tuple(steps))
 
 
 def _producer_consumer_pairs(program: Program) -> Iterator[tuple[int, int]]:

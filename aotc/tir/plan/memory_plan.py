@@ -13,6 +13,7 @@ Program whose kernels overwrite dying inputs where possible; output of `plan_mem
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 from types import MappingProxyType
 
 from aotc.tir import (
@@ -33,7 +34,16 @@ from aotc.tir.plan.memory_space_assignment import (
     element_accesses_per_storage,
     spread_blocks_over_memories,
 )
-from aotc.tir.plan.program import ArenaPart, MemoryPlan, Program, Step, Storage, View
+from aotc.tir.plan.program import (
+    ArenaPart,
+    MemoryPlan,
+    Program,
+    Step,
+    Storage,
+    View,
+    branches_with_step_numbers,
+    map_nodes,
+)
 from aotc.tir.stmt import Kernel, map_exprs, memoized_kernel
 
 
@@ -48,7 +58,8 @@ class Lifetime:
 def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
     """Return the lifetime of each temporary, in steps.
 
-    Counters of last-block reductions are live in all steps, as they must stay zero between runs.
+    Counters of last-block reductions are live in all steps, as they must stay zero between runs. The
+    condition of a branch is live until the first step in its arms begins.
     """
     lives: dict[Storage, Lifetime] = {}
     counts: set[Storage] = set()
@@ -58,6 +69,10 @@ def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
                 lives.setdefault(view.storage, Lifetime(k, k)).last_step = k
         counters = buffers_of_last_block_counters(step.kernel)
         counts |= {v.storage for b, v in zip(step.kernel.params, step.args, strict=True) if b in counters}
+    for branch, numbers in branches_with_step_numbers(program.body):
+        if branch.condition.storage in lives:
+            life = lives[branch.condition.storage]
+            life.last_step = max(life.last_step, numbers.start)
     last = len(program.steps) - 1
     for storage, place_of in program.resident.items():
         # callers fill all inputs before a run, and read all outputs after it
@@ -121,17 +136,19 @@ def write_outputs_over_dying_inputs(program: Program) -> Program:
     lives = lifetimes_of_temporaries(program)
     homes: dict[Storage, Storage] = {}
     merged = cache(merge_inplace_params)
-    steps: list[Step] = []
-    for k, step in enumerate(program.steps):
-        pairs = tuple(_output_input_pairs_sharable_in_place(step, k, lives))
+    numbers = count()
+
+    def write_in_place(step: Step) -> tuple[Step]:
+        pairs = tuple(_output_input_pairs_sharable_in_place(step, next(numbers), lives))
         if pairs:
             homes.update({step.outputs[o].storage: step.inputs[i].storage for o, i in pairs})
             merged_inputs = {i for _, i in pairs}
             inputs = tuple(view for i, view in enumerate(step.inputs) if i not in merged_inputs)
             args = (*inputs, *step.outputs, *step.workspace)
             step = replace(step, kernel=merged(step.kernel, pairs), args=args)
-        steps.append(step)
-    return replace(program, steps=tuple(steps), homes=homes)
+        return (step,)
+
+    return replace(program.map_steps(write_in_place), homes=homes)
 
 
 def place_inputs_and_outputs_in_arena(program: Program) -> Program:
@@ -144,15 +161,19 @@ def place_inputs_and_outputs_in_arena(program: Program) -> Program:
         for storage in dict.fromkeys((*program.inputs, *program.outputs))
         if storage.size
         and storage not in kept
-        and any(v.storage is storage for step in program.steps for v in step.args)
+        and any(v.storage is storage for node in program.body for v in (*node.inputs, *node.outputs))
     }
 
-    def use_resident_storages(step: Step) -> Step:
-        return replace(step, args=tuple(View(resident.get(v.storage, v.storage), v.offset) for v in step.args))
+    def resident_view(view: View) -> View:
+        return View(resident.get(view.storage, view.storage), view.offset)
+
+    def use_resident_storages(step: Step) -> tuple[Step]:
+        return (replace(step, args=tuple(map(resident_view, step.args))),)
 
     entries = [make_copy_step(View(s), View(resident[s])) for s in program.inputs if s in resident]
     exits = [make_copy_step(View(resident[s]), View(s)) for s in program.outputs if s in resident]
-    return replace(program, steps=(*entries, *map(use_resident_storages, program.steps), *exits), resident=resident)
+    body = map_nodes(program.body, use_resident_storages, resident_view)
+    return replace(program, body=(*entries, *body, *exits), resident=resident)
 
 
 def min_start_distances_of_overlap_pairs(program: Program) -> dict[tuple[Storage, Storage], int]:

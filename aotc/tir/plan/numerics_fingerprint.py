@@ -6,7 +6,7 @@ numerics_fingerprint(program)          # "5f3a9c0e21d47b86"
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +19,9 @@ from aotc.tir import (
     Call,
     Kernel,
     Program,
+    ProgramNode,
     StateTensor,
+    Step,
     Storage,
     Store,
     all_exprs_in_stmt,
@@ -46,9 +48,7 @@ def numerics_fingerprint(program: Program) -> str:
     lines = [_numerics_text_of_kernel(kernel) for kernel in kernels] + _texts_of_called_functions(kernels)
     for storage in program.inputs:
         places.setdefault(storage, len(places))
-    for step in program.steps:
-        args = [(places.setdefault(v.storage, len(places)), v.offset) for v in step.args]
-        lines.append(f"call {kernels[step.kernel]} {args}")
+    lines += _lines_of_calls(program.body, kernels, places)
     lines += [f"{s.kind} {s.dtype} {s.size}" for s in places]
     lines.append(f"results {[places.get(s, -1) for s in program.outputs]}")
     if program.state:
@@ -65,6 +65,24 @@ def _hash_of_first_contents(tensor: StateTensor) -> str:
     """Return the SHA-256 of the bytes of a state tensor before the first run; that of no bytes for zeros."""
     contents = b"" if tensor.initial is None else np.ascontiguousarray(tensor.initial).tobytes()
     return hashlib.sha256(contents if any(contents) else b"").hexdigest()
+
+
+def _lines_of_calls(
+    nodes: Iterable[ProgramNode], kernels: Mapping[Kernel, int], places: dict[Storage, int]
+) -> list[str]:
+    """Return the text of a sequence of calls with numbers instead of names; `places` gets the numbers
+    of storages.
+    """
+    lines: list[str] = []
+    for node in nodes:
+        if isinstance(node, Step):
+            args = [(places.setdefault(v.storage, len(places)), v.offset) for v in node.args]
+            lines.append(f"call {kernels[node.kernel]} {args}")
+            continue
+        lines.append(f"if {places.setdefault(node.condition.storage, len(places))} {node.condition.offset}")
+        for arm in node.arms:
+            lines += [*_lines_of_calls(arm, kernels, places), "end"]
+    return lines
 
 
 def _numerics_text_of_kernel(kernel: Kernel) -> str:

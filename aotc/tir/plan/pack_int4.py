@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import DType
-from aotc.tir import INSTRUCTIONS, INT8_DTYPES, Buffer, Kernel, Program, Storage, View
+from aotc.tir import INSTRUCTIONS, INT8_DTYPES, Buffer, Kernel, Program, Step, Storage, View
 from aotc.tir.expr import Const, Expr, Load, call, cast, const, loads_in, operands, with_operands
 from aotc.tir.int4_unpacking import (
     INT4_VALUE_COUNT,
@@ -68,11 +68,12 @@ def pack_constants_as_int4(program: Program, min_elements: int, cache_bytes: int
         kernel: _rewrite_kernel_to_read_packed_int4(kernel, kernels.get(kernel, {}))
         for kernel in program.distinct_kernels
     }
-    steps = []
-    for step in program.steps:
+
+    def read_packed_constants(step: Step) -> tuple[Step]:
         args = (View(stored[v.storage], v.offset // 2) if v.storage in stored else v for v in step.args)
-        steps.append(replace(step, kernel=new_kernels[step.kernel], args=tuple(args)))
-    return replace(program, steps=tuple(steps))
+        return (replace(step, kernel=new_kernels[step.kernel], args=tuple(args)),)
+
+    return program.map_steps(read_packed_constants)
 
 
 def _least_value_of_int4_range(storage: Storage, min_elements: int) -> int | None:

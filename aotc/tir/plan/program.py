@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program that code generation prints: storage, kernels and the static schedule of calls.
 
-Program(name="net", inputs=(x,), outputs=(y,), steps=(Step(kernel, (View(x), View(w), View(y))),))
+Program(name="net", inputs=(x,), outputs=(y,), body=(Step(kernel, (View(x), View(w), View(y))),))
+
+Calls run in the order of `body`. A `Branch` is a choice at run time between two such sequences, which
+may contain further branches. `Program.steps` are all calls in the order of the text.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -136,6 +139,106 @@ class Step:
         return self.args[len(self.kernel.inputs) + len(self.kernel.outputs) :]
 
 
+@frozen(eq=False)
+class Branch:
+    """Choice at run time between two sequences of calls.
+
+    condition   view of one element of type bool
+    arms        what runs where the condition holds, and what runs where it does not
+    results     storages that both arms write, and that calls after the branch may read
+    """
+
+    condition: View
+    arms: tuple[tuple[ProgramNode, ...], tuple[ProgramNode, ...]]
+    results: tuple[Storage, ...] = ()
+    span: Span | None = None
+
+    @property
+    def inputs(self) -> tuple[View, ...]:
+        """Condition, and everything that calls in the arms read."""
+        return (self.condition, *(view for step in steps_in(self.arms[0] + self.arms[1]) for view in step.inputs))
+
+    @property
+    def outputs(self) -> tuple[View, ...]:
+        """Everything that calls in the arms write, except their workspaces."""
+        return tuple(view for step in steps_in(self.arms[0] + self.arms[1]) for view in step.outputs)
+
+    @property
+    def workspace(self) -> tuple[View, ...]:
+        """Workspaces of all calls in the arms."""
+        return tuple(view for step in steps_in(self.arms[0] + self.arms[1]) for view in step.workspace)
+
+
+#: Part of the schedule.
+ProgramNode: TypeAlias = "Step | Branch"
+
+
+def steps_in(nodes: Iterable[ProgramNode]) -> Iterator[Step]:
+    """Yield the calls of a sequence and of its branches, in the order of the text."""
+    for node in nodes:
+        if isinstance(node, Step):
+            yield node
+        else:
+            for arm in node.arms:
+                yield from steps_in(arm)
+
+
+def executed_steps(nodes: Iterable[ProgramNode], is_true: Callable[[View], bool]) -> Iterator[Step]:
+    """Yield the calls that a run makes, in order.
+
+    is_true   returns the value of a condition, after the calls before it have been made
+    """
+    for node in nodes:
+        if isinstance(node, Step):
+            yield node
+        else:
+            yield from executed_steps(node.arms[0 if is_true(node.condition) else 1], is_true)
+
+
+def has_team_steps(nodes: Iterable[ProgramNode]) -> bool:
+    """Return True if all threads of a team run one of the calls together."""
+    return any(step.kernel.team for step in steps_in(nodes))
+
+
+def branches_with_step_numbers(nodes: Iterable[ProgramNode], first: int = 0) -> Iterator[tuple[Branch, range]]:
+    """Yield each branch in a sequence, outer ones first, with the numbers of the calls in its arms.
+
+    first    number of the first call of the sequence
+    """
+    for node in nodes:
+        if isinstance(node, Step):
+            first += 1
+            continue
+        begin = first
+        inner: list[tuple[Branch, range]] = []
+        for arm in node.arms:
+            inner += branches_with_step_numbers(arm, first)
+            first += sum(1 for _ in steps_in(arm))
+        yield node, range(begin, first)
+        yield from inner
+
+
+def map_nodes(
+    nodes: Iterable[ProgramNode],
+    new_steps: Callable[[Step], Sequence[Step]],
+    new_view: Callable[[View], View] = lambda view: view,
+) -> tuple[ProgramNode, ...]:
+    """Return a sequence with each call replaced by calls, in the order of the text.
+
+    new_view   function of the views and of the results that branches have of themselves
+    """
+    mapped: list[ProgramNode] = []
+    for node in nodes:
+        if isinstance(node, Step):
+            mapped += new_steps(node)
+            continue
+        condition = new_view(node.condition)
+        yes, no = (map_nodes(arm, new_steps, new_view) for arm in node.arms)
+        results = tuple(new_view(View(storage)).storage for storage in node.results)
+        mapped.append(replace(node, condition=condition, arms=(yes, no), results=results))
+    return tuple(mapped)
+
+
 @frozen
 class ArenaPart:
     """Part of the arena that lies in one memory: `bytes` bytes from byte `begin` on."""
@@ -180,7 +283,7 @@ class Program:
     """Compiled model, ready to be printed as C.
 
     inputs, outputs   tensors of the caller, in the model's order
-    steps             schedule; the storage of kind "temp" in its arguments are the temporaries
+    body              schedule; the storages of kind "temp" in its arguments are the temporaries
     homes             for each temporary that is computed in place: the temporary whose memory it
                       reuses
     resident          for each input or output that callers may place in the arena: the temporary
@@ -192,7 +295,7 @@ class Program:
     name: str
     inputs: tuple[Storage, ...]
     outputs: tuple[Storage, ...]
-    steps: tuple[Step, ...]
+    body: tuple[ProgramNode, ...]
     homes: Mapping[Storage, Storage] = field(default_factory=dict)
     resident: Mapping[Storage, Storage] = field(default_factory=dict)
     state: tuple[StateTensor, ...] = ()
@@ -206,13 +309,32 @@ class Program:
         for storage in dict.fromkeys((*self.inputs, *views, *self.outputs, *kept)):
             at = f" at {self.plan.offsets[storage]}" if storage in self.plan.offsets else ""
             lines.append(f"  {storage.kind} {json.dumps(storage.name)}: {storage.dtype}{[*storage.shape]}{at}")
-        for step in self.steps:
-            args = [json.dumps(v.storage.name) + (f" + {v.offset}" if v.offset else "") for v in step.args]
-            args += [repr(number.value) for number in step.numbers]
-            team = "team " if step.kernel.team else ""
-            lines.append(f"  {team}call {json.dumps(step.kernel.name)} ({', '.join(args)})")
-        lines.append("}")
+        lines += [*_lines_of_nodes(self.body, "  "), "}"]
         return "\n\n".join(("\n".join(lines), *map(to_text, self.distinct_kernels)))
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All kernel calls in the order of the text; the number of a call is its position here."""
+        return tuple(steps_in(self.body))
+
+    @property
+    def has_control_flow(self) -> bool:
+        """Return True if values at run time decide which calls run."""
+        return any(not isinstance(node, Step) for node in self.body)
+
+    @property
+    def has_team_steps(self) -> bool:
+        """Return True if all threads of a team run one of the calls together."""
+        return has_team_steps(self.body)
+
+    def map_steps(
+        self, new_steps: Callable[[Step], Sequence[Step]], new_view: Callable[[View], View] = lambda view: view
+    ) -> Program:
+        """Return the program with each call replaced by calls, in the order of the text.
+
+        new_view   function of the views and of the results that branches have of themselves
+        """
+        return replace(self, body=map_nodes(self.body, new_steps, new_view))
 
     def storages_of_kind(self, kind: str) -> tuple[Storage, ...]:
         """Return the tensors' storage of a kind ("temp", "constant", ...) that the steps use, in
@@ -227,11 +349,32 @@ class Program:
 
     def replace_kernels(self, replacements: Mapping[Kernel, Kernel]) -> Program:
         """Return the program with kernels replaced by kernels with equal parameters."""
-        pairs = [(step, replacements[step.kernel]) for step in self.steps]
-        steps = (s if s.kernel is kernel else replace(s, kernel=kernel) for s, kernel in pairs)
-        return replace(self, steps=tuple(steps))
+
+        def with_new_kernel(step: Step) -> tuple[Step]:
+            kernel = replacements[step.kernel]
+            return (step if step.kernel is kernel else replace(step, kernel=kernel),)
+
+        return self.map_steps(with_new_kernel)
 
     @property
     def distinct_kernels(self) -> tuple[Kernel, ...]:
         """Distinct kernels of the program in order of their first call."""
         return tuple(dict.fromkeys(step.kernel for step in self.steps))
+
+
+def _text_of_view(view: View) -> str:
+    return json.dumps(view.storage.name) + (f" + {view.offset}" if view.offset else "")
+
+
+def _lines_of_nodes(nodes: Iterable[ProgramNode], indent: str) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, Step):
+            team = "team " if node.kernel.team else ""
+            args = [*map(_text_of_view, node.args), *(repr(number.value) for number in node.numbers)]
+            yield f"{indent}{team}call {json.dumps(node.kernel.name)} ({', '.join(args)})"
+            continue
+        yield f"{indent}if {_text_of_view(node.condition)} {{"
+        yield from _lines_of_nodes(node.arms[0], indent + "  ")
+        yield f"{indent}}} else {{"
+        yield from _lines_of_nodes(node.arms[1], indent + "  ")
+        yield f"{indent}}}"

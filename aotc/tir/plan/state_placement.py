@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from aotc.tir.plan.copy_elimination import is_copy_kernel
 from aotc.tir.plan.memory_plan import merge_inplace_params
-from aotc.tir.plan.program import Program, StateTensor, Step, Storage, View
+from aotc.tir.plan.program import Program, ProgramNode, StateTensor, Step, Storage, View
 from aotc.tir.plan.state_window import place_window, replace_storages
 
 
@@ -24,7 +24,7 @@ def place_state(program: Program) -> Program:
     """Return the program with its state tensors in the block of state, no longer among its inputs
     and outputs.
     """
-    steps, placed = program.steps, list[StateTensor]()
+    steps, placed = program.body, list[StateTensor]()
     placed_in_arena = frozenset(program.resident.values())
     for tensor in program.state:
         steps, in_block = _place_state_tensor(steps, tensor, placed_in_arena)
@@ -34,15 +34,15 @@ def place_state(program: Program) -> Program:
         program,
         inputs=tuple(s for s in program.inputs if s not in past),
         outputs=tuple(s for s in program.outputs if s not in present),
-        steps=steps,
+        body=steps,
         state=tuple(placed),
     )
 
 
 def _place_state_tensor(
-    steps: tuple[Step, ...], tensor: StateTensor, placed_in_arena: Container[Storage]
-) -> tuple[tuple[Step, ...], StateTensor]:
-    """Return the steps with the storages of a state tensor replaced by memory of the block.
+    steps: tuple[ProgramNode, ...], tensor: StateTensor, placed_in_arena: Container[Storage]
+) -> tuple[tuple[ProgramNode, ...], StateTensor]:
+    """Return the steps and branches with the storages of a state tensor replaced by memory of the block.
 
     placed_in_arena    temporaries that callers access in the arena
     """
@@ -55,34 +55,37 @@ def _place_state_tensor(
     if in_place is not None:
         return in_place, StateTensor(past=memory, present=memory, initial=tensor.initial)
     other = replace(present, kind="state", quantization=None)
-    renamed = tuple(replace_storages(step, {past: memory, present: other}) for step in steps)
+    renamed = replace_storages(steps, {past: memory, present: other})
     return renamed, StateTensor(past=memory, present=other, initial=tensor.initial)
 
 
-def _copies_old_contents_unchanged(step: Step, past: Storage, present: Storage) -> bool:
+def _copies_old_contents_unchanged(step: ProgramNode, past: Storage, present: Storage) -> bool:
     """Return True if a step copies the old contents to the new ones, which changes nothing."""
-    return is_copy_kernel(step.kernel) and step.args == (View(past), View(present)) and past.size == present.size
+    if not isinstance(step, Step) or past.size != present.size:
+        return False
+    return is_copy_kernel(step.kernel) and step.args == (View(past), View(present))
 
 
 def _steps_updating_in_place(
-    steps: tuple[Step, ...], past: Storage, present: Storage, memory: Storage
-) -> tuple[Step, ...] | None:
+    steps: tuple[ProgramNode, ...], past: Storage, present: Storage, memory: Storage
+) -> tuple[ProgramNode, ...] | None:
     """Return the steps with new contents written over old ones; None if a step reads the old
     contents after the new ones are written.
     """
     steps = _write_after_last_read(steps, past, present)
     last_read, write = _last_read_and_write(steps, past, present)
     if last_read == write and write >= 0:
-        step = _step_computing_in_place(steps[write], past, present)
+        last = steps[write]
+        step = _step_computing_in_place(last, past, present) if isinstance(last, Step) else None
         if step is None:
             return None
         steps = (*steps[:write], step, *steps[write + 1 :])
     elif last_read > write >= 0:
         return None
-    return tuple(replace_storages(step, {past: memory, present: memory}) for step in steps)
+    return replace_storages(steps, {past: memory, present: memory})
 
 
-def _last_read_and_write(steps: tuple[Step, ...], past: Storage, present: Storage) -> tuple[int, int]:
+def _last_read_and_write(steps: tuple[ProgramNode, ...], past: Storage, present: Storage) -> tuple[int, int]:
     """Return the numbers of the last step that reads the old contents, and of the step that writes
     the new ones; -1 if there is none.
     """
@@ -95,7 +98,7 @@ def _has_storage(views: tuple[View, ...], storage: Storage) -> bool:
     return any(view.storage is storage for view in views)
 
 
-def _write_after_last_read(steps: tuple[Step, ...], past: Storage, present: Storage) -> tuple[Step, ...]:
+def _write_after_last_read(steps: tuple[ProgramNode, ...], past: Storage, present: Storage) -> tuple[ProgramNode, ...]:
     """Return the steps with the one that writes new contents moved behind the last one that reads
     old ones, if no step between depends on it; otherwise the steps as they are.
     """
@@ -108,16 +111,15 @@ def _write_after_last_read(steps: tuple[Step, ...], past: Storage, present: Stor
     return (*steps[:write], *between, steps[write], *steps[last_read + 1 :])
 
 
-def _must_keep_order(first: Step, second: Step) -> bool:
+def _must_keep_order(first: ProgramNode, second: ProgramNode) -> bool:
     """Return True if a step must run after an earlier one, as one of them writes memory that the
     other one accesses.
     """
-    count = len(first.inputs), len(second.inputs)
     written_by_first, written_by_second = (
-        {v.storage for v in step.args[n:]} for step, n in zip((first, second), count, strict=True)
+        {v.storage for v in (*node.outputs, *node.workspace)} for node in (first, second)
     )
-    return any(v.storage in written_by_first for v in second.args) or any(
-        v.storage in written_by_second for v in first.args
+    return any(v.storage in written_by_first for v in (*second.inputs, *second.outputs, *second.workspace)) or any(
+        v.storage in written_by_second for v in (*first.inputs, *first.outputs, *first.workspace)
     )
 
 

@@ -24,11 +24,11 @@ import numpy as np
 from aotc.ir import Array, DType, frozen
 from aotc.tir.expr import Buffer, Load, Operand, Var
 from aotc.tir.plan.copy_elimination import is_copy_kernel
-from aotc.tir.plan.program import RowPiece, StateTensor, Step, Storage, View
+from aotc.tir.plan.program import ProgramNode, RowPiece, StateTensor, Step, Storage, View, map_nodes
 from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, forall
 
-#: Steps of a program, and the state tensor that they use.
-StepsAndState = tuple[tuple[Step, ...], StateTensor]
+#: Steps and branches of a program, and the state tensor that they use.
+StepsAndState = tuple[tuple[ProgramNode, ...], StateTensor]
 
 
 def make_append_kernel(dtype: DType, rows: int, row_length: int, begin: int, length: int) -> Kernel:
@@ -78,7 +78,7 @@ class _JoinedRows:
 
 
 def place_window(
-    steps: tuple[Step, ...], tensor: StateTensor, placed_in_arena: Container[Storage] = ()
+    steps: tuple[ProgramNode, ...], tensor: StateTensor, placed_in_arena: Container[Storage] = ()
 ) -> StepsAndState | None:
     """Return steps that move a window within the block of state, and the window; None if the steps
     do not have this form.
@@ -96,9 +96,14 @@ def place_window(
     return _append_then_shift(steps, tensor, readers[0], writers[0])
 
 
-def _rows_joined_by_step(step: Step, past: Storage) -> _JoinedRows | None:
+def _rows_joined_by_step(step: ProgramNode, past: Storage) -> _JoinedRows | None:
     """Return the rows that a step joins; None if it does more or other things."""
-    if step.row_pieces is None or len(step.row_pieces.pieces) != 2 or len(step.inputs) != 2:
+    if (
+        not isinstance(step, Step)
+        or step.row_pieces is None
+        or len(step.row_pieces.pieces) != 2
+        or len(step.inputs) != 2
+    ):
         return None
     first, second = step.row_pieces.pieces
     rows, views = step.row_pieces.rows, (step.inputs[first.input], step.inputs[second.input])
@@ -110,7 +115,7 @@ def _rows_joined_by_step(step: Step, past: Storage) -> _JoinedRows | None:
     return _JoinedRows(rows, first.begin, first.length, second.length, views[1])
 
 
-def _shift_then_append(steps: tuple[Step, ...], tensor: StateTensor, write: int) -> StepsAndState | None:
+def _shift_then_append(steps: tuple[ProgramNode, ...], tensor: StateTensor, write: int) -> StepsAndState | None:
     """Return steps with a kernel that makes the new window, window_out = concatenate(window[1:], x),
     replaced by a move and a copy of the new elements.
     """
@@ -124,11 +129,13 @@ def _shift_then_append(steps: tuple[Step, ...], tensor: StateTensor, write: int)
     append = make_append_kernel(dtype, joined.rows, row_length, joined.window, joined.new)
     new_steps = (Step(shift, (View(memory),), step.span), Step(append, (joined.source, View(memory)), step.span))
     names = {tensor.past: memory, tensor.present: memory}
-    placed = tuple(replace_storages(s, names) for s in (*steps[:write], *new_steps, *steps[write + 1 :]))
+    placed = replace_storages((*steps[:write], *new_steps, *steps[write + 1 :]), names)
     return placed, StateTensor(past=memory, present=memory, initial=tensor.initial)
 
 
-def _append_then_shift(steps: tuple[Step, ...], tensor: StateTensor, join: int, write: int) -> StepsAndState | None:
+def _append_then_shift(
+    steps: tuple[ProgramNode, ...], tensor: StateTensor, join: int, write: int
+) -> StepsAndState | None:
     """Return steps with the joined window in the block of state, where new elements are appended to
     the window, which moves down after the last step that reads it.
     """
@@ -140,7 +147,7 @@ def _append_then_shift(steps: tuple[Step, ...], tensor: StateTensor, join: int, 
     row_length = joined.window + joined.new
     distance = _distance_of_new_window(steps[write], whole, joined, row_length)
     is_read_later = any(v.storage is tensor.present for s in steps for v in s.inputs)
-    writers = sum(any(v.storage is whole for v in s.args[len(s.inputs) :]) for s in steps)
+    writers = sum(any(v.storage is whole for v in (*s.outputs, *s.workspace)) for s in steps)
     if distance is None or is_read_later or writers != 1 or whole.size != joined.rows * row_length:
         return None
     memory = Storage(name=tensor.past.name, dtype=whole.dtype, shape=whole.shape, kind="state")
@@ -149,21 +156,26 @@ def _append_then_shift(steps: tuple[Step, ...], tensor: StateTensor, join: int, 
     last = max(
         k for k, s in enumerate(steps) if k == join or (k != write and any(v.storage is whole for v in s.inputs))
     )
-    placed: list[Step] = []
+    placed: list[ProgramNode] = []
     for k, old in enumerate(steps):
         if k == join:
             placed.append(Step(append, (joined.source, View(memory)), old.span))
         elif k != write:
-            placed.append(replace_storages(old, {whole: memory}))
+            placed += replace_storages((old,), {whole: memory})
         if k == last:
             placed.append(Step(shift, (View(memory),), steps[write].span))
     initial = _initial_window_rows(tensor, joined, row_length)
     return tuple(placed), StateTensor(past=memory, present=memory, initial=initial)
 
 
-def _distance_of_new_window(step: Step, whole: Storage, joined: _JoinedRows, row_length: int) -> int | None:
+def _distance_of_new_window(step: ProgramNode, whole: Storage, joined: _JoinedRows, row_length: int) -> int | None:
     """Return the element of each row at which a step cuts the new window; None if it does not."""
-    if len(step.inputs) != 1 or step.inputs[0].storage is not whole or len(step.outputs) != 1:
+    if (
+        not isinstance(step, Step)
+        or len(step.inputs) != 1
+        or step.inputs[0].storage is not whole
+        or len(step.outputs) != 1
+    ):
         return None
     if is_copy_kernel(step.kernel):
         rows, piece = 1, RowPiece(0, step.inputs[0].offset, step.kernel.inputs[0].size, row_length)
@@ -184,8 +196,15 @@ def _initial_window_rows(tensor: StateTensor, joined: _JoinedRows, row_length: i
     return rows
 
 
-def replace_storages(step: Step, storages: dict[Storage, Storage]) -> Step:
-    """Return a step with storages in its arguments replaced."""
-    if not any(view.storage in storages for view in step.args):
-        return step
-    return replace(step, args=tuple(View(storages.get(v.storage, v.storage), v.offset) for v in step.args))
+def replace_storages(nodes: tuple[ProgramNode, ...], storages: dict[Storage, Storage]) -> tuple[ProgramNode, ...]:
+    """Return steps and branches with storages in their arguments replaced."""
+
+    def new_view(view: View) -> View:
+        return View(storages.get(view.storage, view.storage), view.offset)
+
+    def new_step(step: Step) -> tuple[Step]:
+        if not any(view.storage in storages for view in step.args):
+            return (step,)
+        return (replace(step, args=tuple(map(new_view, step.args))),)
+
+    return map_nodes(nodes, new_step, new_view)

@@ -29,15 +29,17 @@ def reorder_steps_for_least_peak(
     program: Program, shareable_bytes: Mapping[tuple[Storage, Storage], int] | None = None, align: int = 1
 ) -> Program:
     """Return the program with steps in the order of least peak memory; the original order if that
-    is as good.
+    is as good, or if the program has control flow.
 
     shareable_bytes    for (output, dying input) pairs: bytes that both can share while the output is computed
     align              alignment of every temporary in bytes
     """
+    if program.has_control_flow:
+        return program
     order = _StepOrderSearch(program, dict(shareable_bytes or {}), align).best_order_and_peak()[0]
     if order == tuple(range(len(program.steps))):
         return program
-    return replace(program, steps=tuple(program.steps[k] for k in order))
+    return replace(program, body=tuple(program.steps[k] for k in order))
 
 
 def least_peak_bytes(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aotc.ir import frozen
-from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.plan.program import Branch, Program, ProgramNode, Step, Storage, View, has_team_steps
 from aotc_codegen.c.c_identifiers import (
     UniqueIdentifiers,
     escape_for_c_comment,
@@ -162,36 +162,89 @@ def _c_pointer_argument(
 def schedule_call_lines(
     program: Program, kernels: PrintedKernels, params: ParameterLayout, state: StateLayout | None = None
 ) -> list[str]:
-    """Return a C line per step with the kernel call; steps that are not split among threads run on
-    the first thread.
+    """Return C lines with the calls of a program; steps that are not split among threads run on the
+    first thread.
 
     state    layout of the block of state; None for a model without state
     """
-    rows: list[str] = []
-    members = {t.storage: f"{t.role}s->{t.ident}" for side in model_input_and_output_tensors(program) for t in side}
-    scratch, _ = thread_scratch_layout(program)
-    teams = any(step.kernel.team for step in program.steps)
-    last: bool | None = None
-    for number, step in enumerate(program.steps):
-        args = [
-            _c_pointer_argument(
-                v, members, params, program, "const " if k < len(step.inputs) else "", str(scratch.get(v, "")), state
+    return _SchedulePrinter(program, kernels, params, state).lines_of_nodes(program.body, program.has_team_steps)
+
+
+class _SchedulePrinter:
+    """Printer of the calls of a program, in the order of the text, in which they are numbered."""
+
+    def __init__(
+        self, program: Program, kernels: PrintedKernels, params: ParameterLayout, state: StateLayout | None
+    ) -> None:
+        self._program, self._kernels, self._params, self._state = program, kernels, params, state
+        self._members = {
+            t.storage: f"{t.role}s->{t.ident}" for side in model_input_and_output_tensors(program) for t in side
+        }
+        self._scratch, _ = thread_scratch_layout(program)
+        self._number = self._branch_count = 0
+
+    def lines_of_nodes(self, nodes: Iterable[ProgramNode], teams: bool) -> list[str]:
+        """Return the lines of a sequence that begins when all threads are at one point.
+
+        teams    True if every thread of a team runs the sequence, False if one thread does
+        """
+        rows: list[str] = []
+        last: bool | None = None
+        for node in nodes:
+            team = teams and has_team_steps([node])
+            if last is not None and (last or team):
+                rows.append("AOTC_TEAM_SYNC(team);")
+            last = team
+            alone = "if (first) " if teams and not team else ""
+            rows += (
+                [f"STEP({self._next_number()}) {alone}{self._call(node)}"]
+                if isinstance(node, Step)
+                else self._lines_of_branch(node, team, alone)
             )
-            for k, v in enumerate(step.args)
-        ]
+        return rows
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number - 1
+
+    def _call(self, step: Step) -> str:
+        args = [self._pointer(v, "const " if k < len(step.inputs) else "") for k, v in enumerate(step.args)]
         args += map(c_number_argument, step.numbers)
-        if last is not None and (last or step.kernel.team):
-            rows.append("AOTC_TEAM_SYNC(team);")
-        last = step.kernel.team
-        alone = "if (first) " if teams and not last else ""
         elsewhere = (
             f"if ((const void *){args[0]} != (const void *){args[1]}) "
-            if _is_copy_between_caller_and_arena(program, step)
+            if _is_copy_between_caller_and_arena(self._program, step)
             else ""
         )
-        comment = "".join(f" /* {escape_for_c_comment(node)} */" for node in model_node_names_of_span(step.span)[-1:])
-        rows.append(f"STEP({number}) {alone}{elsewhere}{kernels.kernel_call_statement(step.kernel, args)}{comment}")
-    return rows
+        return f"{elsewhere}{self._kernels.kernel_call_statement(step.kernel, args)}{_comment_on_node(step)}"
+
+    def _pointer(self, view: View, const_qualifier: str) -> str:
+        scratch_offset = str(self._scratch.get(view, ""))
+        return _c_pointer_argument(
+            view, self._members, self._params, self._program, const_qualifier, scratch_offset, self._state
+        )
+
+    def _lines_of_branch(self, branch: Branch, team: bool, alone: str) -> list[str]:
+        """Return the lines of a branch.
+
+        All threads that run the branch read the condition after it is written, and before any of
+        them runs an arm, which may write other data to its memory.
+        """
+        condition = f"*({self._pointer(branch.condition, 'const ')})"
+        variable = f"is_true_{self._branch_count}"
+        self._branch_count += 1
+        begin = [f"if ({condition}) {{{_comment_on_node(branch)}"]
+        if alone:
+            begin = [f"{alone}{{", f"  {begin[0]}"]
+        elif team:
+            begin = [f"const int {variable} = {condition} != 0;", "AOTC_TEAM_SYNC(team);", f"if ({variable}) {{"]
+        yes, no = ([f"  {row}" for row in self.lines_of_nodes(arm, team)] for arm in branch.arms)
+        rows = [*yes, *(["} else {", *no] if no else []), "}"]
+        return [*begin, *([f"  {row}" for row in rows] + ["}"] if alone else rows)]
+
+
+def _comment_on_node(node: ProgramNode) -> str:
+    """Return a C comment with the name of the model's node that a call or branch stems from."""
+    return "".join(f" /* {escape_for_c_comment(name)} */" for name in model_node_names_of_span(node.span)[-1:])
 
 
 def _is_copy_between_caller_and_arena(program: Program, step: Step) -> bool:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interpreter of programs: run the schedule of a program on numpy arrays, in its planned memory.
+
+    run = ProgramInterpreter(program)
+    run({"x": x})["y"]
+
+Kernels run in the interpreter of tensor programs. Which kernels run, and where their arguments are,
+follows the program alone: the arena holds temporaries at their planned offsets, and is filled with
+a pattern before each run. A wrong schedule or memory plan therefore gives wrong results here, without
+any C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from aotc.ir import Array
+from aotc.tir import Buffer, Kernel, Program, Storage, View, compile_kernel, executed_steps
+
+#: Byte that the arena and outputs hold before a run.
+_PATTERN: Final = 0x5A
+
+
+class ProgramInterpreter:
+    """A program, and the contents of the state that it keeps between runs."""
+
+    def __init__(self, program: Program) -> None:
+        """Begin with the state before the first run."""
+        self._program = program
+        self._memory: dict[Storage, Array] = {}
+        self._compiled = cache(compile_kernel)
+        #: Kernels that the last run called, in order.
+        self.called: list[Kernel] = []
+        for tensor in program.state:
+            for storage in (tensor.past, tensor.present):
+                self._memory[storage] = np.zeros(storage.size, storage.dtype.numpy)
+                if tensor.initial is not None:
+                    self._memory[storage][:] = tensor.initial.reshape(-1)
+
+    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the program and return its outputs by name.
+
+        inputs   an array of the shape and dtype of each input, by name
+        """
+        program = self._program
+        arena = np.full(program.plan.peak, _PATTERN, np.uint8)
+        temporaries = {storage: self._array(storage, arena) for storage in program.storages_of_kind("temp")}
+        self._memory |= temporaries
+        for storage in program.inputs:
+            self._memory[storage] = np.array(inputs[storage.name], storage.dtype.numpy).reshape(-1)
+        for storage in program.outputs:
+            self._memory[storage] = _patterned_array(storage)
+        for storage in program.constants:
+            self._memory[storage] = np.asarray(storage.data).reshape(-1)
+        self.called = []
+        for step in executed_steps(program.body, lambda view: bool(self._memory[view.storage][view.offset])):
+            kernel = step.kernel
+            self.called.append(kernel)
+            arrays = [self._elements(v, b).copy() for v, b in zip(step.inputs, kernel.inputs, strict=True)]
+            outputs = [self._elements(v, b) for v, b in zip(step.outputs, kernel.outputs, strict=True)]
+            results = self._compiled(kernel)(
+                arrays, output_init=[array.copy() for array in outputs], numbers=[n.value for n in step.numbers]
+            )
+            for array, result in zip(outputs, results, strict=True):
+                array[:] = result
+        for tensor in program.state:
+            if tensor.has_two_copies:
+                past, present = self._memory[tensor.past], self._memory[tensor.present]
+                self._memory[tensor.past], self._memory[tensor.present] = present, past
+        return {s.name: self._memory[s].reshape(s.shape).copy() for s in program.outputs}
+
+    def _array(self, storage: Storage, arena: Array) -> Array:
+        """Return the memory of a temporary: a part of the arena, or its own if no memory is planned."""
+        at = self._program.plan.offsets.get(storage)
+        if at is None:
+            return _patterned_array(storage)
+        return arena[at : at + storage.nbytes].view(storage.dtype.numpy)
+
+    def _elements(self, view: View, buffer: Buffer) -> Array:
+        elements = self._memory[view.storage][view.offset : view.offset + buffer.size]
+        assert elements.size == buffer.size, f"{view.storage.name} has fewer elements than {buffer.name}"
+        return elements
+
+
+def _patterned_array(storage: Storage) -> Array:
+    return np.full(storage.nbytes, _PATTERN, np.uint8).view(storage.dtype.numpy)

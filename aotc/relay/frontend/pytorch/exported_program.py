@@ -48,7 +48,7 @@ from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
     to_python_number,
     torch_tensor_to_array,
 )
-from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var
+from aotc.relay.graph_api import Constant, Expr, Function, If, IRModule, Tuple, TupleGetItem, Var, type_of
 
 _LOG: Final = logging.getLogger(__name__)
 _IGNORED_OPERATORS: Final = {
@@ -255,7 +255,47 @@ def _convert_call_node(node: Any, values: Mapping[str, TorchValue]) -> TorchValu
         return args[0][args[1]]
     if target in PYTHON_NUMBER_FUNCTIONS:
         return target(*map(to_python_number, args), **kwargs)
+    if target is torch.ops.higher_order.cond:
+        return _convert_cond(*args, **kwargs)
     raise unsupported_operator_error(str(getattr(target, "__name__", target)))
+
+
+def _convert_cond(condition: TorchValue, true_graph: Any, false_graph: Any, operands: Sequence[TorchValue] = ()) -> Any:
+    """Convert torch.cond: a choice between two graphs, which are called with the same operands; only
+    the one that the condition names is converted if the condition is known.
+    """
+    if not isinstance(condition, Expr):
+        return _convert_subgraph(true_graph if condition else false_graph, operands)
+    if isinstance(condition, Constant):
+        is_true = bool(g.require_single_element(condition.data, "the condition of cond"))
+        return _convert_subgraph(true_graph if is_true else false_graph, operands)
+    yes, no = (_convert_subgraph(graph, operands) for graph in (true_graph, false_graph))
+    types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
+    differ = "; ".join(f"{a} and {b}" for a, b in types if a != b)
+    require("torch-op", not differ, f"the branches of cond return tensors of different types: {differ}")
+    choice = If(g.reshape(g.cast(condition, "bool"), ()), Tuple(yes), Tuple(no))
+    return [TupleGetItem(choice, k) for k in range(len(yes))]
+
+
+def _convert_subgraph(module: Any, operands: Sequence[TorchValue]) -> list[Expr]:
+    """Convert a graph inside an exported program, given the values of its inputs; return its tensors."""
+    fits = isinstance(module, torch.fx.GraphModule)
+    require("torch-op", fits, f"a branch of cond is a {type(module).__name__}, not a graph")
+    given, values = iter(operands), dict[str, TorchValue]()
+    results: list[Expr] = []
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            values[node.name] = next(given)
+        elif node.op == "get_attr":
+            values[node.name] = getattr(module, node.target)
+        elif node.op == "output":
+            outputs = torch.fx.node.map_arg(node.args[0], lambda arg: require_converted_value(values[arg.name]))
+            results = flatten_output_tensors(outputs)
+        elif node.op == "call_function":
+            values[node.name] = _convert_call_node(node, values)
+        else:
+            raise unsupported_operator_error(f"{node.op} {node.target}")
+    return results
 
 
 @g.replace_graph_prefix_of_error_codes("torch")
@@ -285,6 +325,9 @@ def from_exported(
             with problems.collect_errors_at(
                 Span("exported program", node=node.name), stack_trace_source_line(node.meta)
             ):
+                if node.op == "get_attr" and hasattr(prepared.graph_module, node.target):
+                    values[node.name] = getattr(prepared.graph_module, node.target)
+                    continue
                 if node.op != "call_function":
                     raise unsupported_operator_error(f"{node.op} {node.target}")
                 values[node.name] = _convert_call_node(node, values)

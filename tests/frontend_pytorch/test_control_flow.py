@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control flow of exported PyTorch programs, compiled to C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import aotc
+
+
+class Choice(nn.Module):
+    """A choice between two layers by a number, with a choice in one of them by values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        def yes(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = self.first(x)
+            return torch.cond(y.sum() > 0, lambda y: torch.relu(y), lambda y: y - 1, (y,)), x.sum(1)
+
+        def no(x: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.nn.functional.layer_norm(self.second(x), (8,)), x.amax(1)
+
+        y, z = torch.cond(n > 2, yes, no, (x,))
+        return 2 * y, z
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_cond_runs_one_of_two_graphs() -> None:
+    torch.manual_seed(1)
+    net = Choice().eval()
+    with torch.no_grad():
+        program = torch.export.export(net, (torch.ones(4, 8), torch.tensor(3)))
+        session = aotc.compile(program, target="c", cflags=["-O0"]).session()
+        names = [i.name for i in session.get_inputs()]
+        for n, scale in ((1, 1.0), (3, 5.0), (3, -5.0)):
+            feeds = torch.randn(4, 8) * 0.1 + scale, torch.tensor(n)
+            found = session.run(None, dict(zip(names, (a.numpy() for a in feeds), strict=True)))
+            for a, b in zip(found, net(*feeds), strict=True):
+                np.testing.assert_allclose(a, b.numpy(), rtol=1e-5, atol=1e-5)
+
+
+class Pinned(nn.Module):
+    def forward(self, x: Tensor, flag: bool) -> Tensor:
+        result: Any = torch.cond(flag, lambda x: torch.exp(x), lambda x: torch.abs(x), (x,))
+        return result
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_known_condition_leaves_one_graph() -> None:
+    program = torch.export.export(Pinned(), (torch.ones(3), False))
+    metadata = aotc.compile(program, target="c", build=False).metadata
+    assert [step["kernel"] for step in metadata["steps"]] == ["model_abs"]

@@ -6,7 +6,7 @@ Input: a primitive Function. Output: the pieces of its arguments that each row o
     fn (%p0: Tensor[(4, 6), float32], %p1: Tensor[(4, 2), float32]) { concatenate((%p0, %p1), axis=1) }
     # 4 rows: elements 0 to 6 of %p0's rows of 6, and elements 0 to 2 of %p1's rows of 2
 
-The operators' references are run on arrays that number the elements of the arguments.
+The elements of the arguments get numbers (`aotc.relay.backend.element_number_evaluation`).
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Op, TensorType, nest_values_like_type, tensor_types
+from aotc.relay.backend.element_number_evaluation import evaluate_on_element_numbers
 from aotc.relay.expr import type_of
-from aotc.relay.graph_api import Call, Expr, Function, Tuple, TupleGetItem, Var, post_order
+from aotc.relay.graph_api import Call, Expr, Function
 from aotc.tir import RowPiece, RowPieces
 
 #: Largest number of elements of the arguments that are followed; it bounds the compiler's memory.
@@ -42,28 +43,14 @@ def row_pieces_of_result(function: Function) -> RowPieces | None:
     numbers = iter(
         np.arange(begin, begin + t.numel).reshape(t.static_shape) for begin, t in zip(begins, types, strict=False)
     )
-    values: dict[Expr, Any] = {p: nest_values_like_type(type_of(p), numbers) for p in function.params}
-    for node in post_order(function.body):
-        if isinstance(node, (Op, Var)):
-            continue
-        value = _numbers_of_moved_elements(node, values)
-        if value is None:
-            return None
-        values[node] = value
-    return _pieces_of_rows(np.asarray(values[function.body]).reshape(-1), begins)
+    arguments: dict[Expr, Any] = {p: nest_values_like_type(type_of(p), numbers) for p in function.params}
+    result = evaluate_on_element_numbers(function, arguments, _only_moves_elements)
+    return None if result is None else _pieces_of_rows(np.asarray(result).reshape(-1), begins)
 
 
-def _numbers_of_moved_elements(node: Expr, values: dict[Expr, Any]) -> Any:
-    """Return the numbers of the elements of a node's result; None if it does not only move them."""
-    match node:
-        case Call(op=Op(name=name) as op) if name in _MOVING_OPERATORS:
-            return op.reference(node.attrs, *(values[a] for a in node.args))
-        case Tuple():
-            return tuple(values[f] for f in node.fields)
-        case TupleGetItem():
-            return values[node.tuple_value][node.index]
-        case _:
-            return None
+def _only_moves_elements(call: Call, _: tuple[Any, ...]) -> bool:
+    """Return True for a call of an operator that moves elements of its arguments."""
+    return isinstance(call.op, Op) and call.op.name in _MOVING_OPERATORS
 
 
 def _pieces_of_rows(numbers: np.ndarray[Any, Any], begins: Sequence[int] | np.ndarray[Any, Any]) -> RowPieces | None:

@@ -6,10 +6,11 @@ Input: a primitive Function. Output: the element offset of each result within th
 
     fn (%p0: Tensor[(4, 6), float32]) { strided_slice(%p0, begin=[2, 0], ...) }      # [12]
 
-The operators' references are run on an array that numbers the argument's elements, so reshapes,
-squeezes, slices, splits and transposes that only move axes of size 1 need no rules of their own.
-The numbers are shuffled, so that the result of an operator that computes (e.g. interpolates) does
-not look like a view by accident.
+The operators' references are run on an array that numbers the argument's elements
+(`aotc.relay.backend.element_number_evaluation`), so reshapes, squeezes, slices, splits and
+transposes that only move axes of size 1 need no rules of their own. The numbers are shuffled, so
+that the result of an operator that computes (e.g. interpolates) does not look like a view by
+accident.
 """
 
 from typing import Any, Final
@@ -18,7 +19,8 @@ import numpy as np
 
 from aotc.ir import FuncType, Op, OpPattern, TensorType, tensor_types
 from aotc.ir.compilation_work_and_memory_limits import current_budget
-from aotc.relay.graph_api import Call, Expr, Function, Tuple, TupleGetItem, Var, post_order
+from aotc.relay.backend.element_number_evaluation import evaluate_on_element_numbers
+from aotc.relay.graph_api import Call, Expr, Function
 
 #: Largest argument, in elements, that is analyzed; it bounds the compiler's memory. Larger
 #: arguments are copied.
@@ -28,22 +30,14 @@ _DATA_MOVEMENT_PATTERNS: Final = (OpPattern.INJECTIVE, OpPattern.BROADCAST)
 _ANNOTATION_OPS: Final = frozenset({"annotation.stop_fusion", "annotation.compiler_begin", "annotation.compiler_end"})
 
 
-def _evaluate_on_flat_element_indices(node: Expr, values: dict[Expr, Any]) -> Any:
-    """Return the result of a node on arrays of element numbers; None if the node may do more than
-    move elements.
+def _may_only_move_elements(call: Call, arguments: tuple[Any, ...]) -> bool:
+    """Return True for a call whose result may consist of elements of its one argument, which is no
+    tuple, if its operator's reference may be run.
     """
-    match node:
-        case Call(op=Op(arity=1) as op) if op.pattern in _DATA_MOVEMENT_PATTERNS or op.name in _ANNOTATION_OPS:
-            argument = values[node.args[0]]
-            if not isinstance(argument, tuple) and _is_result_no_larger_and_within_budget(node, op):
-                return op.reference(node.attrs, argument)
-            return None
-        case Tuple():
-            return tuple(values[f] for f in node.fields)
-        case TupleGetItem():
-            return values[node.tuple_value][node.index]
-        case _:
-            return None
+    match call.op:
+        case Op(arity=1) as op if op.pattern in _DATA_MOVEMENT_PATTERNS or op.name in _ANNOTATION_OPS:
+            return not isinstance(arguments[0], tuple) and _is_result_no_larger_and_within_budget(call, op)
+    return False
 
 
 def _is_result_no_larger_and_within_budget(node: Call, op: Op) -> bool:
@@ -93,14 +87,9 @@ def view_offsets_of_results(function: Function) -> list[int] | None:
     labels = np.random.default_rng(0).permutation(ty.numel)
     position = np.empty_like(labels)
     position[labels] = np.arange(ty.numel)
-    values: dict[Expr, Any] = {param: labels.reshape(ty.static_shape)}
-    for node in post_order(function.body):
-        if isinstance(node, (Op, Var)):
-            continue
-        value = _evaluate_on_flat_element_indices(node, values)
-        if value is None:
-            return None
-        values[node] = value
-    result = values[function.body]
+    arguments: dict[Expr, Any] = {param: labels.reshape(ty.static_shape)}
+    result = evaluate_on_element_numbers(function, arguments, _may_only_move_elements)
+    if result is None:
+        return None
     starts = [_contiguous_slice_start(v, position) for v in (result if isinstance(result, tuple) else (result,))]
     return None if None in starts else [s for s in starts if s is not None]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from aotc_runtime_c import hosted_runtime_files, include_dir, model_loader_files
 from onnx import TensorProto, helper, numpy_helper
 
 import aotc
@@ -68,6 +69,18 @@ def run(command: Sequence[str | Path], cwd: Path, **env: str) -> str:
     )
     assert done.returncode == 0, f"{command}\n{done.stderr[:4000]}{done.stdout[-2000:]}"
     return done.stdout
+
+
+def build_program_that_opens_libraries(compiler: str, folder: Path) -> Path:
+    """The program of isa_host.c with the loader: it prints the status of opening a library and of a run.
+
+    compiler    the C compiler of the architecture for which the program is built
+    """
+    sources = (Path(__file__).parent / "isa_host.c", *model_loader_files(), *hosted_runtime_files())
+    files = [file for file in sources if file.suffix == ".c"]
+    program = folder / "host"
+    run([compiler, "-std=c99", "-O1", f"-I{include_dir()}", *files, "-ldl", "-o", program], folder)
+    return program
 
 
 def run_all(commands: Sequence[Sequence[str | Path]], cwd: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aotc_codegen.c.cpu_feature_check import CPUID_LOCATION_BY_FEATURE
-from aotc_runtime_c import hosted_runtime_files, include_dir, model_loader_files
 
 import aotc
 from aotc.driver.pipeline import CompiledModel
@@ -30,12 +29,11 @@ from aotc.tir.processor_features import PROCESSOR_FEATURES, ProcessorFeature
 from aotc.tir.target import TARGETS, X86_64, X86_64_MULTI, X86_64_V3
 from tests.cli.invoke import call
 from tests.conftest import require_tool
-from tests.e2e.projects import DIGITS, run, run_all
+from tests.e2e.projects import DIGITS, build_program_that_opens_libraries, run, run_all
 from tests.e2e.test_threads import image, network
 from tests.targets.machines import native_targets
 
 pytestmark = pytest.mark.skipif(normalized_architecture_name() != "x86_64", reason="instruction sets of x86-64")
-HERE = Path(__file__).parent
 NEHALEM = ("qemu-x86_64", "-cpu", "Nehalem")
 """A processor of 2008: SSE 4.2 is the newest that it has."""
 X = np.ones((1, 1, 8, 8), np.float32)
@@ -49,10 +47,7 @@ def nehalem() -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that opens libraries."""
-    folder = tmp_path_factory.mktemp("host")
-    files = [f for f in (HERE / "isa_host.c", *model_loader_files(), *hosted_runtime_files()) if f.suffix == ".c"]
-    run(["gcc", "-std=c99", "-O1", f"-I{include_dir()}", *files, "-ldl", "-o", folder / "host"], folder)
-    return folder / "host"
+    return build_program_that_opens_libraries("gcc", tmp_path_factory.mktemp("host"))
 
 
 @pytest.fixture(scope="module")

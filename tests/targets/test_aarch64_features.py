@@ -7,23 +7,18 @@ from pathlib import Path
 
 import pytest
 from aotc_codegen.c.cpu_feature_check import AARCH64_LOCATION_BY_FEATURE
-from aotc_runtime_c import hosted_runtime_files, include_dir, model_loader_files
 
 import aotc
 from aotc.tir.processor_features import PROCESSOR_FEATURES
 from tests.conftest import require_tool
-from tests.e2e.projects import DIGITS, run
+from tests.e2e.projects import DIGITS, build_program_that_opens_libraries, run
 from tests.targets.machines import machine
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that opens libraries."""
-    folder, source = tmp_path_factory.mktemp("host"), Path(__file__).parents[1] / "e2e" / "isa_host.c"
-    files = [f for f in (source, *model_loader_files(), *hosted_runtime_files()) if f.suffix == ".c"]
-    cc = require_tool("aarch64-linux-gnu-gcc")
-    run([cc, "-std=c99", "-O1", f"-I{include_dir()}", *files, "-ldl", "-o", folder / "host"], folder)
-    return folder / "host"
+    return build_program_that_opens_libraries(require_tool("aarch64-linux-gnu-gcc"), tmp_path_factory.mktemp("host"))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def instruction_problems(stmt: Execute) -> Iterator[str]:
         for kind, operand in zip(row.takes, stmt.operands, strict=True)
         if not is_memory_type(kind)
     ):
-        yield f"an operand from which {row.name} computes what it accesses is not a literal"
+        yield f"an operand that determines which elements {row.name} accesses is not a literal"
     else:
         yield from _result_problems(stmt, row)
         yield from _memory_operand_problems(stmt, row)
@@ -94,7 +94,7 @@ def _memory_operand_problems(stmt: Execute, row: Instruction) -> Iterator[str]:
             if same and row.execution.scope == "thread":
                 yield f"{row.name} reads and writes {load.buffer.name}"
     if any(extent is not None and extent.rows > 1 and extent.pitch < extent.elements for extent in (written, *extents)):
-        yield f"rows of {row.name} overlap"
+        yield f"the rows that {row.name} accesses overlap"
 
 
 def _selected_operands(operand: Expr) -> Iterator[Expr]:

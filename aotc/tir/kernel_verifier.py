@@ -204,7 +204,9 @@ class _KernelChecker:
         other_buffers = {load.buffer for s in stmts if counters for load in direct_loads(s) if s not in arrivals}
         alone = len(counters) == len(arrivals) and not counters & (other_buffers | self.written)
         if not (alone and counters <= {*self.kernel.workspace}):
-            self.report_problem("a last-block counter is not workspace that only one counting instruction accesses")
+            self.report_problem(
+                "a last-block counter is not a workspace buffer that one counting instruction alone accesses"
+            )
 
     # statements
 

@@ -157,5 +157,5 @@ def test_barriers_of_a_group_norm_are_needed() -> None:
     assert len(parts) == 6
     for number in range(1, 5):
         text = "sync\n".join(parts[: number + 1]) + "sync\n".join(parts[number + 1 :])
-        with pytest.raises(AotcError, match="iterations may touch the same elements"):
+        with pytest.raises(AotcError, match="iterations may access the same elements"):
             verify(parse_kernel(text))

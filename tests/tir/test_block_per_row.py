@@ -125,7 +125,7 @@ def test_barriers_are_needed(number: int) -> None:
     parts = to_text(softmax()).split("sync\n")
     assert len(parts) == 6
     text = "sync\n".join(parts[: number + 1]) + "sync\n".join(parts[number + 1 :])
-    with pytest.raises(AotcError, match="iterations may touch the same elements"):
+    with pytest.raises(AotcError, match="iterations may access the same elements"):
         verify(parse_kernel(text))
 
 

@@ -151,7 +151,7 @@ def test_every_barrier_is_needed(number: int, monkeypatch: pytest.MonkeyPatch) -
     parts = to_text(CASES["pieces"].kernel(CUDA)).split("sync\n")
     assert len(parts) == 4
     text = "sync\n".join(parts[: number + 1]) + "sync\n".join(parts[number + 1 :])
-    with pytest.raises(AotcError, match=r"iterations may touch the same elements of (even|odd)"):
+    with pytest.raises(AotcError, match=r"iterations may access the same elements of (even|odd)"):
         verify(parse_kernel(text))
 
 

@@ -77,9 +77,9 @@ def test_a_kernel_of_the_host_is_no_launch() -> None:
 
 
 def test_threads_that_write_one_element_are_refused() -> None:
-    with pytest.raises(AotcError, match="loop over t is not thread: iterations may touch the same elements of y"):
+    with pytest.raises(AotcError, match="loop over t is not thread: iterations may access the same elements of y"):
         verify(parse_kernel(DOUBLE.replace("y[b * 16 + t]", "y[b * 16 + t // 2]")))
-    with pytest.raises(AotcError, match="loop over b is not block: iterations may touch the same elements of y"):
+    with pytest.raises(AotcError, match="loop over b is not block: iterations may access the same elements of y"):
         verify(parse_kernel(DOUBLE.replace("y[b * 16 + t]", "y[b + t]")))
 
 
@@ -121,7 +121,7 @@ def test_iterations_that_loops_deal_out() -> None:
     ],
 )
 def test_iterations_that_meet(old: str, new: str) -> None:
-    with pytest.raises(AotcError, match="iterations may touch the same elements of y"):
+    with pytest.raises(AotcError, match="iterations may access the same elements of y"):
         verify(parse_kernel(DEALT.replace(old, new)))
 
 
@@ -168,7 +168,7 @@ def test_places_that_registers_tell_apart(place: str) -> None:
 )
 def test_places_that_registers_do_not_tell_apart(old: str, new: str) -> None:
     assert old in TILES
-    with pytest.raises(AotcError, match="iterations may touch the same elements of y"):
+    with pytest.raises(AotcError, match="iterations may access the same elements of y"):
         verify(parse_kernel(TILES.replace(old, new)))
 
 
@@ -211,7 +211,7 @@ def test_phases_of_rows_are_told_apart(place: str) -> None:
 )
 def test_phases_of_rows_that_meet(old: str, new: str) -> None:
     assert old in PHASES
-    with pytest.raises(AotcError, match="iterations may touch the same elements of y"):
+    with pytest.raises(AotcError, match="iterations may access the same elements of y"):
         verify(parse_kernel(PHASES.replace(old, new)))
 
 
@@ -227,7 +227,7 @@ def test_what_one_thread_of_many_does(most: int, more: int, right: bool) -> None
     if right:
         verify(parse_kernel(text))
         return
-    with pytest.raises(AotcError, match="iterations may touch the same elements of y"):
+    with pytest.raises(AotcError, match="iterations may access the same elements of y"):
         verify(parse_kernel(text))
 
 
@@ -238,7 +238,7 @@ def test_one_thread_by_itself() -> None:
 
 def test_scratch_that_all_threads_share_is_not_private() -> None:
     text = DOUBLE.replace("stack own", "workspace own").replace("float32[2] align 4", "float32[2] align 4 private")
-    with pytest.raises(AotcError, match="loop over b is not block: iterations may touch the same elements of own"):
+    with pytest.raises(AotcError, match="loop over b is not block: iterations may access the same elements of own"):
         verify(parse_kernel(text))
 
 
@@ -308,7 +308,7 @@ def test_a_barrier_that_lacks_is_seen_in_one_order() -> None:
     for at in (first, second):
         text = PRODUCT[:at] + PRODUCT[at + 4 :]
         assert product(text, backwards=False).any() or product(text, backwards=True).any()
-        with pytest.raises(AotcError, match=r"iterations may touch the same elements of [wx]s"):
+        with pytest.raises(AotcError, match=r"iterations may access the same elements of [wx]s"):
             verify(parse_kernel(text))
 
 
@@ -351,7 +351,7 @@ def test_sums_of_a_block(backwards: bool) -> None:
 def test_sums_without_a_barrier(number: int) -> None:
     parts = SUM.split("sync")
     text = "sync".join(parts[: number + 1]) + "sync".join(parts[number + 1 :])
-    with pytest.raises(AotcError, match="iterations may touch the same elements of part"):
+    with pytest.raises(AotcError, match="iterations may access the same elements of part"):
         verify(parse_kernel(text))
 
 
@@ -389,11 +389,11 @@ def test_double_buffered_tile_has_no_race() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("tile[8 + t]", "tile[6 + t]", "iterations may touch the same elements of tile"),
-        ("      sync\n      for k", "      for k", "iterations may touch the same elements of tile"),
-        ("        sync\n        if k", "        if k", "iterations may touch the same elements of tile"),
-        ("sync\n      }", "}", "iterations may touch the same elements of tile"),  # of one round and the next
-        ("sync\n      }", "if k < 2 { sync } }", "iterations may touch the same elements of tile"),
+        ("tile[8 + t]", "tile[6 + t]", "iterations may access the same elements of tile"),
+        ("      sync\n      for k", "      for k", "iterations may access the same elements of tile"),
+        ("        sync\n        if k", "        if k", "iterations may access the same elements of tile"),
+        ("sync\n      }", "}", "iterations may access the same elements of tile"),  # of one round and the next
+        ("sync\n      }", "if k < 2 { sync } }", "iterations may access the same elements of tile"),
         (
             "      y[k * 16 + t]",
             "for i in 0..2 { if i < k { sync } } y[k * 16 + t]",
@@ -419,5 +419,5 @@ def test_a_barrier_that_all_threads_of_a_block_meet_or_miss() -> None:
     x = np.arange(64, dtype=np.float32)
     made = run_kernel(parse_kernel(text), [x])[0]
     np.testing.assert_array_equal(made, x.reshape(8, 8)[:, ::-1].reshape(-1))
-    with pytest.raises(AotcError, match="iterations may touch the same elements of tile"):
+    with pytest.raises(AotcError, match="iterations may access the same elements of tile"):
         verify(parse_kernel(text.replace("{ sync } else { sync }", "{ sync }")))

@@ -198,7 +198,7 @@ def executed(instruction: str, index: int, *operands: Expr, result: Buffer | Non
         ),
         (
             executed("sum_rows", 0, PART, as_expr(1) + Load(Buffer("n", DType("int64"), 1), as_expr(0))),
-            "an operand from which sum_rows computes what it accesses is not a literal",
+            "an operand that determines which elements sum_rows accesses is not a literal",
         ),
         (executed("sum_rows", 0, Load(Y, as_expr(16), 12), as_expr(3)), "sum_rows reads and writes y"),
         (executed("wait", 0, result=None), "wait with 0 operands"),

@@ -137,7 +137,7 @@ def total(value: Expr, *more: Stmt) -> Stmt:
 
 HERE = Load(X, K)
 CLAIMS: list[tuple[Stmt, str]] = [
-    (For(K, 7, at(K + 1, Load(Y, K)), kind="independent"), "independent: iterations may touch the same elements of y"),
+    (For(K, 7, at(K + 1, Load(Y, K)), kind="independent"), "independent: iterations may access the same elements of y"),
     (For(K, 8, at(K // 2), kind="independent"), "same elements of y"),
     (For(K, 4, at(K, Broadcast(ONE, 4)), kind="independent"), "same elements of y"),
     (For(ROW, 2, For(J, 5, at(ROW * 3 + J), kind="independent"), kind="independent"), "over i is not independent"),
@@ -145,13 +145,13 @@ CLAIMS: list[tuple[Stmt, str]] = [
     (For(J, 3, For(K, 4, Block((at(K + J), at(K + 2 * J))), kind="independent")), "loop over k is not independent"),
     (
         Block((Declare(R, ONE), For(K, 8, Assign(R, R + HERE), kind="independent"))),
-        "an iteration reads register r as another",
+        "an iteration reads the value of register r from another iteration",
     ),
-    (total(R - HERE), "over k is not reduction: an iteration reads register r"),
+    (total(R - HERE), "over k is not reduction: an iteration reads the value of register r"),
     (total(R + R * HERE), "not reduction"),
     (total(R + HERE, Assign(R, R * 2.0)), "not reduction"),
     (total(R + HERE, at(K, R)), "not reduction"),
-    (For(K, 8, at(const(0), Load(Y, const(1)) + HERE), kind="reduction"), "not reduction: iterations may touch"),
+    (For(K, 8, at(const(0), Load(Y, const(1)) + HERE), kind="reduction"), "not reduction: iterations may access"),
 ]
 
 

@@ -76,7 +76,7 @@ def test_the_last_block_goes_on(backwards: bool) -> None:
     np.testing.assert_array_equal(z, expected[0] + expected[1] + expected[2])
 
 
-FORM, SAME = "last-block counters are used in another form", "iterations may touch the same elements of"
+FORM, SAME = "last-block counters are used in another form", "iterations may access the same elements of"
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ FORM, SAME = "last-block counters are used in another form", "iterations may tou
         (
             "count[g], 4",
             "count_2[g], 4",
-            "a last-block counter is not workspace that only one counting instruction accesses",
+            "a last-block counter is not a workspace buffer that one counting instruction alone accesses",
         ),
         (
             "      sync\n      part",
             "      count[g] = int32(t)\n      sync\n      part",
-            "a last-block counter is not workspace",
+            "a last-block counter is not a workspace buffer",
         ),
         ("count_2[0], 3", "count_2[0], 2", FORM),
         ("g: int64 = b // 4", "g: int64 = b % 3", FORM),

@@ -61,7 +61,7 @@ def test_places_are_simplified() -> None:
         (transpose_square(4, Y, 0, 4, X, 9, 12), r"x\[9 .. 48\] is outside"),
         (transpose_square(4, X, 0, 4, Y, 0, 12), "input x is written"),
         (transpose_square(4, Y, 0, 4, Y, 16, 4), "transpose_square reads and writes y"),
-        (transpose_square(4, Y, 0, 3, X, 0, 12), "rows of transpose_square overlap"),
+        (transpose_square(4, Y, 0, 3, X, 0, 12), "the rows that transpose_square accesses overlap"),
         (transpose_square(4, Buffer("z", F32, 16), 0, 4, X, 0, 12), "z is not declared"),
         (Execute("exp", Destination(Y, as_expr(0)), (Load(X, as_expr(0)),)), "exp is a function of values"),
         (Execute("spin", Destination(Y, as_expr(0)), ()), "there is no instruction spin"),

@@ -84,7 +84,7 @@ class IterationPoint:
         return {var: 1}, 0
 
     def _new_sum_of_var(self, var: Var, known: dict[Expr, LinearSum]) -> LinearSum:
-        """Return a new loop variable as a sum; its upper bounds are added to the system."""
+        """Return a new loop variable as a sum; its lower and upper bounds are added to the system."""
         low, high = bounds(var, self.ranges)
         step = self.steps.get(var, 1)
         if step > 1:
@@ -98,7 +98,7 @@ class IterationPoint:
         return known[var]
 
     def _sum_of_division(self, atom: Binary, a: Expr, divisor: int, known: dict[Expr, LinearSum]) -> LinearSum:
-        """Return a quotient or remainder by a constant as a sum; both become known."""
+        """Return a quotient or remainder by a constant as a sum; `known` receives both of them."""
         low, high = bounds(a, self.ranges)
         form = linear_form(a, self.ranges)
         if -low == high:  # infinite: the dividend may overflow

@@ -53,7 +53,7 @@ def why_loop_kind_unproven(
     assigned = list(assigns_to_outer_registers(loop.body))
     for register in dict.fromkeys(s.var for s in assigned):
         if not _changes_by_accumulation_only(register, [s for s in assigned if s.var is register], reads):
-            return f"an iteration reads register {register.name} as another iteration left it"
+            return f"an iteration reads the value of register {register.name} from another iteration"
     relations = {buffer: AccessRelation() for buffer in written_buffers(loop.body) if buffer not in unread_buffers}
     collect_accesses(loop.body, {**ranges, loop.var: (low, high)}, relations, expands_registers=True)
     for buffer, relation in relations.items():
@@ -63,7 +63,7 @@ def why_loop_kind_unproven(
             continue
         stores = [s for s in walk_stmts(loop.body) if buffer_written_by(s) is buffer]
         if not _changes_by_accumulation_only(buffer, stores, reads):
-            return f"iterations may touch the same elements of {buffer.name}"
+            return f"iterations may access the same elements of {buffer.name}"
     return None
 
 
@@ -85,7 +85,7 @@ def why_gpu_loop_may_race(
         collect_accesses(phase, phases.ranges, relations, expands_registers=True)
         for buffer, relation in relations.items():
             if not relation.is_injective(loop.var, loop.step, fixed):
-                return f"iterations may touch the same elements of {buffer.name}"
+                return f"iterations may access the same elements of {buffer.name}"
     return phases.problem
 
 

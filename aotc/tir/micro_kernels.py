@@ -57,6 +57,8 @@ class MicroKernel:
                       one whose meaning for an element (`ELEMENT_MEANINGS`) is the epilogue; else a loop does
 
     rate              instructions issued per cycle
+    vector_rate, vector_registers    as `rate` (preparation included) and `registers`, if each vector of data is
+                      used once: for four taps of depthwise convolutions
     registers         registers that an operand occupies, where several instructions make the sums
     split             cycles to prepare an operand for these instructions
     latency           cycles from the start of an instruction to its result
@@ -99,6 +101,8 @@ class MicroKernel:
     pack_lanes: int = 1
     finish: tuple[str, ...] = ()
     rate: float = 1
+    vector_rate: float = 1
+    vector_registers: int = 1
     registers: int = 1
     split: float = 0
     latency: int = 4
@@ -158,16 +162,18 @@ DOT4: Final = MicroKernel(
     broadcast="word_{data}",
     load="words_{data}_x{lanes}",
     rate=0.75,
+    vector_rate=0.5,
+    vector_registers=2,
     registers=2,
     split=0.7,
     latency=6,
 )
 #: Sums of four products of bytes in one instruction (VNNI), a row for each instruction set.
-_DOT4_INSTRUCTION: Final = replace(DOT4, rate=2, registers=1, split=0, latency=5)
+_DOT4_INSTRUCTION: Final = replace(DOT4, rate=2, vector_rate=1, vector_registers=1, registers=1, split=0, latency=5)
 DOT4_AVX_VNNI: Final = replace(_DOT4_INSTRUCTION, requires=("avx_vnni",))
 DOT4_AVX512_VNNI: Final = replace(_DOT4_INSTRUCTION, requires=("avx512_vnni",))
-DOT4_AVX512BW: Final = replace(DOT4, requires=("avx512bw",), rate=0.5, split=1)
-DOT4_NEON: Final = replace(DOT4, rate=0.5, registers=4, split=3)
+DOT4_AVX512BW: Final = replace(DOT4, requires=("avx512bw",), rate=0.5, vector_rate=1, vector_registers=1, split=1)
+DOT4_NEON: Final = replace(DOT4, rate=0.5, vector_rate=1, vector_registers=1, registers=4, split=3)
 DOT4_SDOT: Final = replace(_DOT4_INSTRUCTION, requires=("dotprod",))
 #: Four groups of one vector of data, one after another (Arm SDOT by element).
 SDOT_BY_LANE: Final = replace(

@@ -345,6 +345,7 @@ X86_64_V3: Final = replace(
     fma_bytes=64,
     fma=True,
     l2=512 << 10,
+    tiles=Tiles(widened_products=2),
     winograd=Winograd(macs=16),
     cflags=("-march=x86-64-v3",),
     features=_V3,
@@ -356,6 +357,7 @@ X86_64_V4: Final = replace(
     vector_bytes=64,
     registers=32,
     l2=1 << 20,
+    tiles=_VECTOR_TARGET.tiles,
     micro_kernels=(micro_kernels.DOT4_AVX512BW,),
     cflags=("-march=x86-64-v4", "-mprefer-vector-width=512"),
     features=_V4,
@@ -365,6 +367,7 @@ X86_64_V4: Final = replace(
 X86_64_V3_VNNI: Final = replace(
     X86_64_V3,
     name="x86-64-v3-vnni",
+    tiles=_VECTOR_TARGET.tiles,
     micro_kernels=(micro_kernels.DOT4_AVX_VNNI,),
     cflags=(*X86_64_V3.cflags, "-mavxvnni"),
     features=(*_V3, "avx_vnni"),

@@ -14,9 +14,11 @@ from aotc.driver.kernel_libraries import compile_kernel_library
 from aotc.measuring.tuning import make_tuning_job
 from aotc.relay.op.dense import contrib_dense_pack, dense
 from aotc.relay.op.opdef import Accuracy, Sample
+from aotc.tir import Buffer, te
 from aotc.tir.micro_kernels import ARM_MVE, DOT4, MEMORY_LAYOUTS, SMMLA, MicroKernel
-from aotc.tir.schedule.contraction import _MEMORY_KERNEL_GENERATORS
+from aotc.tir.schedule.contraction import _MEMORY_KERNEL_GENERATORS, cpu_tiling_candidates
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
+from aotc.tir.stmt import Store
 from aotc.tir.target import TARGETS, Target
 from tests.ops.harness import Job, interpret, kernel_job
 from tests.targets.test_int8_dot_products import packed, some_bytes
@@ -109,6 +111,34 @@ def test_a_new_row_is_chosen_and_right(level: str) -> None:
     library, compiled = compile_kernel_library({"product": job.kernel}, target), np.empty(expected.size, np.int32)
     library.bind_kernel("product", [np.ravel(x) for x in job.inputs], [compiled])()
     np.testing.assert_array_equal(compiled, np.ravel(expected))
+
+
+def test_depthwise_tilings_are_priced_by_the_micro_kernel() -> None:
+    """Four taps at a time compete with products of widened bytes, by the rate of the row."""
+    x, w = te.placeholder((1, 14, 14, 32), "uint8", "x"), te.placeholder((3, 3, 32), "int8", "w")
+    sums = te.contraction(
+        (1, 14, 14, 32),
+        (3, 3),
+        x,
+        lambda n, i, j, c, a, b: (n, i + a - 1, j + b - 1, c),
+        w,
+        lambda n, i, j, c, a, b: (a, b, c),
+        dtype="int32",
+        lane=3,
+    )
+    a, b, y = (Buffer(tensor.name, tensor.dtype, tensor.size) for tensor in (x, w, sums))
+    costs: list[dict[str, float]] = []
+    for rate in (0.01, 1):
+        target = replace(TARGETS["x86-64-v3"], name="odd", micro_kernels=(replace(DOT4, vector_rate=rate),))
+        found = cpu_tiling_candidates(
+            sums, a, b, lambda at, value: Store(y, te.flat_index(sums.shape, at), value), target
+        )
+        costs.append({candidate.name: candidate.cost for candidate in found})
+    slow, fast = costs
+    chosen = [min(found, key=found.__getitem__).partition(" ")[0] for found in costs]
+    assert chosen == ["lanes", "taps"]
+    assert slow.keys() == fast.keys()
+    assert {name for name in slow if slow[name] != fast[name]} == {name for name in slow if name.startswith("taps")}
 
 
 def test_steps_of_several_groups_need_vectors_of_their_length() -> None:

@@ -40,7 +40,7 @@ from aotc.tir import (
     te,
 )
 from aotc.tir.expr import Const, Expr, Load, Var, call, new_private_scratch_buffer, substitute
-from aotc.tir.micro_kernels import DOT4
+from aotc.tir.micro_kernels import DOT4, MicroKernel
 from aotc.tir.schedule.contraction import tile_segments
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
@@ -60,6 +60,7 @@ from aotc.tir.schedule.contraction.register_tiling_types import (
 )
 from aotc.tir.schedule.contraction.tile_segments import BorderSignature, TileAxis, TileSegment
 from aotc.tir.schedule.contraction.tiling_completion import RegisterTilingCandidate, TilingRequest, feasible_candidates
+from aotc.tir.schedule.contraction.tiling_cost import interleaving_cycles, tiling_cycles
 from aotc.tir.simplify import LinearForm, Ranges, bounds, simplify
 from aotc.tir.stmt import Declare, For, If, loop_nest
 
@@ -82,7 +83,8 @@ def int8_depthwise_tilings(request: TilingRequest) -> list[RegisterTilingCandida
     if not all_bytes or request.lanes == 1 or c.block:
         return []
     # registers hold the accumulators of a tile and one column of weights
-    fitting = [n for n in CANDIDATE_TILE_COLUMNS if BYTES_PER_DOT * (n + 1) <= request.target.registers]
+    operand_registers = _dot_product_micro_kernel(request, request.lanes).vector_registers
+    fitting = [n for n in CANDIDATE_TILE_COLUMNS if BYTES_PER_DOT * (n + operand_registers) <= request.target.registers]
     tile_columns = fitting or CANDIDATE_TILE_COLUMNS[-1:]
     return feasible_candidates(_depthwise_tiling, request, ((columns,) for columns in tile_columns))
 
@@ -170,6 +172,19 @@ def _channel_segment_tiling(
     return RegisterTilingCandidate(panels.estimated_cycles(tiling, request), name, tiling, scratch)
 
 
+def _dot_product_micro_kernel(request: TilingRequest, lanes: int) -> MicroKernel:
+    """Return the first micro-kernel of the target that adds four products of bytes to each of `lanes`
+    accumulators; `DOT4`, which every target with vectors can compute, if it lists none.
+    """
+    types = (request.a.dtype, request.b.dtype, request.contraction.dtype)
+    fitting = (
+        k
+        for k in request.target.micro_kernels
+        if (k.level, k.group, k.groups) == ("registers", BYTES_PER_DOT, 1) and lanes in (k.lanes or (lanes,))
+    )
+    return next((k for k in fitting if k.accepts_types(*types)), DOT4)
+
+
 def _enumerate_axis_points(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
     """Return, for each point of some axes, the values of their variables."""
     names = [var for var, _ in axes]
@@ -218,6 +233,7 @@ def _conv_kernel_axes_across_and_along_rows(
 class _InterleavedPanels:
     """Panels of data and weights for a tile of channels, in the order in which they are multiplied.
 
+    kernel           the micro-kernel that multiplies four taps
     split            the operands with channels split into vectors
     early            channels of the previous tile at the beginning of the vectors
     a, b             the operands; `a` is indexed by `entry` of the panel in place of columns of
@@ -235,6 +251,7 @@ class _InterleavedPanels:
     is_per_tile      True if the panel is filled for each tile of columns, False if for each row
     """
 
+    kernel: MicroKernel
     split: ChannelSplit
     early: int
     a: AddressedOperand
@@ -296,6 +313,7 @@ class _InterleavedPanels:
         columns = column_tiles.segments[0].size if is_per_tile else column_tiles.extent
         entries = _panel_entry_count(columns, step, count, dilation)
         return cls(
+            _dot_product_micro_kernel(request, split.size // BYTES_PER_DOT),
             split,
             repeated_channels,
             AddressedOperand(request.a, index_by_panel_entry(position).to_expr() - repeated_channels),
@@ -540,25 +558,25 @@ class _InterleavedPanels:
         column of a tile.
         """
         lanes = self.split.size // BYTES_PER_DOT
-        name = DOT4.multiply_name(self.panel.dtype, self.weights.dtype, lanes)
-        words = DOT4.load_name(self.panel.dtype, lanes)
+        name = self.kernel.multiply_name(self.panel.dtype, self.weights.dtype, lanes)
+        words = self.kernel.load_name(self.panel.dtype, lanes)
         for i, k in enumerate(range(self.first_quarter_not_in_previous_tile, BYTES_PER_DOT)):
             yield Assign(
                 accumulators[0][i, column], call(name, accumulators[0][i, column], call(words, data[k]), weights[k])
             )
 
     def estimated_cycles(self, tiling: RegisterTiling, request: TilingRequest) -> float:
-        """Return the cycles of a tiling: shuffles that fill the panel (its stores are hidden),
-        products, and finishing vectors.
+        """Return the cycles of a tiling: the products and stores of its tiles, and filling the panel of
+        data.
         """
         columns = max(segment.size for segment in tiling.levels[-1].segments)
         trips = math.prod(axis.tile_count_of_all_segments for axis in tiling.levels)
         rows = math.prod(axis.tile_count_of_all_segments for axis in tiling.levels[:-1])
         entries = _panel_entry_count(columns, self.step, len(self.along), self.dilation)
-        filled = trips * entries if self.is_per_tile else rows * self.entry[1]
-        filled *= len(self.groups_of_4_taps)
-        finish = BYTES_PER_DOT * request.target.tiles.finish_vector
-        return filled * 3 * BYTES_PER_DOT / 2 + trips * columns * (self.vector_products_per_position + finish)
+        filled = (trips * entries if self.is_per_tile else rows * self.entry[1]) * len(self.groups_of_4_taps)
+        steps = len(self.along) * len(self.groups_of_4_taps)
+        products = tiling_cycles(tiling, request.target, kernel=self.kernel, steps=steps)
+        return (products + interleaving_cycles(BYTES_PER_DOT * filled)) * request.target.tiles.slowdown
 
 
 def _operand_address(operand: AddressedOperand, values_of_vars: Mapping[Var, Expr | int]) -> Expr:

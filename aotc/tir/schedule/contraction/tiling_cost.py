@@ -140,6 +140,8 @@ def reduction_step_cycles(
     """
     if kernel.group > 1:
         chains = max(x_vectors * y_elements, kernel.latency * kernel.rate)
+        if are_both_vectors:
+            return max(chains / kernel.vector_rate, x_vectors * (1 + y_elements) * target.tiles.broadcast)
         sums = chains / kernel.rate + (x_vectors + y_elements) * kernel.split
         return max(sums, (x_vectors + y_elements) * target.tiles.broadcast)
     per_cycle, tiles = _vector_multiply_adds_per_cycle(target, lanes), target.tiles
@@ -199,15 +201,28 @@ def fraction_of_unpadded_products(tiling: RegisterTiling) -> float:
     return share
 
 
-def tiling_cycles(tiling: RegisterTiling, target: Target) -> float:
-    """Return the cycles of a whole tiled contraction, without copying operands to scratch."""
+def interleaving_cycles(vectors: float) -> float:
+    """Return the cycles of interleaving vectors of bytes four by four and storing the results: three
+    shuffles for each vector, two in a cycle, with which the stores overlap.
+    """
+    return vectors * 3 / 2
+
+
+def tiling_cycles(
+    tiling: RegisterTiling, target: Target, *, kernel: MicroKernel | None = None, steps: float | None = None
+) -> float:
+    """Return the cycles of a whole tiled contraction, without copying operands to scratch.
+
+    kernel, steps    the micro-kernel, and the steps of each accumulator, if `tiling.accumulate` makes the products
+    """
     vector, tiled, along, cost = tiling.vector_axis, tiling.register_tile_axes, tiling.product.along, target.tiles
     outer = math.prod(axis.extent for axis in tiling.levels if axis.role == "outer")
     straight = vector.var is tiling.output.axes[-1][0] or vector.lanes == 1
-    kernel = tiling.product.kernel
+    kernel = kernel or tiling.product.kernel
     element = cost.finish_vector / vector.lanes if straight else cost.finish_element
     near = kernel.group > 1 and kernel.sums == "int32" and straight and 2 * tiling.product.x.buffer.nbytes <= target.l1
-    steps = tiling.reduction.products_per_output * fraction_of_unpadded_products(tiling)
+    if steps is None:
+        steps = tiling.reduction.products_per_output * fraction_of_unpadded_products(tiling)
     total = 0.0
     for segments in product(*(axis.segments for axis in tiled)):
         count = math.prod(s.count for s in segments)
@@ -219,7 +234,7 @@ def tiling_cycles(tiling: RegisterTiling, target: Target) -> float:
         lines = near and sizes["x"] * vector.lanes % target.line == 0
         finish = elements * element * (cost.finish_line_ratio if lines else 1) + cost.finish
         step = reduction_step_cycles(target, sizes["x"], sizes["y"], vector.lanes, along, kernel)
-        if along and tiling.product.dtype.is_integer:
+        if along and kernel.group == 1 and tiling.product.dtype.is_integer:
             step *= cost.widened_products
         total += count * (steps * step + finish)
     return outer * total

@@ -18,6 +18,7 @@ from aotc.relay.graph_api import Call, Function, IRModule, post_order, require_o
 from aotc.relay.transform.pass_base import is_not_primitive_function
 from aotc.relay.transform.pipeline import graph_in_reduced_precision
 from aotc.tir.bare_metal_portable_and_small_targets import target_with_fixed_summation_order
+from aotc.tir.micro_kernels import MMA_TF32
 from aotc.tir.target import TARGETS, Target
 
 #: Bits of the significands of 16-bit floats, the leading one included.
@@ -49,9 +50,8 @@ def rounding_error_of_precision(precision: str) -> float:
 
 def has_products_of_dtype(target: Target, dtype: str) -> bool:
     """Return True if a target has instructions for products of a 16-bit floating dtype."""
-    if target.gpu is not None:
-        return dtype in target.gpu.matrices
-    return target.micro_kernel_for_types(dtype, dtype, FULL_PRECISION) is not None
+    kernel = target.micro_kernel_for_types(dtype, dtype, FULL_PRECISION)
+    return kernel is not None and bool(kernel.operands)
 
 
 def target_for_accuracy_and_precision(target: Target, context: PassContext) -> Target:
@@ -75,9 +75,11 @@ def target_for_accuracy_and_precision(target: Target, context: PassContext) -> T
         text = f"compile.tf32 rounds float32 to a fraction of 10 bits, which accuracy {accuracy!r} does not permit"
         hint = "choose " + option_text("accuracy", _FAST) + ", or leave compile.tf32 out"
         raise AotcError("accuracy", text, hint=hint)
-    if target.gpu is not None and (tf32 or not is_fast):
-        matrices = (*target.gpu.matrices, "float32") if tf32 else ()
-        target = replace(target, gpu=replace(target.gpu, matrices=matrices))
+    if target.gpu is not None and tf32:
+        target = replace(target, micro_kernels=(*target.micro_kernels, MMA_TF32))
+    if target.gpu is not None and not is_fast:
+        exact = (k for k in target.micro_kernels if k.level != "warp" or k.sums != FULL_PRECISION)
+        target = replace(target, micro_kernels=tuple(exact))
     return target
 
 

@@ -53,6 +53,7 @@ from aotc.tir import (
     Winograd,
     to_text,
 )
+from aotc.tir.micro_kernels import BlockShape
 
 _REPORT_FORMAT_NAME: Final = "aotc-replay"
 _PLEASE_REPORT_HINT: Final = "this is a fault of aotc, please report it"
@@ -61,7 +62,7 @@ _SAVED_CONTEXT_FIELDS: Final = ("opt_level", "required_pass", "disabled_pass")
 _OPTIONS_SERIALIZER: Final[JsonFormat[dict[str, Any]]] = JsonFormat(
     dict,
     [
-        *(Target, Threads, Gpu, GpuCosts, Tiles, MicroKernel, Winograd, Strips, Budget, CodeSize, Space),
+        *(Target, Threads, Gpu, GpuCosts, Tiles, MicroKernel, BlockShape, Winograd, Strips, Budget, CodeSize, Space),
         *(DType, PrecisionTreatment),
     ],
 )

@@ -45,7 +45,7 @@ from aotc.tir import (
     simplify_stmt,
     te,
 )
-from aotc.tir.schedule.contraction import cpu_tiling_candidates
+from aotc.tir.schedule.contraction import tiling_candidates
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite
 from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate
 
@@ -135,7 +135,7 @@ def make_tuning_job(signature: str, site: TilingSite, max_candidates: int) -> Tu
         return Store(out, te.flat_index(c.shape, indices), value)
 
     candidates = sorted(
-        cpu_tiling_candidates(c, a, b, store_plain_result, site.target), key=lambda candidate: candidate.cost
+        tiling_candidates(c, a, b, store_plain_result, site.target), key=lambda candidate: candidate.cost
     )[:max_candidates]
     kernels = {k.name: _candidate_kernel(f"trial{n}", k, (a, b), out, c.macs) for n, k in enumerate(candidates)}
     extents = "x".join(str(extent) for _, extent in c.axes)
@@ -148,7 +148,14 @@ def _candidate_kernel(
     nest = candidate.build_loop_nests()
     body = remove_dead_registers(hoist_costly_loop_invariants(simplify_stmt(nest.stmt, {})))
     return Kernel(
-        name=name, inputs=inputs, outputs=(out,), body=body, workspace=nest.workspace, stack=nest.stack, macs=macs
+        name=name,
+        inputs=inputs,
+        outputs=(out,),
+        body=body,
+        workspace=nest.workspace,
+        stack=nest.stack,
+        shared=nest.shared,
+        macs=macs,
     )
 
 

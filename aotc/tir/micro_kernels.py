@@ -15,6 +15,26 @@ from typing import Final
 from aotc.ir import frozen
 
 
+@frozen
+class BlockShape:
+    """Shape of the tile of a contraction that a GPU thread block computes.
+
+    rows, columns       threads of a group along rows and columns of the output; a warp has 8 rows and 4 columns
+    high, wide          accumulators of each thread along rows and columns
+    reduction_groups    groups of threads that split the steps of a piece
+    depth               reduction steps, or groups of steps, of a piece of the operands in shared memory
+    splits              blocks that compute one tile
+    """
+
+    rows: int
+    columns: int
+    high: int
+    wide: int
+    reduction_groups: int = 1
+    depth: int = 16
+    splits: int = 1
+
+
 @frozen(kw_only=True)
 class MicroKernel:
     """A micro-kernel, with its tile, the layouts of its operands, and its cost.
@@ -22,7 +42,9 @@ class MicroKernel:
     name              identifies the micro-kernel in names of candidates and in tuning records
     level             "registers": instructions on vectors, in tiles whose accumulators are registers;
                       "memory": a function that reads both operands from memory and stores the sums
-                      there (a memory micro-kernel); "threads": instructions of a GPU thread
+                      there (a memory micro-kernel); "threads": instructions of each thread of a GPU block,
+                      with operands in shared memory; "warp": instructions of a warp (tensor cores), with
+                      operands in shared memory
     operands          accepted types of data and weights; empty for all
     sums              type of the sums; "" for any
     requires          processor features that it needs, which the target must have (`Target.features`)
@@ -37,21 +59,27 @@ class MicroKernel:
 
     data              layout of the data: "broadcast" (one element or group, repeated in a vector),
                       "im2col" (the values of a position are contiguous), "strided" (positions and
-                      kernel rows at constant distances)
+                      kernel rows at constant distances); "tile" (copied to shared memory)
     weights           layout of the weights: "blocks" (groups of `block` outputs are contiguous), "rows"
-                      (all weights of an output are contiguous)
+                      (all weights of an output are contiguous), "any" (packed for no micro-kernel)
     block             outputs of a block
     max_blocks        blocks that weights are packed in at a time are 1, 2, 4 ... of this size, at most so
                       many, if that pads few outputs
     lanes             accepted numbers of accumulators of a vector; empty for all
+    blocks            for GPUs: shapes of the tiles of thread blocks that are compared
+    adjacent          for GPUs: adjacent accumulators of a thread, whose operands are adjacent in shared memory
+    row_padding       for GPUs: elements between rows of operands in shared memory, by which threads that access a
+                      column together access different memory banks
 
     multiply, broadcast, load    names of the instructions, in which {data}, {weights}, {lanes} and {lane}
                       stand for the types, the accumulators of a vector and the number of a group: the sum
                       of products, the conversion of a group to a word, the load of several words
+    load_transposed   as `load`, for words that are not contiguous in memory; "" if there is none
     multiply_in_place, multiply_depthwise    as `multiply`, for one position whose data is in place, and
                       for data and weights of one channel each; "" if there is none
     pack, packed      name of the instruction that copies runs of `positions` output positions to the
-                      im2col buffer, and the type of its elements
+                      im2col buffer, and the type of its elements; for GPUs, the type of the elements of
+                      operands in shared memory, by default that of the sums
     pack_lanes        elements that it copies in a cycle
     finish            names of instructions, each of which may finish and store all sums of a call: the first
                       one whose meaning for an element (`ELEMENT_MEANINGS`) is the epilogue; else a loop does
@@ -62,7 +90,7 @@ class MicroKernel:
     registers         registers that an operand occupies, where several instructions make the sums
     split             cycles to prepare an operand for these instructions
     latency           cycles from the start of an instruction to its result
-    tile_cycles       cycles of one tile of a function
+    tile_cycles       cycles of one tile of a function, or of a tile of a warp on one multiprocessor
     call_cycles       cycles of a call of a function, without its tiles
     call_positions    the overhead of a call, in output positions, by which rows of positions are divided into calls
     im2col_slowdown   factor of the time of the calls, the copy included, if they read an im2col copy of all data
@@ -91,9 +119,13 @@ class MicroKernel:
     block: int = 16
     max_blocks: int = 1
     lanes: tuple[int, ...] = ()
+    blocks: tuple[BlockShape, ...] = ()
+    adjacent: int = 4
+    row_padding: int = 4
     multiply: str = ""
     broadcast: str = ""
     load: str = ""
+    load_transposed: str = ""
     multiply_in_place: str = ""
     multiply_depthwise: str = ""
     pack: str = ""
@@ -134,17 +166,20 @@ class MicroKernel:
         """Return the name of the instruction that makes one word of a group of data."""
         return self.broadcast.format(data=data)
 
-    def load_name(self, data: str, lanes: int) -> str:
-        """Return the name of the instruction that loads `lanes` groups of data as words."""
-        return self.load.format(data=data, lanes=lanes)
+    def load_name(self, data: str, lanes: int, is_transposed: bool = False) -> str:
+        """Return the name of the instruction that loads `lanes` groups of data as words; of words that
+        are not contiguous in memory if `is_transposed`.
+        """
+        return (self.load_transposed if is_transposed else self.load).format(data=data, lanes=lanes)
 
 
 #: Fields that an instruction determines: the micro-kernels that have it have equal values.
 FIELDS_OF_INSTRUCTION: Final = ("group", "groups", "positions", "outputs")
-#: Further ones, of functions on memory that read blocks of weights.
+#: Further ones, of functions on memory that read blocks of weights, and of tensor cores.
 FIELDS_OF_BLOCK_FUNCTION: Final = ("depth", "block")
-#: Values of `MicroKernel.level`.
-LEVELS: Final = ("registers", "memory", "threads")
+#: Values of `MicroKernel.level`, of CPUs and of GPUs.
+CPU_LEVELS: Final = ("registers", "memory")
+GPU_LEVELS: Final = ("threads", "warp")
 #: Layouts of data and weights of the functions that read both operands from memory.
 MEMORY_LAYOUTS: Final = (("im2col", "blocks"), ("im2col", "rows"), ("strided", "blocks"))
 _BYTES: Final = tuple((data, weights) for data in ("uint8", "int8") for weights in ("uint8", "int8"))
@@ -220,8 +255,85 @@ DOT2_BFLOAT16_BFDOT: Final = replace(
     rate=2,
     latency=5,
 )
-#: Four products of bytes in a GPU thread.
-DP4A: Final = replace(DOT4, name="dp4a", level="threads", rate=1, registers=1, multiply="dp4a_{data}_{weights}")
+#: One product for each accumulator of a GPU thread.
+THREAD_MULTIPLY_ADD: Final = MicroKernel(
+    name="multiply_add",
+    level="threads",
+    data="tile",
+    weights="any",
+    blocks=(
+        *(BlockShape(16, 16, 8, 8, depth=8), BlockShape(16, 16, 4, 8), BlockShape(16, 16, 8, 4)),
+        *(BlockShape(16, 16, 4, 4), BlockShape(8, 8, 8, 4, 4, 32), BlockShape(8, 8, 4, 8, 4, 32)),
+        *(BlockShape(8, 8, 4, 4, 4, 64), BlockShape(4, 8, 4, 4, 8, 96), BlockShape(4, 4, 4, 4, 16, 128)),
+    ),
+)
+#: Four products of bytes in each accumulator of a GPU thread.
+DP4A: Final = replace(
+    THREAD_MULTIPLY_ADD,
+    name="dp4a",
+    operands=_BYTES,
+    sums="int32",
+    group=4,
+    weights="blocks",
+    multiply="dp4a_{data}_{weights}",
+    packed="int32",
+)
+#: 16 x 8 sums of 16 products of 16-bit floats, by tensor cores. A warp computes 32 rows and 32 columns.
+MMA_FLOAT16: Final = MicroKernel(
+    name="mma_float16",
+    level="warp",
+    operands=(("float16", "float16"),),
+    sums="float32",
+    positions=16,
+    outputs=8,
+    depth=16,
+    data="tile",
+    weights="any",
+    blocks=(
+        *(BlockShape(32, 8, 4, 8, depth=32), BlockShape(16, 16, 4, 8, depth=32)),
+        *(BlockShape(16, 8, 4, 8, depth=32), BlockShape(8, 4, 4, 8, 4, 64)),
+    ),
+    adjacent=2,
+    row_padding=8,
+    multiply="mma_float16",
+    load="ldmatrix_rows_{data}",
+    load_transposed="ldmatrix_{data}",
+    packed="float16",
+    tile_cycles=2,
+)
+MMA_BFLOAT16: Final = replace(
+    MMA_FLOAT16, name="mma_bfloat16", operands=(("bfloat16", "bfloat16"),), multiply="mma_bfloat16", packed="bfloat16"
+)
+#: Eight products of float32, rounded to TF32 (10 bits of fraction) when they are loaded.
+MMA_TF32: Final = replace(
+    MMA_FLOAT16,
+    name="mma_tf32",
+    operands=(("float32", "float32"),),
+    depth=8,
+    multiply="mma_float32",
+    broadcast="tf32",
+    load="",
+    load_transposed="",
+    packed="float32",
+    tile_cycles=1,
+)
+#: 32 products of bytes, which are words of four bytes in shared memory; fewer words than 16-bit floats fit.
+MMA_INT8: Final = replace(
+    MMA_TF32,
+    name="mma_int8",
+    operands=_BYTES,
+    sums="int32",
+    group=4,
+    depth=32,
+    weights="blocks",
+    blocks=(
+        *(BlockShape(32, 8, 4, 8), BlockShape(16, 16, 4, 8)),
+        *(BlockShape(16, 8, 4, 8, depth=32), BlockShape(8, 4, 4, 8, 4, 64)),
+    ),
+    multiply="mma_{data}_{weights}",
+    broadcast="",
+    packed="int32",
+)
 #: Memory micro-kernel of `aotc.tir.arm_dsp_kernels`: two positions by four outputs, four bytes of
 #: each; 16 multiplications of pairs, 8 loads and 8 instructions that widen bytes, one instruction a
 #: cycle.
@@ -301,7 +413,10 @@ X86_AMX: Final = MicroKernel(
 #: A micro-kernel for each instruction of products whose extents do not depend on its operands.
 _KERNEL_OF_INSTRUCTION: Final = {
     kernel.multiply: kernel
-    for kernel in (DOT4, SDOT_BY_LANE, SMMLA, DOT2_BFLOAT16, DOT2_BFLOAT16_BFDOT, DP4A, ARM_DSP, X86_AMX)
+    for kernel in (
+        *(DOT4, SDOT_BY_LANE, SMMLA, DOT2_BFLOAT16, DOT2_BFLOAT16_BFDOT, ARM_DSP, X86_AMX),
+        *(DP4A, MMA_FLOAT16, MMA_BFLOAT16, MMA_TF32, MMA_INT8),
+    )
 }
 
 
@@ -312,5 +427,5 @@ def values_contradicting_instruction(kernel: MicroKernel) -> dict[str, int]:
     known = _KERNEL_OF_INSTRUCTION.get(kernel.multiply)
     if known is None:
         return {}
-    names = (*FIELDS_OF_INSTRUCTION, *(FIELDS_OF_BLOCK_FUNCTION if known.level == "memory" else ()))
+    names = (*FIELDS_OF_INSTRUCTION, *(FIELDS_OF_BLOCK_FUNCTION if known.level in ("memory", "warp") else ()))
     return {name: getattr(known, name) for name in names if getattr(kernel, name) != getattr(known, name)}

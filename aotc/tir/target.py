@@ -80,8 +80,6 @@ class Gpu:
     scratch_bytes    largest total size of the threads' private scratch memory; larger kernels run with fewer threads
     architectures    compute capabilities that code is generated for, 80 for 8.0
     oldest           the oldest compute capability that has all instructions that kernels use
-    matrices         data types multiplied by tensor cores, whose sums round differently (float32 is reduced to TF32,
-                     a fraction of 10 bits)
     costs            figures by which schedules are compared
     """
 
@@ -95,7 +93,6 @@ class Gpu:
     scratch_bytes: int = 64 << 20
     architectures: tuple[int, ...] = (80, 90, 100, 120)
     oldest: int = 75
-    matrices: tuple[str, ...] = ("float16", "bfloat16")
     costs: GpuCosts = GpuCosts()
 
     @property
@@ -152,8 +149,8 @@ class Target:
     min_shuffled_bytes    bytes of the smallest element that one instruction permutes in a vector: matrices of smaller
                      elements are not transposed in registers
     tiles            costs of register tiles of contractions
-    micro_kernels    its micro-kernels for contractions, in addition to multiply-adds; among those of one
-                     level that fit, the first is used, and weights are packed for the first of all
+    micro_kernels    its micro-kernels for contractions, on CPUs in addition to multiply-adds on vectors; among
+                     those of one level that fit, the first is used, and weights are packed for the first of all
     winograd         costs of Winograd convolutions
     strips           figures by which attention and recurrent layers are divided
     threads          costs of multithreading; None if kernels run on one thread only
@@ -480,7 +477,11 @@ CUDA: Final = Target(
     registers=64,
     l2=64 << 10,
     fma=True,
-    micro_kernels=(micro_kernels.DP4A,),
+    micro_kernels=(
+        micro_kernels.DP4A,
+        *(micro_kernels.MMA_INT8, micro_kernels.MMA_FLOAT16, micro_kernels.MMA_BFLOAT16),
+        micro_kernels.THREAD_MULTIPLY_ADD,
+    ),
     gpu=Gpu(),
     budget=Budget(stack_bytes=1024, row_bytes=0, pieces=0, piece_nodes=0, transposed=1),
     spaces=(Space(name="device", align=256),),

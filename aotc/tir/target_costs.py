@@ -24,7 +24,13 @@ class GpuCosts:
     replicated_elements          largest number of elements that each thread computes for itself, in registers, instead
                                  of sharing them
     multiply_adds_per_cycle      scalar multiply-adds that a multiprocessor starts in a cycle
-    tensor_core_speedup          speed of tensor cores relative to them
+    copied_element               copy of an element of an operand to shared memory, in multiply-adds
+    shared_load                  load of an element of shared memory to a register, in multiply-adds
+    sums_per_cycle               partial sums that a multiprocessor stores and adds in a cycle
+    last_block_accesses          accesses to global memory, one after another, from the end of a block's work until it
+                                 has read from the counter that it is the last block of its tile, and has partial sums
+                                 of the other blocks
+    max_blocks_per_tile          largest number of blocks that compute one tile
     memory_latency_cycles        latency of global memory: the least time between two barriers that wait for loads
     processor_registers          32-bit registers of a multiprocessor
     loading_blocks               blocks of a multiprocessor that have enough loads in flight
@@ -48,7 +54,11 @@ class GpuCosts:
     transaction_bytes: int = 32
     replicated_elements: int = 64
     multiply_adds_per_cycle: int = 128
-    tensor_core_speedup: int = 8
+    copied_element: float = 4
+    shared_load: float = 1.5
+    sums_per_cycle: float = 16
+    last_block_accesses: int = 3
+    max_blocks_per_tile: int = 8
     memory_latency_cycles: int = 700
     processor_registers: int = 64 << 10
     loading_blocks: int = 2

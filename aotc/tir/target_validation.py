@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
 from aotc.ir import AotcError, Diagnostic, did_you_mean_hint
-from aotc.tir.micro_kernels import LEVELS, MEMORY_LAYOUTS, MicroKernel, values_contradicting_instruction
+from aotc.tir.micro_kernels import CPU_LEVELS, GPU_LEVELS, MEMORY_LAYOUTS, MicroKernel, values_contradicting_instruction
 from aotc.tir.processor_features import PROCESSOR_FEATURES
 from aotc.tir.reject_fast_math_c_flags import reject_result_changing_c_flags
 
@@ -121,7 +121,9 @@ def _record_problems(kind: str, prefix: str, record: Any) -> Iterator[tuple[str,
         value, is_whole = getattr(record, item.name), type_name != "float"
         elements = (value,) if type_name in ("int", "float") else value if isinstance(value, tuple) else ()
         for element in elements:
-            if not isinstance(element, (str, tuple)) or type_name in ("int", "float"):
+            if is_dataclass(element):
+                yield from _record_problems(item.name, f"{prefix}{item.name}: ", element)
+            elif not isinstance(element, (str, tuple)) or type_name in ("int", "float"):
                 can_be_zero = f"{kind}.{item.name}" in _FIELDS_THAT_CAN_BE_ZERO
                 yield from _figure_problem(f"{prefix}{item.name}", element, is_whole, can_be_zero)
 
@@ -167,8 +169,13 @@ def _micro_kernel_contradictions(target: Target) -> Iterator[tuple[str, str]]:
         if missing := [name for name in kernel.requires if name not in target.features]:
             text = f"micro-kernel {kernel.name} requires {', '.join(missing)}, which the target does not have"
             yield text, "add the missing names to features, or leave the micro-kernel out"
-        if kernel.level not in LEVELS:
-            yield f"unknown level of micro-kernel {kernel.name}: {kernel.level!r}", f"known: {', '.join(LEVELS)}"
+        levels = CPU_LEVELS if target.gpu is None else GPU_LEVELS
+        if kernel.level not in (*CPU_LEVELS, *GPU_LEVELS):
+            yield f"unknown level of micro-kernel {kernel.name}: {kernel.level!r}", f"known: {', '.join(levels)}"
+        elif kernel.level not in levels and (target.gpu is None) == (target.dialect != _GPU_DIALECT):
+            text = f"micro-kernel {kernel.name} has the level {kernel.level!r}, which "
+            text += "a target with gpu does not have" if target.gpu is not None else "needs gpu, which is None"
+            yield text, f"levels of this target: {', '.join(levels)}"
         if kernel.level == "memory" and (kernel.data, kernel.weights) not in MEMORY_LAYOUTS:
             known = ", ".join(f"{data} and {weights}" for data, weights in MEMORY_LAYOUTS)
             text = f"no schedule for micro-kernel {kernel.name}, which reads {kernel.data!r} data"

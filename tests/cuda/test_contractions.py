@@ -23,28 +23,33 @@ from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.gpu_launch import launch_of
 from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_text import to_text
+from aotc.tir.micro_kernels import BlockShape
 from aotc.tir.passes import kernel_passes
-from aotc.tir.schedule.contraction import gpu_block_tiles
-from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu, Target
 from tests.conftest import skip_or_fail_without
 from tests.cuda.device import FLAGS
 from tests.cuda.emulator import build, launch
-from tests.tir.contractions import Case, conv, matmul
+from tests.tir.contractions import Case, conv, matmul, with_block_shapes
 
-ONE_GROUP, GROUPS, FEW = BlockTile(8, 8, 4, 4), BlockTile(4, 4, 4, 8, 4, 32), BlockTile(4, 4, 4, 4, 16, 128)
+ONE_GROUP, GROUPS, FEW = BlockShape(8, 8, 4, 4), BlockShape(4, 4, 4, 8, 4, 32), BlockShape(4, 4, 4, 4, 16, 128)
+FEW_WARPS, TWO_WARPS = BlockShape(8, 4, 4, 8, 4, 64), BlockShape(8, 8, 4, 8, depth=32)
 CASES = {
     "pieces": (conv(ic=32, oc=20, size=(5, 4), kernel=(2, 1), padding=1, block=4), GROUPS),
     "conv": (conv(batch=2, ic=3, oc=17, size=(4, 5), kernel=(3, 2), padding=1), ONE_GROUP),
     "product": (matmul(m=33, k=20, n=20), ONE_GROUP),
     "thin": (conv(ic=16, oc=9, size=(2, 2), kernel=(2, 2), padding=1), FEW),
-    "half": (matmul(m=16, k=3, n=16, dtype="float16", acc="float32"), FEW),
-    "halves": (conv(ic=32, oc=20, size=(5, 4), kernel=(2, 1), padding=1, dtype="float16", acc="float32"), FEW),
+    "half": (matmul(m=16, k=3, n=16, dtype="float16", acc="float32"), FEW_WARPS),
+    "halves": (conv(ic=32, oc=20, size=(5, 4), kernel=(2, 1), padding=1, dtype="float16", acc="float32"), TWO_WARPS),
     "words": (matmul(m=33, k=72, n=20, transposed=True, dtype="uint8", acc="int32"), ONE_GROUP),
     "bytes": (conv(ic=6, oc=17, size=(4, 5), kernel=(3, 2), padding=1, dtype="int8", acc="int32"), FEW),
-    "brain": (matmul(m=70, k=40, n=20, dtype="bfloat16", acc="float32"), FEW),
+    "brain": (matmul(m=70, k=40, n=20, dtype="bfloat16", acc="float32"), FEW_WARPS),
+    "warps": (conv(ic=6, oc=17, size=(4, 5), kernel=(3, 2), padding=1, dtype="int8", acc="int32"), FEW_WARPS),
+    "words of warps": (matmul(m=33, k=72, n=20, transposed=True, dtype="uint8", acc="int32"), TWO_WARPS),
 }
+#: Bytes that tensor cores multiply.
+WARPS = ("warps", "words of warps")
 
 
 def ready(case: Case, name: str, target: Target = CUDA) -> Kernel:
@@ -60,11 +65,13 @@ def printed(kernels: Mapping[str, Kernel]) -> str:
     return render_cuda_source_file(print_cuda_kernels([*kernels.values()], "net", CUDA.gpu), name="net", banner="")
 
 
-def test_bits_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_of_tiles(tmp_path: Path) -> None:
     kernels = {}
-    for name, (case, tile) in CASES.items():
-        monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
-        kernels[name] = ready(case, name, OLD if name == "words" else CUDA)
+    for name, (case, shape) in CASES.items():
+        target = OLD if name == "words" else CUDA
+        is_of_warps = name in WARPS or case.a.dtype.bits == 16
+        kernels[name] = ready(case, name, with_block_shapes(target, shape, level="warp" if is_of_warps else "threads"))
+        assert ("mma_" in to_text(kernels[name])) == is_of_warps
     built = build(printed(kernels), tmp_path, *FLAGS)
     for name, kernel in kernels.items():
         a, b = (value.reshape(-1) for value in CASES[name][0].values(seed=4))

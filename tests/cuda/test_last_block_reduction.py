@@ -5,7 +5,6 @@ generates.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,14 +21,12 @@ from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
 from aotc.tir.gpu_launch import buffers_of_last_block_counters, launch_of
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_parser import parse_kernel
-from aotc.tir.schedule.contraction import gpu_block_tiles
-from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
 from aotc.tir.stmt import Kernel
 from tests.codegen.batch import finished
 from tests.conftest import skip_or_fail_without
 from tests.cuda.device import CUDA
 from tests.cuda.emulator import Array, build, launch
-from tests.tir.contractions import conv, matmul
+from tests.tir.contractions import conv, matmul, with_block_shapes
 from tests.tir.test_last_block_reduction import FUSED, SPLIT, SUMS, means, with_launch_cost
 
 
@@ -39,19 +36,20 @@ def text_of(kernels: Mapping[str, Kernel]) -> str:
 
 
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Kernel, list[Array]]]:
+def jobs() -> dict[str, tuple[Kernel, list[Array]]]:
     """Kernels with few threads, and what they are run on."""
-    rng, module = np.random.default_rng(7), sys.modules[BlockTile.__module__]
+    rng = np.random.default_rng(7)
     found = {"sums": (parse_kernel(SUMS), [rng.standard_normal(768).astype(np.float32)])}
-    monkeypatch.setattr(module, "_MAX_BLOCKS_PER_TILE", 1)
     for k, name in enumerate(("conv", "groups of threads")):
         case, tile = SPLIT[name]
-        monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
-        found[f"part{k}"] = case.kernel(CUDA), [value.reshape(-1) for value in case.values(seed=k)]
+        found[f"part{k}"] = (
+            case.kernel(with_block_shapes(CUDA, tile)),
+            [value.reshape(-1) for value in case.values(seed=k)],
+        )
     for k, name in enumerate(("channels", "parts")):
         case, columns, tile, _ = FUSED[name]
-        monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
-        (step,) = lower_program_to_gpu_launches(means(case, columns), with_launch_cost(1024)).steps
+        program = means(case, columns, with_block_shapes(CUDA, tile))
+        (step,) = lower_program_to_gpu_launches(program, with_launch_cost(1024)).steps
         found[f"fused{k}"] = step.kernel, [value.reshape(-1) for value in case.values(seed=k)]
     return found
 

@@ -11,7 +11,7 @@ from aotc_codegen.c.c_dialects import DIALECTS, dialect_for_target
 
 import aotc
 from aotc.ir.diagnostics import AotcError
-from aotc.tir.micro_kernels import ARM_DSP, ARM_MVE, DOT4, X86_AMX
+from aotc.tir.micro_kernels import ARM_DSP, ARM_MVE, DOT4, DP4A, MMA_INT8, X86_AMX, BlockShape
 from aotc.tir.target import (
     AARCH64,
     CORTEX_M4,
@@ -44,6 +44,21 @@ from tests.e2e.projects import DIGITS
             X86_64_V3,
             {"micro_kernels": (replace(DOT4, level="vector"),)},
             "unknown level of micro-kernel dot4: 'vector'",
+        ),
+        (
+            X86_64_V3,
+            {"micro_kernels": (MMA_INT8,)},
+            "micro-kernel mma_int8 has the level 'warp', which needs gpu, which is None",
+        ),
+        (
+            CUDA,
+            {"micro_kernels": (DOT4,)},
+            "micro-kernel dot4 has the level 'registers', which a target with gpu does not have",
+        ),
+        (
+            CUDA,
+            {"micro_kernels": (replace(DP4A, blocks=(BlockShape(16, 16, 0, 4),)),)},
+            "micro-kernel dp4a: blocks: high must be positive, got 0",
         ),
         (
             X86_64_V3,

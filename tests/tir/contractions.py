@@ -9,17 +9,26 @@ case.expected(*case.values(seed=0))
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from aotc.tir import te
+from aotc.tir.micro_kernels import BlockShape
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 
 Array = np.ndarray[Any, Any]
+
+
+def with_block_shapes(target: Target, *shapes: BlockShape, level: str = "threads") -> Target:
+    """The GPU with tiles of these shapes only, each computed by one block, for micro-kernels of a level."""
+    assert target.gpu is not None
+    kernels = (replace(k, blocks=shapes if k.level == level else ()) for k in target.micro_kernels)
+    costs = replace(target.gpu.costs, max_blocks_per_tile=1)
+    return replace(target, micro_kernels=tuple(kernels), gpu=replace(target.gpu, costs=costs))
 
 
 @dataclass(frozen=True)

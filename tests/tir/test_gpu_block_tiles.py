@@ -19,14 +19,14 @@ from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
+from aotc.tir.micro_kernels import BlockShape
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.contraction import gpu_block_tiles
-from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
+from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu
-from tests.share import share
-from tests.tir.contractions import Case, conv, matmul
+from tests.share import draw, share
+from tests.tir.contractions import Case, conv, matmul, with_block_shapes
 
 CASES = {
     "padded": conv(batch=2, ic=3, oc=17, size=(4, 5), kernel=(3, 2), padding=1),
@@ -46,8 +46,10 @@ CASES = {
 
 #: Without matrix instructions for bytes.
 OLD = replace(CUDA, gpu=Gpu(architectures=(75, 80)))
+#: Without tensor cores for floats.
+THREADS = replace(CUDA, micro_kernels=tuple(k for k in CUDA.micro_kernels if k.level == "threads"))
 #: Tiles that are small enough for the interpreter, and those that are there for few elements.
-TILES = {"few": None, "one group": BlockTile(4, 4, 4, 4), "groups": BlockTile(2, 2, 4, 4, 4, 32)}
+TILES = {"few": None, "one group": BlockShape(4, 4, 4, 4), "groups": BlockShape(2, 2, 4, 4, 4, 32)}
 
 
 def check(case: Case, kernel: Kernel) -> None:
@@ -62,11 +64,10 @@ def check(case: Case, kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("name", "tile"), share([*((name, tile) for name in CASES for tile in list(TILES)[1:]), ("float16", "few")], 12)
 )
-def test_tiles_of_blocks_are_right(name: str, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if chosen := TILES[tile]:
-        monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (chosen,))
-    case = CASES[name]
-    kernel = case.kernel(OLD if case.out.dtype == "int32" else CUDA)
+def test_tiles_of_blocks_are_right(name: str, tile: str) -> None:
+    case, shape = CASES[name], TILES[tile]
+    target = OLD if case.out.dtype == "int32" else THREADS
+    kernel = case.kernel(CUDA if shape is None else with_block_shapes(target, shape))
     verify(kernel)
     assert launch_of(kernel) is not None
     assert ("dp4a" in to_text(kernel)) == (case.out.dtype == "int32")
@@ -146,13 +147,43 @@ def test_few_tiles_are_smaller(case: Case, blocks: int) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_every_barrier_is_needed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (TILES["groups"],))
-    parts = to_text(CASES["pieces"].kernel(CUDA)).split("sync\n")
+def test_every_barrier_is_needed(number: int) -> None:
+    target = with_block_shapes(CUDA, BlockShape(2, 2, 4, 4, 4, 32, splits=3))
+    parts = to_text(CASES["pieces"].kernel(target)).split("sync\n")
     assert len(parts) == 4
     text = "sync\n".join(parts[: number + 1]) + "sync\n".join(parts[number + 1 :])
     with pytest.raises(AotcError, match=r"iterations may access the same elements of (even|odd)"):
         verify(parse_kernel(text))
+
+
+#: Contractions, and what computes them: three levels, and the division of a thin product.
+COMPETING = {
+    "threads": (matmul(m=18, k=40, n=20, transposed=True), {"multiply_add"}),
+    "levels": (matmul(m=18, k=40, n=20, dtype="int8", acc="int32"), {"dp4a", "mma_int8"}),
+    "thin": (matmul(m=2, k=70, n=40), {"split"}),
+}
+
+
+@pytest.mark.parametrize("name", COMPETING)
+def test_candidates_are_priced_chosen_by_name_and_right(name: str) -> None:
+    """The cheapest is the default; two others, drawn at random, compute the same."""
+    case, kinds = COMPETING[name]
+    sites: list[TilingSite] = []
+    with use_tiling_chooser(sites.append):
+        usual = to_text(case.kernel(CUDA))
+    (site,) = sites
+    costs = {candidate.name: candidate.cost for candidate in site.candidates}
+    assert len(costs) == len(site.candidates) and min(costs.values()) > 0
+    assert {candidate.split()[-1 if "block" in candidate else 0] for candidate in costs} == kinds
+    cheapest = min(costs, key=costs.__getitem__)
+    with use_tiling_chooser(lambda _: cheapest):
+        assert to_text(case.kernel(CUDA)) == usual
+    for chosen in draw(sorted(costs.keys() - {cheapest}), 2):
+        with use_tiling_chooser(lambda _, chosen=chosen: chosen):
+            kernel = case.kernel(CUDA)
+        assert to_text(kernel) != usual
+        verify(kernel)
+        check(case, kernel)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -16,14 +15,19 @@ from aotc.relay.module import IRModule
 from aotc.tir.gpu_launch import launch_of
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.schedule.contraction.gpu_tensor_cores import TensorCoreTile
+from aotc.tir.micro_kernels import MMA_BFLOAT16, MMA_FLOAT16, MMA_INT8, MMA_TF32, BlockShape
 from aotc.tir.stmt import Execute, is_warp_wide, walk_stmts
-from aotc.tir.target import CUDA, Gpu
+from aotc.tir.target import CUDA, Gpu, Target
 from tests.share import share_of_each
-from tests.tir.contractions import Case, conv, matmul
+from tests.tir.contractions import Case, conv, matmul, with_block_shapes
 
-#: Warps by rows and columns, groups, steps: small ones, for the interpreter.
-SHAPES = {"one": (1, 1, 1, 16), "rows": (2, 1, 1, 32), "columns": (1, 2, 1, 32), "groups": (1, 1, 2, 32)}
+#: One warp, two by rows, two by columns, two groups of a warp: small ones, for the interpreter.
+SHAPES = {
+    "one": BlockShape(8, 4, 4, 8),
+    "rows": BlockShape(16, 4, 4, 8, depth=32),
+    "columns": BlockShape(8, 8, 4, 8, depth=32),
+    "groups": BlockShape(8, 4, 4, 8, 2, 32),
+}
 
 
 def cases(dtype: str) -> dict[str, tuple[Case, str]]:
@@ -38,17 +42,18 @@ def cases(dtype: str) -> dict[str, tuple[Case, str]]:
 
 
 #: With TF32.
-TF32 = replace(CUDA, gpu=Gpu(matrices=("float16", "bfloat16", "float32")))
+TF32 = replace(CUDA, micro_kernels=(*CUDA.micro_kernels, MMA_TF32))
+#: With float16 on threads only.
+NO_FLOAT16 = replace(CUDA, micro_kernels=tuple(k for k in CUDA.micro_kernels if k is not MMA_FLOAT16))
 
 
 @pytest.mark.parametrize(("name", "dtype"), share_of_each(cases("float16"), ["float16", "bfloat16", "float32"], 1))
-def test_products_of_warps(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_warps(name: str, dtype: str) -> None:
     case, shape = cases(dtype)[name]
-    monkeypatch.setattr(sys.modules[TensorCoreTile.__module__], "_WARP_TILE_SHAPES", (SHAPES[shape],))
-    kernel = case.kernel(TF32)
+    kernel = case.kernel(target := with_block_shapes(TF32, SHAPES[shape], level="warp"))
     verify(kernel)
     assert launch_of(kernel) is not None
-    assert multiplies(case, TF32.gpu)
+    assert multiplies(case, target)
     a, b = case.values(seed=1)
     forwards, backwards = (run_kernel(kernel, [a, b], backwards=turned)[0] for turned in (False, True))
     assert forwards.tobytes() == backwards.tobytes()
@@ -68,43 +73,41 @@ SUMS = {
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_products_of_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_bytes(name: str) -> None:
     case, shape = SUMS[name]
-    monkeypatch.setattr(sys.modules[TensorCoreTile.__module__], "_WARP_TILE_SHAPES_FOR_INT8", (SHAPES[shape],))
-    monkeypatch.setattr(sys.modules[TensorCoreTile.__module__], "SCALAR_BLOCK_TILES", ())
-    kernel = case.kernel(CUDA)
+    kernel = case.kernel(target := with_block_shapes(CUDA, SHAPES[shape], level="warp"))
     verify(kernel)
-    assert multiplies(case, CUDA.gpu)
+    assert multiplies(case, target)
     a, b = case.values(seed=1)
     for turned in (False, True):
         made = run_kernel(kernel, [a, b], backwards=turned)[0]
         np.testing.assert_array_equal(made.reshape(case.expected(a, b).shape), case.expected(a, b))
 
 
-def multiplies(case: Case, gpu: Gpu | None) -> bool:
-    body = case.kernel(replace(CUDA, gpu=gpu)).body
+def multiplies(case: Case, target: Target) -> bool:
+    body = case.kernel(target).body
     found = (s.instruction for s in walk_stmts(body) if isinstance(s, Execute) and is_warp_wide(s))
     return any(name.startswith("mma") for name in found)
 
 
 def test_what_warps_multiply() -> None:
     product = matmul(m=64, k=64, n=64, dtype="float16", acc="float32")
-    assert multiplies(product, Gpu())
-    assert not multiplies(product, Gpu(architectures=(75, 80)))
+    assert multiplies(product, CUDA)
+    old = replace(CUDA, gpu=Gpu(architectures=(75, 80)))
+    assert not multiplies(product, old)
     sums = matmul(m=256, k=512, n=256, dtype="int8", acc="int32")
-    assert multiplies(sums, Gpu(matrices=())) and not multiplies(sums, Gpu(architectures=(75, 80)))
-    assert not multiplies(product, Gpu(matrices=("bfloat16", "float32")))
-    assert not multiplies(matmul(m=64, k=64, n=64, dtype="float16", acc="float16"), Gpu())
-    assert not multiplies(matmul(m=64, k=64, n=64), Gpu())
-    assert not multiplies(matmul(m=1, k=64, n=64, dtype="float16", acc="float32"), Gpu())
+    assert multiplies(sums, CUDA) and not multiplies(sums, old)
+    assert not multiplies(product, NO_FLOAT16)
+    assert not multiplies(matmul(m=64, k=64, n=64, dtype="float16", acc="float16"), CUDA)
+    assert not multiplies(matmul(m=64, k=64, n=64), CUDA)
+    assert not multiplies(matmul(m=1, k=64, n=64, dtype="float16", acc="float32"), CUDA)
 
 
 @pytest.mark.parametrize(("accuracy", "expected"), [("fast", True), ("strict", False), ("reproducible", False)])
 def test_only_fast_models_take_them(accuracy: str, expected: bool) -> None:
     made = Compilation(IRModule(), CUDA, "net", PassContext(config={"compile.accuracy": accuracy})).target
-    assert made.gpu is not None
-    assert ("float16" in made.gpu.matrices) == expected
-    assert "float32" not in made.gpu.matrices
+    assert (MMA_FLOAT16 in made.micro_kernels) == (MMA_BFLOAT16 in made.micro_kernels) == expected
+    assert MMA_INT8 in made.micro_kernels and MMA_TF32 not in made.micro_kernels
 
 
 def test_tf32_goes_with_fast_models_only() -> None:

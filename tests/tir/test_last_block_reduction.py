@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -19,13 +18,12 @@ from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
+from aotc.tir.micro_kernels import BlockShape
 from aotc.tir.plan.memory_plan import check_memory_plan, lifetimes_of_temporaries, plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.contraction import gpu_block_tiles
-from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
 from aotc.tir.target import CUDA, Gpu, GpuCosts, Target
-from tests.tir.contractions import Case, conv, matmul
+from tests.tir.contractions import Case, conv, matmul, with_block_shapes
 from tests.tir.programs import run_program
 
 SUMS = """kernel "sums" {
@@ -181,19 +179,17 @@ def test_counts_have_their_memory_for_themselves() -> None:
 #: Without matrix instructions, whose tiles are others.
 OLD = replace(CUDA, gpu=Gpu(architectures=(75, 80)))
 SPLIT = {
-    "conv": (conv(ic=16, oc=17, size=(3, 4), kernel=(3, 1), padding=1, block=16), BlockTile(4, 4, 4, 4, splits=3)),
-    "batched": (matmul(m=16, k=64, n=16, batch=2, transposed=True), BlockTile(4, 4, 4, 4, splits=4)),
-    "groups of threads": (matmul(m=18, k=128, n=20), BlockTile(2, 2, 4, 4, 4, 32, splits=2)),
-    "int8": (matmul(m=17, k=128, n=40, dtype="int8", acc="int32"), BlockTile(4, 4, 4, 4, splits=2)),
+    "conv": (conv(ic=16, oc=17, size=(3, 4), kernel=(3, 1), padding=1, block=16), BlockShape(4, 4, 4, 4, splits=3)),
+    "batched": (matmul(m=16, k=64, n=16, batch=2, transposed=True), BlockShape(4, 4, 4, 4, splits=4)),
+    "groups of threads": (matmul(m=18, k=128, n=20), BlockShape(2, 2, 4, 4, 4, 32, splits=2)),
+    "int8": (matmul(m=17, k=128, n=40, dtype="int8", acc="int32"), BlockShape(4, 4, 4, 4, splits=2)),
 }
 
 
 @pytest.mark.parametrize("name", SPLIT)
-def test_reductions_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reductions_in_parts(name: str) -> None:
     case, tile = SPLIT[name]
-    monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
-    monkeypatch.setattr(sys.modules[BlockTile.__module__], "_MAX_BLOCKS_PER_TILE", 1)
-    kernel = case.kernel(OLD if name == "int8" else CUDA)
+    kernel = case.kernel(with_block_shapes(OLD if name == "int8" else CUDA, tile))
     verify(kernel)
     (count,) = buffers_of_last_block_counters(kernel)
     launch = launch_of(kernel)
@@ -226,9 +222,9 @@ def test_who_splits_reductions(case: Case, splits: int) -> None:
     verify(kernel)
 
 
-def means(case: Case, columns: int) -> Program:
+def means(case: Case, columns: int, target: Target = CUDA) -> Program:
     """A product, then each run of so many elements without its mean."""
-    product = replace(case.kernel(CUDA), macs=1)
+    product = replace(case.kernel(target), macs=1)
     (y,) = product.outputs
     whole = te.placeholder((y.size // columns, columns), "float32", "y")
     sums = te.reduce("sum", (whole.shape[0],), (columns,), lambda i, k: whole[i, k], name="sums")
@@ -252,21 +248,20 @@ def with_launch_cost(statements: int) -> Target:
 
 
 FUSED = {
-    "rows": (matmul(m=32, k=16, n=64), 64, BlockTile(4, 8, 4, 4), [4, 2]),
-    "channels": (conv(ic=16, oc=64, size=(5, 5), block=16, kernel=(1, 1)), 25, BlockTile(4, 8, 4, 4), [4, 2]),
-    "channels of one block": (conv(ic=16, oc=64, size=(4, 4), block=16, kernel=(1, 1)), 16, BlockTile(4, 8, 4, 4), [2]),
-    "parts": (matmul(m=32, k=32, n=64), 64, BlockTile(4, 8, 4, 4, splits=2), [8, 4, 2]),
+    "rows": (matmul(m=32, k=16, n=64), 64, BlockShape(4, 8, 4, 4), [4, 2]),
+    "channels": (conv(ic=16, oc=64, size=(5, 5), block=16, kernel=(1, 1)), 25, BlockShape(4, 8, 4, 4), [4, 2]),
+    "one block": (conv(ic=16, oc=64, size=(4, 4), block=16, kernel=(1, 1)), 16, BlockShape(4, 8, 4, 4), [2]),
+    "parts": (matmul(m=32, k=32, n=64), 64, BlockShape(4, 8, 4, 4, splits=2), [8, 4, 2]),
 }
 
 
 @pytest.mark.parametrize("name", FUSED)
-def test_small_launches_behind_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_launches_behind_products(name: str) -> None:
     """They are done by the blocks of these; `levels` are the numbers of blocks, and of groups of them."""
     case, columns, tile, levels = FUSED[name]
     # the interpreter runs blocks of few threads in reasonable time
     slow_launches = with_launch_cost(1024)
-    monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
-    program = means(case, columns)
+    program = means(case, columns, with_block_shapes(CUDA, tile))
     made = lower_program_to_gpu_launches(program, slow_launches)
     (step,) = made.steps
     verify(step.kernel)
@@ -281,12 +276,10 @@ def test_small_launches_behind_products(name: str, monkeypatch: pytest.MonkeyPat
         np.testing.assert_array_equal(got, expected[0])
 
 
-def test_launches_that_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_that_stay_apart() -> None:
     """What has much to do is left to all processors; what others write over what the product reads, behind it."""
-    monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (BlockTile(8, 8, 4, 4),))
-    program = means(matmul(m=64, k=16, n=64), 64)
+    program = means(matmul(m=64, k=16, n=64), 64, with_block_shapes(CUDA, BlockShape(8, 8, 4, 4)))
     assert len(lower_program_to_gpu_launches(program, with_launch_cost(20)).steps) == 2
-    monkeypatch.undo()
     program = means(matmul(m=64, k=64, n=64), 64)
     product, center = program.steps
     over = replace(center, args=(center.args[0], product.args[0]))

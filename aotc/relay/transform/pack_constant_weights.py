@@ -152,10 +152,11 @@ def types_of_contraction(node: Expr) -> tuple[DType, DType, DType] | None:
 
 def _packing_micro_kernel(call: Call, target: Target) -> MicroKernel | None:
     """Return the micro-kernel for which the weights of a contraction are packed; None if the target
-    has none for its types.
+    has none for its types, or one that reads any layout.
     """
     data, weight = (tensor_type_of(x).dtype for x in call.args[:2])
-    return target.micro_kernel_for_types(data, weight, tensor_type_of(call).dtype)
+    kernel = target.micro_kernel_for_types(data, weight, tensor_type_of(call).dtype)
+    return None if kernel is None or kernel.weights == "any" else kernel
 
 
 def _outputs_per_dot_block(output_channels: int, kernel: MicroKernel, max_padding: float) -> int:

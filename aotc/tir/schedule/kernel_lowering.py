@@ -16,7 +16,7 @@ from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loop_invariants, optimize_loop_nests
 from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest, find_attention_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
-from aotc.tir.schedule.contraction import build_contraction_nest, schedule_gpu_tensor_cores
+from aotc.tir.schedule.contraction import build_contraction_nest
 from aotc.tir.schedule.stages.inplace_outputs import output_input_pairs_that_may_share_memory
 from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
 from aotc.tir.schedule.stages.reduction_loops import build_reduction_nest
@@ -169,10 +169,8 @@ class Lowering:
                     )
                 # thread blocks must be the outermost loops of a kernel
                 alone = len(self.stages) == 1 and not self._copy_loops_for_duplicate_outputs()
-                nest = schedule_gpu_tensor_cores(anchor, a, b, store, builder.target) if alone else None
-                return builder.add_buffers_of_nest_and_return_stmt(
-                    nest or build_contraction_nest(anchor, a, b, store, builder.target)
-                )
+                nest = build_contraction_nest(anchor, a, b, store, builder.target, is_whole_kernel=alone)
+                return builder.add_buffers_of_nest_and_return_stmt(nest)
             case te.Extern():
                 return _stmts_of_extern_group(builder, anchor.group)
             case _:

@@ -25,6 +25,8 @@ Modules, in the order in which a contraction passes through them:
     int8_depthwise                     CPU tilings of int8 depthwise convolutions, four kernel
                                        offsets per dot product
     tile_segments                      splits an axis into tiles of equal size and a remainder
+    operand_packing                    one description of copies to scratch, shared memory and registers,
+                                       and the generator of their loops
     operand_staging                    copies an operand with its padding to scratch, so that vector
                                        loads need no bounds checks
     tiling_completion                  completes a tiling: partial sums, scratch memory, estimated
@@ -45,19 +47,20 @@ Modules, in the order in which a contraction passes through them:
     im2col_kernels                     calls on gathered positions and blocks or rows of weights
                                        (Cortex-M DSP, Helium)
     x86_amx                            calls on strided positions and blocks of weights (x86 AMX)
+    contraction_operand                an operand of GPU schedules, with its fill value
     gpu_block_tiles                    one tile of the output per GPU thread block, operands in
                                        shared memory
     gpu_block_tile_shape               the tile of a GPU thread block: its threads, shared memory
-                                       and estimated cost
-    gpu_tensor_cores                   multiplies block tiles by tensor cores (float16, bfloat16,
-                                       TF32)
-    gpu_dp4a                           multiplies int8 block tiles by dp4a
+                                       and registers
+    gpu_tensor_cores                   multiplies block tiles by tensor cores (mma): float16, bfloat16,
+                                       TF32, int8
+    gpu_dp4a                           operands of int8 block tiles, in words of four bytes
     shared_memory_copies               asynchronous copies from global to shared memory
     gpu_split_reduction                matrix-vector products: the threads of a block split the
                                        reduction
     untiled_contraction                the loop nest of the definition, used where no tiling applies
 
-Every module of CPU tilings offers candidates, of the micro-kernels of the target
+Every module of tilings offers candidates, of the micro-kernels of the target
 (`aotc.tir.micro_kernels`), each with its cost in cycles; `tiling_choice` picks one of them all.
 
 Packed layouts appear only in the indices of an operand (`o // 32, k, o % 32`);
@@ -79,7 +82,7 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
 )
 from aotc.tir.schedule.contraction.cpu_tilings_vector_along_data import tilings_vectorized_along_data
 from aotc.tir.schedule.contraction.cpu_tilings_vector_along_weights import tilings_vectorized_along_weights
-from aotc.tir.schedule.contraction.gpu_tensor_cores import schedule_gpu_tensor_cores
+from aotc.tir.schedule.contraction.gpu_block_tiles import gpu_tiling_candidates
 from aotc.tir.schedule.contraction.im2col_kernels import im2col_kernel_candidates
 from aotc.tir.schedule.contraction.int8_depthwise import int8_depthwise_tilings
 from aotc.tir.schedule.contraction.tiling_choice import choose_tiling
@@ -93,13 +96,13 @@ __all__ = [
     "StoreFn",
     "build_contraction_nest",
     "cpu_tiling_candidates",
-    "schedule_gpu_tensor_cores",
+    "tiling_candidates",
     "weight_packing_block_size",
 ]
 
 
 def build_contraction_nest(
-    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target, *, is_whole_kernel: bool = False
 ) -> ContractionNest:
     """Return the loop nest that computes the contraction `contraction` from the buffers of its
     operands.
@@ -109,14 +112,25 @@ def build_contraction_nest(
     chooser only (kernel offsets at a border are outermost loops; small tiles have several partial
     sums), never on data; on shapes alone if the target is `ordered`.
 
-    Where no tiling fits, and on GPUs, the nest is that of the definition, with one thread per
-    element on a GPU.
+    Thread blocks are the outermost loops of a kernel, so that GPU tilings apply if `is_whole_kernel`.
+    Where no tiling fits, the nest is that of the definition, with one thread per element on a GPU.
     """
-    candidates = cpu_tiling_candidates(contraction, a, b, store, target) if target.gpu is None else []
+    is_tiled = target.gpu is None or is_whole_kernel
+    candidates = tiling_candidates(contraction, a, b, store, target) if is_tiled else []
     contraction = move_taps_before_reduction_axes(contraction) if target.ordered else contraction
     if not candidates:
         return untiled_contraction.build_untiled_contraction(contraction, a, b, store)
     return choose_tiling(contraction, a, b, target, candidates).build_loop_nests()
+
+
+def tiling_candidates(
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
+) -> Sequence[TilingCandidate]:
+    """Return every way to compute `contraction` by micro-kernels of a CPU, or as a whole kernel of a
+    GPU, each with its cost in cycles; none if no micro-kernel fits.
+    """
+    candidates = cpu_tiling_candidates if target.gpu is None else gpu_tiling_candidates
+    return candidates(contraction, a, b, store, target)
 
 
 def cpu_tiling_candidates(

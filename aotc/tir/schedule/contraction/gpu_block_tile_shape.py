@@ -1,32 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of the output that GPU thread blocks compute: their shape, shared memory, registers, inner
-multiplication and estimated cost.
+"""Tiles of the output that GPU thread blocks compute: their shape, shared memory, registers and inner
+multiplication.
 
-    tile = BlockTile(16, 16, 4, 4)      # 16 x 16 threads, each with 4 x 4 accumulators
-    tile.tile_rows, tile.tile_columns   # (64, 64)
-    tile.estimated_cycles(1024, 1024, 1, 512, gpu)
+    tile = BlockTile(BlockShape(16, 16, 4, 4), THREAD_MULTIPLY_ADD)      # 16 x 16 threads, each with 4 x 4 accumulators
+    tile.tile_rows, tile.tile_columns                                    # (64, 64)
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Expr, For, Gpu, Load, Var
+from aotc.tir import Block, Buffer, Expr, For, Gpu, GpuCosts, Load, Var
+from aotc.tir.micro_kernels import BlockShape, MicroKernel
+from aotc.tir.schedule.contraction.operand_packing import CopyShare, PackedOperand
 from aotc.tir.schedule.contraction.shared_memory_copies import ThreadElementIndex, TileOperand
 from aotc.tir.stmt import Stmt, Store, loop_nest
-
-#: Adjacent accumulators of a thread, whose operands are loaded by one instruction.
-_ACCUMULATORS_PER_LOAD: Final = 4
-#: Padding elements between rows in shared memory, which reduces bank conflicts when threads store
-#: down a column.
-_SMEM_PAD_ELEMENTS: Final = 4
-#: Accesses to global memory, one after another, from the end of a block's work until it has read from
-#: the counter that it is the last block of its tile, and has partial sums of the other blocks.
-_LAST_BLOCK_MEMORY_ACCESSES: Final = 3
-#: Largest number of blocks that compute one tile.
-_MAX_BLOCKS_PER_TILE: Final = 8
 
 
 @frozen(eq=False)
@@ -45,52 +34,47 @@ class ThreadBuffers:
 
 @frozen
 class BlockTile:
-    """Shape of the tile of a thread block.
+    """The tile of a thread block, multiplied by each thread.
 
-    rows, columns   threads of a group along rows and columns of the product
-    high, wide      accumulators of each thread along rows and columns
-    groups          groups of threads that split the steps of a piece
-    depth           reduction steps of a piece
-    quad, gap       adjacent accumulators, and padding elements of rows in shared memory
-    splits          blocks that compute one tile
-    staged          True if sums go through shared memory even with a single group
+    shape    threads, accumulators and depth of the tile
+    kernel   the micro-kernel that multiplies
+    staged   True if sums go through shared memory even with a single group
     """
 
-    rows: int
-    columns: int
-    high: int
-    wide: int
-    reduction_groups: int = 1
-    depth: int = 16
-    quad: int = _ACCUMULATORS_PER_LOAD
-    gap: int = _SMEM_PAD_ELEMENTS
-    splits: int = 1
+    shape: BlockShape
+    kernel: MicroKernel
     staged: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the tile, as used in records of measurements."""
+        sizes = f"rows={self.tile_rows} columns={self.tile_columns} threads={self.threads_per_block}"
+        return f"block {sizes} depth={self.shape.depth} splits={self.shape.splits} {self.kernel.name}"
 
     @property
     def allows_reduction_contiguous_layout(self) -> bool:
         """True if operands in shared memory may have the reduction steps as their contiguous axis."""
-        return False
+        return bool(self.kernel.load)
 
     @property
     def threads_per_reduction_group(self) -> int:
         """Threads of one of the groups that split the reduction steps."""
-        return self.rows * self.columns
+        return self.shape.rows * self.shape.columns
 
     @property
     def threads_per_block(self) -> int:
         """Threads of a block."""
-        return self.reduction_groups * self.threads_per_reduction_group
+        return self.shape.reduction_groups * self.threads_per_reduction_group
 
     @property
     def tile_rows(self) -> int:
         """Rows of the output tile of a thread block."""
-        return self.rows * self.high
+        return self.shape.rows * self.shape.high
 
     @property
     def tile_columns(self) -> int:
         """Columns of the output tile of a thread block."""
-        return self.columns * self.wide
+        return self.shape.columns * self.shape.wide
 
     @property
     def tile_elements(self) -> int:
@@ -103,9 +87,10 @@ class BlockTile:
         """Return this tile shape with one thread block per tile and, if that leaves multiprocessors
         idle, with several.
         """
-        blocks, count = self.tile_count(rows, columns, batch), -(-steps // self.depth)
-        most = min(gpu.processors // blocks, count // 2, _MAX_BLOCKS_PER_TILE)
-        return [self, *(replace(self, splits=n) for n in range(2, most + 1) if count % n == 0)]
+        blocks, count = self.tile_count(rows, columns, batch), -(-steps // self.shape.depth)
+        most = min(gpu.processors // blocks, count // 2, gpu.costs.max_blocks_per_tile)
+        splits = (n for n in range(2, most + 1) if count % n == 0)
+        return [self, *(replace(self, shape=replace(self.shape, splits=n)) for n in splits)]
 
     def tile_count(self, rows: int, columns: int, batch: int) -> int:
         """Return the number of tiles that cover `batch` output matrices of some rows and columns."""
@@ -121,14 +106,15 @@ class BlockTile:
         of the operand is that of the reduction steps.
         """
         sides = ((self.tile_rows, left_reduction_contiguous), (self.tile_columns, right_reduction_contiguous))
-        pairs = [(self.depth, size) if deep else (size, self.depth) for size, deep in sides]
+        pairs = [(self.shape.depth, size) if deep else (size, self.shape.depth) for size, deep in sides]
         (a, b), (c, d) = pairs
-        return (a + self.gap, (a + self.gap) * b), (c + self.gap, (c + self.gap) * d)
+        gap = self.kernel.row_padding
+        return (a + gap, (a + gap) * b), (c + gap, (c + gap) * d)
 
     @property
     def shared_elements_for_thread_group_sums(self) -> int:
         """Elements of shared memory for the sums of the thread groups."""
-        return self.tile_elements * self.reduction_groups if self.reduction_groups > 1 or self.staged else 0
+        return self.tile_elements * self.shape.reduction_groups if self.shape.reduction_groups > 1 or self.staged else 0
 
     def fits_shared_memory(self, sum_dtype: DType, gpu: Gpu) -> bool:
         """Return True if operand pieces and sums of a tile fit in shared memory; `sum_dtype` is the
@@ -143,7 +129,7 @@ class BlockTile:
 
     def operand_dtype(self, sum_dtype: DType) -> DType:
         """Return the element type of the operands in shared memory, for sums of type `sum_dtype`."""
-        return sum_dtype
+        return DType(self.kernel.packed or sum_dtype)
 
     def functions_to_row_and_column_of_thread(
         self, thread: Expr, neighbors_along_columns: bool
@@ -153,23 +139,26 @@ class BlockTile:
         Neighboring threads have neighboring columns if `neighbors_along_columns`, else neighboring
         rows.
         """
-        quick, slow = thread % self.rows, thread // self.rows
+        rows, columns, adjacent = self.shape.rows, self.shape.columns, self.kernel.adjacent
+        quick, slow = thread % rows, thread // rows
         if neighbors_along_columns:
-            quick, slow = thread // self.columns, thread % self.columns
+            quick, slow = thread // columns, thread % columns
         return (
-            lambda quad, index: quad * (self.quad * self.rows) + quick * self.quad + index,
-            lambda quad, index: quad * (self.quad * self.columns) + slow * self.quad + index,
+            lambda quad, index: quad * (adjacent * rows) + quick * adjacent + index,
+            lambda quad, index: quad * (adjacent * columns) + slow * adjacent + index,
         )
 
     def accumulator_index(self, row_group: Expr, row_in_group: Expr, column_group: Expr, column_in_group: Expr) -> Expr:
         """Return the index of a GPU thread's accumulator for row `row_in_group` of its row group
         `row_group` and column `column_in_group` of group `column_group`.
         """
-        return (row_group * self.quad + row_in_group) * self.wide + column_group * self.quad + column_in_group
+        adjacent = self.kernel.adjacent
+        return (row_group * adjacent + row_in_group) * self.shape.wide + column_group * adjacent + column_in_group
 
     def operand_register_arrays(self, accumulators: Buffer) -> tuple[Buffer, Buffer]:
         """Return register arrays for a thread's elements of both operands."""
-        a, b = (Buffer(name, accumulators.dtype, n, "stack", 16) for name, n in (("a", self.high), ("b", self.wide)))
+        sizes = ("a", self.shape.high), ("b", self.shape.wide)
+        a, b = (Buffer(name, accumulators.dtype, size, "stack", 16) for name, size in sizes)
         return a, b
 
     def multiply_operand_pieces_in_shared_memory(
@@ -179,16 +168,19 @@ class BlockTile:
         registers, multiply all pairs.
         """
         depth, stmts, acc, operand_arrays = Var("depth"), list[Stmt](), buffers.acc, buffers.operands
+        adjacent = self.kernel.adjacent
         for side, to in zip((left, right), operand_arrays, strict=True):
             quad, index = Var("quad"), Var("one")
             value = Load(
                 buffers.shared,
                 side.shared_memory_address(
-                    thread_group * (self.depth // self.reduction_groups) + depth, side.own(quad, index)
+                    thread_group * (self.shape.depth // self.shape.reduction_groups) + depth, side.own(quad, index)
                 ),
             )
-            copy = Store(to, quad * self.quad + index, value)
-            stmts.append(loop_nest([(quad, side.count // self.quad), (index, self.quad)], copy, "independent"))
+            share = CopyShare(
+                [(quad, side.count // adjacent), (index, adjacent)], (depth, side.own(quad, index)), kind="independent"
+            )
+            stmts.append(PackedOperand(share, (value,), to, quad * adjacent + index).copy_nest())
         i, j = Var("i"), Var("j")
         place = i * right.count + j
         total = left.whole.multiply_add(
@@ -196,24 +188,12 @@ class BlockTile:
         )
         update = Store(acc, place, total)
         stmts.append(loop_nest([(i, left.count), (j, right.count)], update, "independent"))
-        return For(depth, self.depth // self.reduction_groups, Block(stmts))
+        return For(depth, self.shape.depth // self.shape.reduction_groups, Block(stmts))
 
-    def multiplication_cost_per_operand_piece(self, gpu: Gpu) -> float:
-        """Cost of multiplying one piece for the threads of a group, in scalar multiply-adds: products,
+    def cycles_per_operand_piece(self, costs: GpuCosts) -> float:
+        """Return the cycles in which a multiprocessor multiplies one piece of the operands: products,
         and loads from shared memory.
         """
-        return self.threads_per_reduction_group * self.depth * (self.high * self.wide + 1.5 * (self.high + self.wide))
-
-    def estimated_cycles(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> float:
-        """Estimate the cycles of a GPU multiprocessor for a contraction with this tile.
-
-        Counts the work of its threads, copies to shared memory, and adding the sums of groups and
-        blocks.
-        """
-        share = -(-self.tile_count(rows, columns, batch) * self.splits // gpu.processors)
-        copy_cost = 4 * self.depth * (self.tile_rows + self.tile_columns)
-        work = share * (self.multiplication_cost_per_operand_piece(gpu) + copy_cost) / gpu.costs.multiply_adds_per_cycle
-        summed = self.shared_elements_for_thread_group_sums + (self.splits + 1) * self.tile_elements * (self.splits > 1)
-        latency = gpu.costs.memory_latency_cycles
-        last = share * summed / 16 + _LAST_BLOCK_MEMORY_ACCESSES * latency * (self.splits > 1)
-        return -(-steps // self.depth) / self.splits * max(work, latency) + last
+        high, wide = self.shape.high, self.shape.wide
+        multiply_adds = high * wide / self.kernel.rate + costs.shared_load * (high + wide)
+        return self.threads_per_reduction_group * self.shape.depth * multiply_adds / costs.multiply_adds_per_cycle

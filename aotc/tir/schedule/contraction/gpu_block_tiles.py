@@ -24,17 +24,21 @@ memory, in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import (
+    BYTES_PER_DOT,
+    INSTRUCTIONS,
     Block,
     Buffer,
     Declare,
     Expr,
     For,
+    Gpu,
     Load,
     Ranges,
     Target,
@@ -46,6 +50,7 @@ from aotc.tir import (
 )
 from aotc.tir.expr import Binary, Const, all_of, call, const, substitute, walk_once
 from aotc.tir.instruction_statements import block_barrier, wait_for_copies
+from aotc.tir.micro_kernels import MicroKernel
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ContractionAnalysis,
     analyze_operand_dims_and_output_axes,
@@ -55,63 +60,68 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     neighbor_distance_along_last_axis,
     variables_of_dimensions,
 )
+from aotc.tir.schedule.contraction.contraction_operand import ContractionOperand
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile, ThreadBuffers
 from aotc.tir.schedule.contraction.gpu_dp4a import (
     needs_dp4a,
     operand_loaded_in_4_byte_words,
     split_reduction_steps_by_4_for_dp4a,
 )
-from aotc.tir.schedule.contraction.gpu_split_reduction import ContractionOperand, schedule_gpu_split_reduction
+from aotc.tir.schedule.contraction.gpu_split_reduction import gpu_split_reductions
+from aotc.tir.schedule.contraction.gpu_tensor_cores import WarpTile
 from aotc.tir.schedule.contraction.shared_memory_copies import (
     ELEMENTS_PER_MEMORY_SECTOR,
     ReductionOrder,
     TileOperand,
     VectorPiece,
 )
+from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate
+from aotc.tir.schedule.contraction.tiling_cost import block_tile_cycles
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn, accumulate_all_products
 from aotc.tir.stmt import Assign, If, Stmt, Store, loop_nest
 
-SCALAR_BLOCK_TILES: Final = (
-    *(BlockTile(16, 16, 8, 8, depth=8), BlockTile(16, 16, 4, 8), BlockTile(16, 16, 8, 4), BlockTile(16, 16, 4, 4)),
-    *(BlockTile(8, 8, 8, 4, 4, 32), BlockTile(8, 8, 4, 8, 4, 32), BlockTile(8, 8, 4, 4, 4, 64)),
-    *(BlockTile(4, 8, 4, 4, 8, 96), BlockTile(4, 4, 4, 4, 16, 128)),
-)
+#: Classes of tiles by the level of their micro-kernel.
+_TILE_CLASSES: Final[Mapping[str, type[BlockTile]]] = {"threads": BlockTile, "warp": WarpTile}
 
 
-def schedule_gpu_block_tiles(
-    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target, tiles: Sequence[BlockTile] = ()
-) -> ContractionNest | None:
-    """Return the GPU loop nest that computes `contraction`, a whole kernel; None if the contraction
-    does not fit this schedule.
+@frozen(eq=False)
+class GpuTilingCandidate(TilingCandidate):
+    """One way to compute a contraction on a GPU.
+
+    build_nest    function that returns the loop nest
+    """
+
+    build_nest: Callable[[], ContractionNest]
+
+    def build_loop_nests(self) -> ContractionNest:
+        return self.build_nest()
+
+
+def gpu_tiling_candidates(
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
+) -> list[TilingCandidate]:
+    """Return every way to compute `contraction`, a whole kernel, by thread blocks of a GPU, each with
+    its cost in cycles; none if the contraction does not fit these schedules.
 
     contraction, a, b, store, target    as for `build_contraction_nest`
-    tiles                               tile shapes, of which the cheapest is chosen; by default
-                                        `SCALAR_BLOCK_TILES`, for scalar arithmetic
     """
     gpu = target.gpu
     if gpu is None or target.ordered or 0 in (contraction.size, *(n for _, n in contraction.reduce_axes)):
-        return None
+        return []
     whole, (contraction, places) = contraction, _split_axes_used_in_quotients(contraction)
     grouped = split_reduction_steps_by_4_for_dp4a(contraction)
     if grouped is None and needs_dp4a(contraction):
-        return None
+        return []
     analysis = grouped[0] if grouped is not None else analyze_operand_dims_and_output_axes(contraction, False)
-    if analysis is None:
-        return None
+    if analysis is None or not analysis.c.reduce_axes:
+        return []
     # padding would yield NaN where zero meets an infinity
     dims = analysis.b if are_weights_known_finite(contraction) else (*analysis.a, *analysis.b)
     staged = contraction.dtype.is_float and not all(dim.inside for dim in dims)
     store = _store_function_recomputing_nan_elements(whole, a, b, store) if staged else store
-    store = (
-        _store_function_for_inside_elements(whole, store)
-        if iteration_space_point_count(contraction.axes) > contraction.size
-        else store
-    )
-    contraction = analysis.c
+    is_extended = iteration_space_point_count(contraction.axes) > contraction.size
+    store = _store_function_for_inside_elements(whole, store) if is_extended else store
     columns = [axis for axis in analysis.channel if axis[0] not in variables_of_dimensions(analysis.a)]
-    down, across = iteration_space_point_count(analysis.pixel), iteration_space_point_count(columns)
-    if not contraction.reduce_axes:
-        return None
     sides = (
         ContractionOperand(a, analysis.a, analysis.pixel, contraction.fill),
         ContractionOperand(b, analysis.b, columns),
@@ -119,23 +129,69 @@ def schedule_gpu_block_tiles(
     if grouped is not None:
         left, right = (operand_loaded_in_4_byte_words(side, analysis.ranges, grouped[1]) for side in sides)
         sides = left, right
-    if min(down, across) < gpu.costs.min_gemm_side:
-        return schedule_gpu_split_reduction(analysis, sides, places, store, gpu)
-    batch, steps = (
-        iteration_space_point_count(contraction.axes) // (down * across),
-        iteration_space_point_count(contraction.reduce_axes),
-    )
-    sizes = down, across, batch, steps, gpu
-    fit = [
-        variant
-        for tile in tiles or SCALAR_BLOCK_TILES
-        if (variant := replace(tile, staged=staged)).fits_shared_memory(contraction.dtype, gpu)
+    if min(side.exclusive_output_point_count for side in sides) < gpu.costs.min_gemm_side:
+        reductions = gpu_split_reductions(analysis, sides, gpu)
+        return [
+            GpuTilingCandidate(
+                reduction.estimated_cycles(gpu), reduction.name, partial(reduction.build_loop_nest, places, store)
+            )
+            for reduction in reductions
+        ]
+    kernels = _block_tile_kernels(whole, group=1 if grouped is None else BYTES_PER_DOT, target=target)
+    return [
+        GpuTilingCandidate(
+            block_tile_cycles(tile, *_product_extents(analysis.c, sides), gpu),
+            tile.name,
+            partial(_block_tile_loop_nest, analysis, sides, places, store, tile),
+        )
+        for tile in _block_tiles_that_fit(analysis.c, sides, kernels, staged, gpu)
     ]
-    if not fit:
-        return None
-    ways = (way for tile in fit for way in tile.tile_variants_by_blocks_per_output_tile(*sizes))
-    tile = min(ways, key=lambda variant: variant.estimated_cycles(*sizes))
-    return _block_tile_loop_nest(analysis, sides, places, store, tile)
+
+
+def _block_tile_kernels(contraction: te.Contraction, group: int, target: Target) -> list[MicroKernel]:
+    """Return the micro-kernels of a GPU that multiply the operands of a contraction in groups of
+    `group` steps.
+
+    Where some are made for the types of the operands, those for all types are left out: tensor cores
+    round float sums differently, so rounding depends on types only.
+    """
+    assert target.gpu is not None
+    types = contraction.a.dtype, contraction.b.dtype
+    oldest = min(target.gpu.architectures)
+    kernels = [
+        kernel
+        for kernel in target.micro_kernels
+        if kernel.group == group
+        and kernel.accepts_types(*types, contraction.dtype)
+        and (not kernel.multiply or INSTRUCTIONS[kernel.multiply_name(*types)].least <= oldest)
+    ]
+    return [kernel for kernel in kernels if kernel.operands] or kernels
+
+
+def _product_extents(
+    contraction: te.Contraction, sides: tuple[ContractionOperand, ContractionOperand]
+) -> tuple[int, int, int, int]:
+    """Return the rows, columns, number and reduction steps of the matrix products of a contraction."""
+    rows, columns = (side.exclusive_output_point_count for side in sides)
+    batch = iteration_space_point_count(contraction.axes) // (rows * columns)
+    return rows, columns, batch, iteration_space_point_count(contraction.reduce_axes)
+
+
+def _block_tiles_that_fit(
+    contraction: te.Contraction,
+    sides: tuple[ContractionOperand, ContractionOperand],
+    kernels: Sequence[MicroKernel],
+    staged: bool,
+    gpu: Gpu,
+) -> Iterator[BlockTile]:
+    """Yield the tiles of micro-kernels that fit in shared memory, each for one and for several blocks
+    per tile.
+    """
+    for kernel in kernels:
+        for shape in kernel.blocks:
+            tile = _TILE_CLASSES[kernel.level](shape, kernel, staged)
+            if tile.fits_shared_memory(contraction.dtype, gpu):
+                yield from tile.tile_variants_by_blocks_per_output_tile(*_product_extents(contraction, sides), gpu)
 
 
 def _split_axes_used_in_quotients(contraction: te.Contraction) -> tuple[te.Contraction, Sequence[Expr]]:
@@ -192,7 +248,7 @@ def _reduction_group_and_thread_within_group(tile: BlockTile, thread: Expr) -> t
     """Return the number of a thread's group in its block, and the number of the thread in its
     group.
     """
-    if tile.reduction_groups == 1:
+    if tile.shape.reduction_groups == 1:
         return const(0), thread
     return thread // tile.threads_per_reduction_group, thread % tile.threads_per_reduction_group
 
@@ -209,15 +265,15 @@ def _block_tile_loop_nest(
     row_and_column_operands    operands of rows and of columns
     output_indices             the output indices as expressions of the contraction's axes
     """
-    c, block, (a, b) = analysis.c, Var("b"), row_and_column_operands
+    c, block, (a, b), splits = analysis.c, Var("b"), row_and_column_operands, tile.shape.splits
     number_var, place = Var("number"), Var("part")
-    number, part = (number_var, place) if tile.splits > 1 else (block, const(0))
+    number, part = (number_var, place) if splits > 1 else (block, const(0))
     outer = [axis for axis in c.axes if axis not in (*a.axes, *b.axes)]
     down = -(-a.exclusive_output_point_count // tile.tile_rows)
     across = -(-b.exclusive_output_point_count // tile.tile_columns)
     names = axis_values_at_row_major_number(outer, number // (down * across))
     steps = ReductionOrder.choose_reduction_order(
-        c, tile.depth, tile.threads_per_block, names, neighbor_distance_along_last_axis(b.dims, b.axes) == 1
+        c, tile.shape.depth, tile.threads_per_block, names, neighbor_distance_along_last_axis(b.dims, b.axes) == 1
     )
     thread, along = steps.thread, c.axes[-1] in b.axes and c.axes[-1][1] >= ELEMENTS_PER_MEMORY_SECTOR
     group, member = _reduction_group_and_thread_within_group(tile, thread)
@@ -225,7 +281,7 @@ def _block_tile_loop_nest(
         analysis, row_and_column_operands, tile, steps, member, along, (number // across % down, number % across)
     )
     pieces, sums = _allocate_shared_piece_and_sum_buffers(tile, left.registers.dtype, size, c.dtype)
-    acc = Buffer("acc", c.dtype, tile.high * tile.wide, "stack", 16)
+    acc = Buffer("acc", c.dtype, tile.shape.high * tile.shape.wide, "stack", 16)
     operands = tile.operand_register_arrays(acc)
 
     def multiply_pieces(shared: Buffer) -> Stmt:
@@ -233,10 +289,10 @@ def _block_tile_loop_nest(
             ThreadBuffers(shared, operands, acc), left, right, member, group
         )
 
-    share = steps.piece_count // tile.splits
+    share = steps.piece_count // splits
     walked = _SoftwarePipeline((left, right), pieces, multiply_pieces, steps, part * share, share)
     grid = iteration_space_point_count(outer) * down * across
-    parts = Buffer("parts", c.dtype, grid * tile.splits * tile.tile_elements, "workspace", 64)
+    parts = Buffer("parts", c.dtype, grid * splits * tile.tile_elements, "workspace", 64)
     partial = _PartialSums(tile, along, thread, parts)
     store_tile_element = _store_function_for_tile_element(left, right, steps, output_indices, store)
     done = store_tile_element if number is block else partial.store_function_for_partial_sum(block)
@@ -248,14 +304,14 @@ def _block_tile_loop_nest(
         _add_reduction_group_sums_and_store(acc, sums, left, right, along, tile, thread, done),
     ]
     counts = Buffer("counts", DType("int32"), grid, "workspace", 64)
-    if tile.splits > 1:
-        rest = partial.add_partial_sums_and_store(number * tile.splits, tile.splits, store_tile_element)
-        registers = Declare(number_var, block // tile.splits), Declare(place, block % tile.splits)
-        body = [*registers, *body, *stmts_run_by_last_gpu_block_of_group(counts, number, tile.splits, rest)]
-    stmt = For(block, grid * tile.splits, For(thread, tile.threads_per_block, Block(body), kind="thread"), kind="block")
+    if splits > 1:
+        rest = partial.add_partial_sums_and_store(number * splits, splits, store_tile_element)
+        registers = Declare(number_var, block // splits), Declare(place, block % splits)
+        body = [*registers, *body, *stmts_run_by_last_gpu_block_of_group(counts, number, splits, rest)]
+    stmt = For(block, grid * splits, For(thread, tile.threads_per_block, Block(body), kind="thread"), kind="block")
     shared = (*pieces[: min(share, 2)], *([sums] if sums.size and sums is not pieces[0] else []))
     staging = (side.registers for side in (left, right) if not side.can_copy_asynchronously)
-    return ContractionNest(stmt, (acc, *staging, *operands), (parts, counts) if tile.splits > 1 else (), shared)
+    return ContractionNest(stmt, (acc, *staging, *operands), (parts, counts) if splits > 1 else (), shared)
 
 
 def _allocate_shared_piece_and_sum_buffers(
@@ -325,7 +381,7 @@ def _tile_operands_and_shared_element_count(
         row_and_column_operands,
         (tile.tile_rows, tile.tile_columns),
     )
-    register_sizes = [size * tile.depth // tile.threads_per_block for size in sizes]
+    register_sizes = [size * tile.shape.depth // tile.threads_per_block for size in sizes]
     layouts = [
         _vector_copy_and_is_reduction_contiguous(half, steps, analysis.ranges, tile, analysis.c.dtype, n)
         for half, n in zip(row_and_column_operands, register_sizes, strict=True)
@@ -334,8 +390,8 @@ def _tile_operands_and_shared_element_count(
     x, w = (Buffer(name, dtype, size, "stack", 16) for name, size in zip("xw", register_sizes, strict=True))
     rows, cols = tile.functions_to_row_and_column_of_thread(thread_in_group, neighbors_along_columns)
     sides = (
-        TileOperand(a, 0, x, tile.high, tile.rows, rows, high, tile_row_and_column[0], *layouts[0]),
-        TileOperand(b, left, w, tile.wide, tile.columns, cols, wide, tile_row_and_column[1], *layouts[1]),
+        TileOperand(a, 0, x, tile.shape.high, tile.shape.rows, rows, high, tile_row_and_column[0], *layouts[0]),
+        TileOperand(b, left, w, tile.shape.wide, tile.shape.columns, cols, wide, tile_row_and_column[1], *layouts[1]),
     )
     return *sides, left + right
 
@@ -442,8 +498,9 @@ def _store_loops_over_thread_accumulators(
     store_stmt = store_element(
         left.own(down, i), right.own(across, j), Load(acc, tile.accumulator_index(down, i, across, j))
     )
-    body = loop_nest([(across, tile.wide // tile.quad), (j, tile.quad)], store_stmt)
-    return loop_nest([(down, tile.high // tile.quad), (i, tile.quad)], body)
+    adjacent = tile.kernel.adjacent
+    body = loop_nest([(across, tile.shape.wide // adjacent), (j, adjacent)], store_stmt)
+    return loop_nest([(down, tile.shape.high // adjacent), (i, adjacent)], body)
 
 
 def _add_reduction_group_sums_and_store(
@@ -463,7 +520,7 @@ def _add_reduction_group_sums_and_store(
         return _store_loops_over_thread_accumulators(acc, left, right, tile, store_element)
     parts = _PartialSums(tile, is_row_major, thread, sums)
     keep = parts.store_function_for_partial_sum(thread // tile.threads_per_reduction_group)
-    rest = parts.add_partial_sums_and_store(const(0), tile.reduction_groups, store_element)
+    rest = parts.add_partial_sums_and_store(const(0), tile.shape.reduction_groups, store_element)
     return Block((_store_loops_over_thread_accumulators(acc, left, right, tile, keep), block_barrier(), rest))
 
 

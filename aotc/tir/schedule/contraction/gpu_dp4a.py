@@ -31,7 +31,7 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     row_major_address,
     split_reduction_into_dot_groups,
 )
-from aotc.tir.schedule.contraction.gpu_split_reduction import ContractionOperand
+from aotc.tir.schedule.contraction.contraction_operand import ContractionOperand
 from aotc.tir.simplify import simplify
 
 

@@ -19,70 +19,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Expr, Gpu, Load, Select, Store, Var, all_of, cast, const, substitute, te
+from aotc.ir import frozen
+from aotc.tir import Block, Buffer, Expr, Gpu, Load, Store, Var, all_of, const, substitute, te
 from aotc.tir.instruction_statements import block_barrier, execute_to_register
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ContractionAnalysis,
-    OperandDimension,
     axis_values_at_row_major_number,
     iteration_space_point_count,
     neighbor_distance_along_last_axis,
-    row_major_address,
 )
+from aotc.tir.schedule.contraction.contraction_operand import ContractionOperand
+from aotc.tir.schedule.contraction.tiling_cost import split_reduction_cycles
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
 from aotc.tir.stmt import Assign, Declare, For, If, Stmt, loop_nest
 
 #: Threads of a block.
 _THREADS_PER_BLOCK: Final = 256
-
-
-@frozen(eq=False)
-class ContractionOperand:
-    """One operand of a contraction, with the output axes that only it depends on.
-
-    buffer, dims   the operand
-    axes           the output axes
-    fill           value outside of the operand
-    """
-
-    buffer: Buffer
-    dims: Sequence[OperandDimension]
-    axes: Sequence[te.Axis]
-    fill: int = 0
-
-    @property
-    def exclusive_output_point_count(self) -> int:
-        """Number of points of the output axes that only this operand depends on."""
-        return iteration_space_point_count(self.axes)
-
-    def in_bounds_condition_if_needed(self, element_number: Expr, tile_size: int) -> list[Expr]:
-        """Return the condition that an element exists; none if `tile_size`, the size of a tile,
-        divides the number of elements.
-        """
-        return (
-            [element_number < self.exclusive_output_point_count]
-            if self.exclusive_output_point_count % tile_size
-            else []
-        )
-
-    def load_element_or_fill(
-        self, values_of_vars: Mapping[Var, Expr], dtype: DType, conditions: Sequence[Expr] = ()
-    ) -> Expr:
-        """Return an element of the operand for given values of variables.
-
-        It is `fill` outside of the operand, and where one of `conditions` is false.
-        """
-        value = cast(Load(self.buffer, substitute(row_major_address(self.dims).to_expr(), values_of_vars)), dtype)
-        places = ((substitute(dim.index.to_expr(), values_of_vars), dim.extent) for dim in self.dims if not dim.inside)
-        conditions = [*conditions, *(test for index, end in places for test in (index >= 0, index < end))]
-        return Select(all_of(*conditions), value, const(self.fill, dtype)) if conditions else value
-
-    def multiply_add(self, total: Expr, a: Expr, b: Expr, other_operand: ContractionOperand) -> Expr:
-        """Return `total` plus the product of an element `a` of this operand and `b` of the other
-        operand.
-        """
-        return total + a * b
 
 
 @frozen(eq=False)
@@ -179,19 +131,111 @@ class _SplitReductionBlock:
         return For(turn, -(-results // _THREADS_PER_BLOCK), Block((numbered, *here, done)))
 
 
-def schedule_gpu_split_reduction(
-    analysis: ContractionAnalysis,
-    data_and_weights: tuple[ContractionOperand, ContractionOperand],
-    output_indices: Sequence[Expr],
-    store: StoreFn,
-    gpu: Gpu,
-) -> ContractionNest | None:
-    """Return the GPU loop nest of a contraction with a thin side; None if one thread per element is
-    good enough.
+@frozen(eq=False)
+class SplitReduction:
+    """A way to divide a contraction with a thin side among thread blocks.
 
-    data_and_weights    data and weights
-    output_indices      the output indices as expressions of the contraction's axes
-    store               function that returns the statement to store an element
+    analysis             the contraction
+    data_and_weights     its operands
+    thin, long           the operands, that with fewer output points first
+    outer                output axes that are distributed over blocks
+    wide                 columns (of the long side) of a block
+    along                True if neighboring threads load neighboring reduction steps
+    """
+
+    analysis: ContractionAnalysis
+    data_and_weights: tuple[ContractionOperand, ContractionOperand]
+    thin: ContractionOperand
+    long: ContractionOperand
+    outer: Sequence[te.Axis]
+    wide: int
+    along: bool
+
+    @property
+    def threads_per_sum(self) -> int:
+        """Threads that divide one sum."""
+        return _THREADS_PER_BLOCK // self.wide
+
+    @property
+    def blocks_per_product(self) -> int:
+        """Blocks that divide the columns of one product."""
+        return -(-self.long.exclusive_output_point_count // self.wide)
+
+    @property
+    def blocks(self) -> int:
+        """Number of thread blocks."""
+        return iteration_space_point_count(self.outer) * self.blocks_per_product
+
+    @property
+    def name(self) -> str:
+        """The name of this division, as used in records of measurements."""
+        return f"split columns={self.wide} threads={self.threads_per_sum}"
+
+    @property
+    def distances_in_warp(self) -> list[int]:
+        """Distances of the threads of a warp that divide one sum."""
+        return [distance for distance in (16, 8, 4, 2, 1) if self.along or distance >= self.wide]
+
+    @property
+    def partial_sums(self) -> int:
+        """Partial sums of a block in shared memory."""
+        parts = self.threads_per_sum >> len(self.distances_in_warp)
+        return parts * self.wide * self.thin.exclusive_output_point_count
+
+    def is_worthwhile(self, gpu: Gpu) -> bool:
+        """Return True unless one thread for each element is good enough, and if the partial sums fit in
+        shared memory.
+        """
+        c = self.analysis.c
+        if self.partial_sums * c.dtype.itemsize > gpu.shared_bytes:
+            return False
+        if self.threads_per_sum == 1:
+            return self.thin.exclusive_output_point_count > 1
+        return iteration_space_point_count(c.reduce_axes) >= gpu.costs.min_split_steps
+
+    def estimated_cycles(self, gpu: Gpu) -> float:
+        """Return the estimated cycles of the loads and of the sums of all threads."""
+        elements = iteration_space_point_count(self.outer) * self.long.exclusive_output_point_count
+        steps = iteration_space_point_count(self.analysis.c.reduce_axes)
+        return split_reduction_cycles(self.blocks, self.threads_per_sum, elements, steps, _THREADS_PER_BLOCK, gpu)
+
+    def build_loop_nest(self, output_indices: Sequence[Expr], store: StoreFn) -> ContractionNest:
+        """Return the loop nest.
+
+        output_indices    the output indices as expressions of the contraction's axes
+        store             function that returns the statement to store an element
+        """
+        c, thin, wide, deep, tiles = (
+            self.analysis.c,
+            self.thin,
+            self.wide,
+            self.threads_per_sum,
+            self.blocks_per_product,
+        )
+        block, thread, row = Var("b"), Var("t"), Var("row")
+        depth, across = (thread % deep, thread // deep) if self.along else (thread // wide, thread % wide)
+        acc = Buffer("acc", c.dtype, thin.exclusive_output_point_count, "stack", 16)
+        parts = Buffer("parts", c.dtype, self.partial_sums, "shared", 16)
+        names, first = axis_values_at_row_major_number(self.outer, block // tiles), block % tiles * wide
+        reduction_block = _SplitReductionBlock(
+            c, self.data_and_weights, thin, self.long, names, wide, deep, self.distances_in_warp, first, acc, parts
+        )
+        stmts = (
+            loop_nest([(row, thin.exclusive_output_point_count)], Store(acc, row, const(0, c.dtype)), "independent"),
+            reduction_block.accumulate_reduction_part_of_thread(depth, across),
+            reduction_block.reduce_in_warp_and_store_to_shared(depth, across),
+            block_barrier(),
+            reduction_block.add_sums_of_all_warps_and_store(thread, output_indices, store),
+        )
+        over = For(thread, _THREADS_PER_BLOCK, Block(stmts), kind="thread")
+        return ContractionNest(For(block, self.blocks, over, kind="block"), (acc,), shared=(parts,))
+
+
+def gpu_split_reductions(
+    analysis: ContractionAnalysis, data_and_weights: tuple[ContractionOperand, ContractionOperand], gpu: Gpu
+) -> list[SplitReduction]:
+    """Return the divisions of a contraction with a thin side among thread blocks whose threads divide
+    the reduction; none if one thread per element is good enough.
     """
     c = analysis.c
     thin, long = sorted(data_and_weights, key=lambda side: side.exclusive_output_point_count)
@@ -200,39 +244,10 @@ def schedule_gpu_split_reduction(
         and neighbor_distance_along_last_axis(long.dims, c.reduce_axes) == 1
     )
     outer = [axis for axis in c.axes if axis not in (*thin.axes, *long.axes)]
-    widths = (
-        (8, 4)
-        if along
-        else [width for width in (_THREADS_PER_BLOCK, 64, 32, 16) if width <= long.exclusive_output_point_count] + [8]
-    )
-    blocks = {
-        wide: iteration_space_point_count(outer) * -(-long.exclusive_output_point_count // wide) for wide in widths
-    }
-    wide = next((width for width in widths if blocks[width] >= gpu.costs.loading_blocks * gpu.processors), widths[-1])
-    deep, tiles = _THREADS_PER_BLOCK // wide, -(-long.exclusive_output_point_count // wide)
-    if (
-        (thin.exclusive_output_point_count == 1)
-        if deep == 1
-        else (iteration_space_point_count(c.reduce_axes) < gpu.costs.min_split_steps)
-    ):
-        return None
-    block, thread, row = Var("b"), Var("t"), Var("row")
-    depth, across = (thread % deep, thread // deep) if along else (thread // wide, thread % wide)
-    spread = [distance for distance in (16, 8, 4, 2, 1) if along or distance >= wide]
-    acc = Buffer("acc", c.dtype, thin.exclusive_output_point_count, "stack", 16)
-    parts = Buffer("parts", c.dtype, (deep >> len(spread)) * wide * thin.exclusive_output_point_count, "shared", 16)
-    if parts.nbytes > gpu.shared_bytes:
-        return None
-    names, first = axis_values_at_row_major_number(outer, block // tiles), block % tiles * wide
-    reduction_block = _SplitReductionBlock(
-        c, data_and_weights, thin, long, names, wide, deep, spread, first, acc, parts
-    )
-    stmts = (
-        loop_nest([(row, thin.exclusive_output_point_count)], Store(acc, row, const(0, c.dtype)), "independent"),
-        reduction_block.accumulate_reduction_part_of_thread(depth, across),
-        reduction_block.reduce_in_warp_and_store_to_shared(depth, across),
-        block_barrier(),
-        reduction_block.add_sums_of_all_warps_and_store(thread, output_indices, store),
-    )
-    over = For(thread, _THREADS_PER_BLOCK, Block(stmts), kind="thread")
-    return ContractionNest(For(block, blocks[wide], over, kind="block"), (acc,), shared=(parts,))
+    columns = [width for width in (_THREADS_PER_BLOCK, 64, 32, 16) if width <= long.exclusive_output_point_count] + [8]
+    reductions = [
+        SplitReduction(analysis, data_and_weights, thin, long, outer, wide, along)
+        for wide in ((8, 4) if along else columns)
+    ]
+    cheapest = min(reductions, key=lambda reduction: reduction.estimated_cycles(gpu))
+    return [r for r in reductions if r.is_worthwhile(gpu)] if cheapest.is_worthwhile(gpu) else []

@@ -22,9 +22,7 @@ from aotc.tir import (
     Expr,
     Load,
     Stmt,
-    Store,
     Var,
-    all_of,
     as_expr,
     cast,
     fill_buffer_loop,
@@ -39,8 +37,9 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     variables_in,
     variables_of_dimensions,
 )
+from aotc.tir.schedule.contraction.operand_packing import CopyShare, PackedOperand
 from aotc.tir.simplify import LinearForm, Ranges, bounds
-from aotc.tir.stmt import Block, If, loop_nest
+from aotc.tir.stmt import Block
 
 NO_VECTOR_VAR: Final = Var("none")
 #: Function that returns the copy statements, given the values of the operand's variables of outer
@@ -188,10 +187,11 @@ def pack_operand_in_axis_order(
     fill   value outside of an operand that may be read out of range at both ends; None if at its
            end only
     """
-    place, extents = [Var(var.name) for var, _ in axes], [n for _, n in axes]
+    extents = [n for _, n in axes]
+    share = CopyShare.whole_tile([var.name for var, _ in axes], extents)
     scratch = new_private_scratch_buffer(name, buffer.dtype, math.prod(extents))
     fixed, whole = row_major_address(dims).to_expr(), all(d.inside for d in dims)
-    axis_values: dict[Var, Expr] = dict(zip((var for var, _ in axes), place, strict=True))
+    axis_values: dict[Var, Expr] = dict(zip((var for var, _ in axes), share.position, strict=True))
 
     def copy_loops(outer_values: dict[Var, Expr]) -> Stmt:
         values = {**outer_values, **axis_values}
@@ -200,9 +200,7 @@ def pack_operand_in_axis_order(
         tests = [index < d.extent for index, d in zip(indices, outer, strict=True)]
         tests += [index >= 0 for index in indices if fill is not None]
         value = Load(buffer, substitute(fixed, values))
-        body: Stmt = Store(scratch, te.flat_index(extents, place), value)
-        body = body if whole else If(all_of(*tests), body)
-        return loop_nest(zip(place, extents, strict=True), body, "independent")
+        return PackedOperand(share, (value,), scratch, te.flat_index(extents, share.position), inside=tests).copy_nest()
 
     zero: CopyFn | None = None if whole else lambda _: fill_buffer_loop(scratch, fill or 0)
     needs = frozenset(variables_of_dimensions(dims)) - axis_values.keys()
@@ -241,22 +239,21 @@ def _copy_loops_by_phase(
 
     Guards keep indices in range; later simplification turns them into loop bounds.
     """
-    axes = [Var("s") for _ in staged]
     stmts: list[Stmt] = []
     for phase in range(staged[-1].phases):
         index: Expr = as_expr(0)
         at: Expr = substitute(outer_address, outer_values)
         guards: list[Expr] = []
         shifts = [0] * (len(staged) - 1) + [phase]
-        for s, stride, var, shift in zip(staged, _scratch_strides(staged), axes, shifts, strict=True):
+        counts = [-(-(s.extent - shift) // s.phases) for s, shift in zip(staged, shifts, strict=True)]
+        share = CopyShare.whole_tile(["s"] * len(staged), counts)
+        for s, stride, var, shift in zip(staged, _scratch_strides(staged), share.position, shifts, strict=True):
             index = index + var * stride + shift * s.elements_per_phase
             place = s.low + s.step * (var * s.phases + shift)
             at = at + place * s.source.stride
             if not s.source.inside:
                 place = substitute(s.outer.to_expr(), outer_values) + place
                 guards += [place >= 0, place < s.source.extent]
-        body: Stmt = Store(scratch, index, cast(Load(source, at), scratch.dtype))
-        body = If(all_of(*guards), body) if guards else body
-        counts = (-(-(s.extent - shift) // s.phases) for s, shift in zip(staged, shifts, strict=True))
-        stmts.append(loop_nest(zip(axes, counts, strict=True), body, "independent"))
+        value = cast(Load(source, at), scratch.dtype)
+        stmts.append(PackedOperand(share, (value,), scratch, index, inside=guards).copy_nest())
     return Block(stmts)

@@ -17,24 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import (
-    Block,
-    Declare,
-    Expr,
-    For,
-    If,
-    LinearForm,
-    Load,
-    Ranges,
-    Stmt,
-    Store,
-    Var,
-    linear_form,
-    te,
-    vars_and_buffers_in,
-)
+from aotc.tir import Block, Declare, Expr, LinearForm, Load, Ranges, Stmt, Var, linear_form, te, vars_and_buffers_in
 from aotc.tir.expr import Binary, Buffer, Const, Select, binary, const, minimum, operands, substitute, with_operands
-from aotc.tir.instruction_statements import start_async_copy
 from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     axis_values_at_row_major_number,
@@ -42,7 +26,8 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
     neighbor_distance_along_last_axis,
     row_major_address,
 )
-from aotc.tir.schedule.contraction.gpu_split_reduction import ContractionOperand
+from aotc.tir.schedule.contraction.contraction_operand import ContractionOperand
+from aotc.tir.schedule.contraction.operand_packing import ASYNC, CopyShare, PackedOperand
 from aotc.tir.simplify import simplify
 
 #: Adjacent elements that are loaded together even if the next ones are far away: a sector of 32
@@ -263,15 +248,14 @@ class TileOperand:
                 )
             )
             value = _widen_element_load_to_vector_piece(value, self.piece, {**names, self.piece.number: vector_number})
-        place = self.shared_memory_address(depth, within)
-        store: Stmt = (
-            start_async_copy(shared, place, value)
-            if self.can_copy_asynchronously
-            else Store(self.registers, turn, value)
-        )
-        if self.registers.size % self.elements_per_copy:  # not all threads run the last iteration
-            store = If(depth < reduction_order.depth, store)
-        return For(turn, -(-self.registers.size // self.elements_per_copy), Block((*registers, store)))
+        # not all threads run the last iteration
+        exists = [depth < reduction_order.depth] if self.registers.size % self.elements_per_copy else []
+        turns = -(-self.registers.size // self.elements_per_copy)
+        share = CopyShare([(turn, turns)], (depth, within), exists)
+        if self.can_copy_asynchronously:
+            address = self.shared_memory_address(depth, within)
+            return PackedOperand(share, (value,), shared, address, ASYNC, registers=registers).copy_nest()
+        return PackedOperand(share, (value,), self.registers, turn, registers=registers).copy_nest()
 
     def index_of_vector_containing_element(
         self,
@@ -294,13 +278,14 @@ class TileOperand:
         """Return the loop that stores a thread's elements of an operand piece to shared memory, if
         they are in registers.
         """
+        if self.can_copy_asynchronously:
+            return Block(())
         turn = Var("turn")
-        store = Store(
-            shared,
-            self.shared_memory_address(*self.step_and_row_copied_by_thread(turn, reduction_order)),
-            Load(self.registers, turn),
-        )
-        return Block(()) if self.can_copy_asynchronously else For(turn, self.registers.size, store)
+        position = self.step_and_row_copied_by_thread(turn, reduction_order)
+        share = CopyShare([(turn, self.registers.size)], position)
+        return PackedOperand(
+            share, (Load(self.registers, turn),), shared, self.shared_memory_address(*position)
+        ).copy_nest()
 
 
 def _remove_lane_from_divmod(expr: Expr, lane_var: Var, lanes: int, ranges: Ranges) -> Expr:

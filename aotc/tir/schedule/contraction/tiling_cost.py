@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost model of CPU tilings: cycles of a tiling, and the tile sizes whose accumulators fit in the
-vector registers.
+"""Cost model of contractions: cycles of register tilings, of calls of micro-kernels, of tiles of GPU
+thread blocks and of split reductions, and the tile sizes whose accumulators fit in the vector registers.
 
 max_tile_columns(get_target("x86-64-v4"), 2)      # 14: 28 accumulators, 2 vectors of weights, 1 broadcast
 weight_packing_block_size(64, get_target("x86-64-v4"), "float32")  # 32
@@ -12,8 +12,9 @@ from typing import Final
 
 from aotc.ir.dtype import DType
 from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
+from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
 from aotc.tir.schedule.contraction.register_tiling_types import RegisterTiling
-from aotc.tir.target import Target
+from aotc.tir.target import Gpu, Target
 
 #: Numbers of weight vectors of a tile that are tried.
 CANDIDATE_VECTORS_PER_TILE: Final = (1, 2, 3, 4)
@@ -238,3 +239,39 @@ def tiling_cycles(
             step *= cost.widened_products
         total += count * (steps * step + finish)
     return outer * total
+
+
+def block_tile_cycles(tile: BlockTile, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> float:
+    """Return the cycles of a GPU multiprocessor for `batch` products of `rows` by `columns` elements
+    and `steps` reduction steps, by tiles of thread blocks.
+
+    Counts the multiplication, copies to shared memory, and adding the sums of groups and blocks.
+    """
+    costs, splits = gpu.costs, tile.shape.splits
+    share = -(-tile.tile_count(rows, columns, batch) * splits // gpu.processors)
+    copied = (
+        costs.copied_element * tile.shape.depth * (tile.tile_rows + tile.tile_columns) / costs.multiply_adds_per_cycle
+    )
+    work = share * (tile.cycles_per_operand_piece(costs) + copied)
+    summed = tile.shared_elements_for_thread_group_sums + (splits + 1) * tile.tile_elements * (splits > 1)
+    latency = costs.memory_latency_cycles
+    last = share * summed / costs.sums_per_cycle + costs.last_block_accesses * latency * (splits > 1)
+    return -(-steps // tile.shape.depth) / splits * max(work, latency) + last
+
+
+def split_reduction_cycles(
+    blocks: int, threads_per_sum: int, elements: int, steps: int, threads: int, gpu: Gpu
+) -> float:
+    """Return the cycles of a GPU for `elements` sums of `steps` products, each divided among the threads
+    of a block.
+
+    blocks             thread blocks, of `threads` threads
+    threads_per_sum    threads among which a sum is divided
+
+    Each thread waits for a load in each step. Blocks beyond those that have enough loads in flight
+    take more time; fewer blocks wait for the steps of one thread.
+    """
+    costs = gpu.costs
+    resident = costs.loading_blocks * gpu.processors
+    rounds = elements * steps / (resident * threads) if blocks >= resident else steps / threads_per_sum
+    return rounds * costs.memory_latency_cycles + threads_per_sum / costs.sums_per_cycle

@@ -355,6 +355,12 @@ def _compute_bounds_of_atom(atom: Expr, ranges: SimplifierScope) -> Interval:
     match atom:
         case Binary(op="floordiv" | "truncdiv" | "floormod" | "truncmod", b=Const(value=divisor)) if divisor > 0:
             return _bounds_of_division_or_remainder(atom.op, bounds(atom.a, ranges), int(divisor))
+        case Binary(op="floordiv" | "floormod") if bounds(atom.a, ranges)[0] >= 0 and bounds(atom.b, ranges)[0] >= 0:
+            # a divisor of 0 has no quotient
+            (low, high), (least, most) = bounds(atom.a, ranges), bounds(atom.b, ranges)
+            if atom.op == "floormod":
+                return 0, max(min(high, most - 1), 0)
+            return 0 if most == math.inf else low // max(most, 1), _floordiv_bound(high, int(max(least, 1)))
         case Binary(op="min" | "max"):
             pick = min if atom.op == "min" else max
             (a, b), (c, d) = bounds(atom.a, ranges), bounds(atom.b, ranges)

@@ -110,6 +110,11 @@ _OPERATIONS = {
 }  # fmt: skip
 
 
+def value_of_expr(expr: Expr, values: Mapping[Var, int]) -> int:
+    """Return the value of an integer expression."""
+    return _Run(dict(values)).value(expr)
+
+
 class NestGenerator:
     """Generates nests of up to four loops with steps, empty ranges, triangular bounds, conditions,
     registers, vectors, quotients and remainders, and extents that are known at run time only.

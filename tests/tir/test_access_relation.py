@@ -14,7 +14,8 @@ import pytest
 from aotc.tir import Block, Broadcast, Buffer, Expr, LinearForm, Var, const, linear_form
 from aotc.tir.expr import INDEX, Binary, Load, maximum, minimum
 from aotc.tir.loops.access_collection import collect_accesses, is_written_before_read
-from aotc.tir.loops.access_relation import Access, AccessRelation
+from aotc.tir.loops.access_relation import AccessRelation
+from aotc.tir.loops.buffer_access import Access
 from aotc.tir.loops.integer_system import IntegerSystem
 from aotc.tir.loops.loop_dependence import constant_loop_range, loop_var_interval
 from aotc.tir.loops.offset_dimensions import split_offsets_into_dimensions

@@ -112,6 +112,16 @@ def test_what_has_no_vector_form_stays(case: str) -> None:
     assert not vectors_in(vectorize_kernel(kernel, X86_64_V4))
 
 
+def test_two_statements_in_place_have_vectors_where_no_iteration_accesses_what_another_writes() -> None:
+    def halves(distance: int) -> Kernel:
+        x, y, i = Buffer("x", SINGLE, 128), Buffer("y", SINGLE, 128), Var("i")
+        stores = Block((Store(y, i, Load(x, i) + 1.0), Store(y, i + distance, Load(x, i + distance) * 2.0)))
+        return Kernel(name="k", inputs=(x,), outputs=(y,), body=forall(i, 64, stores), inplace=((0, 0),))
+
+    assert vectors_in(vectorize_kernel(halves(64), X86_64_V4))
+    assert not vectors_in(vectorize_kernel(halves(63), X86_64_V4))  # iterations 0 and 63 access element 63
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_places_that_conditions_keep_inside_are_not_read(named: bool) -> None:
     x, y, n, i = Buffer("x", SINGLE, 20), Buffer("y", SINGLE, 32), Buffer("n", DType("int32"), 32), Var("i")

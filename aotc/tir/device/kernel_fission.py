@@ -30,7 +30,8 @@ from aotc.tir import (
 )
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, operands, vars_and_buffers_in, with_operands
 from aotc.tir.loops.access_collection import collect_accesses
-from aotc.tir.loops.access_relation import Access, AccessRelation
+from aotc.tir.loops.access_relation import AccessRelation
+from aotc.tir.loops.buffer_access import Access
 from aotc.tir.loops.loop_dependence import (
     Ranges,
     assigns_to_outer_registers,

@@ -12,18 +12,18 @@ buffer, its accesses as linear forms over loop variables:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir import Binary, Buffer, Expr, LinearForm, Var, bounds_of_linear_form, linear_form
 from aotc.tir.expr import INDEX, substitute, vars_and_buffers_in
-from aotc.tir.loops.access_relation import Access, AccessRelation, Condition
+from aotc.tir.loops.access_relation import AccessRelation
+from aotc.tir.loops.buffer_access import Access, Condition, ExactLoop
 from aotc.tir.loops.loop_dependence import (
     Ranges,
     assigned_registers,
-    constant_loop_range,
     direct_accesses,
     is_replaceable_by_value,
     is_stored_before_first_load,
@@ -47,6 +47,7 @@ def collect_accesses(
     reads: bool = True,
     stores: bool = True,
     expands_registers: bool = False,
+    around: For | None = None,
 ) -> None:
     """Append the accesses of a statement to `accesses_of_buffer`, for the buffers that are keys of
     `accesses_of_buffer`.
@@ -57,33 +58,35 @@ def collect_accesses(
                          conditions around accesses; a loop that begins at an expression other than a
                          sum of variables, quotients and remainders, such as max(lo - 4 * i, 0),
                          contributes the range of its variable only
+    around               a loop around the statement, whose bounds limit its variable
     """
     changing = assigned_registers(stmt) | written_buffers(stmt)
     linearizer = _IndexLinearizer(dict(ranges), expands_registers, changing)
+    if around is not None:
+        linearizer.limit_variable(around)
     kinds = tuple(is_write for is_write, included in ((True, stores), (False, reads)) if included)
 
-    def collect(stmt: Stmt, conditions: tuple[Condition, ...], certain_vars: frozenset[Var] | None) -> None:
+    def collect(stmt: Stmt, conditions: tuple[Condition, ...], loops: tuple[ExactLoop, ...] | None) -> None:
         if isinstance(stmt, For):
-            linearizer.enter_loop(stmt)
-            is_certain = certain_vars is not None and bool(constant_loop_range(stmt))
-            certain_vars = certain_vars | {stmt.var} if certain_vars is not None and is_certain else None
+            loop = linearizer.enter_loop(stmt)
+            loops = (*loops, loop) if loops is not None and loop is not None else None
         elif isinstance(stmt, (If, While)):
-            certain_vars = None
+            loops = None
         if expands_registers and isinstance(stmt, Declare) and is_replaceable_by_value(stmt, changing):
             linearizer.registers[stmt.var] = substitute(stmt.value, linearizer.registers)
         for is_write in kinds if not isinstance(stmt, Block) else ():
             for buffer, index, lanes in direct_accesses(stmt, reads=not is_write, stores=is_write):
                 if buffer in accesses_of_buffer:
-                    access = linearizer.access_at_index(index, lanes, is_write, conditions, certain_vars)
+                    access = linearizer.access_at_index(index, lanes, is_write, conditions, loops)
                     accesses_of_buffer[buffer].accesses.append(access)
         for number, child in enumerate(direct_child_stmts(stmt)):
             inner = conditions
             if expands_registers and isinstance(stmt, If):
                 # one statement object may be both branches
                 inner = (*conditions, *linearizer.unchanging_condition(stmt.cond, number == 0))
-            collect(child, inner, certain_vars)
+            collect(child, inner, loops)
 
-    collect(stmt, (), frozenset())
+    collect(stmt, (), ())
 
 
 @frozen(eq=False)
@@ -124,16 +127,18 @@ def _is_var_or_divmod(atom: Expr) -> bool:
     return isinstance(atom, Var) or (isinstance(atom, Binary) and atom.op in ("floordiv", "floormod"))
 
 
-def is_written_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges) -> bool:
+def is_written_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges, fixed: Container[Var] = ()) -> bool:
     """Return True if a sequence of statements reads only elements of a scratch buffer that it has
     written before.
+
+    fixed    variables that have one value in all statements, such as the numbers of a kernel
     """
     filled = AccessRelation()
     for stmt in stmts:
         if buffer in read_buffers(stmt) and not is_stored_before_first_load(buffer, stmt):
             reads = {buffer: AccessRelation()}
             collect_accesses(stmt, ranges, reads, stores=False)
-            if not filled.covers(reads[buffer]):
+            if not filled.covers(reads[buffer], fixed):
                 return False
         collect_accesses(stmt, {}, {buffer: filled}, reads=False)
     return True
@@ -171,9 +176,11 @@ class _IndexLinearizer:
         # the linear forms of indices that many accesses share are computed once
         self._scope = SimplifierScope(self.ranges)
 
-    def enter_loop(self, loop: For) -> None:
+    def enter_loop(self, loop: For) -> ExactLoop | None:
         """Add the variable of a loop, with its range and bounds, before the accesses in its body
         are converted.
+
+        Return the loop if its values are known exactly, else None.
         """
         loop = replace(
             loop, begin=self._replace_registers_by_values(loop.begin), end=self._replace_registers_by_values(loop.end)
@@ -190,6 +197,7 @@ class _IndexLinearizer:
         var, begin = loop.var, self.linear_form_of_index(loop.begin)
         is_begin_sum = not self.expands_registers or all(map(_is_var_or_divmod, begin.terms))
         is_begin_sum = is_begin_sum and not self._changes(begin)
+        is_begin_known = is_begin_sum or not begin.terms
         if begin.terms and is_begin_sum:
             var = Var(loop.var.name, INDEX)
             shifted = begin.add_multiple(LinearForm({var: 1}))
@@ -214,6 +222,19 @@ class _IndexLinearizer:
             high = max(0, min(bounds_of_linear_form(last, self.ranges)[1] for last in lasts))
             self.ranges[var] = (0, high if high == math.inf else high // loop.step * loop.step)
             self._scope = SimplifierScope(self.ranges)
+        if not is_begin_known or len(lasts) != 1 or self._changes(lasts[0]):
+            return None
+        return ExactLoop(var, int(self.ranges[var][0]), lasts[0], loop.step)
+
+    def limit_variable(self, loop: For) -> None:
+        """Add the bounds of a loop whose variable keeps its range: limits that are linear forms of other
+        variables.
+        """
+        lasts = [self.linear_form_of_index(end) for end in operands_of_nested_min_max("min", loop.end)]
+        firsts = [self.linear_form_of_index(begin) for begin in operands_of_nested_min_max("max", loop.begin)]
+        before = LinearForm(const=-1)
+        self.lasts[loop.var] = [f.add_multiple(before) for f in lasts if f.terms and not self._changes(f)]
+        self.firsts[loop.var] = [f for f in firsts if f.terms and not self._changes(f)]
 
     def _changes(self, form: LinearForm) -> bool:
         """Return True if the statements may change the value of a linear form."""
@@ -246,16 +267,12 @@ class _IndexLinearizer:
         lanes: int,
         is_write: bool,
         conditions: tuple[Condition, ...],
-        certain_vars: frozenset[Var] | None,
+        loops: tuple[ExactLoop, ...] | None,
     ) -> Access:
         """Return the access to `lanes` consecutive elements from `index` on.
 
-        conditions      the conditions around it
-        certain_vars    the variables of the loops around it, if all of them have constant bounds, and
-                        every execution reaches the access; else None
+        conditions   the conditions around it
+        loops        the loops around it, if every execution of all their iterations reaches it; else None
         """
         form = self.linear_form_of_index(index)
-        is_certain = certain_vars is not None and all(
-            n in certain_vars for atom in form.terms for n in vars_and_buffers_in(atom)
-        )
-        return Access(form, lanes, self.ranges, self.lasts, self.firsts, self.steps, conditions, is_write, is_certain)
+        return Access(form, lanes, self.ranges, self.lasts, self.firsts, self.steps, conditions, is_write, loops)

@@ -21,7 +21,7 @@ quantified dimensions for quotients, Pugh, "The Omega test" (1991).
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -29,104 +29,21 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import frozen
-from aotc.tir import Expr, LinearForm, Var, bounds_of_linear_form, vars_and_buffers_in
+from aotc.tir import Expr, LinearForm, Var, bounds_of_linear_form
+from aotc.tir.loops.access_coverage import is_load_covered
+from aotc.tir.loops.buffer_access import Access, is_invariant
 from aotc.tir.loops.dependence_system import IsShared, IterationPoint
-from aotc.tir.loops.integer_system import IntegerSystem, LinearSum, Terms, divide_bound
+from aotc.tir.loops.integer_constraints import LinearSum, Terms
+from aotc.tir.loops.integer_system import IntegerSystem, divide_bound
 from aotc.tir.loops.offset_dimensions import OffsetDimension, split_offsets_into_dimensions
-from aotc.tir.loops.point_enumeration import (
-    MAX_ENUMERATED_POINTS,
-    Int64Array,
-    NotEnumerableError,
-    PointEnumerator,
-    value_of_form,
-    vars_of_form,
-)
+from aotc.tir.loops.point_enumeration import MAX_ENUMERATED_POINTS, NotEnumerableError
 from aotc.tir.simplify import Interval
 
 Float64Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
-Ranges = dict[Var, Interval]
-#: A condition, and True if it holds, False if its negation holds.
-Condition: TypeAlias = "tuple[Expr, bool]"
-
 #: Largest number of pairs of pieces of two relations that are compared.
 _MAX_COMPARED_PAIRS: Final = 256
 #: Number of values of each variable that are enumerated first.
 _VALUES_OF_FIRST_ENUMERATION: Final = 3
-
-
-@frozen(eq=False)
-class Access:
-    """An access to consecutive elements of a buffer in each iteration of some loops.
-
-    form         the address of the first element as a linear form
-    lanes        the number of consecutive elements
-    ranges       the intervals of variables
-    lasts        for loop variables, upper bounds that are linear forms of other variables
-    firsts       for loop variables, lower bounds that are linear forms of other variables
-    steps        for loop variables, the distance of their values, the first of which is the low end of
-                 the interval; 1 if it is absent
-    conditions   conditions under which the access is made
-    is_write     True for a store, False for a load
-    is_certain   True if every execution of the statements accesses all these elements
-    """
-
-    form: LinearForm
-    lanes: int
-    ranges: Ranges
-    lasts: Mapping[Var, Sequence[LinearForm]] = field(default_factory=dict)
-    firsts: Mapping[Var, Sequence[LinearForm]] = field(default_factory=dict)
-    steps: Mapping[Var, int] = field(default_factory=dict)
-    conditions: tuple[Condition, ...] = ()
-    is_write: bool = True
-    is_certain: bool = False
-
-    def depends_on(self, var: Var) -> bool:
-        """Return True if the accessed elements may depend on a loop variable."""
-        limits = (*self.lasts.values(), *self.firsts.values())
-        forms = (self.form, *(limit for forms in limits for limit in forms))
-        return any(form.depends_on(var) for form in forms) or any(
-            var in vars_and_buffers_in(cond) for cond, _ in self.conditions
-        )
-
-    def upper_bound_of_address(self) -> float:
-        """Return an upper bound of the address of the first element, using the bounds in `lasts` where
-        they are tighter than the ranges.
-        """
-        address = self.form
-        high = bounds_of_linear_form(address, self.ranges)[1]
-        for var in [a for a, factor in address.terms.items() if isinstance(a, Var) and factor > 0]:
-            for last in self.lasts.get(var, ()):
-                # a bound of another variable may have replaced the factor by one that is not positive
-                factor = address.terms.get(var, 0)
-                if factor <= 0:
-                    break
-                shorter = address.add_multiple(LinearForm({var: 1}), -factor).add_multiple(last, factor)
-                if bounds_of_linear_form(shorter, self.ranges)[1] < high:
-                    address, high = shorter, bounds_of_linear_form(shorter, self.ranges)[1]
-        return high
-
-    def accessed_elements(
-        self, omitted_terms: Mapping[Expr, int], var: Var | None, max_values: int | None = None
-    ) -> tuple[Int64Array, Int64Array]:
-        """Return the accessed elements at all points, an array of shape (points, lanes), and the value
-        of a loop variable at each point (0 for None).
-
-        omitted_terms    terms that are subtracted from the address, by their factors
-        var              the loop variable
-        max_values       largest number of values of a variable, of which the first ones are enumerated;
-                         None for all values
-
-        Raise NotEnumerableError if an address is not a function of variables with finite intervals, or
-        if there are too many points.
-        """
-        form = self.form.add_multiple(LinearForm(dict(omitted_terms)), -1)
-        enumerator = PointEnumerator(self.ranges, self.lasts, self.steps, self.conditions, max_values)
-        points = enumerator.points_of_vars([*([] if var is None else [var]), *vars_of_form(form)])
-        addresses = value_of_form(form, points)
-        if addresses.size * self.lanes > MAX_ENUMERATED_POINTS:
-            raise NotEnumerableError
-        values = points[var] if var is not None else np.zeros(addresses.size, np.int64)
-        return addresses[:, None] + np.arange(self.lanes), values
 
 
 @frozen(eq=False)
@@ -184,17 +101,22 @@ class AccessRelation:
             last = np.maximum(last, by_iteration + high + access.lanes - 1)
         return first, last
 
-    def is_within(self, size: int) -> bool:
-        """Return True if all elements are proven to be among the first `size` elements of the buffer."""
+    def is_within(self, size: int | LinearForm) -> bool:
+        """Return True if all elements are proven to be among the first `size` elements of the buffer.
+
+        size    a number, or a linear form of variables that have one value in all iterations
+        """
         return bool(self.accesses) and all(_is_access_within(access, size) for access in self.accesses)
 
     def is_entirely_above(self, lower: AccessRelation) -> bool:
         """Return True if every element is at a higher address than every element of `lower`."""
         return bool(self.accesses and lower.accesses) and lower.bounds()[1] < self.bounds()[0]
 
-    def is_disjoint_from(self, other: AccessRelation) -> bool:
+    def is_disjoint_from(self, other: AccessRelation, fixed: Container[Var] = ()) -> bool:
         """Return True if no element that one relation writes is accessed by the other one, in any two
         iterations.
+
+        fixed    variables that have one value in all iterations of both relations
         """
         if not self.accesses or not other.accesses:
             return False
@@ -202,12 +124,24 @@ class AccessRelation:
         if last < other_first or other_last < first:
             return True
         pairs = _pairs_within_limit(self.accesses, other.accesses)
-        return pairs is not None and all(_are_pieces_disjoint(a, b) for a, b in pairs)
+        return pairs is not None and all(_are_pieces_disjoint(a, b, fixed) for a, b in pairs)
 
-    def covers(self, other: AccessRelation) -> bool:
+    def covers(self, other: AccessRelation, fixed: Container[Var] = ()) -> bool:
         """Return True if every execution accesses all elements that `other` may access.
 
-        Both relations are enumerated; conditions make the accesses of this one uncertain.
+        fixed    variables that have one value in all iterations of both relations
+
+        Both relations are enumerated; conditions make the accesses of this one uncertain. Where extents
+        are known at run time only, `access_coverage` proves it for all their values.
+        """
+        return self._covers_at_points(other) or (
+            any(access.loops is not None and not access.is_certain for access in self.accesses)
+            and all(is_load_covered(self.accesses, access, fixed) for access in other.accesses)
+        )
+
+    def _covers_at_points(self, other: AccessRelation) -> bool:
+        """Return True if enumeration shows that every execution accesses all elements that `other` may
+        access.
         """
         try:
             needed = [access.accessed_elements({}, None)[0] for access in other.accesses]
@@ -266,13 +200,6 @@ class AccessRelation:
         )
 
 
-def is_invariant(term: Expr, fixed: Container[Var]) -> bool:
-    """Return True if a term has one value in all iterations: all its variables are in `fixed`, and it
-    loads no memory.
-    """
-    return all(n in fixed for n in vars_and_buffers_in(term))
-
-
 def _pieces_of_accesses(accesses: Iterable[Access], *, merges_offsets: bool) -> list[_Piece]:
     """Return accesses as pieces; `merges_offsets` includes the elements between the accesses of a
     piece.
@@ -301,11 +228,11 @@ def _pairs_within_limit(a: Sequence[Access], b: Sequence[Access]) -> list[tuple[
     return None
 
 
-def _are_pieces_disjoint(a: _Piece, b: _Piece) -> bool:
+def _are_pieces_disjoint(a: _Piece, b: _Piece, fixed: Container[Var]) -> bool:
     """Return True if two pieces are proven to have no common element."""
     system = IntegerSystem()
     shared: dict[Expr, LinearSum] = {}
-    points = [_iteration_point(system, p.access, lambda _: False, shared) for p in (a, b)]
+    points = [_iteration_point(system, p.access, lambda e: is_invariant(e, fixed), shared) for p in (a, b)]
     return _is_address_equation_unsolvable(system, a, points[0], b, points[1])
 
 
@@ -329,14 +256,17 @@ def _are_iterations_disjoint(a: _Piece, b: _Piece, var: Var, step: int, fixed: C
     return _is_address_equation_unsolvable(system, a, first, b, second)
 
 
-def _is_access_within(access: Access, size: int) -> bool:
+def _is_access_within(access: Access, size: int | LinearForm) -> bool:
     """Return True if an access is proven to be among the first `size` elements."""
-    for sign, offset in ((-1, -1), (1, access.lanes - 1 - size)):  # below 0, beyond the last element
+    end = LinearForm(const=size) if isinstance(size, int) else size
+    last = access.form.add_multiple(LinearForm(const=access.lanes - 1))
+    # below 0, beyond the last element
+    for outside in (LinearForm(const=-1).add_multiple(access.form, -1), last.add_multiple(end, -1)):
         system = IntegerSystem()
-        point = _iteration_point(system, access, lambda _: False, {})
-        terms, const = point.sum_of_form(access.form)
+        # in one iteration, every variable has one value
+        point = _iteration_point(system, access, lambda _: True, {})
+        point.require_nonnegative(outside)
         point.require_conditions(access.conditions)
-        system.add_inequality({var: sign * c for var, c in terms.items()}, sign * const + offset)
         if not system.has_no_solution():
             return False
     return True

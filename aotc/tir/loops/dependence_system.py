@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from aotc.tir import Binary, Const, Expr, Unary, Var
 from aotc.tir.expr import INDEX
-from aotc.tir.loops.integer_system import IntegerSystem, LinearSum, Terms, divide_bound
+from aotc.tir.loops.integer_constraints import LinearSum, Terms
+from aotc.tir.loops.integer_system import IntegerSystem, divide_bound
 from aotc.tir.simplify import Interval, LinearForm, bounds, comparison_as_nonnegative_form, conjuncts, linear_form
 
 Ranges = dict[Var, Interval]
@@ -72,6 +73,8 @@ class IterationPoint:
                 return self._new_sum_of_var(atom, known)
             case Binary(op="floordiv" | "floormod", a=a, b=Const(value=divisor)) if divisor > 0:
                 return self._sum_of_division(atom, a, int(divisor), known)
+            case Binary(op="floordiv" | "floormod", a=a, b=b) if bounds(b, self.ranges)[0] >= 0:
+                return self._sum_of_division_by_symbols(atom, a, b, known)
             case Binary(op="mul"):
                 return self._sum_of_product(atom)
         low, high = bounds(atom, self.ranges)
@@ -92,8 +95,7 @@ class IterationPoint:
         else:
             number = self.system.add_variable(low, high)
             known[var] = {number: 1}, 0
-            if low >= 1 and known is self.shared:
-                self.system.symbols.add(number)
+            self._add_symbol(number, known)
         self.require_limits_of_var(var)
         return known[var]
 
@@ -107,8 +109,40 @@ class IterationPoint:
         quotient = self.system.add_variable(divide_bound(low, divisor), divide_bound(high, divisor))
         rest = self.system.add_variable(0, divisor - 1)
         self.system.add_equation({**terms, quotient: -divisor, rest: -1}, const)
+        for var in (quotient, rest):
+            self._add_symbol(var, known)
         known[Binary("floordiv", a, atom.b)] = {quotient: 1}, 0
         known[Binary("floormod", a, atom.b)] = {rest: 1}, 0
+        return known[atom]
+
+    def _add_symbol(self, var: int, known: dict[Expr, LinearSum]) -> None:
+        """Let a variable be a factor of products if it has one value in both iterations, from 0 on."""
+        if known is self.shared and self.system.lows[var] >= 0:
+            self.system.symbols.add(var)
+
+    def _sum_of_division_by_symbols(self, atom: Binary, a: Expr, b: Expr, known: dict[Expr, LinearSum]) -> LinearSum:
+        """Return a quotient or remainder by a number of at least 0 that is known at run time only as a sum;
+        an unknown number if the divisor is no number of both iterations.
+
+        The divisor is at least 1 wherever the division is computed.
+        """
+        dividend = self.sum_of_form(linear_form(a, self.ranges))
+        divisor, const = self.sum_of_form(linear_form(b, self.ranges))
+        low, high = bounds(atom, self.ranges)
+        quotient = self.system.add_variable(*bounds(Binary("floordiv", a, b), self.ranges))
+        self._add_symbol(quotient, known)
+        product: Terms = {quotient: const} if const else {}
+        for var, c in divisor.items():
+            factor = self.system.product_of(var, quotient)
+            if factor is None:
+                return {self.system.add_variable(low, high): 1}, 0
+            product[factor] = c
+        rest = self.system.add_variable(0, bounds(b, self.ranges)[1] - 1)
+        self.system.add_inequality(divisor, const - 1)
+        self.system.add_inequality({**divisor, rest: -1}, const - 1)
+        self.system.add_equation({**dividend[0], **{var: -c for var, c in product.items()}, rest: -1}, dividend[1])
+        known[Binary("floordiv", a, b)] = {quotient: 1}, 0
+        known[Binary("floormod", a, b)] = {rest: 1}, 0
         return known[atom]
 
     def _sum_of_product(self, atom: Binary) -> LinearSum:

@@ -20,20 +20,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from dataclasses import dataclass
+from typing import Final
 
+from aotc.tir.loops.integer_constraints import IntegerConstraints, LinearSum, Terms
+from aotc.tir.loops.polynomial_bounds import (
+    Polynomial,
+    PolynomialBounds,
+    add_multiple_of_polynomial,
+    divide_polynomial,
+    multiply_polynomials,
+)
 from aotc.tir.simplify import Bound
-
-#: Coefficients of variables, which have numbers.
-Terms: TypeAlias = "dict[int, int]"
-#: A sum of terms, and a constant.
-LinearSum: TypeAlias = "tuple[Terms, int]"
-#: The symbols in a product, and its other factor or None.
-_Product: TypeAlias = "tuple[tuple[int, ...], int | None]"
 
 #: Largest number of times that the equations and the inequalities of a system are examined.
 _MAX_ROUNDS: Final = 8
+#: Number of these times at which inequalities are divided by symbols.
+_MAX_DIVIDING_ROUNDS: Final = 3
 #: Largest number of inequalities that are added to a sum to find an upper bound of it.
 _MAX_ADDED_INEQUALITIES: Final = 8
 
@@ -43,69 +46,8 @@ class _ContradictionError(Exception):
 
 
 @dataclass(slots=True)
-class IntegerSystem:
-    """System of linear equations and inequalities over integer variables with intervals.
-
-    lows, highs     the interval of each variable, by its number
-    equations       sums that are 0
-    inequalities    sums that are at least 0
-    symbols         positive variables that may be factors of products
-    products        variables that are products: the symbols in it, and another variable or None; used
-                    where strides are known at run time only
-    """
-
-    lows: list[Bound] = field(default_factory=list)
-    highs: list[Bound] = field(default_factory=list)
-    equations: list[LinearSum] = field(default_factory=list)
-    inequalities: list[LinearSum] = field(default_factory=list)
-    symbols: set[int] = field(default_factory=set)
-    products: dict[int, _Product] = field(default_factory=dict)
-
-    def add_variable(self, low: Bound, high: Bound) -> int:
-        """Add a variable with values from `low` to `high`; return its number."""
-        self.lows.append(low)
-        self.highs.append(high)
-        return len(self.lows) - 1
-
-    def product_of(self, a: int, b: int) -> int | None:
-        """Return the number of the variable that is the product of two variables; None if neither of
-        them is a product of symbols alone.
-        """
-        (a_symbols, a_other), (b_symbols, b_other) = self._factors_of(a), self._factors_of(b)
-        if a_other is not None and b_other is not None:
-            return None
-        other = b_other if a_other is None else a_other
-        return self._variable_of_product((*a_symbols, *b_symbols), other)
-
-    def _factors_of(self, var: int) -> _Product:
-        """Return the symbols in a variable, and the other factor or None."""
-        return self.products.get(var) or (((var,), None) if var in self.symbols else ((), var))
-
-    def _variable_of_product(self, symbols: Iterable[int], other: int | None) -> int:
-        """Return the number of the variable that is the product of some symbols, and of another
-        variable if there is one; it is added if it is new.
-        """
-        factors = tuple(sorted(symbols)), other
-        if len(factors[0]) + (other is not None) == 1:
-            return factors[0][0] if other is None else other
-        for number, known in self.products.items():
-            if known == factors:
-                return number
-        low, high = (1, 1) if other is None else (self.lows[other], self.highs[other])
-        for symbol in factors[0]:
-            ends = [_multiply(x, y) for x in (low, high) for y in (self.lows[symbol], self.highs[symbol])]
-            low, high = min(ends), max(ends)
-        number = self.add_variable(low, high)
-        self.products[number] = factors
-        return number
-
-    def add_equation(self, terms: Mapping[int, int], const: int) -> None:
-        """Require that a sum is 0."""
-        self.equations.append((dict(terms), const))
-
-    def add_inequality(self, terms: Mapping[int, int], const: int) -> None:
-        """Require that a sum is at least 0."""
-        self.inequalities.append((dict(terms), const))
+class IntegerSystem(IntegerConstraints):
+    """System of linear equations and inequalities over integer variables with intervals, and its solver."""
 
     def has_no_solution(self) -> bool:
         """Return True if the system is proven to have no solution. The system is changed to another
@@ -114,27 +56,38 @@ class IntegerSystem:
         try:
             if any(low > high for low, high in zip(self.lows, self.highs, strict=True)):
                 return True
-            for _ in range(_MAX_ROUNDS):
+            for turn in range(_MAX_ROUNDS):
                 is_changed = self._solve_equations()
+                if self.products and turn < _MAX_DIVIDING_ROUNDS:
+                    self._divide_inequalities_by_symbols()
                 if not self._tighten_intervals() and not is_changed:
                     break
             for terms, const in self.inequalities:
                 if self.upper_bound(terms, const) < 0:
                     return True
+            if self.products:
+                return self._contradicts_polynomial_bounds()
         except _ContradictionError:
             return True
         return False
 
-    def interval_of_sum(self, terms: Iterable[tuple[int, int]], const: int) -> tuple[Bound, Bound]:
-        """Return the interval of a sum of terms, by the intervals of its variables alone."""
-        low: Bound = const
-        high: Bound = const
-        for var, factor in terms:
-            if factor > 0:
-                low, high = low + factor * self.lows[var], high + factor * self.highs[var]
-            else:
-                low, high = low + factor * self.highs[var], high + factor * self.lows[var]
-        return low, high
+    def _contradicts_polynomial_bounds(self) -> bool:
+        """Return True if an inequality, or an equation, is proven not to hold by the other ones, with
+        products of variables as polynomials.
+        """
+        known = self.polynomial_bounds()
+        sums = [*self.inequalities, *self.equations, *((_negate(terms), -const) for terms, const in self.equations)]
+        return any(known.is_never_positive(self.polynomial_of_sum(terms, const + 1)) for terms, const in sums)
+
+    def has_empty_interval(self) -> bool:
+        """Tighten the intervals of variables by the equations and inequalities, which stay as they are;
+        return True if that proves that the system has no solution.
+        """
+        try:
+            any(not self._tighten_intervals() for _ in range(_MAX_ROUNDS))
+        except _ContradictionError:
+            return True
+        return False
 
     def upper_bound(self, terms: Terms, const: int) -> Bound:
         """Return an upper bound of a sum of terms, by the intervals and the inequalities.
@@ -181,7 +134,7 @@ class IntegerSystem:
             if len(terms) < 2:
                 is_changed = self._fix_variable_of_equation(terms, const) or is_changed
                 continue
-            parts = self._split_equation(terms, const) or self._split_equation_by_symbolic_stride(terms, const)
+            parts = self._split_equation(terms, const) or self._split_equation_by_symbolic_stride(terms, const, pending)
             if parts is not None:
                 pending += parts
                 is_changed = True
@@ -269,35 +222,77 @@ class IntegerSystem:
                 return [(small, -int(first)), (dict(ordered[k:]), const + int(first))]
         return None
 
-    def _split_equation_by_symbolic_stride(self, terms: Terms, const: int) -> list[LinearSum] | None:
-        """Split an equation into its terms without a factor known at run time only, and the terms with
-        the factor, divided by it; None if that is impossible.
+    def _split_equation_by_symbolic_stride(
+        self, terms: Terms, const: int, others: Iterable[LinearSum]
+    ) -> list[LinearSum] | None:
+        """Split an equation into the terms that are multiples of a stride known at run time only, divided
+        by it, and the other terms; None if that is impossible.
 
-        It is possible if the sum of the terms without the factor is smaller than the factor, and
-        greater than its negation.
+        A stride is a polynomial, such as n + 2. The split is possible if the sum of the other terms is
+        smaller than the stride, and greater than its negation. `others` are equations that hold, too.
         """
-        symbols = {s for var in terms for s in self._factors_of(var)[0]} if self.symbols else ()
-        for symbol in sorted(symbols):
-            large = {var: c for var, c in terms.items() if symbol in self._factors_of(var)[0]}
-            small = {var: c for var, c in terms.items() if var not in large}
-            unit = math.gcd(*large.values())
-            if (small or const) and not all(
-                self.upper_bound(_add_multiple(sum_, {symbol: unit}, -1), offset + 1) <= 0
-                for sum_, offset in ((small, const), (_negate(small), -const))
+        if self.products.keys().isdisjoint(terms):
+            return None
+        factors: dict[int | None, Polynomial] = {}
+        for var, c in terms.items():
+            symbols, other = self.factors_of(var)
+            factors.setdefault(other, {})[symbols] = c
+        factors.setdefault(None, {})
+        factors[None] = add_multiple_of_polynomial(factors[None], {(): const} if const else {})
+        known = self.polynomial_bounds(others)
+        for stride in self._strides_of_factors(factors, known):
+            quotient: Polynomial = {}
+            small: Polynomial = {}
+            for other, factor in factors.items():
+                whole, rest = divide_polynomial(factor, stride)
+                if other is not None and rest:
+                    whole, rest = {}, factor
+                base: Polynomial = {(): 1} if other is None else {(other,): 1}
+                quotient = add_multiple_of_polynomial(quotient, multiply_polynomials(whole, base))
+                small = add_multiple_of_polynomial(small, multiply_polynomials(rest, base))
+            distance = add_multiple_of_polynomial({(): 1}, stride, -1)
+            if quotient and all(
+                known.is_never_positive(add_multiple_of_polynomial(distance, small, sign)) for sign in (1, -1)
             ):
-                continue
-            quotient: Terms = {}
-            rest = 0
-            for var, c in large.items():
-                factors, other = self._factors_of(var)
-                remaining = list(factors)
-                remaining.remove(symbol)
-                if remaining or other is not None:
-                    quotient[self._variable_of_product(remaining, other)] = c // unit
-                else:
-                    rest = c // unit
-            return [(small, const), (quotient, rest)]
+                return [self.sum_of_polynomial(small), self.sum_of_polynomial(quotient)]
         return None
+
+    def _divide_inequalities_by_symbols(self) -> None:
+        """Add the inequalities that follow from others by a division by a factor known at run time only.
+
+        With n * a + b >= 0 and b < 0, a is at least 1; with b < n, a is at least 0.
+        """
+        known = self.polynomial_bounds()
+        for terms, const in list(self.inequalities):
+            total = self.polynomial_of_sum(terms, const)
+            products = [monomial for monomial in total if len(monomial) > 1]
+            for symbol in sorted({var for monomial in products for var in monomial} & self.symbols):
+                quotient, rest = divide_polynomial(total, {(symbol,): 1})
+                if known.upper_bound(rest) < 0:
+                    least = 1
+                elif known.upper_bound(add_multiple_of_polynomial(rest, {(symbol,): 1}, -1)) < 0:
+                    least = 0
+                else:
+                    continue
+                inequality = self.sum_of_polynomial(add_multiple_of_polynomial(quotient, {(): 1}, -least))
+                if inequality not in self.inequalities:
+                    self.inequalities.append(inequality)
+
+    def _strides_of_factors(
+        self, factors: Mapping[int | None, Polynomial], known: PolynomialBounds
+    ) -> Iterable[Polynomial]:
+        """Yield the positive polynomials by which an equation may be split, those of low degree first."""
+        found: dict[frozenset[tuple[tuple[int, ...], int]], Polynomial] = {}
+        for factor in factors.values():
+            unit = math.gcd(*factor.values())
+            for divisor in (1, unit) if any(factor) else ():
+                for sign in (1, -1):
+                    stride = {monomial: sign * c // divisor for monomial, c in factor.items()}
+                    if known.lower_bound(stride) >= 0:
+                        found.setdefault(frozenset(stride.items()), stride)
+            for symbol in {s for monomial in factor for s in monomial}:
+                found.setdefault(frozenset({((symbol,), 1)}), {(symbol,): 1})
+        return sorted(found.values(), key=lambda stride: (max(map(len, stride)), -max(stride.values())))
 
     def _eliminate_variable(self, var: int, terms: Terms, const: int) -> None:
         """Replace a variable by a sum in all inequalities; its interval becomes inequalities of the
@@ -343,11 +338,6 @@ class IntegerSystem:
                     rest = high - factor * self.lows[var]
                     is_changed = self._narrow_interval_of_variable(var, -math.inf, rest // -factor) or is_changed
         return is_changed
-
-
-def _multiply(x: Bound, y: Bound) -> Bound:
-    """Return x * y, where 0 times infinity is 0."""
-    return 0 if 0 in (x, y) else x * y
 
 
 def divide_bound(bound: Bound, divisor: int) -> Bound:

@@ -55,7 +55,7 @@ def why_loop_kind_unproven(
         if not _changes_by_accumulation_only(register, [s for s in assigned if s.var is register], reads):
             return f"an iteration reads the value of register {register.name} from another iteration"
     relations = {buffer: AccessRelation() for buffer in written_buffers(loop.body) if buffer not in unread_buffers}
-    collect_accesses(loop.body, {**ranges, loop.var: (low, high)}, relations, expands_registers=True)
+    collect_accesses(loop.body, {**ranges, loop.var: (low, high)}, relations, expands_registers=True, around=loop)
     for buffer, relation in relations.items():
         if relation.is_injective(loop.var, loop.step, outer_vars):
             continue

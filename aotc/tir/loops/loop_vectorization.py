@@ -27,11 +27,15 @@ from aotc.tir import (
     rename_declared_vars,
     substitute_in_stmt,
     unrolled_iterations,
+    vars_and_buffers_in,
 )
 from aotc.tir.expr import INDEX, Binary, Buffer, Call, Cast, Const, Load, Pack, Select, Unary, maximum, operands
+from aotc.tir.loops.access_collection import collect_accesses
+from aotc.tir.loops.access_relation import AccessRelation
 from aotc.tir.loops.loop_dependence import (
     constant_trip_count,
     decrement_loop_end,
+    is_innermost,
     read_buffers,
     straight_line_stmts,
     written_buffers,
@@ -39,7 +43,7 @@ from aotc.tir.loops.loop_dependence import (
 from aotc.tir.loops.loop_dependence import ranges_inside_loops as ranges_in
 from aotc.tir.loops.register_transposes import transpose_squares_in_registers
 from aotc.tir.loops.statement_vectorization import ScalarError, vectorize_stmt, vectorize_stmt_or_none
-from aotc.tir.simplify import Ranges, bounds, linear_form, simplify, simplify_stmt
+from aotc.tir.simplify import Ranges, bounds, simplify, simplify_stmt
 from aotc.tir.stmt import (
     Declare,
     For,
@@ -50,6 +54,7 @@ from aotc.tir.stmt import (
     count_exprs_in_stmt,
     forall,
     memoized_kernel,
+    modified_vars_and_buffers,
     rebuild_stmt,
     walk_stmts,
 )
@@ -93,7 +98,7 @@ def why_loop_not_vectorized(loop: For, kernel: Kernel, ranges: Ranges) -> str:
         return f"fewer elements than a vector has, {extent}"
     if loop.step != 1:
         return f"elements {loop.step} apart"
-    if _LoopVectorizer(C, _may_alias_buffer_pairs(kernel)).may_read_overwritten_alias(loop):
+    if _LoopVectorizer(C, _may_alias_buffer_pairs(kernel)).may_read_overwritten_alias(loop, ranges):
         return "results that may lie where other elements are read"
     try:
         inside = _are_loads_in_bounds(loop.body, ranges)
@@ -142,7 +147,7 @@ class _LoopVectorizer:
         new_stmt = rebuild_stmt(stmt, lambda s: self.vectorize_loops_in_stmt(s, ranges))
         if not isinstance(stmt, For) or stmt.kind != "independent" or stmt.step != 1 or contains_vectors(new_stmt):
             return new_stmt
-        if self.may_read_overwritten_alias(stmt):
+        if self.may_read_overwritten_alias(stmt, ranges):
             return new_stmt
         lanes, most = self.target.vector_bytes // _widest_element_bytes(stmt), bounds(stmt.end - stmt.begin, ranges)[1]
         while lanes >= MIN_VECTOR_ELEMENTS and most < 2 * lanes and not isinstance(stmt.end, Const):
@@ -239,17 +244,29 @@ class _LoopVectorizer:
             may_scalarize=True,
         )
 
-    def may_read_overwritten_alias(self, loop: For) -> bool:
-        """Return True if a loop may read an input, through memory shared with an output, that it
-        has overwritten.
+    def may_read_overwritten_alias(self, loop: For, ranges: Ranges) -> bool:
+        """Return True if vectors of a loop may read an input, through memory shared with an output, that
+        another iteration has overwritten.
 
-        It may if one of several statements, or an inner loop, writes to an index other than the
-        index that is read.
+        A single store is safe: its vector is loaded before it is stored. Otherwise the statements of
+        several iterations change their order, and no iteration may write an element that another one
+        accesses.
+
+        ranges    the ranges of the loop variable and of the variables around the loop
         """
-        stores = [s for s in walk_stmts(loop.body) if isinstance(s, Store)]
-        pairs = [(s, load) for s in stores for load in _all_loads(loop.body) if (s.buffer, load.buffer) in self.shared]
-        alone = len(stores) == 1 and not any(isinstance(s, For) for s in walk_stmts(loop.body))
-        return not alone and any(linear_form(s.index, {}) != linear_form(load.index, {}) for s, load in pairs)
+        if sum(isinstance(s, Store) for s in walk_stmts(loop.body)) == 1 and is_innermost(loop):
+            return False
+        written, read = written_buffers(loop.body), read_buffers(loop.body)
+        fixed = {n for e in all_exprs_in_stmt(loop) for n in vars_and_buffers_in(e) if isinstance(n, Var)}
+        fixed -= modified_vars_and_buffers(loop)
+        for output, source in self.shared:
+            if output in written and source in read:
+                both = AccessRelation()
+                memory = {output: both, source: both}
+                collect_accesses(loop.body, dict(ranges), memory, expands_registers=True, around=loop)
+                if not both.is_injective(loop.var, loop.step, fixed):
+                    return True
+        return False
 
 
 def unroll_short_inner_loops(stmt: Stmt, is_inside_loop: bool = False) -> Stmt:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from aotc.ir import frozen
-from aotc.tir import Block, Buffer, For, Kernel, Stmt, Var, direct_exprs_of_stmt, vars_and_buffers_in, walk_stmts
+from aotc.tir import INDEX, Block, Buffer, For, Kernel, Stmt, Var, direct_exprs_of_stmt, vars_and_buffers_in, walk_stmts
 from aotc.tir.loops.access_collection import Accesses, collect_accesses, is_written_before_read
 from aotc.tir.loops.access_relation import AccessRelation
 from aotc.tir.loops.loop_dependence import Ranges, assigns_to_outer_registers, direct_loads, is_stored_before_first_load
@@ -35,11 +35,13 @@ class ThreadSharedAccesses:
 
     reads, writes   for each buffer, the accesses that read and write it
     single          one thread runs the statement alone
+    numbers         the numbers of the kernel: variables with one value in all statements and threads
     """
 
     reads: Accesses
     writes: Accesses
     single: bool = False
+    numbers: frozenset[Var] = frozenset()
 
     def needs_barrier_with(self, other: ThreadSharedAccesses) -> bool:
         """Return True if two statements need a barrier between them: one may write elements that
@@ -50,7 +52,7 @@ class ThreadSharedAccesses:
         if self.single and other.single:
             return False
         pairs = ((self.writes, other.writes), (self.writes, other.reads), (self.reads, other.writes))
-        return not all(a[b].is_disjoint_from(c[b]) for a, c in pairs for b in a.keys() & c.keys())
+        return not all(a[b].is_disjoint_from(c[b], self.numbers) for a, c in pairs for b in a.keys() & c.keys())
 
 
 @dataclass
@@ -92,6 +94,10 @@ class MemoryEffects:
             ):
                 self.private.add(buffer)
 
+    @cached_property
+    def _ranges_of_numbers(self) -> Ranges:
+        return {number.var: number.interval for number in self.kernel.numbers if number.var.dtype == INDEX}
+
     def is_thread_local(self, buffer: Buffer) -> bool:
         """Return True if each thread has its own copy of a buffer: it is on the stack, or private
         scratch.
@@ -110,10 +116,10 @@ class MemoryEffects:
         if key not in self._accesses_cache:
             written, read = self.buffers_written_and_read(stmt)
             both = {b: AccessRelation() for b in written | read if not self.is_thread_local(b)}
-            collect_accesses(stmt, ranges, both)
+            collect_accesses(stmt, {**self._ranges_of_numbers, **ranges}, both)
             reads = {b: both[b].accesses_of_kind(is_write=False) for b in read if b in both}
             writes = {b: both[b].accesses_of_kind(is_write=True) for b in written if b in both}
-            self._accesses_cache[key] = ThreadSharedAccesses(reads, writes)
+            self._accesses_cache[key] = ThreadSharedAccesses(reads, writes, numbers=frozenset(self._ranges_of_numbers))
         return self._accesses_cache[key]
 
     def can_run_on_one_thread(self, stmts: Sequence[Stmt]) -> bool:
@@ -163,7 +169,10 @@ class MemoryEffects:
         """
         left = {b for s in group for b in self.buffers_written_and_read(s)[0] if b.private and self.is_thread_local(b)}
         last = max(k for k, s in enumerate(stmts) if s is group[-1])
-        return any(not is_written_before_read(b, stmts[last + 1 :], ranges) for b in left)
+        numbers = self._ranges_of_numbers
+        return any(
+            not is_written_before_read(b, stmts[last + 1 :], {**numbers, **ranges}, frozenset(numbers)) for b in left
+        )
 
     def do_kind_and_buffers_allow_division(self, loop: For) -> bool:
         """Return True if the iterations of a loop may be divided among threads, judged by its kind

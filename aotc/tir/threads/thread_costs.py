@@ -24,7 +24,7 @@ from aotc.tir import (
     largest_thread_share,
 )
 from aotc.tir.expr_occurrences import occurrences
-from aotc.tir.loops.access_relation import Access
+from aotc.tir.loops.buffer_access import Access
 from aotc.tir.loops.loop_dependence import Ranges, known_trip_count, ranges_inside_loops
 from aotc.tir.stmt import (
     Block,

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Access relations of nests whose extents and strides are parameters: answers compared with the elements that the
+nests access for all values of the parameters, and proofs of typical nests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from aotc.ir import AotcError
+from aotc.tir import Expr, Var, const, linear_form
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_verifier import verify
+from aotc.tir.loops.access_collection import collect_accesses
+from aotc.tir.loops.access_relation import AccessRelation
+from aotc.tir.loops.loop_dependence import loop_var_interval
+from aotc.tir.simplify import Interval
+from aotc.tir.stmt import For, Stmt, Store
+from tests.share import share
+from tests.tir.parametric_nests import ParametricNestGenerator, TypicalNest, typical_nests
+from tests.tir.random_accesses import BUFFER, RandomNest, TooManyIterationsError, value_of_expr
+
+PAIRS_PER_TEST = 10
+#: Seeds of 6,000 pairs of nests.
+FIRST_SEEDS = range(0, 6_000, PAIRS_PER_TEST)
+
+Elements = dict[int, tuple[set[int], set[int]]]
+
+
+def relation_of(stmt: Stmt, ranges: Mapping[Var, Interval], around: For | None = None) -> AccessRelation:
+    relation = AccessRelation()
+    collect_accesses(stmt, {**ranges}, {BUFFER: relation}, expands_registers=True, around=around)
+    return relation
+
+
+def intervals(parameters: Mapping[Var, range]) -> dict[Var, Interval]:
+    return {var: (values[0], values[-1]) for var, values in parameters.items()}
+
+
+def is_injective(loop: For, ranges: Mapping[Var, Interval], fixed: set[Var]) -> bool:
+    inside = {**ranges, loop.var: loop_var_interval(loop, {**ranges})}
+    return relation_of(loop.body, inside, loop).is_injective(loop.var, loop.step, fixed)
+
+
+def has_race(accesses: Elements) -> bool:
+    """Return True if an iteration accesses an element that another one writes."""
+    writers: dict[int, set[int]] = {}
+    for iteration, (written, _) in accesses.items():
+        for element in written:
+            writers.setdefault(element, set()).add(iteration)
+    return any(
+        writers.get(element, {iteration}) != {iteration}
+        for iteration, (written, read) in accesses.items()
+        for element in written | read
+    )
+
+
+def united(accesses: Elements) -> tuple[set[int], set[int]]:
+    """Return the elements that all iterations write, and those that they read."""
+    return set().union(*(w for w, _ in accesses.values())), set().union(*(r for _, r in accesses.values()))
+
+
+def executions(first: RandomNest, second: RandomNest) -> list[tuple[dict[Var, int], Elements, Elements]]:
+    """Return the elements that two nests access for all values of their parameters; none if they take long, or
+    divide by zero."""
+    try:
+        return [
+            (values, first.elements_by_iteration(values), second.elements_by_iteration(values))
+            for values in first.outer_values()
+        ]
+    except (TooManyIterationsError, ZeroDivisionError):
+        return []
+
+
+@pytest.mark.parametrize("first_seed", share(FIRST_SEEDS, 2))
+def test_answers_hold_for_all_values_of_the_parameters(first_seed: int) -> None:
+    proven, true = Counter[str](), Counter[str]()
+    for seed in range(first_seed, first_seed + PAIRS_PER_TEST):
+        pair = ParametricNestGenerator(seed).pair()
+        runs = executions(pair.first, pair.second)
+        if not runs:
+            continue
+        answers = answers_about(pair.first, pair.second, pair.size)
+        facts = facts_about(runs, pair.size, answers[1])
+        for question, fact in facts.items():
+            assert fact or not answers[0][question], f"seed {seed}: {question}"
+            proven[question] += answers[0][question]
+            true[question] += fact
+    assert all(proven[question] > 0 for question in ("injective", "within", "within bounds", "bounds"))
+    assert proven.total() >= 0.6 * true.total()
+
+
+def answers_about(first: RandomNest, second: RandomNest, size: Expr) -> tuple[dict[str, bool], tuple[Interval, int]]:
+    """Return what is proven of two nests, the bounds of the first one, and a number of elements that is within them."""
+    ranges, fixed = intervals(first.outer), {*first.outer}
+    a, b = relation_of(first.loop, ranges), relation_of(second.loop, ranges)
+    most = a.bounds()[1] + 1
+    answers = {
+        "injective": is_injective(first.loop, ranges, fixed),
+        "within": a.is_within(linear_form(size, ranges)),
+        "within bounds": a.is_within(int(most)) if abs(most) < 1 << 40 else False,
+        "disjoint": a.is_disjoint_from(b, fixed),
+        "covers": a.accesses_of_kind(is_write=True).covers(b, fixed),
+        "bounds": True,
+    }
+    return answers, (a.bounds(), int(most) if abs(most) < 1 << 40 else 0)
+
+
+def facts_about(
+    runs: list[tuple[dict[Var, int], Elements, Elements]], size: Expr, claims: tuple[Interval, int]
+) -> dict[str, bool]:
+    """Return the true answers to the same questions, by the elements that were accessed."""
+    facts = dict.fromkeys(("injective", "within", "within bounds", "disjoint", "covers", "bounds"), True)
+    (low, high), most = claims
+    for values, first, second in runs:
+        (written, read), (other_written, other_read) = united(first), united(second)
+        touched, other_touched = written | read, other_written | other_read
+        facts["injective"] &= not has_race(first)
+        facts["within"] &= touched <= set(range(value_of_expr(size, values)))
+        facts["within bounds"] &= touched <= set(range(most))
+        facts["disjoint"] &= not (written & other_touched or touched & other_written)
+        facts["covers"] &= other_touched <= written
+        facts["bounds"] &= all(low <= element <= high for element in touched)
+    return facts
+
+
+def typical_questions(nest: TypicalNest) -> Iterator[tuple[str, bool]]:
+    """Yield the questions about a typical nest whose answer is True, each with the answer of the relation."""
+    ranges, fixed = intervals(nest.parameters), {*nest.parameters}
+    outer, inside = set(fixed), dict(ranges)
+    for loop in nest.loops:
+        yield f"injective in {loop.var.name}", is_injective(loop, inside, outer)
+        inside[loop.var] = loop_var_interval(loop, inside)
+        outer.add(loop.var)
+    whole = relation_of(nest.loops[0], ranges)
+    size = linear_form(nest.size, ranges)
+    yield "within", whole.is_within(size)
+    yield "bounds", whole.is_within(int(whole.bounds()[1]) + 1) if whole.bounds()[1] < 1 << 60 else False
+    for part, other in zip(nest.parts, nest.parts[1:], strict=False):
+        yield "disjoint", relation_of(part, ranges).is_disjoint_from(relation_of(other, ranges), fixed)
+    e = Var("e")
+    elements = relation_of(For(e, nest.size, Store(BUFFER, e * 1, const(0.0, BUFFER.dtype))), ranges)
+    yield "covers", elements.covers(whole, fixed) if nest.reads else whole.covers(elements, fixed)
+    if not nest.reads:
+        yield "covers itself", whole.covers(whole, fixed)
+
+
+@pytest.mark.parametrize("part", share(range(25), 1))
+def test_typical_nests_are_proven(part: int) -> None:
+    nests = list(typical_nests())[part::25]
+    answers = {f"{nest.name}: {question}": answer for nest in nests for question, answer in typical_questions(nest)}
+    unproven = [question for question, answer in answers.items() if not answer]
+    assert len(unproven) <= 0.03 * len(answers), unproven
+
+
+@pytest.mark.parametrize(("stride", "is_valid"), [("n", True), ("n + 1", False), ("n - 1", False)])
+def test_a_kernel_is_verified_for_all_values_of_its_numbers(stride: str, is_valid: bool) -> None:
+    """Rows of n + 1 elements are too long for the buffer, rows of n - 1 elements overlap."""
+    kernel = parse_kernel(
+        f"""kernel "twice" {{
+          input x: float32[2048]
+          output y: float32[2048]
+          number m: int64 in [0, 8]
+          number n: int64 in [0, 256]
+          for i in 0..m independent {{ for j in 0..n independent {{
+            y[i * ({stride}) + j] = x[i * ({stride}) + j] * 2.0
+          }} }}
+        }}"""
+    )
+    if is_valid:
+        verify(kernel)
+    else:
+        with pytest.raises(AotcError, match=r"outside its 2048 elements|touch the same elements"):
+            verify(kernel)

@@ -42,8 +42,11 @@ from aotc.ir import (
     AotcError,
     AotcTypeError,
     Array,
+    DimRange,
+    DimSpecification,
     PassContext,
     did_you_mean_hint,
+    dim_size_or_range,
     option_text,
     require_known_name,
     running_or_new_budget_scope,
@@ -85,11 +88,19 @@ def _is_onnx_model(model: object) -> bool:
     return hasattr(model, "graph") and hasattr(model, "opset_import")
 
 
-def _require_positive_dims(dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
-    """Raise AotcError (code "dims") naming every symbolic dimension whose value is not an integer
-    of at least 1, and every dimension of an input's shape that is less than 1.
+def _require_positive_dims(dims: Mapping[str, DimSpecification], shapes: Mapping[str, Sequence[int]]) -> None:
+    """Raise AotcError (code "dims") naming every symbolic dimension whose value is neither an integer
+    of at least 1 nor a range, and every dimension of an input's shape that is less than 1.
     """
-    values = {f"dimension {symbol!r}": value for symbol, value in dims.items()}
+    values: dict[str, Any] = {}
+    for symbol, value in dims.items():
+        if isinstance(value, (tuple, DimRange)) or (isinstance(value, str) and ".." in value):
+            try:
+                value = dim_size_or_range(value)
+            except ValueError as error:
+                raise AotcError("dims", f"dimension {symbol!r}: {error}") from error
+        if not isinstance(value, DimRange):
+            values[f"dimension {symbol!r}"] = value
     values |= {
         f"dimension {axis} of input {name!r}": d for name, shape in shapes.items() for axis, d in enumerate(shape)
     }

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aotc.ir.dimension_ranges import DimSpecification
 from aotc.ir.ndarray import Array
 from aotc.ir.option_description import OPTIONS_WITH_CONFIG_KEY, described_field, option_field
 from aotc.ir.option_value_text import (
@@ -100,10 +101,11 @@ class CompileOptionFields:
         parse=parse_input_shapes,
         format_value=format_input_shape,
     )
-    dims: Mapping[str, int] | None = option_field(
+    dims: Mapping[str, DimSpecification] | None = option_field(
         None,
-        "Value of a symbolic dimension.",
-        python="A mapping from names of dimensions to sizes.",
+        "Value of a symbolic dimension, or a range LEAST..MOST; :STEP for multiples of a size,"
+        " ~TYPICAL for the most usual size.",
+        python='A mapping from names of dimensions to sizes, pairs (least, most), or text such as "64..640:32".',
         command="--dim",
         metavar="SYMBOL=N",
         multiple=True,

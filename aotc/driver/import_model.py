@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotc.driver.state_pairs import input_names_matching_state
-from aotc.ir import COMPILE_CALL, AotcError, Array, frozen, open_regular_file, option_text
+from aotc.ir import COMPILE_CALL, AotcError, Array, DimSpecification, frozen, open_regular_file, option_text
 from aotc.relay.frontend.onnx import cut_model, from_onnx, load_model
 from aotc.relay.frontend.onnx.model_inputs import names_of_inputs_with_default, remove_default_values
 from aotc.relay.graph_api import IRModule, bind_params_by_name
@@ -50,7 +50,7 @@ def load_exported_program(model: Any) -> Any:
     return import_pytorch_front_end().load_exported(model) if isinstance(model, (str, Path)) else model
 
 
-def import_exported_program(model: Any, dims: Mapping[str, int]) -> IRModule:
+def import_exported_program(model: Any, dims: Mapping[str, DimSpecification]) -> IRModule:
     """Convert an ExportedProgram or a .pt2 file to a graph module whose parameters are constants."""
     module: IRModule = import_pytorch_front_end().from_exported(load_exported_program(model), dims=dims)[0]
     return module
@@ -127,12 +127,12 @@ def require_tflite_model_is_not_cut(model: Any, cut: Cut) -> None:
 
 
 def import_model_of_any_format(
-    model: Any, shapes: Mapping[str, Any], dims: Mapping[str, int], rounding: str, cut: Cut = NO_CUT
+    model: Any, shapes: Mapping[str, Any], dims: Mapping[str, DimSpecification], rounding: str, cut: Cut = NO_CUT
 ) -> IRModule:
     """Convert a model in any supported form to a graph module whose parameters are constants.
 
     shapes      shapes of inputs by name, for models with dynamic dimensions
-    dims        values of symbolic dimensions by name
+    dims        values or ranges of symbolic dimensions by name
     rounding    the reference implementation that integers of a TFLite model reproduce
     cut         the tensors between which the model is converted
 

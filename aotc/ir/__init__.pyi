@@ -32,6 +32,13 @@ from aotc.ir.diagnostics import assert_never as assert_never
 from aotc.ir.diagnostics import did_you_mean_hint as did_you_mean_hint
 from aotc.ir.diagnostics import rename_options_in_errors as rename_options_in_errors
 from aotc.ir.diagnostics import require_known_name as require_known_name
+from aotc.ir.dimension_ranges import DimRange as DimRange
+from aotc.ir.dimension_ranges import DimSpecification as DimSpecification
+from aotc.ir.dimension_ranges import bind_ranges as bind_ranges
+from aotc.ir.dimension_ranges import bound_dim as bound_dim
+from aotc.ir.dimension_ranges import dim_size_or_range as dim_size_or_range
+from aotc.ir.dimension_ranges import symbol_and_sizes as symbol_and_sizes
+from aotc.ir.dimension_ranges import symbol_of_multiples as symbol_of_multiples
 from aotc.ir.dimensions import Dim as Dim
 from aotc.ir.dimensions import Shape as Shape
 from aotc.ir.dimensions import SymDim as SymDim
@@ -49,6 +56,7 @@ from aotc.ir.dimensions import require_static_shape as require_static_shape
 from aotc.ir.dimensions import same_dim as same_dim
 from aotc.ir.dimensions import solve_dims as solve_dims
 from aotc.ir.dimensions import sum_of_dims as sum_of_dims
+from aotc.ir.dimensions import text_with_bounds as text_with_bounds
 from aotc.ir.dtype import DTYPES as DTYPES
 from aotc.ir.dtype import DType as DType
 from aotc.ir.failure_context import Failure as Failure

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 #: The largest text, power and number of terms that are read as a formula; a longer text is a name.
 MAX_FORMULA_CHARACTERS: Final = 400
@@ -56,6 +56,8 @@ class FormulaCall:
         return f"{self.function}({', '.join(map(str, self.arguments))})"
 
 
+#: Least and greatest value; infinite where nothing is known.
+Interval: TypeAlias = "tuple[int | float, int | float]"
 Factor = str | FormulaCall
 Factors = tuple[Factor, ...]
 
@@ -135,6 +137,20 @@ class Formula:
             return self.substitute({name: constant(value) for name, value in values.items()}).constant_or_none
         except (ZeroDivisionError, FormulaSizeError):
             return None
+
+    def interval(self, intervals: Mapping[str, Interval]) -> Interval:
+        """Return an interval that contains every value of the formula.
+
+        intervals    the intervals of symbols; symbols without one are at least 0
+        """
+        low: int | float = 0
+        high: int | float = 0
+        for factors, number in self.terms:
+            term: Interval = (number, number)
+            for factor in factors:
+                term = product_of_intervals(term, _interval_of_factor(factor, intervals))
+            low, high = low + term[0], high + term[1]
+        return low, high
 
     def solve(self, value: int, known: Mapping[str, int]) -> tuple[str, int] | None:
         """Return the one symbol without a known value, and its value for which the formula is
@@ -288,6 +304,38 @@ def _symbols_of_formula(formula: Formula) -> Iterator[str]:
             else:
                 for argument in factor.arguments:
                     yield from _symbols_of_formula(argument)
+
+
+def _interval_of_factor(factor: Factor, intervals: Mapping[str, Interval]) -> Interval:
+    if isinstance(factor, str):
+        return intervals.get(factor, (0, math.inf))
+    ends = [argument.interval(intervals) for argument in factor.arguments]
+    if factor.function == "//":
+        return quotient_of_intervals(*ends)
+    pick = min if factor.function == "min" else max
+    return pick(low for low, _ in ends), pick(high for _, high in ends)
+
+
+def product_of_intervals(a: Interval, b: Interval) -> Interval:
+    """Return the interval of products of values of two intervals."""
+    ends = [0 if 0 in (x, y) else x * y for x in a for y in b]
+    return min(ends), max(ends)
+
+
+def quotient_of_intervals(dividend: Interval, divisor: Interval) -> Interval:
+    """Return the interval of quotients that are rounded down; unbounded unless the divisor is
+    positive.
+    """
+    if divisor[0] < 1:
+        return -math.inf, math.inf
+    ends = [_floor_quotient(x, d) for x in dividend for d in divisor]
+    return min(ends), max(ends)
+
+
+def _floor_quotient(dividend: int | float, divisor: int | float) -> int | float:
+    if math.isinf(divisor):
+        return 0 if dividend >= 0 else -1 if dividend > -math.inf else dividend
+    return dividend if math.isinf(dividend) else dividend // divisor
 
 
 _OPERATION_OF_CALL: Final[Mapping[str, Callable[..., Formula]]] = {

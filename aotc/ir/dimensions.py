@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor dimensions: an int, or a named symbol or formula with an optional upper bound.
+"""Tensor dimensions: an int, or a named symbol or formula with bounds.
 
 SymDim("batch", upper=8)               # prints as batch<=8
+SymDim("batch", upper=8, lower=1)      # prints as 1<=batch<=8
 SymDim()                               # prints as ?
 SymDim("n") * 2 + 1                    # prints as 2*n+1
 SymDim("m+n") == SymDim("n + m")       # True: both have the name "m+n"
@@ -11,22 +12,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from operator import index
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from aotc.ir.dimension_formulas import (
     Formula,
     FormulaSizeError,
+    Interval,
     constant,
     formula_of_name,
     formula_text,
     maximum,
     minimum,
     parse_formula,
+    product_of_intervals,
+    quotient_of_intervals,
 )
 
 T = TypeVar("T")
+#: Lower bound of a difference that may be negative.
+_NO_LOWER_BOUND: Final = -(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +44,18 @@ class SymDim:
              its normal form. Equal names mean equal dimensions; "" is an anonymous dimension, which
              is equal to no other one
     upper    the largest value, or None if it is not known
+    lower    a number that the value is known not to be less than; it has no part in comparisons
     """
 
     name: str = ""
     upper: int | None = None
+    lower: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", formula_text(formula_of_name(self.name)) if self.name else "")
 
     def __str__(self) -> str:
-        name = self.name or "?"
-        return name if self.upper is None else f"{name}<={self.upper}"
+        return text_with_bounds(self.name or "?", self)
 
     def __add__(self, other: Dim) -> Dim:
         return sum_of_dims((self, other))
@@ -55,10 +63,10 @@ class SymDim:
     def __sub__(self, other: Dim) -> Dim:
         if isinstance(other, int):
             return sum_of_dims((self, -other))
-        return _dim_of_formula((self, other), lambda a, b: a - b, self.upper)
+        return _dim_of_formula((self, other), lambda a, b: a - b, _difference_of_intervals(self, other))
 
     def __rsub__(self, other: int) -> Dim:
-        return _dim_of_formula((other, self), lambda a, b: a - b, other)
+        return _dim_of_formula((other, self), lambda a, b: a - b, _difference_of_intervals(other, self))
 
     def __mul__(self, other: Dim) -> Dim:
         return product_of_dims((self, other))
@@ -88,7 +96,7 @@ class SymDim:
             raise ValueError(f"dimension {self.name} divides by 0") from error
         number = formula.constant_or_none
         if number is None:
-            return _symbolic_dim(formula, self.upper)
+            return _symbolic_dim(formula, interval_of_dim(self))
         if number < 0:
             raise ValueError(f"dimension {self.name} is {number}")
         return number
@@ -96,6 +104,24 @@ class SymDim:
 
 Dim: TypeAlias = "int | SymDim"
 Shape: TypeAlias = "tuple[Dim, ...]"
+
+
+def text_with_bounds(name: str, dim: SymDim) -> str:
+    """Return the name of a dimension with the bounds that are known."""
+    lower = f"{dim.lower}<=" if dim.lower > 0 else ""
+    return f"{lower}{name}" if dim.upper is None else f"{lower}{name}<={dim.upper}"
+
+
+def interval_of_dim(dim: Dim) -> Interval:
+    """Return the least and the greatest value of a dimension, as far as they are known."""
+    if isinstance(dim, SymDim):
+        return dim.lower, math.inf if dim.upper is None else dim.upper
+    return index(dim), index(dim)
+
+
+def _difference_of_intervals(a: Dim, b: Dim) -> Interval:
+    (a_low, a_high), (b_low, b_high) = interval_of_dim(a), interval_of_dim(b)
+    return a_low - b_high, a_high - b_low
 
 
 def dim_of_text(text: str) -> Dim:
@@ -112,11 +138,11 @@ def sum_of_dims(dims: Iterable[Dim]) -> Dim:
     Its upper bound is the sum of the bounds, if all symbols have one.
     """
     items = tuple(dims)
-    symbols, known, bounds = _split_symbolic_and_static_dims(items, sum)
+    symbols, known = _split_symbolic_and_static_dims(items, sum)
     if not symbols or (len(symbols) == 1 and known == 0):
         return symbols[0] if symbols else known
-    upper = None if bounds is None else sum(bounds) + known
-    return _dim_of_formula(items, lambda *formulas: sum(formulas, constant(0)), upper)
+    lows, highs = zip(*map(interval_of_dim, items), strict=True)
+    return _dim_of_formula(items, lambda *formulas: sum(formulas, constant(0)), (sum(lows), sum(highs)))
 
 
 def product_of_dims(dims: Iterable[Dim]) -> Dim:
@@ -125,23 +151,21 @@ def product_of_dims(dims: Iterable[Dim]) -> Dim:
     Its upper bound is the product of the bounds, if all symbols have one.
     """
     items = tuple(dims)
-    symbols, known, bounds = _split_symbolic_and_static_dims(items, math.prod)
+    symbols, known = _split_symbolic_and_static_dims(items, math.prod)
     if not symbols or known == 0:
         return known
     if len(symbols) == 1 and known == 1:
         return symbols[0]
-    upper = None if bounds is None else math.prod(bounds) * known
-    return _dim_of_formula(items, lambda *formulas: math.prod(formulas, start=constant(1)), upper)
+    interval = reduce(product_of_intervals, map(interval_of_dim, items))
+    return _dim_of_formula(items, lambda *formulas: math.prod(formulas, start=constant(1)), interval)
 
 
 def indexdiv(a: Dim, b: Dim) -> Dim:
     """Return `a // b`; a formula if a dimension is symbolic."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
-    upper = None
-    if isinstance(a, SymDim) and isinstance(b, int) and a.upper is not None:
-        upper = a.upper // b
-    return _dim_of_formula((a, b), lambda x, y: x // y, upper)
+    interval = quotient_of_intervals(interval_of_dim(a), interval_of_dim(b))
+    return _dim_of_formula((a, b), lambda x, y: x // y, interval)
 
 
 def exact_quotient_or_none(a: Dim, b: Dim) -> Dim | None:
@@ -155,51 +179,51 @@ def exact_quotient_or_none(a: Dim, b: Dim) -> Dim | None:
 
 def minimum_of_dims(dims: Sequence[Dim]) -> Dim:
     """Return the least of several dimensions, as an int or as a formula."""
-    bounds = [d if isinstance(d, int) else d.upper for d in dims]
-    return _dim_of_formula(dims, minimum, min((b for b in bounds if b is not None), default=None))
+    lows, highs = zip(*map(interval_of_dim, dims), strict=True)
+    return _dim_of_formula(dims, minimum, (min(lows), min(highs)))
 
 
 def maximum_of_dims(dims: Sequence[Dim]) -> Dim:
     """Return the greatest of several dimensions, as an int or as a formula."""
-    bounds = [d if isinstance(d, int) else d.upper for d in dims]
-    known = [b for b in bounds if b is not None]
-    return _dim_of_formula(dims, maximum, max(known) if len(known) == len(bounds) else None)
+    lows, highs = zip(*map(interval_of_dim, dims), strict=True)
+    return _dim_of_formula(dims, maximum, (max(lows), max(highs)))
 
 
-def _dim_of_formula(dims: Iterable[Dim], combine: Callable[..., Formula], upper: int | None) -> Dim:
+def _dim_of_formula(dims: Iterable[Dim], combine: Callable[..., Formula], interval: Interval) -> Dim:
     """Return the dimension whose formula is `combine(*formulas of dims)`; an anonymous one if one
     of them has no name, or if the formula is too large.
     """
     formulas = [constant(index(d)) if not isinstance(d, SymDim) else formula_of_name(d.name) for d in dims]
     if any(isinstance(d, SymDim) and not d.name for d in dims):
-        return SymDim("", upper)
+        return _dim_in_interval("", interval)
     try:
         formula = combine(*formulas)
     except FormulaSizeError:
-        return SymDim("", upper)
+        return _dim_in_interval("", interval)
     number = formula.constant_or_none
-    return _symbolic_dim(formula, upper) if number is None else number
+    return _symbolic_dim(formula, interval) if number is None else number
 
 
-def _symbolic_dim(formula: Formula, upper: int | None) -> SymDim:
+def _dim_in_interval(name: str, interval: Interval) -> SymDim:
+    low, high = interval
+    return SymDim(name, None if math.isinf(high) else int(high), _NO_LOWER_BOUND if math.isinf(low) else int(low))
+
+
+def _symbolic_dim(formula: Formula, interval: Interval) -> SymDim:
     """Return the dimension of a formula with symbols; an anonymous one if the text of the formula is
     too long to be read again, and would be a symbol of its own.
     """
     text = formula_text(formula)
-    return SymDim(text if formula_of_name(text) == formula else "", upper)
+    return _dim_in_interval(text if formula_of_name(text) == formula else "", interval)
 
 
 def _split_symbolic_and_static_dims(
     dims: Iterable[Dim], combine_ints: Callable[[list[int]], int]
-) -> tuple[list[SymDim], int, list[int] | None]:
-    """Split dimensions into symbols, the combined ints (`combine_ints`), and the symbols' bounds,
-    None unless all are bounded.
-    """
+) -> tuple[list[SymDim], int]:
+    """Split dimensions into symbols and the combined ints (`combine_ints`)."""
     items = list(dims)
     symbols = [d for d in items if isinstance(d, SymDim)]
-    bounds = [d.upper for d in symbols if d.upper is not None]
-    known = combine_ints([index(d) for d in items if not isinstance(d, SymDim)])
-    return symbols, known, bounds if len(bounds) == len(symbols) else None
+    return symbols, combine_ints([index(d) for d in items if not isinstance(d, SymDim)])
 
 
 def is_static(shape: Iterable[Dim]) -> bool:
@@ -306,7 +330,7 @@ def _formula_symbol_count(dim: Dim) -> int:
 def _is_dim_compatible_binding_symbol(dim: Dim, size: int, symbol_sizes: dict[str, int]) -> bool:
     if isinstance(dim, int):
         return dim == size
-    if dim.upper is not None and size > dim.upper:
+    if size < dim.lower or (dim.upper is not None and size > dim.upper):
         return False
     if not dim.name:
         return True

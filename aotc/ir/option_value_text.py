@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text of option values on the command line: parsers, and formatters that are their inverses.
 
-parse_symbolic_dims(("batch=1", "n=8"))     # {"batch": 1, "n": 8}
+parse_symbolic_dims(("batch=1", "n=1..8"))  # {"batch": 1, "n": "1..8"}
 format_symbolic_dim(("batch", 1))           # "batch=1"
 
 Parsers raise `OptionTextError`, whose text names the value and the expected form.
@@ -12,6 +12,8 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
+
+from aotc.ir.dimension_ranges import DimSpecification, dim_size_or_range
 
 T = TypeVar("T")
 
@@ -34,6 +36,15 @@ def _parse_dimension(text: str, option_text: str) -> int:
     if not 0 <= value <= MAX_DIMENSION:
         raise OptionTextError(f"{text!r} in {option_text!r} is not a dimension: a whole number")
     return value
+
+
+def _parse_dimension_or_range(text: str, option_text: str) -> int | str:
+    if ".." not in text:
+        return _parse_dimension(text, option_text)
+    try:
+        return str(dim_size_or_range(text))
+    except ValueError as error:
+        raise OptionTextError(f"{option_text!r}: {error}") from error
 
 
 def _split_option_texts_at_separator(
@@ -77,10 +88,12 @@ def parse_input_shapes(values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     return _items_as_dict_rejecting_conflicts(values, items)
 
 
-def parse_symbolic_dims(values: tuple[str, ...]) -> dict[str, int]:
-    """Parse values of symbolic dimensions in the form SYMBOL=8; return integers by symbol."""
+def parse_symbolic_dims(values: tuple[str, ...]) -> dict[str, int | str]:
+    """Parse values of symbolic dimensions in the form SYMBOL=8 or SYMBOL=1..8; return integers, and
+    texts of ranges, by symbol.
+    """
     items = (
-        (name, _parse_dimension(number, value))
+        (name, _parse_dimension_or_range(number, value))
         for value, name, number in _split_option_texts_at_separator(values, "SYMBOL=8")
     )
     return _items_as_dict_rejecting_conflicts(values, items)
@@ -216,10 +229,10 @@ def format_input_shape(item: tuple[str, Sequence[int]]) -> str:
     return f"{name}:{','.join(map(str, shape))}"
 
 
-def format_symbolic_dim(item: tuple[str, int]) -> str:
-    """Return the value of a symbolic dimension as SYMBOL=8."""
+def format_symbolic_dim(item: tuple[str, DimSpecification]) -> str:
+    """Return the value of a symbolic dimension as SYMBOL=8, or its range as SYMBOL=1..8."""
     symbol, size = item
-    return f"{symbol}={size}"
+    return f"{symbol}={dim_size_or_range(size)}"
 
 
 def format_state_pair(item: tuple[str, str]) -> str:

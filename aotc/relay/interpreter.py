@@ -34,6 +34,7 @@ from aotc.ir import (
     is_shape_compatible_binding_symbols,
     run_recursive_task,
 )
+from aotc.ir.op import infer_op_result_type
 from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, If, Let, Match, RefCreate, RefRead, RefWrite
@@ -256,6 +257,7 @@ class _Machine:
         self._watch = watch
         self.globals = _Frame()
         self._uses: dict[Function, Counter[Expr]] = {}
+        self._dynamic_calls: dict[Call, bool] = {}
 
     def call_function_value(self, callee: Value, args: Sequence[Value]) -> Task[Value]:
         """Return the result of calling a function value."""
@@ -339,7 +341,17 @@ class _Machine:
     def _evaluate_op_call(self, call: Call, op: Op, args: Sequence[Value]) -> Value:
         if self._watch is not None:
             self._watch.check_before_op_call(call)
+        if self._has_dynamic_argument(call):
+            infer_op_result_type(op, call.attrs, [type_of_array_or_tuple(arg) for arg in args], call.span)
         return _reference_result_to_value(op.reference(call.attrs, *args))
+
+    def _has_dynamic_argument(self, call: Call) -> bool:
+        """Return True if an operator has an argument whose shape is not static, so that the type rule
+        has not seen the sizes of this evaluation.
+        """
+        if call not in self._dynamic_calls:
+            self._dynamic_calls[call] = any(map(_has_dynamic_shape, (a.checked_type for a in call.args)))
+        return self._dynamic_calls[call]
 
     def _evaluate_match(self, node: Match, frame: _Frame) -> Task[Value]:
         data = yield self.evaluate_node(node.data, frame)
@@ -365,6 +377,25 @@ class _Machine:
                 return node
             case Var():
                 raise AotcError("interp", f"variable %{node.name} has no value", span=node.span)
+
+
+def _has_dynamic_shape(ty: Type | None) -> bool:
+    """Return True for a type of tensors, not all of which have static shapes."""
+    match ty:
+        case TensorType():
+            return not ty.is_static
+        case TupleType(fields=fields):
+            return any(map(_has_dynamic_shape, fields))
+        case _:
+            return False
+
+
+def type_of_array_or_tuple(value: Any) -> Type:
+    """Return the type of an array, or of a (nested) tuple of arrays."""
+    if isinstance(value, np.ndarray):
+        return TensorType(value.shape, DType.from_numpy(value))
+    assert isinstance(value, tuple), "operators take arrays and tuples of them"
+    return TupleType(map(type_of_array_or_tuple, value))
 
 
 def _match_pattern_and_bind(pattern: Pattern, value: Any, bindings: dict[Expr, Value]) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aotc.driver.import_model import import_pytorch_front_end, import_tflite_front_end
-from aotc.ir import AotcError, NDArray, PassContext, array, rename_options_in_errors
+from aotc.ir import AotcError, DimSpecification, NDArray, PassContext, array, rename_options_in_errors
 from aotc.relay.frontend.onnx.convert import from_onnx as convert_onnx
 from aotc.relay.graph_api import IRModule, tensor_type_of
 
@@ -26,7 +26,7 @@ def from_onnx(
     model: str | Path | ModelProto,
     shape: Mapping[str, Sequence[int]] | None = None,
     *,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, DimSpecification] | None = None,
 ) -> tuple[IRModule, dict[str, Any]]:
     """Convert an ONNX model to a module. The returned parameters are empty: initializers are
     constants in the module.
@@ -75,7 +75,7 @@ def from_exported_program(
     keep_params_as_input: bool = False,
     unwrap_unit_return_tuple: bool = True,
     *,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, DimSpecification] | None = None,
 ) -> tuple[IRModule, dict[str, NDArray]]:
     """Convert a program of torch.export to a module and its parameters.
 
@@ -83,8 +83,8 @@ def from_exported_program(
                                their names in the state dictionary, and are returned; False: they
                                are constants, and none is returned
     unwrap_unit_return_tuple   True: a single output is a tensor; False: it is a tuple of one tensor
-    dims                       values of dynamic dimensions, by symbol; other dimensions remain
-                               dynamic
+    dims                       values of dynamic dimensions, or ranges such as (1, 512), by symbol;
+                               other dimensions remain dynamic
 
     Inputs have the names that the program gives them. Nested outputs become one flat tuple.
 

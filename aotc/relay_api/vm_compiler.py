@@ -17,25 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from aotc.driver.import_model import bind_params_as_constants
 from aotc.driver.pipeline import Compilation
-from aotc.ir import (
-    AotcError,
-    DType,
-    FuncType,
-    PassContext,
-    TensorType,
-    TupleType,
-    Type,
-    tensor_types,
-    walk_nested_types,
-)
+from aotc.ir import AotcError, FuncType, PassContext, TensorType, Type, tensor_types, walk_nested_types
 from aotc.relay.backend.bytecode_compiler import compile_bytecode
 from aotc.relay.backend.function_to_kernel import kernel_name_from_anchor_operator
 from aotc.relay.expr import Call, Function, Var, require_function, type_of
 from aotc.relay.graph_api import IRModule, evaluate, infer_function, post_order, substitute_variables
+from aotc.relay.interpreter import type_of_array_or_tuple
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.text.parser import parse_expr
 from aotc.relay.text.printer import astext
@@ -125,7 +114,7 @@ class LateCompiledKernels:
         """
         run = self._static.get(self.names[number])
         if run is None:
-            types = tuple(map(_type_of_value, args))
+            types = tuple(map(type_of_array_or_tuple, args))
             key = number, types
             with self._turns:
                 run = self._kernel_cache.get(key)
@@ -205,10 +194,3 @@ def _can_be_compiled(function: Function) -> bool:
         return False
     tensors = [t for ty in (*map(type_of, function.params), type_of(function.body)) for t in tensor_types(ty)]
     return all(t.is_static and t.numel for t in tensors)
-
-
-def _type_of_value(value: Value) -> Type:
-    if isinstance(value, np.ndarray):
-        return TensorType(value.shape, DType.from_numpy(value))
-    assert isinstance(value, tuple), "kernels take arrays and tuples of them"
-    return TupleType(map(_type_of_value, value))

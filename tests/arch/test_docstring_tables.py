@@ -18,7 +18,7 @@ ROW = re.compile(r"^((?:[a-z_]\w*, )*[a-z_]\w*)  +\S")
 INHERITED_OR_HANDED_ON = {
     "DenseBitsAttrs": {"weight", "scale", "zero"},
     "BenchmarkResult": {"mean", "median", "max", "min", "std"},
-    "run_kernel": {"output_init", "participants", "backwards"},
+    "run_kernel": {"numbers", "output_init", "participants", "backwards"},
     "PadAttrs": {"pad_value"},
     "BackwardFoldScaleAxis": {"only_constants"},
     "ForwardFoldScaleAxis": {"only_constants"},

@@ -144,7 +144,8 @@ def symbolic(ty: Type) -> Type:
     if isinstance(ty, TupleType):
         return TupleType(map(symbolic, ty.fields))
     assert isinstance(ty, TensorType)
-    return TensorType((SymDim(f"d{d}", upper=d) if isinstance(d, int) and d > 1 else d for d in ty.shape), ty.dtype)
+    dims = (SymDim(f"d{d}", upper=d, lower=d) if isinstance(d, int) and d > 1 else d for d in ty.shape)
+    return TensorType(dims, ty.dtype)
 
 
 @each_operator
@@ -169,7 +170,9 @@ def holds(claim: Any, extent: Any) -> bool:
         return bool(claim == extent)
     # the names are sums, products and quotients of those of `symbolic`
     named = claim.name == "" or eval(re.sub(r"\bd(\d+)", r"\1", claim.name)) == extent
-    return named and (claim.upper is None or extent <= claim.upper)
+    if isinstance(extent, SymDim):
+        return named and claim.upper is None
+    return named and claim.lower <= extent and (claim.upper is None or extent <= claim.upper)
 
 
 def mutations(ty: Type) -> Iterator[Type]:

@@ -9,7 +9,7 @@ flattened).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from aotc.ir import (
@@ -21,8 +21,10 @@ from aotc.ir import (
     TensorType,
     Type,
     flatten_nested_tuple,
+    join_texts,
     nest_values_like_type,
     option_text,
+    symbol_and_sizes,
     tensor_types,
 )
 from aotc.relay.graph_api import (
@@ -41,6 +43,7 @@ from aotc.relay.op.opdef import OpDef
 from aotc.tir import Kernel, Target, const, te
 from aotc.tir.schedule import schedule
 
+_STATIC_TYPE_HINT: Final = "; in a module of the graph IR, declare a static type"
 Value: TypeAlias = "te.Tensor | tuple[Any, ...]"
 
 
@@ -63,15 +66,42 @@ def _hint_on_static_shape(tensor: TensorType, expr: Expr) -> str:
     sizes = tuple(d if isinstance(d, int) else 1 for d in tensor.shape) if isinstance(expr, Var) else (1, 3, 224, 224)
     pinned = option_text("dims", symbols) + " or " if symbols else ""
     hint = "pin it when a model is imported, for example: " + pinned + option_text("input_shapes", {name: sizes})
-    return hint + "; in a module of the graph IR, declare a static type"
+    return hint + _STATIC_TYPE_HINT
 
 
 def diagnose_dynamic_inputs(main: Function) -> list[Diagnostic]:
-    """Return diagnostics for all typed parameters of a function whose shapes are not static; see
-    `diagnose_dynamic_shapes`.
+    """Return one diagnostic (code "dynamic-shape") if parameters of a function have shapes that are not
+    static, with the options that fix all of them; an empty list if there are none.
     """
-    typed = ((p, p.checked_type) for p in main.params)
-    return [d for p, ty in typed if ty is not None for d in diagnose_dynamic_shapes(ty, p, f"input {p.name!r}")]
+    typed = [(p, t) for p in main.params if p.checked_type is not None for t in tensor_types(p.checked_type)]
+    dynamic = [(p, t) for p, t in typed if not t.is_static]
+    if not dynamic:
+        return []
+    dims = [d for _, t in dynamic for d in t.shape if isinstance(d, SymDim)]
+    if all(d.name and d.upper is not None for d in dims):
+        return [_diagnose_dims_with_ranges(dims, dynamic[0][0])]
+    if len(dynamic) == 1:
+        return diagnose_dynamic_shapes(dynamic[0][1], dynamic[0][0], f"input {dynamic[0][0].name!r}")
+    text = "inputs have shapes that are not known at compile time: " + ", ".join(f"{p.name!r} {t}" for p, t in dynamic)
+    symbols = dict.fromkeys((name for d in dims for name in sorted(d.symbols)), 1)
+    unnamed = {
+        p.name: tuple(d if isinstance(d, int) else 1 for d in t.shape)
+        for p, t in dynamic
+        if any(isinstance(d, SymDim) and not d.name for d in t.shape)
+    }
+    options = [option_text("dims", symbols)] if symbols else []
+    options += [option_text("input_shapes", unnamed)] if unnamed else []
+    hint = "pin them when a model is imported, for example: " + join_texts(" and ", options)
+    return [Diagnostic("dynamic-shape", text, dynamic[0][0].span, hint=hint + _STATIC_TYPE_HINT)]
+
+
+def _diagnose_dims_with_ranges(dims: Iterable[SymDim], first_input: Expr) -> Diagnostic:
+    """Return the diagnostic for inputs with dimensions that all have a range."""
+    ranges = sorted({str(d) for d in dims})
+    text = f"sizes that vary at run time cannot be compiled to C yet: {', '.join(ranges)}"
+    sizes = {item[0]: item[2] for d in dims if (item := symbol_and_sizes(d)) is not None}
+    hint = "compile one size, for example: " + option_text("dims", sizes) if sizes else ""
+    return Diagnostic("dynamic-shape", text, first_input.span, hint=hint)
 
 
 def require_static_shapes(ty: Type, expr: Expr, description: str) -> None:

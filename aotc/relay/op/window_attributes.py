@@ -243,7 +243,7 @@ def window_count(
             return SymDim(upper=upper)
         # a window fits wherever the model runs, so that the count is not negative
         count = (extent + (sum(pad) - dilation * (kernel - 1) - 1)) // stride + 1
-        return SymDim(count.name, upper) if isinstance(count, SymDim) else count
+        return SymDim(count.name, upper, count.lower) if isinstance(count, SymDim) else count
     count = _window_count_of_static_axis(extent, kernel, stride, dilation, pad, count_partial)
     require("window", count > 0, lambda: f"a window of {kernel} (dilation {dilation}) does not fit {extent} + {pad}")
     return count

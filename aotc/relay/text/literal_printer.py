@@ -24,7 +24,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, Dim, DType, ParameterFileReader, Span, SymDim, Type, serialize_array, types
+from aotc.ir import (
+    AotcError,
+    Dim,
+    DType,
+    ParameterFileReader,
+    Span,
+    SymDim,
+    Type,
+    serialize_array,
+    text_with_bounds,
+    types,
+)
 
 #: The version of the text format.
 TEXT_FORMAT_VERSION: Final = "0.0.5"
@@ -138,13 +149,13 @@ def attribute_texts(attrs: Mapping[str, object]) -> list[str]:
 
 
 def dim_text(dim: Dim) -> str:
-    """Return a dimension as text: 8, n, n<=16, ? or ?<=16; a name that is not an identifier is
+    """Return a dimension as text: 8, n, n<=16, 1<=n<=16, ? or ?<=16; a name that is not an identifier is
     quoted.
     """
     if not isinstance(dim, SymDim):
         return str(dim)
     name = dim.name if _UNQUOTED_DIM_REGEX.fullmatch(dim.name) else quote_string(dim.name) if dim.name else "?"
-    return name if dim.upper is None else f"{name}<={dim.upper}"
+    return text_with_bounds(name, dim)
 
 
 def type_text(ty: Type) -> str:

@@ -332,15 +332,18 @@ def _parse_dtype(cursor: Cursor) -> str:
 
 
 def _parse_dimension(cursor: Cursor) -> Dim:
+    lower = 0
     if cursor.current_token.kind == "number":
-        return _parse_static_size(cursor)
+        lower = _parse_static_size(cursor)
+        if not cursor.skip_token_if("<="):
+            return lower
     if cursor.skip_token_if("?"):
         name = ""
     elif cursor.current_token.kind in ("name", "string"):
         name = cursor.take_token().text
     else:
         cursor.raise_syntax_error(f"expected a dimension, found {cursor.current_token}", hint=SYNTAX_HINTS["size"])
-    return SymDim(name, _parse_static_size(cursor) if cursor.skip_token_if("<=") else None)
+    return SymDim(name, _parse_static_size(cursor) if cursor.skip_token_if("<=") else None, lower)
 
 
 def _parse_static_size(cursor: Cursor) -> int:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from aotc.ir import AotcError, Span, TensorType, current_span, require, span_scope
+from aotc.ir import AotcError, DimSpecification, Span, TensorType, current_span, require, span_scope
 from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
@@ -237,13 +237,13 @@ def from_onnx(
     model: str | Path | ModelProto,
     *,
     shape: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, DimSpecification] | None = None,
     name: str | None = None,
 ) -> IRModule:
     """Convert an ONNX model (a path or a ModelProto; operator sets 1 to the newest) to a module.
 
     shape  static shapes for inputs with dynamic dimensions, by input name
-    dims   values for symbolic dimensions, by symbol
+    dims   values for symbolic dimensions, or ranges such as (1, 512), by symbol
     name   name of the model in source locations; None for its file name
 
     The parameters of @main are the inputs of the graph without initializers, under their ONNX

@@ -18,17 +18,23 @@ from aotc.ir import (
     AotcError,
     Array,
     Dim,
+    DimRange,
+    DimSpecification,
     Span,
     SymDim,
     TensorType,
+    bind_ranges,
     did_you_mean_hint,
     dim_of_text,
+    dim_size_or_range,
     is_static,
     join_texts,
     option_text,
     require,
     require_static_shape,
     solve_dims,
+    symbol_and_sizes,
+    symbol_of_multiples,
 )
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
@@ -40,14 +46,14 @@ MAX_DIM_EXTENT: Final = 1 << 60
 _Shape: TypeAlias = tuple[Dim, ...]
 _DeclaredShapes: TypeAlias = Mapping[str, _Shape | None]
 _ShapesByInput: TypeAlias = Mapping[str, Sequence[int]]
-_DimValues: TypeAlias = Mapping[str, int]
+_DimValues: TypeAlias = Mapping[str, DimSpecification]
 
 
 def resolve_input_types(
     loaded: LoadedModel, inputs: Sequence[Any], shape: _ShapesByInput, dims: _DimValues
 ) -> dict[str, TensorType]:
     """Return the type of each graph input (a ValueInfoProto) by name, with the input shapes `shape`
-    and the values `dims` of symbolic dimensions inserted.
+    and the values or ranges `dims` of symbolic dimensions inserted.
 
     Raises AotcError listing every input that is not a tensor or has an unsupported type, and every
     entry of `shape` and `dims` that is unknown or contradicts the model.
@@ -58,11 +64,13 @@ def resolve_input_types(
     for value in inputs:
         with problems.collect_errors_at(span):
             declared[value.name] = _declared_input_shape(value)
-    bindings = _symbolic_dim_values(declared, shape, dims, problems, span)
+    bindings, ranges = _symbolic_dim_values_and_ranges(declared, shape, dims, problems, span)
     for value in inputs:
         if value.name in declared:
             with problems.collect_errors_at(span):
-                types[value.name] = _resolve_input_type(value, declared[value.name], shape.get(value.name), bindings)
+                types[value.name] = _resolve_input_type(
+                    value, declared[value.name], shape.get(value.name), bindings, ranges
+                )
     problems.raise_collected_problems()
     return types
 
@@ -103,22 +111,36 @@ def _dim_of_dim_param(text: str) -> Dim:
     return dim if isinstance(dim, SymDim) or dim < MAX_DIM_EXTENT else SymDim(text)
 
 
-def _symbolic_dim_values(
+def _symbolic_dim_values_and_ranges(
     declared: _DeclaredShapes, shape: _ShapesByInput, dims: _DimValues, problems: Problems, span: Span
-) -> dict[str, int]:
-    """Return the values of the symbolic dimensions of a model: the values in `dims`, and the values
-    that follow from the input shapes `shape`. Unknown names and contradictions are added to
-    `problems`.
+) -> tuple[dict[str, int], dict[str, DimRange]]:
+    """Return the values of symbolic dimensions of a model, those in `dims` and those that follow from
+    the input shapes `shape`, and the ranges in `dims` of other dimensions. Unknown names and
+    contradictions are added to `problems`.
     """
     declared_dims = [d for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name]
     symbols = {name for d in declared_dims for name in d.symbols}
     formulas = {d.name for d in declared_dims}
     equations: list[tuple[SymDim, int]] = []
-    for name, value in dims.items():
+    ranges: dict[str, DimRange] = {}
+    for name, specification in dims.items():
         dim = dim_of_text(name)
+        try:
+            value = dim_size_or_range(specification)
+        except ValueError as error:
+            problems.add_problem("onnx-dim", f"dimension {name!r}: {error}", span)
+            continue
         if not isinstance(dim, SymDim) or dim.name not in symbols | formulas:
             hint = did_you_mean_hint(name, symbols) or (f"dimensions: {', '.join(sorted(symbols))}" if symbols else "")
             problems.add_problem("onnx-dim", f"no input has a dimension called {name!r}", span, hint)
+        elif isinstance(value, DimRange) and dim.name not in symbols:
+            hint = f"give ranges of its symbols: {', '.join(sorted(dim.symbols))}"
+            problems.add_problem("onnx-dim", f"{name!r} is a formula, which has no range of its own", span, hint)
+        elif isinstance(value, DimRange) and symbol_of_multiples(dim.name, value.step) in symbols - {dim.name}:
+            text = f"a range of {name!r} with the step {value.step} needs the name of another dimension"
+            problems.add_problem("onnx-dim", text, span)
+        elif isinstance(value, DimRange):
+            ranges[dim.name] = value
         elif value < 0:
             problems.add_problem("onnx-dim", f"dimension {name!r} cannot be {value}", span)
         else:
@@ -131,13 +153,22 @@ def _symbolic_dim_values(
         sizes = zip(declared[name] or (), map(int, given), strict=False)
         equations += [(d, value) for d, value in sizes if isinstance(d, SymDim) and d.name and value >= 0]
     values, contradictions = solve_dims(equations)
+    contradictions += [
+        f"dimension {name!r} is {values[name]}, which is not in its range {allowed}"
+        for name, allowed in ranges.items()
+        if name in values and values[name] not in allowed
+    ]
     for text in contradictions:
         problems.add_problem("onnx-dim", text, span)
-    return values
+    return values, {name: allowed for name, allowed in ranges.items() if name not in values}
 
 
 def _resolve_input_type(
-    value: Any, declared_shape: _Shape | None, given_shape: Sequence[int] | None, dim_values: Mapping[str, int]
+    value: Any,
+    declared_shape: _Shape | None,
+    given_shape: Sequence[int] | None,
+    dim_values: Mapping[str, int],
+    dim_ranges: Mapping[str, DimRange],
 ) -> TensorType:
     label = f"input {value.name!r}"
     dtype = dtype_of_onnx_type(value.type.tensor_type.elem_type, label)
@@ -153,7 +184,8 @@ def _resolve_input_type(
         raise AotcError("onnx-shape", f"the rank of {label} is unknown", hint=hint)
     else:
         try:
-            shape = tuple(d.bind(dim_values) if isinstance(d, SymDim) else d for d in declared_shape)
+            bound = (d.bind(dim_values) if isinstance(d, SymDim) else d for d in declared_shape)
+            shape = tuple(bind_ranges(d, dim_ranges) if isinstance(d, SymDim) else d for d in bound)
         except ValueError as error:
             raise AotcError("onnx-dim", f"{label}: {error}") from error
     if is_static(shape):
@@ -162,9 +194,12 @@ def _resolve_input_type(
 
 
 def options_to_fix_dims(types: Mapping[str, TensorType]) -> list[str]:
-    """Return the options that would fix the dynamic dimensions of the inputs to 1, each with the
-    dimension that it fixes, as texts with references to options.
+    """Return the options that would fix the dynamic dimensions of the inputs to 1, or to the least size
+    that is known to be possible, each with the dimension that it fixes, as texts with references to
+    options.
     """
+    dims = [d for ty in types.values() for d in ty.shape if isinstance(d, SymDim)]
+    least_sizes = {next(iter(d.symbols)): found[:2] for d in dims if (found := symbol_and_sizes(d)) is not None}
     named: dict[str, str] = {}
     unnamed: dict[str, str] = {}
     for name, ty in types.items():
@@ -172,7 +207,9 @@ def options_to_fix_dims(types: Mapping[str, TensorType]) -> list[str]:
             if isinstance(dim, SymDim) and dim.name:
                 place = f" (dimension {axis} of input {name!r})"
                 for symbol in sorted(dim.symbols):
-                    named.setdefault(symbol, option_text("dims", {symbol: 1}) + place)
+                    # a formula counts the steps of a dimension that another axis names
+                    option, size = least_sizes.get(symbol, (symbol, 1))
+                    named.setdefault(symbol, option_text("dims", {option: size}) + place)
             elif isinstance(dim, SymDim):
                 sizes = tuple(d if isinstance(d, int) else 1 for d in ty.shape)
                 unnamed.setdefault(name, option_text("input_shapes", {name: sizes}))

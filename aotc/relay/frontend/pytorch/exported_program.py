@@ -9,6 +9,7 @@ operators without a converter are decomposed into core ATen operators.
 """
 
 import logging
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -21,10 +22,15 @@ from aotc.ir import (
     AotcError,
     AotcTypeError,
     Array,
+    DimRange,
+    DimSpecification,
     Span,
     SymDim,
     TensorType,
+    bind_ranges,
+    bound_dim,
     did_you_mean_hint,
+    dim_size_or_range,
     require,
     running_or_new_budget_scope,
 )
@@ -149,43 +155,61 @@ def _is_operator_without_converter(target: Any) -> bool:
     return name not in _IGNORED_OPERATORS and converter_of(name, target._schema.overload_name) is None
 
 
-def _example_tensor_dims(tensor: Any, program: Any, dim_values: Mapping[str, int]) -> tuple[int | SymDim, ...]:
+def _example_tensor_dims(
+    tensor: Any, program: Any, dim_values: Mapping[str, int | DimRange]
+) -> tuple[int | SymDim, ...]:
     """Return the shape of an example tensor of an exported program. A dynamic dimension becomes the
     number that follows from the values `dim_values` of its symbols, or a SymDim with its symbol or
-    formula, such as 2*s0, and the upper bound that the program states for it.
+    formula, such as 2*s0, and the bounds that the program and the ranges in `dim_values` give.
 
     Raises AotcError (code "torch-dims") if values make a dimension negative.
     """
+    sizes = {name: value for name, value in dim_values.items() if isinstance(value, int)}
+    ranges = {name: value for name, value in dim_values.items() if isinstance(value, DimRange)}
+    intervals = {str(symbol): _interval_of_constraint(limits) for symbol, limits in program.range_constraints.items()}
     dims: list[int | SymDim] = []
     for dim in tensor.shape:
         if isinstance(dim, int):
             dims.append(dim)
             continue
-        expression = dim.node.expr
-        bounds = program.range_constraints.get(expression)
-        upper = int(bounds.upper) if bounds is not None and bounds.upper.is_number and bounds.upper < 1 << 31 else None
         try:
-            dims.append(SymDim(str(expression), upper).bind(dim_values))
+            bound = bound_dim(SymDim(str(dim.node.expr)), intervals).bind(sizes)
+            dims.append(bind_ranges(bound, ranges) if isinstance(bound, SymDim) else bound)
         except ValueError as error:
             raise AotcError("torch-dims", f"an input cannot have this shape: {error}") from error
     return tuple(dims)
 
 
-def _check_dim_values(program: Any, dim_values: Mapping[str, int]) -> None:
-    """Raise AotcError (code "torch-dims") if `dim_values` has a symbol that the program does not
-    have, or a value outside the range that the program allows.
+def _interval_of_constraint(limits: Any) -> tuple[int | float, int | float]:
+    """Return the least and the greatest value that a range constraint of a program allows."""
+    least = int(limits.lower) if limits.lower.is_number and limits.lower > 0 else 0
+    return least, int(limits.upper) if limits.upper.is_number and limits.upper < 1 << 31 else math.inf
+
+
+def _checked_dim_values(program: Any, dim_values: Mapping[str, DimSpecification]) -> dict[str, int | DimRange]:
+    """Return the sizes and ranges of symbols.
+
+    Raise AotcError (code "torch-dims") if `dim_values` has a symbol that the program does not have,
+    something that is neither a size nor a range, or sizes outside the range that the program allows.
     """
+    values: dict[str, int | DimRange] = {}
     bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
-    for name, value in dim_values.items():
+    for name, specification in dim_values.items():
         if name not in bounds:
             hint = did_you_mean_hint(name, bounds) or f"dynamic dimensions: {', '.join(bounds) or 'none'}"
             raise AotcError("torch-dims", f"the program has no dynamic dimension {name!r}", hint=hint)
+        try:
+            value = values[name] = dim_size_or_range(specification)
+        except ValueError as error:
+            raise AotcError("torch-dims", f"dimension {name!r}: {error}") from error
+        ends = (value.least, value.most) if isinstance(value, DimRange) else (value,)
         text = f"{name} = {value} is outside {bounds[name].lower} to {bounds[name].upper}"
-        require("torch-dims", value in bounds[name], text)
+        require("torch-dims", all(end in bounds[name] for end in ends), text)
+    return values
 
 
 def _placeholder_values(
-    program: Any, dim_values: Mapping[str, int], keep_params: bool, problems: Problems
+    program: Any, dim_values: Mapping[str, int | DimRange], keep_params: bool, problems: Problems
 ) -> tuple[dict[str, TorchValue], list[Var], dict[str, Any]]:
     """Return the values of all placeholders (inputs, parameters, buffers) of an exported program by
     name, the variables among them, and the arrays of the parameters that remain inputs if
@@ -219,7 +243,7 @@ def _placeholder_values(
     return values, users + weights, params
 
 
-def _user_input_value(spec: Any, example: Any, program: Any, dim_values: Mapping[str, int]) -> TorchValue:
+def _user_input_value(spec: Any, example: Any, program: Any, dim_values: Mapping[str, int | DimRange]) -> TorchValue:
     if isinstance(example, torch.Tensor):
         dtype = dtype_name_of_torch_dtype(example.dtype) or ""
         return Var(spec.arg.name, TensorType(_example_tensor_dims(example, program, dim_values), dtype))
@@ -303,7 +327,7 @@ def from_exported(
     program: Any,
     keep_params_as_input: bool = False,
     unwrap_unit_return_tuple: bool = True,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, DimSpecification] | None = None,
 ) -> tuple[IRModule, dict[str, Array]]:
     """Convert an ExportedProgram to a module and its parameters; see
     `aotc.relay_api.frontend.from_exported_program`.
@@ -313,11 +337,11 @@ def from_exported(
         text = f"from_exported_program takes a torch.export.ExportedProgram, not {type(program).__name__}"
         raise AotcTypeError("torch-module", text, hint=hint)
     problems = Problems("torch-node")
-    _check_dim_values(program, dims or {})
+    dim_values = _checked_dim_values(program, dims or {})
     prepared = _functionalize_and_decompose(program)
     _report_mutated_state(prepared, problems)
     with running_or_new_budget_scope():
-        values, variables, params = _placeholder_values(prepared, dims or {}, keep_params_as_input, problems)
+        values, variables, params = _placeholder_values(prepared, dim_values, keep_params_as_input, problems)
         for node in prepared.graph.nodes:
             if node.op in ("placeholder", "output"):
                 continue

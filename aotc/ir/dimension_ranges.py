@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges of dimensions that are known at run time only, and their text.
+
+dim_size_or_range("1..512")          # DimRange(least=1, most=512)
+dim_size_or_range("64..640:32")      # multiples of 32 from 64 to 640
+dim_size_or_range((1, 512))          # the same as "1..512"
+dim_size_or_range("8")               # 8
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Final, TypeAlias
+
+from aotc.ir.dimension_formulas import Formula, Interval, constant, formula_of_name, formula_text, symbol
+from aotc.ir.dimensions import SymDim
+
+#: The largest size of a dimension with a range.
+MAX_RANGE_EXTENT: Final = (1 << 31) - 1
+_RANGE_TEXT: Final = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?(?:~(\d+))?", re.ASCII)
+RANGE_FORM: Final = "LEAST..MOST, LEAST..MOST:STEP or LEAST..MOST~TYPICAL"
+
+
+@dataclass(frozen=True, slots=True)
+class DimRange:
+    """The sizes that a symbolic dimension may have at run time.
+
+    least, most    the smallest and the largest size
+    step           sizes are multiples of it; so are both ends
+    typical        size for which costs are compared; the largest one if it is None
+
+    Raises ValueError if the ends, the step or the typical size contradict each other.
+    """
+
+    least: int
+    most: int
+    step: int = 1
+    typical: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most <= MAX_RANGE_EXTENT:
+            raise ValueError(f"{self} does not go from at least 0 up to at most {MAX_RANGE_EXTENT}")
+        if self.step < 1 or self.least % self.step or self.most % self.step:
+            raise ValueError(f"the ends of {self} are not multiples of its step")
+        if self.typical is not None and self.typical not in self:
+            raise ValueError(f"the typical size of {self} is not one of its sizes")
+
+    def __contains__(self, size: int) -> bool:
+        return self.least <= size <= self.most and size % self.step == 0
+
+    def __str__(self) -> str:
+        """Return the text that `dim_size_or_range` reads."""
+        step = f":{self.step}" if self.step != 1 else ""
+        return f"{self.least}..{self.most}{step}" + (f"~{self.typical}" if self.typical is not None else "")
+
+
+#: A size or a range of sizes, as callers write it.
+DimSpecification: TypeAlias = int | tuple[int, int] | str | DimRange
+
+
+def dim_size_or_range(value: object) -> int | DimRange:
+    """Return a size or a range from what callers write: an integer, a pair (least, most), or text such
+    as "8", "1..512", "64..640:32" and "1..512~128". A range of one size is that size.
+
+    Raises ValueError for other values.
+    """
+    match value:
+        case DimRange():
+            found = value
+        case str() if match := _RANGE_TEXT.fullmatch(value.strip()):
+            least, most, step, typical = match.groups()
+            found = DimRange(int(least), int(most), int(step or 1), None if typical is None else int(typical))
+        case str() if value.strip().isascii() and value.strip().isdigit():
+            return int(value)
+        case tuple([Integral() as least, Integral() as most]) if not isinstance(least, bool):
+            found = DimRange(int(least), int(most))
+        case Integral() if not isinstance(value, bool):
+            return int(value)
+        case _:
+            raise ValueError(f"{value!r} is neither a size nor a range {RANGE_FORM}")
+    return found.least if found.least == found.most else found
+
+
+def bind_ranges(dim: SymDim, ranges: Mapping[str, DimRange]) -> SymDim:
+    """Return a dimension with ranges for some of its symbols: with its bounds, and with a symbol
+    `height` of step 32 replaced by 32*'height/32'.
+
+    Raises ValueError if no values in these ranges are sizes of the dimension.
+    """
+    known = {name: ranges[name] for name in dim.symbols if name in ranges}
+    if not known:
+        return dim
+    multiples = {name: _multiple_of_step(name, r.step) for name, r in known.items()}
+    formula = formula_of_name(dim.name).substitute(multiples)
+    intervals: dict[str, Interval] = {
+        next(iter(multiples[name].symbols)): (r.least // r.step, r.most // r.step) for name, r in known.items()
+    }
+    return bound_dim(replace(dim, name=formula_text(formula)), intervals)
+
+
+def bound_dim(dim: SymDim, intervals: Mapping[str, Interval]) -> SymDim:
+    """Return a dimension with the bounds that follow from intervals of its symbols.
+
+    Raises ValueError if no values in these intervals are sizes of the dimension.
+    """
+    if not dim.name:
+        return dim
+    least, most = formula_of_name(dim.name).interval(intervals)
+    lower = max(dim.lower, int(max(least, 0)))
+    upper = dim.upper if most > MAX_RANGE_EXTENT else int(most) if dim.upper is None else min(dim.upper, int(most))
+    if upper is not None and lower > upper:
+        raise ValueError(f"dimension {dim.name} has no size: it is at least {lower} and at most {upper}")
+    return replace(dim, lower=lower, upper=upper)
+
+
+def symbol_and_sizes(dim: SymDim) -> tuple[str, int, int | None] | None:
+    """Return the name of a dimension that is one symbol, possibly with a step, its least size of at
+    least 1, and its largest size, None if that is not known; None for a formula of another kind.
+    """
+    formula, symbols = formula_of_name(dim.name), tuple(dim.symbols)
+    if len(symbols) != 1:
+        return None
+    name, _, step = symbols[0].rpartition("/")
+    if name and step.isdigit() and formula == _multiple_of_step(name, int(step)):
+        return name, max(dim.lower, int(step)), dim.upper
+    return (symbols[0], max(dim.lower, 1), dim.upper) if formula == symbol(symbols[0]) else None
+
+
+def symbol_of_multiples(name: str, step: int) -> str:
+    """Return the name of the symbol that counts the steps of a dimension."""
+    return name if step == 1 else f"{name}/{step}"
+
+
+def _multiple_of_step(name: str, step: int) -> Formula:
+    return constant(step) * symbol(symbol_of_multiples(name, step))

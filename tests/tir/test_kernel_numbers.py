@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+import ctypes
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
+from aotc_codegen.c.kernel_files import c_number_argument
+from aotc_codegen.c.kernel_library_project import c_functions_calling_kernels_by_addresses
 
 from aotc.ir.diagnostics import AotcError
+from aotc.tir.expr import const
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
+from tests.codegen.batch import STRICT, build, source_of
+from tests.tir.programs import program_of
 
 SCALE = """
 kernel "scale" {
@@ -84,3 +93,26 @@ def test_verifier_refuses(text: str, message: str) -> None:
 )
 def test_verifier_accepts(text: str) -> None:
     verify(parse_kernel(text))
+
+
+def test_compiled_kernels_take_numbers(tmp_path: Path) -> None:
+    """Numbers follow the buffers in C; a table of kernels passes addresses of both."""
+    kernel = parse_kernel(SCALE)
+    entry, through_table = "void call0(void *const *a) { call_kernel0(a); }", c_functions_calling_kernels_by_addresses
+    source = "\n".join([source_of([kernel]), *through_table({"kernel0": kernel}), entry])
+    library = ctypes.CDLL(str(build(source, tmp_path, "-O0", *STRICT)))
+    for rows, n in ((3, 4), (2, 3), (0, 4)):
+        x, y = np.arange(12, dtype=np.float32), np.zeros(12, np.float32)
+        values = [np.array(rows), np.array(n), np.array(2.0, np.float32)]
+        addresses = (ctypes.c_void_p * 5)(*(a.ctypes.data for a in (x, y, *values)))
+        library.call0(addresses)
+        np.testing.assert_array_equal(y, np.where(np.arange(12) < rows * n, 2 * x, 0))
+
+
+def test_steps_hold_values() -> None:
+    kernel = parse_kernel(SCALE)
+    values = (const(2), const(3), const(0.5, "float32"))
+    program = program_of(kernel)
+    program = replace(program, body=(replace(program.steps[0], numbers=values),))
+    assert 'call "scale" ("x", "y", 2, 3, 0.5)' in str(program)
+    assert [c_number_argument(value) for value in values] == ["2", "3", "0.5f"]

@@ -55,6 +55,8 @@ _OPERATOR_MODULE_NAMES = (
     "einsum",
     "dyn",
     "unique_and_segments",
+    "tree_ensemble",
+    "pairwise_coupling",
     "annotation",
     "qnn.target_independent_rounding",
     "qnn.requantize",

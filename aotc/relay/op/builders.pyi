@@ -481,6 +481,14 @@ def cos(data: Expr) -> Call:
 def cosh(data: Expr) -> Call:
     """`cosh` of each element."""
 
+def couple_probabilities(data: Expr, classes: int) -> Call:
+    """The probability of each class, (N, classes), from the probability `data` (N, pairs) of the first class
+    of each pair (0, 1), (0, 2), ..., (1, 2), ... of classes.
+
+    The second method of Wu, Lin and Weng, "Probability Estimates for Multi-class Classification by
+    Pairwise Coupling" (2004), as libsvm implements it.
+    """
+
 def crop_and_resize(
     data: Expr,
     boxes: Expr,
@@ -1389,6 +1397,32 @@ def topk(
 def transpose(data: Expr, axes: int | Sequence[int] | None = None) -> Call:
     """The data with permuted axes: axis k of the result is axis axes[k] of the data; None reverses
     the axes.
+    """
+
+def tree_ensemble(
+    data: Expr,
+    nodes: Expr,
+    roots: Expr,
+    groups: Expr,
+    values: Expr,
+    depth: int,
+    aggregate: str = "sum",
+    missing: str = "node",
+    checked: bool = True,
+) -> Call:
+    """The sum (minimum, maximum) of the values of the leaves that each row of `data` (N, F) reaches.
+
+    Trees are tables of `pack_tree_nodes`. At an inner node, a row takes the branch "yes" if its feature
+    is at most the threshold. The number of an inner node is negative, -4 for the last one of the table,
+    and that of leaf l is 4 * l. `roots` (T,) are the trees' first nodes. Trees groups[g] to groups[g + 1]
+    - 1 give the columns of group g: one with `values` (leaves,), D with `values` (leaves, D). The result
+    is (N, groups * D), accumulated in the order of the trees.
+
+    aggregate   "sum", "min" or "max"
+    missing     branch of NaN: "no", "yes", or "node" as each node says
+    depth       largest number of inner nodes from a root to a leaf
+    checked     True if nodes and features that are outside of the tables are clipped to them; False if the
+                caller has checked the tables
     """
 
 def trilu(data: Expr, k: Expr | int = 0, upper: bool = True) -> Call:

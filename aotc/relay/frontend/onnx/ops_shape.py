@@ -365,11 +365,6 @@ def _tensor_scatter(past: Expr, update: Expr, start: OptionalExpr = None, *, axi
     return g.call_op("scatter_elements", past, index, update, axis=axis, reduction="update")
 
 
-def _array_feature_extractor(x: Expr, indices: Expr) -> Expr:
-    picked = gather_slices(x, g.flatten(indices), g.rank(x) - 1)
-    return g.reshape(picked, (1, -1)) if g.rank(x) == 1 else picked
-
-
 OPS: Table = {
     **table_by_function_name(_compress, _concat, _constant, _constant_of_shape, _expand, _eye_like, _flatten, _gather),
     **table_by_function_name(_gather_elements, _non_zero, _one_hot, _pad, _range, _reshape, _reverse_sequence),
@@ -383,8 +378,4 @@ OPS: Table = {
     "GatherND": _gather_nd,
     "Scatter": _scatter_elements,
     "ScatterND": _scatter_nd,
-}
-ML_OPS: Table = {
-    "ArrayFeatureExtractor": _array_feature_extractor,
-    "Binarizer": lambda x, *, threshold: g.cast(g.greater(x, threshold), g.dtype(x)),
 }

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from aotc.ir import AotcError
-from aotc.tir import Expr, Var, const, linear_form
+from aotc.tir import Binary, Block, Expr, Var, const, linear_form
+from aotc.tir.expr import INDEX
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.loops.access_collection import collect_accesses
@@ -153,6 +154,19 @@ def test_typical_nests_are_proven(part: int) -> None:
     answers = {f"{nest.name}: {question}": answer for nest in nests for question, answer in typical_questions(nest)}
     unproven = [question for question, answer in answers.items() if not answer]
     assert len(unproven) <= 0.03 * len(answers), unproven
+
+
+def test_a_divisor_in_a_loop_that_may_be_empty_may_be_zero() -> None:
+    """With n == 0, no store is made, and element 0 is read without being written."""
+    i, m, n = Var("i"), Var("m"), Var("n")
+    quotient = Binary("floordiv", m * 1, n * 1)
+    zero = const(0.0, BUFFER.dtype)
+    fill, other = For(i, n, Store(BUFFER, i * 1, zero)), For(i, n, Store(BUFFER, quotient + i + 100, zero))
+    ranges: dict[Var, Interval] = {m: (0, 9), n: (0, 3)}
+    first_element = relation_of(Store(BUFFER, const(0, INDEX), zero), ranges)
+    stores = relation_of(Block((fill, other)), ranges)
+    assert not stores.covers(first_element, {m, n})
+    assert relation_of(fill, {**ranges, n: (1, 3)}).covers(first_element, {m, n})
 
 
 @pytest.mark.parametrize(("stride", "is_valid"), [("n", True), ("n + 1", False), ("n - 1", False)])

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Expr, LinearForm, Var
+from aotc.tir import Binary, Const, Expr, LinearForm, Var
+from aotc.tir.expr import walk_once
 from aotc.tir.loops.buffer_access import Access, ExactLoop, is_invariant
 from aotc.tir.loops.dependence_system import IterationPoint
 from aotc.tir.loops.integer_constraints import LinearSum
@@ -112,9 +113,10 @@ class _Coverage:
         """Return the elements that a store writes in all iterations of its loops; None if they are not
         known.
 
-        Nothing is required of the variables of its loops: the loops may be empty.
+        Nothing is required of the variables of its loops, and no divisor is known not to be 0: the loops
+        may be empty.
         """
-        if store.loops is None:
+        if store.loops is None or _has_quotient_by_variables(store):
             return None
         ranges = {var: interval for var, interval in store.ranges.items() if var in self.fixed}
         point = IterationPoint(self.system, ranges, {}, {}, {}, self._is_shared, self.shared)
@@ -138,6 +140,19 @@ class _Coverage:
             return None
         terms = {atom: factor // loop.step for atom, factor in total.terms.items()}
         return self.polynomial_of_form(point, LinearForm(terms, total.const // loop.step))
+
+
+def _has_quotient_by_variables(store: Access) -> bool:
+    """Return True if the address of a store, or an end of a loop around it, has a quotient or remainder
+    by a number that is known at run time only.
+    """
+    forms = (store.form, *(loop.last for loop in store.loops or ()))
+    return any(
+        isinstance(e, Binary) and e.op in ("floordiv", "floormod") and not isinstance(e.b, Const)
+        for form in forms
+        for atom in form.terms
+        for e in walk_once(atom)
+    )
 
 
 def _joined_runs(runs: Sequence[_Run], known: PolynomialBounds) -> list[_Run]:

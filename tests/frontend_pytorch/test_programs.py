@@ -136,6 +136,22 @@ def test_dynamic_dimensions_are_named_and_pinned() -> None:
         aotc.compile(program)
 
 
+def test_ranges_of_dimensions() -> None:
+    """Both ends of what the program allows are bounds, and callers may narrow them."""
+    net, data = Sequence().eval(), torch.randn(4, 5, 6)
+    program = torch.export.export(net, (data,), dynamic_shapes=({0: torch.export.Dim("batch", min=3, max=64)},))
+    batch = relay.frontend.from_exported_program(program)[0].main.params[0].checked_type.shape[0]
+    assert (batch.lower, batch.upper) == (3, 64)
+    module, _ = relay.frontend.from_exported_program(program, dims={batch.name: "4..8:4"})
+    compare([evaluate(module, data.numpy())], leaves(net(data)))
+    for rows in (3, 6, 12):
+        with pytest.raises(aotc.AotcError, match="must be Tensor"):
+            evaluate(module, torch.randn(rows, 5, 6).numpy())
+    for pins, message in (((1, 8), "is outside 3 to 64"), ((4, 65), "is outside"), ("8..4", "does not go from")):
+        with pytest.raises(aotc.AotcError, match=message):
+            relay.frontend.from_exported_program(program, dims={batch.name: pins})
+
+
 class Pairs(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y.reshape(-1, 2, 5).sum(1)

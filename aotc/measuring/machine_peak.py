@@ -76,11 +76,12 @@ class Probe:
 
     @property
     def step_callback_address(self) -> int:
-        """The address of an `aotc_step_fn` that appends the time in nanoseconds to its context, an
+        """The address of an `aotc_step_fn` that adds the nanoseconds of each step to its context, an
         int64 array.
 
         The first element of the array is the number of steps, which becomes -1 if the library has
-        more; one more time than steps follows.
+        more. The sum of the times of each step follows, then 1 if the run has ended, and two
+        elements that the function itself uses. Steps in loops run several times, and others not at all.
         """
         return ctypes.cast(self._library.probe_step, ctypes.c_void_p).value or 0
 

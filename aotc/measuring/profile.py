@@ -104,22 +104,20 @@ def _steps_with_kernels_of_isa(metadata: Mapping[str, Any], isa: str) -> list[Ma
 def _measure_step_nanoseconds(binding: Binding, probe: Probe, step_count: int) -> Array:
     """Run the model once; return the time of each step in nanoseconds, shape (steps,).
 
-    The time of a step that does not run, in an arm of a branch that is not taken, is 0.
+    The time of a step that does not run, in an arm of a branch that is not taken, is 0. That of a
+    step in a loop is the sum over its iterations.
     """
-    marks = np.zeros(step_count + 2, np.int64)
+    marks = np.zeros(step_count + 4, np.int64)
     marks[0] = step_count
     binding.run_with_step_callback(probe.step_callback_address, marks.ctypes.data)
     if marks[0] != step_count:
         raise _stale_project_error(
             f"the library has more steps than the {step_count} in its project's {METADATA_FILE_NAME}"
         )
-    if marks[-1] == 0:
+    if marks[1 + step_count] == 0:
         older = "it was compiled by an older aotc, or with -DAOTC_NO_STEPS"
         raise _stale_project_error(f"the library does not report its steps: {older}")
-    begins = marks[1:]
-    runs = begins != 0
-    ends = np.minimum.accumulate(np.where(runs, begins, begins[-1])[::-1])[::-1]
-    return np.where(runs[:-1], ends[1:] - begins[:-1], 0)
+    return marks[1 : 1 + step_count]
 
 
 def _measure_steps_and_peaks_on_cpu(

@@ -133,6 +133,8 @@ from aotc.tir.plan.memory_space_assignment import element_accesses_per_storage a
 from aotc.tir.plan.memory_space_assignment import spread_blocks_over_memories as spread_blocks_over_memories
 from aotc.tir.plan.program import ArenaPart as ArenaPart
 from aotc.tir.plan.program import Branch as Branch
+from aotc.tir.plan.program import Leave as Leave
+from aotc.tir.plan.program import Loop as Loop
 from aotc.tir.plan.program import Program as Program
 from aotc.tir.plan.program import ProgramNode as ProgramNode
 from aotc.tir.plan.program import RowPiece as RowPiece
@@ -141,9 +143,10 @@ from aotc.tir.plan.program import StateTensor as StateTensor
 from aotc.tir.plan.program import Step as Step
 from aotc.tir.plan.program import Storage as Storage
 from aotc.tir.plan.program import View as View
-from aotc.tir.plan.program import branches_with_step_numbers as branches_with_step_numbers
 from aotc.tir.plan.program import executed_steps as executed_steps
 from aotc.tir.plan.program import map_nodes as map_nodes
+from aotc.tir.plan.program import nodes_with_step_numbers as nodes_with_step_numbers
+from aotc.tir.plan.program import sequences_in as sequences_in
 from aotc.tir.plan.similar_kernel_merging import merge_similar_kernels as merge_similar_kernels
 from aotc.tir.processor_features import PROCESSOR_FEATURES as PROCESSOR_FEATURES
 from aotc.tir.processor_features import CVariant as CVariant

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir import AotcError, DType, Pass, PassContext, PassInfo, PassInstrument, Sequential, report_progress
 from aotc.ir.parallel_memo import memoize_in_parallel
-from aotc.tir import C, Kernel, Program, ProgramNode, Step, Storage, Target
+from aotc.tir import Branch, C, Kernel, Leave, Loop, Program, ProgramNode, Step, Storage, Target
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
 from aotc.tir.functions.fma_contraction import contract_kernel_to_fma
 from aotc.tir.kernel_verifier import verify
@@ -374,35 +374,77 @@ def _verify_conditions_and_definitions(program: Program, pass_name: str) -> None
     way to a call writes the temporaries that it reads, and all outputs.
     """
     given = {storage for storage in program.inputs if storage not in program.resident}
-    written = _storages_written_on_all_ways(program.body, frozenset(given), pass_name)
+    written = _WaysThroughProgram(pass_name).written_after(program.body, frozenset(given)) or frozenset()
     missing = [s.name for s in program.outputs if s.size and s not in written and s not in given]
     if missing and program.has_control_flow:
         text = f"{pass_name}: not every way through the program writes the outputs {', '.join(missing)}"
         raise AotcError("tir-verify", text)
 
 
-def _storages_written_on_all_ways(
-    nodes: Sequence[ProgramNode], written: frozenset[Storage], pass_name: str
-) -> frozenset[Storage]:
-    """Return what is written after a sequence on all ways through it, given what was written before;
-    raise AotcError if anything reads a temporary that may not be written.
+class _WaysThroughProgram:
+    """Check of what is written on all ways through sequences of calls.
+
+    left   for each loop around the current sequence: what is written where it is left
     """
-    for node in nodes:
-        read = node.inputs if isinstance(node, Step) else (node.condition,)
-        for view in read:
-            if view.storage.kind == "temp" and view.storage.size and view.storage not in written:
-                text = f"{pass_name}: {view.storage.name} is read, but not every way to its reader writes it"
-                raise AotcError("tir-verify", text, span=node.span)
-        if isinstance(node, Step):
-            written |= {view.storage for view in node.outputs}
-            continue
+
+    def __init__(self, pass_name: str) -> None:
+        self._pass_name = pass_name
+        self._left: list[list[frozenset[Storage]]] = []
+
+    def written_after(self, nodes: Sequence[ProgramNode], written: frozenset[Storage]) -> frozenset[Storage] | None:
+        """Return what is written after a sequence on all ways through it, given what was written
+        before; None if all ways leave the loop around it. Raise AotcError if anything reads a
+        temporary that may not be written.
+        """
+        for node in nodes:
+            self._require_written(node, written)
+            match node:
+                case Step():
+                    after: frozenset[Storage] | None = written | {view.storage for view in node.outputs}
+                case Leave():
+                    if not self._left:
+                        raise AotcError("tir-verify", f"{self._pass_name}: the program leaves a loop outside of loops")
+                    self._left[-1].append(written)
+                    after = None
+                case Loop():
+                    after = self._written_after_loop(node, written)
+                case Branch():
+                    after = self._written_after_branch(node, written)
+            if after is None:
+                return None
+            written = after
+        return written
+
+    def _written_after_branch(self, node: Branch, written: frozenset[Storage]) -> frozenset[Storage] | None:
         storage, offset = node.condition.storage, node.condition.offset
         if storage.dtype != DType("bool") or not 0 <= offset < storage.size:
-            text = f"{pass_name}: a condition is element {offset} of {storage.name}, {storage.size} of {storage.dtype}"
+            text = f"a condition is element {offset} of {storage.name}, {storage.size} of {storage.dtype}"
+            raise AotcError("tir-verify", f"{self._pass_name}: {text}", span=node.span)
+        ways = [way for arm in node.arms if (way := self.written_after(arm, written)) is not None]
+        if not ways:
+            return None
+        return self._with_results(node, frozenset.intersection(*ways))
+
+    def _written_after_loop(self, node: Loop, written: frozenset[Storage]) -> frozenset[Storage]:
+        if missing := [s.name for s in node.carried if s.size and s not in written]:
+            text = f"{self._pass_name}: a loop begins without the values {', '.join(missing)}"
             raise AotcError("tir-verify", text, span=node.span)
-        yes, no = (_storages_written_on_all_ways(arm, written, pass_name) for arm in node.arms)
-        written = yes & no
+        self._left.append([])
+        self.written_after(node.body, written)
+        left = self._left.pop()
+        if not left:
+            raise AotcError("tir-verify", f"{self._pass_name}: a loop does not end", span=node.span)
+        return self._with_results(node, frozenset.intersection(*left))
+
+    def _with_results(self, node: Branch | Loop, written: frozenset[Storage]) -> frozenset[Storage]:
         if missing := [s.name for s in node.results if s.size and s not in written]:
-            text = f"{pass_name}: an arm of a branch does not write {', '.join(missing)}"
+            text = f"{self._pass_name}: a way through a branch or loop does not write {', '.join(missing)}"
             raise AotcError("tir-verify", text, span=node.span)
-    return written
+        return written
+
+    def _require_written(self, node: ProgramNode, written: frozenset[Storage]) -> None:
+        read = node.inputs if isinstance(node, Step) else (node.condition,) if isinstance(node, Branch) else ()
+        for view in read:
+            if view.storage.kind == "temp" and view.storage.size and view.storage not in written:
+                text = f"{self._pass_name}: {view.storage.name} is read, but not every way to its reader writes it"
+                raise AotcError("tir-verify", text, span=node.span)

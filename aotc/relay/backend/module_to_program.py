@@ -7,7 +7,8 @@ Output: a Program in which every tensor has memory of its own. Contiguous parts 
 The tensor pass `TakeViews` removes such copies.
 
 An If becomes a Branch. A node that only one branch of an If uses is computed in the arm of this
-branch, so only what is needed runs; each arm ends with copies to the results of the If.
+branch, so only what is needed runs; each arm ends with copies to the results of the If. A call of a
+function that is recursive in its results only becomes a Loop.
 
     program = TakeViews()(lower_main_to_program(module, target, name="net"))
 """
@@ -15,8 +16,8 @@ branch, so only what is needed runs; each arm ends with copies to the results of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -53,7 +54,20 @@ from aotc.relay.graph_api import (
     quantizations_of_inputs_or_outputs,
 )
 from aotc.relay.state_pair import StatePair
-from aotc.tir import Branch, Kernel, Program, ProgramNode, StateTensor, Step, Storage, Target, View, make_copy_step
+from aotc.tir import (
+    Branch,
+    Kernel,
+    Leave,
+    Loop,
+    Program,
+    ProgramNode,
+    StateTensor,
+    Step,
+    Storage,
+    Target,
+    View,
+    make_copy_step,
+)
 
 #: Location of an expression's result: a view of a storage, or a tuple of values.
 ResultLocation: TypeAlias = "View | tuple[Any, ...]"
@@ -63,6 +77,55 @@ def _create_storage(
     name: str, ty: TensorType, kind: str = "temp", data: Any = None, *, meaning: Quantization | None = None
 ) -> Storage:
     return Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind=kind, data=data, quantization=meaning)
+
+
+class _TailCalls:
+    """Calls of a function in itself, all of which are results of the function.
+
+    nodes   these calls, and the choices between them and other results
+    """
+
+    def __init__(self, name: str, function: Function) -> None:
+        """Find the calls. Raise AotcError (code "first-class-function") if the function calls itself
+        elsewhere, or is not recursive.
+        """
+        self.calls: list[Call] = []
+        self.nodes: set[Expr] = set()
+        self._params = function.params
+        self._add_calls_in_result(name, function.body)
+        every = [n for n in post_order(function.body) if isinstance(n, GlobalVar) and n.name == name]
+        users = [n for n in post_order(function.body) if name in _names_of_used_functions(n)]
+        if not every or set(users) != set(self.calls):
+            text = f"@{name}, a function that calls itself or is a value, cannot be compiled"
+            hint = "a function that is recursive only in its results becomes a loop"
+            raise AotcError("first-class-function", text, span=function.span, hint=hint)
+
+    def _add_calls_in_result(self, name: str, node: Expr) -> bool:
+        """Add the calls that are results of a node; return True if there are any."""
+        match node:
+            case Let():
+                found = self._add_calls_in_result(name, node.body)
+            case If():
+                in_first = self._add_calls_in_result(name, node.true_branch)
+                found = self._add_calls_in_result(name, node.false_branch) or in_first
+            case Call(op=GlobalVar(name=called)) if called == name:
+                self.calls.append(node)
+                found = True
+            case _:
+                return False
+        if found:
+            self.nodes.add(node)
+        return found
+
+    def is_passed_on_unchanged(self, position: int) -> bool:
+        """Return True if all calls pass on a parameter of the function."""
+        return all(call.args[position] is self._params[position] for call in self.calls)
+
+
+def _names_of_used_functions(node: Expr) -> set[str]:
+    """Return the names of global functions that are operands of a node."""
+    operands = (node.op, *node.args) if isinstance(node, Call) else node.fields if isinstance(node, Tuple) else ()
+    return {n.name for n in operands if isinstance(n, GlobalVar)}
 
 
 @dataclass(slots=True)
@@ -86,6 +149,7 @@ class _Lowering:
     names: Counter[str] = field(default_factory=Counter)
     has_state: bool = False
     written: int = 0
+    whole_of_view: dict[Storage, Storage] = field(default_factory=dict)
 
     def storage_location_of_result(self, node: Expr) -> ResultLocation:
         """Return the storage location of a visited node's result; a let-bound variable has the
@@ -128,6 +192,8 @@ class _Lowering:
                 self.values[node] = self.lower_call_to_kernel_call(node, function)
             case Call(op=GlobalVar(name=name)) if self.is_external_function(name):
                 self.values[node] = self.lower_call_to_kernel_call(node, self.module[name])
+            case Call(op=GlobalVar(name=name)) if name in self.module:
+                self.values[node] = self.lower_recursive_call_to_loop(node, name)
             case Let():
                 self.values[node] = self.storage_location_of_result(node.body)
             case If():
@@ -154,6 +220,7 @@ class _Lowering:
         if offsets is not None:
             parts = [self.new_temporary_storage_view(t, "v") for t in types]
             sources = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
+            self.whole_of_view |= {part.storage: args[0].storage for part in parts}
             self.part += map(make_copy_step, sources, parts)
             return nest_values_like_type(type_of(node), iter(parts))
         kernel = self.kernel_shared_by_equal_functions(function)
@@ -168,6 +235,104 @@ class _Lowering:
         """Let the next calls be appended to the part of the schedule that the node belongs to."""
         assert self.scopes is not None
         self.part = self.parts.setdefault(self.scopes.home[node], [])
+
+    def lower_nodes(self, nodes: Sequence[Expr], skipped: Container[Expr] = frozenset()) -> None:
+        """Lower nodes in post order, except those of `skipped`."""
+        self.scopes = BlockAssignment(list(nodes))
+        for k, node in enumerate(nodes):
+            if isinstance(node, Call) and isinstance(node.op, Function):
+                report_progress(k, len(nodes), f"kernel {kernel_name_from_anchor_operator(node.op)}")
+            # nodes that calls use directly
+            if node not in skipped and not isinstance(node, (Op, Function, GlobalVar, Var)):
+                self.begin_node(node)
+                self.lower_node_to_kernel_call(node)
+
+    def lower_recursive_call_to_loop(self, node: Call, name: str) -> ResultLocation:
+        """Append a loop that computes a call of a function whose calls of itself are its results;
+        return where the results are.
+        """
+        function = self.module[name]
+        tail = _TailCalls(name, function)
+        results = [self.new_temporary_storage_view(t, "r") for t in tensor_types(type_of(node))]
+        body = replace(self, lets=_let_bound_values(function), values={}, parts={}, part=[], scopes=None, written=0)
+        carried: dict[int, list[View]] = {}
+        for k, (param, argument) in enumerate(zip(function.params, node.args, strict=True)):
+            given = self.storage_location_of_result(argument)
+            require_static_shapes(type_of(param), param, f"parameter {param.name!r} of @{name}")
+            if tail.is_passed_on_unchanged(k):
+                body.values[param] = given
+                continue
+            carried[k] = [self.new_temporary_storage_view(t, "p") for t in tensor_types(type_of(param))]
+            self.part += map(make_copy_step, flatten_nested_tuple(given), carried[k])
+            body.values[param] = nest_values_like_type(type_of(param), iter(carried[k]))
+        nodes = list(post_order(function.body, lambda n: not isinstance(n, Function)))
+        body.lower_called_functions_into_memo_cache(nodes)
+        body.lower_nodes(nodes, tail.nodes)
+        held: list[Storage] = []
+        sequence = (*body.part_of(function.body), *body.tail_of_iteration(function.body, tail, carried, results, held))
+        storages = tuple(view.storage for views in carried.values() for view in views)
+        self.part.append(Loop(sequence, storages, tuple(held), tuple(view.storage for view in results), node.span))
+        return nest_values_like_type(type_of(node), iter(results))
+
+    def part_of(self, node: Expr) -> tuple[ProgramNode, ...]:
+        """Return the calls of the block of a node."""
+        assert self.scopes is not None
+        return tuple(self.parts.get(self.scopes.home[node], ()))
+
+    def tail_of_iteration(
+        self,
+        node: Expr,
+        tail: _TailCalls,
+        carried: Mapping[int, Sequence[View]],
+        results: Sequence[View],
+        held: list[Storage],
+    ) -> tuple[ProgramNode, ...]:
+        """Return the end of an iteration: a call of the function itself sets the carried values, and
+        any other value is the result with which the loop is left.
+
+        carried   values of the parameters that change, by position
+        held      storages that hold values while others change, to which this function appends
+        """
+        assert self.scopes is not None
+        if isinstance(node, Let):
+            return self.tail_of_iteration(node.body, tail, carried, results, held)
+        if isinstance(node, If) and node in tail.nodes:
+            arms: list[tuple[ProgramNode, ...]] = []
+            for block, value in zip(self.scopes.inner[node], (node.true_branch, node.false_branch), strict=True):
+                end = self.tail_of_iteration(value, tail, carried, results, held)
+                arms.append((*self.parts.get(block, ()), *end))
+            condition = self.storage_location_of_result(node.cond)
+            assert isinstance(condition, View)
+            return (Branch(condition, (arms[0], arms[1]), (), node.span),)
+        if node not in tail.nodes:
+            values = flatten_nested_tuple(self.storage_location_of_result(node))
+            return (*map(make_copy_step, values, results), Leave())
+        assert isinstance(node, Call)
+        changes = [
+            (source, target)
+            for k, targets in carried.items()
+            for source, target in zip(
+                flatten_nested_tuple(self.storage_location_of_result(node.args[k])), targets, strict=True
+            )
+            if source != target
+        ]
+        first: list[Step] = []
+        last: list[Step] = []
+        changing = {target.storage for _, target in changes}
+        for source, target in changes:
+            if self._whole(source.storage) in changing:
+                # the value is a part of one that changes, too
+                copy = View(replace(target.storage, name=self.fresh_storage_name("h")))
+                held.append(copy.storage)
+                first.append(make_copy_step(source, copy))
+                source = copy
+            last.append(make_copy_step(source, target))
+        return (*first, *last)
+
+    def _whole(self, storage: Storage) -> Storage:
+        while storage in self.whole_of_view:
+            storage = self.whole_of_view[storage]
+        return storage
 
     def lower_if_to_branch(self, node: If) -> ResultLocation:
         """Append a branch whose arms compute the values of an If; return where its results are."""
@@ -257,16 +422,8 @@ def lower_main_to_program(
         inputs.append(_create_storage(param.name, ty, "input", meaning=meaning))
         lowering.values[param] = View(inputs[-1])
     nodes = list(post_order(main.body, lambda n: not isinstance(n, Function)))
-    lowering.scopes = BlockAssignment(nodes)
     lowering.lower_called_functions_into_memo_cache(nodes)
-    for k, node in enumerate(nodes):
-        if isinstance(node, Call) and isinstance(node.op, Function):
-            report_progress(k, len(nodes), f"kernel {kernel_name_from_anchor_operator(node.op)}")
-        # nodes that calls use directly
-        callee = isinstance(node, GlobalVar) and lowering.is_external_function(node.name)
-        if not callee and not isinstance(node, (Op, Function, Var)):
-            lowering.begin_node(node)
-            lowering.lower_node_to_kernel_call(node)
+    lowering.lower_nodes(nodes)
     lowering.begin_node(main.body)
     views = flatten_nested_tuple(lowering.storage_location_of_result(main.body))
     types = tensor_types(type_of(main.body))

@@ -19,7 +19,9 @@ from aotc.tir import (
     Buffer,
     For,
     Kernel,
+    Leave,
     Load,
+    Loop,
     Program,
     ProgramNode,
     Step,
@@ -29,6 +31,7 @@ from aotc.tir import (
     View,
     forall,
     map_nodes,
+    nodes_with_step_numbers,
 )
 
 
@@ -58,7 +61,8 @@ def eliminate_copies(program: Program) -> Program:
     """Return the program without copies to temporaries, and without copies of whole temporaries to
     outputs.
     """
-    copies = _CopyElimination()
+    loops = [node for node, _ in nodes_with_step_numbers(program.body) if isinstance(node, Loop)]
+    copies = _CopyElimination(carried={storage for loop in loops for storage in (*loop.carried, *loop.held)})
     body, _ = copies.nodes_without_copies(program.body)
     targets = {storage: copies.final_target(storage) for storage in copies.targets}
     return replace(
@@ -77,12 +81,14 @@ class _CopyElimination:
 
     places    temporaries that are copies: where the copied elements are
     targets   temporaries that are copied as a whole: the storage that kernels write instead
-    results   results of branches, which both arms write
+    results   results of branches and loops, which several steps write
+    carried   values that loops carry from one iteration to the next one, and values held meanwhile
     """
 
     places: dict[Storage, View] = field(default_factory=dict)
     targets: dict[Storage, View] = field(default_factory=dict)
     results: set[Storage] = field(default_factory=set)
+    carried: set[Storage] = field(default_factory=set)
 
     def nodes_without_copies(self, nodes: Iterable[ProgramNode]) -> tuple[tuple[ProgramNode, ...], set[Storage]]:
         """Return a sequence without the copies that need not be made, and the storages that it
@@ -91,6 +97,14 @@ class _CopyElimination:
         kept: list[ProgramNode] = []
         written: set[Storage] = set()
         for node in nodes:
+            if isinstance(node, Leave):
+                kept.append(node)
+                continue
+            if isinstance(node, Loop):
+                self.results.update(node.results)
+                kept.append(replace(node, body=self.nodes_without_copies(node.body)[0]))
+                written.update(node.results)
+                continue
             if isinstance(node, Branch):
                 self.results.update(node.results)
                 condition = _replace_storage_by_view(node.condition, self.places)
@@ -110,6 +124,9 @@ class _CopyElimination:
         written    storages that earlier steps of the same arm write
         """
         source, target = step.args[0], step.args[-1].storage
+        if target in self.carried:
+            # later steps of the iteration may read the value before
+            return False
         if target.kind == "temp" and target not in self.results:
             self.places[target] = source
             return True

@@ -36,13 +36,15 @@ from aotc.tir.plan.memory_space_assignment import (
 )
 from aotc.tir.plan.program import (
     ArenaPart,
+    Branch,
+    Loop,
     MemoryPlan,
     Program,
     Step,
     Storage,
     View,
-    branches_with_step_numbers,
     map_nodes,
+    nodes_with_step_numbers,
 )
 from aotc.tir.stmt import Kernel, map_exprs, memoized_kernel
 
@@ -59,7 +61,8 @@ def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
     """Return the lifetime of each temporary, in steps.
 
     Counters of last-block reductions are live in all steps, as they must stay zero between runs. The
-    condition of a branch is live until the first step in its arms begins.
+    condition of a branch is live until the first step in its arms begins. What is written before a loop
+    and read in it is live until the step after the loop, as the next iteration reads it again.
     """
     lives: dict[Storage, Lifetime] = {}
     counts: set[Storage] = set()
@@ -69,10 +72,7 @@ def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
                 lives.setdefault(view.storage, Lifetime(k, k)).last_step = k
         counters = buffers_of_last_block_counters(step.kernel)
         counts |= {v.storage for b, v in zip(step.kernel.params, step.args, strict=True) if b in counters}
-    for branch, numbers in branches_with_step_numbers(program.body):
-        if branch.condition.storage in lives:
-            life = lives[branch.condition.storage]
-            life.last_step = max(life.last_step, numbers.start)
+    _extend_lifetimes_over_control_flow(program, lives)
     last = len(program.steps) - 1
     for storage, place_of in program.resident.items():
         # callers fill all inputs before a run, and read all outputs after it
@@ -82,6 +82,23 @@ def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
             else Lifetime(lives[place_of].first_step, last)
         )
     return {s: Lifetime(0, last) if s in counts else life for s, life in lives.items()}
+
+
+def _extend_lifetimes_over_control_flow(program: Program, lives: dict[Storage, Lifetime]) -> None:
+    """Extend the lifetimes of temporaries, found from the arguments of steps, to conditions and loops."""
+    nodes = list(nodes_with_step_numbers(program.body))
+    conditions = [(node.condition.storage, numbers.start) for node, numbers in nodes if isinstance(node, Branch)]
+    for storage, number in conditions:
+        if storage in lives:
+            lives[storage].last_step = max(lives[storage].last_step, number)
+    loops = [numbers for node, numbers in nodes if isinstance(node, Loop)]
+    steps = program.steps if loops else ()
+    accesses = [(view.storage, number) for number, step in enumerate(steps) for view in step.args]
+    begins = {storage: life.first_step for storage, life in lives.items()}
+    for storage, number in accesses + conditions:
+        for loop in loops:
+            if number in loop and begins.get(storage, loop.start) < loop.start:
+                lives[storage].last_step = max(lives[storage].last_step, loop.stop)
 
 
 def _output_input_pairs_sharable_in_place(

@@ -15,6 +15,7 @@ import numpy as np
 from aotc.ir import DType
 from aotc.tir import (
     Block,
+    Branch,
     Buffer,
     Call,
     Kernel,
@@ -26,6 +27,7 @@ from aotc.tir import (
     Store,
     all_exprs_in_stmt,
     as_expr,
+    sequences_in,
     strip_loop_kinds,
     to_text,
 )
@@ -79,9 +81,12 @@ def _lines_of_calls(
             args = [(places.setdefault(v.storage, len(places)), v.offset) for v in node.args]
             lines.append(f"call {kernels[node.kernel]} {args}")
             continue
-        lines.append(f"if {places.setdefault(node.condition.storage, len(places))} {node.condition.offset}")
-        for arm in node.arms:
-            lines += [*_lines_of_calls(arm, kernels, places), "end"]
+        if isinstance(node, Branch):
+            lines.append(f"if {places.setdefault(node.condition.storage, len(places))} {node.condition.offset}")
+        else:
+            lines.append(type(node).__name__.lower())
+        for sequence in sequences_in(node):
+            lines += [*_lines_of_calls(sequence, kernels, places), "end"]
     return lines
 
 

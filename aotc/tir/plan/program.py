@@ -3,17 +3,17 @@
 
 Program(name="net", inputs=(x,), outputs=(y,), body=(Step(kernel, (View(x), View(w), View(y))),))
 
-Calls run in the order of `body`. A `Branch` is a choice at run time between two such sequences, which
-may contain further branches. `Program.steps` are all calls in the order of the text.
+Calls run in the order of `body`. A `Branch` is a choice at run time between two such sequences, and a
+`Loop` repeats one; both may contain further branches and loops. `Program.steps` are all calls in the order of the text.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -156,7 +156,7 @@ class Branch:
     @property
     def inputs(self) -> tuple[View, ...]:
         """Condition, and everything that calls in the arms read."""
-        return (self.condition, *(view for step in steps_in(self.arms[0] + self.arms[1]) for view in step.inputs))
+        return (self.condition, *(view for arm in self.arms for node in arm for view in node.inputs))
 
     @property
     def outputs(self) -> tuple[View, ...]:
@@ -169,8 +169,57 @@ class Branch:
         return tuple(view for step in steps_in(self.arms[0] + self.arms[1]) for view in step.workspace)
 
 
+@frozen(eq=False)
+class Loop:
+    """Calls that are repeated until a `Leave` is reached.
+
+    body      what an iteration runs
+    carried   storages that hold values from one iteration to the next one; written before the loop
+    held      storages that hold new values while those that they were made from change
+    results   storages that are written before each `Leave`, and that calls after the loop may read
+    """
+
+    body: tuple[ProgramNode, ...]
+    carried: tuple[Storage, ...] = ()
+    held: tuple[Storage, ...] = ()
+    results: tuple[Storage, ...] = ()
+    span: Span | None = None
+
+    @property
+    def inputs(self) -> tuple[View, ...]:
+        """Conditions in the loop, and everything that its calls read."""
+        return tuple(view for node in self.body for view in node.inputs)
+
+    @property
+    def outputs(self) -> tuple[View, ...]:
+        """Everything that calls in the loop write, except their workspaces."""
+        return tuple(view for step in steps_in(self.body) for view in step.outputs)
+
+    @property
+    def workspace(self) -> tuple[View, ...]:
+        """Workspaces of all calls in the loop."""
+        return tuple(view for step in steps_in(self.body) for view in step.workspace)
+
+
+@frozen(eq=False)
+class Leave:
+    """End of the innermost loop; the last node of an arm."""
+
+    inputs: ClassVar[tuple[View, ...]] = ()
+    outputs: ClassVar[tuple[View, ...]] = ()
+    workspace: ClassVar[tuple[View, ...]] = ()
+    span: ClassVar[Span | None] = None
+
+
 #: Part of the schedule.
-ProgramNode: TypeAlias = "Step | Branch"
+ProgramNode: TypeAlias = "Step | Branch | Loop | Leave"
+
+
+def sequences_in(node: ProgramNode) -> tuple[tuple[ProgramNode, ...], ...]:
+    """Return the arms of a branch, or the body of a loop; nothing for other nodes."""
+    if isinstance(node, Branch):
+        return node.arms
+    return (node.body,) if isinstance(node, Loop) else ()
 
 
 def steps_in(nodes: Iterable[ProgramNode]) -> Iterator[Step]:
@@ -179,20 +228,35 @@ def steps_in(nodes: Iterable[ProgramNode]) -> Iterator[Step]:
         if isinstance(node, Step):
             yield node
         else:
-            for arm in node.arms:
-                yield from steps_in(arm)
+            for sequence in sequences_in(node):
+                yield from steps_in(sequence)
 
 
-def executed_steps(nodes: Iterable[ProgramNode], is_true: Callable[[View], bool]) -> Iterator[Step]:
-    """Yield the calls that a run makes, in order.
+def executed_steps(nodes: Iterable[ProgramNode], is_true: Callable[[View], bool]) -> Generator[Step, None, bool]:
+    """Yield the calls that a run makes, in order; return True if they leave the loop around them.
 
     is_true   returns the value of a condition, after the calls before it have been made
     """
     for node in nodes:
-        if isinstance(node, Step):
-            yield node
-        else:
-            yield from executed_steps(node.arms[0 if is_true(node.condition) else 1], is_true)
+        match node:
+            case Step():
+                yield node
+            case Leave():
+                return True
+            case Loop():
+                while not (yield from executed_steps(node.body, is_true)):
+                    pass
+            case Branch():
+                if (yield from executed_steps(node.arms[0 if is_true(node.condition) else 1], is_true)):
+                    return True
+    return False
+
+
+def may_leave_loop(nodes: Iterable[ProgramNode]) -> bool:
+    """Return True if a sequence may leave the loop around it."""
+    return any(
+        isinstance(node, Leave) or (isinstance(node, Branch) and any(map(may_leave_loop, node.arms))) for node in nodes
+    )
 
 
 def has_team_steps(nodes: Iterable[ProgramNode]) -> bool:
@@ -200,20 +264,20 @@ def has_team_steps(nodes: Iterable[ProgramNode]) -> bool:
     return any(step.kernel.team for step in steps_in(nodes))
 
 
-def branches_with_step_numbers(nodes: Iterable[ProgramNode], first: int = 0) -> Iterator[tuple[Branch, range]]:
-    """Yield each branch in a sequence, outer ones first, with the numbers of the calls in its arms.
+def nodes_with_step_numbers(nodes: Iterable[ProgramNode], first: int = 0) -> Iterator[tuple[Branch | Loop, range]]:
+    """Yield each branch and loop in a sequence, outer ones first, with the numbers of the calls in it.
 
     first    number of the first call of the sequence
     """
     for node in nodes:
-        if isinstance(node, Step):
-            first += 1
+        if not isinstance(node, (Branch, Loop)):
+            first += isinstance(node, Step)
             continue
         begin = first
-        inner: list[tuple[Branch, range]] = []
-        for arm in node.arms:
-            inner += branches_with_step_numbers(arm, first)
-            first += sum(1 for _ in steps_in(arm))
+        inner: list[tuple[Branch | Loop, range]] = []
+        for sequence in sequences_in(node):
+            inner += nodes_with_step_numbers(sequence, first)
+            first += sum(1 for _ in steps_in(sequence))
         yield node, range(begin, first)
         yield from inner
 
@@ -225,17 +289,26 @@ def map_nodes(
 ) -> tuple[ProgramNode, ...]:
     """Return a sequence with each call replaced by calls, in the order of the text.
 
-    new_view   function of the views and of the results that branches have of themselves
+    new_view   function of the views and of the storages that branches and loops have of themselves
     """
+
+    def new_storages(storages: Iterable[Storage]) -> tuple[Storage, ...]:
+        return tuple(new_view(View(storage)).storage for storage in storages)
+
     mapped: list[ProgramNode] = []
     for node in nodes:
         if isinstance(node, Step):
             mapped += new_steps(node)
-            continue
-        condition = new_view(node.condition)
-        yes, no = (map_nodes(arm, new_steps, new_view) for arm in node.arms)
-        results = tuple(new_view(View(storage)).storage for storage in node.results)
-        mapped.append(replace(node, condition=condition, arms=(yes, no), results=results))
+        elif isinstance(node, Branch):
+            condition = new_view(node.condition)
+            yes, no = (map_nodes(arm, new_steps, new_view) for arm in node.arms)
+            mapped.append(replace(node, condition=condition, arms=(yes, no), results=new_storages(node.results)))
+        elif isinstance(node, Loop):
+            body = map_nodes(node.body, new_steps, new_view)
+            carried, held, results = map(new_storages, (node.carried, node.held, node.results))
+            mapped.append(replace(node, body=body, carried=carried, held=held, results=results))
+        else:
+            mapped.append(node)
     return tuple(mapped)
 
 
@@ -332,7 +405,7 @@ class Program:
     ) -> Program:
         """Return the program with each call replaced by calls, in the order of the text.
 
-        new_view   function of the views and of the results that branches have of themselves
+        new_view   function of the views and of the results that branches and loops have of themselves
         """
         return replace(self, body=map_nodes(self.body, new_steps, new_view))
 
@@ -373,8 +446,12 @@ def _lines_of_nodes(nodes: Iterable[ProgramNode], indent: str) -> Iterator[str]:
             args = [*map(_text_of_view, node.args), *(repr(number.value) for number in node.numbers)]
             yield f"{indent}{team}call {json.dumps(node.kernel.name)} ({', '.join(args)})"
             continue
-        yield f"{indent}if {_text_of_view(node.condition)} {{"
-        yield from _lines_of_nodes(node.arms[0], indent + "  ")
-        yield f"{indent}}} else {{"
-        yield from _lines_of_nodes(node.arms[1], indent + "  ")
+        if isinstance(node, Leave):
+            yield f"{indent}leave"
+            continue
+        yield f"{indent}if {_text_of_view(node.condition)} {{" if isinstance(node, Branch) else f"{indent}loop {{"
+        for number, sequence in enumerate(sequences_in(node)):
+            if number:
+                yield f"{indent}}} else {{"
+            yield from _lines_of_nodes(sequence, indent + "  ")
         yield f"{indent}}}"

@@ -9,7 +9,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aotc.ir import frozen
-from aotc.tir.plan.program import Branch, Program, ProgramNode, Step, Storage, View, has_team_steps
+from aotc.tir.plan.program import (
+    Branch,
+    Leave,
+    Loop,
+    Program,
+    ProgramNode,
+    Step,
+    Storage,
+    View,
+    has_team_steps,
+    may_leave_loop,
+)
 from aotc_codegen.c.c_identifiers import (
     UniqueIdentifiers,
     escape_for_c_comment,
@@ -191,17 +202,26 @@ class _SchedulePrinter:
         rows: list[str] = []
         last: bool | None = None
         for node in nodes:
-            team = teams and has_team_steps([node])
+            team = teams and (has_team_steps([node]) or may_leave_loop([node]))
             if last is not None and (last or team):
                 rows.append("AOTC_TEAM_SYNC(team);")
             last = team
             alone = "if (first) " if teams and not team else ""
-            rows += (
-                [f"STEP({self._next_number()}) {alone}{self._call(node)}"]
-                if isinstance(node, Step)
-                else self._lines_of_branch(node, team, alone)
-            )
+            match node:
+                case Step():
+                    rows.append(f"STEP({self._next_number()}) {alone}{self._call(node)}")
+                case Branch():
+                    rows += self._lines_of_branch(node, team, alone)
+                case Loop():
+                    rows += self._lines_of_loop(node, team, alone)
+                case Leave():
+                    rows.append("break;")
         return rows
+
+    def _lines_of_loop(self, loop: Loop, team: bool, alone: str) -> list[str]:
+        """Return the lines of a loop; a team that runs it waits at the end of each iteration."""
+        body = [*self.lines_of_nodes(loop.body, team), *(["AOTC_TEAM_SYNC(team);"] if team else [])]
+        return [f"{alone}for (;;) {{{_comment_on_node(loop)}", *(f"  {row}" for row in body), "}"]
 
     def _next_number(self) -> int:
         self._number += 1

@@ -14,7 +14,14 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
 from aotc.ir import AotcError, Diagnostic, did_you_mean_hint
-from aotc.tir.micro_kernels import CPU_LEVELS, GPU_LEVELS, MEMORY_LAYOUTS, MicroKernel, values_contradicting_instruction
+from aotc.tir.micro_kernels import (
+    CPU_LEVELS,
+    GPU_LEVELS,
+    MEMORY_LAYOUTS,
+    BlockShape,
+    MicroKernel,
+    values_contradicting_instruction,
+)
 from aotc.tir.processor_features import PROCESSOR_FEATURES
 from aotc.tir.reject_fast_math_c_flags import reject_result_changing_c_flags
 
@@ -176,6 +183,11 @@ def _micro_kernel_contradictions(target: Target) -> Iterator[tuple[str, str]]:
             text = f"micro-kernel {kernel.name} has the level {kernel.level!r}, which "
             text += "a target with gpu does not have" if target.gpu is not None else "needs gpu, which is None"
             yield text, f"levels of this target: {', '.join(levels)}"
+        for shape in kernel.blocks if kernel.level in GPU_LEVELS else ():
+            values = shape.rows, shape.columns, shape.high, shape.wide, shape.reduction_groups, shape.depth
+            if min(values) > 0 and not _does_block_shape_fit(kernel, shape):
+                text = f"the threads of a block cannot divide a tile of micro-kernel {kernel.name} evenly: {shape}"
+                yield text, "take rows, columns and a depth that the number of threads divides"
         if kernel.level == "memory" and (kernel.data, kernel.weights) not in MEMORY_LAYOUTS:
             known = ", ".join(f"{data} and {weights}" for data, weights in MEMORY_LAYOUTS)
             text = f"no schedule for micro-kernel {kernel.name}, which reads {kernel.data!r} data"
@@ -199,6 +211,26 @@ def _micro_kernel_size_contradictions(kernel: MicroKernel) -> Iterator[tuple[str
         if kernel.level == "memory" and sizes.get(most, math.inf) < sizes.get(tile, 0):
             text = f"micro-kernel {kernel.name}: {most} must be {sizes[tile]} or more, the {tile} of a tile"
             yield f"{text}, got {sizes[most]}", ""
+
+
+def _does_block_shape_fit(kernel: MicroKernel, shape: BlockShape) -> bool:
+    """Return True if the threads of a block divide the work on a tile evenly: copies of both operands,
+    by single elements and by memory sectors, products, and sums.
+    """
+    per_group, rows, columns = shape.rows * shape.columns, shape.rows * shape.high, shape.columns * shape.wide
+    threads, sector = shape.reduction_groups * per_group, 8  # elements of four bytes
+    dividends = [
+        *((side, kernel.adjacent) for side in (shape.high, shape.wide)),
+        *((threads, side) for side in (rows, columns)),
+        *((side * shape.depth, threads) for side in (rows, columns)),
+        *((threads, sector), (shape.depth, sector), (shape.depth, shape.reduction_groups)),
+        (shape.high * shape.wide, shape.reduction_groups),
+    ]
+    if kernel.level == "warp":
+        steps = shape.reduction_groups * kernel.depth // kernel.group
+        dividends += [(shape.rows, 8), (shape.columns, 4), (shape.depth, steps), (threads, max(1, shape.depth // 8))]
+    is_warp_of_32_columns = kernel.level != "warp" or (shape.high, shape.wide) == (4, 8)
+    return is_warp_of_32_columns and not any(a % b for a, b in dividends)
 
 
 def _environment_contradictions(target: Target) -> Iterator[tuple[str, str]]:

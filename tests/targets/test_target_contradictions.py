@@ -61,6 +61,16 @@ from tests.e2e.projects import DIGITS
             "micro-kernel dp4a: blocks: high must be positive, got 0",
         ),
         (
+            CUDA,
+            {"micro_kernels": (replace(DP4A, blocks=(BlockShape(12, 16, 4, 4),)),)},
+            "the threads of a block cannot divide a tile of micro-kernel dp4a evenly: BlockShape(rows=12",
+        ),
+        (
+            CUDA,
+            {"micro_kernels": (replace(MMA_INT8, blocks=(BlockShape(8, 4, 8, 8),)),)},
+            "the threads of a block cannot divide a tile of micro-kernel mma_int8 evenly: BlockShape(rows=8",
+        ),
+        (
             X86_64_V3,
             {"micro_kernels": (replace(X86_AMX, requires=(), weights="rows"),)},
             "no schedule for micro-kernel x86_amx, which reads 'strided' data and 'rows' weights from memory",

@@ -90,7 +90,8 @@ class BlockTile:
         blocks, count = self.tile_count(rows, columns, batch), -(-steps // self.shape.depth)
         most = min(gpu.processors // blocks, count // 2, gpu.costs.max_blocks_per_tile)
         splits = (n for n in range(2, most + 1) if count % n == 0)
-        return [self, *(replace(self, shape=replace(self.shape, splits=n)) for n in splits)]
+        variants = (replace(self, shape=replace(self.shape, splits=n)) for n in splits)
+        return [*([] if count % self.shape.splits else [self]), *variants]
 
     def tile_count(self, rows: int, columns: int, batch: int) -> int:
         """Return the number of tiles that cover `batch` output matrices of some rows and columns."""

@@ -46,10 +46,10 @@ CASES = {
     "bytes": (conv(ic=6, oc=17, size=(4, 5), kernel=(3, 2), padding=1, dtype="int8", acc="int32"), FEW),
     "brain": (matmul(m=70, k=40, n=20, dtype="bfloat16", acc="float32"), FEW_WARPS),
     "warps": (conv(ic=6, oc=17, size=(4, 5), kernel=(3, 2), padding=1, dtype="int8", acc="int32"), FEW_WARPS),
-    "words of warps": (matmul(m=33, k=72, n=20, transposed=True, dtype="uint8", acc="int32"), TWO_WARPS),
+    "words_of_warps": (matmul(m=33, k=72, n=20, transposed=True, dtype="uint8", acc="int32"), TWO_WARPS),
 }
 #: Bytes that tensor cores multiply.
-WARPS = ("warps", "words of warps")
+WARPS = ("warps", "words_of_warps")
 
 
 def ready(case: Case, name: str, target: Target = CUDA) -> Kernel:

@@ -144,6 +144,19 @@ def test_parts_of_one_memory_land_by_themselves() -> None:
         verify(parse_kernel(text.replace("s0[511 -", "s0[510 -")))
 
 
+def test_interleaved_parts_of_one_memory_land_by_themselves() -> None:
+    """Groups of four elements, in turn of one and of the other part."""
+    text = RING.replace("  shared s1: float32[256] align 16\n", "").replace("s0: float32[256]", "s0: float32[512]")
+    text = text.replace("s0[4 * t]", "s0[8 * t]").replace("s1[4 * t]", "s0[8 * t + 4]")
+    for name, offset in (("s0", 0), ("s1", 4)):
+        group = f"s0[(255 - (64 * i + t)) // 4 * 8 + (255 - (64 * i + t)) % 4 + {offset}]"
+        text = text.replace(f"{name}[255 - (64 * i + t)]", group)
+    verify(parse_kernel(text))
+    assert turned(text, backwards=False) and turned(text, backwards=True)
+    with pytest.raises(AotcError, match="s0 is read before an asynchronous copy to it is complete"):
+        verify(parse_kernel(text.replace("% 4 + 4]", "% 4 + 3]")))
+
+
 FIRST, SECOND = (f"wait 1\n        sync\n        for i in 0..4 {{ y[{at} + 64" for at in ("512 * k", "512 * k + 256"))
 
 

@@ -229,6 +229,21 @@ def _conv_kernel_axes_across_and_along_rows(
     return across, along
 
 
+def _factors_of_columns(index: LinearForm, columns_and_steps: Sequence[tuple[Var | None, int]]) -> list[int]:
+    """Return the factor of the panel's entry in an index by each of the output and kernel columns."""
+    return [index.terms.get(v, 0) // step for v, step in columns_and_steps if v is not None]
+
+
+def _index_by_panel_entry(
+    index: LinearForm, columns_and_steps: Sequence[tuple[Var | None, int]], entry: Var
+) -> LinearForm:
+    """Return an index with its output and kernel columns replaced by the entry of the panel."""
+    columns = {v for v, _ in columns_and_steps}
+    terms = {t: c for t, c in index.terms.items() if t not in columns}
+    factor = _factors_of_columns(index, columns_and_steps)[0]
+    return LinearForm(terms | ({entry: factor} if factor else {}), index.const)
+
+
 @frozen(eq=False)
 class _InterleavedPanels:
     """Panels of data and weights for a tile of channels, in the order in which they are multiplied.
@@ -289,19 +304,14 @@ class _InterleavedPanels:
             return None
         step, dilation = entry_steps
         entry = (Var("entry"), _panel_entry_count(column_tiles.extent, step, count, dilation))
-        column_vars = {column_tiles.var, tap}
-
-        def index_factors_of_columns(index: LinearForm) -> list[int]:
-            columns = ((column_tiles.var, step), (tap, dilation))
-            return [index.terms.get(v, 0) // k for v, k in columns if v is not None]
+        columns_and_steps = ((column_tiles.var, step), (tap, dilation))
+        if any(
+            len(set(_factors_of_columns(i, columns_and_steps))) > 1 for i in (position, *(d.index for d in border_dims))
+        ):
+            return None
 
         def index_by_panel_entry(index: LinearForm) -> LinearForm:
-            terms = {t: c for t, c in index.terms.items() if t not in column_vars}
-            factor = index_factors_of_columns(index)[0]
-            return LinearForm(terms | ({entry[0]: factor} if factor else {}), index.const)
-
-        if any(len(set(index_factors_of_columns(i))) > 1 for i in (position, *(d.index for d in border_dims))):
-            return None
+            return _index_by_panel_entry(index, columns_and_steps, entry[0])
 
         places = [
             dict.fromkeys((v for v, _ in request.contraction.reduce_axes), 0) | at

@@ -189,6 +189,12 @@ def test_a_profile_has_no_time_for_arms_that_are_not_taken(tmp_path: Path) -> No
     assert len(times) == 2 and times[0] < 1e-5 < times[1]
 
 
+def test_a_constant_condition_that_is_not_folded(tmp_path: Path) -> None:
+    text = '#[version = "0.0.5"]\ndef @main(%x: Tensor[(4), float32]) { if (True) { negative(%x) } else { abs(%x) } }'
+    session = compiled(relay.fromtext(text), tmp_path, opt_level=0).session()
+    np.testing.assert_array_equal(session.run(None, {"x": np.ones(4, np.float32)})[0], -np.ones(4, np.float32))
+
+
 def test_branches_of_other_types_are_refused() -> None:
     interface, _, _ = MODELS["one"]
     model = model_of(interface, "s = Identity(x)" + choice("c", "y", "r = Exp(x)", "r = ReduceMax(x)", "float r"))

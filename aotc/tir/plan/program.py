@@ -232,6 +232,17 @@ def steps_in(nodes: Iterable[ProgramNode]) -> Iterator[Step]:
                 yield from steps_in(sequence)
 
 
+def views_in(nodes: Iterable[ProgramNode]) -> Iterator[View]:
+    """Yield the arguments of calls and the conditions of branches, in the order of the text."""
+    for node in nodes:
+        if isinstance(node, Step):
+            yield from node.args
+        elif isinstance(node, Branch):
+            yield node.condition
+        for sequence in sequences_in(node):
+            yield from views_in(sequence)
+
+
 def executed_steps(nodes: Iterable[ProgramNode], is_true: Callable[[View], bool]) -> Generator[Step, None, bool]:
     """Yield the calls that a run makes, in order; return True if they leave the loop around them.
 
@@ -376,7 +387,7 @@ class Program:
 
     def __str__(self) -> str:
         """Return the program as text: its storage, the calls in order, and the text of each kernel."""
-        views = [view.storage for step in self.steps for view in step.args]
+        views = [view.storage for view in views_in(self.body)]
         lines = [f"program {json.dumps(self.name)} {{"]
         kept = (storage for tensor in self.state for storage in (tensor.past, tensor.present))
         for storage in dict.fromkeys((*self.inputs, *views, *self.outputs, *kept)):
@@ -410,10 +421,10 @@ class Program:
         return replace(self, body=map_nodes(self.body, new_steps, new_view))
 
     def storages_of_kind(self, kind: str) -> tuple[Storage, ...]:
-        """Return the tensors' storage of a kind ("temp", "constant", ...) that the steps use, in
-        order of first use.
+        """Return the tensors' storage of a kind ("temp", "constant", ...) that calls and branches use,
+        in order of first use.
         """
-        storages = (view.storage for step in self.steps for view in step.args)
+        storages = (view.storage for view in views_in(self.body))
         return tuple(dict.fromkeys(s for s in storages if s.kind == kind))
 
     @property

@@ -11,7 +11,7 @@ import pytest
 
 from aotc.ir import AotcError
 from aotc.tir import Binary, Block, Expr, Var, const, linear_form
-from aotc.tir.expr import INDEX
+from aotc.tir.expr import INDEX, Broadcast
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.loops.access_collection import collect_accesses
@@ -167,6 +167,14 @@ def test_a_divisor_in_a_loop_that_may_be_empty_may_be_zero() -> None:
     stores = relation_of(Block((fill, other)), ranges)
     assert not stores.covers(first_element, {m, n})
     assert relation_of(fill, {**ranges, n: (1, 3)}).covers(first_element, {m, n})
+
+
+def test_a_term_that_changes_with_the_iteration_leaves_gaps() -> None:
+    """Iteration 0 writes elements 0 to 3, iteration 1 elements 5 to 8."""
+    i, n, zero = Var("i"), Var("n"), const(0.0, BUFFER.dtype)
+    remainder = Binary("floormod", i * 1, const(4, INDEX))
+    stores = relation_of(For(i, n, Store(BUFFER, i * 4 + remainder, Broadcast(zero, 4))), {n: (2, 9)})
+    assert not stores.covers(relation_of(Store(BUFFER, const(4, INDEX), zero), {}), {n})
 
 
 @pytest.mark.parametrize(("stride", "is_valid"), [("n", True), ("n + 1", False), ("n - 1", False)])

@@ -131,7 +131,21 @@ class _Coverage:
             loops.append(_Loop(self.loops[key], trips))
             point.own[loop.var] = {self.loops[key]: loop.step}, loop.first
         first = self.polynomial_of_form(point, store.form)
+        if not self._is_known_in_loops(loops, (first, *(loop.trips for loop in loops))):
+            return None
         return _Run(first, {(): store.lanes}, tuple(loops))
+
+    def _is_known_in_loops(self, loops: Iterable[_Loop], polynomials: Iterable[Polynomial]) -> bool:
+        """Return True if polynomials depend on variables of loops and on numbers with one value in all
+        iterations only.
+
+        An expression that is no polynomial, such as i % 4, is a variable that may have another value in
+        each iteration.
+        """
+        known = {loop.var for loop in loops}
+        for terms, _ in self.shared.values():
+            known |= variables_of_polynomial(self.system.polynomial_of_sum(terms, 0))
+        return all(variables_of_polynomial(polynomial) <= known for polynomial in polynomials)
 
     def _trip_count(self, point: IterationPoint, loop: ExactLoop) -> Polynomial | None:
         """Return the number of iterations of a loop; None if it is no polynomial."""

@@ -177,6 +177,11 @@ class MicroKernel:
 FIELDS_OF_INSTRUCTION: Final = ("group", "groups", "positions", "outputs")
 #: Further ones, of functions on memory that read blocks of weights, and of tensor cores.
 FIELDS_OF_BLOCK_FUNCTION: Final = ("depth", "block")
+#: Fields that name one instruction; `finish` names several.
+FIELDS_THAT_NAME_INSTRUCTIONS: Final = (
+    *("multiply", "broadcast", "load", "load_transposed"),
+    *("multiply_in_place", "multiply_depthwise", "pack"),
+)
 #: Values of `MicroKernel.level`, of CPUs and of GPUs.
 CPU_LEVELS: Final = ("registers", "memory")
 GPU_LEVELS: Final = ("threads", "warp")

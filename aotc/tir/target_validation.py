@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import product
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
-from aotc.ir import AotcError, Diagnostic, did_you_mean_hint
+from aotc.ir import AotcError, Diagnostic, DType, did_you_mean_hint
+from aotc.tir.functions.elementary_function_table import ELEMENT_MEANINGS
+from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.micro_kernels import (
     CPU_LEVELS,
+    FIELDS_THAT_NAME_INSTRUCTIONS,
     GPU_LEVELS,
     MEMORY_LAYOUTS,
     BlockShape,
@@ -72,6 +76,8 @@ _FIELDS_THAT_CAN_BE_ZERO: Final = frozenset(
     )
 )
 _GPU_DIALECT: Final = "cuda"
+#: Words that each thread of a warp loads from shared memory by one instruction.
+_LANES_OF_WARP_LOAD: Final = 4
 
 
 def require_consistent_target(target: Target, roles: Mapping[str, Iterable[str]]) -> None:
@@ -193,6 +199,53 @@ def _micro_kernel_contradictions(target: Target) -> Iterator[tuple[str, str]]:
             text = f"no schedule for micro-kernel {kernel.name}, which reads {kernel.data!r} data"
             yield f"{text} and {kernel.weights!r} weights from memory", f"layouts of data and weights: {known}"
         yield from _micro_kernel_size_contradictions(kernel)
+        yield from _unknown_instructions(kernel)
+
+
+def _unknown_instructions(kernel: MicroKernel) -> Iterator[tuple[str, str]]:
+    """Yield the names of instructions of a micro-kernel that do not exist, one for each field."""
+    if kernel.multiply == "" and (kernel.level in ("memory", "warp") or kernel.group != 1):
+        yield f"micro-kernel {kernel.name} names no instruction", "set multiply to that of its products"
+    for field, template in _instruction_names(kernel):
+        try:
+            names = _names_from_template(kernel, field, template)
+        except (AttributeError, IndexError, KeyError, ValueError):
+            text = f"micro-kernel {kernel.name}: {field} has no valid placeholders, got {template!r}"
+            yield text, "known placeholders: {data}, {weights}, {lanes}, {lane}"
+            continue
+        known = ELEMENT_MEANINGS if field == "finish" else INSTRUCTIONS
+        if unknown := next((name for name in names if name not in known), ""):
+            text = f"micro-kernel {kernel.name}: {field} is {template!r}, but there is no instruction {unknown!r}"
+            text += " with a meaning for one element" if field == "finish" and unknown in INSTRUCTIONS else ""
+            of_field = (
+                f"known: {', '.join(known)}" if field == "finish" else "use an instruction of aotc.tir.INSTRUCTIONS"
+            )
+            yield text, did_you_mean_hint(unknown, known) or of_field
+
+
+def _instruction_names(kernel: MicroKernel) -> Iterator[tuple[str, str]]:
+    """Yield each field of a micro-kernel that names an instruction, and the name."""
+    for field in FIELDS_THAT_NAME_INSTRUCTIONS:
+        if isinstance(name := getattr(kernel, field), str) and name:
+            yield field, name
+    yield from (("finish", name) for name in kernel.finish if isinstance(name, str))
+
+
+def _names_from_template(kernel: MicroKernel, field: str, template: str) -> list[str]:
+    """Return the names of a field of a micro-kernel for all operand types, lanes and groups that it
+    accepts; the name with placeholders for types is left out where all types are accepted.
+    """
+    names: list[str] = []
+    is_of_types = template.format(data="a", weights="a", lanes=1, lane=0) != template.format(
+        data="b", weights="b", lanes=1, lane=0
+    )
+    operands = kernel.operands or (() if is_of_types else (("", ""),))
+    groups = range(kernel.groups) if isinstance(kernel.groups, Integral) else (0,)
+    for (data, weights), lanes, lane in product(operands, kernel.lanes or (_LANES_OF_WARP_LOAD,), groups):
+        if field == "broadcast" and kernel.group != 1 and DType(data or "int8").is_float:
+            data = f"uint{8 * DType(data).itemsize}"  # a group is loaded as words
+        names.append(template.format(data=data, weights=weights, lanes=lanes, lane=lane))
+    return names
 
 
 def _micro_kernel_size_contradictions(kernel: MicroKernel) -> Iterator[tuple[str, str]]:

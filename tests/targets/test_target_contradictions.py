@@ -95,6 +95,27 @@ from tests.e2e.projects import DIGITS
             {"micro_kernels": (replace(ARM_DSP, requires=(), outputs=8),)},
             "micro-kernel arm_dsp has outputs=8, which contradicts its instruction pairs2x4",
         ),
+        (
+            C,
+            {"micro_kernels": (replace(ARM_MVE, requires=(), finish=("requantize_onc",)),)},
+            "micro-kernel arm_mve: finish is 'requantize_onc', but there is no instruction 'requantize_onc'",
+        ),
+        (
+            C,
+            {"micro_kernels": (replace(ARM_MVE, requires=(), finish=("fma",)),)},
+            "micro-kernel arm_mve: finish is 'fma', but there is no instruction 'fma' with a meaning for one element",
+        ),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(DOT4, multiply="dot5_{data}_{weights}_x{lanes}"),)},
+            "micro-kernel dot4: multiply is 'dot5_{data}_{weights}_x{lanes}', but there is no instruction 'dot5",
+        ),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(DOT4, load="words_{type}"),)},
+            "micro-kernel dot4: load has no valid placeholders, got 'words_{type}'",
+        ),
+        (X86_64_V3, {"micro_kernels": (replace(DOT4, multiply=""),)}, "micro-kernel dot4 names no instruction"),
         (X86_64_V3, {"activations": "int4"}, "activations must be 'int8', 'uint8' or '', got 'int4'"),
         (X86_64_V3, {"tiles": Tiles(latency=0)}, "tiles.latency must be positive, got 0"),
         (X86_64_V3, {"tiles": Tiles(load=-1.0)}, "tiles.load must be 0 or more, got -1.0"),

@@ -114,7 +114,7 @@ def feature_cases() -> list[Case]:
             HOLES,
             {"keys_floats": [0.0, 3.0, 2.0], "values_floats": [4.0, 5.0, 6.0], "default_float": 0.5},
         ),
-        ("LabelEncoder", LABELS, {"keys_int64s": [9, 3, 4], "values_floats": [0.1, 0.2, 0.3]}),
+        ("LabelEncoder", LABELS, {"keys_int64s": [9, 3, 4, 3], "values_floats": [0.1, 0.2, 0.3, 0.4]}),
         ("LabelEncoder", LABELS, {"keys_int64s": [9, 3, 4], "values_int64s": [1, 2, 3], "default_int64": 77}),
     ]
 
@@ -133,10 +133,10 @@ def test_results_are_those_of_onnx_runtime(cases: list[Case]) -> None:
 
 
 def test_what_onnx_runtime_does_not_run() -> None:
-    """By the standard's words: NaN as a key, thresholds of integers, and more than one key of a value."""
+    """By the standard's words: NaN as a key, and thresholds of integers."""
     proto, values = model(
         [
-            ("LabelEncoder", HOLES, {"keys_floats": [float("nan"), 0.0, 0.0], "values_int64s": [4, 5, 6]}),
+            ("LabelEncoder", HOLES, {"keys_floats": [float("nan"), 0.0, float("nan")], "values_int64s": [4, 6, 5]}),
             ("Binarizer", np.array([-1, 0, 1], np.float32), {"threshold": -0.5}),
         ]
     )
@@ -198,6 +198,7 @@ def test_zip_map_keeps_the_scores_as_a_tensor() -> None:
         ("LabelEncoder", {"keys_int64s": [1], "values_floats": [1.0]}, "is of type int64, the input"),
         ("LabelEncoder", {"keys_strings": ["a"], "values_floats": [1.0]}, "strings"),
         ("OneHotEncoder", {"cats_strings": ["a"]}, "strings"),
+        ("OneHotEncoder", {"cats_int64s": [1, 2, 1]}, "repeats a category: [1, 2, 1]"),
         ("FeatureVectorizer", {"inputdimensions": [3]}, "the inputs have [2] features"),
         ("CategoryMapper", {"cats_int64s": [1], "cats_strings": ["a"]}, "is not supported"),
     ],

@@ -162,6 +162,47 @@ def test_labels_of_two_classes_with_weights_for_both() -> None:
     np.testing.assert_allclose(scores, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("position", [0, 1])
+def test_two_base_values_are_added_to_the_scores_of_both_classes(position: int) -> None:
+    """By the standard's words. ONNX Runtime leaves out one of the two."""
+    x = np.array([[-1, 0, 0], [1, 0, 0]], np.float32)
+    fields = {k.replace("target_", "class_"): v for k, v in SMALL.items() if k != "n_targets"}
+    fields |= {"class_ids": [position] * 2, "classlabels_int64s": [7, 5]}
+    outputs = {"label": INT64, "scores": FLOAT}
+    proto = one_node_model("TreeEnsembleClassifier", x, outputs, **fields, base_values=[0.5, 2.0])
+    labels, scores = evaluate(from_onnx(proto), x)
+    wanted = np.array([[0.5, 2.0], [0.5, 2.0]])
+    wanted[:, position] += [1, 2]
+    np.testing.assert_array_equal(scores, wanted)
+    np.testing.assert_array_equal(labels, np.array([7, 5])[wanted.argmax(1)])
+    if position:
+        proto = one_node_model("TreeEnsembleClassifier", x, outputs, **fields, base_values=[0.5])
+        with pytest.raises(AotcError, match="'base_values' of TreeEnsembleClassifier has 1 values; 2 are needed"):
+            from_onnx(proto)
+
+
+def test_a_batch_without_rows() -> None:
+    x = np.zeros((0, FEATURES), np.float32)
+    proto = one_node_model("TreeEnsembleRegressor", x, {"y": FLOAT}, **SMALL)
+    assert evaluate(from_onnx(proto), x).shape == (0, 1)
+
+
+def test_a_large_cycle_is_found_in_linear_time() -> None:
+    """A search level by level, up to the number of nodes, took minutes."""
+    count, rng = 20_000, np.random.default_rng(0)
+    yes, no = (rng.integers(1, count, count + 1).tolist() for _ in range(2))
+    no[0] = count
+    fields = SMALL | {
+        "nodes_treeids": [0] * (count + 1), "nodes_nodeids": [*range(count + 1)],
+        "nodes_featureids": [0] * (count + 1), "nodes_values": [0.0] * (count + 1),
+        "nodes_modes": [*["BRANCH_LEQ"] * count, "LEAF"], "nodes_truenodeids": yes, "nodes_falsenodeids": no,
+        "target_treeids": [0], "target_nodeids": [count], "target_ids": [0], "target_weights": [1.0],
+    }  # fmt: skip
+    proto = one_node_model("TreeEnsembleRegressor", np.zeros((2, FEATURES), np.float32), {"y": FLOAT}, **fields)
+    with pytest.raises(AotcError, match="the branches of a tree form a cycle"):
+        from_onnx(proto)
+
+
 def joint_model(x: np.ndarray[Any, Any], aggregate: int, sets: list[list[float]], **changes: Any) -> ModelProto:
     """A TreeEnsemble (operator set 5) whose nodes test each mode, the last ones membership in `sets`."""
     rng = np.random.default_rng(1)
@@ -235,6 +276,8 @@ SMALL: dict[str, Any] = {
         ({"base_values": [1.0, 2.0]}, "'base_values' of TreeEnsembleRegressor has 2 values; 1 are needed"),
         ({"aggregate_function": "MEAN"}, "is 'MEAN'; known: AVERAGE, SUM, MIN, MAX"),
         ({"nodes_missing_value_tracks_true": [1]}, "has 1 values; 3 are needed"),
+        ({"n_targets": 10**12}, "the ensemble has 1000000000000 targets, which are too many"),
+        ({"n_targets": 10**10, "target_ids": [0, 1]}, "has 10000000000 targets, which are too many"),
     ],
 )  # fmt: skip
 def test_what_is_refused(changes: dict[str, Any], text: str) -> None:
@@ -244,7 +287,7 @@ def test_what_is_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(AotcError) as caught:
         from_onnx(proto)
     (problem,) = caught.value.diagnostics
-    assert problem.code == ("onnx-tree" if "cycle" in text else "onnx-attribute")
+    assert problem.code == ("onnx-tree" if "cycle" in text or "many" in text else "onnx-attribute")
     assert text in problem.message and "trees" in str(problem.span)
 
 

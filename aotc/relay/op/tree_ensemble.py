@@ -7,6 +7,7 @@ tree_ensemble(data, nodes, roots, groups, values, depth=6)     # (rows, features
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from typing import Any, Final
@@ -142,7 +143,7 @@ def _tree_ensemble_reference(
                 at = np.where(at < 0, nodes[record, np.where(yes, _YES, _YES + 1)], at)
             leaf = np.clip(at // WORDS_PER_NODE, 0, len(values) - 1)
             result[:, group] = ufunc(result[:, group], table[leaf])
-    return result.reshape(len(data), -1)
+    return result.reshape(len(data), math.prod(result.shape[1:]))
 
 
 class _TreeProgram:

@@ -219,6 +219,8 @@ def _one_hot_encoder(x: Expr, *, node: OnnxNode) -> Expr:
         raise string_tensor_error(node, "cats_strings")
     categories = np.asarray(node.attrs.get("cats_int64s", ()), np.int64)
     require_attribute(categories.size > 0, node, "cats_int64s", "is missing: OneHotEncoder needs categories")
+    is_distinct = np.unique(categories).size == categories.size
+    require_attribute(is_distinct, node, "cats_int64s", f"repeats a category: {categories[:8].tolist()}")
     values = g.unsqueeze(g.cast(x, "int64"), (g.rank(x),))
     return g.cast(g.equal(values, g.constant(categories)), "float32")
 
@@ -257,13 +259,13 @@ def _default_label(node: OnnxNode, values: Array) -> Array:
 
 
 def _label_encoder(x: Expr, *, node: OnnxNode) -> Expr:
-    """Convert LabelEncoder: binary search in the sorted keys; of equal keys, the last one counts."""
+    """Convert LabelEncoder: binary search in the sorted keys; of equal keys, the first one counts."""
     keys, values = _label_array(node, "keys"), _label_array(node, "values")
     require_attribute(len(keys) == len(values), node, "values_*", f"has {len(values)} values for {len(keys)} keys")
     text = f"is of type {keys.dtype}, the input of {g.dtype(x)}"
     require_attribute(g.dtype(x) == str(keys.dtype), node, "keys_*", text)
     default = g.constant(_default_label(node, values))
-    number_by_key = {key.item(): k for k, key in enumerate(keys) if key == key}
+    number_by_key = {keys[k].item(): k for k in reversed(range(len(keys))) if keys[k] == keys[k]}
     nan_numbers = np.flatnonzero(keys != keys)
     result: Expr = g.broadcast_to(default, g.shape(x))
     if number_by_key:
@@ -274,7 +276,7 @@ def _label_encoder(x: Expr, *, node: OnnxNode) -> Expr:
         is_key = g.equal(gather_slices(sorted_keys, place, 0), x)
         result = g.where(is_key, gather_slices(g.constant(values[order]), place, 0), default)
     if nan_numbers.size:
-        result = g.where(g.call_op("isnan", x), g.constant(values[nan_numbers[-1]]), result)
+        result = g.where(g.call_op("isnan", x), g.constant(values[nan_numbers[0]]), result)
     return result
 
 

@@ -46,6 +46,8 @@ from aotc.relay.op.tree_ensemble import AGGREGATES, node_number, pack_tree_nodes
 _AGGREGATES_BY_NUMBER: Final = ("AVERAGE", "SUM", "MIN", "MAX")
 #: Number of the mode of leaves, beside the numbers of MODES.
 _LEAF: Final = len(MODES)
+#: Number of targets from which ensembles are refused: the groups of their trees are a table.
+_MAX_TARGETS: Final = 1 << 24
 
 
 @frozen(eq=False)
@@ -299,6 +301,9 @@ def _leaf_values(
     If each tree gives weights to one target only, the trees are grouped by targets, and the width is 1.
     """
     neutral = AGGREGATES[aggregate][1]
+    require(
+        "onnx-tree", forest.targets < _MAX_TARGETS, f"the ensemble has {forest.targets} targets, which are too many"
+    )
     single = forest.weight_leaves.size == forest.leaf_count == np.unique(forest.weight_leaves).size
     if single:
         target_of_leaf = np.zeros(forest.leaf_count, np.int64)
@@ -309,6 +314,8 @@ def _leaf_values(
             column[forest.weight_leaves] = forest.weights
             ends = np.searchsorted(np.sort(target_of_tree), np.arange(forest.targets + 1))
             return column[order.leaves, None], ends, np.argsort(target_of_tree, kind="stable"), 1
+    size = forest.leaf_count * forest.targets
+    require("onnx-tree", size < 1 << 31, f"{forest.leaf_count} leaves with {forest.targets} targets are too many")
     table = np.full((forest.leaf_count, forest.targets), neutral, forest.weights.dtype)
     table[forest.weight_leaves, forest.weight_targets] = forest.weights
     count = len(forest.roots)
@@ -382,8 +389,8 @@ def _tree_ensemble_classifier(x: Expr, *, post_transform: str, node: OnnxNode) -
     rows = feature_rows(x, node)
     forest, node_label = _read_forest(rows, node, "class", len(labels))
     _check_repeated_weights(forest, node, "class_ids")
-    used = np.unique(forest.weight_targets)
-    if len(labels) == 2 and len(used) == 1:
+    # with two base values, the scores of both classes are given
+    if len(labels) == 2 and np.unique(forest.weight_targets).size == 1 and _floats(node, "base_values").size != 2:
         label, scores = _binary_classifier(rows, forest, node_label, labels, post_transform, node)
     else:
         base = _base_values(node, (len(labels),), forest.dtype)
@@ -402,7 +409,8 @@ def _binary_classifier(
     is the score of the second label.
     """
     position = int(forest.weight_targets[0])
-    base = _base_values(node, (1, 2), forest.dtype)
+    # which score one base value belongs to is clear only if the trees give weights to the first class
+    base = _base_values(node, (2,) if position else (1, 2), forest.dtype)
     single = _Forest(
         forest.nodes,
         forest.roots,
@@ -414,14 +422,13 @@ def _binary_classifier(
     )
     score = _call_tree_ensemble(rows, single, node_label, "sum")
     if base is not None:
-        score = g.add(score, g.constant(base[position if base.size == 2 else 0]))
+        score = g.add(score, g.constant(base[0]))
     negative = bool((forest.weights < 0).any())
     wins = g.greater(g.reshape(score, (g.dim(score, 0),)), 0.0 if negative else 0.5)
     label = g.where(wins, g.constant(labels[1], "int64"), g.constant(labels[0], "int64"))
-    if position == 0 and (base is None or base.size == 1):
+    if position == 0:
         return label, scores_of_both_classes(score, post_transform, negative, node)
-    other = g.full(0.0 if base is None or base.size == 1 else float(base[1 - position]), g.shape(score), forest.dtype)
-    both = g.concat([score, other] if position == 0 else [other, score], 1)
+    both = g.concat([g.full(0.0, g.shape(score), forest.dtype), score], 1)
     return label, transform_scores(both, post_transform)
 
 

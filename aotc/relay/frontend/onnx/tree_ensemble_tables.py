@@ -25,6 +25,8 @@ MODES: Final = (
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(len(MODES))
 #: Largest number of values of a set that are compared one after the other; more are searched by bisection.
 _MAX_CHAINED_MEMBERS: Final = 4
+#: Depth at which trees are checked once for cycles, in linear time; few trees are as deep.
+_DEPTH_OF_CYCLE_CHECK: Final = 64
 
 
 @frozen(eq=False)
@@ -183,8 +185,8 @@ def order_by_tree(nodes: InnerNodes, roots: Array, node_label: Callable[[int], s
         if not inside.any():
             break
         depth += 1
-        if depth > count:
-            raise _cycle_error(nodes, frontier[inside], node_label)
+        if depth == _DEPTH_OF_CYCLE_CHECK:
+            _require_no_cycle(nodes, frontier[inside], node_label)
         at, owners = frontier[inside], tree[inside]
         frontier, first = np.unique(np.concatenate([nodes.yes[at], nodes.no[at]]), return_index=True)
         # in the order in which they were found
@@ -204,8 +206,8 @@ def _without_repetitions(values: Array) -> Array:
     return values[np.sort(first)]
 
 
-def _cycle_error(nodes: InnerNodes, start: Array, node_label: Callable[[int], str]) -> AotcError:
-    """Return the AotcError with the names of the nodes of a cycle that `start` reaches."""
+def _require_no_cycle(nodes: InnerNodes, start: Array, node_label: Callable[[int], str]) -> None:
+    """Raise AotcError (code "onnx-tree") with the names of the nodes of a cycle that `start` reaches."""
     stack, followers = [int(k) for k in start], dict[int, list[int]]()
     while stack:
         k = stack.pop()
@@ -215,7 +217,6 @@ def _cycle_error(nodes: InnerNodes, start: Array, node_label: Callable[[int], st
         stack += followers[k]
     try:
         TopologicalSorter(followers).prepare()
-        names = node_label(int(start[0]))
     except CycleError as error:
         names = " -> ".join(node_label(k) for k in reversed(error.args[1][:8]))
-    return AotcError("onnx-tree", f"the branches of a tree form a cycle: {names}")
+        raise AotcError("onnx-tree", f"the branches of a tree form a cycle: {names}") from None

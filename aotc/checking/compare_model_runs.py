@@ -49,7 +49,7 @@ from aotc.ir import AotcError, Array, DType, frozen
 #: Function that returns the outputs of every run by another evaluation, None if it is unavailable.
 EvaluationOfRuns: TypeAlias = Callable[[], "list[Arrays] | None"]
 #: Number of additional samples of the rounding error for a run whose error is near the accepted one.
-NEARBY_SAMPLES: Final = 4
+NEARBY_SAMPLES: Final = 16
 #: Distances of neighboring inputs, in units in the last place, at which the reference is run to find
 #: out how far rounding can move its results.
 NEIGHBOR_DISTANCES_ULPS: Final = (1,) * 8 + (4,) * 8 + (16,) * 8

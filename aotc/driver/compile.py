@@ -319,7 +319,9 @@ class CompileOptions(CompileOptionFields):
             raise AotcError("tflite-rounding", text, hint="leave " + option_text("rounding") + " out")
         shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
         with running_or_new_budget_scope(self.config or {}):
-            module = import_model_of_any_format(model, shapes, dims, self.tflite_rounding_or_default, self.graph_cut)
+            module = import_model_of_any_format(
+                model, shapes, dims, self.tflite_rounding_or_default, self.graph_cut, self.machine.gpu is None
+            )
         return bind_params_as_constants(module, self._constant_params_and_initial_state()[0])
 
     def _constant_params_and_initial_state(self) -> tuple[dict[str, Array], dict[str, Array]]:

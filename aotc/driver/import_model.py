@@ -127,7 +127,12 @@ def require_tflite_model_is_not_cut(model: Any, cut: Cut) -> None:
 
 
 def import_model_of_any_format(
-    model: Any, shapes: Mapping[str, Any], dims: Mapping[str, DimSpecification], rounding: str, cut: Cut = NO_CUT
+    model: Any,
+    shapes: Mapping[str, Any],
+    dims: Mapping[str, DimSpecification],
+    rounding: str,
+    cut: Cut = NO_CUT,
+    has_loops: bool = True,
 ) -> IRModule:
     """Convert a model in any supported form to a graph module whose parameters are constants.
 
@@ -135,6 +140,7 @@ def import_model_of_any_format(
     dims        values or ranges of symbolic dimensions by name
     rounding    the reference implementation that integers of a TFLite model reproduce
     cut         the tensors between which the model is converted
+    has_loops   False to unroll the loops of an ONNX model wherever their trip counts are known
 
     Raises AotcError if shapes or dims are given for a format that fixes them itself, and if a
     format cannot be cut.
@@ -163,7 +169,7 @@ def import_model_of_any_format(
         ends = {"cut_before": cut.before, "cut_after": cut.after}
         module: IRModule = import_tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding, **ends)
         return module
-    return from_onnx(model, shape=shapes, dims=dims, name=name)
+    return from_onnx(model, shape=shapes, dims=dims, name=name, has_loops=has_loops)
 
 
 def inputs_without_default_values(model: Any, state: Mapping[str, str]) -> tuple[Any, dict[str, Array]]:

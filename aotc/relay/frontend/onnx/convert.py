@@ -2,9 +2,9 @@
 """Convert an ONNX graph: call the converter of each node in topological order and collect all
 problems.
 
-Input: a loaded model and the types of its inputs. Output: an IRModule with one function, @main. An
-operator without a converter is expanded into its function body, if the model or the ONNX standard
-defines one.
+Input: a loaded model and the types of its inputs. Output: an IRModule with the function @main, and
+one for each loop that is not unrolled. An operator without a converter is expanded into its function
+body, if the model or the ONNX standard defines one.
 
     module = from_onnx("net.onnx", shape={"x": (1, 3, 224, 224)})
     module.attrs["output_names"]                  # ("scores",)
@@ -13,7 +13,7 @@ defines one.
 import logging
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -36,13 +36,14 @@ from aotc.relay.frontend.onnx.function_expansion_limit import (
 from aotc.relay.frontend.onnx.load import LoadedModel
 from aotc.relay.frontend.onnx.model_inputs import hint_on_options_to_fix_dims, resolve_input_types
 from aotc.relay.frontend.onnx.node import (
+    ClosedSubgraph,
     OnnxNode,
     call_converter,
     check_node_signature,
     node_attributes_with_defaults,
     operator_schema,
 )
-from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var
+from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var, global_uses, type_of
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -64,11 +65,16 @@ class _Scope:
 
 @dataclass(slots=True)
 class _Conversion:
-    """The state of the conversion of one ONNX model: its functions, and the problems found so far."""
+    """The state of the conversion of one ONNX model: its functions, the problems found so far,
+    whether loops of known trip counts may stay loops, and the global functions of the module other
+    than @main.
+    """
 
     loaded: LoadedModel
     functions: Mapping[tuple[str, str, str], FunctionProto]
     problems: Problems
+    has_loops: bool = True
+    global_functions: dict[str, Function] = field(default_factory=dict)
 
     # --- tensors by name
 
@@ -150,8 +156,22 @@ class _Conversion:
         attributes = node_attributes_with_defaults(proto, schema)
         if converter is not None:
             output_flags = [bool(name) for name in proto.output]
-            callbacks = self.loaded.decode_tensor, partial(self.convert_subgraph, scope)
-            node = OnnxNode(proto.op_type, inputs, attributes, schema.since_version, output_flags, *callbacks)
+            callbacks = (
+                self.loaded.decode_tensor,
+                partial(self.convert_subgraph, scope),
+                partial(self.convert_closed_subgraph, scope),
+            )
+            version = schema.since_version
+            node = OnnxNode(
+                proto.op_type,
+                inputs,
+                attributes,
+                version,
+                output_flags,
+                *callbacks,
+                self.global_functions,
+                self.has_loops,
+            )
             result = call_converter(converter, node)
             self.bind_node_outputs(proto, list(result) if isinstance(result, Sequence) else [result], scope)
             return
@@ -200,6 +220,32 @@ class _Conversion:
         self.convert_graph(graph, inner)
         return [self.tensor_expression(v.name, inner) for v in graph.output]
 
+    def convert_closed_subgraph(self, scope: _Scope, graph: GraphProto, inputs: Sequence[Expr]) -> ClosedSubgraph:
+        """Convert an ONNX subgraph with the given inputs, and a variable instead of each tensor of an
+        enclosing graph that is not a constant.
+
+        Raises AotcError with the problems of the subgraph, which are not recorded.
+        """
+        captured: dict[Expr, Var] = {}
+        visible: dict[str, Expr | TensorProto] = {}
+        names = {v.name for v in graph.output}.union(*map(load.tensor_names_read, graph.node))
+        for name in sorted(names & scope.names.keys()):
+            value = scope.names[name]
+            if not isinstance(value, (TensorProto, Constant)):
+                visible[name] = captured.setdefault(value, Var(f"c{len(captured)}", type_of(value)))
+        found = self.problems.diagnostics
+        self.problems.diagnostics = []
+        try:
+            outputs = self.convert_subgraph(replace(scope, names=scope.names.new_child(visible)), graph, inputs)
+        except PoisonedError:
+            if not self.problems.diagnostics:
+                raise
+        finally:
+            inside, self.problems.diagnostics = self.problems.diagnostics, found
+        if inside:
+            raise AotcError.collect(inside)
+        return ClosedSubgraph(outputs, {variable: value for value, variable in captured.items()})
+
 
 def _has_function_body(schema: Any) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
@@ -239,12 +285,17 @@ def from_onnx(
     shape: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, DimSpecification] | None = None,
     name: str | None = None,
+    has_loops: bool = True,
 ) -> IRModule:
     """Convert an ONNX model (a path or a ModelProto; operator sets 1 to the newest) to a module.
 
     shape  static shapes for inputs with dynamic dimensions, by input name
     dims   values for symbolic dimensions, or ranges such as (1, 512), by symbol
     name   name of the model in source locations; None for its file name
+    has_loops  False to unroll each Loop whose trip count and conditions are known, for targets
+               that have no loops around kernels
+
+    A Loop that is not unrolled becomes another function.
 
     The parameters of @main are the inputs of the graph without initializers, under their ONNX
     names; initializers become constants. `attrs["output_names"]` holds the names of the outputs;
@@ -261,17 +312,31 @@ def from_onnx(
     fixed = load.initializer_names(graph)
     inputs = [v for v in graph.input if v.name not in fixed]
     types = resolve_input_types(loaded, inputs, dict(shape or {}), dict(dims or {}))
-    functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in loaded.proto.functions}
+    local = {(f.domain, f.name, getattr(f, "overload", "")): f for f in loaded.proto.functions}
     params = {n: Var(n, ty, Span(loaded.source, node=n)) for n, ty in types.items()}
-    conversion = _Conversion(loaded, functions, Problems("onnx-node", hint_on_options_to_fix_dims(types)))
+    problems = Problems("onnx-node", hint_on_options_to_fix_dims(types))
+    conversion = _Conversion(loaded, local, problems, has_loops)
     scope = _Scope(loaded.opsets, ChainMap(dict(params)))
     with running_or_new_budget_scope():
-        if functions:
-            check_recursion_and_expanded_node_count(graph, functions, loaded.source)
+        if local:
+            check_recursion_and_expanded_node_count(graph, local, loaded.source)
         conversion.convert_graph(graph, scope)
     body = _main_function_body(conversion, graph, scope)
     main = Function(tuple(params.values()), body, span=Span(loaded.source))
-    return IRModule({"main": main}, {"output_names": tuple(v.name for v in graph.output)})
+    functions = _used_functions(main, conversion.global_functions)
+    return IRModule({"main": main, **functions}, {"output_names": tuple(v.name for v in graph.output)})
+
+
+def _used_functions(main: Function, functions: Mapping[str, Function]) -> dict[str, Function]:
+    """Return the global functions that @main calls, also through others."""
+    used: dict[str, Function] = {}
+    names = global_uses(main)
+    while names:
+        name = names.pop()
+        if name not in used:
+            used[name] = functions[name]
+            names += global_uses(used[name])
+    return dict(sorted(used.items()))
 
 
 def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import Parameter
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -30,7 +30,7 @@ from aotc.relay.frontend.converter_signatures import Axis, converter_parameters
 from aotc.relay.frontend.onnx import microsoft_operator_schemas
 from aotc.relay.frontend.onnx.load import dtype_of_onnx_type, onnx_type_of_dtype
 from aotc.relay.frontend.quantization import is_quantize_call
-from aotc.relay.graph_api import Expr, compile_time_elements, tensor_type_of, type_of
+from aotc.relay.graph_api import Expr, Function, Var, compile_time_elements, tensor_type_of, type_of
 
 #: Type of a converter's parameter for an input whose value must be known at compile time. If a
 #: version of the operator has an attribute of this name, its value is passed instead.
@@ -46,6 +46,17 @@ OptionalDType: TypeAlias = Annotated[DType | None, "stated"]
 TensorList: TypeAlias = Annotated[list[Expr], "sequence"]
 
 
+class ClosedSubgraph(NamedTuple):
+    """An ONNX subgraph, converted to expressions of its inputs and of new variables.
+
+    outputs   the outputs of the graph
+    captured  the expression of an enclosing graph for which each of the new variables stands
+    """
+
+    outputs: list[Expr]
+    captured: dict[Var, Expr]
+
+
 @dataclass(slots=True)
 class OnnxNode:
     """The ONNX node that is being converted, with its inputs and attributes.
@@ -58,6 +69,11 @@ class OnnxNode:
     tensor           function that decodes the value of a tensor attribute
     subgraph         function that converts a graph attribute (a branch, a loop body) with given inputs and
                      returns its outputs
+    closed_subgraph  function that does so with variables for what the graph reads of its enclosing
+                     graphs; see ClosedSubgraph
+    functions        the global functions of the module other than @main, by name, to which
+                     converters add loops
+    has_loops        False if a loop is to be unrolled wherever its trip count is known
     """
 
     op_type: str
@@ -67,6 +83,9 @@ class OnnxNode:
     is_output_named: list[bool]
     tensor: Callable[[TensorProto], Array]
     subgraph: Callable[[GraphProto, Sequence[Expr]], list[Expr]]
+    closed_subgraph: Callable[[GraphProto, Sequence[Expr]], ClosedSubgraph]
+    functions: dict[str, Function]
+    has_loops: bool
 
     def __getitem__(self, index: int) -> Expr:
         """Return an input expression of the ONNX node. Raises AotcError (code "onnx-input") if the

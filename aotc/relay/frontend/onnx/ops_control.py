@@ -2,30 +2,35 @@
 """ONNX converters of control flow (If, Loop, Scan) and of sequence operators.
 
 An If whose condition is constant becomes its chosen branch, any other becomes an If of the graph
-IR. A Loop is unrolled, so its trip count and conditions must be known at compile time. A sequence
-is a tuple of tensors, and positions in it must be known at compile time.
+IR. A Loop of few iterations is unrolled, any other without scan outputs becomes a function that is
+recursive in its results. A Scan is unrolled. A sequence is a tuple of tensors, and positions in it
+must be known at compile time.
 
     OPS["If"](condition, node=node)         # the outputs of one branch
 """
 
 from collections.abc import Sequence
+from typing import Any, Final
 
 from onnx import GraphProto
 
-from aotc.ir import AotcError, require
-from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
+from aotc.ir import AotcError, TensorType, require, tensor_types
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
-from aotc.relay.frontend.onnx.node import (
-    KnownArray,
-    KnownInt,
-    KnownInts,
-    OnnxNode,
-    Table,
-    TensorList,
-    table_by_function_name,
-)
+from aotc.relay.frontend.onnx.node import KnownArray, KnownInt, OnnxNode, Table, TensorList, table_by_function_name
 from aotc.relay.frontend.slice_pad_depth_to_space import select_element
+from aotc.relay.frontend.tail_recursion import LoopParameter, check_carried_types, tail_recursive_loop
+from aotc.relay.graph_api import (
+    Constant,
+    Expr,
+    If,
+    Tuple,
+    TupleGetItem,
+    Var,
+    compile_time_elements,
+    post_order,
+    type_of,
+)
 
 
 def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: OnnxNode) -> Sequence[Expr]:
@@ -45,35 +50,132 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
 
 
 def _loop(
-    trip_count: KnownInts | None = None,
-    condition: KnownArray | None = None,
-    *state: Expr,
+    trip_count: Expr | None = None, condition: Expr | None = None, *state: Expr, body: GraphProto, node: OnnxNode
+) -> list[Expr]:
+    """Convert Loop; return the final state, then the stacked scan outputs.
+
+    A loop of few iterations whose number is known, and one that cannot be expressed otherwise, is
+    unrolled: the iteration number is a constant in each copy of the body. Any other loop becomes a
+    function that is recursive in its results.
+
+    Raises AotcError (code "onnx-loop") for a loop that can be converted in neither way.
+    """
+    known = all(x is None or compile_time_elements(x) is not None for x in (trip_count, condition))
+    if len(body.output) > 1 + len(state):
+        text = "a Loop with scan outputs must have a trip count and a condition that are known at compile time"
+        hint = "make them constants, or carry a tensor of fixed size and write a part of it in each iteration"
+        unrolled = _unroll_loop(trip_count, condition, state, body, node, None) if known else None
+        if unrolled is None:
+            raise AotcError("onnx-loop", text, hint=hint)
+        return unrolled
+    if known:
+        endless = trip_count is None and condition is None
+        limit = None if endless or not node.has_loops else _MAX_UNROLLED_ITERATIONS
+        if (unrolled := _unroll_loop(trip_count, condition, state, body, node, limit)) is not None:
+            return unrolled
+    try:
+        return _loop_as_function(trip_count, condition, state, body, node, must_be_static=known)
+    except AotcError:
+        # what needs the iteration number as a constant, or changes the shapes of the state
+        unrolled = _unroll_loop(trip_count, condition, state, body, node, None) if known else None
+        if unrolled is None:
+            raise
+        return unrolled
+
+
+#: Largest number of iterations, known at compile time, of a Loop that is unrolled even if it could
+#: be a loop of the program.
+_MAX_UNROLLED_ITERATIONS: Final = 8
+
+
+def _unroll_loop(
+    trip_count: Expr | None,
+    condition: Expr | None,
+    state: Sequence[Expr],
     body: GraphProto,
     node: OnnxNode,
-) -> list[Expr]:
-    """Convert Loop by unrolling: the iteration number is a constant in each copy of the body, and
-    the condition after each iteration must be known at compile time. Returns the final state, then
-    the stacked scan outputs.
-
-    Raises AotcError (code "onnx-loop") for a condition that depends on run-time values.
+    limit: int | None,
+) -> list[Expr] | None:
+    """Convert Loop by unrolling, with a trip count and a condition that are known at compile time;
+    return None if there are more than `limit` iterations, or if the condition after an iteration
+    depends on run-time values.
     """
-    trips = trip_count[0] if trip_count else None
-    going = condition is None or bool(g.require_single_element(condition, "the condition of Loop"))
+    trips = _known_element(trip_count, "the trip count of Loop")
+    start = _known_element(condition, "the condition of Loop")
+    if trips is not None and condition is None and limit is not None and trips > limit:
+        return None
+    going = start is None or bool(start)
     rows: list[list[Expr]] = []
     while going and (trips is None or len(rows) < trips):
-        g.check_unroll_count(len(rows) + 1 if trips is None or condition is not None else trips, "a loop")
+        if len(rows) == limit:
+            return None
+        g.check_unroll_count(len(rows) + 1 if trips is None or condition is not None else int(trips), "a loop")
         given = [g.constant(len(rows), "int64"), g.constant(True), *state]
         flag, *values = _convert_loop_body(node, body, given, 1 + len(state))
         rows.append(values[len(state) :])
-        state = tuple(values[: len(state)])
+        state = values[: len(state)]
         if condition is None:
             continue
-        if not isinstance(flag, Constant):
-            raise AotcError("onnx-loop", "the condition of the loop depends on run-time values")
-        going = bool(g.require_single_element(flag.data, "the condition of Loop"))
+        if (elements := compile_time_elements(flag)) is None:
+            return None
+        going = bool(g.require_single_element(elements, "the condition of Loop"))
     count = len(body.output) - 1 - len(state)
     require("onnx-loop", not count or bool(rows), "a loop of 0 iterations has no scan outputs to concatenate")
     return [*state, *(g.stack([row[k] for row in rows], 0) for k in range(count))]
+
+
+def _known_element(value: Expr | None, subject: str) -> Any:
+    elements = None if value is None else compile_time_elements(value)
+    return None if elements is None else g.require_single_element(elements, subject)
+
+
+def _loop_as_function(
+    trip_count: Expr | None,
+    condition: Expr | None,
+    state: Sequence[Expr],
+    body: GraphProto,
+    node: OnnxNode,
+    must_be_static: bool,
+) -> list[Expr]:
+    """Convert Loop without scan outputs to a function that is recursive in its results, and return
+    the results of a call of it.
+
+    The parameters of the function are the iteration number, the trip count, the condition, what the
+    body reads of enclosing graphs, and the state. If `must_be_static`, raise AotcError (code
+    "onnx-loop") for shapes in the body that are known at run time only.
+    """
+    _check_body_output_count(node, len(body.output), 1 + len(state))
+    number = Var("i", TensorType((), "int64"))
+    values = [Var(f"x{k}", type_of(value)) for k, value in enumerate(state)]
+    (flag, *new), captured = node.closed_subgraph(body, [number, g.constant(True), *values])
+    carried = list(map(LoopParameter, values, state, new))
+    check_carried_types(carried, "onnx-loop")
+    tests: list[Expr] = []
+    parameters = [LoopParameter(number, g.constant(0, "int64"), g.add(number, 1))]
+    if trip_count is not None:
+        if compile_time_elements(trip_count) is not None:
+            count: Expr = g.constant(int(_known_element(trip_count, "the trip count of Loop")), "int64")
+        else:
+            variable = count = Var("n", number.annotation)
+            parameters.append(LoopParameter(variable, g.reshape(trip_count, ()), variable))
+        tests.append(g.call_op("less", number, count))
+    if condition is not None:
+        keep = Var("keep", TensorType((), "bool"))
+        known_flag = _known_element(flag, "the condition of Loop")
+        later = keep if known_flag is not None and known_flag else g.reshape(flag, ())
+        parameters.append(LoopParameter(keep, g.reshape(condition, ()), later))
+        tests.append(keep)
+    goes_on = tests[0] if len(tests) == 1 else g.call_op("logical_and", *tests)
+    nodes = list(post_order(Tuple(new if condition is None else [flag, *new])))
+    used = set(nodes)
+    parameters += [LoopParameter(v, value, v) for v, value in captured.items() if v in used]
+    shapes = [t for n in nodes if n.checked_type is not None for t in tensor_types(n.checked_type)]
+    is_static = all(t.is_static for t in shapes)
+    require("onnx-loop", is_static or not must_be_static, "shapes in the body of the loop are known at run time only")
+    name = f"loop_{len(node.functions)}"
+    function, results = tail_recursive_loop(name, goes_on, [*parameters, *carried], len(carried))
+    node.functions[name] = function
+    return results
 
 
 def _scan(*, num_scan_inputs: int = 0, body: GraphProto, node: OnnxNode) -> list[Expr]:
@@ -176,9 +278,13 @@ def _convert_loop_body(node: OnnxNode, body: GraphProto, inputs: Sequence[Expr],
     AotcError (code "onnx-loop") if there are fewer than `min_outputs`.
     """
     outputs = node.subgraph(body, inputs)
-    text = f"the body of {node.op_type} gives {len(outputs)} outputs, not {min_outputs} or more"
-    require("onnx-loop", len(outputs) >= min_outputs, text)
+    _check_body_output_count(node, len(outputs), min_outputs)
     return outputs
+
+
+def _check_body_output_count(node: OnnxNode, count: int, least: int) -> None:
+    text = f"the body of {node.op_type} gives {count} outputs, not {least} or more"
+    require("onnx-loop", count >= least, text)
 
 
 # --- sequences

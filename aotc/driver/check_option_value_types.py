@@ -26,7 +26,9 @@ def is_collection_but_not_str_or_mapping(value: object) -> TypeGuard[Collection[
     """Return True for a collection of values, such as a list or an array; False for strings and
     mappings.
     """
-    return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+    # an array without dimensions cannot be iterated over
+    is_scalar = isinstance(value, np.ndarray) and value.ndim == 0
+    return isinstance(value, Collection) and not is_scalar and not isinstance(value, (str, bytes, Mapping))
 
 
 def is_collection_of_strings(value: object) -> TypeGuard[Collection[str]]:

@@ -14,7 +14,7 @@ from numbers import Integral
 from typing import Final, TypeAlias
 
 from aotc.ir.dimension_formulas import Formula, Interval, constant, formula_of_name, formula_text, symbol
-from aotc.ir.dimensions import SymDim
+from aotc.ir.dimensions import Dim, SymDim
 
 #: The largest size of a dimension with a range.
 MAX_RANGE_EXTENT: Final = (1 << 31) - 1
@@ -82,9 +82,9 @@ def dim_size_or_range(value: object) -> int | DimRange:
     return found.least if found.least == found.most else found
 
 
-def bind_ranges(dim: SymDim, ranges: Mapping[str, DimRange]) -> SymDim:
+def bind_ranges(dim: SymDim, ranges: Mapping[str, DimRange]) -> Dim:
     """Return a dimension with ranges for some of its symbols: with its bounds, and with a symbol
-    `height` of step 32 replaced by 32*'height/32'.
+    `height` of step 32 replaced by 32*'height/32'; a number if the formula is constant then.
 
     Raises ValueError if no values in these ranges are sizes of the dimension.
     """
@@ -93,6 +93,11 @@ def bind_ranges(dim: SymDim, ranges: Mapping[str, DimRange]) -> SymDim:
         return dim
     multiples = {name: _multiple_of_step(name, r.step) for name, r in known.items()}
     formula = formula_of_name(dim.name).substitute(multiples)
+    size = formula.constant_or_none
+    if size is not None:
+        if size < dim.lower or (dim.upper is not None and size > dim.upper):
+            raise ValueError(f"dimension {dim.name} has the size {size} in these ranges, which is not in {dim}")
+        return size
     intervals: dict[str, Interval] = {
         next(iter(multiples[name].symbols)): (r.least // r.step, r.most // r.step) for name, r in known.items()
     }

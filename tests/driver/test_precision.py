@@ -154,7 +154,7 @@ ERRORS = {
             {"target": TARGET, "precision": "bfloat16", "config": {"compile.float32_layers": layers}},
             "layers in float32 must be a list of names and patterns, not ", 'float32_layers=["NAME"]',
         )
-        for layers in ("conv", 5, [5], b"conv", {"conv": 1}, iter(["conv"]), None)
+        for layers in ("conv", 5, [5], b"conv", {"conv": 1}, iter(["conv"]), None, np.array("conv"))
     },
     "float32": ({"float32_layers": ["conv"]}, "all layers are computed in float32, not only conv", "bfloat16"),
 }  # fmt: skip

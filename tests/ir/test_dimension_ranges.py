@@ -71,10 +71,16 @@ FORMULAS = [
 ]
 
 
+def bound_dim_of_text(text: str) -> SymDim:
+    dim = bind_ranges(SymDim(text), RANGES)
+    assert isinstance(dim, SymDim)
+    return dim
+
+
 @settings(max_examples=60, deadline=None)
 @given(text=st.sampled_from(FORMULAS), n=st.integers(1, 9), k=st.integers(2, 6), m=st.integers(0, 4))
 def test_values_are_within_bounds(text: str, n: int, k: int, m: int) -> None:
-    dim = bind_ranges(SymDim(text), RANGES)
+    dim = bound_dim_of_text(text)
     size = formula_of_name(text).evaluate({"n": n, "h": 32 * k, "m": m})
     assert size is not None and dim.upper is not None and dim.lower <= size <= dim.upper
     if size >= 0:
@@ -82,11 +88,14 @@ def test_values_are_within_bounds(text: str, n: int, k: int, m: int) -> None:
 
 
 def test_bounds_are_exact_for_symbols() -> None:
-    assert [
-        (d.lower, d.upper) for d in (bind_ranges(SymDim(t), RANGES) for t in ("n", "h", "2*n+1", "(h+31)//32"))
-    ] == [(1, 9), (64, 192), (3, 19), (2, 6)]
-    assert symbol_and_sizes(bind_ranges(SymDim("h"), RANGES)) == ("h", 64, 192)
-    assert symbol_and_sizes(bind_ranges(SymDim("n+m"), RANGES)) is None
+    assert [(d.lower, d.upper) for d in (bound_dim_of_text(t) for t in ("n", "h", "2*n+1", "(h+31)//32"))] == [
+        (1, 9),
+        (64, 192),
+        (3, 19),
+        (2, 6),
+    ]
+    assert symbol_and_sizes(bound_dim_of_text("h")) == ("h", 64, 192)
+    assert symbol_and_sizes(bound_dim_of_text("n+m")) is None
 
 
 @pytest.mark.parametrize(
@@ -100,6 +109,12 @@ def test_sizes_off_the_step_do_not_fit(size: int, fits: bool) -> None:
 def test_ranges_that_leave_no_size() -> None:
     with pytest.raises(ValueError, match="has no size"):
         bind_ranges(SymDim("n-20"), RANGES)
+    with pytest.raises(ValueError, match="has the size 5 in these ranges"):
+        bind_ranges(SymDim("(h+5)%32", upper=4), RANGES)
+
+
+def test_a_step_can_make_a_formula_constant() -> None:
+    assert [bind_ranges(SymDim(t), RANGES) for t in ("(h+5)%32", "h%16", "(h+m)%32-m%32")] == [5, 0, 0]
 
 
 def test_differences_keep_sound_bounds() -> None:

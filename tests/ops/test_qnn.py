@@ -30,6 +30,7 @@ from tests.codegen.batch import finished
 from tests.ops.exact_quantization import Wide, from_ties, real
 from tests.ops.harness import expanded, lower_fused_function, type_of_value
 from tests.ops.onnxruntime_oracle import error_code, evaluate
+from tests.targets.machines import has_vnni
 
 F32 = np.float32
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
@@ -450,7 +451,9 @@ def test_convolutions_have_the_bytes_of_onnx_runtime(seed: int) -> None:
     case = Case(seed)
     rng, channels = case.rng, 8
     x = case.tensor(1, 6, 9, 7)
-    w = rng.integers(-128, 128, (channels, 6, 3, 3)).astype(np.int8)
+    # ONNX Runtime's sums of two products of larger weights saturate on other processors
+    most = 128 if has_vnni() else 64
+    w = rng.integers(-most, most, (channels, 6, 3, 3)).astype(np.int8)
     source, result = case.pair(), (np.asarray(F32(2.0 ** rng.uniform(1, 6))), np.asarray(case.tensor()))
     scales = (2.0 ** rng.uniform(-10, -4, channels)).astype(F32)
     bias = rng.integers(-5000, 5000, channels).astype(np.int32)

@@ -26,6 +26,7 @@ from aotc.driver.compile import CompileOptions
 from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
 from tests.ops.exact_quantization import Array, defined, outside
 from tests.share import share
+from tests.targets.machines import has_vnni
 
 pytest.importorskip("onnxruntime")
 import onnxruntime
@@ -107,8 +108,8 @@ def test_kernels_of_networks_give_what_the_model_says(name: str, form: str, tmp_
         want = defined(quotient, onto, ours[tensor].dtype)
         counts += want.size, (ours[tensor] != want).sum(), (theirs[tensor] != want).sum()
         wrong[tensor, "ours"] = int(outside(ours[tensor], quotient, onto, OURS).sum())
-        if rows[tensor].operator != "Softmax":
-            # its softmax multiplies by the integer below 1 / scale
+        if has_vnni() and rows[tensor].operator != "Softmax":
+            # its products of bytes saturate on other processors, its softmax multiplies by the integer below 1 / scale
             wrong[tensor, "ONNX Runtime's"] = int(outside(theirs[tensor], quotient, onto, NEAR).sum())
     print(f"{name} {form}: {counts[0]} integers, {counts[1]} of ours and {counts[2]} of ONNX Runtime's next to a tie")
     assert counts[0] and {where: count for where, count in wrong.items() if count} == {}

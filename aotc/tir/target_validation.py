@@ -15,6 +15,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
 from aotc.ir import AotcError, Diagnostic, DType, did_you_mean_hint
+from aotc.ir.dtype import DTYPES
 from aotc.tir.functions.elementary_function_table import ELEMENT_MEANINGS
 from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.micro_kernels import (
@@ -179,6 +180,9 @@ def _contradicting_field_problems(target: Target) -> Iterator[tuple[str, str]]:
 def _micro_kernel_contradictions(target: Target) -> Iterator[tuple[str, str]]:
     """Yield the micro-kernels that lack features, and those that no schedule can use."""
     for kernel in target.micro_kernels:
+        if problems := list(_malformed_tuples(kernel)):
+            yield from problems
+            continue
         if missing := [name for name in kernel.requires if name not in target.features]:
             text = f"micro-kernel {kernel.name} requires {', '.join(missing)}, which the target does not have"
             yield text, "add the missing names to features, or leave the micro-kernel out"
@@ -190,7 +194,15 @@ def _micro_kernel_contradictions(target: Target) -> Iterator[tuple[str, str]]:
             text += "a target with gpu does not have" if target.gpu is not None else "needs gpu, which is None"
             yield text, f"levels of this target: {', '.join(levels)}"
         for shape in kernel.blocks if kernel.level in GPU_LEVELS else ():
-            values = shape.rows, shape.columns, shape.high, shape.wide, shape.reduction_groups, shape.depth
+            values: tuple[int, ...] = (
+                shape.rows,
+                shape.columns,
+                shape.high,
+                shape.wide,
+                shape.reduction_groups,
+                shape.depth,
+            )
+            values += kernel.adjacent, kernel.depth, kernel.group
             if min(values) > 0 and not _does_block_shape_fit(kernel, shape):
                 text = f"the threads of a block cannot divide a tile of micro-kernel {kernel.name} evenly: {shape}"
                 yield text, "take rows, columns and a depth that the number of threads divides"
@@ -200,6 +212,21 @@ def _micro_kernel_contradictions(target: Target) -> Iterator[tuple[str, str]]:
             yield f"{text} and {kernel.weights!r} weights from memory", f"layouts of data and weights: {known}"
         yield from _micro_kernel_size_contradictions(kernel)
         yield from _unknown_instructions(kernel)
+
+
+def _malformed_tuples(kernel: MicroKernel) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a micro-kernel that must be tuples and are not, and pairs of operand types that
+    are not pairs of types.
+    """
+    for item in fields(kernel):
+        value = getattr(kernel, item.name)
+        if isinstance(item.default, tuple) and not isinstance(value, tuple):
+            text = f"micro-kernel {kernel.name}: {item.name} must be a tuple, got {value!r}"
+            yield text, f"write ({value!r},) for one element"
+    for pair in kernel.operands if isinstance(kernel.operands, tuple) else ():
+        if not isinstance(pair, tuple) or len(pair) != 2 or not all(str(dtype) in DTYPES for dtype in pair):
+            text = f"micro-kernel {kernel.name}: operands must be pairs of types of data and weights, got {pair!r}"
+            yield text, f"known types: {', '.join(map(str, DTYPES))}"
 
 
 def _unknown_instructions(kernel: MicroKernel) -> Iterator[tuple[str, str]]:

@@ -116,6 +116,17 @@ from tests.e2e.projects import DIGITS
             "micro-kernel dot4: load has no valid placeholders, got 'words_{type}'",
         ),
         (X86_64_V3, {"micro_kernels": (replace(DOT4, multiply=""),)}, "micro-kernel dot4 names no instruction"),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(DOT4, lanes=4),)},  # type: ignore[arg-type]
+            "micro-kernel dot4: lanes must be a tuple, got 4",
+        ),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(DOT4, operands=(("in8", "int8"),)),)},
+            "micro-kernel dot4: operands must be pairs of types of data and weights, got ('in8', 'int8')",
+        ),
+        (CUDA, {"micro_kernels": (replace(DP4A, adjacent=0),)}, "micro-kernel dp4a: adjacent must be positive, got 0"),
         (X86_64_V3, {"activations": "int4"}, "activations must be 'int8', 'uint8' or '', got 'int4'"),
         (X86_64_V3, {"tiles": Tiles(latency=0)}, "tiles.latency must be positive, got 0"),
         (X86_64_V3, {"tiles": Tiles(load=-1.0)}, "tiles.load must be 0 or more, got -1.0"),

@@ -263,7 +263,10 @@ def wide_instructions() -> list[tuple[Kernel, list[Array]]]:
 def test_each_wide_instruction(target: str, tmp_path: Path) -> None:
     """On processors that have them or not; compilers have texts of their own for those that have not."""
     jobs = wide_instructions()
-    for (kernel, inputs), (actual,) in zip(jobs, machine(target).run_kernels(jobs, tmp_path, *STRICT), strict=True):
+    # vectors of several registers are passed to functions that are always inlined
+    for (kernel, inputs), (actual,) in zip(
+        jobs, machine(target).run_kernels(jobs, tmp_path, *STRICT, "-Wno-psabi"), strict=True
+    ):
         np.testing.assert_array_equal(actual, run_kernel(kernel, inputs)[0])
 
 

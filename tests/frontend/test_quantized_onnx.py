@@ -469,6 +469,8 @@ def test_attention_on_bytes(causal: int, mask: str | None, past: int) -> None:
     }[mask]
     earlier = rng.standard_normal((2, batch, heads, past, width // heads)).astype(F) if past else None
     x, w = numbers(rng, "uint8", batch, steps, width), numbers(rng, "int8", width, 3 * width)
+    if not has_vnni():
+        w //= 2  # ONNX Runtime's sums of two larger products saturate
     bias = rng.standard_normal(3 * width).astype(F)
     args = [x, w, bias, F(0.02), F(0.01), hidden, np.uint8(120), np.int8(0), earlier]
     case = Case("QAttention", args, attributes={"num_heads": heads, "unidirectional": causal}, outputs=2)

@@ -374,6 +374,8 @@ class Program:
                       that holds it there
     state             tensors that are kept between runs
     plan              memory plan, which `aotc.tir.plan.memory_plan` computes
+    steps             all kernel calls of `body` in the order of the text; the number of a call is its
+                      position here
     """
 
     name: str
@@ -384,6 +386,10 @@ class Program:
     resident: Mapping[Storage, Storage] = field(default_factory=dict)
     state: tuple[StateTensor, ...] = ()
     plan: MemoryPlan = field(default_factory=MemoryPlan)
+    steps: tuple[Step, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(steps_in(self.body)))
 
     def __str__(self) -> str:
         """Return the program as text: its storage, the calls in order, and the text of each kernel."""
@@ -395,11 +401,6 @@ class Program:
             lines.append(f"  {storage.kind} {json.dumps(storage.name)}: {storage.dtype}{[*storage.shape]}{at}")
         lines += [*_lines_of_nodes(self.body, "  "), "}"]
         return "\n\n".join(("\n".join(lines), *map(to_text, self.distinct_kernels)))
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """All kernel calls in the order of the text; the number of a call is its position here."""
-        return tuple(steps_in(self.body))
 
     @property
     def has_control_flow(self) -> bool:

@@ -39,7 +39,9 @@ def _import_module(module_name: str) -> ModuleType:
 
 
 def _has_submodule(package_name: str, name: str) -> bool:
-    return hasattr(sys.modules[package_name], "__path__") and find_spec(f"{package_name}.{name}") is not None
+    """Return True if a package has a module of this name, which may be any text."""
+    is_package = hasattr(sys.modules[package_name], "__path__")
+    return is_package and name.isidentifier() and find_spec(f"{package_name}.{name}") is not None
 
 
 def lazy_getattr_and_dir_from_stub_file(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 
+import aotc
 from aotc.ir.lazy_table import LazyTable
 
 
@@ -37,3 +38,8 @@ def test_a_thread_that_loads_late_replaces_nothing() -> None:
     thread.join()
     assert seen == [{"one": 1, "two": 2}]
     assert table.entries() == {"one": 1, "two": 2}
+
+
+def test_a_package_has_no_attribute_whose_name_is_no_identifier() -> None:
+    """The import system raises another error than AttributeError for a name with a dot."""
+    assert not hasattr(aotc, "no_such_package.module")

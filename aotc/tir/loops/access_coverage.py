@@ -31,7 +31,7 @@ from aotc.tir.loops.integer_system import IntegerSystem
 from aotc.tir.loops.polynomial_bounds import (
     Polynomial,
     PolynomialBounds,
-    add_multiple_of_polynomial,
+    add_multiple_of_terms,
     coefficient_of_variable,
     divide_polynomial,
     multiply_polynomials,
@@ -198,19 +198,19 @@ def _run_without_loop(run: _Run, loop: _Loop, known: PolynomialBounds) -> _Run |
     dependent = [run.length, *(other.trips for other in others)]
     if stride is None or any(loop.var in variables_of_polynomial(polynomial) for polynomial in dependent):
         return None
-    first = add_multiple_of_polynomial(run.first, multiply_polynomials(stride, {(loop.var,): 1}), -1)
-    distance_of_last = multiply_polynomials(stride, add_multiple_of_polynomial(loop.trips, _ONE, -1))
+    first = add_multiple_of_terms(run.first, multiply_polynomials(stride, {(loop.var,): 1}), -1)
+    distance_of_last = multiply_polynomials(stride, add_multiple_of_terms(loop.trips, _ONE, -1))
     if stride and known.upper_bound(stride) <= 0:  # the last iteration has the first elements
-        first = add_multiple_of_polynomial(first, distance_of_last)
+        first = add_multiple_of_terms(first, distance_of_last)
         stride, distance_of_last = (multiply_polynomials(p, {(): -1}) for p in (stride, distance_of_last))
     # where the stride is the length, the run of a loop without iterations has no elements
     if stride != run.length:
-        gap = add_multiple_of_polynomial(stride, run.length, -1)
+        gap = add_multiple_of_terms(stride, run.length, -1)
         if known.upper_bound(gap) > 0 or known.lower_bound(stride) < 0:
             return None
-        if not known.is_never_negative(add_multiple_of_polynomial(loop.trips, _ONE, -1)):
+        if not known.is_never_negative(add_multiple_of_terms(loop.trips, _ONE, -1)):
             return None  # the loop may be empty
-    return _Run(first, add_multiple_of_polynomial(distance_of_last, run.length), others)
+    return _Run(first, add_multiple_of_terms(distance_of_last, run.length), others)
 
 
 def _join_runs_that_follow(runs: Sequence[_Run]) -> list[_Run]:
@@ -218,9 +218,9 @@ def _join_runs_that_follow(runs: Sequence[_Run]) -> list[_Run]:
     joined = list(runs)
     for run in runs:
         for other in joined:
-            end = add_multiple_of_polynomial(run.first, run.length)
+            end = add_multiple_of_terms(run.first, run.length)
             if other is not run and run in joined and other.first == end and {*other.loops} == {*run.loops}:
-                both = replace(run, length=add_multiple_of_polynomial(run.length, other.length))
+                both = replace(run, length=add_multiple_of_terms(run.length, other.length))
                 joined = [both, *(r for r in joined if r is not run and r is not other)]
                 break
     return joined
@@ -233,16 +233,16 @@ def _is_in_run(element: Polynomial, lanes: int, run: _Run, known: PolynomialBoun
         stride = coefficient_of_variable(run.first, loop.var)
         if not stride or any(loop.var in variables_of_polynomial(other.trips) for other in run.loops):
             return False
-        rest = add_multiple_of_polynomial(rest, multiply_polynomials(stride, {(loop.var,): 1}))
-    rest = add_multiple_of_polynomial(rest, run.first, -1)
+        rest = add_multiple_of_terms(rest, multiply_polynomials(stride, {(loop.var,): 1}))
+    rest = add_multiple_of_terms(rest, run.first, -1)
     for loop in run.loops:
         stride = coefficient_of_variable(run.first, loop.var)
         assert stride
         iteration, rest = divide_polynomial(rest, stride)
-        last = add_multiple_of_polynomial(loop.trips, _ONE, -1)
+        last = add_multiple_of_terms(loop.trips, _ONE, -1)
         if not known.is_never_negative(iteration) or not known.is_never_positive(
-            add_multiple_of_polynomial(iteration, last, -1)
+            add_multiple_of_terms(iteration, last, -1)
         ):
             return False
-    beyond = add_multiple_of_polynomial(add_multiple_of_polynomial(rest, {(): lanes}), run.length, -1)
+    beyond = add_multiple_of_terms(add_multiple_of_terms(rest, {(): lanes}), run.length, -1)
     return known.is_never_negative(rest) and known.is_never_positive(beyond)

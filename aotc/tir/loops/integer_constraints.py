@@ -14,12 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from aotc.tir.loops.polynomial_bounds import (
-    Polynomial,
-    PolynomialBounds,
-    add_multiple_of_polynomial,
-    multiply_polynomials,
-)
+from aotc.tir.loops.polynomial_bounds import Polynomial, PolynomialBounds, add_multiple_of_terms, multiply_polynomials
 from aotc.tir.simplify import Bound
 
 #: Coefficients of variables, which have numbers.
@@ -66,7 +61,9 @@ class IntegerConstraints:
         return self.variable_of_product((*a_symbols, *b_symbols), other)
 
     def factors_of(self, var: int) -> _Product:
-        """Return the symbols in a variable, and the other factor or None."""
+        """Return the factors of a variable that stands for a product: its symbols, and the factor that is
+        no symbol (None if all factors are symbols).
+        """
         return self.products.get(var) or (((var,), None) if var in self.symbols else ((), var))
 
     def variable_of_product(self, symbols: Iterable[int], other: int | None) -> int:
@@ -122,7 +119,7 @@ class IntegerConstraints:
         for var, c in terms.items():
             symbols, other = self.products.get(var, ((), var))
             monomial = tuple(sorted(symbols if other is None else (*symbols, other)))
-            total = add_multiple_of_polynomial(total, {monomial: c})
+            total = add_multiple_of_terms(total, {monomial: c})
         return total
 
     def sum_of_polynomial(self, polynomial: Polynomial) -> LinearSum:

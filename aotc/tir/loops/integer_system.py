@@ -27,7 +27,7 @@ from aotc.tir.loops.integer_constraints import IntegerConstraints, LinearSum, Te
 from aotc.tir.loops.polynomial_bounds import (
     Polynomial,
     PolynomialBounds,
-    add_multiple_of_polynomial,
+    add_multiple_of_terms,
     divide_polynomial,
     multiply_polynomials,
 )
@@ -72,8 +72,8 @@ class IntegerSystem(IntegerConstraints):
         return False
 
     def _contradicts_polynomial_bounds(self) -> bool:
-        """Return True if an inequality, or an equation, is proven not to hold by the other ones, with
-        products of variables as polynomials.
+        """Return True if the bounds of polynomials prove that one of the inequalities or equations cannot
+        hold. Variables that stand for products are replaced by these products.
         """
         known = self.polynomial_bounds()
         sums = [*self.inequalities, *self.equations, *((_negate(terms), -const) for terms, const in self.equations)]
@@ -114,7 +114,7 @@ class IntegerSystem(IntegerConstraints):
                 old = terms.get(var, 0)
                 if not old or (old > 0) == (factor > 0) or old % factor:
                     continue
-                total = _add_multiple(terms, inequality, -(old // factor))
+                total = add_multiple_of_terms(terms, inequality, -(old // factor))
                 new_const = const + offset * -(old // factor)
                 new_bound = self.interval_of_sum(total.items(), new_const)[1]
                 if new_bound < bound:
@@ -225,20 +225,21 @@ class IntegerSystem(IntegerConstraints):
     def _split_equation_by_symbolic_stride(
         self, terms: Terms, const: int, others: Iterable[LinearSum]
     ) -> list[LinearSum] | None:
-        """Split an equation into the terms that are multiples of a stride known at run time only, divided
-        by it, and the other terms; None if that is impossible.
+        """Split the equation q * stride + r = 0 into q = 0 and r = 0, where `stride` is a polynomial in
+        the symbols, such as n + 2; return None if no stride allows that.
 
-        A stride is a polynomial, such as n + 2. The split is possible if the sum of the other terms is
-        smaller than the stride, and greater than its negation. `others` are equations that hold, too.
+        The split is correct if -stride < r < stride, because r is a multiple of the stride, and 0 is the
+        only multiple in this range. `others` are further equations of the system.
         """
         if self.products.keys().isdisjoint(terms):
             return None
+        one: Polynomial = {(): 1}
         factors: dict[int | None, Polynomial] = {}
         for var, c in terms.items():
             symbols, other = self.factors_of(var)
             factors.setdefault(other, {})[symbols] = c
         factors.setdefault(None, {})
-        factors[None] = add_multiple_of_polynomial(factors[None], {(): const} if const else {})
+        factors[None] = add_multiple_of_terms(factors[None], {(): const} if const else {})
         known = self.polynomial_bounds(others)
         for stride in self._strides_of_factors(factors, known):
             quotient: Polynomial = {}
@@ -247,12 +248,12 @@ class IntegerSystem(IntegerConstraints):
                 whole, rest = divide_polynomial(factor, stride)
                 if other is not None and rest:
                     whole, rest = {}, factor
-                base: Polynomial = {(): 1} if other is None else {(other,): 1}
-                quotient = add_multiple_of_polynomial(quotient, multiply_polynomials(whole, base))
-                small = add_multiple_of_polynomial(small, multiply_polynomials(rest, base))
-            distance = add_multiple_of_polynomial({(): 1}, stride, -1)
+                base: Polynomial = one if other is None else {(other,): 1}
+                quotient = add_multiple_of_terms(quotient, multiply_polynomials(whole, base))
+                small = add_multiple_of_terms(small, multiply_polynomials(rest, base))
+            distance = add_multiple_of_terms(one, stride, -1)
             if quotient and all(
-                known.is_never_positive(add_multiple_of_polynomial(distance, small, sign)) for sign in (1, -1)
+                known.is_never_positive(add_multiple_of_terms(distance, small, sign)) for sign in (1, -1)
             ):
                 return [self.sum_of_polynomial(small), self.sum_of_polynomial(quotient)]
         return None
@@ -270,11 +271,11 @@ class IntegerSystem(IntegerConstraints):
                 quotient, rest = divide_polynomial(total, {(symbol,): 1})
                 if known.upper_bound(rest) < 0:
                     least = 1
-                elif known.upper_bound(add_multiple_of_polynomial(rest, {(symbol,): 1}, -1)) < 0:
+                elif known.upper_bound(add_multiple_of_terms(rest, {(symbol,): 1}, -1)) < 0:
                     least = 0
                 else:
                     continue
-                inequality = self.sum_of_polynomial(add_multiple_of_polynomial(quotient, {(): 1}, -least))
+                inequality = self.sum_of_polynomial(add_multiple_of_terms(quotient, {(): 1}, -least))
                 if inequality not in self.inequalities:
                     self.inequalities.append(inequality)
 
@@ -350,18 +351,6 @@ def _negate(terms: Terms) -> Terms:
     return {var: -c for var, c in terms.items()}
 
 
-def _add_multiple(a: Terms, b: Terms, factor: int) -> Terms:
-    """Return the terms of `a + factor * b`, without zero coefficients."""
-    total = dict(a)
-    for var, c in b.items():
-        value = total.get(var, 0) + factor * c
-        if value:
-            total[var] = value
-        else:
-            total.pop(var, None)
-    return total
-
-
 def _substitute_in_sum(old: LinearSum, var: int, value: LinearSum) -> LinearSum:
     """Return a sum with a variable replaced by another sum."""
     terms, const = old
@@ -369,4 +358,4 @@ def _substitute_in_sum(old: LinearSum, var: int, value: LinearSum) -> LinearSum:
     if not factor:
         return old
     rest = {v: c for v, c in terms.items() if v != var}
-    return _add_multiple(rest, value[0], factor), const + factor * value[1]
+    return add_multiple_of_terms(rest, value[0], factor), const + factor * value[1]

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 from aotc.tir.simplify import Bound
 
@@ -28,6 +28,7 @@ from aotc.tir.simplify import Bound
 Monomial: TypeAlias = "tuple[int, ...]"
 #: The coefficient of each monomial, other than 0; the empty monomial is 1.
 Polynomial: TypeAlias = "dict[Monomial, int]"
+_Key = TypeVar("_Key")
 
 #: Largest number of polynomials that one attempt of a proof examines, and that all proofs with the same
 #: facts examine.
@@ -38,8 +39,10 @@ _MAX_TERMS: Final = 32
 _MAX_DEGREE: Final = 6
 
 
-def add_multiple_of_polynomial(a: Polynomial, b: Polynomial, factor: int = 1) -> Polynomial:
-    """Return `a + factor * b`."""
+def add_multiple_of_terms(a: Mapping[_Key, int], b: Mapping[_Key, int], factor: int = 1) -> dict[_Key, int]:
+    """Return the terms of `a + factor * b`, without zero coefficients; terms are coefficients by monomial
+    (of polynomials) or by variable (of linear sums).
+    """
     total = dict(a)
     for monomial, c in b.items():
         value = total.get(monomial, 0) + factor * c
@@ -66,8 +69,8 @@ def variables_of_polynomial(polynomial: Polynomial) -> set[int]:
 
 
 def coefficient_of_variable(polynomial: Polynomial, var: int) -> Polynomial | None:
-    """Return the factor of a variable, a polynomial in the other variables; None if the variable occurs
-    in a power.
+    """Return the coefficient of a variable: the polynomial f in the remaining variables for which
+    `polynomial` is f * var + g, where `var` does not occur in g. None if a power of `var` occurs.
     """
     factor: Polynomial = {}
     for monomial, c in polynomial.items():
@@ -94,8 +97,8 @@ def divide_polynomial(dividend: Polynomial, divisor: Polynomial) -> tuple[Polyno
         factors = Counter(monomial)
         if c % divisor[lead] == 0 and lead_factors <= factors:
             term = {tuple(sorted((factors - lead_factors).elements())): c // divisor[lead]}
-            quotient = add_multiple_of_polynomial(quotient, term)
-            dividend = add_multiple_of_polynomial(dividend, multiply_polynomials(term, divisor), -1)
+            quotient = add_multiple_of_terms(quotient, term)
+            dividend = add_multiple_of_terms(dividend, multiply_polynomials(term, divisor), -1)
         else:
             rest[monomial] = c
             dividend = {m: d for m, d in dividend.items() if m != monomial}
@@ -108,7 +111,8 @@ def _monomial_order(monomial: Monomial) -> tuple[int, Monomial]:
 
 
 class PolynomialBounds:
-    """What is known of the variables of polynomials.
+    """Intervals of variables, and inequalities between polynomials in them, from which bounds of other
+    polynomials follow.
 
     Inside, a variable is its distance from the finite end of its interval (`_lengths` holds the largest
     distance), so that all variables are at least 0; `_free` holds the variables without a finite end.
@@ -145,7 +149,7 @@ class PolynomialBounds:
             product: Polynomial = {(): c}
             for var in monomial:
                 product = multiply_polynomials(product, self._origins[var])
-            total = add_multiple_of_polynomial(total, product)
+            total = add_multiple_of_terms(total, product)
         return total
 
     def is_never_negative(self, polynomial: Polynomial) -> bool:
@@ -215,14 +219,14 @@ class PolynomialBounds:
         for fact, step in self._facts_with_variable(var) if sign else ():
             quotient, rest = divide_polynomial(factor, step)
             if not rest and self._greatest(quotient) <= 0:
-                total = add_multiple_of_polynomial(goal, multiply_polynomials(quotient, fact), -1)
+                total = add_multiple_of_terms(goal, multiply_polynomials(quotient, fact), -1)
             else:
                 scale = {monomial: -sign * c for monomial, c in step.items()}
                 if self._least(scale) < 1:
                     continue
                 total = multiply_polynomials(goal, scale)
-                total = add_multiple_of_polynomial(add_multiple_of_polynomial(total, scale, -1), {(): 1})
-                total = add_multiple_of_polynomial(total, multiply_polynomials(factor, fact), sign)
+                total = add_multiple_of_terms(add_multiple_of_terms(total, scale, -1), {(): 1})
+                total = add_multiple_of_terms(total, multiply_polynomials(factor, fact), sign)
             if len(total) <= _MAX_TERMS and _size_of_polynomial(total)[0] <= _MAX_DEGREE:
                 yield _divided_by_common_factor(total, -1)
 

@@ -13,6 +13,7 @@ above 0 if some weight is negative, as ONNX Runtime does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -411,15 +412,7 @@ def _binary_classifier(
     position = int(forest.weight_targets[0])
     # which score one base value belongs to is clear only if the trees give weights to the first class
     base = _base_values(node, (2,) if position else (1, 2), forest.dtype)
-    single = _Forest(
-        forest.nodes,
-        forest.roots,
-        forest.weight_leaves,
-        np.zeros_like(forest.weight_targets),
-        forest.weights,
-        forest.leaf_count,
-        1,
-    )
+    single = replace(forest, weight_targets=np.zeros_like(forest.weight_targets), targets=1)
     score = _call_tree_ensemble(rows, single, node_label, "sum")
     if base is not None:
         score = g.add(score, g.constant(base[0]))
@@ -438,16 +431,7 @@ def _scores_of_reached_classes(rows: Expr, forest: _Forest, node_label: Callable
     is_full = forest.weight_leaves.size == forest.leaf_count * forest.targets
     if is_full or (forest.weights > 0).all():
         return scores
-    ones = _Forest(
-        forest.nodes,
-        forest.roots,
-        forest.weight_leaves,
-        forest.weight_targets,
-        np.ones_like(forest.weights),
-        forest.leaf_count,
-        forest.targets,
-    )
-    count = _call_tree_ensemble(rows, ones, node_label, "sum")
+    count = _call_tree_ensemble(rows, replace(forest, weights=np.ones_like(forest.weights)), node_label, "sum")
     return g.where(g.greater(count, 0.0), scores, float("-inf"))
 
 

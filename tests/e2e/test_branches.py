@@ -4,41 +4,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 import aotc
 from aotc import relay
-from aotc.driver.compile import CompileOptions
-from aotc.driver.pipeline import CompiledModel
 from aotc.ir.diagnostics import AotcError
 from aotc.measuring.profile import profile_library
 from aotc.reporting.model_inspection import inspect_model
-from aotc.tir.passes import ProgramVerifier
-from aotc.tir.program_interpreter import ProgramInterpreter
-from tests.e2e.test_state import graph_model
+from tests.e2e.control_flow import Feeds, arrays, choice, compiled, interpreter_of, model_of, reference_of
 
-Feeds = Mapping[str, Any]
 FLAGS = [True, False]
-
-
-def arm(body: str, outputs: str) -> str:
-    return f"g () => ({outputs}) {{ {body} }}"
-
-
-def choice(condition: str, results: str, yes: str, no: str, outputs: str) -> str:
-    """An If in ONNX's text form; `outputs` are the types and names of what both arms compute."""
-    return f"{results} = If ({condition}) <then_branch = {arm(yes, outputs)}, else_branch = {arm(no, outputs)}>"
-
-
-#: Models with If: the interface, the body, and values of the inputs that decide.
 VECTOR = "float[4, 24] "
+#: Models with If: the interface, the body, and values of the inputs that decide.
 MODELS: dict[str, tuple[str, str, list[Feeds]]] = {
     "one": (
         "float[4,24] x, bool c => float[4,24] y",
@@ -74,36 +55,6 @@ MODELS: dict[str, tuple[str, str, list[Feeds]]] = {
         [{"c": c} for c in FLAGS],
     ),
 }  # fmt: skip
-
-
-def model_of(interface: str, body: str) -> onnx.ModelProto:
-    inputs, outputs = interface.split("=>")
-    return graph_model(f"g ({inputs}) => ({outputs}) {{ {body} }}")
-
-
-def reference_of(model: onnx.ModelProto) -> ort.InferenceSession:
-    return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-
-
-def arrays(model: onnx.ModelProto, decisions: Feeds) -> dict[str, Any]:
-    rng, session = np.random.default_rng(3), reference_of(model)
-    types = {"tensor(float)": np.float32, "tensor(bool)": np.bool_, "tensor(int64)": np.int64}
-    return {
-        i.name: np.array(decisions[i.name], types[i.type])
-        if i.name in decisions
-        else rng.normal(0, 0.6, i.shape).astype(types[i.type])
-        for i in session.get_inputs()
-    }
-
-
-def compiled(model: Any, folder: Path, **options: Any) -> CompiledModel:
-    options = {"target": "c", "cflags": ["-O0"], "instruments": [ProgramVerifier()], **options}
-    return aotc.compile(model, name="net", output=folder, **options)
-
-
-def interpreter_of(model: Any, **options: Any) -> ProgramInterpreter:
-    work = CompileOptions.from_keywords({"target": "c", **options}, inspect_model).start_compilation(model)
-    return ProgramInterpreter(work.scheduled_programs[0])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -203,6 +154,14 @@ def test_branches_of_other_types_are_refused() -> None:
     text = '#[version = "0.0.5"]\ndef @main(%x: Tensor[(2, 3), float32], %c: bool) { if (%c) { %x } else { sum(%x) } }'
     with pytest.raises(AotcError, match="the branches have types"):
         aotc.compile(relay.fromtext(text), build=False)
+
+
+def test_a_condition_of_several_values_is_refused() -> None:
+    model = model_of(
+        "float[4,24] x, bool[2] c => float[4,24] y", choice("c", "y", "s = Exp(x)", "s = Abs(x)", VECTOR + "s")
+    )
+    with pytest.raises(AotcError, match=r"the condition of If must be one value, it has shape \(2\)"):
+        aotc.compile(model, build=False)
 
 
 def test_gpus_are_refused() -> None:

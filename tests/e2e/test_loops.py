@@ -16,7 +16,7 @@ from aotc import relay
 from aotc.ir.diagnostics import AotcError
 from aotc.measuring.profile import profile_library
 from aotc.relay.module import IRModule
-from tests.e2e.test_branches import compiled, interpreter_of
+from tests.e2e.control_flow import compiled, interpreter_of
 
 #: Modules, and the values of the inputs that decide.
 MODULES: dict[str, tuple[str, list[Mapping[str, Any]]]] = {

@@ -13,7 +13,7 @@ import aotc
 from aotc import relay
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx
-from tests.e2e.test_branches import Feeds, arrays, choice, compiled, interpreter_of, model_of, reference_of
+from tests.e2e.control_flow import Feeds, arrays, choice, compiled, interpreter_of, model_of, reference_of
 
 V, S = "float[4,6] ", "float[1,4] "
 

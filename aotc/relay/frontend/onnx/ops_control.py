@@ -42,6 +42,10 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
     types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
     differ = "; ".join(f"{a} and {b}" for a, b in types if a != b)
     require("onnx-if", not differ, f"the branches of If have outputs of different types: {differ}")
+    dims = g.dims(condition)
+    has_one_value = all(dim == 1 for dim in dims if isinstance(dim, int))
+    text = f"the condition of If must be one value, it has shape ({', '.join(map(str, dims))})"
+    require("onnx-if", has_one_value, text)
     scalar = g.reshape(condition, ())
     if len(yes) == 1:
         return [If(scalar, yes[0], no[0])]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import aotc
+from aotc.ir import AotcError
 
 
 class Choice(nn.Module):
@@ -45,6 +46,31 @@ def test_cond_runs_one_of_two_graphs() -> None:
             found = session.run(None, dict(zip(names, (a.numpy() for a in feeds), strict=True)))
             for a, b in zip(found, net(*feeds), strict=True):
                 np.testing.assert_allclose(a, b.numpy(), rtol=1e-5, atol=1e-5)
+
+
+class ConstantInBranch(nn.Module):
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        result: Any = torch.cond(n > 2, lambda x: x + torch.tensor([1.0, 2.0]), lambda x: x - 1, (x,))
+        return result
+
+
+class ChangeInBranch(nn.Module):
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        def with_new_element(x: Tensor) -> Tensor:
+            y = x.clone()
+            y[0] = 3
+            return y
+
+        result: Any = torch.cond(n > 2, with_new_element, lambda x: x - 1, (x,))
+        return result
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("module", [ConstantInBranch, ChangeInBranch])
+def test_a_branch_that_pytorch_cannot_decompose_is_named(module: type[nn.Module]) -> None:
+    program = torch.export.export(module(), (torch.ones(2), torch.tensor(3)))
+    with pytest.raises(AotcError, match=r"a branch of torch.cond must not create tensors from constants"):
+        aotc.compile(program, target="c", build=False)
 
 
 class Pinned(nn.Module):

@@ -80,7 +80,11 @@ def _functionalize_and_decompose(program: Any) -> Any:
     except Exception as error:  # torch raises various exceptions for nodes whose arguments and shapes are inconsistent
         _LOG.debug("torch cannot decompose the program", exc_info=True)
         text = "torch cannot follow the program: its nodes do not fit one another"
-        raise AotcError("torch-program", text, hint="export the module again") from error
+        hint = "export the module again"
+        if any(node.target is torch.ops.higher_order.cond for node in program.graph.nodes):
+            hint = "a branch of torch.cond must not create tensors from constants, or change tensors in place: "
+            hint += "make the constants buffers of the module, and export it again"
+        raise AotcError("torch-program", text, hint=hint) from error
 
 
 def _check_operators_convertible(program: Any, decompositions: Mapping[Any, Any]) -> None:

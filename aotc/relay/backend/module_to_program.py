@@ -254,7 +254,7 @@ class _Lowering:
         function = self.module[name]
         tail = _TailCalls(name, function)
         results = [self.new_temporary_storage_view(t, "r") for t in tensor_types(type_of(node))]
-        body = replace(self, lets=_let_bound_values(function), values={}, parts={}, part=[], scopes=None, written=0)
+        body = replace(self, lets=_let_bound_values(function), values={}, parts={}, part=[], scopes=None)
         carried: dict[int, list[View]] = {}
         for k, (param, argument) in enumerate(zip(function.params, node.args, strict=True)):
             given = self.storage_location_of_result(argument)
@@ -268,6 +268,7 @@ class _Lowering:
         nodes = list(post_order(function.body, lambda n: not isinstance(n, Function)))
         body.lower_called_functions_into_memo_cache(nodes)
         body.lower_nodes(nodes, tail.nodes)
+        self.written = body.written
         held: list[Storage] = []
         sequence = (*body.part_of(function.body), *body.tail_of_iteration(function.body, tail, carried, results, held))
         storages = tuple(view.storage for views in carried.values() for view in views)
@@ -389,7 +390,7 @@ def _require_equal_static_types_of_branches(node: If) -> None:
     yes, no = (type_of(branch) for branch in (node.true_branch, node.false_branch))
     if yes != no:
         text = f"the branches of an If have the types {yes} and {no}; compiled code needs equal ones"
-        hint = "pad, reshape or convert one branch's result to the type of the other"
+        hint = "pad, reshape or cast the result of one branch, so that both have the same shape and data type"
         raise AotcError("control-flow", text, span=node.span, hint=hint)
     require_static_shapes(yes, node, "the result of an If")
 

@@ -175,7 +175,8 @@ class MicroKernel:
 
 #: Fields that an instruction determines: the micro-kernels that have it have equal values.
 FIELDS_OF_INSTRUCTION: Final = ("group", "groups", "positions", "outputs")
-#: Further ones, of functions on memory that read blocks of weights, and of tensor cores.
+#: Further fields that the instruction determines if the micro-kernel is a function that reads blocks of
+#: weights from memory, or an instruction of tensor cores.
 FIELDS_OF_BLOCK_FUNCTION: Final = ("depth", "block")
 #: Fields that name one instruction; `finish` names several.
 FIELDS_THAT_NAME_INSTRUCTIONS: Final = (

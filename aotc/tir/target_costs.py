@@ -27,9 +27,9 @@ class GpuCosts:
     copied_element               copy of an element of an operand to shared memory, in multiply-adds
     shared_load                  load of an element of shared memory to a register, in multiply-adds
     sums_per_cycle               partial sums that a multiprocessor stores and adds in a cycle
-    last_block_accesses          accesses to global memory, one after another, from the end of a block's work until it
-                                 has read from the counter that it is the last block of its tile, and has partial sums
-                                 of the other blocks
+    last_block_accesses          number of dependent accesses to global memory between the end of a block's own work
+                                 and the addition of partial sums: the block increments the counter of its tile, learns
+                                 that it is the last block, and loads the partial sums that the blocks before it stored
     max_blocks_per_tile          largest number of blocks that compute one tile
     memory_latency_cycles        latency of global memory: the least time between two barriers that wait for loads
     processor_registers          32-bit registers of a multiprocessor

@@ -61,8 +61,8 @@ EXACT_FUNCTIONS: Final[Mapping[str, _Formula]] = {
 }  # fmt: skip
 #: Functions on int32 values.
 INTEGER_FUNCTION_NAMES: Final = ("scale_once", "scale_twice", "saturate_int8", "saturate_uint8")
-#: Instructions in memory that compute each element of their result from the elements of operands at
-#: the same position: one element, as an expression of these elements and of the other operands.
+#: Elementwise instructions that read and write memory. Each value is a function that takes one element of
+#: every elementwise operand, and the scalar operands, and returns the expression of one result element.
 ELEMENT_MEANINGS: Final[Mapping[str, _Formula]] = {
     f"requantize_{name}": partial(integer_functions.requantize, f"scale_{name}") for name in ("once", "twice")
 }

@@ -97,7 +97,10 @@ def _softmax(x: Expr) -> Expr:
 
 
 def _softmax_zero(x: Expr) -> Expr:
-    """Return softmax over the scores of which the absolute value is above 1e-7; the others give (almost) 0."""
+    """Return the softmax over those scores of each row (rows, classes) whose absolute values exceed 1e-7.
+
+    A score x of at most 1e-7 in absolute value gives x * exp(-greatest score) / sum, which is nearly 0.
+    """
     tiny = g.call_binary_op("less_equal", g.absolute(x), 1e-7)
     greatest = g.call_reduction("max", x, (1,), True)
     terms = g.exp(g.sub(x, greatest))
@@ -136,8 +139,8 @@ def transform_scores(scores: Expr, post_transform: str) -> Expr:
 
 
 def scores_of_both_classes(score: Expr, post_transform: str, negate: bool, node: OnnxNode) -> Expr:
-    """Return the scores (rows, 2) of a binary classifier that computes only one score (rows, 1), that
-    of the second class. The other one is 1 - score, or -score if `negate` is True.
+    """Return the scores (rows, 2) of a binary classifier that computes the score of its second class
+    only, `score` (rows, 1). The score of the first class is 1 - score, or -score if `negate` is True.
     """
     require_attribute(post_transform != "PROBIT", node, "post_transform", "is PROBIT, which is not defined for 1 score")
     if post_transform == "LOGISTIC":

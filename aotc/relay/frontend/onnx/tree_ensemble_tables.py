@@ -23,7 +23,8 @@ MODES: Final = (
     "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER",
 )  # fmt: skip
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(len(MODES))
-#: Largest number of values of a set that are compared one after the other; more are searched by bisection.
+#: Largest set for whose membership test a feature is compared with each value in turn; larger sets are
+#: searched by bisection.
 _MAX_CHAINED_MEMBERS: Final = 4
 #: Depth at which trees are checked once for cycles, in linear time; few trees are as deep.
 _DEPTH_OF_CYCLE_CHECK: Final = 64

@@ -59,7 +59,7 @@ class ContractionOperand:
         return Select(all_of(*conditions), value, const(self.fill, dtype)) if conditions else value
 
     def multiply_add(self, total: Expr, a: Expr, b: Expr, other_operand: ContractionOperand) -> Expr:
-        """Return `total` plus the product of an element `a` of this operand and `b` of the other
-        operand.
+        """Return `total + a * b`, where `a` is an element of this operand and `b` is one of
+        `other_operand`.
         """
         return total + a * b

@@ -107,8 +107,9 @@ Shape: TypeAlias = "tuple[Dim, ...]"
 
 
 def text_with_bounds(name: str, dim: SymDim) -> str:
-    """Return the name of a dimension with the bounds that are known."""
-    lower = f"{dim.lower}<=" if dim.lower > 0 else ""
+    """Return the name of a dimension with the bounds that are known and do not follow from its formula."""
+    implied = formula_of_name(dim.name).interval({})[0] if dim.name else 0
+    lower = f"{dim.lower}<=" if dim.lower > max(implied, 0) else ""
     return f"{lower}{name}" if dim.upper is None else f"{lower}{name}<={dim.upper}"
 
 

@@ -22,6 +22,7 @@ from aotc.relay import expr_functor as expr_functor
 from aotc.relay import frontend as frontend
 from aotc.relay import image as image
 from aotc.relay import instrument as instrument
+from aotc.relay import ml as ml
 from aotc.relay import nn as nn
 from aotc.relay import op as op
 from aotc.relay import prelude as prelude

@@ -24,8 +24,9 @@ FACADES = (
     *("aotc", "aotc.contrib", "aotc.contrib.debugger", "aotc.contrib.debugger.debug_executor", "aotc.contrib.external"),
     *("aotc.contrib.graph_executor", "aotc.contrib.utils", "aotc.instrument", "aotc.ir", "aotc.nd", "aotc.relay"),
     *("aotc.relay.annotation", "aotc.relay.build_module", "aotc.relay.dataflow_pattern", "aotc.relay.frontend"),
-    *("aotc.relay.image", "aotc.relay.nn", "aotc.relay.testing", "aotc.relay.vm", "aotc.runtime", "aotc.target"),
+    *("aotc.relay.image", "aotc.relay.ml", "aotc.relay.nn", "aotc.relay.testing", "aotc.relay.vm", "aotc.runtime"),
     *("aotc.relay.qnn", "aotc.relay.qnn.op", "aotc.relay.ty", "aotc.ir.supply", "aotc.testing", "aotc.transform"),
+    "aotc.target",
 )
 
 
@@ -60,7 +61,7 @@ def test_facades_export_what_type_checkers_see(facade: str) -> None:
         assert name in dir(module)
 
 
-@pytest.mark.parametrize("prefix", ["", "nn", "image", "vision", "annotation", "qnn"])
+@pytest.mark.parametrize("prefix", ["", "nn", "image", "ml", "vision", "annotation", "qnn"])
 def test_type_checkers_see_every_operator(prefix: str) -> None:
     facade = f"aotc.relay.{prefix}".removesuffix(".").replace("qnn", "qnn.op")
     assert op_functions_with_prefix(prefix).keys() <= {name for _, name in reexported(facade)}

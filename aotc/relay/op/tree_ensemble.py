@@ -53,7 +53,7 @@ class TreeEnsembleAttrs(Attrs):
     aggregate   "sum", "min" or "max"
     missing     branch of NaN: "no", "yes", or "node" as each node says
     depth       largest number of inner nodes from a root to a leaf
-    checked     True if nodes and features that are outside of the tables are clipped to them; False if the
+    checked     True if nodes, trees and features that are outside of the tables are clipped to them; False if the
                 caller has checked the tables
     """
 
@@ -131,8 +131,9 @@ def _tree_ensemble_reference(
     neutral = AGGREGATES[a.aggregate][1]
     result = np.full((len(data), len(groups) - 1, table.shape[1]), neutral, data.dtype)
     thresholds = np.ascontiguousarray(nodes[:, _THRESHOLD]).view(data.dtype)
-    for group in range(len(groups) - 1):
-        for tree in range(groups[group], groups[group + 1]):
+    ends = np.clip(groups, 0, len(roots))
+    for group in range(len(ends) - 1):
+        for tree in range(ends[group], ends[group + 1]):
             at = np.full(len(data), roots[tree], np.int64)
             for _ in range(a.depth):
                 record = np.clip(at // WORDS_PER_NODE + inner, 0, len(nodes) - 1)

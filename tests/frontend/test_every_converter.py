@@ -21,7 +21,12 @@ from aotc.relay.frontend.onnx.converter_table import converter_of
 from aotc.relay.frontend.onnx.microsoft_operator_schemas import DEFINITIONS
 from aotc.relay.frontend.onnx.node import OLDEST_SUPPORTED_VERSION, operator_schema
 
-DOMAINS: Final = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5, "com.microsoft": 1}
+DOMAINS: Final = {
+    "": onnx.defs.onnx_opset_version(),
+    "ai.onnx.ml": 5,
+    "ai.onnx.preview.training": 1,
+    "com.microsoft": 1,
+}
 RANKS: Final = (0, 1, 2, 3, 7)
 
 INTERNALS: Final = re.compile(

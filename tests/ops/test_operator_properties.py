@@ -24,8 +24,7 @@ STATED = {
         vision.roi_pool
     """,
     "layout=BARRIER": """
-        image.dilation2d nn.correlation qnn.add qnn.avg_pool2d qnn.mul
-        qnn.subtract
+        image.dilation2d nn.correlation nn.deformable_im2col qnn.add qnn.avg_pool2d qnn.mul qnn.subtract
     """,
     "layout=NC": """
         nn.dense
@@ -44,13 +43,14 @@ STATED = {
     "precision=NEVER": """
         acos acosh asin asinh atanh cosh cumprod cumsum dft dyn.image.resize2d dyn.nn.upsampling dyn.nn.upsampling3d erf
         exp expm1 fast_erf fast_exp image.affine_grid image.crop_and_resize image.dilation2d image.grid_sample log log10
-        log1p log2 ml.couple_probabilities ml.tree_ensemble nn.contrib_conv2d_winograd_weight_transform
-        nn.deformable_conv2d nn.lrn nn.nll_loss power qnn.abs
-        qnn.add qnn.batch_matmul qnn.concatenate qnn.conv1d qnn.conv1d_transpose qnn.conv2d qnn.conv2d_transpose
-        qnn.conv3d qnn.conv3d_transpose qnn.dense qnn.dequantize qnn.erf qnn.exp qnn.hardswish qnn.leaky_relu qnn.log
-        qnn.mul qnn.multiply_add qnn.nearest_int8 qnn.nearest_uint8 qnn.product qnn.quantize qnn.requantize qnn.rsqrt
-        qnn.saturate_int8 qnn.saturate_uint8 qnn.scale_once qnn.scale_twice qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh
-        reinterpret rsqrt sinh stft tan vision.non_max_suppression vision.roi_align vision.roi_pool
+        log1p log2 matrix_determinant ml.couple_probabilities ml.tree_ensemble
+        nn.contrib_conv2d_winograd_weight_transform nn.deformable_conv2d nn.deformable_im2col nn.lrn nn.nll_loss power
+        qnn.abs qnn.add qnn.batch_matmul qnn.concatenate qnn.conv1d qnn.conv1d_transpose qnn.conv2d
+        qnn.conv2d_transpose qnn.conv3d qnn.conv3d_transpose qnn.dense qnn.dequantize qnn.erf qnn.exp qnn.hardswish
+        qnn.leaky_relu qnn.log qnn.mul qnn.multiply_add qnn.nearest_int8 qnn.nearest_uint8 qnn.product qnn.quantize
+        qnn.requantize qnn.rsqrt qnn.saturate_int8 qnn.saturate_uint8 qnn.scale_once qnn.scale_twice qnn.sigmoid
+        qnn.sqrt qnn.subtract qnn.tanh reinterpret rsqrt sinh stft tan vision.non_max_suppression vision.roi_align
+        vision.roi_pool
     """,
     "quantized=PASS": """
         annotation.stop_fusion copy gather gather_nd max maximum min minimum nn.adaptive_max_pool1d

@@ -155,20 +155,51 @@ def clip_and_cast(y: Expr, dtype: DType) -> Expr:
     return g.cast(g.clip(y, float(dtype.min), float(dtype.max)), dtype)
 
 
-def cast_with_float8_saturation(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
+def cast_with_float8_saturation(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Expr:
     """Cast `x` to `dtype`. For 8-bit floating-point types values out of range become the greatest
-    finite value if `saturate` is True; for float4_e2m1fn always.
-
-    Raises AotcError (code "graph-cast") for float8_e8m0fnu, whose rounding modes are not supported.
+    finite value if `saturate` is True; for float4_e2m1fn always. `round_mode` ("up", "down" or
+    "nearest") is that of float8_e8m0fnu.
     """
     source = g.dtype(x)
-    if dtype.is_float and dtype.bits <= 8 and source.is_float and source != dtype:
-        if dtype == "float8_e8m0fnu":
-            raise AotcError("graph-cast", "rounding modes of float8e8m0 are not supported")
-        if dtype == "float4_e2m1fn" or (saturate and dtype in _SATURATING_DTYPES):
-            work = source if source.max >= dtype.max else DType("float32")
-            x = g.clip(g.cast(x, work), float(dtype.min), float(dtype.max))
+    if dtype == "float8_e8m0fnu" and source != dtype:
+        return _round_to_power_of_two(g.cast(x, "float32"), saturate, round_mode)
+    is_narrowed = dtype.is_float and dtype.bits <= 8 and source.is_float and source != dtype
+    if is_narrowed and (dtype == "float4_e2m1fn" or (saturate and dtype in _SATURATING_DTYPES)):
+        work = source if source.max >= dtype.max else DType("float32")
+        x = g.clip(g.cast(x, work), float(dtype.min), float(dtype.max))
     return g.cast(x, dtype)
+
+
+#: Fields of float32: bits of the fraction, and the greatest exponents of finite numbers and of all.
+_FRACTION_BITS: Final = 23
+_GREATEST_FINITE_EXPONENT: Final = 254
+_SPECIAL_EXPONENT: Final = 255
+
+
+def _round_to_power_of_two(x: Expr, saturate: bool, round_mode: str) -> Expr:
+    """Cast float32 to float8_e8m0fnu, which has the exponent of float32, no sign and no fraction.
+
+    The bits are those of ONNX's `to_float8e8m0`: the sign is ignored, infinities and NaN become NaN, and halves
+    are rounded up by "nearest" unless they are subnormal. A number beyond the greatest power of two becomes that
+    power if `saturate` is True, otherwise NaN.
+    """
+    known = ("up", "down", "nearest")
+    require("graph-cast", round_mode in known, f"unknown round_mode {round_mode!r}; known: {', '.join(known)}")
+    bits = g.call_op("reinterpret", x, dtype="int32")
+    exponent = g.call_op("bitwise_and", g.call_op("right_shift", bits, g.constant(_FRACTION_BITS, "int32")),
+                         g.constant(_SPECIAL_EXPONENT, "int32"))  # fmt: skip
+    fraction = g.call_op("bitwise_and", bits, g.constant((1 << _FRACTION_BITS) - 1, "int32"))
+    half = 1 << (_FRACTION_BITS - 1)
+    if round_mode == "up":
+        is_up = g.greater(fraction, 0)
+    else:
+        beyond_half = g.greater(fraction, half)
+        at_half = g.call_op("logical_and", g.equal(fraction, half), g.greater(exponent, 0))
+        is_up = g.call_op("logical_or", beyond_half, at_half)
+    if round_mode != "down":
+        last = _GREATEST_FINITE_EXPONENT if saturate else _SPECIAL_EXPONENT
+        exponent = g.add(exponent, g.cast(g.call_op("logical_and", is_up, g.less(exponent, last)), "int32"))
+    return g.call_op("reinterpret", g.cast(exponent, "uint8"), dtype="float8_e8m0fnu")
 
 
 def quantize(

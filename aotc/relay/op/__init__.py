@@ -57,6 +57,7 @@ _OPERATOR_MODULE_NAMES = (
     "unique_and_segments",
     "tree_ensemble",
     "pairwise_coupling",
+    "matrix_determinant",
     "annotation",
     "qnn.target_independent_rounding",
     "qnn.requantize",

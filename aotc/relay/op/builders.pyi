@@ -535,6 +535,25 @@ def deformable_conv2d(
     interpolated bilinearly, values outside of the image are 0.
     """
 
+def deformable_im2col(
+    data: Expr,
+    offset: Expr,
+    mask: Expr,
+    kernel_size: int | Sequence[int],
+    strides: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0),
+    dilation: int | Sequence[int] = (1, 1),
+    deformable_groups: int = 1,
+) -> Call:
+    """The values that the taps of a deformable convolution sample, times a mask: of data (N, C, H, W) an image
+    (N, C, OH * KH, OW * KW), in which the taps of an output element are adjacent.
+
+    offset (N, deformable_groups * KH * KW * 2, OH, OW) has a y and an x offset for each tap, mask
+    (N, deformable_groups * KH * KW, OH, OW) a factor. Channels are divided among the
+    `deformable_groups`. Values between pixels are interpolated bilinearly, pixels outside of the
+    image are 0.
+    """
+
 def dense(data: Expr, weight: Expr, units: int | SymDim | None = None, out_dtype: str = "") -> Call:
     """data (..., K) times the transpose of weight (N, K): a result (..., N)."""
 
@@ -807,6 +826,9 @@ def matmul(
     transpose_b: bool = False,
 ) -> Call:
     """tensor_a (..., M, K) times a matrix (K, N); each operand may be transposed first."""
+
+def matrix_determinant(data: Expr) -> Call:
+    """The determinant of each matrix of data (..., n, n)."""
 
 def matrix_set_diag(data: Expr, diagonal: Expr, k: int | Sequence[int] = 0, align: str = "RIGHT_LEFT") -> Call:
     """The innermost matrices of `data` with diagonals `k[0]` to `k[1]` replaced; 0 is the main
@@ -1169,13 +1191,17 @@ def roi_align(
     sample_ratio: int = -1,
     layout: str = "NCHW",
     mode: str = "avg",
+    aligned: bool = False,
 ) -> Call:
     """Mean (or maximum, with `mode` "max") of bilinear samples in each cell of a region of
     interest.
 
     `rois` (N, 5) has image, x1, y1, x2, y2 of each region, in pixels before multiplication by
     `spatial_scale`. A region has pooled_size[0] x pooled_size[1] cells. A cell has `sample_ratio`
-    samples along each axis, or about one for each pixel if that is not positive.
+    samples along each axis, or about one for each pixel if that is not positive. With `aligned`, the
+    centers of pixels are at halves, and a region may be smaller than a pixel. The mode "max_weighted" is the
+    maximum of the pixels around all samples, each multiplied by its weight in the interpolation, as
+    ONNX defines it.
     """
 
 def roi_pool(
@@ -1421,7 +1447,7 @@ def tree_ensemble(
     aggregate   "sum", "min" or "max"
     missing     branch of NaN: "no", "yes", or "node" as each node says
     depth       largest number of inner nodes from a root to a leaf
-    checked     True if nodes and features that are outside of the tables are clipped to them; False if the
+    checked     True if nodes, trees and features that are outside of the tables are clipped to them; False if the
                 caller has checked the tables
     """
 

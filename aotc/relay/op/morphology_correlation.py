@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sliding-window operators for images: dilation2d, deformable_conv2d and correlation.
+"""Sliding-window operators for images: dilation2d, deformable_conv2d, deformable_im2col and correlation.
 
 dilation2d(x, w)                       # the maximum of x + w over a window
 deformable_conv2d(x, offset, w)        # a convolution with data-dependent, fractional tap positions
@@ -32,10 +32,21 @@ from aotc.ir.dimensions import Dim, is_static, require_static_shape
 from aotc.relay.op import conv
 from aotc.relay.op.contraction_accumulator_types import cast_array, widen_narrow_float_array, widen_narrow_float_tensor
 from aotc.relay.op.gather import clip_index
-from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, tensor_types_of_values
+from aotc.relay.op.opdef import (
+    Accuracy,
+    Array,
+    Index,
+    OpDef,
+    Sample,
+    Samples,
+    Scalar,
+    reference_from_element_function,
+    tensor_types_of_values,
+)
 from aotc.relay.op.operator_definition import (
     choose,
     intrinsic_for_scalars_and_arrays,
+    random_array,
     random_sample,
     random_samples_from_rows,
     repeat_for_each_axis,
@@ -373,6 +384,106 @@ deformable_conv2d = OpDef(
     compute=_compute_deformable_conv2d,
     samples=_deformable_conv2d_test_samples,
     **_WINDOW_OP_FACETS,
+)
+
+
+# --- nn.deformable_im2col
+
+
+class DeformableIm2colAttrs(Attrs):
+    """The values that the taps of a deformable convolution sample, times a mask: of data (N, C, H, W) an image
+    (N, C, OH * KH, OW * KW), in which the taps of an output element are adjacent.
+
+    offset (N, deformable_groups * KH * KW * 2, OH, OW) has a y and an x offset for each tap, mask
+    (N, deformable_groups * KH * KW, OH, OW) a factor. Channels are divided among the
+    `deformable_groups`. Values between pixels are interpolated bilinearly, pixels outside of the
+    image are 0.
+    """
+
+    kernel_size: tuple[int, ...] = per_axis_attribute_field(2)
+    strides: tuple[int, ...] = per_axis_attribute_field(2, 1)
+    padding: tuple[int, ...] = padding_attribute_field(2)
+    dilation: tuple[int, ...] = per_axis_attribute_field(2, 1)
+    deformable_groups: int = 1
+
+
+def _infer_deformable_im2col_type(attrs: Any, types: Types) -> Type:
+    data, offset, mask = map(require_float_tensor, types)
+    ranks = data.rank == offset.rank == mask.rank == 4
+    require("deformable.rank", ranks, lambda: f"{data}, {offset} and {mask} must have rank 4")
+    require("resize.empty", 0 not in data.shape, lambda: f"nothing to sample in {data}")
+    batch, channels, *space = data.shape
+    groups, (rows, columns) = attrs.deformable_groups, attrs.kernel_size
+    divided = groups > 0 and (not isinstance(channels, int) or channels % groups == 0)
+    require("deformable.groups", divided, lambda: f"{data} cannot be divided into {groups} groups of channels")
+    counts = window_counts_of_axes(2, attrs, space, attrs.kernel_size)
+    for name, given, per_tap in (("offset", offset, 2), ("mask", mask, 1)):
+        shape = (batch, groups * rows * columns * per_tap, *counts)
+        same = all(map(may_be_equal_dims, given.shape, shape))
+        text = f"{name} must be {shape_text(shape)}, got {given}"
+        require("deformable.offset", same, text)
+    extents = (n * k for n, k in zip(counts, attrs.kernel_size, strict=True))
+    return TensorType((batch, channels, *extents), data.dtype)
+
+
+def _deformable_im2col_element(attrs: Any, i: Index, data: Any, offset: Any, mask: Any) -> Any:
+    image, channel, *places = i
+    sizes, extents = attrs.kernel_size, data.shape[2:]
+    out, taps = [list(map(f, places, sizes)) for f in (floordiv, mod)]
+    group = channel // (data.shape[1] // attrs.deformable_groups)
+    first = (group * sizes[0] + taps[0]) * sizes[1] + taps[1]
+    inside, sides = [], []
+    for k, extent in enumerate(extents):
+        before = pad_pairs_of_axes(attrs.padding, 2)[k][0]
+        place = out[k] * attrs.strides[k] + taps[k] * attrs.dilation[k] - before
+        displacement = (image, first * 2 + k, *out)
+        x = place.astype("float32") + offset[displacement].astype("float32")
+        inside.append((x > -1.0) & (x < float(extent)))
+        (low, low_weight), (high, high_weight) = linear_interpolation_taps(x, extent)
+        # a pixel outside of the image contributes nothing
+        low_weight = choose(x >= 0.0, low_weight, 0.0)
+        high_weight = choose(floor(x) < float(extent - 1), high_weight, 0.0)
+        sides.append([(low, low_weight), (high, high_weight)])
+
+    def pixel_as_float32(y: Any, x: Any) -> Any:
+        value = data[(image, channel, y, x)]
+        return value.astype("float64" if data.dtype == "float64" else "float32")
+
+    value = choose(inside[0] & inside[1], interpolate_bilinearly(sides, pixel_as_float32), 0.0)
+    tap = (image, first, *out)
+    return (value * mask[tap].astype(value.dtype)).astype(data.dtype)
+
+
+def _deformable_im2col_test_samples() -> Samples:
+    cases: Any = (
+        ("float32", {"kernel_size": (3, 3), "padding": (1, 1, 1, 1), "deformable_groups": 2}),
+        ("float64", {"kernel_size": (2, 3), "strides": (2, 1), "dilation": (1, 2)}),
+        ("float16", {"kernel_size": (1, 1), "padding": (0, 1, 0, 1)}),
+    )
+    for dtype, given in cases:
+        attrs = DeformableIm2colAttrs(**given)
+        shape = (2, 4, 5, 6)
+        counts = require_static_shape(window_counts_of_axes(2, attrs, shape[2:], attrs.kernel_size))
+        count = attrs.deformable_groups * attrs.kernel_size[0] * attrs.kernel_size[1]
+        offset = random_array((2, 2 * count, *counts), seed=1) * 3
+        mask = random_array((2, count, *counts), seed=2)
+        args = (random_array(shape), offset, mask)
+        accuracy = Accuracy.LOOSE
+        yield Sample(args=tuple(a.astype(dtype) for a in args), attrs=attrs, accuracy=accuracy)
+
+
+deformable_im2col = OpDef(
+    name="nn.deformable_im2col",
+    attrs=DeformableIm2colAttrs,
+    args=declare_arguments("data", "offset", "mask"),
+    infer=_infer_deformable_im2col_type,
+    reference=reference_from_element_function(_infer_deformable_im2col_type, _deformable_im2col_element),
+    element=_deformable_im2col_element,
+    pattern=OpPattern.INJECTIVE,
+    layout=LayoutTreatment.BARRIER,
+    precision=PrecisionTreatment.NEVER,
+    axes=lambda *_: AxisMap(((0, None, None, None),) * 3),
+    samples=_deformable_im2col_test_samples,
 )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
+from functools import reduce as fold
 from typing import Any, Final
 
 import numpy as np
@@ -229,7 +230,10 @@ class RoiAlignAttrs(Attrs):
 
     `rois` (N, 5) has image, x1, y1, x2, y2 of each region, in pixels before multiplication by
     `spatial_scale`. A region has pooled_size[0] x pooled_size[1] cells. A cell has `sample_ratio`
-    samples along each axis, or about one for each pixel if that is not positive.
+    samples along each axis, or about one for each pixel if that is not positive. With `aligned`, the
+    centers of pixels are at halves, and a region may be smaller than a pixel. The mode "max_weighted" is the
+    maximum of the pixels around all samples, each multiplied by its weight in the interpolation, as
+    ONNX defines it.
     """
 
     pooled_size: tuple[int, ...] = per_axis_attribute_field(2)
@@ -237,6 +241,7 @@ class RoiAlignAttrs(Attrs):
     sample_ratio: int = -1
     layout: str = "NCHW"
     mode: str = "avg"
+    aligned: bool = False
 
 
 def _infer_roi_op_type(attrs: Any, types: Types) -> Type:
@@ -244,7 +249,7 @@ def _infer_roi_op_type(attrs: Any, types: Types) -> Type:
     fits = data.rank == 4 and rois.rank == 2 and may_be_equal_dims(rois.shape[1], 5)
     require("roi.data", fits, lambda: f"data must have rank 4 and rois the shape (N, 5), got {data} and {rois}")
     if isinstance(attrs, RoiAlignAttrs):
-        require_known_name("roi_align.mode", "mode", attrs.mode, ("avg", "max"))
+        require_known_name("roi_align.mode", "mode", attrs.mode, ("avg", "max", "max_weighted"))
     where, _, shape = _axis_positions_and_extents(attrs, data, rois)
     return TensorType(canonical_to_layout_order(shape, where), data.dtype)
 
@@ -394,8 +399,8 @@ def _roi_align_start_cell_size_and_samples(attrs: Any, roi: Any, axis: int) -> t
     """Return the start of a region along an axis, the size of its cells, and the number of samples
     per cell.
     """
-    start, end = roi[2 - axis] * attrs.spatial_scale, roi[4 - axis] * attrs.spatial_scale
-    size = greater(end - start, 1.0) / float(attrs.pooled_size[axis])
+    start, end = (roi[n] * attrs.spatial_scale - (0.5 if attrs.aligned else 0.0) for n in (2 - axis, 4 - axis))
+    size = (end - start if attrs.aligned else greater(end - start, 1.0)) / float(attrs.pooled_size[axis])
     if attrs.sample_ratio > 0:
         return start, size, size * 0.0 + float(attrs.sample_ratio)
     return start, size, lesser(_ceil(size), float(_MAX_SAMPLES_PER_CELL_AXIS))
@@ -417,15 +422,38 @@ def _roi_align_bilinear_sample(
         inside.append((x >= -1.0) & (x <= float(extent)))
         x = bind(lesser(greater(x, 0.0), float(extent - 1)))
         sides.append(linear_interpolation_taps(x, extent))
-    return choose(inside[0] & inside[1], interpolate_bilinearly(sides, element), 0.0)
+    combine = _greatest_weighted_pixel if attrs.mode == "max_weighted" else interpolate_bilinearly
+    return choose(inside[0] & inside[1], combine(sides, element), 0.0)
+
+
+def _greatest_weighted_pixel(taps_by_axis: Sequence[Any], element: Callable[[Any, Any], Any]) -> Any:
+    """Return the greatest of the pixels around a position, each multiplied by its weight."""
+    terms = []
+    for (y, v), (x, w) in itertools.product(*taps_by_axis):
+        value = element(y, x)
+        terms.append(value * (v * w).astype(value.dtype))
+    return fold(greater, terms)
 
 
 def _roi_align_cell_result(attrs: Any, total: Any, bounds: Any) -> Any:
     (_, rows), (_, columns) = bounds
-    return total / (rows * columns).astype(total.dtype) if attrs.mode == "avg" else total
+    count = rows * columns
+    if attrs.mode == "avg":
+        return total / greater(count, 1).astype(total.dtype)
+    # a region without extent has no samples
+    return choose(count > 0, total, 0.0) if attrs.aligned else total
 
 
 _ROI_ALIGN_REDUCTION: Final = _RegionCellReduction(
     _roi_align_sample_range, _roi_align_bilinear_sample, _roi_align_cell_result
 )
-roi_align = _roi_op("roi_align", RoiAlignAttrs, _ROI_ALIGN_REDUCTION, {}, {"sample_ratio": 2}, {"mode": "max"})
+roi_align = _roi_op(
+    "roi_align",
+    RoiAlignAttrs,
+    _ROI_ALIGN_REDUCTION,
+    {},
+    {"sample_ratio": 2},
+    {"mode": "max"},
+    {"mode": "max_weighted", "aligned": True},
+    {"aligned": True, "sample_ratio": 3},
+)

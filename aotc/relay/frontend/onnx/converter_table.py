@@ -19,6 +19,7 @@ from aotc.relay.frontend.onnx import (
     ops_quant,
     ops_resize_fourier,
     ops_shape,
+    ops_training,
     ops_tree_ensemble,
 )
 from aotc.relay.frontend.onnx.node import Converter, Table
@@ -36,6 +37,7 @@ _CONVERTER_MODULES = (
 _CONVERTERS_BY_DOMAIN: Final[Mapping[str, Table]] = {
     "": {name: converter for family in _CONVERTER_MODULES for name, converter in family.OPS.items()},
     "ai.onnx.ml": {**ops_classical_ml.OPS, **ops_tree_ensemble.OPS},
+    ops_training.DOMAIN: ops_training.OPS,
     microsoft_operator_schemas.DOMAIN: {**ops_quant.MICROSOFT_OPS, **ops_low_bit_weights.OPS},
 }
 

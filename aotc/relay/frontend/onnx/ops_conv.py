@@ -89,6 +89,32 @@ def _conv(x: Expr, w: Expr, bias: OptionalExpr = None, *, group: int = 1, node: 
     return conv_pool.build_convolution(x, w, convolution_window(node, x, w), bias, group)
 
 
+def _deform_conv(
+    x: Expr,
+    w: Expr,
+    offset: Expr,
+    bias: OptionalExpr = None,
+    mask: OptionalExpr = None,
+    *,
+    group: int = 1,
+    offset_group: int = 1,
+    node: OnnxNode,
+) -> Expr:
+    """Convert DeformConv: sample the values of all taps, and apply a convolution whose windows do not overlap."""
+    window = convolution_window(node, x, w)
+    require("onnx-window", window.rank == 2, f"DeformConv with {window.rank} spatial axes is not supported (2 are)")
+    rows, columns = window.kernel
+    if mask is None:
+        batch, _, *space = g.shape(offset, "the offset")
+        mask = g.full(1, (batch, max(offset_group, 1) * rows * columns, *space), g.dtype(x))
+    attributes = window.window_attributes()
+    samples = g.call_op(
+        "nn.deformable_im2col", x, offset, mask, kernel_size=window.kernel, deformable_groups=offset_group, **attributes
+    )
+    disjoint = Window(window.kernel, window.kernel, (1, 1), (0, 0, 0, 0))
+    return conv_pool.build_convolution(samples, w, disjoint, bias, group)
+
+
 def _conv_transpose(x: Expr, w: Expr, bias: OptionalExpr = None, *, group: int = 1, node: OnnxNode) -> Expr:
     window, extra = _transposed_conv_padding(
         x, _window_with_explicit_pads_only(_checked_kernel_extents_of_weight(node, x, w), **node.attrs), **node.attrs
@@ -236,7 +262,8 @@ def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: bool = False, node: OnnxNode) ->
 
 
 OPS: Table = {
-    **table_by_function_name(_average_pool, _conv, _conv_transpose, _global_lp_pool, _lp_pool, _max_pool, _max_unpool),
+    **table_by_function_name(_average_pool, _conv, _conv_transpose, _deform_conv, _global_lp_pool, _lp_pool),
+    **table_by_function_name(_max_pool, _max_unpool),
     "GlobalAveragePool": partial(_global_pool, "avg"),
     "GlobalMaxPool": partial(_global_pool, "max"),
 }

@@ -15,7 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from functools import reduce as fold
 
-from aotc.ir import AotcError, DType
+import numpy as np
+
+from aotc.ir import DType
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import op_calls as g
@@ -24,7 +26,6 @@ from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
 from aotc.relay.frontend.onnx.node import (
     Converted,
     Converter,
-    KnownArray,
     KnownInt,
     KnownInts,
     OnnxNode,
@@ -34,6 +35,7 @@ from aotc.relay.frontend.onnx.node import (
 from aotc.relay.frontend.quantization import cast_with_float8_saturation
 from aotc.relay.frontend.reductions import Axes, Reduction, reduction_by_name
 from aotc.relay.frontend.slice_pad_depth_to_space import normalize_negative_indices
+from aotc.relay.graph_api import compile_time_elements
 
 _UNARY = {
     "BitwiseNot": "bitwise_not", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu",
@@ -117,8 +119,17 @@ def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
     return g.call_op("left_shift" if direction == "LEFT" else "right_shift", x, amount)
 
 
-def _cast(x: Expr, *, to: DType, saturate: bool = True) -> Expr:
-    return cast_with_float8_saturation(x, to, saturate)
+def _cast(x: Expr, *, to: DType, saturate: bool = True, round_mode: str = "up") -> Expr:
+    return cast_with_float8_saturation(x, to, saturate, round_mode)
+
+
+def _bit_cast(x: Expr, *, to: DType) -> Expr:
+    """Convert BitCast: the bits of the elements as another type of the same width; bool is a byte of 0 or 1."""
+    given, wanted = (DType("uint8") if dtype.is_bool else dtype for dtype in (g.dtype(x), to))
+    y = g.cast(x, given)
+    if given.is_integer and wanted.is_integer and given.bits == wanted.bits:
+        return g.cast(g.cast(y, wanted), to)  # conversions of integers keep the bits
+    return g.cast(g.call_op("reinterpret", y, dtype=str(wanted)), to)
 
 
 def _clip(
@@ -141,19 +152,31 @@ def _clip(
 
 
 def _dropout(
-    x: Expr, ratio: OptionalExpr = None, training_mode: KnownArray | None = None, *, node: OnnxNode
+    x: Expr, ratio: OptionalExpr = None, training_mode: OptionalExpr = None, *, seed: int = 0, node: OnnxNode
 ) -> Converted:
-    """Convert Dropout for inference: return the data itself and, if wanted, a mask of all true.
+    """Convert Dropout: the data itself and, if wanted, a mask of all true; in training mode elements are dropped.
 
-    Raises AotcError (code "onnx-training") for training mode, which would draw random numbers.
+    Which elements are dropped is decided when compiling, as by numpy's `RandomState(seed)`: element k remains if
+    uniform number k is at least the ratio. A node without a seed has seed 0.
     """
-    if training_mode is not None and g.require_single_element(training_mode, "training_mode"):
-        known = None if ratio is None else node.constant_value_of_attribute_or_input(1, "ratio")
-        if known is None or g.require_single_element(known, "ratio") != 0.0:
-            raise AotcError("onnx-training", "Dropout in training mode is not supported")
-    if not node.needs_output(1):
-        return [x, None]
-    return [x, g.full(True, g.shape(x), "bool" if node.since >= 10 else g.dtype(x))]
+    is_wanted, mask_dtype = node.needs_output(1), "bool" if node.since >= 10 else g.dtype(x)
+    if training_mode is None or _is_constant_false(training_mode):
+        return [x, g.full(True, g.shape(x), mask_dtype) if is_wanted else None]
+    g.check_materialization_cost(g.shape(x), "float64", "the random numbers of Dropout")
+    uniform = g.constant(np.random.RandomState(seed % 2**32).random_sample(g.shape(x)))
+    share = g.constant(0.5, "float64") if ratio is None else g.cast(g.reshape(ratio, ()), "float64")
+    kept = g.call_op("greater_equal", uniform, share)
+    scale = g.cast(g.div(1.0, g.sub(1.0, share)), g.dtype(x))
+    training = g.reshape(training_mode, ())
+    dropped = g.where(kept, g.mul(x, scale), 0.0)
+    mask = g.call_op("logical_or", kept, g.call_op("logical_not", training))
+    return [g.where(training, dropped, x), g.cast(mask, mask_dtype) if is_wanted else None]
+
+
+def _is_constant_false(flag: Expr) -> bool:
+    """Return True if a flag is known at compile time and false. Raises AotcError if it has several values."""
+    elements = compile_time_elements(flag)
+    return elements is not None and not g.require_single_element(elements, "training_mode")
 
 
 # --- activation functions
@@ -271,11 +294,12 @@ def _top_k(x: Expr, k: KnownInt, *, axis: Axis = -1, largest: int = 1) -> list[E
 
 
 OPS: Table = {
-    **table_by_function_name(_bit_shift, _cast, _celu, _clip, _dropout, _is_inf, _pow, _selu, _top_k),
+    **table_by_function_name(_bit_cast, _bit_shift, _cast, _celu, _clip, _dropout, _is_inf, _pow, _selu, _top_k),
     **table_by_function_name(elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish),
     **{name: partial(g.call_op, op) for name, op in _UNARY.items()},
     **{name: partial(_convert_legacy_broadcast_binary_op, op) for name, op in _BINARY.items()},
     **{name: partial(_chain_binary_op_over_inputs, op) for name, op in _VARIADIC.items()},
+    "Det": lambda x: g.call_op("matrix_determinant", x),
     "Hardmax": partial(_apply_along_axis_or_flattened_rest, _hardmax),
     "Identity": lambda x: x,
     "LogSoftmax": partial(

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aotc.ir import AotcError, Array, require
+from aotc.ir import AotcError, Array, DType, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.matmul_einsum import matmul
-from aotc.relay.frontend.onnx.node import KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.onnx.node import KnownArray, KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, pad_or_crop
 from aotc.relay.op.dft_as_matrix_product import expand_fourier_transform, fourier_matrix_of_interleaved_parts
 
@@ -177,6 +177,45 @@ def _affine_grid(theta: Expr, size: KnownInts, *, align_corners: bool = False) -
     return g.reshape(grid, (g.shape(theta)[0], *spatial, len(spatial)))
 
 
+def _roi_align(
+    x: Expr,
+    rois: Expr,
+    batch_indices: Expr,
+    *,
+    mode: str,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
+    coordinate_transformation_mode: str = "output_half_pixel",  # all that operator set 10 has
+) -> Expr:
+    """Convert RoiAlign: the image of each region becomes the first of its five numbers."""
+    modes = {"avg": "avg", "max": "max_weighted"}
+    aligned = {"half_pixel": True, "output_half_pixel": False}
+    for name, value, known in (
+        ("mode", mode, modes),
+        ("coordinate_transformation_mode", coordinate_transformation_mode, aligned),
+    ):
+        text = f"{name} of RoiAlign is {value!r}; known: {', '.join(known)}"
+        require("onnx-roi", value.lower() in known, text)
+    count = g.dims(batch_indices)
+    fits = len(count) == 1 and g.dims(rois)[1:] == (4,)
+    text = f"regions of shape {g.dims(rois)} with {count} images; (N, 4) and (N) are needed"
+    require("onnx-roi", fits, text)
+    # as float32, image numbers are exact up to 2**24
+    images = g.unsqueeze(g.cast(batch_indices, "float32"), [1])
+    return g.call_op(
+        "vision.roi_align",
+        x,
+        g.concat([images, g.cast(rois, "float32")], 1),
+        pooled_size=(output_height, output_width),
+        spatial_scale=spatial_scale,
+        sample_ratio=sampling_ratio,
+        mode=modes[mode.lower()],
+        aligned=aligned[coordinate_transformation_mode.lower()],
+    )
+
+
 # --- Fourier transforms
 
 
@@ -239,6 +278,43 @@ def _stft(
     return _fourier_transform(frames, length, False, onesided)
 
 
+def _mel_weight_matrix(
+    num_mel_bins: KnownInt,
+    dft_length: KnownInt,
+    sample_rate: KnownInt,
+    lower_edge_hertz: KnownArray,
+    upper_edge_hertz: KnownArray,
+    *,
+    output_datatype: DType,
+) -> Expr:
+    """Convert MelWeightMatrix, the weights (dft_length // 2 + 1, num_mel_bins) of triangular windows at equal
+    distances on the mel scale.
+
+    Frequencies of windows are multiples of a step from the lower edge, of which num_mel_bins + 2 reach the upper
+    edge, as the standard's reference computes it.
+    """
+    edges = (lower_edge_hertz, upper_edge_hertz)
+    low, high = (float(g.require_single_element(v, "each edge of MelWeightMatrix")) for v in edges)
+    fits = min(num_mel_bins, dft_length, sample_rate) > 0 and 0 <= low < high < math.inf
+    sizes = f"num_mel_bins {num_mel_bins}, dft_length {dft_length}, sample_rate {sample_rate}, edges {low} and {high}"
+    require("onnx-mel", fits, f"{sizes} make no weights: the first three must be positive, the edges must increase")
+    rows = dft_length // 2 + 1
+    g.check_materialization_cost((rows, num_mel_bins), "float64", "the result of MelWeightMatrix")
+    first, last = (2595 * math.log10(1 + hertz / 700) for hertz in (low, high))
+    mels = np.arange(num_mel_bins + 2) * ((last - first) / (num_mel_bins + 2)) + first
+    hertz = 700 * np.expm1(mels / 2595 * math.log(10))
+    bins = np.floor((dft_length + 1) * hertz / sample_rate).astype(np.int64)
+    text = f"{sizes}: the window of frequency {hertz.max():.6g} is beyond the spectrum"
+    require("onnx-mel", bool(bins[-1] <= rows), text)
+    begin, center, end = bins[:-2], bins[1:-1], bins[2:]
+    row = np.arange(rows)[:, None]
+    rising = np.where(center > begin, (row - begin) / np.maximum(center - begin, 1), 1.0)
+    falling = (end - row) / np.maximum(end - center, 1)
+    weights = np.where((row >= begin) & (row <= center), rising, 0.0)
+    weights = np.where((row >= center) & (row < end), falling, weights)
+    return g.constant(weights.astype(output_datatype.numpy))
+
+
 # --- Col2Im
 
 
@@ -282,7 +358,7 @@ def _col2im_positions(
 
 
 OPS: Table = {
-    **table_by_function_name(_affine_grid, _grid_sample, _resize),
+    **table_by_function_name(_affine_grid, _grid_sample, _mel_weight_matrix, _resize, _roi_align),
     "Col2Im": _col2im,
     "DFT": _dft,
     "STFT": _stft,

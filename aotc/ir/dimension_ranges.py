@@ -137,5 +137,24 @@ def symbol_of_multiples(name: str, step: int) -> str:
     return name if step == 1 else f"{name}/{step}"
 
 
+def dim_text_in_sizes(dim: SymDim, ranges: Mapping[str, DimRange]) -> str:
+    """Return the text of a dimension in terms of sizes instead of numbers of their steps: height for
+    32*'height/32' if `ranges` has a step of 32 for `height`.
+    """
+    formula, steps = formula_of_name(dim.name), {symbol_of_multiples(n, r.step): (n, r.step) for n, r in ranges.items()}
+    terms = constant(0)
+    for factors, number in formula.terms:
+        term = Formula(((factors, number),))
+        for factor in factors:
+            name, step = steps.get(str(factor), ("", 1))
+            if step != 1 and factors.count(factor) == 1 and number % step == 0:
+                others = tuple(f for f in factors if f != factor)
+                term = Formula(((others, number // step),)) * symbol(name)
+                break
+        terms = terms + term
+    quotients = {s: symbol(name) // constant(step) for s, (name, step) in steps.items() if step != 1}
+    return formula_text(terms.substitute(quotients))
+
+
 def _multiple_of_step(name: str, step: int) -> Formula:
     return constant(step) * symbol(symbol_of_multiples(name, step))

@@ -24,7 +24,12 @@ _CUDA_HEADER = cuda_runtime_files()[0].read_text(encoding="utf-8")
 _HEADER_CONSTANTS: Final = dict(re.findall(r'^#define AOTC_(\w+) "?(\w+)', _HEADER, re.MULTILINE))
 ABI_VERSION: Final = int(_HEADER_CONSTANTS["ABI_VERSION"])
 ENTRY_SYMBOL: Final = _HEADER_CONSTANTS["ENTRY_SYMBOL"]
+#: Version of the interface of models whose shapes depend on sizes.
+ABI_VERSION_OF_SIZES: Final = int(_HEADER_CONSTANTS["ABI_VERSION_SIZES"])
 STATE_SYMBOL: Final = _HEADER_CONSTANTS["STATE_SYMBOL"]
+SIZES_SYMBOL: Final = _HEADER_CONSTANTS["SIZES_SYMBOL"]
+#: Bits of a status that hold its code; above them is the number of what is violated.
+STATUS_CODE_MASK: Final = 0xFF
 #: Number of bytes at the beginning of a block of state that identify the model.
 STATE_HASH_BYTES: Final = 8
 MAX_THREADS: Final = int(_HEADER_CONSTANTS["MAX_THREADS"])
@@ -35,6 +40,7 @@ int aotc_model_threads_create(int32_t parts, const aotc_threads **threads);
 void aotc_model_threads_destroy(const aotc_threads *threads);
 const aotc_cuda_program *aotc_model_cuda_program(void);
 const aotc_state *{_HEADER_CONSTANTS["STATE_SYMBOL"]}(void);
+const aotc_sizes *{_HEADER_CONSTANTS["SIZES_SYMBOL"]}(void);
 """
 
 

@@ -31,9 +31,20 @@ from aotc.ir import (
     translate_os_errors,
 )
 from aotc.ir.file_checksum_manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME
-from aotc.runtime.abi import ABI_VERSION, DTYPE_BY_CODE, ENTRY_SYMBOL, MAX_THREADS, STATE_HASH_BYTES, STATE_SYMBOL, ffi
+from aotc.runtime.abi import (
+    ABI_VERSION,
+    ABI_VERSION_OF_SIZES,
+    DTYPE_BY_CODE,
+    ENTRY_SYMBOL,
+    MAX_THREADS,
+    SIZES_SYMBOL,
+    STATE_HASH_BYTES,
+    STATE_SYMBOL,
+    ffi,
+)
 from aotc.runtime.fork_safety import ForkSafeMutex
 from aotc.runtime.library_integrity import require_complete_library_file, require_file_checksum
+from aotc.runtime.run_sizes import RunSizes
 from aotc.runtime.tensor_info import TensorInfo, allocate_aligned_bytes, memory_address
 
 #: Name of the metadata file in a project's directory.
@@ -222,7 +233,7 @@ def _require_model_descriptor(path: Path, handle: Any) -> Any:
         raise AotcError("load", f"{path} is no compiled model: {ENTRY_SYMBOL} returns a null pointer")
     # the first field of every version
     version = int(ffi.cast("const uint32_t *", model)[0])
-    if version != ABI_VERSION:
+    if version not in (ABI_VERSION, ABI_VERSION_OF_SIZES):
         text = f"{path} was compiled for version {version} of the binary interface, this is version {ABI_VERSION}"
         raise AotcError("load", text, hint="compile the model again with the installed aotc")
     return model
@@ -289,6 +300,16 @@ def _state_descriptor(handle: Any) -> Any:
     return None if entry is None else entry()
 
 
+def run_sizes_of_library(path: Path, handle: Any, model: Any) -> RunSizes | None:
+    """Return the sizes that the shapes of a library's tensors depend on; None for known shapes."""
+    if int(model.abi_version) != ABI_VERSION_OF_SIZES:
+        return None
+    entry = getattr(handle, SIZES_SYMBOL, None)
+    if entry is None:
+        raise AotcError("load", f"{path} is no compiled model: it has no symbol {SIZES_SYMBOL}")
+    return RunSizes(entry())
+
+
 class Library:
     """A loaded library of a compiled model; unloaded when no longer referenced.  Pickling stores
     its path.
@@ -305,6 +326,7 @@ class Library:
     state_bytes              size of the block of state in bytes; 0 for a model that keeps nothing between runs
     state_alignment          alignment of the block, in bytes
     state_header             bytes at the beginning of each block, which identify the model
+    sizes                    sizes of a run that the shapes of tensors depend on; None if all shapes are known
     run                      the C function; releases the GIL
     isas                     instruction sets of the kernels, best first, each with the features that this
                              processor lacks for it
@@ -329,12 +351,16 @@ class Library:
         self.thread_workspace_bytes = int(model.thread_workspace_bytes)
         self.run: Any = model.run
         self._state = _state_descriptor(self.handle)
+        self.sizes = run_sizes_of_library(path, self.handle, model)
         self.state_bytes, self.state_alignment, self.state_header = 0, 1, b""
         if self._state is not None:
             # the last input is the block of state
             self.inputs = self.inputs[:-1]
             self.state_bytes, self.state_alignment = int(self._state.bytes), max(1, int(self._state.alignment))
             self.state_header = self._read_state_header()
+        if self.sizes is not None:
+            # behind the tensors is the array of sizes
+            self.inputs, self.outputs = self.sizes.symbolic_infos(self.inputs[:-1], self.outputs)
 
     def initialize_state(self, pointer: Any) -> int:
         """Make memory a state as it is before the first run; return a status, 0 for success."""

@@ -15,6 +15,7 @@ options.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, combinations, product
 from pathlib import Path
 from types import MappingProxyType
@@ -23,9 +24,10 @@ from typing import Any, Final, NoReturn, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
+from aotc.ir.dimension_ranges import DimRange
 from aotc.ir.option_mentions_in_messages import option_text
 from aotc.runtime import tensor_info as tensors
-from aotc.runtime.abi import STATUS_MESSAGES, ffi
+from aotc.runtime.abi import STATUS_CODE_MASK, STATUS_MESSAGES, ffi
 from aotc.runtime.dlpack import is_on_gpu
 from aotc.runtime.fork_safety import new_fork_safe_lock_for
 from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
@@ -42,6 +44,8 @@ from aotc.runtime.tensor_info import (
     raise_if_problems,
 )
 
+#: Number of combinations of input shapes whose sizes a session keeps.
+_MAX_KNOWN_SIZES: Final = 1024
 _POINTER_ARRAY_TYPE: Final = ffi.typeof("void *[]")
 #: Flags of numpy arrays that are aligned and C-contiguous: NPY_ARRAY_ALIGNED | NPY_ARRAY_C_CONTIGUOUS.
 _ALIGNED_CONTIGUOUS_FLAGS: Final = 0x101
@@ -80,13 +84,32 @@ def load(
     return Session(Library(find_library(Path(path), check)), threads, isa, device)
 
 
-def _new_ffi_array_of_addresses(arrays: Sequence[Array]) -> Any:
-    """Return a new cffi array of pointers to the memory of numpy arrays, and one more entry for a
-    state.
+def _new_ffi_array_of_addresses(arrays: Sequence[Array], sizes: Any = ffi.NULL) -> Any:
+    """Return a new cffi array of pointers to the memory of numpy arrays, to an array of sizes if there is
+    one, and one more entry for a state.
     """
     addresses: list[Any] = list(map(_memory, arrays))
+    if sizes != ffi.NULL:
+        addresses.append(sizes)
     # one more for a state
     return ffi.new(_POINTER_ARRAY_TYPE, [*addresses, ffi.NULL])
+
+
+class _RunInterface:
+    """Descriptions of the tensors of a run, whose shapes are known.
+
+    inputs, outputs    descriptions, in order
+    expected           name, dtype and shape of each input
+    results            shape and dtype in memory of each output
+    sizes              C array of the sizes of the run; NULL for a model whose shapes do not depend on sizes
+    """
+
+    __slots__ = ("expected", "inputs", "outputs", "results", "sizes")
+
+    def __init__(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], sizes: Any = ffi.NULL) -> None:
+        self.inputs, self.outputs, self.sizes = inputs, outputs, sizes
+        self.expected = [(i.name, i.dtype.numpy, tuple(i.shape)) for i in inputs]
+        self.results = [(tuple(i.shape), i.c_memory_dtype) for i in outputs]
 
 
 #: C arrays of pointers to inputs and outputs, pointer to the workspace, owner of the workspace.
@@ -103,6 +126,7 @@ class Session:
     isa                instruction set of the kernels that run: the name of a target
     device             the GPU that runs the model; None for a model compiled for CPUs
     workspace_bytes    scratch memory of one run, in bytes
+    dims               sizes of a run that shapes depend on, by name, with their ranges; empty if all shapes are known
     state_bytes        size of a state in bytes; 0 for a model that keeps nothing between runs
     weights_bytes      size of the parameters in the library, in bytes
     keep_alive         an object to keep alive with the session, such as a temporary directory
@@ -124,9 +148,12 @@ class Session:
         self._lock = new_fork_safe_lock_for(self)
         self._calls = 0
         self._frames: list[_RunFrame] = []
-        self._expected = [(i.name, i.dtype.numpy, tuple(i.shape)) for i in library.inputs]
+        self._sizes = library.sizes
+        self._interface = _RunInterface(library.inputs, library.outputs) if library.sizes is None else None
+        self._interfaces_by_shapes: dict[tuple[tuple[int, ...] | None, ...], _RunInterface] = {}
+        self._input_names = [info.name for info in library.inputs]
+        self._state_position = len(library.inputs) + (library.sizes is not None)
         self._direct = all(i.c_memory_dtype == i.dtype.numpy for i in library.inputs)
-        self._results = [(tuple(i.shape), i.c_memory_dtype) for i in library.outputs]
         self._converted = [
             (k, i.dtype.numpy) for k, i in enumerate(library.outputs) if i.c_memory_dtype != i.dtype.numpy
         ]
@@ -138,6 +165,7 @@ class Session:
         self.workspace_bytes = library.workspace_bytes + extra_threads * library.thread_workspace_bytes
         self.weights_bytes = library.weights_bytes
         self.state_bytes = library.state_bytes
+        self.dims: Mapping[str, DimRange] = MappingProxyType({}) if library.sizes is None else library.sizes.ranges
         self.keep_alive: object = None
 
     def __repr__(self) -> str:
@@ -192,7 +220,8 @@ class Session:
         """Run the model once; return the outputs with the given names, or all outputs for None or
         no names.
 
-        inputs    an array for each name, of exactly the shape and dtype that `get_inputs` states.  Arrays
+        inputs    an array for each name, of exactly the shape and dtype that `get_inputs` states; sizes of a run
+                  (`session.dims`) follow from the shapes.  Arrays
                   that are contiguous, aligned and in native byte order are read in place, others are copied.
                   For a model that runs on a GPU, contiguous tensors in its memory (with __dlpack__ or
                   __cuda_array_interface__) are also read in place if aligned to 16 bytes
@@ -205,12 +234,13 @@ class Session:
 
         Raises AotcError with one diagnostic for each problem.
         """
-        sources = self._input_buffers_if_readable_in_place(inputs)
+        interface = self._interface or self._interface_for_inputs(inputs)
+        sources = self._input_buffers_if_readable_in_place(interface, inputs)
         chosen = self._output_positions_if_valid(output_names)
         if outputs is not None or stream is not None or (sources is None and _has_gpu_inputs(inputs)):
             return self._run_with_gpu_tensors(output_names, inputs, outputs, stream)
         if sources is None or chosen is None:
-            sources, chosen = self._validate_and_copy_inputs(output_names, inputs)
+            sources, chosen = self._validate_and_copy_inputs(interface, output_names, inputs)
         self._require_fitting_state(state)
         frame = self._take_or_create_run_frame()
         try:
@@ -218,7 +248,9 @@ class Session:
             for k, source in enumerate(sources):
                 read[k] = source
             results: list[Array] = []
-            for k, (shape, dtype) in enumerate(self._results):
+            if self._sizes is not None:
+                read[len(sources)] = interface.sizes
+            for k, (shape, dtype) in enumerate(interface.results):
                 results.append(result := np.empty(shape, dtype))
                 written[k] = _memory(result)
             self._invoke_with_state(read, written, workspace, None, state)
@@ -252,7 +284,7 @@ class Session:
             return
         lock = state.require_lock()
         try:
-            read[len(self._expected)] = state.pointer
+            read[self._state_position] = state.pointer
             self._invoke_compiled_model(read, written, workspace, options)
         finally:
             lock.release()
@@ -283,14 +315,48 @@ class Session:
         exchange.copy_outputs_to_caller_arrays()
         return [exchange.results[k] for k in numbers]
 
-    def _input_buffers_if_readable_in_place(self, inputs: Mapping[str, Any]) -> list[Any] | None:
+    def _interface_for_inputs(self, inputs: Mapping[str, Any]) -> _RunInterface:
+        """Return the descriptions of tensors for the sizes that the shapes of inputs state; AotcError if a
+        shape, or another property of an input, does not fit the model.
+        """
+        assert self._sizes is not None
+        tensors.require_mapping("input", inputs)
+        shapes = tuple([a.shape if type(a := inputs.get(name)) is np.ndarray else None for name in self._input_names])
+        known = self._interfaces_by_shapes.get(shapes)
+        if known is not None:
+            return known
+        values, problems = self._sizes.values_from_inputs(inputs, self._library.inputs)
+        if problems or len(values) < len(self.dims):
+            # of the properties of inputs, all but the shapes are compared with the model's
+            others = convert_and_check_inputs(inputs, self._library.inputs)[1]
+            raise_if_problems([*(d for d in others if d.code != "input-shape"), *problems])
+        interface = self._interface_for_sizes(values)
+        if None not in shapes:
+            if len(self._interfaces_by_shapes) >= _MAX_KNOWN_SIZES:
+                self._interfaces_by_shapes.clear()
+            self._interfaces_by_shapes[shapes] = interface
+        return interface
+
+    def _interface_for_sizes(self, values: Mapping[str, int]) -> _RunInterface:
+        """Return the descriptions of tensors for sizes; AotcError if the model does not run with them."""
+        assert self._sizes is not None
+        shapes = self._sizes.input_shapes(values), self._sizes.output_shapes(values)
+        inputs, outputs = (
+            [replace(info, shape=list(shape), bounds=None) for info, shape in zip(infos, sides, strict=True)]
+            for infos, sides in zip((self._library.inputs, self._library.outputs), shapes, strict=True)
+        )
+        return _RunInterface(inputs, outputs, self._sizes.values_array(values))
+
+    def _input_buffers_if_readable_in_place(
+        self, interface: _RunInterface, inputs: Mapping[str, Any]
+    ) -> list[Any] | None:
         """Return buffers of the inputs if all are valid and can be read in place by C; None
         otherwise.
         """
-        if type(inputs) is not dict or len(inputs) != len(self._expected) or not self._direct:
+        if type(inputs) is not dict or len(inputs) != len(interface.expected) or not self._direct:
             return None
         buffers = []
-        for name, dtype, shape in self._expected:
+        for name, dtype, shape in interface.expected:
             array = inputs.get(name)
             if type(array) is not np.ndarray or array.shape != shape:
                 return None
@@ -316,14 +382,14 @@ class Session:
             return None
 
     def _validate_and_copy_inputs(
-        self, output_names: Iterable[str] | None, inputs: Mapping[str, Any]
+        self, interface: _RunInterface, output_names: Iterable[str] | None, inputs: Mapping[str, Any]
     ) -> tuple[list[Any], Iterable[int]]:
         """Validate the inputs; return buffers for C, copied if needed, and the positions of the
         named outputs.
         """
-        arrays, problems = convert_and_check_inputs(inputs, self._library.inputs)
+        arrays, problems = convert_and_check_inputs(inputs, interface.inputs)
         numbers = self._require_output_positions(output_names, problems)
-        buffers = arrays_or_unfilled_c_buffers(arrays, self._library.inputs)
+        buffers = arrays_or_unfilled_c_buffers(arrays, interface.inputs)
         copy_array_pairs(pairs_of_distinct_arrays(buffers, arrays))
         return list(map(_memory, buffers)), numbers
 
@@ -353,10 +419,11 @@ class Session:
         Raises AotcError with one diagnostic for each problem.
         """
         given = {} if outputs is None else outputs
-        arrays, problems = convert_and_check_inputs(inputs, self._library.inputs)
-        raise_if_problems([*problems, *tensors.diagnose_output_arrays(given, self._library.outputs)])
+        interface = self._interface or self._interface_for_inputs(inputs)
+        arrays, problems = convert_and_check_inputs(inputs, interface.inputs)
+        raise_if_problems([*problems, *tensors.diagnose_output_arrays(given, interface.outputs)])
         self._require_fitting_state(state)
-        return Binding(self, arrays, given, state)
+        return Binding(self, interface, arrays, given, state)
 
     def _take_or_create_run_frame(self) -> _RunFrame:
         """Return the workspace and pointer arrays of one run: a free one of an earlier run, else a
@@ -369,7 +436,7 @@ class Session:
         except IndexError:
             memory, workspace = self._allocate_workspace()
             # one more for a state
-            counts = len(self._library.inputs) + 1, len(self._library.outputs)
+            counts = self._state_position + 1, len(self._library.outputs)
             read, written = (ffi.new(_POINTER_ARRAY_TYPE, max(1, count)) for count in counts)
             return read, written, workspace, memory
 
@@ -395,7 +462,9 @@ class Session:
             self.device.require_process_that_opened_gpu()
         status = self._call(inputs, outputs, workspace, self._options if options is None else options)
         if status != 0:
-            reason = STATUS_MESSAGES.get(status, "unknown status")
+            reason = STATUS_MESSAGES.get(status & STATUS_CODE_MASK, "unknown status")
+            if self._sizes is not None and (violated := self._sizes.reason(status)):
+                reason += f": {violated}"
             if self.device is not None:
                 reason += self.device.driver_error_text(status, workspace)
             raise AotcError("run", f"{self.name}_run failed with status {status}: {reason}")
@@ -411,10 +480,14 @@ class Binding:
     """
 
     def __init__(
-        self, session: Session, inputs: Sequence[Array], outputs: Mapping[str, Array], state: State | None = None
+        self,
+        session: Session,
+        interface: _RunInterface,
+        inputs: Sequence[Array],
+        outputs: Mapping[str, Array],
+        state: State | None = None,
     ) -> None:
-        infos_in = session.get_inputs()
-        infos_out = session.get_outputs()
+        infos_in, infos_out = interface.inputs, interface.outputs
         results = [outputs[i.name] if i.name in outputs else np.empty(i.shape, i.dtype.numpy) for i in infos_out]
         self._session = session
         self._lock = new_fork_safe_lock_for(self)
@@ -427,8 +500,9 @@ class Binding:
         self._loads = pairs_of_distinct_arrays(sources, inputs)
         self._stores = pairs_of_distinct_arrays(results, targets)
         self._memory, workspace = session._allocate_workspace()
-        self._keep = sources, targets
-        self._arguments = _new_ffi_array_of_addresses(sources), _new_ffi_array_of_addresses(targets), workspace
+        self._keep = sources, targets, interface.sizes
+        given = _new_ffi_array_of_addresses(sources, interface.sizes)
+        self._arguments = given, _new_ffi_array_of_addresses(targets), workspace
         self._state = state
 
     def __reduce__(self) -> NoReturn:

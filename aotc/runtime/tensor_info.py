@@ -31,16 +31,19 @@ class TensorInfo:
     """Description of an input or output.
 
     name           name in the model
-    shape          dimensions, all known
+    shape          dimensions; a text for one that depends on the sizes of a run, as in ONNX Runtime: the name
+                   of a size, or a formula
     dtype          element type
     quantization   quantization parameters of integers: `.scale`, `.zero_point`, `.axis`,
                    `.quantize(array)`, `.dequantize(array)`; None if unknown
+    bounds         for each dimension, its least and its largest extent; None if all are known
     """
 
     name: str
-    shape: list[int]
+    shape: list[Any]
     dtype: DType
     quantization: Quantization | None = None
+    bounds: tuple[tuple[int, int], ...] | None = None
 
     @property
     def type(self) -> str:
@@ -49,8 +52,9 @@ class TensorInfo:
 
     @property
     def nbytes(self) -> int:
-        """The size of the input or output tensor in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        """The size of the input or output tensor in bytes; the largest one if it depends on sizes."""
+        extents = self.shape if self.bounds is None else [largest for _, largest in self.bounds]
+        return math.prod(extents) * self.dtype.itemsize
 
     @property
     def c_memory_dtype(self) -> np.dtype[Any]:
@@ -131,7 +135,8 @@ def diagnose_unknown_names(role: str, names: Iterable[Any], infos: Sequence[Tens
             yield Diagnostic(f"{role}-unknown", f"the model has no {role} {name!r}", hint=hint)
 
 
-def _require_mapping(role: str, value: object) -> None:
+def require_mapping(role: str, value: object) -> None:
+    """Raise AotcTypeError unless a value is a mapping; `role` is "input" or "output"."""
     if not isinstance(value, Mapping):
         text = f"{role}s must be a mapping from names to arrays, not {type(value).__name__}"
         raise AotcTypeError(f"{role}-type", text)
@@ -145,7 +150,7 @@ def convert_and_check_inputs(
 
     Raises AotcTypeError if `inputs` is not a mapping.
     """
-    _require_mapping("input", inputs)
+    require_mapping("input", inputs)
     arrays: list[Array] = []
     problems = list(diagnose_unknown_names("input", inputs, infos))
     for info in infos:
@@ -164,7 +169,7 @@ def convert_and_check_inputs(
 
 def diagnose_output_arrays(outputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Diagnostic]:
     """Return diagnostics for invalid output arrays; AotcTypeError if `outputs` is not a mapping."""
-    _require_mapping("output", outputs)
+    require_mapping("output", outputs)
     problems = list(diagnose_unknown_names("output", outputs, infos))
     for info, value in ((i, outputs[i.name]) for i in infos if i.name in outputs):
         if not isinstance(value, np.ndarray):

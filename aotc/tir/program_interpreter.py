@@ -8,18 +8,22 @@ Kernels run in the interpreter of tensor programs. Which kernels run, and where 
 follows the program alone: the arena holds temporaries at their planned offsets, and is filled with
 a pattern before each run. A wrong schedule or memory plan therefore gives wrong results here, without
 any C.
+
+If the extents of inputs depend on sizes that are known at run time, each tensor has memory for its
+largest extents, and the elements behind those of the run hold the pattern.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
 import numpy as np
 
-from aotc.ir import Array
-from aotc.tir import Buffer, Kernel, Program, Storage, View, compile_kernel, executed_steps
+from aotc.ir import Array, SymDim, solve_dims, symbol_of_multiples
+from aotc.tir import Buffer, Kernel, Program, Storage, View, compile_kernel, executed_steps, value_of_dim
 
 #: Byte that the arena and outputs hold before a run.
 _PATTERN: Final = 0x5A
@@ -45,13 +49,18 @@ class ProgramInterpreter:
         """Run the program and return its outputs by name.
 
         inputs   an array of the shape and dtype of each input, by name
+
+        Raise ValueError if the shapes of inputs contradict one another, or if their sizes are not allowed.
         """
         program = self._program
+        symbols = self._symbols_of(inputs)
         arena = np.full(program.plan.peak, _PATTERN, np.uint8)
         temporaries = {storage: self._array(storage, arena) for storage in program.storages_of_kind("temp")}
         self._memory |= temporaries
         for storage in program.inputs:
-            self._memory[storage] = np.array(inputs[storage.name], storage.dtype.numpy).reshape(-1)
+            elements = np.array(inputs[storage.name], storage.dtype.numpy).reshape(-1)
+            self._memory[storage] = _patterned_array(storage)
+            self._memory[storage][: elements.size] = elements
         for storage in program.outputs:
             self._memory[storage] = _patterned_array(storage)
         for storage in program.constants:
@@ -63,7 +72,9 @@ class ProgramInterpreter:
             arrays = [self._elements(v, b).copy() for v, b in zip(step.inputs, kernel.inputs, strict=True)]
             outputs = [self._elements(v, b) for v, b in zip(step.outputs, kernel.outputs, strict=True)]
             results = self._compiled(kernel)(
-                arrays, output_init=[array.copy() for array in outputs], numbers=[n.value for n in step.numbers]
+                arrays,
+                output_init=[array.copy() for array in outputs],
+                numbers=[value_of_dim(n, symbols) if isinstance(n, SymDim) else n.value for n in step.numbers],
             )
             for array, result in zip(outputs, results, strict=True):
                 array[:] = result
@@ -71,7 +82,31 @@ class ProgramInterpreter:
             if tensor.has_two_copies:
                 past, present = self._memory[tensor.past], self._memory[tensor.present]
                 self._memory[tensor.past], self._memory[tensor.present] = present, past
-        return {s.name: self._memory[s].reshape(s.shape).copy() for s in program.outputs}
+        return {s.name: self._live_elements(s, symbols) for s in program.outputs}
+
+    def _symbols_of(self, inputs: Mapping[str, Array]) -> dict[str, int]:
+        """Return the values of the symbols in formulas of the program, from the shapes of inputs."""
+        pairs = [
+            (dim, size, storage.name)
+            for storage in self._program.inputs
+            for dim, size in zip(storage.run_time_shape, np.shape(inputs[storage.name]), strict=True)
+        ]
+        values, contradictions = solve_dims((dim, size) for dim, size, _ in pairs if isinstance(dim, SymDim))
+        contradictions += [
+            f"an extent of {name} is {size} instead of {dim}"
+            for dim, size, name in pairs
+            if not isinstance(dim, SymDim) and dim != size
+        ]
+        if contradictions:
+            raise ValueError("; ".join(contradictions))
+        symbols = {symbol_of_multiples(name, r.step): (name, r.step) for name, r in self._program.sizes.items()}
+        return self._program.symbol_values({n: values[s] * step for s, (n, step) in symbols.items() if s in values})
+
+    def _live_elements(self, storage: Storage, symbols: Mapping[str, int]) -> Array:
+        """Return a copy of the elements of a tensor, in its shape for values of symbols."""
+        shape = [value_of_dim(dim, symbols) for dim in storage.run_time_shape]
+        elements: Array = self._memory[storage][: math.prod(shape)].reshape(shape).copy()
+        return elements
 
     def _array(self, storage: Storage, arena: Array) -> Array:
         """Return the memory of a temporary: a part of the arena, or its own if no memory is planned."""

@@ -46,20 +46,35 @@ int main(void) {
   FIELD(aotc_model, cpu_missing);
   FIELD(aotc_isa, name);
   FIELD(aotc_isa, needs);
+  FIELD(aotc_size, name);
+  FIELD(aotc_size, least);
+  FIELD(aotc_size, most);
+  FIELD(aotc_size, step);
+  FIELD(aotc_size, typical);
+  FIELD(aotc_sizes, num_sizes);
+  FIELD(aotc_sizes, sizes);
+  FIELD(aotc_sizes, dims);
+  FIELD(aotc_sizes, shapes);
+  FIELD(aotc_sizes, check);
   printf("\"end\": [0, 0]}, \"sizes\": {\"aotc_tensor\": %lu, "
          "\"aotc_quantization\": %lu, \"aotc_run_options\": %lu, "
-         "\"aotc_model\": %lu, \"aotc_isa\": %lu}, ",
+         "\"aotc_model\": %lu, \"aotc_isa\": %lu, "
+         "\"aotc_size\": %lu, \"aotc_sizes\": %lu}, ",
          (unsigned long)sizeof(aotc_tensor),
          (unsigned long)sizeof(aotc_quantization),
          (unsigned long)sizeof(aotc_run_options),
-         (unsigned long)sizeof(aotc_model), (unsigned long)sizeof(aotc_isa));
+         (unsigned long)sizeof(aotc_model), (unsigned long)sizeof(aotc_isa),
+         (unsigned long)sizeof(aotc_size), (unsigned long)sizeof(aotc_sizes));
   printf("\"abi\": %d, \"entry\": \"%s\", \"bytes\": [", AOTC_ABI_VERSION,
          AOTC_ENTRY_SYMBOL);
   for (k = -1; k < 25; ++k)
     printf("%lu, ", (unsigned long)aotc_dtype_bytes(k));
   printf("0], \"messages\": [");
-  for (k = -1; k < 23; ++k)
+  for (k = -1; k < 25; ++k)
     printf("\"%s\", ", aotc_status_message(k));
-  printf("\"\"]}\n");
+  printf("\"\"], \"numbered\": [\"%s\", \"%s\", \"%s\"]}\n",
+         aotc_status_message(AOTC_ERROR_DIMS + 256),
+         aotc_status_message(AOTC_ERROR_SHAPE + 512),
+         aotc_status_message(AOTC_ERROR_STATE + 256));
   return 0;
 }

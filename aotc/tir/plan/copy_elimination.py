@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from aotc.ir import DType
+from aotc.ir import DType, SymDim, same_dim
 from aotc.tir import (
     Branch,
     Buffer,
@@ -33,19 +33,26 @@ from aotc.tir import (
     map_nodes,
     nodes_with_step_numbers,
 )
+from aotc.tir.stmt import Number
 
 
-def make_copy_kernel(dtype: DType, size: int) -> Kernel:
-    """Return a kernel that copies `size` elements."""
+def make_copy_kernel(dtype: DType, size: int, is_largest: bool = False) -> Kernel:
+    """Return a kernel that copies `size` elements, or, if that is the largest size only, as many as its
+    number says.
+    """
     source, target = (Buffer(name, dtype, size) for name in ("source", "target"))
-    i = Var("i")
-    body = forall(i, size, Store(target, i, Load(source, i)))
-    return Kernel(name="copy", inputs=(source,), outputs=(target,), body=body)
+    i, count = Var("i"), Var("count")
+    body = forall(i, count if is_largest else size, Store(target, i, Load(source, i)))
+    numbers = (Number(count, 0, size),) if is_largest else ()
+    return Kernel(name="copy", inputs=(source,), outputs=(target,), body=body, numbers=numbers)
 
 
 def make_copy_step(source: View, target: View) -> Step:
     """Return a step that copies elements of the view `source` to the whole storage of `target`."""
-    return Step(make_copy_kernel(target.storage.dtype, target.storage.size), (source, target))
+    count = target.storage.element_count
+    is_largest = isinstance(count, SymDim)
+    kernel = make_copy_kernel(target.storage.dtype, target.storage.size, is_largest)
+    return Step(kernel, (source, target), numbers=(count,) if isinstance(count, SymDim) else ())
 
 
 def is_copy_kernel(kernel: Kernel) -> bool:
@@ -127,12 +134,12 @@ class _CopyElimination:
         if target in self.carried:
             # later steps of the iteration may read the value before
             return False
-        if target.kind == "temp" and target not in self.results:
+        if target.kind == "temp" and target not in self.results and _has_room(source, target):
             self.places[target] = source
             return True
         # the result of a branch may take the place only of what the arm itself computes
         is_own = target not in self.results or source.storage in written
-        if is_own and _covers_whole_temporary(source, target.size) and source.storage not in self.targets:
+        if is_own and _covers_whole_temporary(source, target) and source.storage not in self.targets:
             self.targets[source.storage] = View(target)
             return True
         return False
@@ -147,9 +154,17 @@ class _CopyElimination:
         return view
 
 
-def _covers_whole_temporary(view: View, element_count: int) -> bool:
-    """Return True if a view (part of a storage) covers a whole temporary."""
-    return view.storage.kind == "temp" and view.offset == 0 and view.storage.size == element_count
+def _covers_whole_temporary(view: View, other: Storage) -> bool:
+    """Return True if a view (part of a storage) covers a whole temporary, with as many elements as
+    another storage has, at all sizes.
+    """
+    same = view.storage.size == other.size and same_dim(view.storage.element_count, other.element_count)
+    return view.storage.kind == "temp" and view.offset == 0 and same
+
+
+def _has_room(view: View, copy: Storage) -> bool:
+    """Return True if the storage of a view has room for the largest copy of the view."""
+    return view.offset + copy.size <= view.storage.size
 
 
 def _replace_storage_by_view(view: View, view_of_storage: Mapping[Storage, View]) -> View:

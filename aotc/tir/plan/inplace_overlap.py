@@ -53,9 +53,10 @@ def min_overlap_distance_bytes(kernel: Kernel, output: Buffer, source: Buffer) -
     """Return by how many bytes an output must start before an input to overlap it safely; None if
     it must not.
 
-    A negative distance means that the output may start that many bytes after the input.
+    A negative distance means that the output may start that many bytes after the input. The iterations
+    of a kernel with numbers are not known: its outputs must not overlap inputs.
     """
-    if kernel.source is not None or kernel.team or not may_alias_by_c_rules(output, source):
+    if kernel.source is not None or kernel.team or kernel.numbers or not may_alias_by_c_rules(output, source):
         return None
     events = _AccessTrace(output, source)
     events.trace_stmt(kernel.body, np.zeros(()), ())

@@ -110,7 +110,9 @@ def _is_single_threaded_loop_code(kernel: Kernel) -> bool:
     single thread.
     """
     rows_apart = any(stmt.has_rows_apart for stmt in executions_in(kernel.body))
-    return kernel.source is None and not kernel.team and not kernel.shared and not rows_apart
+    plain = kernel.source is None and not kernel.team and not kernel.shared
+    # the blocks of a kernel with numbers are not known
+    return plain and not kernel.numbers and not rows_apart
 
 
 @frozen(eq=False)

@@ -16,6 +16,7 @@ from functools import cache
 from itertools import count
 from types import MappingProxyType
 
+from aotc.ir import same_dim
 from aotc.tir import (
     Buffer,
     Expr,
@@ -112,7 +113,8 @@ def _output_input_pairs_sharable_in_place(
         out, source = step.outputs[out_index], step.inputs[in_index]
         if any(out_index == o or in_index == i for o, i in pairs):
             continue
-        whole = out.offset == 0 and source.offset == 0 and out.storage.nbytes == source.storage.nbytes
+        same = have_equal_bytes(out.storage, source.storage)
+        whole = out.offset == 0 and source.offset == 0 and same
         both_temp = out.storage.kind == source.storage.kind == "temp"
         once = sum(view.storage is source.storage for view in step.args) == 1
         if (
@@ -125,6 +127,14 @@ def _output_input_pairs_sharable_in_place(
         ):
             pairs.append((out_index, in_index))
     return pairs
+
+
+def have_equal_bytes(first: Storage, second: Storage) -> bool:
+    """Return True if two tensors have equally many bytes, at all sizes of a run."""
+    if first.dims is None and second.dims is None:
+        return first.nbytes == second.nbytes
+    counts = (s.element_count * s.dtype.itemsize for s in (first, second))
+    return first.nbytes == second.nbytes and same_dim(*counts)
 
 
 def _replace_buffers_in_loads(expr: Expr, mapping: dict[Buffer, Buffer]) -> Expr:
@@ -174,7 +184,7 @@ def place_inputs_and_outputs_in_arena(program: Program) -> Program:
     """
     kept = {storage for tensor in program.state for storage in (tensor.past, tensor.present)}
     resident = {
-        storage: Storage(name=storage.name, dtype=storage.dtype, shape=storage.shape)
+        storage: Storage(name=storage.name, dtype=storage.dtype, shape=storage.shape, dims=storage.dims)
         for storage in dict.fromkeys((*program.inputs, *program.outputs))
         if storage.size
         and storage not in kept
@@ -229,7 +239,7 @@ def shareable_bytes_of_output_input_pairs(
         for output, out in enumerate(step.outputs):
             for source, early in enumerate(step.inputs):
                 size, other = out.storage.nbytes, early.storage.nbytes
-                if (output, source) in step.kernel.inplace and size == other:
+                if (output, source) in step.kernel.inplace and have_equal_bytes(out.storage, early.storage):
                     shareable_bytes[out.storage, early.storage] = align_up(size, align)
                 elif may_overlap and out.storage.kind == early.storage.kind == "temp":
                     least = distances(step.kernel, step.kernel.outputs[output], step.kernel.inputs[source])

@@ -52,6 +52,8 @@ def numerics_fingerprint(program: Program) -> str:
         places.setdefault(storage, len(places))
     lines += _lines_of_calls(program.body, kernels, places)
     lines += [f"{s.kind} {s.dtype} {s.size}" for s in places]
+    lines += [f"size {name} {allowed}" for name, allowed in program.sizes.items()]
+    lines += [f"check {check}" for check in program.checks]
     lines.append(f"results {[places.get(s, -1) for s in program.outputs]}")
     if program.state:
         pairs = ((places.get(t.past, -1), places.get(t.present, -1), _hash_of_first_contents(t)) for t in program.state)
@@ -79,7 +81,8 @@ def _lines_of_calls(
     for node in nodes:
         if isinstance(node, Step):
             args = [(places.setdefault(v.storage, len(places)), v.offset) for v in node.args]
-            lines.append(f"call {kernels[node.kernel]} {args}")
+            numbers = "".join(f" {number}" for number in node.numbers)
+            lines.append(f"call {kernels[node.kernel]} {args}{numbers}")
             continue
         if isinstance(node, Branch):
             lines.append(f"if {places.setdefault(node.condition.storage, len(places))} {node.condition.offset}")

@@ -17,7 +17,18 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from aotc.ir import DType, Quantization, Span, frozen
+from aotc.ir import (
+    Dim,
+    DimRange,
+    DType,
+    Quantization,
+    Shape,
+    Span,
+    SymDim,
+    frozen,
+    product_of_dims,
+    symbol_of_multiples,
+)
 from aotc.tir import Const, Kernel, to_text
 
 
@@ -26,11 +37,14 @@ class Storage:
     """Memory that holds one tensor; compared by identity.
 
     name           name in the model, from which code generation derives C identifiers
+    shape          extents; the largest ones if they depend on sizes that are known at run time
     kind           "input" and "output" (memory of the caller), "constant" (contents in `data`),
                    "temp" (in the arena), "state" (in the caller's block of state)
     quantization   mapping of the integers of an input or output to real numbers, if known
     least          for a constant packed as 4-bit values: the number that unpacking adds; None for
                    all others
+    dims           extents as formulas over the sizes of a run; None if all of them are numbers. The
+                   elements are dense in these extents, from the beginning of the memory on
     """
 
     name: str
@@ -41,11 +55,27 @@ class Storage:
     align: int = 64
     quantization: Quantization | None = None
     least: int | None = None
+    dims: Shape | None = None
 
     @property
     def size(self) -> int:
-        """Number of elements of the stored tensor."""
+        """Number of elements of the stored tensor; the largest one if it depends on sizes."""
         return math.prod(self.shape)
+
+    @property
+    def run_time_shape(self) -> Shape:
+        """Extents, as formulas where they depend on sizes that are known at run time."""
+        return self.shape if self.dims is None else self.dims
+
+    @property
+    def dim_texts(self) -> list[str]:
+        """Extents as numbers, or as formulas over the sizes of a run."""
+        return [d.name if isinstance(d, SymDim) else str(d) for d in self.run_time_shape]
+
+    @property
+    def element_count(self) -> Dim:
+        """Number of elements, as a formula if it depends on sizes that are known at run time."""
+        return product_of_dims(self.run_time_shape)
 
     @property
     def nbytes(self) -> int:
@@ -70,6 +100,38 @@ class StateTensor:
     def has_two_copies(self) -> bool:
         """Return True if runs read one copy and write another one, which then change roles."""
         return self.past is not self.present
+
+
+#: Value of a number of a kernel: a constant, or a formula over the sizes of a run.
+NumberValue: TypeAlias = "Const | SymDim"
+
+
+@frozen
+class SizeCheck:
+    """Condition on the sizes of a run: `left` is at least `right`, or equal to it.
+
+    relation    "==" or ">="
+    span        node of the model that needs it
+    """
+
+    left: Dim
+    relation: str
+    right: Dim
+    span: Span | None = None
+
+    def holds(self, symbols: Mapping[str, int]) -> bool:
+        """Return True if the condition holds for values of all symbols; False if a formula has no value."""
+        try:
+            left, right = (d.bind(symbols) if isinstance(d, SymDim) else d for d in (self.left, self.right))
+        except ValueError:
+            return False
+        if isinstance(left, SymDim) or isinstance(right, SymDim):
+            return False
+        return left == right if self.relation == "==" else left >= right
+
+    def __str__(self) -> str:
+        left, right = (d.name if isinstance(d, SymDim) else str(d) for d in (self.left, self.right))
+        return f"{left} {self.relation} {right}"
 
 
 @frozen
@@ -104,7 +166,8 @@ class RowPieces:
 class Step:
     """Kernel call; `args` are in the order of `kernel.params` (inputs, outputs, workspace).
 
-    numbers  values of `kernel.numbers`, in their order
+    numbers  values of `kernel.numbers`, in their order; a formula over the sizes of a run for a value that
+             depends on them
     shapes   shapes of the results if they differ from the storage's: a result may be a reshaped
              storage
     origin   graph function that the kernel was made from
@@ -118,7 +181,7 @@ class Step:
     shapes: tuple[tuple[int, ...], ...] = ()
     origin: object = None
     row_pieces: RowPieces | None = None
-    numbers: tuple[Const, ...] = ()
+    numbers: tuple[NumberValue, ...] = ()
 
     @property
     def inputs(self) -> tuple[View, ...]:
@@ -374,6 +437,8 @@ class Program:
                       that holds it there
     state             tensors that are kept between runs
     plan              memory plan, which `aotc.tir.plan.memory_plan` computes
+    sizes             sizes that a caller states for a run, by name, with their ranges
+    checks            conditions on them, beside their ranges, that hold in each run
     steps             all kernel calls of `body` in the order of the text; the number of a call is its
                       position here
     """
@@ -386,6 +451,8 @@ class Program:
     resident: Mapping[Storage, Storage] = field(default_factory=dict)
     state: tuple[StateTensor, ...] = ()
     plan: MemoryPlan = field(default_factory=MemoryPlan)
+    sizes: Mapping[str, DimRange] = field(default_factory=dict)
+    checks: tuple[SizeCheck, ...] = ()
     steps: tuple[Step, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -395,10 +462,12 @@ class Program:
         """Return the program as text: its storage, the calls in order, and the text of each kernel."""
         views = [view.storage for view in views_in(self.body)]
         lines = [f"program {json.dumps(self.name)} {{"]
+        lines += [f"  size {json.dumps(name)}: {sizes}" for name, sizes in self.sizes.items()]
+        lines += [f"  check {check}" for check in self.checks]
         kept = (storage for tensor in self.state for storage in (tensor.past, tensor.present))
         for storage in dict.fromkeys((*self.inputs, *views, *self.outputs, *kept)):
             at = f" at {self.plan.offsets[storage]}" if storage in self.plan.offsets else ""
-            lines.append(f"  {storage.kind} {json.dumps(storage.name)}: {storage.dtype}{[*storage.shape]}{at}")
+            lines.append(f"  {storage.kind} {json.dumps(storage.name)}: {storage.dtype}{_text_of_shape(storage)}{at}")
         lines += [*_lines_of_nodes(self.body, "  "), "}"]
         return "\n\n".join(("\n".join(lines), *map(to_text, self.distinct_kernels)))
 
@@ -411,6 +480,41 @@ class Program:
     def has_team_steps(self) -> bool:
         """Return True if all threads of a team run one of the calls together."""
         return has_team_steps(self.body)
+
+    @property
+    def symbol_intervals(self) -> dict[str, tuple[int, int]]:
+        """The least and the greatest value of each symbol in formulas of the program."""
+        ranges = self.sizes.items()
+        return {symbol_of_multiples(name, r.step): (r.least // r.step, r.most // r.step) for name, r in ranges}
+
+    @property
+    def typical_sizes(self) -> dict[str, int]:
+        """The sizes of a typical run, by name."""
+        return {name: r.most if r.typical is None else r.typical for name, r in self.sizes.items()}
+
+    def typical_shape(self, storage: Storage) -> tuple[int, ...]:
+        """Return the shape of a tensor in a typical run."""
+        typical = self.typical_sizes
+        symbols = {symbol_of_multiples(name, r.step): typical[name] // r.step for name, r in self.sizes.items()}
+        return tuple(value_of_dim(dim, symbols) for dim in storage.run_time_shape)
+
+    def symbol_values(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the values of the symbols in formulas of the program for sizes by name, such as 2 for
+        `height/32` if `height` is 64.
+
+        Raise ValueError if a size is missing, unknown or outside of its range, or if they violate a
+        condition of the program.
+        """
+        if sizes.keys() != self.sizes.keys():
+            raise ValueError(f"the sizes of {self.name} are {', '.join(self.sizes)}, got {', '.join(sizes)}")
+        for name, allowed in self.sizes.items():
+            if sizes[name] not in allowed:
+                raise ValueError(f"{name} is {sizes[name]}, which is not in its range {allowed}")
+        values = {symbol_of_multiples(name, r.step): sizes[name] // r.step for name, r in self.sizes.items()}
+        for check in self.checks:
+            if not check.holds(values):
+                raise ValueError(f"{check} does not hold")
+        return values
 
     def map_steps(
         self, new_steps: Callable[[Step], Sequence[Step]], new_view: Callable[[View], View] = lambda view: view
@@ -447,6 +551,22 @@ class Program:
         return tuple(dict.fromkeys(step.kernel for step in self.steps))
 
 
+def value_of_dim(dim: Dim, symbols: Mapping[str, int]) -> int:
+    """Return the value of a dimension for values of all symbols; ValueError if there is none."""
+    value = dim.bind(symbols) if isinstance(dim, SymDim) else dim
+    if isinstance(value, SymDim):
+        raise ValueError(f"dimension {dim} has no value for {dict(symbols)}")
+    return value
+
+
+def _text_of_shape(storage: Storage) -> str:
+    return f"[{', '.join(storage.dim_texts)}]" + ("" if storage.dims is None else f" in {[*storage.shape]}")
+
+
+def _text_of_number(number: NumberValue) -> str:
+    return number.name if isinstance(number, SymDim) else repr(number.value)
+
+
 def _text_of_view(view: View) -> str:
     return json.dumps(view.storage.name) + (f" + {view.offset}" if view.offset else "")
 
@@ -455,7 +575,7 @@ def _lines_of_nodes(nodes: Iterable[ProgramNode], indent: str) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, Step):
             team = "team " if node.kernel.team else ""
-            args = [*map(_text_of_view, node.args), *(repr(number.value) for number in node.numbers)]
+            args = [*map(_text_of_view, node.args), *map(_text_of_number, node.numbers)]
             yield f"{indent}{team}call {json.dumps(node.kernel.name)} ({', '.join(args)})"
             continue
         if isinstance(node, Leave):

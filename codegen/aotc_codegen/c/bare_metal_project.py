@@ -34,6 +34,7 @@ from aotc_codegen.c.host_project import (
 from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
 from aotc_codegen.c.parameter_files import ParameterLayout
 from aotc_codegen.c.project_metadata import describe_compiled_program, estimate_memory_footprint
+from aotc_codegen.c.run_time_sizes import null_conditions, pointer_bits, require_sizes_fit_memory, size_lines
 from aotc_codegen.c.schedule_calls import (
     ModelTensor,
     model_input_and_output_tensors,
@@ -115,7 +116,8 @@ def _c_source_files(
         check += [
             "/* Runs the model on values whose results are known, into `outputs`: AOTC_OK,",
             " * AOTC_ERROR_SELFTEST where they are others, or what was wrong before. */",
-            f"int {name}_selftest(const {name}_outputs *outputs, {template_values['workspace']['parameter']});",
+            f"int {name}_selftest({template_values['outputs_type']} *outputs,"
+            f" {template_values['workspace']['parameter']});",
         ]
     words = {"header": "aotc_bare.h", "run_note": note, "bounds": stack, "functions": check}
     rows, count = params.c_declarations_of_parameters(), len(params.pieces)
@@ -262,7 +264,7 @@ def _memory_and_compiler_values(
     name, plan = program.name, program.plan
     compiler, archiver = _COMPILER_AND_ARCHIVER.get(target.machine, ("cc", "ar"))
     inputs, outputs = model_input_and_output_tensors(program)
-    required = [f"{t.role}s->{t.ident}" for t in (*inputs, *outputs) if t.storage.size]
+    required = null_conditions(program, [*inputs, *outputs])
     workspace = workspace_template_values(program)
     return {
         "workspace_align": plan.align,
@@ -378,8 +380,12 @@ def emit_bare_metal_project(
     state = state_block_layout([program], numerics)
     common = common_template_values(name, False)
     common |= model_template_values(program, target, numerics, params, cflags, state)
+    bits = pointer_bits(target)
+    require_sizes_fit_memory(program, bits)
+    lines, numbers = size_lines(program, dialect_for_target(target).index, bits)
     common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
-        "steps": schedule_call_lines(program, kernels, params, state),
+        "size_lines": lines,
+        "steps": schedule_call_lines(program, kernels, params, state, numbers),
         "resident": resident_tensors_header_text(program),
         "requirements": _preprocessor_lines_rejecting_flags(target, math, kernels),
     }

@@ -33,6 +33,14 @@ from aotc_codegen.c.project_metadata import (
     write_metadata_file,
 )
 from aotc_codegen.c.quantization_macros import quantization_template_values
+from aotc_codegen.c.run_time_sizes import (
+    SizesArgument,
+    null_conditions,
+    pointer_bits,
+    require_sizes_fit_memory,
+    size_lines,
+    size_template_values,
+)
 from aotc_codegen.c.schedule_calls import (
     ModelTensor,
     model_input_and_output_tensors,
@@ -101,7 +109,10 @@ def model_template_values(
     state    layout of the block of state; None for a model without state
     """
     inputs, outputs = model_input_and_output_tensors(program)
-    arguments: list[ModelTensor | StateArgument] = [*inputs, *([StateArgument(state.bytes)] if state else [])]
+    size_values = size_template_values(program)
+    arguments: list[ModelTensor | SizesArgument | StateArgument] = [*inputs]
+    arguments += [SizesArgument(interface.members) for interface in size_values["sizes"]]
+    arguments += [StateArgument(state.bytes)] if state else []
     state_values = state_template_values(state, program.name, program)
     return {
         "tensors": [*inputs, *outputs],
@@ -118,8 +129,9 @@ def model_template_values(
         "no_inputs": () if arguments else ["char none;"],
         "input_table": "input_tensors" if arguments else "NULL",
         **state_values,
+        **size_values,
         "arguments": [t.argument for t in arguments],
-        "exported": render_template("exported.c", name=program.name, states=state_values["states"]),
+        "exported": render_template("exported.c", name=program.name, states=state_values["states"], **size_values),
         "table": render_template("tensors.md", tensors=[*inputs, *outputs]),
         "sides": [(side[0].role, side) for side in (arguments, outputs) if side],
         **quantization_template_values(program.name, [*inputs, *outputs]),
@@ -131,10 +143,13 @@ def hosted_only_header_lines(template_values: Mapping[str, Any]) -> dict[str, li
     info function.
     """
     threads = f"#define {template_values['upper']}_THREAD_WORKSPACE_BYTES {template_values['thread_workspace_bytes']}"
-    info = f"const aotc_model *{template_values['name']}_info(void);"
+    name = template_values["name"]
+    info = f"const aotc_model *{name}_info(void);"
+    sizes = ["/* The sizes of a run as data. */", f"const aotc_sizes *{name}_sizes(void);"]
     return {
         "bounds": ["/* Bytes more for each thread after the first. */", threads],
-        "functions": ["/* The same facts as data, for generic callers; never NULL. */", info],
+        "functions": ["/* The same facts as data, for generic callers; never NULL. */", info]
+        + (sizes if template_values["sizes"] else []),
     }
 
 
@@ -231,7 +246,10 @@ class _InstructionSetVersion:
         self.files: list[str] = []
         self.team_base = round_up_to_team_alignment(program.plan.peak)
         self.team_bytes = thread_scratch_layout(program)[1]
-        self.steps = schedule_call_lines(program, self.kernels, params, state)
+        bits = pointer_bits(target)
+        require_sizes_fit_memory(program, bits)
+        self.size_lines, numbers = size_lines(program, dialect_for_target(target).index, bits)
+        self.steps = schedule_call_lines(program, self.kernels, params, state, numbers)
 
     @property
     def workspace_bytes_per_additional_thread(self) -> int:
@@ -356,8 +374,7 @@ class _HostProjectBuilder:
         """
         plan = self.program.plan
         return {
-            "required": [f"{t.role}s->{t.ident}" for t in self.common["tensors"] if t.storage.size]
-            + (["workspace"] if plan.peak else []),
+            "required": null_conditions(self.program, self.common["tensors"]) + (["workspace"] if plan.peak else []),
             "aligned": [plan.align] if plan.peak else [],
         }
 

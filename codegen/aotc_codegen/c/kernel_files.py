@@ -208,7 +208,8 @@ def print_kernels(
     kernel's text does not change when other kernels are added or removed.
     """
     kernels = tuple(kernels)
-    used_names = UniqueIdentifiers((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
+    functions = ("run", "info", "params", "shapes", "sizes", "check", "workspace_bytes")
+    used_names = UniqueIdentifiers((prefix, *(f"{prefix}_{function}" for function in functions)))
     externals = _external_kernels(kernels, used_names, dialect)
     names = {k: k.name for k in externals}
     alike: dict[str, tuple[PrintedKernel, list[Kernel]]] = {}

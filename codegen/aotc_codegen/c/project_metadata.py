@@ -75,6 +75,7 @@ def describe_compiled_program(
         "library": f"lib/lib{program.name}.{'a' if target.bare else 'so'}",
         "inputs": [t.metadata_entry_of_model_tensor for t in inputs],
         "outputs": [t.metadata_entry_of_model_tensor for t in outputs],
+        **({"dims": {name: str(r) for name, r in program.sizes.items()}} if program.sizes else {}),
         "memory": {
             "peak": plan.peak,
             "lower_bound": plan.lower_bound,

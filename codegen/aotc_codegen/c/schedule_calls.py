@@ -5,10 +5,13 @@ Input: a program, and the C names of its kernels, tensors and parameters. Output
 calls, and descriptions of the input and output tensors.
 """
 
+import math
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from aotc.ir import frozen
+from aotc.ir import SymDim, frozen
+from aotc.tir import Const
 from aotc.tir.plan.program import (
     Branch,
     Leave,
@@ -45,12 +48,26 @@ class ModelTensor:
     role     "input" or "output"
     number   position among the inputs or outputs
     ident    name of the struct member
+    typical_shape    shape of the tensor in a typical run
+    shape_member     name of the struct member with the shape of an output that depends on sizes; else ""
     """
 
     role: str
     number: int
     ident: str
     storage: Storage
+    typical_shape: tuple[int, ...]
+    shape_member: str = ""
+
+    @property
+    def typical_elements(self) -> int:
+        """Number of elements of the tensor in a typical run."""
+        return math.prod(self.typical_shape)
+
+    @property
+    def typical_bytes(self) -> int:
+        """Number of bytes of the tensor in a typical run."""
+        return self.typical_elements * self.storage.dtype.itemsize
 
     @property
     def ctype(self) -> str:
@@ -64,7 +81,7 @@ class ModelTensor:
     @property
     def type(self) -> str:
         """Element type and shape of the tensor as text, for example "float32[1, 3, 224, 224]"."""
-        return f"{self.storage.dtype}{list(self.storage.shape)}"
+        return escape_for_c_comment(f"{self.storage.dtype}[{', '.join(self.storage.dim_texts)}]")
 
     @property
     def title(self) -> str:
@@ -86,7 +103,8 @@ class ModelTensor:
         s, meaning = self.storage, self.storage.quantization
         known = {key: getattr(meaning, key) for key in ("scale", "zero_point", "axis")} if meaning else None
         entry = {"name": s.name, "c_name": self.ident, "dtype": str(s.dtype), "shape": list(s.shape)}
-        return entry | {"bytes": s.nbytes} | ({"quantization": known} if known else {})
+        dims = {} if s.dims is None else {"dims": s.dim_texts}
+        return entry | dims | {"bytes": s.nbytes} | ({"quantization": known} if known else {})
 
     @property
     def shape_initializer(self) -> str:
@@ -102,18 +120,28 @@ def model_input_and_output_tensors(program: Program) -> tuple[list[ModelTensor],
     """
     prefix = f"{program.name.upper()}_"
     reserved = ["state"] if program.state else []
-    inputs = _tensors_with_unique_idents("input", program.inputs, prefix, reserved)
-    return inputs, _tensors_with_unique_idents("output", program.outputs, prefix)
+    inputs = _tensors_with_unique_idents("input", program, prefix, reserved)
+    return inputs, _tensors_with_unique_idents("output", program, prefix)
 
 
 def _tensors_with_unique_idents(
-    role: str, storages: Iterable[Storage], macro_prefix: str, reserved: Iterable[str] = ()
+    role: str, program: Program, macro_prefix: str, reserved: Iterable[str] = ()
 ) -> list[ModelTensor]:
+    storages = program.inputs if role == "input" else program.outputs
     # macros are derived from the names, in upper case
     names = UniqueIdentifiers(reserved, any_case=True)
     idents = {s: names.unique_identifier(s.name) for s in storages}
+    shaped = [s for s in storages if role == "output" and s.dims is not None]
+    shape_members = {s: names.unique_identifier(f"{idents[s]}_shape") for s in shaped}
     return [
-        ModelTensor(role, number, f"{name}_" if name.startswith(macro_prefix) else name, s)
+        ModelTensor(
+            role,
+            number,
+            f"{name}_" if name.startswith(macro_prefix) else name,
+            s,
+            program.typical_shape(s),
+            shape_members.get(s, ""),
+        )
         for number, (s, name) in enumerate(idents.items())
     ]
 
@@ -171,23 +199,34 @@ def _c_pointer_argument(
 
 
 def schedule_call_lines(
-    program: Program, kernels: PrintedKernels, params: ParameterLayout, state: StateLayout | None = None
+    program: Program,
+    kernels: PrintedKernels,
+    params: ParameterLayout,
+    state: StateLayout | None = None,
+    sizes: Mapping[SymDim, str] = MappingProxyType({}),
 ) -> list[str]:
     """Return C lines with the calls of a program; steps that are not split among threads run on the
     first thread.
 
     state    layout of the block of state; None for a model without state
+    sizes    C variables with the numbers of calls that depend on the sizes of a run
     """
-    return _SchedulePrinter(program, kernels, params, state).lines_of_nodes(program.body, program.has_team_steps)
+    return _SchedulePrinter(program, kernels, params, state, sizes).lines_of_nodes(program.body, program.has_team_steps)
 
 
 class _SchedulePrinter:
     """Printer of the calls of a program, in the order of the text, in which they are numbered."""
 
     def __init__(
-        self, program: Program, kernels: PrintedKernels, params: ParameterLayout, state: StateLayout | None
+        self,
+        program: Program,
+        kernels: PrintedKernels,
+        params: ParameterLayout,
+        state: StateLayout | None,
+        sizes: Mapping[SymDim, str],
     ) -> None:
         self._program, self._kernels, self._params, self._state = program, kernels, params, state
+        self._sizes = sizes
         self._members = {
             t.storage: f"{t.role}s->{t.ident}" for side in model_input_and_output_tensors(program) for t in side
         }
@@ -229,7 +268,7 @@ class _SchedulePrinter:
 
     def _call(self, step: Step) -> str:
         args = [self._pointer(v, "const " if k < len(step.inputs) else "") for k, v in enumerate(step.args)]
-        args += map(c_number_argument, step.numbers)
+        args += (c_number_argument(n) if isinstance(n, Const) else self._sizes[n] for n in step.numbers)
         elsewhere = (
             f"if ((const void *){args[0]} != (const void *){args[1]}) "
             if _is_copy_between_caller_and_arena(self._program, step)

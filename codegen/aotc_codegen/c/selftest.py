@@ -73,12 +73,12 @@ def selftest_template_values(
         if tensor.role == "input":
             members.append(f"(const {tensor.ctype} *)(const void *)({place})")
         elif dtype == "float32":
-            checks.append(f"close({result}, {place}, {tensor.storage.size})")
+            checks.append(f"close({result}, {place}, {tensor.typical_elements})")
             helpers.append(_CLOSE_FLOATS_FUNCTION)
         elif dtype.is_float:
             text = f"a self-test compares integers and float32, and output {tensor.title!r} is {dtype}"
             raise AotcError("selftest", text, hint="leave " + option_text("selftest") + " out")
         else:
-            checks.append(f"equal({result}, {place}, {tensor.storage.nbytes})")
+            checks.append(f"equal({result}, {place}, {tensor.typical_bytes})")
             helpers.append(_EQUAL_BYTES_FUNCTION)
     return {"members": members or ["0"], "checks": checks, "helpers": list(dict.fromkeys(helpers))}

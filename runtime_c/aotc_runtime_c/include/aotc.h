@@ -27,6 +27,8 @@ extern "C" {
 
 /* Changes when a structure below changes in a way old loaders cannot read. */
 #define AOTC_ABI_VERSION 3
+/* Of models whose shapes depend on sizes: old loaders cannot run them. */
+#define AOTC_ABI_VERSION_SIZES 4
 
 typedef enum aotc_status {
   AOTC_OK = 0,
@@ -50,7 +52,11 @@ typedef enum aotc_status {
   AOTC_ERROR_POINTER = 17,       /* not of the GPU's memory, as was promised */
   AOTC_ERROR_BUSY = 18,          /* another thread runs the session */
   /* 19 and 20: of models without an operating system, see aotc_bare.h */
-  AOTC_ERROR_STATE = 21 /* not a block of state of this model */
+  AOTC_ERROR_STATE = 21, /* not a block of state of this model */
+  /* Of models whose shapes depend on sizes.  From bit 8 on, such a status holds
+   * the number of what is violated, which NAME_check tells as text. */
+  AOTC_ERROR_DIMS = 22, /* a size outside of its range, or not of its step */
+  AOTC_ERROR_SHAPE = 23 /* sizes that do not fit one another */
 } aotc_status;
 
 /* Element types.  Floats below 32 bits are their bits; integers below 8 bits
@@ -178,6 +184,35 @@ typedef struct aotc_model {
   uint32_t (*cpu_missing)(void);   /* bit k: there is no cpu_features[k] here */
 } aotc_model;
 
+/* A size that callers state for a run: a multiple of `step` from `least` to
+ * `most`. */
+typedef struct aotc_size {
+  const char *name; /* as in the model, UTF-8 */
+  int64_t least, most, step;
+  int64_t typical; /* what costs were compared at */
+} aotc_size;
+
+/* The sizes of a model whose shapes depend on them.  In `aotc_model` the input
+ * behind the tensors, and before a block of state, is an array of int64_t with
+ * a value for each size; shapes and bytes of tensors are the largest ones. */
+typedef struct aotc_sizes {
+  int32_t num_sizes;
+  const aotc_size *sizes;
+  /* each dimension of the inputs and outputs, in order, as a number or as a
+   * formula over sizes; a size with a step occurs as the number of steps,
+   * called 'NAME/STEP' */
+  const char *const *dims;
+  /* Sets the shapes of all outputs, one behind the other, and gives the status
+   * that a run with these sizes would give; then nothing is written. */
+  int (*shapes)(const int64_t *sizes, int64_t *shapes);
+  /* What a status says of sizes; "" for statuses that say nothing of them. */
+  const char *(*check)(int status);
+} aotc_sizes;
+
+/* The symbol that libraries of such models have. */
+#define AOTC_SIZES_SYMBOL "aotc_model_sizes"
+typedef const aotc_sizes *(*aotc_sizes_fn)(void);
+
 /* The block of state of a model that keeps tensors between runs: memory of the
  * caller without pointers in it.  It is the last of the model's inputs in
  * `aotc_model`, one of bytes; a run changes it, and two runs must not use it at
@@ -197,7 +232,8 @@ typedef const aotc_state *(*aotc_state_fn)(void);
 #define AOTC_ENTRY_SYMBOL "aotc_model_entry"
 typedef const aotc_model *(*aotc_entry_fn)(void);
 
-/* A sentence for a status; never NULL. */
+/* A sentence for a status, with or without the number of what is violated;
+ * never NULL. */
 const char *aotc_status_message(int status);
 
 /* Whether a model runs on this processor: AOTC_OK, AOTC_ERROR_CPU, or

@@ -27,6 +27,7 @@ typedef struct aotc_library {
   const aotc_model *model;
   void *handle;    /* of the system */
   const char *isa; /* that the environment names; NULL: each run chooses */
+  const aotc_sizes *sizes; /* NULL where all shapes are known */
 } aotc_library;
 
 /* Opens the library at `path` (UTF-8).  AOTC_OK, or AOTC_ERROR_OPEN, _SYMBOL,
@@ -42,7 +43,8 @@ typedef struct aotc_library {
 int aotc_library_open(aotc_library *library, const char *path, char *message,
                       size_t message_bytes);
 
-/* Runs the model: pointers in the order of model->inputs and model->outputs, a
+/* Runs the model: pointers in the order of model->inputs, which end with an
+ * array of sizes where shapes depend on them, and of model->outputs, a
  * workspace of model->workspace_bytes aligned to model->workspace_alignment.
  * Threads may run one library at once, each with its own workspace and
  * outputs. */

@@ -263,6 +263,16 @@ static int failed(int status, const char *text, char *message, size_t bytes) {
   return status;
 }
 
+/* Whether a library has sizes, as a model of version 4 must. */
+static int find_sizes(aotc_library *library) {
+  const symbol_t symbol = find_symbol(library->handle, AOTC_SIZES_SYMBOL);
+  aotc_sizes_fn entry;
+  if (symbol == NULL) return 0;
+  memcpy(&entry, &symbol, sizeof entry); /* ISO C has no such cast */
+  library->sizes = entry();
+  return library->sizes != NULL;
+}
+
 /* The model behind an open handle: AOTC_OK, AOTC_ERROR_SYMBOL or _ABI. */
 static int find_model(aotc_library *library, char *message, size_t bytes) {
   const symbol_t symbol = find_symbol(library->handle, AOTC_ENTRY_SYMBOL);
@@ -274,7 +284,9 @@ static int find_model(aotc_library *library, char *message, size_t bytes) {
   /* the version comes first: another one says nothing about the rest */
   if (library->model == NULL)
     status = AOTC_ERROR_SYMBOL;
-  else if (library->model->abi_version == AOTC_ABI_VERSION)
+  else if (library->model->abi_version == AOTC_ABI_VERSION ||
+           (library->model->abi_version == AOTC_ABI_VERSION_SIZES &&
+            find_sizes(library)))
     return AOTC_OK;
   return failed(status, aotc_status_message(status), message, bytes);
 }
@@ -290,7 +302,7 @@ static int choose_isa(aotc_library *library, char *message, size_t bytes) {
   return status;
 }
 
-static const aotc_library none = {NULL, NULL, NULL};
+static const aotc_library none = {NULL, NULL, NULL, NULL};
 
 int aotc_library_open(aotc_library *library, const char *path, char *message,
                       size_t message_bytes) {

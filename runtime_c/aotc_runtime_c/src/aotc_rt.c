@@ -28,11 +28,15 @@ static const char *const messages[] = {
     "the parameters are damaged, or those of another model",
     "a run gave another result than it should",
     "the block of state is of another model, or was not initialized",
+    "a size is outside of its range",
+    "the sizes do not fit one another",
 };
 
 const char *aotc_status_message(int status) {
-  const int known = AOTC_OK <= status && status <= AOTC_ERROR_STATE;
-  return known ? messages[status] : "unknown status";
+  const int code = status > 0 ? status & 0xff : status;
+  const int numbered = code == AOTC_ERROR_DIMS || code == AOTC_ERROR_SHAPE;
+  const int known = AOTC_OK <= status && status <= AOTC_ERROR_SHAPE;
+  return known || numbered ? messages[code] : "unknown status";
 }
 
 size_t aotc_dtype_bytes(int dtype) {

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of a run: the values of dimensions that are known at run time only, from the shapes of inputs.
+
+sizes = library.sizes                                     # RunSizes, or None if all shapes are known
+values, problems = sizes.values_from_inputs(inputs, library.inputs)      # {"batch": 3}, []
+outputs = sizes.output_shapes(values)                     # [(3, 10)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError, Diagnostic
+from aotc.ir.dimension_formulas import formula_of_name
+from aotc.ir.dimension_ranges import DimRange, dim_text_in_sizes, symbol_of_multiples
+from aotc.ir.dimensions import Dim, SymDim, dim_of_text, solve_dims
+from aotc.runtime.abi import ffi
+from aotc.runtime.tensor_info import TensorInfo
+
+Shapes: TypeAlias = "list[tuple[int, ...]]"
+_INT64_ARRAY_TYPE: Final = ffi.typeof("int64_t[]")
+
+
+class RunSizes:
+    """The sizes of a run, and the dimensions of tensors that depend on them.
+
+    ranges    the sizes by name, with their ranges, in the order in which C takes them
+    """
+
+    def __init__(self, descriptor: Any) -> None:
+        self._descriptor = descriptor
+        sizes = [descriptor.sizes[k] for k in range(descriptor.num_sizes)]
+        self.ranges: Mapping[str, DimRange] = MappingProxyType(
+            {
+                bytes(ffi.string(s.name)).decode("utf-8", "replace"): DimRange(s.least, s.most, s.step, s.typical)
+                for s in sizes
+            }
+        )
+        self._symbols = [symbol_of_multiples(name, r.step) for name, r in self.ranges.items()]
+        self._inputs: list[tuple[Dim, ...]] = []
+        self._outputs: list[tuple[Dim, ...]] = []
+
+    def symbolic_infos(
+        self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+    ) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
+        """Return descriptions of tensors whose shapes name the sizes, for those of the largest extents."""
+        texts = self._dim_texts()
+        self._inputs, self._outputs = (
+            [tuple(dim_of_text(next(texts)) for _ in info.shape) for info in infos] for infos in (inputs, outputs)
+        )
+        named = [
+            tuple(self._symbolic_info(info, dims) for info, dims in zip(infos, shapes, strict=True))
+            for infos, shapes in ((inputs, self._inputs), (outputs, self._outputs))
+        ]
+        return named[0], named[1]
+
+    def _dim_texts(self) -> Iterator[str]:
+        k = 0
+        while True:
+            yield bytes(ffi.string(self._descriptor.dims[k])).decode("utf-8", "replace")
+            k += 1
+
+    def _symbolic_info(self, info: TensorInfo, dims: Sequence[Dim]) -> TensorInfo:
+        ranges = self.ranges.values()
+        intervals = {s: (r.least // r.step, r.most // r.step) for s, r in zip(self._symbols, ranges, strict=True)}
+        bounds = [
+            (d, d) if isinstance(d, int) else (int(formula_of_name(d.name).interval(intervals)[0]), largest)
+            for d, largest in zip(dims, info.shape, strict=True)
+        ]
+        shape = [dim_text_in_sizes(d, self.ranges) if isinstance(d, SymDim) else d for d in dims]
+        return replace(info, shape=shape, bounds=tuple(bounds))
+
+    def values_from_inputs(
+        self, inputs: Mapping[str, Any], infos: Sequence[TensorInfo]
+    ) -> tuple[dict[str, int], list[Diagnostic]]:
+        """Return the values of all sizes by name, from the shapes of the inputs, and a diagnostic for each
+        shape that does not fit.
+        """
+        shapes = {info.name: _shape_or_none(inputs.get(info.name)) for info in infos}
+        rows = [
+            (info, shape, dims)
+            for info, dims in zip(infos, self._inputs, strict=True)
+            if (shape := shapes[info.name]) is not None
+        ]
+        problems = [_shape_diagnostic(info, shape) for info, shape, dims in rows if len(shape) != len(dims)]
+        rows = [row for row in rows if len(row[1]) == len(row[2])]
+        symbols = self._solve(rows, problems)
+        if problems:
+            return {}, problems
+        for info, shape, dims in rows:
+            expected = tuple(_value_or_none(d, symbols) for d in dims)
+            if any(e is not None and e != size for e, size in zip(expected, shape, strict=True)):
+                problems.append(_shape_diagnostic(info, shape, self._text_of_known_sizes(info, symbols)))
+        values = self._sizes_of_symbols(symbols)
+        problems += self._range_diagnostics(values)
+        if not problems and len(values) < len(self.ranges) and None not in shapes.values():
+            missing = ", ".join(name for name in self.ranges if name not in values)
+            problems.append(Diagnostic("input-shape", f"the shapes of the inputs do not tell the size {missing}"))
+        return values, problems
+
+    def _solve(
+        self, rows: Sequence[tuple[TensorInfo, tuple[int, ...], tuple[Dim, ...]]], problems: list[Diagnostic]
+    ) -> dict[str, int]:
+        """Return the values of symbols; dimensions that are one symbol come first, and the first input that
+        states a size determines it.
+        """
+        symbols: dict[str, int] = {}
+        for whole in (True, False):
+            for info, shape, dims in rows:
+                unknown = [
+                    (d, size)
+                    for d, size in zip(dims, shape, strict=True)
+                    if isinstance(d, SymDim) and (len(d.symbols) == 1 or not whole) and not d.symbols <= symbols.keys()
+                ]
+                values, contradictions = solve_dims(
+                    (bound, size) for d, size in unknown if isinstance(bound := d.bind(symbols), SymDim)
+                )
+                if contradictions:
+                    problems.append(_shape_diagnostic(info, shape, self._text_of_ranges(info)))
+                else:
+                    symbols = values | symbols
+        return symbols
+
+    def _range_diagnostics(self, values: Mapping[str, int]) -> Iterator[Diagnostic]:
+        for name, value in values.items():
+            if value not in self.ranges[name]:
+                text = f"the inputs have the size {name} = {value}, which is not {self._range_text(name)}"
+                yield Diagnostic("input-shape", text)
+
+    def _range_text(self, name: str) -> str:
+        r = self.ranges[name]
+        return f"{r.least} to {r.most}" + (f" in steps of {r.step}" if r.step != 1 else "")
+
+    def _names_in_shape(self, info: TensorInfo) -> list[str]:
+        """Return the names of the sizes that the shape of a tensor depends on."""
+        used = {name for d in info.shape if isinstance(d, str) for name in formula_of_name(d).symbols}
+        return [name for name in self.ranges if name in used]
+
+    def _text_of_ranges(self, info: TensorInfo) -> str:
+        return ", ".join(f"{name} is {self._range_text(name)}" for name in self._names_in_shape(info))
+
+    def _text_of_known_sizes(self, info: TensorInfo, symbols: Mapping[str, int]) -> str:
+        known = self._sizes_of_symbols(symbols)
+        return ", ".join(f"{name} is {known[name]}" for name in self._names_in_shape(info) if name in known)
+
+    def _sizes_of_symbols(self, symbols: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes, by name, for values of symbols, some of which may be unknown."""
+        rows = zip(self.ranges.items(), self._symbols, strict=True)
+        return {name: symbols[s] * r.step for (name, r), s in rows if s in symbols}
+
+    def values_array(self, values: Mapping[str, int]) -> Any:
+        """Return sizes as the array that C takes."""
+        return ffi.new(_INT64_ARRAY_TYPE, [values[name] for name in self.ranges])
+
+    def input_shapes(self, values: Mapping[str, int]) -> Shapes:
+        """Return the shapes of the inputs for sizes."""
+        rows = zip(self.ranges.items(), self._symbols, strict=True)
+        symbols = {s: values[name] // r.step for (name, r), s in rows}
+        return [tuple(_value(d, symbols) for d in dims) for dims in self._inputs]
+
+    def output_shapes(self, values: Mapping[str, int]) -> Shapes:
+        """Return the shapes of the outputs for sizes.
+
+        Raises AotcError (code "input-shape") if the model does not run with these sizes.
+        """
+        extents = ffi.new(_INT64_ARRAY_TYPE, max(1, sum(map(len, self._outputs))))
+        status = int(self._descriptor.shapes(self.values_array(values), extents))
+        if status != 0:
+            text = ", ".join(f"{name} {value}" for name, value in values.items())
+            text = f"the model does not run with the sizes {text}: {self.reason(status)}"
+            raise AotcError("input-shape", text)
+        flat = iter([int(extents[k]) for k in range(sum(map(len, self._outputs)))])
+        return [tuple(next(flat) for _ in dims) for dims in self._outputs]
+
+    def reason(self, status: int) -> str:
+        """Return what a status says of sizes; "" for other statuses."""
+        return bytes(ffi.string(self._descriptor.check(status))).decode("utf-8", "replace")
+
+    @property
+    def typical(self) -> dict[str, int]:
+        """The sizes of a typical run."""
+        return {name: r.most if r.typical is None else r.typical for name, r in self.ranges.items()}
+
+
+def _shape_or_none(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of an array; None for other values, which are diagnosed elsewhere."""
+    if not hasattr(value, "__array__"):
+        return None
+    shape = getattr(value, "shape", None)
+    return tuple(map(int, shape if isinstance(shape, Iterable) else np.asarray(value).shape))
+
+
+def _value_or_none(dim: Dim, symbols: Mapping[str, int]) -> int | None:
+    return formula_of_name(dim.name).evaluate(symbols) if isinstance(dim, SymDim) else dim
+
+
+def _value(dim: Dim, symbols: Mapping[str, int]) -> int:
+    value = _value_or_none(dim, symbols)
+    assert value is not None, f"dimension {dim} has no value"
+    return value
+
+
+def _shape_diagnostic(info: TensorInfo, shape: Sequence[int], known: str = "") -> Diagnostic:
+    expected = ", ".join(map(str, info.shape))
+    text = f"input {info.name!r} has shape {list(shape)}, expected [{expected}]"
+    return Diagnostic("input-shape", text + (f", where {known}" if known else ""))

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Print the sizes that callers state for a run: members of the inputs, conditions on them, and the
+shapes that follow.
+
+sizes = size_interface(program)        # None for a model all of whose shapes are known
+sizes.members[0].ident                 # "batch"
+SizePrinter(program, "int64_t").expression(dim)     # "2 * inputs->batch + 1"
+
+Sizes are compared with their ranges before anything is computed from them. The compiler has checked
+that no formula over sizes in their ranges leaves the type in which it is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from aotc.ir import AotcError, Dim, DimRange, SymDim, frozen, option_text, symbol_of_multiples
+from aotc.ir.dimension_formulas import Formula, FormulaCall, Interval, formula_of_name, product_of_intervals
+from aotc.tir import Const, Program, SizeCheck, Target
+from aotc_codegen.c.c_identifiers import (
+    UniqueIdentifiers,
+    escape_for_c_comment,
+    escape_for_c_string,
+    model_node_names_of_span,
+)
+from aotc_codegen.c.project_metadata import REGISTER_BYTES_BY_MACHINE
+from aotc_codegen.c.schedule_calls import ModelTensor, model_input_and_output_tensors
+from aotc_codegen.c.template_rendering import render_template
+
+#: Bits of a status from which on it carries the number of a condition.
+CHECK_NUMBER_SHIFT: Final = 8
+#: Largest magnitude of formulas, by the number of bits of the type in which they are computed.
+_LARGEST_MAGNITUDE: Final = {32: (1 << 31) - 1, 64: (1 << 63) - 1}
+_FLOOR_QUOTIENT_FUNCTION: Final = """\
+/* a / b for b > 0, rounded down. */
+static int64_t floor_quotient(int64_t a, int64_t b) {
+  return a / b - (a % b < 0);
+}
+"""
+_SIZE_STATUS: Final = """\
+  {
+    const int status = check_sizes(inputs);
+    if (status != AOTC_OK) return status;
+  }
+"""
+
+
+@frozen
+class SizeMember:
+    """A size of a run as a member of the inputs.
+
+    name     name of the size in the model
+    ident    name of the member
+    """
+
+    name: str
+    ident: str
+    range: DimRange
+
+    @property
+    def comment(self) -> str:
+        """The allowed values, as text."""
+        r = self.range
+        return f"{r.least} to {r.most}" + (f" in steps of {r.step}" if r.step != 1 else "")
+
+    @property
+    def title(self) -> str:
+        """Name of the size in the model, as text for a comment."""
+        return escape_for_c_comment(self.name)
+
+    @property
+    def typical(self) -> int:
+        """The size of a typical run."""
+        return self.range.most if self.range.typical is None else self.range.typical
+
+    @property
+    def violation(self) -> str:
+        """C expression that is true for a value that is not allowed."""
+        value, r = f"inputs->{self.ident}", self.range
+        step = f" || {value} % {r.step} != 0" if r.step != 1 else ""
+        return f"{value} < {r.least} || {value} > {r.most}{step}"
+
+    @property
+    def descriptor(self) -> str:
+        """C initializer of the aotc_size that describes the size to callers."""
+        r = self.range
+        return f'{{"{escape_for_c_string(self.name)}", {r.least}, {r.most}, {r.step}, {self.typical}}}'
+
+
+@frozen
+class SizeInterface:
+    """What the interface of a model says of the sizes of a run.
+
+    shift, code_mask    a status holds the number of a condition from bit `shift` on, and its code below
+    """
+
+    program: Program
+    members: tuple[SizeMember, ...]
+    shift: int = CHECK_NUMBER_SHIFT
+    code_mask: int = (1 << CHECK_NUMBER_SHIFT) - 1
+
+    @property
+    def texts_of_conditions(self) -> list[str]:
+        """For each number of a condition, what must hold, as a C string without its quotes."""
+        ranges = [f"the size {m.name} is {m.comment}" for m in self.members]
+        return [escape_for_c_string(text) for text in (*ranges, *map(_text_of_check, self.program.checks))]
+
+    @property
+    def violations(self) -> list[tuple[str, str]]:
+        """For each number of a condition: a C expression that is true where it is violated, and the
+        status.
+        """
+        printer = SizePrinter(self.program, "int64_t")
+        rows = [(m.violation, "AOTC_ERROR_DIMS") for m in self.members]
+        for check in self.program.checks:
+            left, right = printer.expression(check.left), printer.expression(check.right)
+            rows.append((f"!({left} {check.relation} {right})", "AOTC_ERROR_SHAPE"))
+        return [(text, f"{status} + {number << CHECK_NUMBER_SHIFT}") for number, (text, status) in enumerate(rows)]
+
+    @property
+    def dim_texts(self) -> list[str]:
+        """The dimensions of the inputs and of the outputs, in order, as C strings without their quotes."""
+        storages = (*self.program.inputs, *self.program.outputs)
+        return [escape_for_c_string(text) for s in storages for text in s.dim_texts]
+
+
+def size_interface(program: Program) -> SizeInterface | None:
+    """Return the interface of a model to the sizes of a run; None if all its shapes are known."""
+    if not program.sizes:
+        return None
+    inputs, _ = model_input_and_output_tensors(program)
+    taken = [t.ident for t in inputs] + (["state"] if program.state else [])
+    names = UniqueIdentifiers(taken, any_case=True)
+    members = (SizeMember(name, names.unique_identifier(name, "size"), r) for name, r in program.sizes.items())
+    return SizeInterface(program, tuple(members))
+
+
+def _text_of_check(check: SizeCheck) -> str:
+    where = model_node_names_of_span(check.span)[-1:]
+    return "".join(f"node {name}: " for name in where) + str(check)
+
+
+@frozen(eq=False)
+class SizesArgument:
+    """Template values of the sizes as an input of a generic call, behind the tensors."""
+
+    members: tuple[SizeMember, ...]
+    role: str = "input"
+
+    @property
+    def argument(self) -> str:
+        """Initializers of the members of the inputs: the sizes of a typical run."""
+        return ", ".join(str(member.typical) for member in self.members)
+
+    @property
+    def descriptor(self) -> str:
+        """C initializer of the aotc_tensor that describes the sizes to callers."""
+        return f'{{"sizes", sizes_shape, {8 * len(self.members)}, 1, AOTC_INT64, NULL}}'
+
+
+class SizePrinter:
+    """Printer of formulas over the sizes of a run as C expressions.
+
+    ctype    signed type in which they are computed
+    bits     number of bits of this type
+
+    Raise AotcError (code "dims") for a formula that may not fit this type, or divide by 0.
+    """
+
+    def __init__(self, program: Program, ctype: str, bits: int = 64) -> None:
+        self._program, self._ctype, self._bits = program, ctype, bits
+        interface = size_interface(program)
+        members = interface.members if interface is not None else ()
+        self._members = {symbol_of_multiples(m.name, m.range.step): m for m in members}
+
+    @cached_property
+    def _intervals(self) -> Mapping[str, Interval]:
+        return self._program.symbol_intervals
+
+    def expression(self, dim: Dim) -> str:
+        """Return the value of a dimension as a C expression, which binds as tightly as a sum."""
+        if isinstance(dim, int):
+            return str(dim)
+        return self._sum(formula_of_name(dim.name))
+
+    def _sum(self, formula: Formula) -> str:
+        text = ""
+        most: int | float = 0
+        for factors, number in formula.terms:
+            interval: Interval = (number, number)
+            for factor in factors:
+                interval = product_of_intervals(interval, self._interval_of_factor(factor))
+            most += max(map(abs, interval))
+            pieces = [*([str(abs(number))] if abs(number) != 1 or not factors else []), *map(self._factor, factors)]
+            sign = ("-" if number < 0 else "") if not text else (" - " if number < 0 else " + ")
+            text += sign + " * ".join(pieces)
+        if most > _LARGEST_MAGNITUDE[self._bits]:
+            raise _too_large_error(str(formula), self._bits)
+        return text or "0"
+
+    def _interval_of_factor(self, factor: str | FormulaCall) -> Interval:
+        return Formula((((factor,), 1),)).interval(self._intervals)
+
+    def _factor(self, factor: str | FormulaCall) -> str:
+        if isinstance(factor, str):
+            member = self._members[factor]
+            value = f"({self._ctype})inputs->{member.ident}" if self._ctype != "int64_t" else f"inputs->{member.ident}"
+            return value if member.range.step == 1 else f"({value} / {member.range.step})"
+        texts = [self._sum(argument) for argument in factor.arguments]
+        if factor.function == "//":
+            dividend, divisor = (argument.interval(self._intervals) for argument in factor.arguments)
+            if divisor[0] < 1:
+                hint = "give a larger least size: " + option_text("dims", {"NAME": "LEAST..MOST"})
+                raise AotcError("dims", f"the size {factor} divides by what may be 0", hint=hint)
+            if dividend[0] >= 0:
+                return f"(({texts[0]}) / ({texts[1]}))"
+            call = f"floor_quotient({texts[0]}, {texts[1]})"
+            return call if self._ctype == "int64_t" else f"({self._ctype}){call}"
+        comparison = "<" if factor.function == "min" else ">"
+        result = texts[0]
+        for text in texts[1:]:
+            result = f"(({result}) {comparison} ({text}) ? ({result}) : ({text}))"
+        return result
+
+
+def _too_large_error(text: str, bits: int) -> AotcError:
+    hint = "give a smaller largest size: " + option_text("dims", {"NAME": "LEAST..MOST"})
+    return AotcError("dims", f"the size {text} may need more than {bits} bits", hint=hint)
+
+
+def size_lines(program: Program, ctype: str, bits: int) -> tuple[list[str], dict[SymDim, str]]:
+    """Return C lines that compute the numbers of a program's calls from the sizes of a run, and the
+    name of each number.
+
+    ctype, bits    type of index arithmetic in kernels, and its number of bits
+    """
+    printer = SizePrinter(program, ctype, bits)
+    dims = dict.fromkeys(n for step in program.steps for n in step.numbers if not isinstance(n, Const))
+    names = {dim: f"size_{k}" for k, dim in enumerate(dims)}
+    return [f"const {ctype} {name} = {printer.expression(dim)};" for dim, name in names.items()], names
+
+
+def pointer_bits(target: Target) -> int:
+    """Return the number of bits of an address; 32 where the machine is unknown, as such targets are
+    small.
+    """
+    return 8 * REGISTER_BYTES_BY_MACHINE.get(target.machine, 4) if target.bare else 64
+
+
+def require_sizes_fit_memory(program: Program, bits: int) -> None:
+    """Raise AotcError (code "dims") if a tensor of the largest sizes, or the arena, has more bytes than
+    a pointer of a number of bits can address.
+    """
+    largest = max((s.nbytes for s in (*program.inputs, *program.outputs, *program.storages_of_kind("temp"))), default=0)
+    total = max(largest, program.plan.peak)
+    if program.sizes and total > _LARGEST_MAGNITUDE[bits]:
+        sizes = ", ".join(f"{name} {r}" for name, r in program.sizes.items())
+        hint = "give smaller largest sizes: " + option_text("dims", {"NAME": "LEAST..MOST"})
+        raise AotcError("dims", f"tensors of the largest sizes ({sizes}) need {total} bytes", hint=hint)
+
+
+def size_template_values(program: Program) -> dict[str, Any]:
+    """Return the template values for the sizes of a run.
+
+    sizes           the interface, if shapes depend on sizes
+    outputs_type    type of what the parameter for outputs points to: a run sets their shapes
+    size_functions  C functions for sizes
+    size_status     C statements that return the status of sizes that are not allowed
+    generic_sizes   C functions for callers that load any model
+    typical_sizes   C statements that set the sizes of a typical run
+    """
+    interface = size_interface(program)
+    struct = f"{program.name}_outputs"
+    if interface is None:
+        rows = dict.fromkeys(("size_functions", "size_status", "generic_sizes"), "")
+        return {"sizes": [], "outputs_type": f"const {struct}", "typical_sizes": [], **rows}
+    _, outputs = model_input_and_output_tensors(program)
+    printer = SizePrinter(program, "int64_t")
+    shapes = [
+        f"outputs->{t.shape_member}[{axis}] = {printer.expression(dim)};"
+        for t in outputs
+        if t.shape_member
+        for axis, dim in enumerate(t.storage.run_time_shape)
+    ]
+    extents = [
+        f"out.{t.shape_member}[{axis}]" if t.shape_member else str(dim)
+        for t in outputs
+        for axis, dim in enumerate(t.storage.run_time_shape)
+    ]
+    words = {
+        "name": program.name,
+        "sizes": interface,
+        "shapes": shapes,
+        "workspace_bytes": program.plan.peak,
+        "extents": [f"shapes[{k}] = {extent};" for k, extent in enumerate(extents)],
+    }
+    text = render_template("sizes.c", **words)
+    helper = _FLOOR_QUOTIENT_FUNCTION + "\n" if uses_floor_quotient(program, text) else ""
+    return {
+        "sizes": [interface],
+        "outputs_type": struct,
+        "size_functions": helper + text,
+        "size_status": _SIZE_STATUS,
+        "generic_sizes": render_template("generic_sizes.c", **words),
+        "typical_sizes": [f"inputs.{m.ident} = {m.typical};" for m in interface.members],
+    }
+
+
+def uses_floor_quotient(program: Program, text: str) -> bool:
+    """Return True if C code calls `floor_quotient`, or if the numbers of a program's calls need it."""
+    printer = SizePrinter(program, "int64_t")
+    numbers = [n for step in program.steps for n in step.numbers if not isinstance(n, Const)]
+    return "floor_quotient(" in text or any("floor_quotient(" in printer.expression(n) for n in numbers)
+
+
+def null_conditions(program: Program, tensors: Sequence[ModelTensor]) -> list[str]:
+    """Return C expressions that are true for a pointer to a tensor that must not be NULL, without
+    the comparison with NULL: a tensor without elements needs no memory.
+    """
+    printer = SizePrinter(program, "int64_t")
+    rows: list[str] = []
+    for t in tensors:
+        if not t.storage.size:
+            continue
+        count = t.storage.element_count
+        may_be_empty = isinstance(count, SymDim) and _least_value(count, program) < 1
+        rows.append((f"{printer.expression(count)} != 0 && " if may_be_empty else "") + f"{t.role}s->{t.ident}")
+    return rows
+
+
+def _least_value(dim: SymDim, program: Program) -> int | float:
+    return formula_of_name(dim.name).interval(program.symbol_intervals)[0]

@@ -27,6 +27,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library does.",
     ),
     "ops": ("ops_targets_config", "List the operators, and those of ONNX and TFLite that use them."),
+    "package": ("package", "Make a package of PROJECT for an ecosystem: an Arduino library, a Meson project, ..."),
     "quantize": ("quantize", "Quantize MODEL (.onnx) with ONNX Runtime, and tell what it costs and gains."),
     "replay": ("replay", "Run the failed pass or kernel in FILE again, and print the program after it."),
     "run": ("run", "Run a compiled library (a project directory or the library file)."),

@@ -86,9 +86,10 @@ LAYER_IMPORTS: dict[str, set[str]] = {
     "aotc.measuring": IMPORTED | TENSOR | {"aotc.runtime", "aotc_codegen", "aotc.driver", "aotc.checking"},
     "aotc.quantizing": IMPORTED | {"aotc.runtime", "aotc.driver", "aotc.checking", "aotc.measuring"},
     "aotc.reporting": IMPORTED | TENSOR | GRAPH_TOOLS | {"aotc.runtime", "aotc.driver"},
+    "aotc.packaging": {"aotc.ir", "aotc.tir", "aotc.runtime", "aotc_codegen", "aotc.driver"},
     "aotc.topi": {"aotc.ir"},
     "aotc.relay_api": BELOW_DRIVER | {"aotc.driver"},
-    "aotc.cli": SHOWN | {"aotc.driver", "aotc.ir", "aotc"},
+    "aotc.cli": SHOWN | {"aotc.packaging", "aotc.driver", "aotc.ir", "aotc"},
     "aotc.__main__": {"aotc.cli"},
 }
 FACADES = {
@@ -146,6 +147,7 @@ THIRD_PARTY = {
     "aotc.quantizing": {"onnx", "onnxruntime"},
     "aotc.reporting": {"jinja2", "rich"},
     "aotc.relay_api": {"onnx"},
+    "aotc.packaging": {"jinja2", "tomli"},
     "aotc.cli": {"click", "rich"},
     "aotc": {"onnx"},
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 
 from aotc.cli import options as options_of
 from aotc.cli.command_definition import define_command
+from aotc.cli.commands.package import PackageRequest, render_package_result
 from aotc.cli.compile_options import BOARD_OPTIONS, COMPILATION_OPTIONS, STATE_OPTION, declare_compile_options
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
 from aotc.cli.options import PATH_TYPE, declare_flag, declare_option
@@ -20,6 +22,7 @@ from aotc.cli.result_tables import format_arena_size, format_microcontroller_foo
 from aotc.driver.compile import compile
 from aotc.driver.toolchain import compiler_version_line, find_toolchain, resolve_target
 from aotc.ir import PassTimingInstrument, listen_to_progress
+from aotc.ir.atomic_write import temporary_folder
 from aotc.ir.terminal_safe_text import PreformattedText
 from aotc.reporting.text_tables import describe_register_spills, format_with_unit_prefix
 
@@ -55,8 +58,19 @@ def _target_and_compiler_for_report_header(build: bool, options: Mapping[str, An
     declare_compile_options("threads"),
     BOARD_OPTIONS,
     declare_compile_options("selftest", "single_file", "check_compiler", "build", "overwrite"),
+    declare_option("--package ecosystem", "Write a package for this ecosystem, and no project.", metavar="NAME"),
+    declare_option("--manifest", "File that says what the package is.", PATH_TYPE, metavar="FILE.toml"),
 )
-def compile_command(out: Reporter, model: Path, output: Path | None, timing: bool, build: bool, **options: Any) -> None:
+def compile_command(
+    out: Reporter,
+    model: Path,
+    output: Path | None,
+    timing: bool,
+    build: bool,
+    ecosystem: str | None,
+    manifest: Path | None,
+    **options: Any,
+) -> None:
     """Compile MODEL (.onnx, .pt2, .tflite, .relay) to a C project and a library in DIR.
 
     -o names DIR and is required, except with --stop-after, which writes no project.
@@ -65,22 +79,27 @@ def compile_command(out: Reporter, model: Path, output: Path | None, timing: boo
     stopping = watching["stop_after"] is not None
     if output is None and not stopping:
         raise click.UsageError("Missing option '-o' / '--output'.")
-    build = build and not stopping
+    package = PackageRequest.from_options(ecosystem, manifest, output, options["overwrite"])
+    build = build and not stopping and (package is None or package.needs_library)
     facts = _target_and_compiler_for_report_header(build, options) if watching["report"] is not None else {}
     watch = PassInspection(out, model, output, facts, **watching)
     passes, stages = PassTimingInstrument(), StageTimes()
     instruments = [passes, PassProgress(out.show_current_item), *watch.requested_pass_instruments()]
-    with watch.write_compilation_report_at_end() as show, listen_to_progress(out.show_progress):
+    with ExitStack() as stack:
         where = None if stopping else output
-        compiled_model = compile(
-            model,
-            output=where,
-            instruments=instruments,
-            build=build,
-            progress=stages.wrap_callback_to_record_stage_times(show),
-            **options,
-        )
-        result = watch.add_model_to_compilation_report(compiled_model)
+        if package is not None and not stopping:
+            where = Path(stack.enter_context(temporary_folder("aotc-package-"))) / "project"
+        with watch.write_compilation_report_at_end() as show, listen_to_progress(out.show_progress):
+            compiled_model = compile(
+                model,
+                output=where,
+                instruments=instruments,
+                build=build,
+                progress=stages.wrap_callback_to_record_stage_times(show),
+                **options,
+            )
+            result = watch.add_model_to_compilation_report(compiled_model)
+        packaged = package.write(where) if package is not None and where is not None else {}
     times = PreformattedText(f"{stages}\n{passes.render()}" if timing else "")
     timings: dict[str, Any] = {"stages": stages.stage_time_rows(), "timing": times} if timing else {}
     if watch.stopped is not None:
@@ -91,7 +110,7 @@ def compile_command(out: Reporter, model: Path, output: Path | None, timing: boo
     library, metadata = str(result.library or ""), dict(result.metadata)
     size = result.library.stat().st_size if result.library else 0
     data = {"path": str(result.path), "library": library, "library_bytes": size, "metadata": metadata, **timings}
-    data["unchecked"] = list(result.unchecked)
+    data |= {"unchecked": list(result.unchecked), **packaged}
     if out.quiet and timing:
         out.print_text_or_json(data, times)
     else:
@@ -102,7 +121,10 @@ def render_compile_result(data: JsonObject) -> RenderedParts:
     """Format the result of `compile`, with the times of stages and passes if present."""
     if passes := data.get("timing"):
         yield passes.rstrip()
-    yield f"project      {data['path']}"
+    if "files" in data:
+        yield from render_package_result(data)
+    else:
+        yield f"project      {data['path']}"
     if library := data["library"]:
         yield f"library      {library} ({format_with_unit_prefix(data['library_bytes'], 'B')})"
     yield from weight_size_lines(data["metadata"].get("sizes"))

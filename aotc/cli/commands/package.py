@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`aotc package`: make a package of a compiled project for another ecosystem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aotc.cli.command_definition import define_command
+from aotc.cli.console import JsonObject, RenderedParts, Reporter
+from aotc.cli.options import PATH_TYPE, OptionDecorator, combine_option_declarations, declare_flag, declare_option
+from aotc.driver.output_folder import check_project_can_be_written_to_folder
+from aotc.ir import frozen
+from aotc.packaging.ecosystems import ECOSYSTEMS, ecosystem_named
+from aotc.packaging.package_information import PackageInformation, combine_package_information
+from aotc.packaging.write_package import WrittenPackage, package_project
+
+#: Options that say what a package is called and who made it.
+INFORMATION_OPTIONS: OptionDecorator = combine_option_declarations(
+    declare_option("--name", "Name of the package [default: that of the model]."),
+    declare_option("--version", "Version of the package: three numbers [default: 0.1.0].", metavar="X.Y.Z"),
+    declare_option("--license", "License of the model, as an SPDX identifier.", metavar="SPDX"),
+    declare_option("--author", "Author: a name, or a name and <email>."),
+    declare_option("--description", "One sentence on the model."),
+    declare_option("--url", "Page of the package."),
+    declare_option("--manifest", "File with these values as a table [package].", PATH_TYPE, metavar="FILE.toml"),
+)
+
+
+@define_command(
+    "package",
+    click.argument("project", type=PATH_TYPE),
+    declare_option("--for ecosystem", "Ecosystem: " + ", ".join(ECOSYSTEMS) + ".", required=True, metavar="NAME"),
+    declare_option("-o --output", "Directory of the package.", PATH_TYPE, required=True, metavar="DIR"),
+    INFORMATION_OPTIONS,
+    declare_flag("--overwrite", "Replace files that aotc did not write or that were changed since."),
+)
+def package_command(
+    out: Reporter,
+    project: Path,
+    ecosystem: str,
+    output: Path,
+    manifest: Path | None,
+    overwrite: bool,
+    **information: str | None,
+) -> None:
+    """Make a package of PROJECT for an ecosystem: an Arduino library, a Meson project, ..."""
+    about = combine_package_information(manifest, information)
+    package = package_project(project, ecosystem, output, about, overwrite)
+    out.print_result(package_json(package), render_package_result)
+
+
+@frozen
+class PackageRequest:
+    """The package that `aotc compile --package` writes in place of the project."""
+
+    ecosystem: str
+    information: PackageInformation
+    output: Path
+    overwrite: bool
+
+    @classmethod
+    def from_options(
+        cls, ecosystem: str | None, manifest: Path | None, output: Path | None, overwrite: bool
+    ) -> PackageRequest | None:
+        """Return the request of the options of `aotc compile`; None if they ask for a project.
+
+        Raise AotcError, before anything is compiled, for an unknown ecosystem, an invalid file and an
+        output folder that cannot be written to.
+        """
+        if ecosystem is None and manifest is not None:
+            raise click.UsageError("--manifest needs --package")
+        if ecosystem is None or output is None:
+            return None
+        ecosystem_named(ecosystem)
+        information = combine_package_information(manifest, {})
+        check_project_can_be_written_to_folder(output, overwrite)
+        return cls(ecosystem, information, output, overwrite)
+
+    @property
+    def needs_library(self) -> bool:
+        """True if the package contains the built library."""
+        return ecosystem_named(self.ecosystem).projects == "hosted"
+
+    def write(self, project: Path) -> dict[str, Any]:
+        """Write the package of a project; return what `aotc compile --json` prints of it."""
+        written = package_project(project, self.ecosystem, self.output, self.information, self.overwrite)
+        return {**package_json(written), "library": ""}
+
+
+def package_json(package: WrittenPackage) -> Mapping[str, Any]:
+    """Return a written package as `aotc package --json` prints it."""
+    return {"path": str(package.path), "name": package.name, "files": list(package.files), "notes": list(package.notes)}
+
+
+def render_package_result(data: JsonObject) -> RenderedParts:
+    """Format a written package: its folder, the number of files and what its user should know."""
+    yield f"package      {data['path']} ({data['name']}, {len(data['files'])} files)"
+    for note in data["notes"]:
+        yield f"note         {note}"

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages for other ecosystems: built by the tools of these, with the results of the project."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import aotc
+from aotc.packaging.ecosystems import ECOSYSTEMS
+from aotc.packaging.package_information import PackageInformation
+from aotc.packaging.write_package import package_project
+from tests.cli.invoke import call
+from tests.e2e.projects import DIGITS
+from tests.ecosystems.builders import BUILDERS
+from tests.ecosystems.conftest import MODELS, Projects, output_line, printed
+from tests.share import share_of_each
+
+#: Texts with the characters that are special in one of the languages of packages.
+INFORMATION = PackageInformation(
+    version="1.2.3",
+    license="MIT OR Apache-2.0",
+    author="Zoë O'Hara <zoe@example.org>",
+    description="""Says "hi" & <b>, costs $5 #1 %2 {x} \\ 'done'.""",
+    url="https://example.org/a?b=1#c",
+)
+STRICT = ["-O1", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror"]
+
+
+def bare_or_hosted(ecosystem: str, model: str) -> bool:
+    """Whether a model is compiled without an operating system for an ecosystem; both where both are possible."""
+    row = ECOSYSTEMS[ecosystem]
+    return row.projects == "bare" or (row.projects == "any" and model == "gru")
+
+
+def test_every_ecosystem_is_built() -> None:
+    assert BUILDERS.keys() == ECOSYSTEMS.keys()
+
+
+@pytest.mark.parametrize(("ecosystem", "model"), share_of_each(BUILDERS, MODELS, 1))
+def test_examples_print_the_results_of_the_project(
+    ecosystem: str, model: str, projects: Projects, expected: Callable[..., str], tmp_path: Path
+) -> None:
+    bare = bare_or_hosted(ecosystem, model)
+    project = projects(model, bare)
+    package = package_project(project, ecosystem, tmp_path / "package", INFORMATION).path
+    (tmp_path / "scratch").mkdir()
+    text = BUILDERS[ecosystem](package, tmp_path / "scratch")
+    assert output_line(text).split() == expected(model, bare).split()
+
+
+@pytest.mark.parametrize(("compiler", "flags"), [
+    ("gcc", "-std=c99"), ("g++", "-xc++ -std=c++17"),
+    *(pytest.param(c, f, marks=pytest.mark.slow) for c, f in [
+        ("gcc", "-std=c11"), ("gcc", "-std=c2x"), ("clang", "-std=c99"), ("clang", "-std=c2x"),
+        ("clang", "-xc++ -std=c++17"),
+    ]),
+])  # fmt: skip
+def test_the_single_file_is_clean_c_and_cpp(
+    compiler: str, flags: str, projects: Projects, expected: Callable[..., str], tmp_path: Path
+) -> None:
+    for model in MODELS:
+        package = package_project(projects(model, True), "single-file", tmp_path / model).path
+        command = [compiler, *flags.split(), *STRICT, "example.c", f"{model}.c", "-lm", "-o", "example"]
+        printed(command, package)
+        assert output_line(printed([package / "example"], package)) == expected(model, True)
+
+
+@pytest.mark.parametrize("flags", [
+    "-O2 -march=x86-64-v3", *(pytest.param(f, marks=pytest.mark.slow) for f in ["-O3 -march=x86-64-v3", "-Os", "-O0"])
+])  # fmt: skip
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_results_need_no_flags(
+    compiler: str, flags: str, projects: Projects, expected: Callable[..., str], tmp_path: Path
+) -> None:
+    """Compilers that may use multiply-adds and vectors, and are not told to leave them, give the same bits."""
+    for model in ("digits", "gru"):
+        package = package_project(projects(model), "platformio", tmp_path / model).path
+        sources = sorted((package / "src").glob("*.c"))
+        command = [compiler, *flags.split(), "-Iinclude", *sources, "examples/run_once/main.c", "-lm", "-o", "example"]
+        printed(command, package)
+        assert output_line(printed([package / "example"], package)) == expected(model, False)
+
+
+def test_a_package_has_the_same_bytes_each_time(projects: Projects, tmp_path: Path) -> None:
+    for ecosystem, row in ECOSYSTEMS.items():
+        project = projects("digits", row.projects == "bare")
+        first, second = (package_project(project, ecosystem, tmp_path / f"{ecosystem}{k}", INFORMATION) for k in (0, 1))
+        assert first.files == second.files
+        for file in first.files:
+            assert (first.path / file).read_bytes() == (second.path / file).read_bytes(), file
+            assert str(tmp_path).encode() not in (first.path / file).read_bytes()
+
+
+def test_the_table_of_a_file_and_options_say_what_a_package_is(projects: Projects, tmp_path: Path) -> None:
+    file = tmp_path / "about.toml"
+    file.write_text('[package]\nname = "Digit reader"\nversion = "2.0.1"\nauthor = "Ada"\n[other]\nx = 1\n')
+    options = ["--manifest", file, "--version", "2.1.0"]
+    done = call("package", projects("digits"), "--for", "arduino", "-o", tmp_path / "out", *options)
+    assert done.code == 0, done.err
+    text = (tmp_path / "out" / "library.properties").read_text()
+    assert "name=Digit reader\nversion=2.1.0\nauthor=Ada\n" in text
+
+
+def test_files_of_the_user_are_kept(projects: Projects, tmp_path: Path) -> None:
+    """A conflicting file is an error, and nothing is written; other files stay."""
+    own, other = tmp_path / "Makefile", tmp_path / "notes.txt"
+    own.write_text("mine")
+    other.write_text("mine too")
+    with pytest.raises(aotc.AotcError, match="holds files that would be lost: Makefile"):
+        package_project(projects("digits"), "pkg-config", tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"Makefile", "notes.txt"} and own.read_text() == "mine"
+    package_project(projects("digits"), "meson", tmp_path)
+    package_project(projects("digits"), "platformio", tmp_path)
+    assert own.read_text() == "mine" and other.read_text() == "mine too" and not (tmp_path / "meson.build").exists()
+
+
+def bad(projects: Projects, folder: Path, ecosystem: str, model: str = "digits", **options: object) -> str:
+    about = PackageInformation(**options.pop("about", {}))  # type: ignore[arg-type]
+    with pytest.raises(aotc.AotcError) as caught:
+        package_project(projects(model, **options), ecosystem, folder / "out", about)
+    assert caught.value.code == "package" and not (folder / "out").exists()
+    return str(caught.value)
+
+
+def test_targets_that_an_ecosystem_cannot_have(projects: Projects, tmp_path: Path) -> None:
+    text = bad(projects, tmp_path, "arduino", target="x86-64-v4")
+    assert "cannot contain code for x86-64-v4" in text and 'target="cortex-m4"' in text
+    assert 'environment="bare"' in bad(projects, tmp_path, "single-file")
+    assert "did you mean 'meson'" in bad(projects, tmp_path, "messon")
+
+
+def test_names_that_an_ecosystem_forbids(projects: Projects, tmp_path: Path) -> None:
+    assert "cannot be the name" in bad(projects, tmp_path, "arduino", about={"name": "Arduino_digits"})
+    assert 'name="a_b"' in bad(projects, tmp_path, "meson", about={"name": "a/b"})
+    for field, value in {"version": "1.0", "license": "a\nb", "url": "ftp://x", "author": "<a@b>"}.items():
+        with pytest.raises(aotc.AotcError, match=f"cannot be the {field} of a package"):
+            PackageInformation(**{field: value})
+
+
+def test_a_changed_project_is_not_packaged(projects: Projects, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(projects("digits"), project)
+    (project / "src" / "digits.c").write_text("int x;\n")
+    with pytest.raises(aotc.AotcError, match=r"digits\.c was changed since aotc wrote it"):
+        package_project(project, "meson", tmp_path / "out")
+    with pytest.raises(aotc.AotcError, match="is the project itself"):
+        package_project(project, "meson", tmp_path / "out" / ".." / "project")
+    with pytest.raises(aotc.AotcError, match="is not a compiled project"):
+        package_project(tmp_path, "meson", tmp_path / "out")
+
+
+def test_compile_writes_a_package_in_place_of_the_project(tmp_path: Path) -> None:
+    options = ["--target", "c", "--package", "pkg-config"]
+    done = call("compile", DIGITS, "-o", tmp_path / "out", *options)
+    assert done.code == 0 and f"package      {tmp_path / 'out'} (digits, " in done.out, done.err
+    assert (tmp_path / "out" / "digits.pc.in").is_file() and not (tmp_path / "out" / "metadata.json").exists()
+    for wrong in (["--package", "messon"], ["--manifest", tmp_path / "x.toml"]):
+        assert call("compile", DIGITS, "-o", tmp_path / "no", *wrong).code == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]

@@ -19,7 +19,7 @@ from functools import partial
 from operator import attrgetter
 from reprlib import recursive_repr
 from threading import RLock
-from types import MemberDescriptorType
+from types import MemberDescriptorType, MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def frozen(cls: Any = None, **options: Any) -> Any:
     - The method `__init__` sets fields through the descriptors of their slots. It takes half the
       time of the generated one, which calls `object.__setattr__`: a compilation creates millions of
       nodes.
-    - The methods `__eq__` and `__hash__` are generated when they are first called, and others are
+    - The methods `__init__`, `__eq__` and `__hash__` are generated when they are first used, and others are
       closures: compiling six methods for each class took a quarter of the time of importing aotc.
     - A class without docstring has none, instead of its signature.
     """
@@ -63,13 +63,13 @@ def frozen(cls: Any = None, **options: Any) -> Any:
     new_class = _create_dataclass_without_methods(cls, **options)
     new_class.__setattr__, new_class.__delattr__ = _methods_that_refuse_changes(new_class)
     if init:
-        new_class.__init__ = _generate_init(new_class)
+        new_class.__init__ = _MethodGeneratedOnFirstUse(new_class, "__init__", _generate_init)
     if has_repr and "__repr__" not in own_methods:
         new_class.__repr__ = _repr_method(new_class)
     if eq and "__eq__" not in own_methods:
-        _generate_method_on_first_call(new_class, "__eq__", _generate_eq)
+        new_class.__eq__ = _MethodGeneratedOnFirstUse(new_class, "__eq__", _generate_eq)
     if eq and "__hash__" not in own_methods:
-        _generate_method_on_first_call(new_class, "__hash__", _generate_hash)
+        new_class.__hash__ = _MethodGeneratedOnFirstUse(new_class, "__hash__", _generate_hash)
     if options.get("slots", True):
         if "__getstate__" not in own_methods:
             new_class.__getstate__ = _getstate_method(new_class)
@@ -155,23 +155,20 @@ def _setstate(self: Any, state: tuple[object, ...]) -> None:
         object.__setattr__(self, f.name, value)
 
 
-def _generate_method_on_first_call(cls: Any, name: str, generate: Callable[[Any], Method]) -> None:
-    """Give a class a method that is generated when it is first called; most classes never need
-    it.
+class _MethodGeneratedOnFirstUse:
+    """Descriptor that replaces itself by a generated method when the method is first looked up; most
+    classes are imported without being used.
     """
-    generated: Method | None = None
 
-    def method(self: Any, *args: Any) -> Any:
-        nonlocal generated
-        if generated is None:
-            generated = generate(cls)
-            # a decorator may have replaced the method
-            if vars(cls).get(name) is method:
-                setattr(cls, name, generated)
-        return generated(self, *args)
+    def __init__(self, cls: Any, name: str, generate: Callable[[Any], Method]) -> None:
+        self._class, self._name, self._generate = cls, name, generate
 
-    method.__name__, method.__qualname__, method.__module__ = name, f"{cls.__qualname__}.{name}", cls.__module__
-    setattr(cls, name, method)
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        method = self._generate(self._class)
+        # a decorator may have replaced the method
+        if vars(self._class).get(self._name) is self:
+            setattr(self._class, self._name, method)
+        return method if instance is None else MethodType(method, instance)
 
 
 def _fields_as_tuple_text(record: str, compared_fields: list[Field[Any]]) -> str:

@@ -148,6 +148,34 @@ def test_the_garbage_collector_gets_its_thresholds_back() -> None:
     assert gc.get_threshold() == before
 
 
+def test_objects_of_a_block_are_not_searched_for_garbage_at_its_end() -> None:
+    searched: list[int] = []
+
+    def count_young_objects(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            searched.append(len(gc.get_objects(generation=0)))
+
+    gc.unfreeze()  # the tests run with frozen objects
+    gc.collect()
+    gc.callbacks.append(count_young_objects)
+    try:
+        with collect_garbage_rarely():
+            created = [[k] for k in range(20_000)]
+        more = [[k] for k in range(2_000)]
+    finally:
+        gc.callbacks.remove(count_young_objects)
+        gc.freeze()
+    assert len(created) + len(more) == 22_000 and searched and max(searched) < 10_000
+
+
+def test_frozen_objects_stay_frozen() -> None:
+    gc.freeze()
+    count = gc.get_freeze_count()
+    with collect_garbage_rarely():
+        pass
+    assert gc.get_freeze_count() == count > 0
+
+
 def test_a_class_may_refuse_hashes() -> None:
     @frozen
     class Unhashable:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """int8 GEMM micro-kernels for Intel AMX tiles, as functions that read and write memory.
 
-    tile[0:n] = matrices_uint8_int8(x[...], w[...], sizes and distances)
+    tile[0:n] = brgemm_uint8_int8(x[...], w[...], sizes and distances)
 
 The result is an array of sums with axes (position, block, output), for blocks of 16 outputs. A tile
 register has 16 rows of 64 bytes. In a register of data, a row holds the bytes that one reduction
@@ -62,15 +62,15 @@ def _tile_matmul_numpy_reference(data_dtype: str, x: Any, w: Any, *size_argument
 
 
 _TILE_HELPERS_C: Final = """\
-#if !defined(AOTC_MATRICES)
-#define AOTC_MATRICES
-#define AOTC_MATRIX_ZERO(to) __asm__ volatile("tilezero %tmm" #to)
-#define AOTC_MATRIX_LOAD(to, from, pitch) \\
+#if !defined(AOTC_AMX_TILES)
+#define AOTC_AMX_TILES
+#define AOTC_AMX_TILE_ZERO(to) __asm__ volatile("tilezero %tmm" #to)
+#define AOTC_AMX_TILE_LOAD(to, from, pitch) \\
   __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #to : : "r"(from), "r"(pitch) : "memory")
-#define AOTC_MATRIX_STORE(to, pitch, from) \\
+#define AOTC_AMX_TILE_STORE(to, pitch, from) \\
   __asm__ volatile("tilestored %%tmm" #from ", (%0,%1,1)" : : "r"(to), "r"(pitch) : "memory")
 /* Registers 0 to 3 are sums, 4 and 5 have so many rows of data, 6 and 7 weights. */
-$inline void aotc_matrices_of(ptrdiff_t rows, ptrdiff_t width) {
+$inline void aotc_configure_amx_tiles(ptrdiff_t rows, ptrdiff_t width) {
   uint8_t shape[64] = {1};
   for (int k = 0; k < 8; ++k) {
     shape[16 + 2 * k] = (uint8_t)(k / 2 == 2 ? width : 64);
@@ -87,37 +87,37 @@ aotc_NAME_tile(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t belo
   ptrdiff_t line, ptrdiff_t apart, ptrdiff_t width, ptrdiff_t steps, ptrdiff_t n1, ptrdiff_t x1, ptrdiff_t w1,
   ptrdiff_t n2, ptrdiff_t x2, ptrdiff_t w2GIVEN) {
   const ptrdiff_t weights = 64;
-  AOTC_MATRIX_ZERO(0);
-  AOTC_MATRIX_ZERO(1);
-  AOTC_MATRIX_ZERO(2);
-  AOTC_MATRIX_ZERO(3);
+  AOTC_AMX_TILE_ZERO(0);
+  AOTC_AMX_TILE_ZERO(1);
+  AOTC_AMX_TILE_ZERO(2);
+  AOTC_AMX_TILE_ZERO(3);
   for (ptrdiff_t b = 0; b < n2; ++b)
     for (ptrdiff_t a = 0; a < n1; ++a) {
       const DATA_t *from = x + b * x2 + a * x1;
       const STORED_t *by = w + (b * w2 + a * w1)HALF;
       for (ptrdiff_t s = 0; s < steps; ++s, from += width, by += 16 * widthHALF) {
-        AOTC_MATRIX_LOAD(6, FIRST, weights);
-        AOTC_MATRIX_LOAD(4, from, pitch);
+        AOTC_AMX_TILE_LOAD(6, FIRST, weights);
+        AOTC_AMX_TILE_LOAD(4, from, pitch);
         __asm__ volatile("DOT %tmm6, %tmm4, %tmm0");
         if (wide) {
-          AOTC_MATRIX_LOAD(7, SECOND, weights);
+          AOTC_AMX_TILE_LOAD(7, SECOND, weights);
           __asm__ volatile("DOT %tmm7, %tmm4, %tmm1");
         }
         if (two) {
-          AOTC_MATRIX_LOAD(5, from + below * pitch, pitch);
+          AOTC_AMX_TILE_LOAD(5, from + below * pitch, pitch);
           __asm__ volatile("DOT %tmm6, %tmm5, %tmm2");
           if (wide)
             __asm__ volatile("DOT %tmm7, %tmm5, %tmm3");
         }
       }
     }
-  AOTC_MATRIX_STORE(sums, line, 0);
+  AOTC_AMX_TILE_STORE(sums, line, 0);
   if (wide)
-    AOTC_MATRIX_STORE(sums + 16, line, 1);
+    AOTC_AMX_TILE_STORE(sums + 16, line, 1);
   if (two)
-    AOTC_MATRIX_STORE(sums + below * line / 4, line, 2);
+    AOTC_AMX_TILE_STORE(sums + below * line / 4, line, 2);
   if (two && wide)
-    AOTC_MATRIX_STORE(sums + below * line / 4 + 16, line, 3);
+    AOTC_AMX_TILE_STORE(sums + below * line / 4 + 16, line, 3);
 }
 """
 _KERNEL_HEAD_C: Final = """\
@@ -129,7 +129,7 @@ aotc_NAME(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t rows, ptr
 """
 _KERNEL_BY_TILES_C: Final = """\
   const ptrdiff_t high = rows < 16 ? rows : 16, line = 64 * blocks;
-  aotc_matrices_of(high, width);
+  aotc_configure_amx_tiles(high, width);
   for (ptrdiff_t row = 0; row < rows; row += 2 * high) {
     /* what is left is no whole register: some sums are computed twice */
     const ptrdiff_t left = rows - row, first = left < high ? rows - high : row;
@@ -230,7 +230,7 @@ def _int4_kernel_variants() -> tuple[CVariant, CVariant]:
 
 def amx_kernel_name(data_dtype: str, weight_dtype: str) -> str:
     """Return the name of the micro-kernel for these int8 or uint8 operand types."""
-    return f"matrices_{data_dtype}_{weight_dtype}"
+    return f"brgemm_{data_dtype}_{weight_dtype}"
 
 
 def _int4_tile_matmul_numpy_reference(data_dtype: str, weight_dtype: str, x: Any, w: Any, *numbers: Any) -> Any:

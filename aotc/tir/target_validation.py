@@ -289,10 +289,17 @@ def _micro_kernel_size_contradictions(kernel: MicroKernel) -> Iterator[tuple[str
         text = f"micro-kernel {kernel.name} has {found}, which contradicts its instruction {kernel.multiply}"
         yield text, f"the instruction has {', '.join(f'{name}={size}' for name, size in expected.items())}"
         return
-    for tile, most in (("positions", "max_positions"), ("outputs", "max_outputs")):
-        if kernel.level == "memory" and sizes.get(most, math.inf) < sizes.get(tile, 0):
-            text = f"micro-kernel {kernel.name}: {most} must be {sizes[tile]} or more, the {tile} of a tile"
-            yield f"{text}, got {sizes[most]}", ""
+    least = [
+        ("positions", "max_positions", "the positions of a tile"),
+        ("outputs", "max_outputs", "the outputs of a tile"),
+    ]
+    if kernel.weights == "blocks":
+        least.append(("block", "max_outputs", "the outputs of a block"))
+    for field, most, name in least if kernel.level == "memory" else ():
+        if sizes.get(most, math.inf) < sizes.get(field, 0):
+            text = f"micro-kernel {kernel.name}: {most} must be {sizes[field]} or more, {name}, got {sizes[most]}"
+            yield text, ""
+            return
 
 
 def _does_block_shape_fit(kernel: MicroKernel, shape: BlockShape) -> bool:

@@ -78,12 +78,17 @@ from tests.e2e.projects import DIGITS
         (
             X86_64_V3,
             {"micro_kernels": (replace(X86_AMX, requires=(), block=32, positions=8),)},
-            "micro-kernel x86_amx has positions=8, block=32, which contradicts its instruction matrices_{data}_{wei",
+            "micro-kernel x86_amx has positions=8, block=32, which contradicts its instruction brgemm_{data}_{wei",
         ),
         (
             X86_64_V3,
             {"micro_kernels": (replace(X86_AMX, requires=(), max_positions=8),)},
             "micro-kernel x86_amx: max_positions must be 16 or more, the positions of a tile, got 8",
+        ),
+        (
+            X86_64_V3,
+            {"micro_kernels": (replace(X86_AMX, requires=(), multiply="byte_rows", outputs=4, max_outputs=8),)},
+            "micro-kernel x86_amx: max_outputs must be 16 or more, the outputs of a block, got 8",
         ),
         (
             X86_64_V3,

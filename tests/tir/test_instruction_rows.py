@@ -43,7 +43,7 @@ SAMPLES: Final[dict[str, tuple[tuple[int, ...], ...]]] = {
 
 
 def samples(row: Instruction) -> tuple[tuple[int, ...], ...]:
-    if not row.name.startswith("matrices_"):
+    if not row.name.startswith("brgemm_"):
         return SAMPLES[row.name]
     calls, is_int4 = [], len(row.takes) > len(AMX[0]) + 2
     for numbers in AMX:
@@ -228,10 +228,10 @@ def test_rows_of_an_extent() -> None:
         # distances below 0 would read before the first element
         ("byte_taps", (16, 4), (2, -4)),
         ("byte_taps", (16, 16), (0, 12)),
-        ("matrices_int8_int8", (16, 64), (4, -4, 1, 64, 4, 1, 1, 0, 0, 1, 0, 0)),
-        ("matrices_int8_int8", (4, 64), (0, 0, 1, 64, 4, 1, 1, 0, 0, 1, 0, 0)),
+        ("brgemm_int8_int8", (16, 64), (4, -4, 1, 64, 4, 1, 1, 0, 0, 1, 0, 0)),
+        ("brgemm_int8_int8", (4, 64), (0, 0, 1, 64, 4, 1, 1, 0, 0, 1, 0, 0)),
         # steps are groups of four bytes
-        ("matrices_int8_int8", (6, 96), (1, 6, 1, 96, 6, 1, 1, 0, 0, 1, 0, 0)),
+        ("brgemm_int8_int8", (6, 96), (1, 6, 1, 96, 6, 1, 1, 0, 0, 1, 0, 0)),
     ],
 )
 def test_numbers_that_no_instruction_can_have(

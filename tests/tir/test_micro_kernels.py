@@ -16,7 +16,8 @@ from aotc.relay.op.dense import contrib_dense_pack, dense
 from aotc.relay.op.opdef import Accuracy, Sample
 from aotc.tir import Buffer, te
 from aotc.tir.micro_kernels import ARM_MVE, DOT4, MEMORY_LAYOUTS, SMMLA, MicroKernel
-from aotc.tir.schedule.contraction import _MEMORY_KERNEL_GENERATORS, cpu_tiling_candidates
+from aotc.tir.schedule.contraction import cpu_tiling_candidates
+from aotc.tir.schedule.contraction.memory_kernels import DATA_OF_LAYOUT
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
 from aotc.tir.stmt import Store
 from aotc.tir.target import TARGETS, Target
@@ -150,7 +151,7 @@ def test_steps_of_several_groups_need_vectors_of_their_length() -> None:
 
 
 def test_every_layout_of_functions_on_memory_has_a_schedule() -> None:
-    assert set(_MEMORY_KERNEL_GENERATORS) == set(MEMORY_LAYOUTS)
+    assert set(DATA_OF_LAYOUT) == {data for data, _ in MEMORY_LAYOUTS}
 
 
 def with_row(target: Target, row: MicroKernel) -> Target:

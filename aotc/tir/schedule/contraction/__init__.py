@@ -36,17 +36,19 @@ Modules, in the order in which a contraction passes through them:
     tiling_choice                      picks the cheapest tiling, or the one that a measurement
                                        recorded
     register_tiling_types              a tiling as data: loops, products, reduction, output
-    tile_loop_nest                     emits the loops and multiply-adds of a tiling
+    tile_loops                         emits the loops over tiles, of registers and of calls
+    tile_loop_nest                     emits the multiply-adds of a tiling
     epilogue                           emits the code after the accumulation: bias, activation,
                                        requantization, stores
     arm_multi_group_dot_steps          reduction steps that issue several dot-product instructions
-    im2col_packing                     data of memory micro-kernels: in place, as a padded
-                                       copy, or gathered run by run (im2col)
     instruction_selection              selects an instruction that finishes sums in memory, by its
                                        meaning for one element
-    im2col_kernels                     calls on gathered positions and blocks or rows of weights
-                                       (Cortex-M DSP, Helium)
-    x86_amx                            calls on strided positions and blocks of weights (x86 AMX)
+    memory_kernels                     calls of memory micro-kernels
+    memory_call_types                  how calls read the data, and their operands, as data
+    memory_call_data                   the data in place, as a padded copy, or gathered run by run
+                                       (im2col)
+    gathered_data                      calls that read gathered data (Cortex-M DSP, Helium)
+    strided_data                       calls that read data at constant distances (x86 AMX)
     contraction_operand                an operand of GPU schedules, with its fill value
     gpu_block_tiles                    one tile of the output per GPU thread block, operands in
                                        shared memory
@@ -68,8 +70,8 @@ Packed layouts appear only in the indices of an operand (`o // 32, k, o % 32`);
 the number of tiles (`tile_segments.TileSegment.count`) becomes a trip count.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from aotc.tir import Buffer, Target, te
 from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
@@ -83,13 +85,12 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
 from aotc.tir.schedule.contraction.cpu_tilings_vector_along_data import tilings_vectorized_along_data
 from aotc.tir.schedule.contraction.cpu_tilings_vector_along_weights import tilings_vectorized_along_weights
 from aotc.tir.schedule.contraction.gpu_block_tiles import gpu_tiling_candidates
-from aotc.tir.schedule.contraction.im2col_kernels import im2col_kernel_candidates
 from aotc.tir.schedule.contraction.int8_depthwise import int8_depthwise_tilings
+from aotc.tir.schedule.contraction.memory_kernels import memory_kernel_candidates
 from aotc.tir.schedule.contraction.tiling_choice import choose_tiling
 from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate, TilingRequest
 from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block_size
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.x86_amx import x86_amx_candidates
 
 __all__ = [
     "ContractionNest",
@@ -146,8 +147,7 @@ def cpu_tiling_candidates(
     for kernel in kernels:
         if kernel.level == "memory":
             request = _tiling_request(contraction, a, b, store, target, 1, kernel)
-            generator = _MEMORY_KERNEL_GENERATORS[kernel.data, kernel.weights]
-            candidates += [] if request is None else generator(contraction, request)
+            candidates += [] if request is None else memory_kernel_candidates(contraction, request)
     contraction = move_taps_before_reduction_axes(contraction) if target.ordered else contraction
     contraction, joined = split_grouped_channel_axis(contraction)
     finish = (lambda at, value: store(joined(at), value)) if joined is not tuple else store
@@ -180,13 +180,6 @@ def _tiling_request(
     return None if grouped is None else TilingRequest(*grouped, a, b, store, target, lanes, kernel)
 
 
-_MemoryKernelGenerator: TypeAlias = Callable[[te.Contraction, TilingRequest], Sequence[TilingCandidate]]
-#: Functions that return the candidates of memory micro-kernels, by the layouts of data and weights.
-_MEMORY_KERNEL_GENERATORS: Final[Mapping[tuple[str, str], _MemoryKernelGenerator]] = {
-    ("im2col", "blocks"): im2col_kernel_candidates,
-    ("im2col", "rows"): im2col_kernel_candidates,
-    ("strided", "blocks"): x86_amx_candidates,
-}
 #: Functions that return the register tilings of a micro-kernel; only the first one for dot products.
 _REGISTER_TILING_GENERATORS: Final[Sequence[Callable[[TilingRequest], Sequence[TilingCandidate]]]] = (
     tilings_vectorized_along_weights,

@@ -2,11 +2,17 @@
 """The epilogue of a tile: finish its accumulators (bias, activation, requantization) and store them
 to the output.
 
-Three ways, the first that fits:
+Three ways for accumulators in registers, the first that fits:
 
     from registers          vectors are contiguous in the output: each is finished and stored as a vector
     through the stack       tile[..] = acc ...; for each element in the output's order: store(tile[..])
     transposed              vectors run across the rows of the output: squares are transposed on the stack first
+
+Three ways for sums in memory, those of the calls of memory micro-kernels (`EpilogueOfSums`):
+
+    by an instruction       one that finishes and stores all sums of a position, selected by its meaning
+    as vectors              the sums of the outputs of a position are contiguous
+    one by one              for each output, for each position: store(tile[..])
 """
 
 from __future__ import annotations
@@ -19,12 +25,15 @@ from itertools import product
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, Load, Stmt, Store, Var, as_expr, minimum, new_private_scratch_buffer
+from aotc.tir import Buffer, Expr, Load, Stmt, Store, Var, all_of, as_expr, minimum, new_private_scratch_buffer
 from aotc.tir.instruction_statements import transpose_square
 from aotc.tir.loops.statement_vectorization import MAX_OPERATIONS_IN_TILE, vectorize_stmt_or_none
-from aotc.tir.schedule.contraction.register_tiling_types import RegisterTile, RegisterTiling
+from aotc.tir.schedule.contraction.instruction_selection import RepeatedValues, select_elementwise_instruction
+from aotc.tir.schedule.contraction.register_tiling_types import OutputStores, RegisterTile, RegisterTiling
+from aotc.tir.schedule.contraction.tile_loops import OutputTile
 from aotc.tir.schedule.contraction.tile_segments import TileAxis
-from aotc.tir.stmt import loop_nest
+from aotc.tir.simplify import simplify
+from aotc.tir.stmt import Block, If, forall, loop_nest
 
 #: Rows and columns of the smallest square that is transposed in registers.
 MIN_TRANSPOSE_SQUARE_SIDE: Final = 4
@@ -174,3 +183,111 @@ def _loops_storing_stack_tile_to_output(
         nest.append((loop, minimum(size, axis.extent - base) if segment.clip else size))
         index = index + loop * strides[axis]
     return loop_nest(nest, tiling.output.store_element(values, Load(stack_buffer, index)), "independent")
+
+
+@frozen(eq=False)
+class LayoutOfSums:
+    """Where the sums of a tile are in memory.
+
+    first     index of the first sum
+    strides   distance of neighbors along the channels and along each axis on which the tile may have
+              several positions
+    """
+
+    first: int
+    strides: Mapping[TileAxis, int]
+
+
+@frozen(eq=False)
+class EpilogueOfSums:
+    """The epilogue of sums in memory.
+
+    sums           the buffer of the sums
+    channel        axis of the outputs
+    output         the destination of finished elements
+    lanes          elements of a vector; 1 for targets without vectors
+    instructions   names of instructions that may finish and store the sums of a position
+    repeated       buffers for operands of these instructions
+    """
+
+    sums: Buffer
+    channel: TileAxis
+    output: OutputStores
+    lanes: int
+    instructions: Sequence[str]
+    repeated: RepeatedValues
+
+    def finish_and_store(self, tile: OutputTile, layout: LayoutOfSums) -> Stmt:
+        """Return the statements that finish and store the sums of a tile.
+
+        If the sums of the outputs of a position are contiguous, the loops over positions are outside of
+        those over outputs, otherwise inside and unrolled.
+        """
+        values, index = tile.axis_values(), as_expr(layout.first)
+        tiled = [axis for axis in layout.strides if axis is not self.channel]
+        if layout.strides[self.channel] > 1:
+            return self._store_positions_of_each_output(tile, layout, tiled)
+        nest: list[tuple[Var, Expr]] = []
+        for axis in tiled:
+            loop = Var(axis.var.name)
+            values[axis.var] = values[axis.var] + loop
+            nest.append((loop, tile.count_along(axis)))
+            index = index + loop * layout.strides[axis]
+        return loop_nest(nest, self._store_outputs_of_position(tile, values, index), "independent")
+
+    def _store_positions_of_each_output(
+        self, tile: OutputTile, layout: LayoutOfSums, tiled: Sequence[TileAxis]
+    ) -> Stmt:
+        """Return a loop over the outputs of a tile that stores the sums of all its positions."""
+        number, stored = Var("o"), list[Stmt]()
+        for offsets in product(*(range(tile.segments[axis].size) for axis in tiled)):
+            values, index, exists = (
+                tile.axis_values(),
+                layout.first + number * layout.strides[self.channel],
+                list[Expr](),
+            )
+            for axis, offset in zip(tiled, offsets, strict=True):
+                values[axis.var] = values[axis.var] + offset
+                index = index + offset * layout.strides[axis]
+                exists += [values[axis.var] < axis.extent] if offset and tile.segments[axis].clip else []
+            values[self.channel.var] = values[self.channel.var] + number
+            element = self.output.store_element(values, Load(self.sums, index))
+            stored.append(If(all_of(*exists), element) if exists else element)
+        stmt = stored[0] if len(stored) == 1 else Block(stored)
+        return self._by_instruction(tile, number, stmt) or forall(number, tile.count_along(self.channel), stmt)
+
+    def _store_outputs_of_position(self, tile: OutputTile, values: Mapping[Var, Expr], index: Expr) -> Stmt:
+        """Return the statements that store the sums of the outputs of a position, from `index` on."""
+        number, first = Var("o"), values[self.channel.var]
+
+        def element(output: Expr, value: Expr) -> Stmt:
+            return self.output.store_element({**values, self.channel.var: first + output}, value)
+
+        one = element(number, Load(self.sums, index + number))
+        selected = self._by_instruction(tile, number, one)
+        if selected is not None:
+            return selected
+        segment, scalar = tile.segments[self.channel], Var("done", self.sums.dtype)
+        vectors: list[Stmt] = []
+        for begin in range(0, segment.size - self.lanes + 1, self.lanes) if self.lanes > 1 and not segment.clip else ():
+            sums = {scalar: Load(self.sums, index + begin, self.lanes)}
+            vector = vectorize_stmt_or_none(
+                element(begin + number, scalar), number, self.lanes, sums, max_operations=MAX_OPERATIONS_IN_TILE
+            )
+            if vector is None:
+                break
+            vectors.append(vector)
+        done = len(vectors) * self.lanes
+        if done == segment.size:
+            return Block(vectors)
+        rest = element(done + number, Load(self.sums, index + done + number))
+        return Block((*vectors, forall(number, simplify(tile.count_along(self.channel) - done, {}), rest)))
+
+    def _by_instruction(self, tile: OutputTile, number: Var, stmt: Stmt) -> Stmt | None:
+        """Return the instruction that does what `stmt` does for each output of a tile, counted by `number`;
+        None if there is none.
+        """
+        segment = tile.segments[self.channel]
+        if segment.clip:
+            return None
+        return select_elementwise_instruction(stmt, number, segment.size, self.instructions, self.repeated)

@@ -24,6 +24,7 @@ from aotc.tir.expr import bitcast
 from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
 from aotc.tir.schedule.contraction.contraction_index_analysis import AddressedOperand, OperandDimension
 from aotc.tir.schedule.contraction.operand_staging import CopyFn
+from aotc.tir.schedule.contraction.tile_loops import operand_var_values_at_start
 from aotc.tir.schedule.contraction.tile_segments import TileAxis, TileSegment
 from aotc.tir.schedule.contraction.untiled_contraction import StoreFn
 from aotc.tir.simplify import simplify
@@ -230,10 +231,3 @@ class RegisterTile:
         for axis, offset in ((axis, at) for axis_offsets in offsets for axis, at in axis_offsets.items()):
             names.update(axis.operand_var_values(self.bases[axis], offset))
         return names
-
-
-def operand_var_values_at_start(start_positions: Mapping[TileAxis, Expr]) -> dict[Var, Expr]:
-    """Return the values of the operands' variables at the first position of a register tile."""
-    return {
-        var: value for axis, base in start_positions.items() for var, value in axis.operand_var_values(base, 0).items()
-    }

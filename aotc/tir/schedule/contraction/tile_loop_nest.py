@@ -25,26 +25,11 @@ from aotc.tir.schedule.contraction.arm_multi_group_dot_steps import (
 )
 from aotc.tir.schedule.contraction.contraction_index_analysis import OperandDimension
 from aotc.tir.schedule.contraction.epilogue import Accumulators, EpilogueBuffers, finish_and_store_tile
-from aotc.tir.schedule.contraction.register_tiling_types import (
-    MultiplyAddStep,
-    RegisterTile,
-    RegisterTiling,
-    operand_var_values_at_start,
-)
-from aotc.tir.schedule.contraction.tile_segments import TileAxis, TileSegment
+from aotc.tir.schedule.contraction.register_tiling_types import MultiplyAddStep, RegisterTile, RegisterTiling
+from aotc.tir.schedule.contraction.tile_loops import OutputTile, loops_over_tiles
+from aotc.tir.schedule.contraction.tile_segments import TileAxis
 from aotc.tir.simplify import linear_form, simplify
-from aotc.tir.stmt import (
-    Assign,
-    Block,
-    Declare,
-    For,
-    If,
-    Stmt,
-    all_exprs_in_stmt,
-    bind_to_new_register,
-    forall,
-    loop_nest,
-)
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, all_exprs_in_stmt, bind_to_new_register, loop_nest
 
 #: Accumulator, element of `x` and element of `offsets` of each product.
 _ProductList: TypeAlias = "list[tuple[Var, Expr, Expr]]"
@@ -57,9 +42,11 @@ def build_tiled_loop_nest(tiling: RegisterTiling) -> tuple[Stmt, tuple[Buffer, .
     are stored.
     """
     spill = EpilogueBuffers.allocate_epilogue_buffers(tiling)
-    nest = _loops_over_remaining_axes(tiling, spill, {}, {})
-    if None in tiling.copies:
-        nest = Block((tiling.copies[None]({}), nest))
+
+    def register_tile_stmts(tile: OutputTile) -> Stmt:
+        return _register_tile_stmts(RegisterTile.make_register_tile(tiling, tile.starts, tile.segments), spill)
+
+    nest = loops_over_tiles(tiling.levels, tiling.copies, register_tile_stmts)
     used = written_buffers(nest)
     return nest, tuple(b for b in (spill.buffer, spill.transposed) if b in used)
 
@@ -78,34 +65,6 @@ def estimated_multiply_add_code_size(tiling: RegisterTiling) -> int:
         taps = [n for _, n in reduction.taps] if few else map(len, _tap_ranges_of_constant_in_range_set(tile))
         total += accs * unrolled * math.prod(taps)
     return total
-
-
-def _loops_over_remaining_axes(
-    tiling: RegisterTiling,
-    epilogue_buffers: EpilogueBuffers,
-    outer_positions: dict[TileAxis, Expr],
-    outer_segments: dict[TileAxis, TileSegment],
-) -> Stmt:
-    """Return the loops over the output axes that are not yet among `outer_positions`, the axes of
-    the outer loops.
-
-    outer_positions, outer_segments    first position, and segment, of the current tile along each outer axis
-    """
-    if len(outer_positions) == len(tiling.levels):
-        return _register_tile_stmts(
-            RegisterTile.make_register_tile(tiling, outer_positions, outer_segments), epilogue_buffers
-        )
-    axis = tiling.levels[len(outer_positions)]
-    stmts: list[Stmt] = []
-    for segment in axis.segments:
-        loop = Var(axis.var.name)
-        base = as_expr(segment.begin) if segment.count == 1 else segment.begin + loop * segment.size
-        inner = {**outer_positions, axis: base}
-        body = _loops_over_remaining_axes(tiling, epilogue_buffers, inner, {**outer_segments, axis: segment})
-        if axis in tiling.copies:
-            body = Block((tiling.copies[axis](operand_var_values_at_start(inner)), body))
-        stmts.append(body if segment.count == 1 else forall(loop, segment.count, body))
-    return Block(stmts) if len(stmts) != 1 else stmts[0]
 
 
 def _register_tile_stmts(tile: RegisterTile, epilogue_buffers: EpilogueBuffers) -> Stmt:

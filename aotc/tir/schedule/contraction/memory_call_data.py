@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing of data for memory micro-kernels: in place, as a padded copy, or gathered run by run
-(im2col) for some output positions at a time.
+"""Data of memory micro-kernels: in place, as a padded copy, or gathered run by run (im2col) for some
+output positions at a time.
 
     data = ContractionData.direct_or_padded_data(request, split, step_var, run_bytes)
-    data.gather_runs_over_taps(positions, padding, run_bytes, taps, stmt_from_runs, fill)
+    data.gather_runs_over_taps(positions, padding, run_bytes, taps, packed, fill)
 
 A run is the contiguous data of an output position at one kernel offset. Runs, or parts of them, that
 are outside of the data are replaced by padding.
@@ -11,17 +11,18 @@ are outside of the data are replaced by padding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from aotc.ir import frozen
 from aotc.tir import Buffer, Expr, Load, Var, all_of, as_expr, fill_buffer_loop, new_private_scratch_buffer, te
 from aotc.tir.expr import Select, substitute
 from aotc.tir.schedule.contraction.contraction_index_analysis import ChannelSplit, OperandDimension, row_major_address
+from aotc.tir.schedule.contraction.operand_packing import CopyShare, PackedOperand
 from aotc.tir.schedule.contraction.operand_staging import StagedOperand
 from aotc.tir.schedule.contraction.tiling_completion import TilingRequest
 from aotc.tir.simplify import LinearForm, linear_form, simplify
-from aotc.tir.stmt import Block, If, Stmt, Store, forall, loop_nest
+from aotc.tir.stmt import Block, If, Stmt, loop_nest
 
 
 @frozen(eq=False)
@@ -165,20 +166,12 @@ class ContractionData:
         """Return the load of a run of data that crosses a border, and the statements that complete
         it with padding before.
         """
-        k, edge = Var("k"), padding.edges[position_number]
-        element = Store(edge, k, Load(self.buffer, simplify(index + k, {})))
-        copy: Stmt = forall(
-            k,
-            byte_count,
-            If(
-                all_of(
-                    *_conditions_for_indices_in_extents(
-                        self.crossed, {**axis_values, **self._substitution_for_run_element(k)}
-                    )
-                ),
-                element,
-            ),
-        )
+        share, edge = CopyShare.whole_tile(["k"], [byte_count]), padding.edges[position_number]
+        (k,) = share.position
+        names = {**axis_values, **self._substitution_for_run_element(k)}
+        exists = _conditions_for_indices_in_extents(self.crossed, names)
+        element = Load(self.buffer, simplify(index + k, {}))
+        copy = PackedOperand(share, (element,), edge, k, inside=exists).copy_nest()
         inside = _conditions_for_indices_in_extents(self.borders, axis_values)
         return If(all_of(*inside), copy) if inside else copy, self._load_or_padding_outside_of_data(
             Load(edge, as_expr(0), byte_count), padding, axis_values
@@ -201,30 +194,28 @@ class ContractionData:
         padding: PaddingBuffers,
         run_bytes: int,
         taps: Sequence[te.Axis],
-        stmt_from_runs: Callable[[list[Expr]], Stmt],
+        packed: PackedOperand,
         fill: int,
     ) -> Stmt:
-        """Return loops over kernel offsets (taps) around a statement that `stmt_from_runs` makes
-        from the data runs of some positions.
+        """Return the loops over kernel offsets (taps) that copy the data runs of some positions.
 
         positions    for each position, the index of its first element, and the values of the data's axes
         padding      buffers for runs outside of the data
         run_bytes    bytes of a run
         taps         reduction axes outside of a run
+        packed       the copy, whose values are the runs
         fill         the padding
         """
-        plain = loop_nest(
-            taps,
-            stmt_from_runs([self.load_run_or_padding(index, padding, run_bytes, names) for index, names in positions]),
-            "independent",
-        )
+        loaded = [self.load_run_or_padding(index, padding, run_bytes, names) for index, names in positions]
+        plain = replace(packed, values=tuple(loaded)).copy_nest()
         if not self.crossed:
             return plain
         parts = [
             self.load_and_complete_border_run(index, k, padding, run_bytes, names)
             for k, (index, names) in enumerate(positions)
         ]
-        body = Block((*(copy for copy, _ in parts), stmt_from_runs([run for _, run in parts])))
+        once = replace(packed, share=replace(packed.share, loops=()), values=tuple(run for _, run in parts))
+        body = Block((*(copy for copy, _ in parts), once.copy_nest()))
         completed = Block(
             (*(fill_buffer_loop(edge, fill) for edge in padding.edges), loop_nest(taps, body, "independent"))
         )

@@ -42,16 +42,19 @@ _SQLITE_SIGNATURE: Final = b"SQLite format 3\0"
 _LOCK_WAIT_SECONDS: Final = 20.0
 _CREATE_TABLE_SQL: Final = """CREATE TABLE tilings (signature TEXT, cpu TEXT, candidate TEXT, seconds REAL,
     trials INTEGER, written REAL, PRIMARY KEY (signature, cpu)) WITHOUT ROWID"""
+#: `TuningRecord.cpu` of records for GPUs, which apply to compilations for a target with a GPU on any machine:
+#: the signature of a contraction includes the target.
+GPU_PROCESSOR: Final = "gpu"
 #: Largest number of characters of a text in a record.
 _MAX_TEXT_CHARACTERS: Final = 1000
 
 
 @frozen
 class TuningRecord:
-    """The fastest tiling measured for a contraction on a CPU.
+    """The fastest tiling measured for a contraction on a processor.
 
     signature    identifies the contraction (`aotc.tir.schedule.contraction.tiling_choice`)
-    cpu          name of the CPU, see `cpu_model_name`
+    cpu          name of the CPU, see `cpu_model_name`; `GPU_PROCESSOR` for GPUs
     candidate    the tiling as text (`aotc.tir.schedule.contraction.tiling_choice`)
     seconds      time of one call
     trials       number of candidates measured
@@ -213,8 +216,8 @@ def _has_tilings_table_or_raise_if_not_empty(database: sqlite3.Connection) -> bo
 
 
 class RecordedTilings:
-    """Chooser of tilings for `aotc.tir.schedule.contraction.tiling_choice`: the recorded tiling of
-    this CPU, if any.
+    """Chooser of tilings for `aotc.tir.schedule.contraction.tiling_choice`: the tiling recorded for
+    this CPU, or for GPUs, if any.
 
     tuning    file of records; None for the user's file, False for no records.  Read at the first
     contraction
@@ -226,8 +229,12 @@ class RecordedTilings:
 
     @cached_property
     def records_by_signature(self) -> Mapping[str, TuningRecord]:
-        """The tuning records of this machine's CPU, by the signature of the contraction."""
-        return TuningStore(self._path).read_records_by_signature(cpu_model_name()) if self._path is not None else {}
+        """The tuning records of this machine's CPU and of GPUs, by the signature of the contraction."""
+        if self._path is None:
+            return {}
+        store = TuningStore(self._path)
+        records = [store.read_records_by_signature(processor) for processor in (GPU_PROCESSOR, cpu_model_name())]
+        return {signature: record for found in records for signature, record in found.items()}
 
     @property
     def digest(self) -> str:

@@ -11,6 +11,9 @@ Each contraction is measured without its epilogue: its candidates are compiled t
 library and called alternately on the same arrays; the minimum time counts.  All candidates compute
 correct results, so a bad record costs only time.  Workers of a cluster need aotc and a C compiler;
 results are recorded for the CPU of the worker.
+
+Candidates for GPUs are ranked by their estimated cycles, and not measured; a runner of the caller's
+may measure them, and its results are recorded for GPUs.
 """
 
 import logging
@@ -30,8 +33,8 @@ import numpy as np
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.kernel_libraries import check_kernels_against_unoptimized_build, compile_kernel_library
 from aotc.driver.toolchain import ToolchainFactory, require_cpu_can_run
-from aotc.driver.tuning_store import TuningRecord, TuningStore, cpu_model_name, user_tuning_store_path
-from aotc.ir import AotcError, Array, frozen, text_for_command_or_python
+from aotc.driver.tuning_store import GPU_PROCESSOR, TuningRecord, TuningStore, cpu_model_name, user_tuning_store_path
+from aotc.ir import AotcError, Array, frozen, option_text
 from aotc.measuring.timing import milliseconds_per_call, repeat_for_seconds
 from aotc.tir import (
     Buffer,
@@ -138,8 +141,12 @@ def make_tuning_job(signature: str, site: TilingSite, max_candidates: int) -> Tu
         tiling_candidates(c, a, b, store_plain_result, site.target), key=lambda candidate: candidate.cost
     )[:max_candidates]
     kernels = {k.name: _candidate_kernel(f"trial{n}", k, (a, b), out, c.macs) for n, k in enumerate(candidates)}
-    extents = "x".join(str(extent) for _, extent in c.axes)
-    return TuningJob(signature, f"{c.name} {extents} of {c.macs // c.size} products", kernels, site.target)
+    return TuningJob(signature, _contraction_label(c), kernels, site.target)
+
+
+def _contraction_label(contraction: te.Contraction) -> str:
+    extents = "x".join(str(extent) for _, extent in contraction.axes)
+    return f"{contraction.name} {extents} of {contraction.macs // contraction.size} products"
 
 
 def _candidate_kernel(
@@ -168,6 +175,9 @@ def compile_and_time_candidates(job: TuningJob, toolchain_factory: ToolchainFact
     Raises AotcError if the machine cannot run the target's code, if the C compiler fails, or if the
     fastest candidate gives other results than at -O0.
     """
+    if job.target.gpu is not None:
+        hint = "without " + option_text("scheduler", "") + ", tilings for GPUs are ranked by their estimated cycles"
+        raise AotcError("tuning", "tilings for GPUs cannot be measured by calls of their kernels alone", hint=hint)
     require_cpu_can_run(job.target)
     library = compile_kernel_library({k.name: k for k in job.kernels.values()}, job.target, toolchain_factory())
     with _MEASUREMENT_LOCK:
@@ -329,19 +339,23 @@ def tune_contractions(
     runner     `measure_jobs_in_this_process`, or a result of `make_dask_cluster_runner`
     advance    function called with the numbers of finished and of all contractions
 
-    The result has "store", "contractions", "known" (recorded before), "measured", "failed" and
-    "rows".  Raises AotcError as `compile` does, if the store cannot be written, and if all
+    The result has "store" (None if nothing is recorded), "contractions", "known" (recorded before),
+    "measured", "failed", "ranked" and "rows".  For GPUs, `measure_jobs_in_this_process` measures and
+    records nothing: the rows have the "signature" of each contraction and the "estimated_cycles" of its
+    candidates, the fewest first.  Results of another runner are recorded for GPUs.
+
+    Raises AotcError as `compile` does, if the store cannot be written, and if all
     measurements fail.
     """
-    records = _open_writable_tuning_store(store)
     chosen = CompileOptions.from_keywords(options, tune_contractions)
-    if chosen.machine.gpu is not None:
-        profiler = text_for_command_or_python(
-            command="`aotc run --profile`", python="aotc.measuring.profile.profile_library"
-        )
-        hint = "take a target that runs C; " + profiler + " measures the times of kernels on GPUs"
-        raise AotcError("tuning", "tuning measures tilings on CPUs only, not on GPUs", hint=hint)
+    is_measured = chosen.machine.gpu is None or runner is not measure_jobs_in_this_process
+    records = _open_writable_tuning_store(store) if is_measured else None
     sites = collect_contractions_of_model(model, chosen)
+    if records is None:
+        rows = [_row_of_ranked_candidates(signature, site, trials) for signature, site in sites.items()]
+        advance(len(rows), len(rows))
+        nothing = dict.fromkeys(("known", "measured", "failed"), 0)
+        return {"store": None, "contractions": len(rows), **nothing, "ranked": len(rows), "rows": rows}
     known = (
         {}
         if again or runner is not measure_jobs_in_this_process
@@ -354,8 +368,16 @@ def tune_contractions(
     if failures and not rows:
         raise failures[0]
     counts = {"contractions": len(jobs), "known": len(jobs) - len(fresh)}
-    counts |= {"measured": len(rows), "failed": len(failures)}
+    counts |= {"measured": len(rows), "failed": len(failures), "ranked": 0}
     return {"store": str(records.path), **counts, "rows": rows}
+
+
+def _row_of_ranked_candidates(signature: str, site: TilingSite, max_candidates: int) -> dict[str, Any]:
+    """Return the row of a contraction in the report, with the estimated cycles of its candidates."""
+    ranked = sorted(site.candidates, key=lambda candidate: candidate.cost)[:max_candidates]
+    cycles = {candidate.name: candidate.cost for candidate in ranked}
+    row = {"contraction": _contraction_label(site.c), "signature": signature, "candidate": ranked[0].name}
+    return row | {"estimated_cycles": cycles, "trials": len(ranked)}
 
 
 def _open_writable_tuning_store(path: str | Path | None) -> TuningStore:
@@ -387,6 +409,8 @@ def _record_results_until_timeout(
             failures.append(result)
         else:
             record = result.record_of_first_or_clearly_fastest(job)
+            if job.target.gpu is not None:
+                record = replace(record, cpu=GPU_PROCESSOR)
             store.write_records([record])
             row = {"contraction": job.label, "candidate": record.candidate, "microseconds": record.seconds * 1e6}
             speedup = result.seconds[next(iter(job.kernels))] / record.seconds

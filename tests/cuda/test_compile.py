@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ import aotc
 from aotc.driver import nvrtc
 from aotc.driver.compile import CompileOptions
 from aotc.driver.cuda_emulation import run_models_on_fake_gpu
+from aotc.driver.toolchain import ToolchainFactory
 from aotc.ir.diagnostics import AotcError
+from aotc.measuring.tuning import CandidateTimes, JobResults, TuningJob, tune_contractions
 from aotc.reporting.text_tables import describe_register_spills
 from tests.cli.invoke import call
 from tests.conftest import skip_or_fail_without
@@ -31,6 +34,10 @@ net (float[2, 3, 8, 8] x, float[4, 3, 3, 3] w, float[4] b) => (float[2, 4] y) {
   f = Flatten(p)
   y = Softmax(f)
 }
+"""
+
+PRODUCT = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[64, 48] x, float[48, 80] w) => (float[64, 80] y) { y = MatMul(x, w) }
 """
 
 
@@ -123,9 +130,44 @@ def test_without_nvrtc_nothing_is_written(model: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "out").exists()
 
 
-def test_tilings_are_not_measured_on_gpus(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def product(tmp_path: Path) -> Path:
+    """A product of matrices, which tiles of thread blocks compute."""
+    onnx.save(parser.parse_model(PRODUCT), tmp_path / "product.onnx")
+    return tmp_path / "product.onnx"
+
+
+def test_tilings_for_gpus_are_ranked(product: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their estimated cycles: nothing is measured or recorded."""
     monkeypatch.setenv("AOTC_TUNING_STORE", str(tmp_path / "tuning"))
-    assert "tuning measures tilings on CPUs only, not on GPUs" in call("tune", model, "--target", "cuda").err
+    shown = call("tune", product, "--target", "cuda").out
+    assert "ranked by estimated cycles: nothing was measured or recorded" in shown
+    report = json.loads(call("tune", product, "--target", "cuda", "--trials", 3, "--json").out)
+    assert (report["measured"], report["ranked"], report["store"]) == (0, len(report["rows"]), None)
+    for row in report["rows"]:
+        cycles = list(row["estimated_cycles"].values())
+        assert cycles == sorted(cycles) and 0 < len(cycles) <= 3 and row["candidate"] in row["estimated_cycles"]
+        assert row["candidate"] in shown
+    assert not (tmp_path / "tuning").exists()
+
+
+def test_records_for_gpus_apply_without_a_device(product: Path, tmp_path: Path) -> None:
+    """The results of a runner choose tilings of a later compilation."""
+
+    def last_is_fastest(jobs: Sequence[TuningJob], _: ToolchainFactory) -> JobResults:
+        for job in jobs:
+            yield job, CandidateTimes("a GPU", {name: 1 / (k + 1) for k, name in enumerate(job.kernels)})
+
+    store = tmp_path / "records"
+    report = tune_contractions(product, target="cuda", store=store, trials=2, runner=last_is_fastest)
+    assert report["measured"] == report["contractions"] > 0
+    texts = []
+    for name, tuning in (("plain", False), ("tuned", str(store))):
+        options = CompileOptions(target="cuda", build=False, tuning=tuning)
+        (program,) = options.start_compilation(product).scheduled_programs
+        texts.append("".join(str(kernel.body) for kernel in program.distinct_kernels))
+        assert texts[-1], name
+    assert texts[0] != texts[1]
 
 
 def test_there_is_no_c_compiler_to_check(model: Path, tmp_path: Path) -> None:

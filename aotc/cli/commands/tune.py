@@ -38,7 +38,12 @@ def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: A
 
 
 def render_tuning_result(report: JsonObject) -> RenderedParts:
-    """Format the result of `aotc tune`: a table of contractions with their fastest tilings."""
+    """Format the result of `aotc tune`: a table of contractions with their fastest tilings, or with those
+    of the fewest estimated cycles.
+    """
+    if report["store"] is None:
+        yield from _render_ranked_tilings(report)
+        return
     rows = [
         (row["contraction"], row["candidate"], f"{row['microseconds']:.1f} us", f"{row['speedup']:.2f}")
         for row in report["rows"]
@@ -52,3 +57,16 @@ def render_tuning_result(report: JsonObject) -> RenderedParts:
     listed_keys = [key for key in ("measured", "known", "left", "failed") if known[key] or key == "measured"]
     text = ", ".join(f"{known[key]} {key}" for key in listed_keys)
     yield f"{report['contractions']} contractions: {text}; records in {report['store']}"
+
+
+def _render_ranked_tilings(report: JsonObject) -> RenderedParts:
+    """Format the result for a GPU, whose tilings are not measured: the two best of each contraction."""
+    rows = []
+    for row in report["rows"]:
+        (best, cycles), *rest = row["estimated_cycles"].items()
+        second = f"{rest[0][0]} ({rest[0][1] / cycles:.2f})" if rest else ""
+        rows.append((row["contraction"], best, f"{cycles:.0f}", second))
+    if rows:
+        names = ("contraction", "tiling with the fewest cycles", "cycles", "second (relative)")
+        yield make_borderless_table(*names, rows=rows, numeric_columns=slice(2, 3))
+    yield f"{report['contractions']} contractions, ranked by estimated cycles: nothing was measured or recorded"

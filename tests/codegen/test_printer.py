@@ -26,6 +26,7 @@ from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.span import Span
 from aotc.tir.expr import Broadcast, Buffer, Cast, Const, Expr, Load, Var, binary, bitcast, maximum, select
 from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Store
 from tests.codegen.batch import run_batch
 
@@ -212,3 +213,21 @@ def test_only_called_functions_are_defined(dtype: str, to_float: bool) -> None:
     (name,) = printed.definitions
     assert printed.body.count(f"{name}(") == 1
     assert re.findall(r"(\w+)\(\w+ x\) \{", printed.definitions[name]) == [name]
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        ("i * (n // 2)", "i * (n / 2)"),
+        ("i * (n % 3)", "i * (n % 3)"),
+        ("i * (n // 2 * n)", "i * (n / 2 * n)"),
+        ("i * (n * (n // 2))", "i * n * (n / 2)"),
+        ("i * n // 2", "i * n / 2"),
+    ],
+)
+def test_products_with_quotients_keep_their_order(index: str, text: str) -> None:
+    kernel = parse_kernel(
+        f'kernel "k" {{ input x: float32[64] output y: float32[64] number n: int64 in [0, 4] '
+        f"for i in 0..4 {{ y[{index}] = x[i] }} }}"
+    )
+    assert f"y[{text}] = x[i];" in printed(kernel)

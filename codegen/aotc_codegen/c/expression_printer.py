@@ -257,8 +257,17 @@ def _print_index_add_sub_mul(scope: PrintingScope, expr: tir.Binary) -> CExpress
     a, op, b = expr.a, symbol, expr.b
     if expr.op == "add" and isinstance(b, tir.Const) and b.value < 0:
         op, b = "-", tir.Const(-int(b.value), tir.INDEX)
-    right = level if expr.op in ("add", "mul") and op == symbol else level + 1
+    # a * (b / c) is not a * b / c
+    associative = expr.op in ("add", "mul") and op == symbol and not (expr.op == "mul" and _begins_with_division(b))
+    right = level if associative else level + 1
     return CExpression(f"{print_index(scope, a, level)} {op} {print_index(scope, b, right)}", level)
+
+
+def _begins_with_division(expr: tir.Expr) -> bool:
+    """Return True if the text of a product begins with a quotient or remainder."""
+    while isinstance(expr, tir.Binary) and expr.op == "mul":
+        expr = expr.a
+    return isinstance(expr, tir.Binary) and expr.op not in _ADD_SUB_MUL
 
 
 def _print_index_division(scope: PrintingScope, expr: tir.Binary) -> CExpression:

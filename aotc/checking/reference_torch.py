@@ -23,8 +23,8 @@ from aotc.checking.model_reference_runs import Reference, wrap_runner_to_return_
 def make_torch_reference(
     program: Any, output_names: Sequence[str], max_float64_bytes: int = DEFAULT_MEMORY_BYTES
 ) -> Reference:
-    """Return a Reference that runs an ExportedProgram in torch; `output_names` are the output
-    names, in order.
+    """Return a Reference that runs a functional ExportedProgram in torch; `output_names` are the
+    output names, in order.
 
     max_float64_bytes    largest number of bytes that a float64 evaluation may take
     """
@@ -113,22 +113,28 @@ def _run_exported_program(
 ) -> Arrays:
     """Return the outputs of an exported program by name for inputs by name.
 
-    Parameters and constants come from the program, as do inputs that are not in `inputs`.
+    Parameters and constants come from the program, as do inputs that are not in `inputs`. The new
+    contents of buffers and inputs that the program changes follow its results.
 
     interpreter_class    class of the torch.fx interpreter, for instance the float64 one
     """
     state = {**program.constants, **program.state_dict}
 
+    changed = {spec.target for spec in program.graph_signature.output_specs if spec.kind == OutputKind.BUFFER_MUTATION}
+
     def argument_for_input_spec(spec: Any) -> Any:
-        if spec.kind != InputKind.USER_INPUT:
-            return state[spec.target]
-        name = spec.arg.name
-        return torch.from_numpy(np.array(inputs[name])) if name in inputs else spec.arg.value
+        name = spec.arg.name if spec.kind == InputKind.USER_INPUT else spec.target
+        if name in inputs and (spec.kind == InputKind.USER_INPUT or name in changed):
+            return torch.from_numpy(np.array(inputs[name]))
+        if spec.kind == InputKind.USER_INPUT:
+            return spec.arg.value
+        return state[name].clone() if name in changed else state[name]
 
     with torch.no_grad():
         values = interpreter_class(program.graph_module).run(
             *map(argument_for_input_spec, program.graph_signature.input_specs)
         )
     specs = program.graph_signature.output_specs
-    user_outputs = [v for v, spec in zip(values, specs, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
-    return {name: np.asarray(value) for name, value in zip(output_names, user_outputs, strict=True)}
+    kinds = (OutputKind.USER_OUTPUT,), (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+    results = [v for kind in kinds for v, spec in zip(values, specs, strict=True) if spec.kind in kind]
+    return {name: np.asarray(value) for name, value in zip(output_names, results, strict=True)}

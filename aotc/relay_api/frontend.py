@@ -86,10 +86,12 @@ def from_exported_program(
     dims                       values of dynamic dimensions, or ranges such as (1, 512), by symbol;
                                other dimensions remain dynamic
 
-    Inputs have the names that the program gives them. Nested outputs become one flat tuple.
+    Inputs have the names that the program gives them. Nested outputs become one flat tuple. A buffer
+    that the program changes is always a variable, and its first contents are returned; the new
+    contents of changed buffers and inputs are outputs after the others, with the suffix "_out".
 
     Raises AotcError with all problems: unsupported operators, with the node and its line of Python
-    source; programs that modify buffers or inputs; dynamic dimensions where a number is needed.
+    source; dynamic dimensions where a number is needed.
     """
     module, params = import_pytorch_front_end().from_exported(
         exported_program, keep_params_as_input, unwrap_unit_return_tuple, dims

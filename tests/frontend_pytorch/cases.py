@@ -442,6 +442,18 @@ def resizing() -> Iterator[tuple[str, Case]]:
         "recomputed",
         (lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear", recompute_scale_factor=True), (x,)),
     )
+    for mode in ("bilinear", "bicubic"):
+        yield f"{mode}_antialias", (lambda x, m=mode: F.interpolate(x, (3, 10), mode=m, antialias=True), (x,))
+        yield (
+            f"{mode}_antialias_factor",
+            (
+                lambda x, m=mode: (
+                    F.interpolate(x, scale_factor=0.6, mode=m, antialias=True),
+                    F.interpolate(x, (2, 3), mode=m, antialias=True, align_corners=True),
+                ),
+                (x,),
+            ),
+        )
     for mode in ("bilinear", "nearest"):
         yield (
             f"grid_{mode}",
@@ -537,6 +549,14 @@ def products() -> Iterator[tuple[str, Case]]:
 def recurrent() -> Iterator[tuple[str, Case]]:
     yield "lstm", (nn.LSTM(3, 4), (real(5, 2, 3),))
     yield "lstm_deep", (nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True, bias=False), (real(2, 5, 3),))
+    yield "lstm_projection", (nn.LSTM(3, 5, 2, bidirectional=True, proj_size=2), (real(4, 2, 3),))
+    yield (
+        "lstm_projection_state",
+        (
+            Calls(lambda f, x, h, c: f(x, (h, c)), nn.LSTM(3, 5, proj_size=2, bias=False, batch_first=True)),
+            (real(2, 4, 3), real(1, 2, 2), real(1, 2, 5)),
+        ),
+    )
     yield "gru", (nn.GRU(3, 4, 2), (real(5, 2, 3),))
     yield "gru_state", (nn.GRU(3, 4, bidirectional=True), (real(5, 2, 3), real(2, 2, 4)))
     yield "rnn_tanh", (nn.RNN(3, 4), (real(5, 2, 3),))
@@ -645,10 +665,177 @@ def quantized() -> Iterator[tuple[str, Case]]:
     yield "conv2d", (between_integers(F.conv2d), (real(1, 3, 6, 6), real(4, 3, 3, 3), positive(4) / 50))
 
 
+def _masked(x: Tensor) -> Tensor:
+    """x with NaN in some places."""
+    return torch.where(x > 1, torch.nan, x)
+
+
+def order_statistics() -> Iterator[tuple[str, Case]]:
+    x = torch.stack([torch.randperm(7) for _ in range(4)]).float()
+    yield "running_extrema", (lambda x: (*x.cummax(1), *x.cummin(0), *_masked(x).cummax(1)), (real(4, 7).round(),))
+    yield "running_integers", (lambda x: (*x.cummax(-1), *x.cummin(0)), (whole(3, 6),))
+    yield "kth", (lambda x: (*x.kthvalue(3, 1), *x.T.kthvalue(2, 0, keepdim=True)), (x,))
+    yield "median", (lambda x: (*x.median(1), *x.T.median(0, keepdim=True), x.median(), *x[:, :4].median(-1)), (x,))
+    yield "median_nan", (lambda x: (*_masked(x).median(1), _masked(x).median()), (real(6, 4),))
+    yield (
+        "half_indices",
+        (
+            lambda x: (torch.tril_indices(4, 3, -1) + x, torch.triu_indices(3, 4, 1) * x, torch.tril_indices(2, 2)),
+            (whole(1),),
+        ),
+    )
+
+
+def special_functions() -> Iterator[tuple[str, Case]]:
+    yield "erfinv", (torch.erfinv, (torch.tensor([-1.5, -1, -0.999, -0.7, -0.2, 0, 1e-6, 0.3, 0.71, 0.95, 0.9999, 1]),))
+    yield "erfinv_double", (torch.erfinv, (torch.linspace(-0.999999, 0.999999, 41, dtype=torch.float64),))
+    yield (
+        "lgamma",
+        (
+            torch.lgamma,
+            (torch.tensor([-3.5, -2, -0.3, 0, 1e-4, 0.4, 0.6, 1, 1.5, 2, 3.3, 7.9, 8.1, 40.5, 3e4, torch.inf]),),
+        ),
+    )
+    yield "lgamma_double", (torch.lgamma, (torch.linspace(-9.9, 60, 50, dtype=torch.float64),))
+    yield (
+        "hypot",
+        (torch.hypot, (torch.tensor([3.0, 0, 1e30, -2, torch.inf]), torch.tensor([4.0, 0, 1e30, 1e-9, torch.nan]))),
+    )
+    yield (
+        "signs",
+        (
+            lambda x, y: (torch.copysign(x, y), torch.copysign(y, -2.0), torch.signbit(y)),
+            (whole(5), torch.tensor([-0.0, 0.0, -3.5, 2, -torch.inf])),
+        ),
+    )
+
+
+def distances() -> Iterator[tuple[str, Case]]:
+    for p in (0.0, 1.0, 2.0, 3.5, float("inf")):
+        yield f"cdist_{p}", (lambda x, y, p=p: torch.cdist(x, y, p), (real(2, 3, 4).round(), real(2, 5, 4).round()))
+    yield "pdist", (lambda x: (F.pdist(x), F.pdist(x, 1.0)), (real(5, 3),))
+
+
+def scatters() -> Iterator[tuple[str, Case]]:
+    base, index, values = real(4, 3), whole(5, 3, low=0, high=4), real(5, 3)
+    for name in ("sum", "prod", "mean", "amax", "amin"):
+        yield (
+            f"reduce_{name}",
+            (
+                lambda x, i, v, n=name: (
+                    x.scatter_reduce(0, i, v, n),
+                    x.scatter_reduce(0, i[:2], v, n, include_self=False),
+                    (x * 4).int().scatter_reduce(0, i, (v * 9).int(), n, include_self=False),
+                ),
+                (base, index, values),
+            ),
+        )
+    yield "index_mean", (lambda x, i, v: x.index_reduce(0, i, v, "mean"), (base, torch.tensor([2, 0, 2, 2, 0]), values))
+    yield "masked", (lambda x, m, v: x.masked_scatter(m, v), (real(4, 3), truth(4, 3), real(12)))
+    yield "masked_rows", (lambda x, m, v: x.masked_scatter(m[:, None], v), (real(4, 3), truth(4), real(4, 3)))
+    counts = torch.tensor([2, 0, 3])
+    yield (
+        "repeats",
+        (
+            lambda x, n: (
+                torch.repeat_interleave(x, n, 0, output_size=5),
+                torch.repeat_interleave(x, 2, 1, output_size=8),
+                torch.repeat_interleave(x, torch.tensor([1, 2, 0, 1]), 1, output_size=4),
+            ),
+            (real(3, 4), counts),
+        ),
+    )
+    yield "strided", (lambda x: (x.as_strided((3, 2), (1, 4), 1), x.as_strided((2, 3, 4), (6, 1, 1))), (real(2, 6),))
+    for mode in ("sum", "mean", "max"):
+        bag = nn.EmbeddingBag(10, 4, mode=mode, padding_idx=3)
+        yield f"bags_{mode}", (bag, (whole(3, 5, low=0, high=10),))
+        yield f"bags_{mode}_offsets", (bag, (torch.tensor([3, 1, 3, 7, 9, 3]), torch.tensor([0, 1, 4, 4])))
+    weights = nn.EmbeddingBag(10, 4, mode="sum", include_last_offset=True)
+    yield (
+        "bags_weights",
+        (
+            Calls(lambda f, i, o, w: f(i, o, per_sample_weights=w), weights),
+            (whole(6, low=0, high=10), torch.tensor([0, 2, 2, 6]), real(6)),
+        ),
+    )
+    for rows in (5, 2):
+        ends = torch.tensor([1, 1, rows], dtype=torch.int32)
+        yield f"grouped_{rows}", (lambda *a: _grouped(*a), (real(rows, 16), real(3, 16, 8), ends))
+
+
+@torch.library.custom_op("transformers::grouped_mm_fallback", mutates_args=())
+def _grouped(x: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """What the package transformers calls where torch has no grouped product."""
+    starts = [0, *ends[:-1].tolist()]
+    return torch.cat([x[a:b] @ m for a, b, m in zip(starts, ends.tolist(), matrices, strict=True)])
+
+
+@_grouped.register_fake
+def _(x: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], matrices.shape[2])
+
+
+def _spectrogram(x: Tensor) -> tuple[Tensor, ...]:
+    window = torch.hann_window(16)
+    spectrum = torch.stft(x, 16, 4, window=window, return_complex=True)
+    return spectrum.abs(), torch.view_as_real(spectrum), torch.istft(spectrum * 2, 16, 4, window=window, length=64)
+
+
+def _rotary(x: Tensor) -> Tensor:
+    angles = torch.outer(torch.arange(5.0), torch.tensor([1.0, 0.1, 0.01]))
+    turns = torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (3, 2))) * turns).flatten(-2)
+
+
+def _complex_arithmetic(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    a, b = torch.complex(x, y), torch.complex(y + 3, x)
+    results = (
+        *(a + b, a - b, a * b, a / b, a + 1, 2 - a, a * 2.5, a / 2, x * a, a * 1j, a.conj() * b, -a, a.reciprocal()),
+        *(a**2, a**0.5, a.exp(), b.log(), a.sgn(), a.sum(0), a.mean(), a @ b.mT, a.mT.flip(0), torch.cat([a, b, x])),
+        *(torch.where(x > 0, a, b), torch.stack([a, b], 1), a[1:, ::2], a.to(torch.complex128), x.to(torch.complex64)),
+    )
+    return (*map(torch.view_as_real, results), a.real, a.imag, a.abs(), a.angle(), x.angle(), a == b)
+
+
+def complex_numbers() -> Iterator[tuple[str, Case]]:
+    yield "arithmetic", (_complex_arithmetic, (real(3, 4), real(3, 4)))
+    yield "rotary", (_rotary, (real(2, 5, 6),))
+    yield "spectrogram", (_spectrogram, (real(2, 64),))
+    for n in (1, 7, 12):
+        yield (
+            f"fft_{n}",
+            (
+                lambda x, n=n: (
+                    torch.fft.irfft(torch.fft.rfft(x), n=n),
+                    torch.fft.irfft(torch.fft.rfft(x, norm="ortho"), n=n, norm="ortho"),
+                    torch.view_as_real(torch.fft.fft(x)),
+                    torch.fft.ifft(torch.fft.fft(x, dim=0), dim=0, norm="forward").real,
+                ),
+                (real(3, n),),
+            ),
+        )
+    yield (
+        "fft_axes",
+        (
+            lambda x: (
+                torch.fft.irfft2(torch.fft.rfft2(x, norm="ortho") * 1.5, s=(6, 5), norm="ortho"),
+                torch.view_as_real(torch.fft.fftn(x, dim=(0, 1))),
+                torch.fft.fftshift(torch.fft.rfft(x, dim=1).abs()),
+            ),
+            (real(2, 6, 5),),
+        ),
+    )
+
+
 FAMILIES = (
     unary, activation, binary, promotion, shapes, creation, indexing, reductions, convolutions, resizing,
-    normalizations, products, recurrent, in_place, quantized,
+    normalizations, products, recurrent, in_place, quantized, order_statistics, special_functions, distances, scatters,
+    complex_numbers,
 )  # fmt: skip
+
+
+#: Families with operators that occur in exported programs only, not in TorchScript.
+EXPORTED_ONLY = ("complex_numbers", "scatters")
 
 
 def all_cases() -> dict[str, Case]:

@@ -80,4 +80,12 @@ def check(net: Any, *inputs: torch.Tensor, tolerance: float = 1e-5) -> None:
         wanted = leaves(module(*(x.clone() for x in inputs)))
     relayed, params = traced(module, inputs)
     compare(values(relayed, inputs, params), wanted, tolerance)
+    check_exported(net, *inputs, tolerance=tolerance)
+
+
+def check_exported(net: Any, *inputs: torch.Tensor, tolerance: float = 1e-5) -> None:
+    """The front end of exported programs gives what torch gives."""
+    module = as_module(net)
+    with torch.no_grad():
+        wanted = leaves(module(*(x.clone() for x in inputs)))
     compare(values(exported(module, inputs), inputs, {}), wanted, tolerance)

@@ -10,15 +10,34 @@ ops_*             one converter per PyTorch operator, by family, for both; `conv
 value_conversion_and_promotion  arguments and data types as PyTorch defines them
 
     import torch
-    from aotc.relay.frontend.pytorch import from_exported
+    from aotc.relay.frontend.pytorch import (
+    changed_buffers_of_program,
+    contents_of_changed_buffers,
+    from_exported,
+    functionalize_and_decompose,
+)
     module, params = from_exported(torch.export.export(net, (x,)))
 
 Importing this package requires PyTorch.
 """
 
 from aotc.relay.frontend.pytorch.converter_table import CONVERTERS, converter_of
-from aotc.relay.frontend.pytorch.exported_program import from_exported
+from aotc.relay.frontend.pytorch.exported_program import (
+    changed_buffers_of_program,
+    contents_of_changed_buffers,
+    from_exported,
+    functionalize_and_decompose,
+)
 from aotc.relay.frontend.pytorch.pt2_archive import load_exported
 from aotc.relay.frontend.pytorch.torchscript import from_script
 
-__all__ = ["CONVERTERS", "converter_of", "from_exported", "from_script", "load_exported"]
+__all__ = [
+    "CONVERTERS",
+    "changed_buffers_of_program",
+    "contents_of_changed_buffers",
+    "converter_of",
+    "from_exported",
+    "from_script",
+    "functionalize_and_decompose",
+    "load_exported",
+]

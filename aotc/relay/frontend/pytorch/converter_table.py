@@ -14,12 +14,16 @@ from aotc.relay.frontend.pytorch import (
     ops_math,
     ops_norm_attention_recurrent,
     ops_quant,
+    ops_scatter,
     ops_shape,
+    ops_special,
 )
 from aotc.relay.frontend.pytorch.inplace_and_out_forms import functional_operator_name
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Converter, Table
 
-_CONVERTER_MODULES: Final = (ops_conv, ops_create, ops_math, ops_norm_attention_recurrent, ops_quant, ops_shape)
+_CONVERTER_MODULES: Final = (
+    ops_conv, ops_create, ops_math, ops_norm_attention_recurrent, ops_quant, ops_scatter, ops_shape, ops_special,
+)  # fmt: skip
 
 #: Alternative names in PyTorch for operators that have a converter, and the name of the converter.
 ALIASES: Final = {
@@ -40,8 +44,16 @@ def converter_of(name: str, overload: str) -> Converter | None:
 
     An in-place operator has the converter of its functional operator.
     """
-    plain = functional_operator_name(name)
-    if plain not in CONVERTERS and f"{plain}.{overload}" not in CONVERTERS:
-        plain = _VARIANT_PREFIX.sub("", plain).removesuffix("_copy")
-        plain = ALIASES.get(plain, plain)
+    plain = plain_operator_name(name, overload)
     return CONVERTERS.get(f"{plain}.{overload}") or CONVERTERS.get(plain)
+
+
+def plain_operator_name(name: str, overload: str) -> str:
+    """Return the name under which the table lists a PyTorch operator: without the marks of in-place
+    forms, of views and of private variants, unless it is listed with them.
+    """
+    plain = functional_operator_name(name)
+    if plain in CONVERTERS or f"{plain}.{overload}" in CONVERTERS:
+        return plain
+    plain = _VARIANT_PREFIX.sub("", plain).removesuffix("_copy")
+    return ALIASES.get(plain, plain)

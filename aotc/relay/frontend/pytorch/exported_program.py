@@ -36,7 +36,7 @@ from aotc.ir import (
 )
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
-from aotc.relay.frontend.pytorch.converter_table import converter_of
+from aotc.relay.frontend.pytorch.converter_table import converter_of, plain_operator_name
 from aotc.relay.frontend.pytorch.inplace_and_out_forms import inplace_out_or_functional_form
 from aotc.relay.frontend.pytorch.operator_conversion import (
     FAILED_NODE_VALUE,
@@ -47,6 +47,7 @@ from aotc.relay.frontend.pytorch.operator_conversion import (
     stack_trace_source_line,
     unsupported_operator_error,
 )
+from aotc.relay.frontend.pytorch.ops_complex import COMPLEX_OPS, ComplexTensor
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
     PYTHON_NUMBER_FUNCTIONS,
     TorchValue,
@@ -57,12 +58,15 @@ from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
 from aotc.relay.graph_api import Constant, Expr, Function, If, IRModule, Tuple, TupleGetItem, Var, type_of
 
 _LOG: Final = logging.getLogger(__name__)
+#: Operators that check values, or that state what is known of sizes; they compute nothing.
 _IGNORED_OPERATORS: Final = {
-    "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size",
+    "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_functional_assert_async",
+    "_functional_assert_scalar", "_functional_sym_constrain_range", "_functional_sym_constrain_range_for_size",
+    "_make_dep_token", "sym_constrain_range", "sym_constrain_range_for_size",
 }  # fmt: skip
 
 
-def _functionalize_and_decompose(program: Any) -> Any:
+def functionalize_and_decompose(program: Any) -> Any:
     """Return an exported program without in-place operators, and with operators that have no
     converter decomposed as far as PyTorch can.
 
@@ -74,7 +78,7 @@ def _functionalize_and_decompose(program: Any) -> Any:
     defaults = torch.export.default_decompositions()
     _check_operators_convertible(program, defaults)
     # operators that have a converter or have no decomposition remain unchanged
-    table = {operator: rule for operator, rule in defaults.items() if _is_operator_without_converter(operator)}
+    table = {operator: rule for operator, rule in defaults.items() if is_operator_without_converter(operator)}
     try:
         return program.run_decompositions(table)
     except Exception as error:  # torch raises various exceptions for nodes whose arguments and shapes are inconsistent
@@ -92,14 +96,30 @@ def _check_operators_convertible(program: Any, decompositions: Mapping[Any, Any]
     PyTorch cannot decompose.
     """
     problems = Problems("torch-node")
+    needed = _nodes_that_results_need(program.graph)
     for node in program.graph.nodes:
-        if node.op != "call_function" or not node.users or not _is_operator_without_converter(node.target):
+        if node not in needed or not is_operator_without_converter(node.target):
             continue
         with problems.collect_errors_at(Span("exported program", node=node.name), stack_trace_source_line(node.meta)):
             for target in (node.target, *_operators_in_decomposition_of_node(node)):
-                if _is_operator_without_converter(target) and not _is_decomposable(target, decompositions):
+                if is_operator_without_converter(target) and not is_decomposable(target, decompositions):
                     raise unsupported_operator_error(qualified_operator_name(target._schema))
     problems.raise_collected_problems()
+
+
+def _nodes_that_results_need(graph: Any) -> set[Any]:
+    """Return the calls in a graph on which its outputs and its writes to tensors depend, and not only
+    its assertions.
+    """
+    needed: set[Any] = set()
+    for node in reversed(graph.nodes):
+        schema = getattr(node.target, "_schema", None)
+        name = "" if schema is None else schema.name.removeprefix("aten::")
+        writes = schema is not None and schema.is_mutable and name not in _IGNORED_OPERATORS
+        if node.op == "output" or node in needed or writes:
+            needed.add(node)
+            needed.update(node.all_input_nodes)
+    return {node for node in needed if node.op == "call_function"}
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -110,7 +130,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.operators: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operators.append(func)
+        if func.namespace != "prim":  # these read properties of tensors, such as their device
+            self.operators.append(func)
         return func(*args, **(kwargs or {}))
 
 
@@ -130,7 +151,7 @@ def _operators_in_decomposition_of_node(node: Any) -> list[Any]:
     return recorder.operators
 
 
-def _is_decomposable(target: Any, decompositions: Mapping[Any, Any]) -> bool:
+def is_decomposable(target: Any, decompositions: Mapping[Any, Any]) -> bool:
     """Return True if PyTorch has a decomposition of an operator, or of the functional operator of
     which it is an in-place or `out=` form.
     """
@@ -148,15 +169,17 @@ def _needs_decomposition(node: Any) -> bool:
         return node.op not in ("placeholder", "output")
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        return bool(target._schema.is_mutable) or _is_operator_without_converter(target)
+        return bool(target._schema.is_mutable) or is_operator_without_converter(target)
     return target is not operator.getitem and target not in PYTHON_NUMBER_FUNCTIONS
 
 
-def _is_operator_without_converter(target: Any) -> bool:
+def is_operator_without_converter(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
     name = target._schema.name.removeprefix("aten::")
-    return name not in _IGNORED_OPERATORS and converter_of(name, target._schema.overload_name) is None
+    if name in _IGNORED_OPERATORS or plain_operator_name(name, target._schema.overload_name) in COMPLEX_OPS:
+        return False
+    return converter_of(name, target._schema.overload_name) is None
 
 
 def _example_tensor_dims(
@@ -216,8 +239,8 @@ def _placeholder_values(
     program: Any, dim_values: Mapping[str, int | DimRange], keep_params: bool, problems: Problems
 ) -> tuple[dict[str, TorchValue], list[Var], dict[str, Any]]:
     """Return the values of all placeholders (inputs, parameters, buffers) of an exported program by
-    name, the variables among them, and the arrays of the parameters that remain inputs if
-    `keep_params` is True.
+    name, the variables among them, and the arrays of those that are not the user's inputs: the
+    parameters and buffers if `keep_params` is True, otherwise the buffers that the program changes.
     """
     examples = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
     values: dict[str, TorchValue] = {}
@@ -225,6 +248,7 @@ def _placeholder_values(
     weights: list[Var] = []
     params: dict[str, Any] = {}
     shared: dict[int, TorchValue] = {}
+    changed = changed_buffers_of_program(program)
     for spec in program.graph_signature.input_specs:
         name = spec.arg.name
         values[name] = FAILED_NODE_VALUE
@@ -237,6 +261,16 @@ def _placeholder_values(
             fits = isinstance(tensor, torch.Tensor)
             text = f"{spec.kind.name.lower()} {spec.target} is no tensor"
             require("torch-inputs", fits, text)
+            if spec.target in changed:
+                _require_unshared_memory(tensor, spec.target, program)
+                params[spec.target] = torch_tensor_to_array(tensor)
+                values[name] = Var(spec.target, Constant(params[spec.target]).checked_type)
+                weights.append(values[name])
+                continue
+            if fits and tensor.is_complex():
+                parts = (tensor.real, tensor.imag)
+                values[name] = ComplexTensor(*(Constant(torch_tensor_to_array(p)) for p in parts))
+                continue
             if id(tensor) not in shared:
                 constant = shared[id(tensor)] = Constant(torch_tensor_to_array(tensor))
                 if keep_params and spec.kind != InputKind.CONSTANT_TENSOR:
@@ -247,8 +281,24 @@ def _placeholder_values(
     return values, users + weights, params
 
 
+def _require_unshared_memory(tensor: Any, name: str, program: Any) -> None:
+    """Raise AotcError (code "torch-mutation") if a buffer that the program changes shares its memory
+    with another parameter or buffer, which would change too.
+    """
+    others = {n: t for n, t in {**program.state_dict, **program.constants}.items() if n != name}
+    tensors = {n: t for n, t in others.items() if isinstance(t, torch.Tensor) and t.layout == torch.strided}
+    memory = tensor.untyped_storage().data_ptr()
+    shared = [n for n, t in tensors.items() if memory and t.untyped_storage().data_ptr() == memory]
+    text = f"the program changes its buffer {name!r}, which shares memory with {', '.join(map(repr, shared))}"
+    require("torch-mutation", not shared, text)
+
+
 def _user_input_value(spec: Any, example: Any, program: Any, dim_values: Mapping[str, int | DimRange]) -> TorchValue:
     if isinstance(example, torch.Tensor):
+        if example.is_complex():
+            text = f"input {spec.arg.name} has the data type {str(example.dtype).removeprefix('torch.')}"
+            hint = "make it a real tensor, and call torch.view_as_complex in the module"
+            raise AotcError("torch-dtype", text, hint=hint)
         dtype = dtype_name_of_torch_dtype(example.dtype) or ""
         return Var(spec.arg.name, TensorType(_example_tensor_dims(example, program, dim_values), dtype))
     value = getattr(spec.arg, "value", None)
@@ -257,17 +307,18 @@ def _user_input_value(spec: Any, example: Any, program: Any, dim_values: Mapping
     return value
 
 
-def _report_mutated_state(program: Any, problems: Problems) -> None:
-    """Record a problem for each buffer or input that the program modifies: compiled models have no
-    state between calls.
+def changed_buffers_of_program(program: Any) -> dict[str, str]:
+    """Return the buffers that an exported program changes: the name of the output that receives the
+    new contents, by the name of the buffer, which is an input of the imported module.
     """
-    label_by_kind = {OutputKind.BUFFER_MUTATION: "buffer", OutputKind.USER_INPUT_MUTATION: "input"}
-    for spec in program.graph_signature.output_specs:
-        label = label_by_kind.get(spec.kind)
-        if label is not None:
-            hint = "call .eval() on the module before exporting it, or return the new value as an output"
-            text = f"the program changes its {label} {spec.target!r}: compiled models keep no state"
-            problems.add_problem("torch-mutation", text, Span("exported program"), hint)
+    specs = program.graph_signature.output_specs
+    return {spec.target: f"{spec.target}_out" for spec in specs if spec.kind == OutputKind.BUFFER_MUTATION}
+
+
+def contents_of_changed_buffers(program: Any) -> dict[str, Array]:
+    """Return the contents, by name, of the buffers that an exported program changes."""
+    tensors = {**program.constants, **program.state_dict}
+    return {name: torch_tensor_to_array(tensors[name]) for name in changed_buffers_of_program(program)}
 
 
 def _convert_call_node(node: Any, values: Mapping[str, TorchValue]) -> TorchValue:
@@ -276,6 +327,8 @@ def _convert_call_node(node: Any, values: Mapping[str, TorchValue]) -> TorchValu
     )
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
+        if target is torch.ops.aten.as_strided.default or target is torch.ops.aten.as_strided_copy.default:
+            _require_contiguous(node.args[0])
         if target._schema.name.removeprefix("aten::") in _IGNORED_OPERATORS:
             return None
         return convert_operator_call(target._schema, args, kwargs)
@@ -286,6 +339,16 @@ def _convert_call_node(node: Any, values: Mapping[str, TorchValue]) -> TorchValu
     if target is torch.ops.higher_order.cond:
         return _convert_cond(*args, **kwargs)
     raise unsupported_operator_error(str(getattr(target, "__name__", target)))
+
+
+def _require_contiguous(node: Any) -> None:
+    """Raise AotcError (code "torch-op") unless PyTorch holds the tensor of a node contiguously at the
+    beginning of its memory.
+    """
+    tensor = node.meta.get("val")
+    is_contiguous = isinstance(tensor, torch.Tensor) and tensor.is_contiguous() and not tensor.storage_offset()
+    text = "as_strided of a tensor that is a part or a permutation of another one is not supported"
+    require("torch-op", is_contiguous, text)
 
 
 def _convert_cond(condition: TorchValue, true_graph: Any, false_graph: Any, operands: Sequence[TorchValue] = ()) -> Any:
@@ -342,12 +405,12 @@ def from_exported(
         raise AotcTypeError("torch-module", text, hint=hint)
     problems = Problems("torch-node")
     dim_values = _checked_dim_values(program, dims or {})
-    prepared = _functionalize_and_decompose(program)
-    _report_mutated_state(prepared, problems)
+    prepared = functionalize_and_decompose(program)
     with running_or_new_budget_scope():
         values, variables, params = _placeholder_values(prepared, dim_values, keep_params_as_input, problems)
+        needed = _nodes_that_results_need(prepared.graph)
         for node in prepared.graph.nodes:
-            if node.op in ("placeholder", "output"):
+            if node.op in ("placeholder", "output") or (node.op == "call_function" and node not in needed):
                 continue
             values[node.name] = FAILED_NODE_VALUE
             with problems.collect_errors_at(
@@ -368,17 +431,21 @@ def from_exported(
 def _program_outputs(
     program: Any, values: Mapping[str, TorchValue], problems: Problems
 ) -> tuple[list[Expr], Sequence[str]]:
+    """Return the outputs of an exported program and their names: the results of the module, then
+    the new contents of the buffers and inputs that it changes.
+    """
     outputs: list[Expr] = []
     names: list[str] = []
-    for spec in program.graph_signature.output_specs:
-        if spec.kind != OutputKind.USER_OUTPUT:
-            continue
+    specs = program.graph_signature.output_specs
+    changes = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+    results = [spec for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
+    for spec in [*results, *(spec for spec in specs if spec.kind in changes)]:
         with problems.collect_errors_at(Span("exported program", node="output")):
             name = getattr(spec.arg, "name", None)
             outputs += flatten_output_tensors(
                 require_converted_value(values[str(name)]) if name in values else getattr(spec.arg, "value", None)
             )
-            names.append(str(name))
+            names.append(f"{spec.target}_out" if spec.kind in changes else str(name))
     problems.raise_collected_problems()
     require("torch-output", bool(outputs), "the program returns no tensors")
     return outputs, names

@@ -11,6 +11,7 @@ that names the operator and its arguments.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -19,9 +20,20 @@ from aotc.ir.diagnostics import AotcError, did_you_mean_hint
 from aotc.relay.expr import Expr, Tuple, type_of
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import MALFORMED_NODE_EXCEPTIONS, PoisonedError
-from aotc.relay.frontend.pytorch.converter_table import CONVERTERS, converter_of
+from aotc.relay.frontend.pytorch.converter_table import CONVERTERS, converter_of, plain_operator_name
 from aotc.relay.frontend.pytorch.inplace_and_out_forms import inplace_out_or_functional_form
+from aotc.relay.frontend.pytorch.ops_complex import (
+    COMPLEX_CREATION,
+    COMPLEX_OPS,
+    COMPONENTWISE,
+    ComplexTensor,
+    apply_to_parts,
+    create_complex_tensor,
+    has_complex_value,
+    part_dtype_or_value,
+)
 from aotc.relay.frontend.pytorch.ops_create import SCALAR_FUNCTIONS
+from aotc.relay.frontend.pytorch.refused_operators import reason_for_refusal
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
     TorchValue,
     UncomputedValue,
@@ -65,8 +77,13 @@ def stack_trace_source_line(metadata: Any) -> str:
 
 
 def unsupported_operator_error(name: str) -> AotcError:
-    """Return the AotcError for a PyTorch operator without a converter."""
+    """Return the AotcError for a PyTorch operator without a converter; it states the reason if the
+    operator is refused by name.
+    """
     plain = name.removeprefix("aten::").partition(".")[0]
+    refusal = reason_for_refusal(plain)
+    if refusal is not None:
+        return AotcError(refusal.code, f"operator {name} is not supported: it {refusal.reason}", hint=refusal.hint)
     hint = (
         did_you_mean_hint(plain, CONVERTERS)
         or "rewrite the module with supported operators, or give custom_convert_map"
@@ -114,6 +131,11 @@ def _convert_functional_call(
     on_numbers = name in SCALAR_FUNCTIONS and (isinstance(first, (list, tuple)) or not any(map(is_tensor, args)))
     converter = None if on_numbers else converter_of(name, schema.overload_name)
     try:
+        is_complex_only = (
+            converter is None and not on_numbers and plain_operator_name(name, schema.overload_name) in COMPLEX_OPS
+        )
+        if has_complex_value(args, kwargs) or is_complex_only:
+            return _convert_complex_call(schema, args, kwargs, display_name)
         if converter is not None:
             return call_converter(converter, schema, args, kwargs)
         if name not in SCALAR_FUNCTIONS or is_tensor(first):
@@ -123,6 +145,24 @@ def _convert_functional_call(
         _LOG.debug("conversion of %s failed", display_name, exc_info=True)
         given = [describe_argument(a) for a in args] + [f"{name}={describe_argument(a)}" for name, a in kwargs.items()]
         raise AotcError("torch-node", f"{display_name} does not take these arguments: ({', '.join(given)})") from error
+
+
+def _convert_complex_call(
+    schema: Any, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue], display_name: str
+) -> TorchValue:
+    """Convert a call of a PyTorch operator that takes or returns complex tensors, or creates one."""
+    name = schema.name.removeprefix("aten::")
+    plain = plain_operator_name(name, schema.overload_name)
+    converter = converter_of(name, schema.overload_name)
+    if converter is not None and plain in COMPONENTWISE:
+        return apply_to_parts(partial(call_converter, converter, schema), args, kwargs)
+    if plain in COMPLEX_OPS:
+        numbers = [part_dtype_or_value(a) for a in args], {k: part_dtype_or_value(a) for k, a in kwargs.items()}
+        return call_converter(COMPLEX_OPS[plain], schema, *numbers)
+    if converter is not None and plain.removeprefix("new_").removesuffix("_like") in COMPLEX_CREATION:
+        return create_complex_tensor(partial(call_converter, converter, schema), args, kwargs)
+    hint = "compute with torch.view_as_real(x), whose last axis has the real and the imaginary part"
+    raise AotcError("torch-op", f"operator {display_name} of complex tensors is not supported", hint=hint)
 
 
 def call_custom_converter(custom: CustomConverter, name: str, args: list[TorchValue], types: list[str]) -> TorchValue:
@@ -157,6 +197,9 @@ def flatten_output_tensors(value: TorchValue) -> list[Expr]:
     """
     if is_tensor(value) or isinstance(value, Tuple):
         return [value]
+    if isinstance(value, ComplexTensor):
+        hint = "return torch.view_as_real(x), whose last axis has the real and the imaginary part"
+        raise AotcError("torch-output", "the model returns a complex tensor; only real ones can be outputs", hint=hint)
     items = list(value.values()) if isinstance(value, dict) else value
     if isinstance(items, (list, tuple)):
         return [leaf for item in items for leaf in flatten_output_tensors(item)]

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from aotc.ir import require
+import numpy as np
+
+from aotc.ir import Array, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.conv_pool import Window
+from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, TorchValue
 
@@ -149,6 +152,63 @@ def _upsample(
     return conv_pool.build_resize(x, target, method, mode, rounding, scales=tuple(exact) if given else None)
 
 
+def _triangle(distance: Array) -> Array:
+    """Return the weights of linear interpolation at distances from a sample."""
+    return np.maximum(1.0 - np.abs(distance), 0.0)
+
+
+def _cubic_antialias(distance: Array) -> Array:
+    """Return the weights of cubic convolution at distances from a sample, with a = -0.5 (Keys, 1981)."""
+    d, a = np.abs(distance), -0.5
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((d - 5) * d + 8) * d * a - 4 * a
+    return np.where(d < 1, near, np.where(d < 2, far, 0.0))
+
+
+def _antialiased_resize_matrix(
+    weight_of_distance: Callable[[Array], Array], radius: int, extent: int, target: int, step: float
+) -> Array:
+    """Return the matrix (target, extent) of an antialiased resize of one axis: where it shrinks, the
+    filter is as many times wider. `step` is the distance of output samples in input samples.
+    """
+    g.check_materialization_cost((target, extent), "float64", "the matrix of an antialiased resize")
+    width = max(step, 1.0)
+    matrix = np.zeros((target, extent))
+    for row in range(target):
+        center, support = step * (row + 0.5), radius * width
+        first, last = max(int(center - support + 0.5), 0), min(int(center + support + 0.5), extent)
+        weights = weight_of_distance((np.arange(first, last) - center + 0.5) / width)
+        matrix[row, first:last] = weights / weights.sum() if weights.sum() else weights
+    return matrix
+
+
+def _upsample_antialiased(
+    weight_of_distance: Callable[[Array], Array],
+    radius: int,
+    x: Expr,
+    output_size: TorchValue = None,
+    align_corners: bool = False,
+    scale_factors: TorchValue = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Expr:
+    """Convert torch's antialiased resizing: a product with a matrix for each axis."""
+    factors = list(scale_factors or (scales_h, scales_w))
+    extents, dtype = tv.static_dims(x)[2:], str(g.dtype(x))
+    require("torch-shape", len(extents) == len(factors) == 2, f"a tensor of rank {g.rank(x)} is no batch of images")
+    if output_size is None:
+        output_size = [math.floor(n * f) for n, f in zip(extents, factors, strict=True)]
+    matrices = []
+    for extent, target, factor in zip(extents, tv.to_int_list(output_size), factors, strict=True):
+        require("torch-shape", target > 0, f"the output size {target} is not positive")
+        step = 1.0 / factor if factor else extent / target
+        if align_corners:
+            step = (extent - 1) / (target - 1) if target > 1 else 0.0
+        matrix = _antialiased_resize_matrix(weight_of_distance, radius, extent, target, step)
+        matrices.append(g.constant(matrix, dtype))
+    return matmul(matrices[0], matmul(x, g.transpose(matrices[1], (1, 0))))
+
+
 def _grid_sampler(x: Expr, grid: Expr, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Expr:
     known = 0 <= interpolation_mode < 3 and 0 <= padding_mode < 3
     text = f"interpolation_mode {interpolation_mode} with padding_mode {padding_mode} is not supported (0 to 2 are)"
@@ -199,6 +259,8 @@ OPS: Table = {
     **{f"_upsample_nearest_exact{r}d": partial(_upsample, r, "nearest_neighbor", "half_pixel") for r in (1, 2, 3)},
     **dict.fromkeys(("grid_sampler", "grid_sampler_2d"), _grid_sampler),
     "im2col": _im2col,
+    "_upsample_bicubic2d_aa": partial(_upsample_antialiased, _cubic_antialias, 2),
+    "_upsample_bilinear2d_aa": partial(_upsample_antialiased, _triangle, 1),
     "upsample_bicubic2d": partial(_upsample, 2, "cubic", "half_pixel"),
     "upsample_bilinear2d": partial(_upsample, 2, "linear", "half_pixel"),
     "upsample_linear1d": partial(_upsample, 1, "linear", "half_pixel"),

@@ -277,13 +277,6 @@ def _sort(x: Expr, dim: Axis = -1, descending: bool = False) -> list[Expr]:
     return [g.call_op("gather", x, places, axis=dim), places]
 
 
-def _median(x: Expr) -> Expr:
-    """Return the median of all elements; of an even number of elements the lower middle one."""
-    flat = g.flatten(x)
-    middle = (tv.static_dims(flat)[0] - 1) // 2
-    return g.call_op("take", g.call_op("sort", flat, axis=0, is_ascend=True), g.constant(middle, "int64"), axis=0)
-
-
 def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> Expr:
     total = partial(reduce_dims, reduction_by_name("sum"), dim=[dim])
 
@@ -338,7 +331,7 @@ OPS: Table = {
     "square": lambda x: g.mul(x, x),
     "tanhshrink": lambda x: g.sub(x, g.tanh(x)),
     "threshold": lambda x, threshold, value: g.where(g.call_binary_op("less_equal", x, threshold), value, x),
-    **tv.converter_table_by_function_name(_argsort, _cosine_similarity, _linalg_norm, _median, _sort, _std, _var),
+    **tv.converter_table_by_function_name(_argsort, _cosine_similarity, _linalg_norm, _sort, _std, _var),
     **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
     **{name: partial(_arg_reduction, name) for name in ("argmax", "argmin")},
     **{f"{a}{name}": partial(reduce_dims, reduction_by_name(name)) for a in ("", "a") for name in ("max", "min")},
@@ -346,6 +339,7 @@ OPS: Table = {
     **{name: partial(_cumulative_op, name) for name in ("cumprod", "cumsum")},
     **{name: partial(_sum_like_reduction, name) for name in ("mean", "prod", "sum")},
     **{name: partial(_bool_reduction, name) for name in ("all", "any")},
+    **{f"is_{name}_true": partial(_bool_reduction, name) for name in ("all", "any")},
     "logsumexp": lambda x, dim, keepdim=False: reduce_dims(log_sum_exp, tv.cast_integers_to_float32(x), dim, keepdim),
     "std_mean": partial(_statistic_and_mean, _std),
     "topk": lambda x, k, dim=-1, largest=True: top_k(x, k, tv.normalize_axis(dim, x), not largest),

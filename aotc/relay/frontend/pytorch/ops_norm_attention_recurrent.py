@@ -28,6 +28,7 @@ from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
 from aotc.relay.frontend.pytorch.ops_shape import swap_axes
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, TorchValue
 from aotc.relay.frontend.recurrent import (
+    MAX_UNROLLED_STEPS,
     Activation,
     RecurrentState,
     RecurrentWeights,
@@ -307,6 +308,30 @@ def _recurrent_cell(
     return new if len(new) > 1 else new[0]
 
 
+def _lstm_with_projection(
+    x: Expr, weights: RecurrentWeights, projection: Expr, state: RecurrentState, *, reverse: bool
+) -> tuple[Expr, RecurrentState]:
+    """Build one direction of an LSTM whose output is multiplied by a matrix (features, hidden) before
+    it is the next step's input, unrolled; x is (steps, batch, inputs). Return the outputs and the
+    final states.
+    """
+    steps, batch, inputs = tv.static_dims(x)
+    text = f"an LSTM with projections over a sequence of {steps} steps is not supported (1 to {MAX_UNROLLED_STEPS} are)"
+    require("torch-op", steps <= MAX_UNROLLED_STEPS, text)
+    products = dense_with_bias(g.reshape(x, (steps * batch, inputs)), weights.w, weights.wb)
+    parts = g.split(products, [batch] * steps, 0)
+    hidden = tv.static_dim(projection, 1)
+    h, c = state
+    outputs = []
+    for part in reversed(parts) if reverse else parts:
+        sums = g.add(part, dense_with_bias(h, weights.r, weights.rb))
+        i, f, new, o = g.split(sums, [hidden] * 4, 1)
+        c = g.add(g.mul(g.sigmoid(f), c), g.mul(g.sigmoid(i), g.tanh(new)))
+        h = dense_with_bias(g.mul(g.sigmoid(o), g.tanh(c)), projection, None)
+        outputs.append(g.unsqueeze(h, [0]))
+    return g.concat(outputs[::-1] if reverse else outputs, 0), [h, c]
+
+
 def _recurrent_layers(
     kind: str,
     attributes: dict[str, str],
@@ -323,12 +348,16 @@ def _recurrent_layers(
     """Convert a stack of recurrent layers; states are (layers * directions, batch, features)."""
     directions = 2 if bidirectional else 1
     per, biases = (4, ()) if has_biases else (2, (None, None))
-    expected = per * num_layers * directions
+    has_projection = kind == "lstm" and len(params) == (per + 1) * num_layers * directions
+    expected = (per + has_projection) * num_layers * directions
     text = (
         f"{num_layers} layers in {directions} directions {'with' if has_biases else 'without'} biases have {expected} "
-        f"parameters, here they have {len(params)}; layers with projections are not supported"
+        f"parameters, here they have {len(params)}"
     )
     require("torch-op", len(params) == expected > 0, text)
+    projections = params[per :: per + 1] if has_projection else ()
+    if has_projection:
+        params = [p for k, p in enumerate(params) if k % (per + 1) != per]
     if train and dropout:
         raise tv.training_mode_error("a recurrent layer")
     y = swap_axes(x, 0, 1) if batch_first else x
@@ -341,7 +370,10 @@ def _recurrent_layers(
         columns = []
         for k in range(layer, layer + directions):
             start = [state[k] for state in first]
-            column, final = call_recurrent_op(kind, y, weights[k], start, reverse=k > layer, **attributes)
+            if has_projection:
+                column, final = _lstm_with_projection(y, weights[k], projections[k], start, reverse=k > layer)
+            else:
+                column, final = call_recurrent_op(kind, y, weights[k], start, reverse=k > layer, **attributes)
             columns.append(column)
             finals.append(final)
         y = g.concat(columns, 2)

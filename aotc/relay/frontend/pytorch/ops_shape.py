@@ -9,7 +9,6 @@ OPS["embedding"](weight=w, indices=i)   # take(w, i, axis=0)
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -131,8 +130,73 @@ def _repeat_all_axes(x: Expr, repeats: Sequence[TorchValue], /) -> Expr:
     return _repeat(x, repeats)
 
 
-def _repeat_interleave(x: Expr, repeats: TorchValue, dim: int | None = None) -> Expr:
-    return g.call_op("repeat", x, repeats=tv.to_python_int(repeats), axis=dim)
+def _repeat_interleave(x: Expr, repeats: TorchValue, dim: int | None = None, output_size: TorchValue = None) -> Expr:
+    """Convert repeat_interleave: each element of an axis, repeated as often as `repeats` states: a
+    number, or a tensor with a number for each element, whose sum is `output_size`.
+    """
+    data, axis = (g.flatten(x), 0) if dim is None else (x, tv.normalize_axis(dim, x))
+    if not tv.is_tensor(repeats) or (isinstance(repeats, Constant) and repeats.data.size == 1):
+        return g.call_op("repeat", data, repeats=tv.to_python_int(repeats), axis=axis)
+    require("torch-shape", g.dims(repeats) == (g.dims(data)[axis],), f"repeats of shape {g.dims(repeats)} do not fit")
+    return g.call_op("take", data, _repeated_positions(repeats, output_size), axis=axis, mode="clip")
+
+
+def _repeated_positions(repeats: Expr, output_size: TorchValue = None) -> Expr:
+    """Convert repeat_interleave of numbers of repeats alone: position k, repeats[k] times, in order."""
+    if isinstance(repeats, Constant):
+        require("torch-argument", bool(np.all(repeats.data >= 0)), "a number of repeats is negative")
+        g.check_materialization_cost((int(repeats.data.sum()),), "int64", "repeated positions")
+        return g.constant(np.repeat(np.arange(repeats.data.size), repeats.data), "int64")
+    if output_size is None:
+        hint = "give output_size to torch.repeat_interleave"
+        raise AotcError("torch-dynamic", "the size of the result depends on numbers of repeats", hint=hint)
+    ends = g.call_op("cumsum", g.cast(repeats, "int64"), axis=0, dtype="int64")
+    return g.call_op("searchsorted", ends, g.iota(tv.to_python_int(output_size)), right=True, dtype="int64")
+
+
+def _as_strided(x: Expr, size: TorchValue, stride: TorchValue, storage_offset: TorchValue = None) -> Expr:
+    """Convert as_strided of a contiguous tensor: elements of its memory, by sizes and strides.
+
+    Windows that slide along the last axis, as in torch.stft, become sliding_window.
+    """
+    sizes, strides, shape = tv.to_int_list(size), tv.to_int_list(stride), tv.static_dims(x)
+    offset = 0 if storage_offset is None else tv.to_python_int(storage_offset)
+    require("torch-shape", len(sizes) == len(strides), f"{len(sizes)} sizes and {len(strides)} strides do not fit")
+    last = offset + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    is_inside = 0 in sizes or (offset >= 0 and min(strides, default=0) >= 0 and last < math.prod(shape))
+    require("torch-index", is_inside, f"sizes {sizes}, strides {strides} exceed a tensor of shape {shape}")
+    outer = [math.prod(shape[k + 1 :]) for k in range(len(shape) - 1)]
+    slides = not offset and len(shape) >= 1 and sizes[:-2] == list(shape[:-1]) and strides[:-2] == outer
+    if slides and 0 not in sizes and strides[-1] == 1 and strides[-2] > 0 and sizes[-1] <= shape[-1]:
+        windows = g.call_op("sliding_window", x, axis=len(shape) - 1, window_shape=(sizes[-1],), strides=(strides[-2],))
+        if tv.static_dim(windows, len(shape) - 1) >= sizes[-2]:
+            return g.strided_slice(windows, [0], [sizes[-2]], [len(shape) - 1])
+    g.check_materialization_cost(sizes, "int64", "the positions of as_strided")
+    places = np.full(sizes, offset, np.int64)
+    for axis, step in enumerate(strides):
+        places += (np.arange(sizes[axis]) * step).reshape(-1, *[1] * (len(sizes) - 1 - axis))
+    return g.call_op("take", g.flatten(x), g.constant(places, "int64"), axis=0, mode="clip")
+
+
+def _unfold_backward(x: Expr, input_sizes: TorchValue, dim: int, size: int, step: int, /) -> Expr:
+    """Convert unfold_backward, which torch.istft calls: the sum of windows (.., windows, .., size) that
+    begin `step` elements apart along the axis `dim` of the result.
+    """
+    shape = tv.to_int_list(input_sizes)
+    axis, extent = tv.normalize_axis_for_rank(dim, len(shape)), shape[tv.normalize_axis_for_rank(dim, len(shape))]
+    windows = _movedim(x, axis, -2)
+    *lead, count, _ = tv.static_dims(windows)
+    total: Expr | None = None
+    g.check_unroll_count(-(-size // step), "a sum of overlapping windows")
+    for begin in range(0, size, step):
+        width = min(step, size - begin)
+        part = g.strided_slice(windows, [begin], [begin + width], [len(lead) + 1])
+        part = g.pad(part, [(0, 0)] * (len(lead) + 1) + [(0, step - width)])
+        row = g.reshape(part, (*lead, count * step))
+        row = pad_or_crop(row, [(0, 0)] * len(lead) + [(begin, extent - begin - count * step)])
+        total = row if total is None else g.add(total, row)
+    require("torch-argument", total is not None, f"windows of {size} elements have no sum")
+    return _movedim(total, -1, axis) if total is not None else x
 
 
 def _cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:
@@ -327,25 +391,6 @@ def _take_along_dim(x: Expr, indices: Expr, dim: int | None = None) -> Expr:
     return g.call_op("gather", data, index, axis=axis)
 
 
-#: For each name of a reduction in PyTorch, the name in the attribute of scatter_elements.
-_SCATTER_REDUCTIONS: Final = {
-    None: "update", "add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min",
-}  # fmt: skip
-
-
-def _scatter(
-    x: Expr, dim: Axis, index: Expr, source: TorchValue, /, reduce: str | None = None, include_self: bool = True
-) -> Expr:
-    text = f"scatter with reduce={reduce!r} and include_self={include_self} is not supported"
-    require("torch-op", reduce in _SCATTER_REDUCTIONS and bool(include_self), text)
-    index_shape, dtype = tv.static_dims(index), g.dtype(x)
-    if tv.is_tensor(source) and g.rank(source):
-        update = g.strided_slice(g.cast(source, dtype), [0] * len(index_shape), index_shape, range(len(index_shape)))
-    else:
-        update = g.broadcast_to(tv.to_tensor_expr_of_dtype(source, dtype), index_shape)
-    return g.call_op("scatter_elements", x, index, update, axis=dim, reduction=_SCATTER_REDUCTIONS[reduce])
-
-
 # --- advanced indexing: x[i, :, j]
 
 
@@ -525,20 +570,21 @@ OPS: Table = {
     "permute": lambda x, dims: g.transpose(x, [tv.normalize_axis(d, x) for d in dims]),
     "pixel_shuffle": depth_to_space,
     "pixel_unshuffle": space_to_depth,
-    "repeat_interleave.self_int": _repeat_interleave,
+    **dict.fromkeys(("repeat_interleave.self_int", "repeat_interleave.self_Tensor"), _repeat_interleave),
+    "repeat_interleave.Tensor": _repeated_positions,
+    "as_strided": _as_strided,
+    "unfold_backward": _unfold_backward,
     "tensor_split.sections": _tensor_split,
     "unsqueeze": lambda x, dim: g.unsqueeze(x, [tv.normalize_axis_for_rank(dim, g.rank(x) + 1)]),
     "view.dtype": _require_view_of_same_dtype,
     **tv.converter_table_by_function_name(_chunk, _copy, _diagonal, _gather, _index, _index_put, _one_hot),
     **tv.converter_table_by_function_name(_select_scatter, _slice_scatter, _take_along_dim),
-    **dict.fromkeys(("scatter", "scatter_reduce"), _scatter),
     "bucketize": _bucketize,
     "embedding": _embedding,
     "index_add": partial(_index_put_along_axis, True),
     "index_copy": partial(_index_put_along_axis, False),
     "index_fill": lambda x, dim, index, value: _index_put(x, [*[None] * tv.normalize_axis(dim, x), index], value),
     "index_select": _index_select,
-    "scatter_add": partial(_scatter, reduce="add"),
     "take": lambda x, index: _index(g.flatten(x), [index]),
     "tril": lambda x, diagonal=0: g.call_op("trilu", x, g.constant(diagonal, "int64"), upper=False),
     "triu": lambda x, diagonal=0: g.call_op("trilu", x, g.constant(diagonal, "int64"), upper=True),

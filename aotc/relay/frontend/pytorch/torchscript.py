@@ -48,6 +48,8 @@ BUDGET_SUBJECT: Final = "the program, its loops unrolled,"
 
 
 #: Operators that return a view or a copy, depending on the strides of their argument.
+#: Operators whose results depend on how their argument lies in memory, which TorchScript does not state.
+_OPERATORS_ON_MEMORY: Final = {"aten::as_strided"}
 _VIEW_OR_COPY_OPERATORS: Final = {"contiguous", "reshape", "reshape_as", "flatten", "ravel", "to", "type_as"}
 
 
@@ -108,6 +110,9 @@ class _Conversion:
         if node.kind().startswith("prim::") or node.schema() == "(no schema)":
             raise AotcError("torch-op", f"{node.kind()} is not supported")
         schema = torch._C.parse_schema(node.schema())
+        if schema.name in _OPERATORS_ON_MEMORY:
+            hint = "export the module by torch.export: exported programs state how tensors lie in memory"
+            raise AotcError("torch-op", f"{node.kind()} is not supported in TorchScript", hint=hint)
         result = convert_operator_call(schema, args, {})
         self.bind_node_results(node, result)
         self.record_result_views_or_write_in_place(node, schema, args)

@@ -13,6 +13,7 @@ from aotc import tir as tir
 from aotc import transform as transform
 from aotc.driver.compile import compile as compile
 from aotc.driver.pipeline import CompiledModel as CompiledModel
+from aotc.driver.torch_compile_backend import torch_compile_backend as torch_compile_backend
 from aotc.error import TVMError as TVMError
 from aotc.ir.device import Device as Device
 from aotc.ir.device import cpu as cpu

@@ -58,6 +58,7 @@ from aotc.driver.compile import CompileOptions, show_compile_options_in_signatur
 from aotc.driver.cuda_emulation import is_gpu_emulated
 from aotc.driver.import_model import (
     cut_model_at_tensors,
+    functional_exported_program,
     is_exported_program_or_pt2_path,
     is_relay_text_path,
     is_tflite_path,
@@ -162,7 +163,7 @@ def make_reference_for_model(
         # torch is an optional dependency
         from aotc.checking.reference_torch import make_torch_reference
 
-        return make_torch_reference(model, output_names, max_bytes)
+        return make_torch_reference(functional_exported_program(model), output_names, max_bytes)
     return make_onnx_reference(pin_static_input_shapes(model, types), max_bytes)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from aotc_codegen.c.c_identifiers import c_model_identifier
 
@@ -26,9 +26,13 @@ from aotc.driver.compile_option_fields import CompileOptionFields
 from aotc.driver.import_model import (
     Cut,
     bind_params_as_constants,
+    changed_buffers_of_exported_program,
+    export_pytorch_module,
+    functional_exported_program,
     import_model_of_any_format,
     inputs_without_default_values,
     is_exported_program_or_pt2_path,
+    is_pytorch_module,
     is_tflite_path,
 )
 from aotc.driver.memory_budgets import Budgets
@@ -65,9 +69,10 @@ from aotc.tir.target import Target
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from torch import nn
     from torch.export import ExportedProgram
 
-Model: TypeAlias = "str | Path | ModelProto | ExportedProgram | IRModule"
+Model: TypeAlias = "str | Path | ModelProto | ExportedProgram | nn.Module | IRModule"
 
 
 def c_name_of_model(model: object, name: str | None) -> str:
@@ -310,8 +315,8 @@ class CompileOptions(CompileOptionFields):
             isinstance(model, (str, Path, IRModule)) or is_exported_program_or_pt2_path(model) or _is_onnx_model(model)
         ):
             kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
-            hint = "torch.export.export(module, example_inputs) exports a module of PyTorch"
-            is_module = hasattr(model, "forward")
+            hint = "give example inputs, too: aotc.compile(module, (x,))"
+            is_module = is_pytorch_module(model)
             text = f"a model is {kinds}, not {type(model).__name__}"
             raise AotcTypeError("model", text, hint=hint if is_module else "")
         if self.rounding and not is_tflite_path(model):
@@ -332,11 +337,15 @@ class CompileOptions(CompileOptionFields):
 
     def _import_module_and_state(self, model: Model) -> tuple[IRModule, tuple[StatePair, ...]]:
         """Convert a model as `import_as_graph_module` does; return the module and its state."""
-        if not self.state:
+        model = functional_exported_program(model)
+        buffers, contents = changed_buffers_of_exported_program(model)
+        state = {**buffers, **(self.state or {})}
+        if not state:
             return self.import_as_graph_module(model), ()
-        model, initial = inputs_without_default_values(model, self.state)
+        model, initial = inputs_without_default_values(model, state)
         module = self.import_as_graph_module(model)
-        return module, resolve_state_pairs(self.state, module, initial | self._constant_params_and_initial_state()[1])
+        first = contents | initial | self._constant_params_and_initial_state()[1]
+        return module, resolve_state_pairs(state, module, first)
 
     def start_compilation(
         self, model: Model, *, toolchain: Toolchain | None = None, tilings: Tilings | None = None
@@ -393,8 +402,10 @@ CompileOptions.__doc__ = _insert_options_documentation(CompileOptions.__doc__)
 #: The beginning of the docstring of `compile`; the documentation of `CompileOptions` follows it.
 _COMPILE_DOCSTRING_HEAD: Final = """Compile a model to a C project and, with `build`, to a library.
 
-    model         a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, a .tflite file, an IRModule
-                  or a .relay file
+    model            a path or ModelProto of ONNX, a .pt2 file, an ExportedProgram or a torch.nn.Module of PyTorch, a
+                     .tflite file, an IRModule or a .relay file
+    example_inputs   for a torch.nn.Module, which torch.export exports: a tensor, a tuple of positional arguments or a
+                     mapping of keyword arguments
 
     Returns a CompiledModel: `path`, the folder of the project; `library`, the path of the library, or None;
     `metadata`, the contents of metadata.json; `session()`, which loads the library.  Raises AotcError for a model,
@@ -420,25 +431,53 @@ def show_compile_options_in_signature(function: _Function) -> _Function:
     return function
 
 
-def _make_compile_function(
-    options_class: Callable[_Fields, CompileOptions],
-) -> Callable[Concatenate[Model, _Fields], CompiledModel]:
-    """Build the function `compile(model, **fields)` from the class `CompileOptions`: its fields
-    become keywords.
+def _exported_program_of_module(model: Any, example_inputs: Any) -> Any:
+    """Return a model that is a torch.nn.Module as an ExportedProgram, and others unchanged.
+
+    Raises AotcTypeError (code "unknown-option") for example inputs that are no collection or tensor,
+    AotcTypeError (code "model") for example inputs of another model.
+    """
+    if example_inputs is None:
+        return model
+    if isinstance(example_inputs, (str, Path)) or not hasattr(example_inputs, "__getitem__"):
+        hint = "name the option, for example " + option_text("output", "DIR")
+        raise AotcTypeError("unknown-option", "options of aotc.compile are keywords", hint=hint)
+    if not is_pytorch_module(model):
+        text = f"example inputs are for a torch.nn.Module, and the model is {type(model).__name__}"
+        raise AotcTypeError("model", text, hint="leave them out, and name options by keywords")
+    return export_pytorch_module(model, example_inputs)
+
+
+class _CompileFunction(Protocol[_Fields]):
+    """Type of the function `compile`: its options are the fields of `CompileOptions`."""
+
+    def __call__(
+        self, model: Model, example_inputs: Any = None, *args: _Fields.args, **keywords: _Fields.kwargs
+    ) -> CompiledModel:
+        """Compile a model."""
+
+
+def _make_compile_function(options_class: Callable[_Fields, CompileOptions]) -> _CompileFunction[_Fields]:
+    """Build the function `compile(model, example_inputs=None, **fields)` from the class
+    `CompileOptions`: its fields become keywords.
     """
 
-    def compile(model: Model, *args: _Fields.args, **keywords: _Fields.kwargs) -> CompiledModel:
+    def compile(
+        model: Model, example_inputs: Any = None, *args: _Fields.args, **keywords: _Fields.kwargs
+    ) -> CompiledModel:
         if args:
             hint = "name the option, for example " + option_text("output", "DIR")
             raise AotcTypeError("unknown-option", "options of aotc.compile are keywords", hint=hint)
-        return CompileOptions.from_keywords(keywords).compile_model(model)
+        options = CompileOptions.from_keywords(keywords)
+        return options.compile_model(_exported_program_of_module(model, example_inputs))
 
     compile.__qualname__ = "compile"
     compile.__doc__ = _COMPILE_DOCSTRING_HEAD + "\n\n".join((CompileOptions.__doc__ or "").split("\n\n")[1:])
-    compile_signature = inspect.signature(compile)
+    own = inspect.signature(compile).parameters
     keywords = inspect.signature(options_class).parameters.values()
-    compile.__signature__ = compile_signature.replace(parameters=[compile_signature.parameters["model"], *keywords])  # type: ignore[attr-defined]
-    return compile  # type: ignore[return-value]  # the model can be given by name, too
+    shown = [own["model"], own["example_inputs"], *keywords]
+    compile.__signature__ = inspect.signature(compile).replace(parameters=shown)  # type: ignore[attr-defined]
+    return compile
 
 
 compile = _make_compile_function(CompileOptions)

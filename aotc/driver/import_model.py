@@ -56,6 +56,57 @@ def import_exported_program(model: Any, dims: Mapping[str, DimSpecification]) ->
     return module
 
 
+def functional_exported_program(model: Any) -> Any:
+    """Return an exported program, or that in a .pt2 file, with outputs for the new contents of the
+    tensors that it changes, in place of operators that write to them; models of other formats
+    unchanged.
+    """
+    if not is_exported_program_or_pt2_path(model):
+        return model
+    return import_pytorch_front_end().functionalize_and_decompose(load_exported_program(model))
+
+
+def changed_buffers_of_exported_program(model: Any) -> tuple[dict[str, str], dict[str, Array]]:
+    """Return the buffers that a functional exported program changes, which are state of the compiled
+    model: the names of the outputs with the new contents by the names of the buffers, and the
+    contents before the first run. Both are empty for models of other formats.
+    """
+    if not is_exported_program_or_pt2_path(model):
+        return {}, {}
+    front_end = import_pytorch_front_end()
+    return front_end.changed_buffers_of_program(model), front_end.contents_of_changed_buffers(model)
+
+
+def is_pytorch_module(model: object) -> bool:
+    """Return True if `model` is a torch.nn.Module that torch.export can export."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule)
+
+
+def export_pytorch_module(module: Any, example_inputs: Any) -> Any:
+    """Export a torch.nn.Module by torch.export; return the ExportedProgram.
+
+    example_inputs    a tensor, a tuple or list of positional arguments, or a mapping of keyword arguments,
+                      whose shapes and data types the program has
+
+    Raises AotcError (code "torch-export") if torch cannot export the module.
+    """
+    import torch
+
+    if isinstance(example_inputs, Mapping):
+        args, kwargs = (), dict(example_inputs)
+    else:
+        args, kwargs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs), {}
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, args, kwargs)
+    except Exception as error:  # torch raises various exceptions for what it cannot trace
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        text = f"torch.export cannot export {type(module).__name__}: {reason}"
+        hint = "rewrite this part of forward: a choice or a shape must not depend on the values of tensors"
+        raise AotcError("torch-export", text, hint=hint) from error
+
+
 def import_tflite_front_end() -> Any:
     """Return the TFLite front end; raise AotcError if the package tflite is not installed."""
     return _import_front_end("tflite", "tflite", "TFLite models need the package tflite", "tflite")

@@ -87,7 +87,7 @@ def help_of(command: click.Command, name: str) -> str:
 
 
 METHODS = {"Session": ("run", "bind", "get_inputs", "get_outputs", "calls"), "CompiledModel": ("session",)}
-FUNCTIONS = ("compile", "load", "quantize")
+FUNCTIONS = ("compile", "load", "quantize", "torch_compile_backend")
 CLASSES = ("CompiledModel", "Session", "IRModule", "AotcError")
 
 

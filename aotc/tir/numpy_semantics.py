@@ -80,7 +80,10 @@ def _wrap64(value: Value) -> Value:
     return wrap_to_int64(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
-def _cast_array_to_dtype(array: Any, dtype: Any) -> Any:
+def cast_array_to_dtype(array: Any, dtype: Any) -> Any:
+    """Return a numpy array converted to a numpy dtype as tensor programs convert it, also where numpy's
+    result depends on the processor: NaN and values that the type cannot represent.
+    """
     if dtype == _DTYPE_WITHOUT_NAN:  # it has no NaN: it becomes zero, whatever its sign
         array = np.where(np.isnan(array.astype(np.float32)), np.float32(0), array)
     if DType.from_numpy(array.dtype).is_float and DType.from_numpy(np.dtype(dtype)).is_integer:
@@ -109,8 +112,8 @@ def _truncate_float_to_integer(x: Any, dtype: Any) -> Any:
 
 def _cast(value: Value, dtype: Any) -> Value:
     if isinstance(value, np.ndarray):
-        return _cast_array_to_dtype(value, dtype)
-    result = _cast_array_to_dtype(np.asarray(_wrap64(value)), dtype)[()]
+        return cast_array_to_dtype(value, dtype)
+    result = cast_array_to_dtype(np.asarray(_wrap64(value)), dtype)[()]
     return int(result) if dtype == np.int64 else bool(result) if dtype == np.bool_ else result
 
 
@@ -203,7 +206,7 @@ def _compute_in_float64(function: Callable[..., Value]) -> Callable[..., Value]:
     def apply_in_float64(*args: Value) -> Value:
         dtype = np.asarray(args[0]).dtype
         wide = [np.asarray(a).astype(np.float64) for a in args]
-        return _cast_array_to_dtype(np.asarray(function(*wide)), dtype)[()]
+        return cast_array_to_dtype(np.asarray(function(*wide)), dtype)[()]
 
     return apply_in_float64
 

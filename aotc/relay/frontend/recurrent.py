@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import AotcError, frozen, require
+from aotc.ir import frozen, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
@@ -95,6 +95,11 @@ def dense_with_bias(x: Expr, weight: Expr, bias: OptionalExpr) -> Expr:
     return y if bias is None else g.call_op("nn.bias_add", y, bias, axis=-1)
 
 
+def _reverse_sequences(x: Expr, lengths: Expr) -> Expr:
+    """Reverse the first steps of each sequence of x (steps, batch, ...), as many as `lengths` (batch, 1) says."""
+    return g.call_op("reverse_sequence", x, g.reshape(lengths, (-1,)), seq_axis=0, batch_axis=1)
+
+
 @frozen
 class UnrolledLayer:
     """One direction of a recurrent layer unrolled into arithmetic per step, with one matrix product
@@ -128,16 +133,16 @@ class UnrolledLayer:
         `lengths` (batch, 1) are the numbers of steps of the sequences of the batch: beyond its
         length a sequence leaves its state unchanged and outputs zeros. The final state of a
         sequence of length 0 is zero, as in ONNX Runtime; the specification of ONNX does not define
-        it.
+        it. A reversed sequence starts at the last step of its length.
 
-        Raises AotcError (code "graph-recurrent") for more than MAX_UNROLLED_STEPS steps, and for
-        reversed sequences with lengths.
+        Raises AotcError (code "graph-recurrent") for more than MAX_UNROLLED_STEPS steps.
         """
         length = g.shape(x)[0]
         text = f"this kind of layer over a sequence of {length} steps is not supported (1 to {MAX_UNROLLED_STEPS} are)"
         require("graph-recurrent", length <= MAX_UNROLLED_STEPS, text)
         if reverse and lengths is not None:
-            raise AotcError("graph-recurrent", "reversed sequences of different lengths are not supported")
+            y, last = self.unroll_over_steps(_reverse_sequences(x, lengths), state, lengths)
+            return _reverse_sequences(y, lengths), last
         steps = list(enumerate(self._input_products_per_step(x)))
         outputs: list[Expr] = []
         for t, part in reversed(steps) if reverse else steps:

@@ -25,7 +25,7 @@ from aotc.ir.compilation_work_and_memory_limits import current_budget, running_o
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
-from aotc.relay.frontend.onnx import load
+from aotc.relay.frontend.onnx import load, microsoft_operator_schemas
 from aotc.relay.frontend.onnx.attention_head_count_check import check_head_counts
 from aotc.relay.frontend.onnx.converter_table import converter_of
 from aotc.relay.frontend.onnx.function_bodies import instantiate_function_body, standard_function_body
@@ -266,7 +266,13 @@ def _unsupported_operator_error(proto: NodeProto, domain: str, opsets: Mapping[s
     name = f"{domain}::{proto.op_type}" if domain else proto.op_type
     if domain not in opsets:
         return AotcError("onnx-op", f"operator {name}: the model does not import the domain {domain!r}")
-    if schema is None:
+    if domain.startswith(microsoft_operator_schemas.PROCESSOR_DOMAIN):
+        text = f"operator {name} is not supported: ONNX Runtime wrote the model for one processor"
+        hint = "save the optimized model at the level ORT_ENABLE_EXTENDED, or give the original one"
+        return AotcError("onnx-op", text, hint=hint)
+    if schema is None and domain == microsoft_operator_schemas.DOMAIN:
+        why = "is not supported"
+    elif schema is None:
         why = f"is not defined in version {opsets[domain]} of {domain or 'ai.onnx'}"
     elif _is_deprecated_without_function_body(schema):
         why = f"was removed in version {schema.since_version} of {domain or 'ai.onnx'}"

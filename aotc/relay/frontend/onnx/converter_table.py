@@ -13,9 +13,12 @@ from aotc.relay.frontend.onnx import (
     ops_classical_ml,
     ops_control,
     ops_conv,
+    ops_legacy,
     ops_low_bit_weights,
     ops_math,
     ops_matmul_norm_recurrent,
+    ops_microsoft_attention,
+    ops_microsoft_fused,
     ops_quant,
     ops_resize_fourier,
     ops_shape,
@@ -27,6 +30,7 @@ from aotc.relay.frontend.onnx.node import Converter, Table
 _CONVERTER_MODULES = (
     ops_control,
     ops_conv,
+    ops_legacy,
     ops_math,
     ops_matmul_norm_recurrent,
     ops_quant,
@@ -38,7 +42,13 @@ _CONVERTERS_BY_DOMAIN: Final[Mapping[str, Table]] = {
     "": {name: converter for family in _CONVERTER_MODULES for name, converter in family.OPS.items()},
     "ai.onnx.ml": {**ops_classical_ml.OPS, **ops_tree_ensemble.OPS},
     ops_training.DOMAIN: ops_training.OPS,
-    microsoft_operator_schemas.DOMAIN: {**ops_quant.MICROSOFT_OPS, **ops_low_bit_weights.OPS},
+    microsoft_operator_schemas.DOMAIN: {
+        **ops_quant.MICROSOFT_OPS,
+        **ops_low_bit_weights.OPS,
+        **ops_microsoft_attention.OPS,
+        **ops_microsoft_fused.OPS,
+    },
+    microsoft_operator_schemas.CHANNELS_LAST_DOMAIN: ops_microsoft_fused.CHANNELS_LAST_OPS,
 }
 
 

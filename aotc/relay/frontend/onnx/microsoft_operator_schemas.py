@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operator schemas of the quantized operators that ONNX Runtime adds to ONNX in the domain
-com.microsoft.
+"""Operator schemas of operators that ONNX Runtime adds to ONNX: quantized and fused ones in the domain
+com.microsoft, and in the domain of the standard those that the standard defines later or dropped.
 
 The Python package `onnx` does not define them. Each row of the table describes one operator: its
 inputs with their types, and its attributes with their defaults.
 
     DEFINITIONS["QGemm"].min_input                                  # 6
     DEFINITIONS["QGemm"].attributes["alpha"].default_value.f        # 1.0
+    STANDARD_DOMAIN_DEFINITIONS["ImageScaler"].min_input            # 1
 """
 
 from ast import literal_eval
@@ -17,6 +18,10 @@ from onnx import helper
 from onnx.defs import OpSchema
 
 DOMAIN: Final = "com.microsoft"
+#: The domain of operators of the standard whose data has the channels last.
+CHANNELS_LAST_DOMAIN: Final = "com.ms.internal.nhwc"
+#: The domain of operators whose weights are in blocks for the vectors of one processor.
+PROCESSOR_DOMAIN: Final = "com.microsoft.nchwc"
 
 #: Data types that each type letter of an input admits; inputs with equal letters must have equal
 #: types.
@@ -25,6 +30,7 @@ _DTYPES_BY_TYPE_LETTER: Final[Mapping[str, str]] = {
     "B": "bool",
     "D": "int4 uint4 uint8",
     "F": "float float16",
+    "G": "float double float16 bfloat16",
     "H": "float float16 bfloat16",
     "I": "int32",
     "J": "int32 int64",
@@ -44,6 +50,15 @@ _WINDOW_ATTRIBUTES: Final = "auto_pad='NOTSET' pads:INTS strides:INTS channels_l
 #: with their defaults or, without a default, their kinds ("!": required). Operators with more than
 #: one output are in `_OUTPUT_COUNTS`.
 _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
+    "Attention": (
+        "G input, G weights, G bias?, I mask_index?, G past?, G attention_bias?, I past_sequence_length?",
+        "num_heads:INT! unidirectional=0 qkv_hidden_sizes:INTS scale:FLOAT mask_filter_value:FLOAT do_rotary:INT "
+        "rotary_embedding_dim:INT past_present_share_buffer:INT",
+    ),
+    "BiasAdd": ("G X, G bias, G skip", ""),
+    "BiasDropout": ("G data, G bias, G residual?, G ratio?, B training_mode?", "seed:INT"),
+    "BiasGelu": ("G A, G B", ""),
+    "BiasSoftmax": ("G data, G bias", "axis=1 is_inner_broadcast:INT!"),
     "DequantizeLinear": ("L x, F x_scale, L x_zero_point?", "axis:INT"),
     "DynamicQuantizeLSTM": (
         "S X, Q W, Q R, S B?, I sequence_lens?, S initial_h?, S initial_c?, S P?, "
@@ -52,6 +67,24 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
         "hidden_size:INT input_forget=0",
     ),
     "DynamicQuantizeMatMul": ("S A, Q B, S b_scale, Q b_zero_point?, S bias?", ""),
+    "EmbedLayerNormalization": (
+        "I input_ids, I segment_ids?, G word_embedding, G position_embedding, G segment_embedding?, G gamma, G beta, "
+        "I mask?, I position_ids?",
+        "epsilon=1e-12 mask_index_type:INT",
+    ),
+    "FastGelu": ("G X, G bias?", ""),
+    "FusedConv": (
+        "G X, G W, G B?, G Z?",
+        "activation:STRING activation_params:FLOATS auto_pad='NOTSET' kernel_shape:INTS dilations:INTS strides:INTS "
+        "pads:INTS group=1",
+    ),
+    "FusedGemm": (
+        "G A, G B, G C?",
+        "alpha=1.0 beta=1.0 transA=0 transB=0 activation:STRING activation_alpha:FLOAT activation_beta:FLOAT "
+        "activation_gamma:FLOAT",
+    ),
+    "FusedMatMul": ("G A, G B", "alpha=1.0 transA=0 transB=0 transBatchA=0 transBatchB=0"),
+    "Gelu": ("G X", ""),
     "GatherBlockQuantized": (
         "D data, J indices, H scales, D zero_points?",
         "bits=4 block_size=128 gather_axis=0 quantize_axis=1",
@@ -60,6 +93,11 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
     "MatMulNBits": (
         "H A, U B, H scales, P zero_points?, I g_idx?, H bias?",
         "K:INT! N:INT! block_size:INT! bits=4 accuracy_level=0 weight_prepacked=0",
+    ),
+    "MultiHeadAttention": (
+        "G query, G key?, G value?, G bias?, I key_padding_mask?, G attention_bias?, G past_key?, G past_value?, "
+        "I past_sequence_length?, I cache_indirection?",
+        "num_heads:INT! unidirectional=0 scale:FLOAT mask_filter_value:FLOAT",
     ),
     "NhwcMaxPool": ("Q x", "kernel_shape:INTS! ceil_mode=0 dilations:INTS auto_pad='NOTSET' pads:INTS strides:INTS"),
     "QAttention": (
@@ -93,8 +131,36 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
         "",
     ),
     "QuantizeLinear": ("F x, F y_scale, K y_zero_point?", "axis:INT"),
+    "QuickGelu": ("G X", "alpha=1.702"),
+    "SkipLayerNormalization": ("G input, G skip, G gamma, G beta?, G bias?", "epsilon=1e-12"),
+    "SkipSimplifiedLayerNormalization": ("G input, G skip, G gamma, G bias?", "epsilon=1e-12"),
+    "TransposeMatMul": ("G A, G B", "alpha=1.0 transA=0 transB=0"),
 }
-_OUTPUT_COUNTS: Final = {"DynamicQuantizeLSTM": 3, "QAttention": 2}
+#: The same for operators of the standard's domain that ONNX Runtime knows in operator sets in which the standard
+#: has none of the name: normalization before operator set 17, and experimental operators of set 1.
+_STANDARD_DOMAIN_SPECS: Final[Mapping[str, tuple[str, str]]] = {
+    "Affine": ("G X", "alpha=1.0 beta=0.0"),
+    "Crop": ("G input", "border:INTS scale:INTS"),
+    "ImageScaler": ("G input", "bias:FLOATS scale=1.0"),
+    "LayerNormalization": ("G X, G Scale, G B?", "axis=-1 epsilon=1e-05 stash_type=1"),
+    "ParametricSoftplus": ("G X", "alpha:FLOAT beta:FLOAT"),
+    "Scale": ("G input", "scale=1.0"),
+    "ScaledTanh": ("G input", "alpha:FLOAT beta:FLOAT"),
+    "SimplifiedLayerNormalization": ("G X, G scale", "axis=-1 epsilon=1e-05 stash_type=1"),
+    "ThresholdedRelu": ("G X", "alpha=1.0"),
+}
+_OUTPUT_COUNTS: Final = {
+    "Attention": 2,
+    "BiasDropout": 2,
+    "DynamicQuantizeLSTM": 3,
+    "EmbedLayerNormalization": 3,
+    "LayerNormalization": 3,
+    "MultiHeadAttention": 4,
+    "QAttention": 2,
+    "SimplifiedLayerNormalization": 2,
+    "SkipLayerNormalization": 4,
+    "SkipSimplifiedLayerNormalization": 4,
+}
 
 
 def _parse_input_spec(text: str) -> OpSchema.FormalParameter:
@@ -112,11 +178,11 @@ def _parse_attribute_spec(text: str) -> OpSchema.Attribute:
     return OpSchema.Attribute(name, getattr(OpSchema.AttrType, kind.rstrip("!")), required=kind[-1] == "!")
 
 
-def _build_operator_schema(name: str, inputs: str, attributes: str) -> OpSchema:
+def _build_operator_schema(domain: str, name: str, inputs: str, attributes: str) -> OpSchema:
     types = [(letter, [f"tensor({t})" for t in names.split()], "") for letter, names in _DTYPES_BY_TYPE_LETTER.items()]
     return OpSchema(
         name,
-        DOMAIN,
+        domain,
         1,
         inputs=[_parse_input_spec(part) for part in inputs.split(", ")],
         outputs=[OpSchema.FormalParameter(f"Y{k}", "S") for k in range(_OUTPUT_COUNTS.get(name, 1))],
@@ -126,5 +192,8 @@ def _build_operator_schema(name: str, inputs: str, attributes: str) -> OpSchema:
 
 
 DEFINITIONS: Final[Mapping[str, Any]] = {
-    name: _build_operator_schema(name, *row) for name, row in _OPERATOR_SPECS.items()
+    name: _build_operator_schema(DOMAIN, name, *row) for name, row in _OPERATOR_SPECS.items()
+}
+STANDARD_DOMAIN_DEFINITIONS: Final[Mapping[str, Any]] = {
+    name: _build_operator_schema("", name, *row) for name, row in _STANDARD_DOMAIN_SPECS.items()
 }

@@ -228,10 +228,12 @@ def operator_schema(op_type: str, domain: str, version: int) -> Any:
     """
     if domain == microsoft_operator_schemas.DOMAIN:
         return microsoft_operator_schemas.DEFINITIONS.get(op_type) if version else None
+    # its versions are those of the standard
+    domain = "" if domain == microsoft_operator_schemas.CHANNELS_LAST_DOMAIN else domain
     try:
         return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
-        return None
+        return microsoft_operator_schemas.STANDARD_DOMAIN_DEFINITIONS.get(op_type) if not domain and version else None
 
 
 #: Attributes of operator sets 1 to 5 that are ignored because they never affected a result.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ONNX converters of com.microsoft operators that compute in floating point with quantized weights:
-packed low-bit weights, recurrent layers, attention.
+packed low-bit weights and recurrent layers.
 
 OPS["MatMulNBits"](x, packed, scales, K=64, N=8, block_size=16, bits=4)     # nn.dense(x, (packed - 8) * scales)
 """
@@ -15,11 +15,9 @@ from aotc.ir import AotcError, DType, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.converter_signatures import OptionalExpr
-from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.onnx.ops_matmul_norm_recurrent import convert_recurrent
-from aotc.relay.frontend.onnx.ops_quant import quantized_matmul_as_float, quantized_tensor_of_scale_zero_inputs
-from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, normalize_negative_indices, select_element
+from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, normalize_negative_indices
 from aotc.relay.graph_api import Expr, compile_time_elements
 
 _FLOAT: Final = DType("float32")
@@ -158,80 +156,7 @@ def _dequantize_and_transpose_lstm_weights(node: OnnxNode, weight_input: int, sc
     return g.transpose(real, (0, 2, 1))
 
 
-def _q_attention(
-    *,
-    num_heads: int,
-    unidirectional: bool = False,
-    scale: float = 0.0,
-    mask_filter_value: float = -10000.0,
-    do_rotary: bool = False,
-    node: OnnxNode,
-    **_rest: Any,
-) -> list[Expr]:
-    """Convert QAttention: multi-head attention whose first product (queries, keys and values) is an
-    integer product; return the result and the concatenated keys and values.
-    """
-    text = "QAttention with rotary positions is not supported"
-    require("onnx-op", not do_rotary, text)
-    heads = _qkv_heads_from_quantized_projection(node, num_heads)
-    query, key, value = (select_element(heads, 0, k) for k in range(3))
-    past = node.optional_input(8)
-    if past is not None:
-        key = g.concat([select_element(past, 0, 0), key], 2)
-        value = g.concat([select_element(past, 0, 1), value], 2)
-    batch, _, steps, size = g.shape(query)
-    scores = matmul(query, g.transpose(key, (0, 1, 3, 2)))
-    scores = g.mul(scores, scale or 1 / math.sqrt(size))
-    positions = g.dim(key, 2)
-    hidden = _attention_ignore_mask(node, batch, positions)
-    if hidden is not None:
-        low = g.mul(g.cast(hidden, _FLOAT), mask_filter_value)
-        scores = g.add(scores, low)
-    if unidirectional:
-        rows = np.arange(steps)[:, None] + positions - steps
-        later = g.constant(np.arange(positions) > rows)
-        scores = g.where(later, float(_FLOAT.min), scores)
-    mixed = matmul(g.call_op("nn.softmax", scores, axis=-1), value)
-    y = g.transpose(mixed, (0, 2, 1, 3))
-    y = g.reshape(y, (batch, steps, num_heads * size))
-    return [y, g.stack([key, value], 0)]
-
-
-def _qkv_heads_from_quantized_projection(node: OnnxNode, head_count: int) -> Expr:
-    """Return queries, keys and values as one tensor (3, batch, heads, steps, size)."""
-    x, w = (
-        quantized_tensor_of_scale_zero_inputs(node, node[0], 3, 6),
-        quantized_tensor_of_scale_zero_inputs(node, node[1], 4, 7),
-    )
-    batch, steps, _ = g.shape(x.data)
-    columns = g.dim(w.data, 1)
-    fits = head_count > 0 and columns > 0 and columns % (3 * head_count) == 0
-    text = f"weights of {columns} columns do not fit {head_count} heads"
-    require("onnx-quant", fits, text)
-    joined = quantized_matmul_as_float(x, w, node[2])
-    heads = g.reshape(joined, (batch, steps, 3, head_count, -1))
-    return g.transpose(heads, (2, 0, 3, 1, 4))
-
-
-def _attention_ignore_mask(node: OnnxNode, batch: int, position_count: int) -> OptionalExpr:
-    """Return the boolean mask of positions that attention must ignore, in a shape that broadcasts
-    to (batch, heads, steps, positions); None if there is no mask.
-    """
-    mask = node.optional_input(5)
-    if mask is None:
-        return None
-    if g.dims(mask) == (batch, position_count):
-        hidden = g.equal(mask, 0)
-    elif g.dims(mask) == (batch,):
-        ends = g.reshape(mask, (batch, 1))
-        hidden = g.call_op("greater_equal", g.iota(position_count, "int32"), ends)
-    else:
-        text = f"a mask of shape {g.dims(mask)} is not supported"
-        raise AotcError("onnx-quant", text)
-    return g.reshape(hidden, (batch, 1, 1, position_count))
-
-
 OPS: Table = {
-    **table_by_function_name(_gather_block_quantized, _mat_mul_n_bits, _q_attention),
+    **table_by_function_name(_gather_block_quantized, _mat_mul_n_bits),
     "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
 }

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX converters of com.microsoft's attention layers: Attention, MultiHeadAttention and QAttention.
+
+Queries, keys and values are (batch, heads, steps, size) inside. Masks follow ONNX Runtime: what is masked gets
+`mask_filter_value` added to its score, what comes later in an autoregressive layer gets the least number.
+
+OPS["Attention"](num_heads=4, node=node)        # [result, the concatenated keys and values]
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import AotcError, require
+from aotc.relay.expr import Expr
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.converter_signatures import OptionalExpr
+from aotc.relay.frontend.matmul_einsum import matmul
+from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.onnx.ops_quant import quantized_matmul_as_float, quantized_tensor_of_scale_zero_inputs
+from aotc.relay.frontend.slice_pad_depth_to_space import select_element
+
+_DEFAULT_MASK_FILTER_VALUE: Final = -10000.0
+
+
+def _require_no_rotation(node: OnnxNode, do_rotary: bool) -> None:
+    require("onnx-op", not do_rotary, f"{node.op_type} with rotary positions is not supported")
+
+
+def _attend(
+    node: OnnxNode,
+    heads: tuple[Expr, Expr, Expr],
+    hidden: OptionalExpr,
+    attention_bias: OptionalExpr,
+    unidirectional: bool,
+) -> Expr:
+    """Return softmax(query key^T * scale + masks) value as (batch, steps, heads * size).
+
+    hidden  the boolean mask of what is ignored, which broadcasts to (batch, heads, steps, positions), or None
+    """
+    query, key, value = heads
+    batch, count, steps, size = g.shape(query)
+    positions, dtype = g.dim(key, 2), g.dtype(query)
+    scores = matmul(query, g.transpose(key, (0, 1, 3, 2)))
+    scores = g.mul(scores, node.attrs.get("scale", 0.0) or 1 / math.sqrt(size))
+    if hidden is not None:
+        filtered = node.attrs.get("mask_filter_value", _DEFAULT_MASK_FILTER_VALUE)
+        scores = g.add(scores, g.mul(g.cast(hidden, dtype), max(filtered, float(dtype.min))))
+    if attention_bias is not None:
+        scores = g.add(scores, attention_bias)
+    if unidirectional:
+        rows = np.arange(steps)[:, None] + positions - steps
+        later = g.constant(np.arange(positions) > rows)
+        scores = g.where(later, float(dtype.min), scores)
+    mixed = matmul(g.call_op("nn.softmax", scores, axis=-1), value)
+    return g.reshape(g.transpose(mixed, (0, 2, 1, 3)), (batch, steps, count * g.dim(value, 3)))
+
+
+def _ignored_positions(node: OnnxNode, mask: OptionalExpr, batch: int, steps: int, position_count: int) -> OptionalExpr:
+    """Return the boolean mask of positions that attention must ignore, in a shape that broadcasts
+    to (batch, heads, steps, positions); None if there is no mask.
+
+    A mask is (batch,): the number of positions of each sequence; (batch, positions) or (batch, steps, positions):
+    0 for what is ignored; or (2 * batch,): the end and then the start of the positions of each sequence.
+    """
+    if mask is None:
+        return None
+    dims, positions = g.dims(mask), g.iota(position_count, "int32")
+    if dims == (batch, position_count):
+        return g.reshape(g.equal(mask, 0), (batch, 1, 1, position_count))
+    if dims == (batch, steps, position_count):
+        return g.reshape(g.equal(mask, 0), (batch, 1, steps, position_count))
+    if dims == (batch,):
+        hidden = g.call_op("greater_equal", positions, g.reshape(mask, (batch, 1)))
+        return g.reshape(hidden, (batch, 1, 1, position_count))
+    if dims == (2 * batch,) and node.op_type == "Attention":
+        ends, starts = (g.reshape(part, (batch, 1)) for part in g.split(mask, [batch, batch], 0))
+        outside = g.call_op("greater_equal", positions, ends), g.less(positions, starts)
+        return g.reshape(g.call_op("logical_or", *outside), (batch, 1, 1, position_count))
+    raise AotcError("onnx-quant" if node.op_type == "QAttention" else "onnx-attention",
+                    f"a mask of shape {dims} of {node.op_type} is not supported")  # fmt: skip
+
+
+def _split_heads(x: Expr, count: int) -> Expr:
+    """Reshape (batch, steps, heads * size) to (batch, heads, steps, size)."""
+    batch, steps, width = g.shape(x)
+    return g.transpose(g.reshape(x, (batch, steps, count, width // count)), (0, 2, 1, 3))
+
+
+def _require_heads(node: OnnxNode, count: int, widths: Sequence[int]) -> None:
+    fits = count > 0 and all(width > 0 and width % count == 0 for width in widths)
+    require("onnx-attention", fits, f"widths {list(widths)} of {node.op_type} cannot be divided into {count} heads")
+
+
+def _require_rank_3(node: OnnxNode, name: str, x: Expr) -> None:
+    text = f"{name} of {node.op_type} has shape {g.dims(x)}; rank 3 is supported"
+    require("onnx-attention", g.rank(x) == 3, text)
+
+
+# --- Attention and QAttention
+
+
+def _attention(
+    x: Expr,
+    weights: Expr,
+    bias: OptionalExpr = None,
+    mask: OptionalExpr = None,
+    past: OptionalExpr = None,
+    attention_bias: OptionalExpr = None,
+    *,
+    num_heads: int,
+    unidirectional: bool = False,
+    qkv_hidden_sizes: Any = (),
+    do_rotary: bool = False,
+    node: OnnxNode,
+) -> list[Expr]:
+    """Convert Attention: queries, keys and values are one product; return the result and the concatenated keys and
+    values (2, batch, heads, positions, size).
+    """
+    _require_no_rotation(node, do_rotary)
+    _require_rank_3(node, "input", x)
+    columns = g.dim(weights, 1)
+    widths = list(qkv_hidden_sizes) or [columns // 3] * 3
+    fits = len(widths) == 3 and sum(widths) == columns
+    require("onnx-attention", fits, f"widths {widths} of Attention do not add up to {columns} columns of weights")
+    _require_heads(node, num_heads, widths)
+    joined = matmul(x, weights)
+    joined = joined if bias is None else g.add(joined, bias)
+    query, key, value = (_split_heads(part, num_heads) for part in g.split(joined, widths, 2))
+    return _attend_with_past(node, (query, key, value), mask, past, attention_bias, unidirectional)
+
+
+def _q_attention(
+    *, num_heads: int, unidirectional: bool = False, do_rotary: bool = False, node: OnnxNode, **_rest: Any
+) -> list[Expr]:
+    """Convert QAttention: as Attention, with an integer product of queries, keys and values."""
+    _require_no_rotation(node, do_rotary)
+    heads = _qkv_heads_from_quantized_projection(node, num_heads)
+    query, key, value = (select_element(heads, 0, k) for k in range(3))
+    masks = node.optional_input(5), node.optional_input(8)
+    return _attend_with_past(node, (query, key, value), *masks, None, unidirectional)
+
+
+def _attend_with_past(
+    node: OnnxNode,
+    heads: tuple[Expr, Expr, Expr],
+    mask: OptionalExpr,
+    past: OptionalExpr,
+    attention_bias: OptionalExpr,
+    unidirectional: bool,
+) -> list[Expr]:
+    """Return the result of attention with the keys and values of the past before the given ones, and all of them."""
+    query, key, value = heads
+    if past is not None:
+        key = g.concat([select_element(past, 0, 0), key], 2)
+        value = g.concat([select_element(past, 0, 1), value], 2)
+    batch, _, steps, _ = g.shape(query)
+    hidden = _ignored_positions(node, mask, batch, steps, g.dim(key, 2))
+    y = _attend(node, (query, key, value), hidden, attention_bias, unidirectional)
+    return [y, g.stack([key, value], 0)] if node.needs_output(1) else [y]
+
+
+def _qkv_heads_from_quantized_projection(node: OnnxNode, head_count: int) -> Expr:
+    """Return queries, keys and values as one tensor (3, batch, heads, steps, size)."""
+    x, w = (
+        quantized_tensor_of_scale_zero_inputs(node, node[0], 3, 6),
+        quantized_tensor_of_scale_zero_inputs(node, node[1], 4, 7),
+    )
+    batch, steps, _ = g.shape(x.data)
+    columns = g.dim(w.data, 1)
+    fits = head_count > 0 and columns > 0 and columns % (3 * head_count) == 0
+    text = f"weights of {columns} columns do not fit {head_count} heads"
+    require("onnx-quant", fits, text)
+    joined = quantized_matmul_as_float(x, w, node[2])
+    heads = g.reshape(joined, (batch, steps, 3, head_count, -1))
+    return g.transpose(heads, (2, 0, 3, 1, 4))
+
+
+# --- MultiHeadAttention
+
+
+def _multi_head_attention(
+    query: Expr,
+    key: OptionalExpr = None,
+    value: OptionalExpr = None,
+    bias: OptionalExpr = None,
+    key_padding_mask: OptionalExpr = None,
+    attention_bias: OptionalExpr = None,
+    past_key: OptionalExpr = None,
+    past_value: OptionalExpr = None,
+    *,
+    num_heads: int,
+    unidirectional: bool = False,
+    node: OnnxNode,
+) -> list[Expr | None]:
+    """Convert MultiHeadAttention: queries, keys and values are given; return the result, and all keys and values
+    with those of the past.
+    """
+    text = "MultiHeadAttention whose buffers of keys and values are larger than the past is not supported"
+    require("onnx-op", node.optional_input(8) is None and node.optional_input(9) is None, text)
+    q, k, v = _separate_heads(node, query, key, value, bias, num_heads)
+    if past_key is not None and past_value is not None:
+        k, v = g.concat([past_key, k], 2), g.concat([past_value, v], 2)
+    batch, _, steps, _ = g.shape(q)
+    hidden = _ignored_positions(node, key_padding_mask, batch, steps, g.dim(k, 2))
+    y = _attend(node, (q, k, v), hidden, attention_bias, unidirectional)
+    return [y, k, v, None]
+
+
+def _separate_heads(
+    node: OnnxNode, query: Expr, key: OptionalExpr, value: OptionalExpr, bias: OptionalExpr, count: int
+) -> tuple[Expr, Expr, Expr]:
+    """Return queries, keys and values as (batch, heads, steps, size), with their biases added."""
+    if g.rank(query) == 5:  # (batch, steps, heads, 3, size)
+        packed = g.transpose(query, (3, 0, 1, 2, 4))
+        _, batch, steps, heads, size = g.shape(packed)
+        query, key, value = (g.reshape(select_element(packed, 0, n), (batch, steps, heads * size)) for n in range(3))
+    elif key is not None and value is None and g.rank(key) == 5:  # (batch, positions, heads, 2, size)
+        packed = g.transpose(key, (3, 0, 1, 2, 4))
+        _, batch, steps, heads, size = g.shape(packed)
+        key, value = (g.reshape(select_element(packed, 0, n), (batch, steps, heads * size)) for n in range(2))
+    if key is None or value is None:
+        raise AotcError("onnx-attention", f"keys and values of {node.op_type} are missing")
+    _require_rank_3(node, "query", query)
+    parts: list[Expr] = [query, key, value]
+    if bias is not None:
+        widths = [g.dim(p, 2) if g.rank(p) == 3 else g.dim(p, 1) * g.dim(p, 3) for p in parts]
+        text = f"a bias of shape {g.dims(bias)} does not fit the widths {widths} of {node.op_type}"
+        require("onnx-attention", g.dims(bias) == (sum(widths),), text)
+        biases = g.split(bias, widths, 0)
+        # keys and values that are divided into heads already have their biases
+        parts = [g.add(p, b) if g.rank(p) == 3 else p for p, b in zip(parts, biases, strict=True)]
+    widths = [g.dim(p, 2) for p in parts if g.rank(p) == 3]
+    _require_heads(node, count, widths)
+    q, k, v = (_split_heads(p, count) if g.rank(p) == 3 else p for p in parts)
+    return q, k, v
+
+
+OPS: Table = table_by_function_name(_attention, _multi_head_attention, _q_attention)

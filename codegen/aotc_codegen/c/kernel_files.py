@@ -24,8 +24,9 @@ from aotc_codegen.c.c_types import c_literal
 from aotc_codegen.c.kernel_printer import PrintedKernel, kernel_prototype, model_node_comment_lines, print_kernel
 from aotc_codegen.c.template_rendering import render_template
 
-#: Number of characters from which a kernel gets its own file, so that files compile in parallel.
-MIN_OWN_FILE_CHARACTERS: Final = 8_000
+#: Number of characters from which a kernel gets its own file, so that files compile in parallel. gcc takes as
+#: long before the first kernel of a file as for 5,000 characters of kernels.
+MIN_OWN_FILE_CHARACTERS: Final = 24_000
 #: Number of hash digits that distinguish kernels of equal names.
 KERNEL_NAME_HASH_DIGITS: Final = 6
 #: Kernel name in the text that the hash is computed from.
@@ -299,7 +300,8 @@ def distribute_kernels_over_files(kernels: Sequence[NamedKernel]) -> list[list[N
     change of one kernel affects few files.
     """
     small = [k for k in kernels if len(k.text) < MIN_OWN_FILE_CHARACTERS]
-    count = 1 << (sum(len(k.text) for k in small) // MIN_OWN_FILE_CHARACTERS).bit_length()
+    total = sum(len(k.text) for k in small)
+    count = 1 << max(1, total // MIN_OWN_FILE_CHARACTERS).bit_length() - 1
     groups: dict[int, list[NamedKernel]] = {}
     for kernel in small:
         place = int(hashlib.sha256(kernel.prototype.encode()).hexdigest(), 16) % count

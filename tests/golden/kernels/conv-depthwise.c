@@ -11,10 +11,94 @@ extern "C" {
 #pragma GCC optimize("no-predictive-commoning", "ira-loop-pressure")
 #endif
 
+typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+__attribute__((__noinline__, __unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
+  const aotc_float32x8 r0 = *(const aotc_float32x8u *)(from + 0 * from_step);
+  const aotc_float32x8 r1 = *(const aotc_float32x8u *)(from + 1 * from_step);
+  const aotc_float32x8 r2 = *(const aotc_float32x8u *)(from + 2 * from_step);
+  const aotc_float32x8 r3 = *(const aotc_float32x8u *)(from + 3 * from_step);
+  const aotc_float32x8 r4 = *(const aotc_float32x8u *)(from + 4 * from_step);
+  const aotc_float32x8 r5 = *(const aotc_float32x8u *)(from + 5 * from_step);
+  const aotc_float32x8 r6 = *(const aotc_float32x8u *)(from + 6 * from_step);
+  const aotc_float32x8 r7 = *(const aotc_float32x8u *)(from + 7 * from_step);
+  const aotc_float32x8 r0_4 = __builtin_shufflevector(r0, r4, 0, 1, 2, 3, 8, 9, 10, 11);
+  const aotc_float32x8 r4_4 = __builtin_shufflevector(r0, r4, 4, 5, 6, 7, 12, 13, 14, 15);
+  const aotc_float32x8 r1_4 = __builtin_shufflevector(r1, r5, 0, 1, 2, 3, 8, 9, 10, 11);
+  const aotc_float32x8 r5_4 = __builtin_shufflevector(r1, r5, 4, 5, 6, 7, 12, 13, 14, 15);
+  const aotc_float32x8 r2_4 = __builtin_shufflevector(r2, r6, 0, 1, 2, 3, 8, 9, 10, 11);
+  const aotc_float32x8 r6_4 = __builtin_shufflevector(r2, r6, 4, 5, 6, 7, 12, 13, 14, 15);
+  const aotc_float32x8 r3_4 = __builtin_shufflevector(r3, r7, 0, 1, 2, 3, 8, 9, 10, 11);
+  const aotc_float32x8 r7_4 = __builtin_shufflevector(r3, r7, 4, 5, 6, 7, 12, 13, 14, 15);
+  const aotc_float32x8 r0_2 = __builtin_shufflevector(r0_4, r2_4, 0, 1, 8, 9, 4, 5, 12, 13);
+  const aotc_float32x8 r2_2 = __builtin_shufflevector(r0_4, r2_4, 2, 3, 10, 11, 6, 7, 14, 15);
+  const aotc_float32x8 r1_2 = __builtin_shufflevector(r1_4, r3_4, 0, 1, 8, 9, 4, 5, 12, 13);
+  const aotc_float32x8 r3_2 = __builtin_shufflevector(r1_4, r3_4, 2, 3, 10, 11, 6, 7, 14, 15);
+  const aotc_float32x8 r4_2 = __builtin_shufflevector(r4_4, r6_4, 0, 1, 8, 9, 4, 5, 12, 13);
+  const aotc_float32x8 r6_2 = __builtin_shufflevector(r4_4, r6_4, 2, 3, 10, 11, 6, 7, 14, 15);
+  const aotc_float32x8 r5_2 = __builtin_shufflevector(r5_4, r7_4, 0, 1, 8, 9, 4, 5, 12, 13);
+  const aotc_float32x8 r7_2 = __builtin_shufflevector(r5_4, r7_4, 2, 3, 10, 11, 6, 7, 14, 15);
+  const aotc_float32x8 r0_1 = __builtin_shufflevector(r0_2, r1_2, 0, 8, 2, 10, 4, 12, 6, 14);
+  const aotc_float32x8 r1_1 = __builtin_shufflevector(r0_2, r1_2, 1, 9, 3, 11, 5, 13, 7, 15);
+  const aotc_float32x8 r2_1 = __builtin_shufflevector(r2_2, r3_2, 0, 8, 2, 10, 4, 12, 6, 14);
+  const aotc_float32x8 r3_1 = __builtin_shufflevector(r2_2, r3_2, 1, 9, 3, 11, 5, 13, 7, 15);
+  const aotc_float32x8 r4_1 = __builtin_shufflevector(r4_2, r5_2, 0, 8, 2, 10, 4, 12, 6, 14);
+  const aotc_float32x8 r5_1 = __builtin_shufflevector(r4_2, r5_2, 1, 9, 3, 11, 5, 13, 7, 15);
+  const aotc_float32x8 r6_1 = __builtin_shufflevector(r6_2, r7_2, 0, 8, 2, 10, 4, 12, 6, 14);
+  const aotc_float32x8 r7_1 = __builtin_shufflevector(r6_2, r7_2, 1, 9, 3, 11, 5, 13, 7, 15);
+  *(aotc_float32x8u *)(to + 0 * to_step) = r0_1;
+  *(aotc_float32x8u *)(to + 1 * to_step) = r1_1;
+  *(aotc_float32x8u *)(to + 2 * to_step) = r2_1;
+  *(aotc_float32x8u *)(to + 3 * to_step) = r3_1;
+  *(aotc_float32x8u *)(to + 4 * to_step) = r4_1;
+  *(aotc_float32x8u *)(to + 5 * to_step) = r5_1;
+  *(aotc_float32x8u *)(to + 6 * to_step) = r6_1;
+  *(aotc_float32x8u *)(to + 7 * to_step) = r7_1;
+}
+#else
+__attribute__((__unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
+  for (int i = 0; i < 8; ++i) {
+    for (int j = 0; j < 8; ++j) {
+      to[i * to_step + j] = from[j * from_step + i];
+    }
+  }
+}
+#endif
+
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+__attribute__((__noinline__, __unused__)) static void aotc_transpose_f32x4(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
+  const aotc_float32x4 r0 = *(const aotc_float32x4u *)(from + 0 * from_step);
+  const aotc_float32x4 r1 = *(const aotc_float32x4u *)(from + 1 * from_step);
+  const aotc_float32x4 r2 = *(const aotc_float32x4u *)(from + 2 * from_step);
+  const aotc_float32x4 r3 = *(const aotc_float32x4u *)(from + 3 * from_step);
+  const aotc_float32x4 r0_2 = __builtin_shufflevector(r0, r2, 0, 1, 4, 5);
+  const aotc_float32x4 r2_2 = __builtin_shufflevector(r0, r2, 2, 3, 6, 7);
+  const aotc_float32x4 r1_2 = __builtin_shufflevector(r1, r3, 0, 1, 4, 5);
+  const aotc_float32x4 r3_2 = __builtin_shufflevector(r1, r3, 2, 3, 6, 7);
+  const aotc_float32x4 r0_1 = __builtin_shufflevector(r0_2, r1_2, 0, 4, 2, 6);
+  const aotc_float32x4 r1_1 = __builtin_shufflevector(r0_2, r1_2, 1, 5, 3, 7);
+  const aotc_float32x4 r2_1 = __builtin_shufflevector(r2_2, r3_2, 0, 4, 2, 6);
+  const aotc_float32x4 r3_1 = __builtin_shufflevector(r2_2, r3_2, 1, 5, 3, 7);
+  *(aotc_float32x4u *)(to + 0 * to_step) = r0_1;
+  *(aotc_float32x4u *)(to + 1 * to_step) = r1_1;
+  *(aotc_float32x4u *)(to + 2 * to_step) = r2_1;
+  *(aotc_float32x4u *)(to + 3 * to_step) = r3_1;
+}
+#else
+__attribute__((__unused__)) static void aotc_transpose_f32x4(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      to[i * to_step + j] = from[j * from_step + i];
+    }
+  }
+}
+#endif
 
 static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
@@ -40,11 +124,24 @@ static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b)
 #endif
 }
 
+void net_layout_transform_278a5d(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform);
 void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu);
+void net_layout_transform_3545d3(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform);
 
 #ifdef __cplusplus
 }
 #endif
+
+void net_layout_transform_278a5d(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform) {
+  for (ptrdiff_t i1 = 0; i1 < 24; ++i1) {
+    for (ptrdiff_t i3 = 0; i3 < 2; ++i3) {
+      aotc_transpose_f32x8(layout_transform + (i1 * 128 + i3 * 8), 16, p0 + (i3 * 1568 + i1 * 8), 196);
+    }
+  }
+  for (ptrdiff_t i3_1 = 0; i3_1 < 4; ++i3_1) {
+    aotc_transpose_f32x4(layout_transform + (i3_1 * 4 + 3072), 16, p0 + (i3_1 * 784 + 192), 196);
+  }
+}
 
 void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu) {
   for (ptrdiff_t i3 = 0; i3 < 2; ++i3) {
@@ -278,125 +375,6 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     *(aotc_float32x8u *)(relu + (i3_2 * 8 + 736)) = aotc_maxc_f32x8(acc0_4_2 + *(const aotc_float32x8u *)(p2 + i3_2 * 8), (aotc_float32x8){0});
     *(aotc_float32x8u *)(relu + (i3_2 * 8 + 752)) = aotc_maxc_f32x8(acc0_5_2 + *(const aotc_float32x8u *)(p2 + i3_2 * 8), (aotc_float32x8){0});
     *(aotc_float32x8u *)(relu + (i3_2 * 8 + 768)) = aotc_maxc_f32x8(acc0_6_2 + *(const aotc_float32x8u *)(p2 + i3_2 * 8), (aotc_float32x8){0});
-  }
-}
-
-
-/* Generated by aotc 0.2.0; do not edit. */
-#include "net_kernel.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* Tiles fill the registers: GCC would keep values of earlier iterations,
- * and values that a loop does not change, in registers and tiles in memory. */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-predictive-commoning", "ira-loop-pressure")
-#endif
-
-typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
-typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
-typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
-typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
-
-#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
-__attribute__((__noinline__, __unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
-  const aotc_float32x8 r0 = *(const aotc_float32x8u *)(from + 0 * from_step);
-  const aotc_float32x8 r1 = *(const aotc_float32x8u *)(from + 1 * from_step);
-  const aotc_float32x8 r2 = *(const aotc_float32x8u *)(from + 2 * from_step);
-  const aotc_float32x8 r3 = *(const aotc_float32x8u *)(from + 3 * from_step);
-  const aotc_float32x8 r4 = *(const aotc_float32x8u *)(from + 4 * from_step);
-  const aotc_float32x8 r5 = *(const aotc_float32x8u *)(from + 5 * from_step);
-  const aotc_float32x8 r6 = *(const aotc_float32x8u *)(from + 6 * from_step);
-  const aotc_float32x8 r7 = *(const aotc_float32x8u *)(from + 7 * from_step);
-  const aotc_float32x8 r0_4 = __builtin_shufflevector(r0, r4, 0, 1, 2, 3, 8, 9, 10, 11);
-  const aotc_float32x8 r4_4 = __builtin_shufflevector(r0, r4, 4, 5, 6, 7, 12, 13, 14, 15);
-  const aotc_float32x8 r1_4 = __builtin_shufflevector(r1, r5, 0, 1, 2, 3, 8, 9, 10, 11);
-  const aotc_float32x8 r5_4 = __builtin_shufflevector(r1, r5, 4, 5, 6, 7, 12, 13, 14, 15);
-  const aotc_float32x8 r2_4 = __builtin_shufflevector(r2, r6, 0, 1, 2, 3, 8, 9, 10, 11);
-  const aotc_float32x8 r6_4 = __builtin_shufflevector(r2, r6, 4, 5, 6, 7, 12, 13, 14, 15);
-  const aotc_float32x8 r3_4 = __builtin_shufflevector(r3, r7, 0, 1, 2, 3, 8, 9, 10, 11);
-  const aotc_float32x8 r7_4 = __builtin_shufflevector(r3, r7, 4, 5, 6, 7, 12, 13, 14, 15);
-  const aotc_float32x8 r0_2 = __builtin_shufflevector(r0_4, r2_4, 0, 1, 8, 9, 4, 5, 12, 13);
-  const aotc_float32x8 r2_2 = __builtin_shufflevector(r0_4, r2_4, 2, 3, 10, 11, 6, 7, 14, 15);
-  const aotc_float32x8 r1_2 = __builtin_shufflevector(r1_4, r3_4, 0, 1, 8, 9, 4, 5, 12, 13);
-  const aotc_float32x8 r3_2 = __builtin_shufflevector(r1_4, r3_4, 2, 3, 10, 11, 6, 7, 14, 15);
-  const aotc_float32x8 r4_2 = __builtin_shufflevector(r4_4, r6_4, 0, 1, 8, 9, 4, 5, 12, 13);
-  const aotc_float32x8 r6_2 = __builtin_shufflevector(r4_4, r6_4, 2, 3, 10, 11, 6, 7, 14, 15);
-  const aotc_float32x8 r5_2 = __builtin_shufflevector(r5_4, r7_4, 0, 1, 8, 9, 4, 5, 12, 13);
-  const aotc_float32x8 r7_2 = __builtin_shufflevector(r5_4, r7_4, 2, 3, 10, 11, 6, 7, 14, 15);
-  const aotc_float32x8 r0_1 = __builtin_shufflevector(r0_2, r1_2, 0, 8, 2, 10, 4, 12, 6, 14);
-  const aotc_float32x8 r1_1 = __builtin_shufflevector(r0_2, r1_2, 1, 9, 3, 11, 5, 13, 7, 15);
-  const aotc_float32x8 r2_1 = __builtin_shufflevector(r2_2, r3_2, 0, 8, 2, 10, 4, 12, 6, 14);
-  const aotc_float32x8 r3_1 = __builtin_shufflevector(r2_2, r3_2, 1, 9, 3, 11, 5, 13, 7, 15);
-  const aotc_float32x8 r4_1 = __builtin_shufflevector(r4_2, r5_2, 0, 8, 2, 10, 4, 12, 6, 14);
-  const aotc_float32x8 r5_1 = __builtin_shufflevector(r4_2, r5_2, 1, 9, 3, 11, 5, 13, 7, 15);
-  const aotc_float32x8 r6_1 = __builtin_shufflevector(r6_2, r7_2, 0, 8, 2, 10, 4, 12, 6, 14);
-  const aotc_float32x8 r7_1 = __builtin_shufflevector(r6_2, r7_2, 1, 9, 3, 11, 5, 13, 7, 15);
-  *(aotc_float32x8u *)(to + 0 * to_step) = r0_1;
-  *(aotc_float32x8u *)(to + 1 * to_step) = r1_1;
-  *(aotc_float32x8u *)(to + 2 * to_step) = r2_1;
-  *(aotc_float32x8u *)(to + 3 * to_step) = r3_1;
-  *(aotc_float32x8u *)(to + 4 * to_step) = r4_1;
-  *(aotc_float32x8u *)(to + 5 * to_step) = r5_1;
-  *(aotc_float32x8u *)(to + 6 * to_step) = r6_1;
-  *(aotc_float32x8u *)(to + 7 * to_step) = r7_1;
-}
-#else
-__attribute__((__unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
-  for (int i = 0; i < 8; ++i) {
-    for (int j = 0; j < 8; ++j) {
-      to[i * to_step + j] = from[j * from_step + i];
-    }
-  }
-}
-#endif
-
-#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
-__attribute__((__noinline__, __unused__)) static void aotc_transpose_f32x4(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
-  const aotc_float32x4 r0 = *(const aotc_float32x4u *)(from + 0 * from_step);
-  const aotc_float32x4 r1 = *(const aotc_float32x4u *)(from + 1 * from_step);
-  const aotc_float32x4 r2 = *(const aotc_float32x4u *)(from + 2 * from_step);
-  const aotc_float32x4 r3 = *(const aotc_float32x4u *)(from + 3 * from_step);
-  const aotc_float32x4 r0_2 = __builtin_shufflevector(r0, r2, 0, 1, 4, 5);
-  const aotc_float32x4 r2_2 = __builtin_shufflevector(r0, r2, 2, 3, 6, 7);
-  const aotc_float32x4 r1_2 = __builtin_shufflevector(r1, r3, 0, 1, 4, 5);
-  const aotc_float32x4 r3_2 = __builtin_shufflevector(r1, r3, 2, 3, 6, 7);
-  const aotc_float32x4 r0_1 = __builtin_shufflevector(r0_2, r1_2, 0, 4, 2, 6);
-  const aotc_float32x4 r1_1 = __builtin_shufflevector(r0_2, r1_2, 1, 5, 3, 7);
-  const aotc_float32x4 r2_1 = __builtin_shufflevector(r2_2, r3_2, 0, 4, 2, 6);
-  const aotc_float32x4 r3_1 = __builtin_shufflevector(r2_2, r3_2, 1, 5, 3, 7);
-  *(aotc_float32x4u *)(to + 0 * to_step) = r0_1;
-  *(aotc_float32x4u *)(to + 1 * to_step) = r1_1;
-  *(aotc_float32x4u *)(to + 2 * to_step) = r2_1;
-  *(aotc_float32x4u *)(to + 3 * to_step) = r3_1;
-}
-#else
-__attribute__((__unused__)) static void aotc_transpose_f32x4(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
-  for (int i = 0; i < 4; ++i) {
-    for (int j = 0; j < 4; ++j) {
-      to[i * to_step + j] = from[j * from_step + i];
-    }
-  }
-}
-#endif
-
-void net_layout_transform_278a5d(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform);
-void net_layout_transform_3545d3(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform);
-
-#ifdef __cplusplus
-}
-#endif
-
-void net_layout_transform_278a5d(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform) {
-  for (ptrdiff_t i1 = 0; i1 < 24; ++i1) {
-    for (ptrdiff_t i3 = 0; i3 < 2; ++i3) {
-      aotc_transpose_f32x8(layout_transform + (i1 * 128 + i3 * 8), 16, p0 + (i3 * 1568 + i1 * 8), 196);
-    }
-  }
-  for (ptrdiff_t i3_1 = 0; i3_1 < 4; ++i3_1) {
-    aotc_transpose_f32x4(layout_transform + (i3_1 * 4 + 3072), 16, p0 + (i3_1 * 784 + 192), 196);
   }
 }
 

@@ -119,6 +119,7 @@ from aotc.tir.passes import kernel_passes as kernel_passes
 from aotc.tir.passes import run_tensor_passes as run_tensor_passes
 from aotc.tir.plan.arena_packing import align_up as align_up
 from aotc.tir.plan.copy_elimination import make_copy_step as make_copy_step
+from aotc.tir.plan.copy_elimination import make_fill_step as make_fill_step
 from aotc.tir.plan.inplace_overlap import make_loops_serial_for_overlap as make_loops_serial_for_overlap
 from aotc.tir.plan.inplace_overlap import min_overlap_distance_bytes as min_overlap_distance_bytes
 from aotc.tir.plan.memory_footprint import estimated_code_bytes as estimated_code_bytes

@@ -21,6 +21,7 @@ from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
 from aotc.tir.functions.fma_contraction import contract_kernel_to_fma
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.loops.loop_vectorization import vectorize_kernel
+from aotc.tir.plan.carried_values import carry_values_in_place
 from aotc.tir.plan.copy_elimination import eliminate_copies
 from aotc.tir.plan.loop_fusion import fuse_loops_while_peak_falls
 from aotc.tir.plan.memory_plan import (
@@ -137,10 +138,12 @@ class KeepState(ProgramPass):
 
 
 class WorkInPlace(ProgramPass):
-    """Let kernels write outputs over inputs that no later step reads, where the kernel allows it."""
+    """Let kernels write outputs over inputs that no later step reads, where the kernel allows it, and
+    loops the values of the next iteration over those of the current one.
+    """
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return write_outputs_over_dying_inputs(module)
+        return write_outputs_over_dying_inputs(carry_values_in_place(module))
 
 
 @dataclass(frozen=True, repr=False)

@@ -66,7 +66,9 @@ from aotc.tir import (
     Storage,
     Target,
     View,
+    const,
     make_copy_step,
+    make_fill_step,
 )
 
 #: Location of an expression's result: a view of a storage, or a tuple of values.
@@ -135,6 +137,7 @@ class _Lowering:
     scopes   block (of @main or of a branch) in which each node is computed
     parts    calls of each block
     part     calls of the current block
+    splats   constants that repeat one value, by the storage that has all of their elements
     """
 
     target: Target
@@ -148,7 +151,7 @@ class _Lowering:
     part: list[ProgramNode] = field(default_factory=list)
     names: Counter[str] = field(default_factory=Counter)
     has_state: bool = False
-    written: int = 0
+    splats: dict[Storage, Constant] = field(default_factory=dict)
     whole_of_view: dict[Storage, Storage] = field(default_factory=dict)
 
     def storage_location_of_result(self, node: Expr) -> ResultLocation:
@@ -263,12 +266,11 @@ class _Lowering:
                 body.values[param] = given
                 continue
             carried[k] = [self.new_temporary_storage_view(t, "p") for t in tensor_types(type_of(param))]
-            self.part += map(make_copy_step, flatten_nested_tuple(given), carried[k])
+            self.part += map(_make_copy_or_fill_step, flatten_nested_tuple(given), carried[k])
             body.values[param] = nest_values_like_type(type_of(param), iter(carried[k]))
         nodes = list(post_order(function.body, lambda n: not isinstance(n, Function)))
         body.lower_called_functions_into_memo_cache(nodes)
         body.lower_nodes(nodes, tail.nodes)
-        self.written = body.written
         held: list[Storage] = []
         sequence = (*body.part_of(function.body), *body.tail_of_iteration(function.body, tail, carried, results, held))
         storages = tuple(view.storage for views in carried.values() for view in views)
@@ -370,16 +372,11 @@ class _Lowering:
     def create_constant_storage(self, node: Constant, ty: TensorType) -> Storage:
         """Return the storage of a constant that a kernel reads from memory; a splat is expanded to
         all of its elements.
-
-        Raise AotcError if expanded splats exceed the budget "compile.max_bytes".
         """
+        storage = _create_storage(self.fresh_storage_name("const"), ty, "constant", node.data)
         if node.is_splat:
-            self.written += ty.nbytes
-            with span_scope(node.span):
-                current_budget().require_within_compile_time_limit(
-                    "compile.max_bytes", self.written, f"writing out a constant of type {ty}"
-                )
-        return _create_storage(self.fresh_storage_name("const"), ty, "constant", node.data)
+            self.splats[storage] = node
+        return storage
 
     def new_temporary_storage_view(self, ty: TensorType, name_prefix: str = "t") -> View:
         return View(_create_storage(self.fresh_storage_name(name_prefix), ty))
@@ -435,10 +432,36 @@ def lower_main_to_program(
     rows = zip(names, types, meanings, strict=True)
     outputs = tuple(_create_storage(name, ty, "output", meaning=meaning) for name, ty, meaning in rows)
     lowering.part += map(make_copy_step, views, map(View, outputs))
-    return Program(
+    program = Program(
         name=name, inputs=tuple(inputs), outputs=outputs, body=tuple(lowering.part),
         state=_state_tensors(inputs, outputs, state),
     )  # fmt: skip
+    _check_bytes_of_expanded_splats(program, lowering.splats)
+    return program
+
+
+def _check_bytes_of_expanded_splats(program: Program, splats: Mapping[Storage, Constant]) -> None:
+    """Raise AotcError if the splats that are written out as constants exceed the budget
+    "compile.max_bytes".
+    """
+    total = 0
+    for storage in program.constants:
+        if (node := splats.get(storage)) is not None:
+            total += storage.nbytes
+            with span_scope(node.span):
+                current_budget().require_within_compile_time_limit(
+                    "compile.max_bytes", total, f"writing out a constant of type {type_of(node)}"
+                )
+
+
+def _make_copy_or_fill_step(source: View, target: View) -> Step:
+    """Return a step that gives the whole storage of `target` the elements of a view: a fill for a
+    constant that repeats one value.
+    """
+    data = source.storage.data
+    if data is not None and 0 < data.size == target.storage.size and (data.size == 1 or not any(data.strides)):
+        return make_fill_step(const(data.reshape(-1)[0].item(), target.storage.dtype), target)
+    return make_copy_step(source, target)
 
 
 def _state_tensors(

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 
 from aotc.ir import DType, SymDim, same_dim
 from aotc.tir import (
+    INDEX,
     Branch,
     Buffer,
+    Const,
     For,
     Kernel,
     Leave,
@@ -25,6 +27,7 @@ from aotc.tir import (
     Program,
     ProgramNode,
     Step,
+    Stmt,
     Storage,
     Store,
     Var,
@@ -55,13 +58,34 @@ def make_copy_step(source: View, target: View) -> Step:
     return Step(kernel, (source, target), numbers=(count,) if isinstance(count, SymDim) else ())
 
 
+def make_fill_step(value: Const, target: View) -> Step:
+    """Return a step that sets all elements of the storage of `target` to a value."""
+    storage, i = Buffer("target", target.storage.dtype, target.storage.size), Var("i")
+    body = forall(i, storage.size, Store(storage, i, value))
+    return Step(Kernel(name="fill", inputs=(), outputs=(storage,), body=body), (target,))
+
+
 def is_copy_kernel(kernel: Kernel) -> bool:
     """Return True if a kernel was made by `make_copy_kernel`."""
     match kernel:
-        case Kernel(name="copy", inputs=(source,), outputs=(target,), body=For(var=i, body=Store() as store)):
+        case Kernel(name="copy", inputs=(source,), outputs=(target,), body=body):
+            return _is_copy_loop(body, source, target)
+    return False
+
+
+def _is_copy_loop(stmt: Stmt, source: Buffer, target: Buffer) -> bool:
+    match stmt:
+        case For(var=i, body=Store() as store):
             value = Load(source, i)
             return store.buffer is target and store.index is i and store.value == value and source.size == target.size
     return False
+
+
+def is_copy_of_whole_buffer(stmt: Stmt, source: Buffer, target: Buffer) -> bool:
+    """Return True if a statement copies all elements of a buffer to another one of the same size."""
+    if not isinstance(stmt, For) or not _is_copy_loop(stmt, source, target):
+        return False
+    return stmt.begin == Const(0, INDEX) and stmt.end == Const(source.size, INDEX) and stmt.step == 1
 
 
 def eliminate_copies(program: Program) -> Program:
@@ -158,8 +182,12 @@ def _covers_whole_temporary(view: View, other: Storage) -> bool:
     """Return True if a view (part of a storage) covers a whole temporary, with as many elements as
     another storage has, at all sizes.
     """
-    same = view.storage.size == other.size and same_dim(view.storage.element_count, other.element_count)
-    return view.storage.kind == "temp" and view.offset == 0 and same
+    return view.storage.kind == "temp" and view.offset == 0 and have_equal_sizes(view.storage, other)
+
+
+def have_equal_sizes(one: Storage, other: Storage) -> bool:
+    """Return True if two storages have equal numbers of elements, at all sizes."""
+    return one.size == other.size and same_dim(one.element_count, other.element_count)
 
 
 def _has_room(view: View, copy: Storage) -> bool:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+from onnx import compose
 
 import aotc
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import CompiledModel
 from aotc.reporting.model_inspection import inspect_model
+from aotc.tir import Program
 from aotc.tir.passes import ProgramVerifier
 from aotc.tir.program_interpreter import ProgramInterpreter
 from tests.e2e.test_state import graph_model
@@ -41,14 +43,13 @@ def reference_of(model: onnx.ModelProto) -> ort.InferenceSession:
 
 
 def arrays(model: onnx.ModelProto, decisions: Feeds) -> dict[str, Any]:
-    rng, session = np.random.default_rng(3), reference_of(model)
-    types = {"tensor(float)": np.float32, "tensor(bool)": np.bool_, "tensor(int64)": np.int64}
-    return {
-        i.name: np.array(decisions[i.name], types[i.type])
-        if i.name in decisions
-        else rng.normal(0, 0.6, i.shape).astype(types[i.type])
-        for i in session.get_inputs()
-    }
+    rng, feeds = np.random.default_rng(3), {}
+    for value in model.graph.input:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        given = decisions[value.name] if value.name in decisions else rng.normal(0, 0.6, shape)
+        feeds[value.name] = np.array(given, dtype)
+    return feeds
 
 
 def compiled(model: Any, folder: Path, **options: Any) -> CompiledModel:
@@ -57,5 +58,20 @@ def compiled(model: Any, folder: Path, **options: Any) -> CompiledModel:
 
 
 def interpreter_of(model: Any, **options: Any) -> ProgramInterpreter:
+    return ProgramInterpreter(program_of(model, **options))
+
+
+def program_of(model: Any, **options: Any) -> Program:
     work = CompileOptions.from_keywords({"target": "c", **options}, inspect_model).start_compilation(model)
-    return ProgramInterpreter(work.scheduled_programs[0])
+    return work.scheduled_programs[0]
+
+
+def joined(models: Mapping[str, onnx.ModelProto]) -> onnx.ModelProto:
+    """The models as one, whose names begin with those of the models."""
+    whole = model_of("=>", "")
+    for name, model in models.items():
+        part = compose.add_prefix(model, f"{name}_").graph
+        whole.graph.node.extend(part.node)
+        whole.graph.input.extend(part.input)
+        whole.graph.output.extend(part.output)
+    return whole

@@ -8,15 +8,26 @@ to a loop; see `aotc.relay.backend.module_to_program`.
     n, x = LoopParameter(n_var, count, n_less_1), LoopParameter(x_var, given, x_plus_1)
     function, results = tail_recursive_loop("loop_0", n_is_positive, [n, x], 1)
     module["loop_0"] = function
+
+A loop that computes one row of a tensor in each iteration carries the whole tensor and writes a row of
+it, which the backend does in place:
+
+    rows = parameter_of_rows("rows", row, i, count)     # count rows of the shape of `row`
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from aotc.ir import AotcError, TupleType
+from aotc.ir import AotcError, TensorType, TupleType
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.graph_api import Call, Expr, Function, GlobalVar, If, Tuple, TupleGetItem, Var, type_of
+
+#: Largest number of iterations, known at compile time, of a loop that front ends unroll even if it
+#: could be a loop of the program.
+MAX_UNROLLED_ITERATIONS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,24 @@ def check_carried_types(parameters: Sequence[LoopParameter], code: str) -> None:
             text = f"carried value {position} of the loop is {before}, but {after} after an iteration"
             hint = "keep its type and shape, or make the number of iterations a constant: then the loop is unrolled"
             raise AotcError(code, text, hint=hint)
+
+
+def row_of(x: Expr, position: Expr, axis: int) -> Expr:
+    """Return `x[..., position, ...]`, which removes an axis; the position, an integer scalar, must be
+    in range.
+    """
+    return g.call_op("take", x, position, axis=axis)
+
+
+def parameter_of_rows(name: str, row: Expr, position: Expr, count: int) -> LoopParameter:
+    """Return the parameter of a loop that carries `count` rows along a new first axis, which are zeros
+    before the loop; each iteration sets the one at `position`, an integer scalar.
+    """
+    shape, dtype = g.shape(row), str(g.dtype(row))
+    rows = Var(name, TensorType((count, *shape), dtype))
+    index, update = g.reshape(position, (1, 1)), g.unsqueeze(row, [0])
+    later = rows if 0 in (count, *shape) else g.call_op("scatter_nd", rows, index, update, mode="update")
+    return LoopParameter(rows, g.full(0, (count, *shape), dtype), later)
 
 
 def tail_recursive_loop(

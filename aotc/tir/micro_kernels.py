@@ -213,6 +213,8 @@ DOT4: Final = MicroKernel(
 _DOT4_INSTRUCTION: Final = replace(DOT4, rate=2, vector_rate=1, vector_registers=1, registers=1, split=0, latency=5)
 DOT4_AVX_VNNI: Final = replace(_DOT4_INSTRUCTION, requires=("avx_vnni",))
 DOT4_AVX512_VNNI: Final = replace(_DOT4_INSTRUCTION, requires=("avx512_vnni",))
+#: As measured with AVX2; the instructions exist without it, too.
+DOT4_AVX2: Final = replace(DOT4, vector_rate=0.35)
 DOT4_AVX512BW: Final = replace(DOT4, requires=("avx512bw",), rate=0.5, vector_rate=1, vector_registers=1, split=1)
 DOT4_NEON: Final = replace(DOT4, rate=0.5, vector_rate=1, vector_registers=1, registers=4, split=3)
 DOT4_SDOT: Final = replace(_DOT4_INSTRUCTION, requires=("dotprod",))

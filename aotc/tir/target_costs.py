@@ -116,6 +116,7 @@ class Tiles:
     load               load of a vector (or half a vector) of the size that the multiply-add units process
                        per cycle
     broadcast          broadcast of one element to a vector
+    widened_load       conversion of a loaded vector of integers to a wider type; 0 if it was not measured
     load_addresses     vectors that a step of a tile can load from different addresses without computing them anew:
                        all, if loads have offsets, else those whose addresses fit into registers
     load_address       computing the address of each load beyond these
@@ -129,6 +130,7 @@ class Tiles:
     evicted_data       factor of the time of products whose data was evicted from the first-level cache:
     evicting_lines     the ratio of the cache lines that a tile reads to those that fit into the cache sets that they
                        map to, beyond which this is assumed
+    l2_line            reading a line from the second-level cache, if it is not expected there
     widened_products   factor of the time of products whose operands are widened first and multiplied by a slow
                        instruction
     min_panel_rows     fewest rows that reuse weights for which copying the weights to contiguous panels is faster
@@ -155,6 +157,7 @@ class Tiles:
     latency: int = 4
     load: float = 0.75
     broadcast: float = 0.5
+    widened_load: float = 0
     load_addresses: int = 1 << 30
     load_address: float = 2
     finish: float = 10
@@ -165,6 +168,7 @@ class Tiles:
     copies_l1_caches: int = 2
     evicted_data: float = 2
     evicting_lines: float = 2
+    l2_line: float = 2.5
     widened_products: float = 3
     min_panel_rows: int = 16
     panel_l1_share: float = 0.5

@@ -59,6 +59,7 @@ _FIELDS_THAT_CAN_BE_ZERO: Final = frozenset(
     (
         *("winograd.waiting", "threads.worth_ns", "threads.worth_moving_ns", "threads.barrier_ns"),
         *("tiles.finish", "tiles.finish_vector", "tiles.finish_element", "tiles.broadcast", "tiles.load"),
+        "tiles.widened_load",
         *(
             "budget.stack_bytes",
             "budget.row_bytes",

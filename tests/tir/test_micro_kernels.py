@@ -114,32 +114,56 @@ def test_a_new_row_is_chosen_and_right(level: str) -> None:
     np.testing.assert_array_equal(compiled, np.ravel(expected))
 
 
-def test_depthwise_tilings_are_priced_by_the_micro_kernel() -> None:
-    """Four taps at a time compete with products of widened bytes, by the rate of the row."""
-    x, w = te.placeholder((1, 14, 14, 32), "uint8", "x"), te.placeholder((3, 3, 32), "int8", "w")
-    sums = te.contraction(
-        (1, 14, 14, 32),
+def depthwise_costs(
+    target: Target, data: str = "uint8", weights: str = "int8", sums: str = "int32"
+) -> dict[str, float]:
+    """Costs of the candidates for a depthwise convolution of 28 x 28 positions and 96 channels."""
+    x, w = te.placeholder((1, 28, 28, 96), data, "x"), te.placeholder((3, 3, 96), weights, "w")
+    total = te.contraction(
+        (1, 28, 28, 96),
         (3, 3),
         x,
         lambda n, i, j, c, a, b: (n, i + a - 1, j + b - 1, c),
         w,
         lambda n, i, j, c, a, b: (a, b, c),
-        dtype="int32",
+        dtype=sums,
         lane=3,
     )
-    a, b, y = (Buffer(tensor.name, tensor.dtype, tensor.size) for tensor in (x, w, sums))
-    costs: list[dict[str, float]] = []
-    for rate in (0.01, 1):
-        target = replace(TARGETS["x86-64-v3"], name="odd", micro_kernels=(replace(DOT4, vector_rate=rate),))
-        found = cpu_tiling_candidates(
-            sums, a, b, lambda at, value: Store(y, te.flat_index(sums.shape, at), value), target
-        )
-        costs.append({candidate.name: candidate.cost for candidate in found})
+    a, b, y = (Buffer(tensor.name, tensor.dtype, tensor.size) for tensor in (x, w, total))
+    found = cpu_tiling_candidates(
+        total, a, b, lambda at, value: Store(y, te.flat_index(total.shape, at), value), target
+    )
+    return {candidate.name: candidate.cost for candidate in found}
+
+
+def test_depthwise_tilings_are_priced_by_the_micro_kernel() -> None:
+    """Four taps at a time compete with products of widened bytes, by the rate of the row."""
+    costs = [
+        depthwise_costs(replace(TARGETS["x86-64-v3"], name="odd", micro_kernels=(replace(DOT4, vector_rate=rate),)))
+        for rate in (0.01, 1)
+    ]
     slow, fast = costs
     chosen = [min(found, key=found.__getitem__).partition(" ")[0] for found in costs]
     assert chosen == ["lanes", "taps"]
     assert slow.keys() == fast.keys()
     assert {name for name in slow if slow[name] != fast[name]} == {name for name in slow if name.startswith("taps")}
+
+
+@pytest.mark.parametrize(("data", "weights", "sums"), [("uint8", "int8", "int32"), ("float32", "float32", "float32")])
+def test_walks_over_the_columns_of_bytes_wait_for_cache_lines(data: str, weights: str, sums: str) -> None:
+    """Vectors along columns read and store at the distance of the channels; only costs of integers count that."""
+    target = TARGETS["x86-64-v3"]
+    costs = []
+    for line in (2.5, 25.0):
+        odd = replace(target, name="odd", tiles=replace(target.tiles, l2_line=line))
+        costs.append(depthwise_costs(odd, data, weights, sums))
+    near, far = costs
+    dearer = {name for name in near if far[name] > near[name]}
+    assert dearer == ({name for name in near if name.startswith("pixels")} if data == "uint8" else set())
+    assert all(far[name] == near[name] for name in near.keys() - dearer)
+    # if all lines fit in the cache, none is read again
+    large = [replace(target, name="odd", l1=1 << 20, tiles=replace(target.tiles, l2_line=x)) for x in (2.5, 25.0)]
+    assert len({tuple(depthwise_costs(odd, data, weights, sums).items()) for odd in large}) == 1
 
 
 def test_steps_of_several_groups_need_vectors_of_their_length() -> None:

@@ -74,6 +74,19 @@ class _StagedDimension:
         return -(-self.extent // self.phases)
 
 
+@frozen
+class StridedWalk:
+    """Accesses to elements at a constant distance, before the next elements of the same cache lines are
+    accessed.
+
+    elements       number of accesses
+    stride_bytes   distance of the elements
+    """
+
+    elements: int
+    stride_bytes: int
+
+
 @frozen(eq=False)
 class StagedOperand:
     """The copy of an operand in scratch.
@@ -85,6 +98,7 @@ class StagedOperand:
     needs     the variables of the outer axes
     phases    number of interleaved runs that the columns are split into
     effort    cycles per copied element
+    walk      how the copy reads the source; None if its reads are adjacent
     """
 
     operand: AddressedOperand
@@ -93,6 +107,7 @@ class StagedOperand:
     needs: frozenset[Var]
     phases: int
     effort: float
+    walk: StridedWalk | None = None
 
     @property
     def scratch_elements(self) -> int:
@@ -174,8 +189,18 @@ def stage_operand_in_scratch(
     )
     zero = None if whole else lambda _: fill_buffer_loop(scratch, fill)
     last = staged[-1]
-    effort = 0.25 if last.source.stride * last.step * last.phases == 1 else 1.0
-    return StagedOperand(AddressedOperand(scratch, index), zero, copy, needs, last.phases, effort)
+    stride = last.source.stride * last.step * last.phases
+    effort = 0.25 if stride == 1 else 1.0
+    walk = None if stride == 1 else StridedWalk(_elements_between_neighbors(staged), stride * buffer.dtype.itemsize)
+    return StagedOperand(AddressedOperand(scratch, index), zero, copy, needs, last.phases, effort, walk)
+
+
+def _elements_between_neighbors(staged: Sequence[_StagedDimension]) -> int:
+    """Return the number of elements that a copy reads between neighbors in the source: those of the
+    dimensions inside of the contiguous one; those of the whole copy if it has no such dimension.
+    """
+    contiguous = next((k for k, s in enumerate(staged) if s.source.stride * s.step == 1), -1)
+    return math.prod(s.extent for s in staged[contiguous + 1 :])
 
 
 def pack_operand_in_axis_order(

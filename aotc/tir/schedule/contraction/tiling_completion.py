@@ -30,7 +30,7 @@ from aotc.tir.schedule.contraction.operand_staging import CopyFn, StagedOperand,
 from aotc.tir.schedule.contraction.register_tiling_types import RegisterTiling
 from aotc.tir.schedule.contraction.tile_loop_nest import build_tiled_loop_nest
 from aotc.tir.schedule.contraction.tile_segments import TileAxis, untiled_axis
-from aotc.tir.schedule.contraction.tiling_cost import tiling_cycles, weight_load_wait_cycles
+from aotc.tir.schedule.contraction.tiling_cost import strided_walk_cycles, tiling_cycles, weight_load_wait_cycles
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
 
 #: Largest extent of a trailing reduction axis that is unrolled, if the budget allows it.
@@ -250,7 +250,7 @@ def complete_tiling_candidate(
     weights = {var for var, _ in request.analysis.channel}
     passes = math.prod(axis.tile_count_of_all_segments for axis in levels if axis.var not in weights)
     cost = products + weight_load_wait_cycles(_weight_bytes_fetched(request, tiling), passes, products, request.target)
-    cost += sum(_scratch_copy_cycles_in_all_iterations(staging, levels) for staging in stagings)
+    cost += sum(_scratch_copy_cycles_in_all_iterations(request, staging, levels) for staging in stagings)
     scratch = tuple(staging.operand.buffer for staging in stagings)
     if sum(b.nbytes for b in scratch) > request.target.tiles.copies_l1_caches * request.target.l1:
         cost *= request.target.tiles.large_copies
@@ -405,11 +405,21 @@ def _innermost_needed_axis(staging: StagedOperand, axes: Sequence[TileAxis]) -> 
     return next((axis for axis in reversed(axes) if axis.operand_vars_addressing_axis & staging.needs), None)
 
 
-def _scratch_copy_cycles_in_all_iterations(staging: StagedOperand, axes: Sequence[TileAxis]) -> float:
-    """Return the cycles of a scratch copy, times the iterations of the loops around it."""
+def _scratch_copy_cycles_in_all_iterations(
+    request: TilingRequest, staging: StagedOperand, axes: Sequence[TileAxis]
+) -> float:
+    """Return the cycles of a scratch copy, times the iterations of the loops around it.
+
+    Copies of integers that read at a distance wait for cache lines; the costs of tilings of floats were
+    fitted without this term.
+    """
     home = _innermost_needed_axis(staging, axes)
     outside = () if home is None else axes[: axes.index(home) + 1]
-    return math.prod(axis.tile_count_of_all_segments for axis in outside) * staging.scratch_elements * staging.effort
+    cycles = staging.scratch_elements * staging.effort
+    if staging.walk is not None and request.contraction.dtype.is_integer:
+        walks = staging.scratch_elements / staging.walk.elements
+        cycles += walks * strided_walk_cycles(staging.walk, request.target)
+    return math.prod(axis.tile_count_of_all_segments for axis in outside) * cycles
 
 
 def feasible_candidates(

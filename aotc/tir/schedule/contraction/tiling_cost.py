@@ -13,6 +13,7 @@ from typing import Final
 from aotc.ir.dtype import DType
 from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
+from aotc.tir.schedule.contraction.operand_staging import StridedWalk
 from aotc.tir.schedule.contraction.register_tiling_types import RegisterTiling
 from aotc.tir.target import Gpu, Target
 
@@ -131,6 +132,7 @@ def reduction_step_cycles(
     lanes: int,
     are_both_vectors: bool = False,
     kernel: MicroKernel = MULTIPLY_ADD,
+    widens: bool = False,
 ) -> float:
     """Return the cycles of one reduction step of a tile: the maximum of multiply-adds, loads, and
     latency of the results.
@@ -138,6 +140,7 @@ def reduction_step_cycles(
     x_vectors, y_elements    vectors of the first operand, and elements of the second operand
     are_both_vectors         both operands are vectors, and every product loads a vector of its own
     kernel                   the micro-kernel that multiplies
+    widens                   vectors of the first operand are converted to a wider type when they are loaded
     """
     if kernel.group > 1:
         chains = max(x_vectors * y_elements, kernel.latency * kernel.rate)
@@ -153,6 +156,7 @@ def reduction_step_cycles(
         address_cycles = max(0, vector_loads - tiles.load_addresses) * tiles.load_address
         return max(chains * penalty, vector_loads) / per_cycle + address_cycles
     loads = x_vectors * tiles.load * 2 / per_cycle + y_elements * tiles.broadcast
+    loads += x_vectors * tiles.widened_load if widens else 0
     return max(chains / per_cycle * penalty, loads)
 
 
@@ -222,6 +226,7 @@ def tiling_cycles(
     kernel = kernel or tiling.product.kernel
     element = cost.finish_vector / vector.lanes if straight else cost.finish_element
     near = kernel.group > 1 and kernel.sums == "int32" and straight and 2 * tiling.product.x.buffer.nbytes <= target.l1
+    widens = _widens_vectors(tiling)
     if steps is None:
         steps = tiling.reduction.products_per_output * fraction_of_unpadded_products(tiling)
     total = 0.0
@@ -234,11 +239,48 @@ def tiling_cycles(
         # bytes of a whole cache line are narrowed and stored at once
         lines = near and sizes["x"] * vector.lanes % target.line == 0
         finish = elements * element * (cost.finish_line_ratio if lines else 1) + cost.finish
-        step = reduction_step_cycles(target, sizes["x"], sizes["y"], vector.lanes, along, kernel)
+        step = reduction_step_cycles(target, sizes["x"], sizes["y"], vector.lanes, along, kernel, widens)
         if along and kernel.group == 1 and tiling.product.dtype.is_integer:
             step *= cost.widened_products
         total += count * (steps * step + finish)
-    return outer * total
+    return outer * total + _strided_store_cycles(tiling, target)
+
+
+def _widens_vectors(tiling: RegisterTiling) -> bool:
+    """Return True if a tiling loads vectors of integers that are narrower than its sums."""
+    product = tiling.product
+    is_widened = product.x.buffer.dtype.itemsize < product.dtype.itemsize and product.kernel.group == 1
+    return is_widened and product.dtype.is_integer and product.lanes > 1
+
+
+def _strided_store_cycles(tiling: RegisterTiling, target: Target) -> float:
+    """Return the cycles in which stores of integers wait for cache lines, whose other elements are stored
+    by later iterations of an outer loop over the last axis of the output.
+
+    Results are assumed to be bytes. Floats have no such term: the costs of their tilings were fitted without
+    it.
+    """
+    var, extent = tiling.output.axes[-1]
+    place = next((k for k, axis in enumerate(tiling.levels) if axis.var is var), None)
+    if place is None or tiling.vector_axis.var is var or not tiling.product.dtype.is_integer:
+        return 0.0
+    inside = math.prod(axis.extent for axis in tiling.levels[place + 1 :])
+    walks = math.prod(axis.extent for axis in tiling.levels[:place]) * tiling.levels[place].tile_count_of_all_segments
+    return walks * strided_walk_cycles(StridedWalk(inside, extent), target)
+
+
+def strided_walk_cycles(walk: StridedWalk, target: Target) -> float:
+    """Return the cycles in which a walk over elements at a constant distance waits for cache lines.
+
+    If the lines of the walk do not fit in the first-level cache, they have been evicted when their next
+    elements are accessed, so each access reads a line again. There is no wait for targets without vectors,
+    most of which have no cache.
+    """
+    lines = walk.elements * min(1.0, walk.stride_bytes / target.line)
+    line_bytes = lines * target.line
+    if target.is_scalar or line_bytes <= target.l1:
+        return 0.0
+    return lines * (target.tiles.l2_line if line_bytes <= target.l2 else target.line / target.memory_rate)
 
 
 def block_tile_cycles(tile: BlockTile, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> float:

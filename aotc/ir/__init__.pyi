@@ -32,6 +32,11 @@ from aotc.ir.diagnostics import assert_never as assert_never
 from aotc.ir.diagnostics import did_you_mean_hint as did_you_mean_hint
 from aotc.ir.diagnostics import rename_options_in_errors as rename_options_in_errors
 from aotc.ir.diagnostics import require_known_name as require_known_name
+from aotc.ir.dimension_conditions import DimCondition as DimCondition
+from aotc.ir.dimension_conditions import assume_at_least as assume_at_least
+from aotc.ir.dimension_conditions import assume_equal_dims as assume_equal_dims
+from aotc.ir.dimension_conditions import collect_dim_conditions as collect_dim_conditions
+from aotc.ir.dimension_conditions import may_be_equal_dims as may_be_equal_dims
 from aotc.ir.dimension_ranges import DimRange as DimRange
 from aotc.ir.dimension_ranges import DimSpecification as DimSpecification
 from aotc.ir.dimension_ranges import bind_ranges as bind_ranges
@@ -46,8 +51,11 @@ from aotc.ir.dimensions import check_until_symbols_are_known as check_until_symb
 from aotc.ir.dimensions import dim_of_text as dim_of_text
 from aotc.ir.dimensions import exact_quotient_or_none as exact_quotient_or_none
 from aotc.ir.dimensions import indexdiv as indexdiv
+from aotc.ir.dimensions import interval_of_dim as interval_of_dim
 from aotc.ir.dimensions import is_shape_compatible_binding_symbols as is_shape_compatible_binding_symbols
 from aotc.ir.dimensions import is_static as is_static
+from aotc.ir.dimensions import largest_number_of_elements as largest_number_of_elements
+from aotc.ir.dimensions import largest_size as largest_size
 from aotc.ir.dimensions import maximum_of_dims as maximum_of_dims
 from aotc.ir.dimensions import minimum_of_dims as minimum_of_dims
 from aotc.ir.dimensions import numel as numel

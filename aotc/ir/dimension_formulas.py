@@ -24,8 +24,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
+T = TypeVar("T")
 #: The largest text, power and number of terms that are read as a formula; a longer text is a name.
 MAX_FORMULA_CHARACTERS: Final = 400
 MAX_POWER: Final = 8
@@ -137,6 +138,28 @@ class Formula:
             return self.substitute({name: constant(value) for name, value in values.items()}).constant_or_none
         except (ZeroDivisionError, FormulaSizeError):
             return None
+
+    def compute(
+        self, symbol_value: Callable[[str], T], constant_value: Callable[[int], T], operation: Callable[[str, T, T], T]
+    ) -> T:
+        """Return the formula computed in another kind of values, such as index expressions.
+
+        symbol_value, constant_value    return the value of a symbol, and of a number
+        operation                       combines two values by "+", "*", "//", "min" or "max"
+        """
+
+        def factor_value(factor: Factor) -> T:
+            if isinstance(factor, str):
+                return symbol_value(factor)
+            arguments = (a.compute(symbol_value, constant_value, operation) for a in factor.arguments)
+            return reduce(lambda a, b: operation(factor.function, a, b), arguments)
+
+        def term_value(factors: Factors, number: int) -> T:
+            values = [*map(factor_value, factors), *([constant_value(number)] if number != 1 or not factors else [])]
+            return reduce(lambda a, b: operation("*", a, b), values)
+
+        terms = [term_value(*term) for term in self.terms]
+        return reduce(lambda a, b: operation("+", a, b), terms) if terms else constant_value(0)
 
     def interval(self, intervals: Mapping[str, Interval]) -> Interval:
         """Return an interval that contains every value of the formula.

@@ -14,8 +14,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from numbers import Integral
 from operator import index
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NoReturn, TypeAlias, TypeVar
 
 from aotc.ir.dimension_formulas import (
     Formula,
@@ -57,22 +58,39 @@ class SymDim:
     def __str__(self) -> str:
         return text_with_bounds(self.name or "?", self)
 
+    def __bool__(self) -> NoReturn:
+        # `if extent` and `extent or 1` would take one branch for all sizes
+        raise TypeError(f"the dimension {self} has no truth value: its size is known at run time only")
+
     def __add__(self, other: Dim) -> Dim:
-        return sum_of_dims((self, other))
+        return sum_of_dims((self, other)) if _is_dim(other) else NotImplemented
+
+    def __neg__(self) -> Dim:
+        return 0 - self
 
     def __sub__(self, other: Dim) -> Dim:
         if isinstance(other, int):
             return sum_of_dims((self, -other))
+        if not _is_dim(other):
+            return NotImplemented
         return _dim_of_formula((self, other), lambda a, b: a - b, _difference_of_intervals(self, other))
 
     def __rsub__(self, other: int) -> Dim:
+        if not _is_dim(other):
+            return NotImplemented
         return _dim_of_formula((other, self), lambda a, b: a - b, _difference_of_intervals(other, self))
 
     def __mul__(self, other: Dim) -> Dim:
-        return product_of_dims((self, other))
+        return product_of_dims((self, other)) if _is_dim(other) else NotImplemented
 
     def __floordiv__(self, other: Dim) -> Dim:
-        return indexdiv(self, other)
+        return indexdiv(self, other) if _is_dim(other) else NotImplemented
+
+    def __rfloordiv__(self, other: int) -> Dim:
+        return indexdiv(other, self) if _is_dim(other) else NotImplemented
+
+    def __mod__(self, other: Dim) -> Dim:
+        return self - other * (self // other) if _is_dim(other) else NotImplemented
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -80,6 +98,16 @@ class SymDim:
     def symbols(self) -> frozenset[str]:
         """The names of the symbols that the value depends on; empty for an anonymous dimension."""
         return formula_of_name(self.name).symbols if self.name else frozenset()
+
+    def compute(
+        self, symbol_value: Callable[[str], T], constant_value: Callable[[int], T], operation: Callable[[str, T, T], T]
+    ) -> T:
+        """Return the size in another kind of values (see `Formula.compute`); TypeError for an anonymous
+        dimension.
+        """
+        if not self.name:
+            raise TypeError("a dimension without a name has no value")
+        return formula_of_name(self.name).compute(symbol_value, constant_value, operation)
 
     def bind(self, values: Mapping[str, int]) -> Dim:
         """Return the dimension with values for some of its symbols, or for its whole formula.
@@ -103,6 +131,12 @@ class SymDim:
 
 
 Dim: TypeAlias = "int | SymDim"
+
+
+def _is_dim(value: object) -> bool:
+    return isinstance(value, (SymDim, Integral))
+
+
 Shape: TypeAlias = "tuple[Dim, ...]"
 
 
@@ -181,13 +215,17 @@ def exact_quotient_or_none(a: Dim, b: Dim) -> Dim | None:
 def minimum_of_dims(dims: Sequence[Dim]) -> Dim:
     """Return the least of several dimensions, as an int or as a formula."""
     lows, highs = zip(*map(interval_of_dim, dims), strict=True)
-    return _dim_of_formula(dims, minimum, (min(lows), min(highs)))
+    # what is never less than another dimension does not count
+    dims = [d for k, d in enumerate(dims) if not any(highs[j] <= lows[k] for j in range(len(dims)) if j != k)] or dims
+    return dims[0] if len(dims) == 1 else _dim_of_formula(dims, minimum, (min(lows), min(highs)))
 
 
 def maximum_of_dims(dims: Sequence[Dim]) -> Dim:
     """Return the greatest of several dimensions, as an int or as a formula."""
     lows, highs = zip(*map(interval_of_dim, dims), strict=True)
-    return _dim_of_formula(dims, maximum, (max(lows), max(highs)))
+    # what is never greater than another dimension does not count
+    dims = [d for k, d in enumerate(dims) if not any(lows[j] >= highs[k] for j in range(len(dims)) if j != k)] or dims
+    return dims[0] if len(dims) == 1 else _dim_of_formula(dims, maximum, (max(lows), max(highs)))
 
 
 def _dim_of_formula(dims: Iterable[Dim], combine: Callable[..., Formula], interval: Interval) -> Dim:
@@ -225,6 +263,20 @@ def _split_symbolic_and_static_dims(
     items = list(dims)
     symbols = [d for d in items if isinstance(d, SymDim)]
     return symbols, combine_ints([index(d) for d in items if not isinstance(d, SymDim)])
+
+
+def largest_size(dim: Dim) -> int:
+    """Return the largest size of a dimension; TypeError if it has no name or no upper bound."""
+    if not isinstance(dim, SymDim):
+        return index(dim)
+    if not dim.name or dim.upper is None:
+        raise TypeError(f"the dimension {dim} has no {'upper bound' if dim.name else 'name'}")
+    return dim.upper
+
+
+def largest_number_of_elements(shape: Iterable[Dim]) -> int:
+    """Return the number of elements of a shape with its dimensions at their upper bounds."""
+    return math.prod(map(largest_size, shape))
 
 
 def is_static(shape: Iterable[Dim]) -> bool:

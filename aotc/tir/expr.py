@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, NoReturn, TypeAlias, TypeVar
 
-from aotc.ir import DType, frozen
+from aotc.ir import DType, SymDim, frozen
 from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.numpy_semantics import wrap_to_int64
 
@@ -59,7 +59,8 @@ class _Operators:
     __sub__, __rsub__ = _binary_dunder_method("sub"), _reflected_dunder_method("sub")
     __mul__, __rmul__ = _binary_dunder_method("mul"), _reflected_dunder_method("mul")
     __truediv__, __rtruediv__ = _binary_dunder_method("div"), _reflected_dunder_method("div")
-    __floordiv__, __mod__ = _binary_dunder_method("floordiv"), _binary_dunder_method("floormod")
+    __floordiv__, __rfloordiv__ = _binary_dunder_method("floordiv"), _reflected_dunder_method("floordiv")
+    __mod__, __rmod__ = _binary_dunder_method("floormod"), _reflected_dunder_method("floormod")
     __lt__, __le__, __gt__, __ge__ = map(_binary_dunder_method, ("lt", "le", "gt", "ge"))
     __and__, __or__, __xor__ = map(_binary_dunder_method, ("and", "or", "xor"))
     __lshift__, __rshift__ = map(_binary_dunder_method, ("shl", "shr"))
@@ -285,7 +286,7 @@ class Element(_Operators):
 
 
 Expr: TypeAlias = "Var | Const | Binary | Unary | Cast | Bitcast | Select | Load | Broadcast | Pack | Call | Element"
-Operand: TypeAlias = "Expr | _Operators | int | float | bool"
+Operand: TypeAlias = "Expr | _Operators | SymDim | int | float | bool"
 
 
 @frozen(eq=False)
@@ -339,8 +340,24 @@ def const(value: int | float | bool, dtype: str = INDEX, lanes: int = 1) -> Cons
     return Const(item, dt, lanes)
 
 
+_VARIABLE_OF_SYMBOL: Final[dict[str, Var]] = {}
+_OP_OF_FORMULA: Final = {"+": "add", "*": "mul", "//": "floordiv", "min": "min", "max": "max"}
+
+
+def variable_of_symbol(name: str) -> Var:
+    """Return the index variable that stands for a symbol of dimensions in expressions."""
+    return _VARIABLE_OF_SYMBOL.setdefault(name, Var(name))
+
+
+def index_of_dim(dim: SymDim) -> Expr:
+    """Return a dimension as an index expression over the variables of its symbols."""
+    return dim.compute(variable_of_symbol, const, lambda op, a, b: binary(_OP_OF_FORMULA[op], a, b))
+
+
 def as_expr(value: Operand, like: Expr | None = None) -> Expr:
-    """A Python number as a literal of the dtype and lanes of `like`; expressions unchanged."""
+    """A number or dimension as a value of the dtype and lanes of `like`; expressions unchanged."""
+    if isinstance(value, SymDim):
+        return index_of_dim(value) if like is None else cast(index_of_dim(value), like.dtype)
     if isinstance(value, (int, float)):
         if like is None:
             return const(value, "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else INDEX)
@@ -361,7 +378,7 @@ def _convert_to_common_type(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr
 
     Raise TypeError if two expressions differ in dtype or lanes.
     """
-    if isinstance(b, (int, float)):
+    if isinstance(b, (int, float, SymDim)):
         left = as_expr(a)
         return left, as_expr(b, left)
     right: Expr = b  # type: ignore[assignment]
@@ -455,7 +472,7 @@ def call(name: str, *args: Operand) -> Expr:
     """
     if INSTRUCTIONS[name].execution is not None:
         raise TypeError(f"{name} is a statement, not a function: build it by aotc.tir.instruction_statements")
-    first = next(a for a in args if not isinstance(a, (bool, int, float)))
+    first = next(a for a in args if not isinstance(a, (bool, int, float, SymDim)))
     values = tuple(as_expr(a, first) for a in args)  # type: ignore[arg-type]
     if problem := INSTRUCTIONS[name].operand_type_problem((v.dtype, v.lanes) for v in values):
         raise TypeError(problem)

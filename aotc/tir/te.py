@@ -11,26 +11,40 @@ outputs of a fused function into one kernel.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias
 
-from aotc.ir import DType, frozen
+from aotc.ir import (
+    Dim,
+    DType,
+    SymDim,
+    frozen,
+    is_static,
+    largest_number_of_elements,
+    largest_size,
+    numel,
+    product_of_dims,
+    same_dim,
+)
 from aotc.tir import INDEX, Buffer, Element, Expr, Operand, Stmt, Target, Var, as_expr
 
+#: An extent: an int, or a `SymDim` with a name and an upper bound where it is known at run time only.
+#: Type checkers see an int, since both have the same arithmetic. Where an extent is compared, or decides
+#: a branch, a SymDim raises TypeError, by which lowering refuses the operator.
+Extent: TypeAlias = int
 #: A loop variable and its extent; the loop runs from 0.
-Axis: TypeAlias = "tuple[Var, int]"
+Axis: TypeAlias = "tuple[Var, Extent]"
 #: The shapes and dtypes of several tensors.
-ShapesAndDtypes: TypeAlias = Sequence[tuple[Sequence[int], str]]
+ShapesAndDtypes: TypeAlias = Sequence[tuple[Sequence[Dim], str]]
 
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Tensor:
-    """A dense row-major tensor of known shape.  `x[i, j]` reads an element in an expression."""
+    """A dense row-major tensor.  `x[i, j]` reads an element in an expression."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Extent, ...]
     dtype: DType
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Expr:
@@ -49,7 +63,23 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        return math.prod(self.shape)
+        """The number of elements; TypeError where it is known at run time only."""
+        return numel(self.shape)
+
+    @property
+    def capacity(self) -> int:
+        """The largest number of elements: that of the tensor's buffer."""
+        return largest_number_of_elements(self.shape)
+
+    @property
+    def live_size(self) -> Extent:
+        """The number of elements, known or not."""
+        return as_extent(product_of_dims(self.shape))
+
+    @property
+    def is_static(self) -> bool:
+        """True if the shape is known."""
+        return is_static(self.shape)
 
     @property
     def macs(self) -> int:
@@ -130,7 +160,7 @@ class Contraction(Tensor):
 
     @property
     def macs(self) -> int:
-        return self.size * math.prod(extent for _, extent in self.reduce_axes)
+        return self.capacity * largest_number_of_elements(extent for _, extent in self.reduce_axes)
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -155,7 +185,7 @@ class Winograd(Tensor):
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the convolution as it is defined, padding counted as work."""
-        return self.size * self.b.shape[2] * 9
+        return self.capacity * self.b.shape[2] * 9
 
     @property
     def groups(self) -> int:
@@ -216,35 +246,47 @@ class Extern(Tensor):
         return self.group.macs
 
 
-def placeholder(shape: Sequence[int], dtype: str, name: str, *, finite: bool = False) -> Placeholder:
+def as_extent(dim: Dim) -> Extent:
+    """Return a dimension as an extent; TypeError if it has no name or no upper bound."""
+    largest_size(dim)
+    return dim  # type: ignore[return-value]
+
+
+def extents_of(shape: Iterable[Dim]) -> tuple[Extent, ...]:
+    """Return a shape as extents; TypeError for a dimension without a name or an upper bound."""
+    return tuple(map(as_extent, shape))
+
+
+def placeholder(shape: Sequence[Dim], dtype: str, name: str, *, finite: bool = False) -> Placeholder:
     """Return an input tensor of a kernel."""
-    return Placeholder(name=name, shape=tuple(shape), dtype=DType(dtype), finite=finite)
+    return Placeholder(name=name, shape=extents_of(shape), dtype=DType(dtype), finite=finite)
 
 
-def _new_axes(extents: Sequence[int], prefix: str) -> tuple[Axis, ...]:
-    return tuple((Var(f"{prefix}{k}", INDEX), extent) for k, extent in enumerate(extents))
+def _new_axes(extents: Sequence[Dim], prefix: str) -> tuple[Axis, ...]:
+    return tuple((Var(f"{prefix}{k}", INDEX), as_extent(extent)) for k, extent in enumerate(extents))
 
 
 def compute(
-    shape: Sequence[int], body: Callable[..., Operand], name: str = "t", *, materialize: bool = False
+    shape: Sequence[Dim], body: Callable[..., Operand], name: str = "t", *, materialize: bool = False
 ) -> Compute:
     """Return the tensor whose element at (i, j, ...) is body(i, j, ...)."""
     axes = _new_axes(shape, "i")
     value = as_expr(body(*(v for v, _ in axes)))
-    return Compute(name=name, shape=tuple(shape), dtype=value.dtype, axes=axes, body=value, materialize=materialize)
+    extents = extents_of(shape)
+    return Compute(name=name, shape=extents, dtype=value.dtype, axes=axes, body=value, materialize=materialize)
 
 
-def view(source: Tensor, shape: Sequence[int], name: str = "view") -> View:
+def view(source: Tensor, shape: Sequence[Dim], name: str = "view") -> View:
     """Return `source` reshaped to a shape with an equal number of elements."""
-    if math.prod(shape) != source.size:
+    if not same_dim(product_of_dims(shape), source.live_size):
         raise TypeError(f"{name}: {source.shape} has not as many elements as {tuple(shape)}")
-    return View(name=name, shape=tuple(shape), dtype=source.dtype, source=source)
+    return View(name=name, shape=extents_of(shape), dtype=source.dtype, source=source)
 
 
 def reduce(
     combiner: str,
-    shape: Sequence[int],
-    extents: Sequence[int],
+    shape: Sequence[Dim],
+    extents: Sequence[Dim],
     body: Callable[..., Expr],
     name: str = "r",
     *,
@@ -258,17 +300,17 @@ def reduce(
 
 
 def _fields_and_vars_of_reducing_tensor(
-    name: str, shape: Sequence[int], extents: Sequence[int]
+    name: str, shape: Sequence[Dim], extents: Sequence[Dim]
 ) -> tuple[dict[str, Any], list[Var]]:
     """Return the fields that all tensors with reduction axes share, and the variables of all axes."""
     axes, reduce_axes = _new_axes(shape, "i"), _new_axes(extents, "k")
-    facts = {"name": name, "shape": tuple(shape), "axes": axes, "reduce_axes": reduce_axes}
+    facts = {"name": name, "shape": extents_of(shape), "axes": axes, "reduce_axes": reduce_axes}
     return facts, [v for v, _ in (*axes, *reduce_axes)]
 
 
 def contraction(
-    shape: Sequence[int],
-    extents: Sequence[int],
+    shape: Sequence[Dim],
+    extents: Sequence[Dim],
     a: Tensor,
     a_index: Callable[..., Sequence[Operand]],
     b: Tensor,
@@ -295,10 +337,14 @@ def contraction(
     return Contraction(a=a, a_index=of_a, b=b, b_index=of_b, **facts)
 
 
-def winograd(shape: Sequence[int], a: Tensor, b: Tensor, *, tile: int, pads: tuple[int, int]) -> Winograd:
-    """The convolution of shape (N, O, H, W); the other arguments as in `Winograd`."""
+def winograd(shape: Sequence[Dim], a: Tensor, b: Tensor, *, tile: int, pads: tuple[int, int]) -> Winograd:
+    """The convolution of shape (N, O, H, W); the other arguments as in `Winograd`.
+
+    Raises TypeError for a shape that is known at run time only.
+    """
+    _require_static_tensors("winograd", shape, (a, b))
     axes = _new_axes(shape, "i")
-    return Winograd(name="winograd", shape=tuple(shape), dtype=a.dtype, axes=axes, a=a, b=b, tile=tile, pads=pads)
+    return Winograd(name="winograd", shape=extents_of(shape), dtype=a.dtype, axes=axes, a=a, b=b, tile=tile, pads=pads)
 
 
 def extern(
@@ -317,15 +363,25 @@ def extern(
 def extern_for_target(
     name: str, outputs: ShapesAndDtypes, inputs: Sequence[Tensor], program: ProgramFn, *, macs: int = 0
 ) -> tuple[Extern, ...]:
-    """Tensors of the given (shape, dtype) that a hand-written program fills: `program(target)`."""
+    """Tensors of the given (shape, dtype) that a hand-written program fills: `program(target)`.
+
+    Raises TypeError for shapes that are known at run time only.
+    """
+    _require_static_tensors(name, [extent for shape, _ in outputs for extent in shape], inputs)
     group = ExternGroup(name=name, inputs=tuple(inputs), program=program, macs=macs)
     for k, (shape, dtype) in enumerate(outputs):
-        tensor = Extern(name=f"{name}{k}", shape=tuple(shape), dtype=DType(dtype), group=group, index=k)
+        tensor = Extern(name=f"{name}{k}", shape=extents_of(shape), dtype=DType(dtype), group=group, index=k)
         group.outputs.append(tensor)
     return tuple(group.outputs)
 
 
-def flat_index(shape: Sequence[int], indices: Sequence[Any]) -> Expr:
+def _require_static_tensors(name: str, shape: Sequence[Dim], inputs: Sequence[Tensor]) -> None:
+    symbolic = [d for d in (*shape, *(d for t in inputs for d in t.shape)) if isinstance(d, SymDim)]
+    if symbolic:
+        raise TypeError(f"{name} has no program for {symbolic[0]}")
+
+
+def flat_index(shape: Sequence[Dim], indices: Sequence[Any]) -> Expr:
     """Return the row-major offset of an element."""
     offset: Expr = as_expr(0)
     for extent, index in zip(shape, indices, strict=True):

@@ -8,6 +8,7 @@ element_reads_in_definition(order[-1])     # the elements that its body reads
 from collections.abc import Sequence
 from typing import Final
 
+from aotc.ir import largest_size, same_dim
 from aotc.tir import Binary, Call, Element, Expr, Var, as_expr, te, walk
 from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.simplify import Ranges, simplify
@@ -89,7 +90,7 @@ def output_and_reduction_axes(tensor: te.Tensor) -> tuple[te.Axis, ...]:
 
 def inclusive_ranges_of_axes(axes: Sequence[te.Axis]) -> dict[Var, tuple[int, int]]:
     """Return the inclusive ranges of the variables of axes."""
-    return {var: (0, max(extent - 1, 0)) for var, extent in axes}
+    return {var: (0, max(largest_size(extent) - 1, 0)) for var, extent in axes}
 
 
 def substitution_for_axes(axes: Sequence[te.Axis], values: Sequence[Expr]) -> dict[Var, Expr]:
@@ -148,7 +149,7 @@ def have_equal_flat_offsets(
     """Return True if two elements have equal row-major offsets in tensors with equal numbers of
     elements.
     """
-    if a.size != b.size:
+    if not same_dim(a.live_size, b.live_size):
         return False
     if a.shape == b.shape and tuple(a_indices) == tuple(b_indices):
         return True

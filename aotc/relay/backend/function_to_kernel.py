@@ -9,7 +9,7 @@ flattened).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from aotc.ir import (
@@ -17,6 +17,7 @@ from aotc.ir import (
     Diagnostic,
     DType,
     Op,
+    Shape,
     SymDim,
     TensorType,
     Type,
@@ -137,7 +138,10 @@ def _splat_as_tensor_expression(node: Constant) -> te.Tensor:
     return te.compute(node.data.shape, lambda *_: const(value, dtype), "const")
 
 
-def _call_as_tensor_expression(node: Call, args: Sequence[Value]) -> Value:
+def call_as_tensor_expression(node: Call, args: Sequence[Value]) -> Value:
+    """Return the result of an operator call on tensor expressions; AotcError (code "no-compute") if the
+    operator has no definition by tensor expressions.
+    """
     op = node.op
     if not isinstance(op, OpDef) or op.compute is None:
         name = op.name if isinstance(op, Op) else type(op).__name__
@@ -153,23 +157,42 @@ def lower_fused_function(function: Function, kernel_name: str, target: Target) -
 
     Raise AotcError for a shape that is not static and for an operator without `compute`.
     """
+
+    def static_shape(tensor: TensorType) -> Shape:
+        return tensor.static_shape
+
+    for param in function.params:
+        require_static_shapes(type_of(param), param, f"{kernel_name}: an input")
+    for node in post_order(function.body):
+        if not isinstance(node, (Op, Var)):
+            require_static_shapes(type_of(node), node, f"{kernel_name}: a result")
+    inputs, outputs = function_as_tensor_expressions(function, static_shape, call_as_tensor_expression)
+    return schedule(kernel_name, inputs, outputs, target, span=function.span)
+
+
+def function_as_tensor_expressions(
+    function: Function, shape_of: Callable[[TensorType], Shape], call_value: Callable[[Call, Sequence[Value]], Value]
+) -> tuple[list[te.Placeholder], list[te.Tensor]]:
+    """Return the inputs and outputs of a fused function as tensor expressions, tuples flattened.
+
+    shape_of      returns the shape of the tensor for a parameter of this type
+    call_value    returns the value of an operator call, given those of its arguments
+    """
     values: dict[Expr, Value] = {}
     inputs: list[te.Placeholder] = []
     for k, param in enumerate(function.params):
-        require_static_shapes(type_of(param), param, f"{kernel_name}: an input")
         first, finite = len(inputs), k in function.attrs.get("Finite", ())
         for ty in tensor_types(type_of(param)):
-            inputs.append(te.placeholder(ty.static_shape, ty.dtype, f"p{len(inputs)}", finite=finite))
+            inputs.append(te.placeholder(shape_of(ty), ty.dtype, f"p{len(inputs)}", finite=finite))
         values[param] = nest_values_like_type(type_of(param), iter(inputs[first:]))
     for node in post_order(function.body):
         if node in values or isinstance(node, Op):
             continue
-        require_static_shapes(type_of(node), node, f"{kernel_name}: a result")
         match node:
             case Constant():
                 values[node] = _splat_as_tensor_expression(node)
             case Call():
-                values[node] = _call_as_tensor_expression(node, [values[a] for a in node.args])
+                values[node] = call_value(node, [values[a] for a in node.args])
             case Tuple():
                 values[node] = tuple(values[f] for f in node.fields)
             case TupleGetItem():
@@ -180,7 +203,7 @@ def lower_fused_function(function: Function, kernel_name: str, target: Target) -
                 raise AssertionError(f"free variable {node.name} in a fused function")
             case _:
                 raise AotcError("fused-control-flow", f"{type(node).__name__} inside a fused function", span=node.span)
-    return schedule(kernel_name, inputs, flatten_nested_tuple(values[function.body]), target, span=function.span)
+    return inputs, flatten_nested_tuple(values[function.body])
 
 
 def kernel_name_from_anchor_operator(function: Function) -> str:

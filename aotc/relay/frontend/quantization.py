@@ -29,12 +29,12 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import AotcError, DType, frozen, require
+from aotc.ir.dimension_conditions import may_be_equal_dims
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import ProductBuilders, matmul
 from aotc.relay.graph_api import Call, Constant, Expr, compile_time_elements
 from aotc.relay.op.qnn.quant_params import check_scales_positive_if_constant
-from aotc.relay.op.window_attributes import may_be_equal_dims
 
 _SATURATING_DTYPES: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _FLOAT: Final = DType("float32")

@@ -21,6 +21,8 @@ from aotc.ir import (
     TensorType,
     TupleType,
     Type,
+    assume_at_least,
+    assume_equal_dims,
     indexdiv,
     product_of_dims,
     require_static_shape,
@@ -79,7 +81,10 @@ def _require_common_dim(dims: Sequence[Dim], op_name: str) -> Dim:
     """
     known = {d for d in dims if isinstance(d, int)}
     require(f"{op_name}.shape", len(known) <= 1, lambda: f"dimensions {', '.join(map(str, dims))} should be equal")
-    return known.pop() if known else dims[0]
+    common = known.pop() if known else dims[0]
+    for dim in dims:
+        assume_equal_dims(dim, common)
+    return common
 
 
 # --- concatenate
@@ -135,7 +140,7 @@ def _concatenate_by_copy_loops(tensors: Sequence[Tensor], axis: int, shape: Sequ
 
 def _compute_concatenate(a: ConcatenateAttrs, data: Sequence[Tensor]) -> Tensor:
     axis = normalize_axis(a.axis, data[0].rank)
-    tensors = [t for t in data if t.shape[axis]] or [data[0]]
+    tensors = [t for t in data if t.shape[axis] != 0] or [data[0]]
     first = tensors[0]
     starts = list(accumulate((t.shape[axis] for t in tensors), initial=0))
     shape = replace_item(first.shape, axis, starts[-1])
@@ -307,7 +312,10 @@ def _split_part_extents(a: SplitAttrs, extent: Dim) -> list[Dim]:
     where = a.indices_or_sections
     if isinstance(where, int):
         require("split.sections", where > 0, f"cannot split into {where} parts")
-        return [indexdiv(extent, where) if where > 1 else extent] * where
+        part = indexdiv(extent, where)
+        assume_equal_dims(extent, product_of_dims((part, where)))
+        return [part] * where
+    assume_at_least(extent, where[-1] if where else 0)
     known = split_part_bounds(a, where[-1] if where else 0)[:-1]
     return [*(stop - start for start, stop in known), extent - (where[-1] if where else 0)]
 
@@ -327,11 +335,13 @@ def _split_reference(a: SplitAttrs, data: Array) -> tuple[Array, ...]:
 def _compute_split(a: SplitAttrs, data: Tensor) -> tuple[Tensor, ...]:
     axis = normalize_axis(a.axis, data.rank)
 
-    def slice_along_split_axis(start: int, stop: int) -> Tensor:
-        shape = replace_item(data.shape, axis, stop - start)
+    def slice_along_split_axis(start: Dim, extent: Dim) -> Tensor:
+        shape = replace_item(data.shape, axis, extent)
         return te.compute(shape, lambda *i: data[replace_item(i, axis, i[axis] + start)], "split")
 
-    return tuple(slice_along_split_axis(start, stop) for start, stop in split_part_bounds(a, data.shape[axis]))
+    extents = _split_part_extents(a, data.shape[axis])
+    starts = accumulate(extents, initial=0)
+    return tuple(slice_along_split_axis(start, extent) for start, extent in zip(starts, extents, strict=False))
 
 
 split = OpDef(

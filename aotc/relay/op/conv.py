@@ -35,6 +35,7 @@ from aotc.ir import (
     Types,
     declare_arguments,
     frozen,
+    may_be_equal_dims,
     require,
 )
 from aotc.relay.op import window_attributes
@@ -269,11 +270,11 @@ def check_conv_channel_counts(
             f"{channels} input channels: with groups={attrs.groups} the weight "
             f"must take {required_count} channels, not {weight_channels}"
         )
-        require("conv.in-channels", window_attributes.may_be_equal_dims(weight_channels, required_count), text)
+        require("conv.in-channels", may_be_equal_dims(weight_channels, required_count), text)
     if isinstance(output_channels, int):
         text = f"{output_channels} output channels cannot be divided among {attrs.groups} groups"
         require("conv.out-channels", output_channels % attrs.groups == 0, text)
-        given = attrs.channels is None or window_attributes.may_be_equal_dims(attrs.channels, output_channels)
+        given = attrs.channels is None or may_be_equal_dims(attrs.channels, output_channels)
         require("conv.out-channels", given, f"channels is {attrs.channels}, but the weight has {output_channels}")
 
 

@@ -28,7 +28,9 @@ from aotc.ir import (
     TensorType,
     Type,
     Types,
+    assume_at_least,
     declare_arguments,
+    maximum_of_dims,
     require,
 )
 from aotc.ir.attrs import REQUIRED, Attrs, attribute_field
@@ -74,7 +76,7 @@ def convert_index_to_int64(value: Any) -> Any:
 
 def clip_index(index: Any, extent: int) -> Any:
     """Return indices clipped to 0 .. extent - 1."""
-    return lesser(greater(convert_index_to_int64(index), 0), max(extent, 1) - 1)
+    return lesser(greater(convert_index_to_int64(index), 0), maximum_of_dims((extent, 1)) - 1)
 
 
 def normalize_negative_index(index: Any, extent: int) -> Any:
@@ -124,6 +126,8 @@ def _infer_take_type(a: TakeAttrs, types: Types) -> Type:
     _check_batch_dims_equal("take", batch, data, indices, indices.shape)
     shape = _take_result_dims(data.shape, indices.shape, axis, batch)
     require("take.empty", data.shape[axis] != 0 or 0 in shape, "cannot take elements from an empty axis")
+    if 0 not in shape:
+        assume_at_least(data.shape[axis], 1)
     return TensorType(shape, data.dtype)
 
 
@@ -149,7 +153,7 @@ def _clip_or_wrap_index(a: TakeAttrs, index: Any, extent: int) -> Any:
     if a.mode != "wrap":
         return clip_index(index, extent)
     wide = index if index.dtype == "uint64" else index.astype("int64")
-    return (wide % max(extent, 1)).astype("int64")
+    return (wide % maximum_of_dims((extent, 1))).astype("int64")
 
 
 def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
@@ -164,7 +168,7 @@ def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
 
 
 def _take_element(a: TakeAttrs, i: Index, data: Tensor, indices: Tensor) -> Scalar:
-    data = data if a.axis is not None else te.view(data, (data.size,))
+    data = data if a.axis is not None else te.view(data, (data.live_size,))
     axis, batch = _take_axis_and_batch_dims(a, data.rank, indices.rank)
     extent, next_axis = data.shape[axis], axis + indices.rank - batch
     place = (*i[:batch], *i[axis:next_axis])
@@ -259,6 +263,9 @@ def check_indices_fit_except_along(axis: int, data: TensorType, indices: TensorT
     require(f"{op_name}.rank", data.rank == indices.rank, lambda: f"ranks of {data} and {indices} differ")
     pairs = list(zip(indices.shape, data.shape, strict=True))
     fits = all(k == axis or may_be_at_most(i, d) for k, (i, d) in enumerate(pairs))
+    for k, (i, d) in enumerate(pairs):
+        if k != axis:
+            assume_at_least(d - i, 0)
     require(f"{op_name}.shape", fits, lambda: f"indices {indices} reach beyond {data}")
 
 
@@ -267,6 +274,8 @@ def _infer_gather_type(a: GatherAttrs, types: Types) -> Type:
     axis = normalize_axis(a.axis, data.rank)
     check_indices_fit_except_along(axis, data, indices, "gather")
     require("gather.empty", data.shape[axis] != 0 or 0 in indices.shape, "cannot gather from an empty axis")
+    if 0 not in indices.shape:
+        assume_at_least(data.shape[axis], 1)
     return TensorType(indices.shape, data.dtype)
 
 

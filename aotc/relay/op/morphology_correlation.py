@@ -28,6 +28,7 @@ from aotc.ir import (
     declare_arguments,
     require,
 )
+from aotc.ir.dimension_conditions import may_be_equal_dims
 from aotc.ir.dimensions import Dim, is_static, require_static_shape
 from aotc.relay.op import conv
 from aotc.relay.op.contraction_accumulator_types import cast_array, widen_narrow_float_array, widen_narrow_float_tensor
@@ -60,7 +61,6 @@ from aotc.relay.op.window_attributes import (
     canonical_axis_positions,
     canonical_to_layout_order,
     layout_to_canonical_order,
-    may_be_equal_dims,
     pad_pairs_of_axes,
     padding_attribute_field,
     per_axis_attribute_field,

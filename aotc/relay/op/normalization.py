@@ -180,7 +180,7 @@ def _normalize_over_axes(data: Tensor, axes: Sequence[int], epsilon: float, subt
     subtract_mean    if False, the mean is assumed to be zero
     """
     group = Reduction(data.shape, tuple(axes))
-    count = float(max(group.reduced_elements_per_result, 1))
+    count = group.averaged_elements_per_result
     total = group.reduce_terms("sum", data.__getitem__)
     mean = te.compute(group.result_shape, lambda *v: total[v] / count, "mean", materialize=True)
 

@@ -180,7 +180,7 @@ def compute_from_element_function(name: str, infer: Infer, element: Callable[...
     def compute_every_element(attributes: Any, *args: Tensor) -> Tensor:
         result = infer(attributes, tensor_types_of_values(args))
         assert isinstance(result, TensorType)
-        return te.compute(result.static_shape, lambda *i: element(attributes, i, *args), name.rpartition(".")[2])
+        return te.compute(result.shape, lambda *i: element(attributes, i, *args), name.rpartition(".")[2])
 
     return compute_every_element
 

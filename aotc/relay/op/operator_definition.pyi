@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from aotc.ir.dimension_conditions import may_be_equal_dims as may_be_equal_dims
 from aotc.relay.op.builder_signature import builder_function_of as builder_function_of
 from aotc.relay.op.builder_signature import builder_signature_of as builder_signature_of
 from aotc.relay.op.builder_signature import number_converter_with_dtype_of as number_converter_with_dtype_of
@@ -66,7 +67,6 @@ from aotc.relay.op.window_attributes import DATA_LAYOUT_BY_RANK as DATA_LAYOUT_B
 from aotc.relay.op.window_attributes import canonical_axis_positions as canonical_axis_positions
 from aotc.relay.op.window_attributes import canonical_to_layout_order as canonical_to_layout_order
 from aotc.relay.op.window_attributes import layout_to_canonical_order as layout_to_canonical_order
-from aotc.relay.op.window_attributes import may_be_equal_dims as may_be_equal_dims
 from aotc.relay.op.window_attributes import parse_layout_with_up_to_two_blocks as parse_layout_with_up_to_two_blocks
 from aotc.relay.op.window_attributes import repeat_for_each_axis as repeat_for_each_axis
 from aotc.relay.op.window_attributes import window_count as window_count

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import gcd, prod
+from math import prod
 from typing import Any, Final
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from aotc.ir import Attrs, Dim, DType, TensorType, Type, frozen
+from aotc.ir import Attrs, Dim, DType, SymDim, TensorType, Type, frozen, largest_size
 from aotc.ir.op import AxisMap, OpPattern, PrecisionTreatment, QuantizationTreatment, Types, require
 from aotc.relay.op import window_attributes
+from aotc.relay.op.adaptive_pool_window import AdaptiveWindow
 from aotc.relay.op.contraction_accumulator_types import (
     average_accumulator_dtype,
     cast_array,
@@ -159,7 +160,10 @@ class _Window:
         """Return the conditions for a tap to be inside the data; empty if all taps of all outputs
         are inside.
         """
-        leaves = self.pad[0] > 0 or self.padded_extent_of_taps() > self.pad[0] + self.extent
+        if isinstance(self.extent, SymDim):
+            leaves = self.pad != (0, 0)  # partial windows have no number of outputs as a formula
+        else:
+            leaves = self.pad[0] > 0 or self.padded_extent_of_taps() > self.pad[0] + self.extent
         return [self.tap_position(output, tap) >= 0, self.tap_position(output, tap) < self.extent] if leaves else []
 
     def position_range_counted_by_average(self, include_pad: bool) -> tuple[int, int]:
@@ -185,6 +189,10 @@ class _Window:
         """Return the number of counted taps of output `output`: an integer if it is equal for all
         outputs, else an expression.
         """
+        if isinstance(self.extent, SymDim):
+            is_whole = include_pad or self.pad == (0, 0)
+            count: Operand = self.size if is_whole else self.counted_tap_count(output, include_pad)
+            return count
         ends = {int(n) for n in self.counted_tap_count(np.array([0, self.count - 1]), include_pad)}
         low, high = self.position_range_counted_by_average(include_pad)
         # if the first and the last window are complete or cover all of the data, so do the windows
@@ -275,7 +283,8 @@ def _compute_max_pool(spatial_rank: int, a: MaxPoolAttrs, data: Tensor) -> Tenso
     space = layout_to_canonical_order(data.shape, source)[2:]
     windows = pool_windows_by_axis(spatial_rank, a, space)
     wide = [w.size for w in windows if w.size > 1]
-    least = MIN_TAPS_FOR_SEPARABLE_LONG_ROWS if space[-1] >= MIN_LONG_ROW_COLUMNS else MIN_TAPS_FOR_SEPARABLE_POOL
+    is_long = largest_size(space[-1]) >= MIN_LONG_ROW_COLUMNS
+    least = MIN_TAPS_FOR_SEPARABLE_LONG_ROWS if is_long else MIN_TAPS_FOR_SEPARABLE_POOL
     if len(wide) < 2 or prod(wide) < least or source != result:
         return reduce_pool_windows(spatial_rank, a, data, windows)
     for axis, window in enumerate(windows):  # rows first: whole rows are compared elementwise
@@ -436,44 +445,6 @@ class AdaptivePoolAttrs(Attrs):
     out_layout: str = ""
 
 
-@frozen
-class _AdaptiveWindow:
-    """Adaptive window along one axis: output i covers positions floor(i * extent / count) to
-    ceil((i + 1) * extent / count).
-    """
-
-    extent: int
-    count: int
-
-    def position_range_of_adaptive_window(self, output: Any) -> tuple[Any, Any]:
-        """Return the half-open range of positions that output i covers."""
-        return output * self.extent // self.count, ((output + 1) * self.extent + (self.count - 1)) // self.count
-
-    @property
-    def min_and_max_adaptive_window_width(self) -> tuple[int, int]:
-        """Return the smallest and the largest number of positions that an output covers.
-
-        With extent = q * count + r, output i covers q + ceil((i * r % count + r) / count)
-        positions, and i * r % count takes every multiple of gcd(r, count).
-        """
-        whole, rest = divmod(self.extent, self.count)
-        if rest == 0:
-            return whole, whole
-        return whole + 1, whole + (2 if rest > gcd(rest, self.count) else 1)
-
-    @property
-    def size(self) -> int:
-        return self.min_and_max_adaptive_window_width[1]
-
-    def tap_position(self, output: Scalar, tap: Scalar) -> Scalar:
-        return output * self.extent // self.count + tap
-
-    def tap_in_bounds_conditions(self, output: Scalar, tap: Scalar) -> list[Scalar]:
-        low, high = self.position_range_of_adaptive_window(output)
-        least, most = self.min_and_max_adaptive_window_width
-        return [low + tap < high] if least != most else []
-
-
 def _adaptive_output_sizes(spatial_rank: int, a: AdaptivePoolAttrs, spatial_extents: Sequence[Dim]) -> Sequence[Dim]:
     sizes = repeat_for_each_axis(a.output_size, spatial_rank) if a.output_size else spatial_extents
     positive = all(not isinstance(m, int) or m > 0 for m in sizes)
@@ -483,10 +454,10 @@ def _adaptive_output_sizes(spatial_rank: int, a: AdaptivePoolAttrs, spatial_exte
 
 def _adaptive_windows_by_axis(
     spatial_rank: int, a: AdaptivePoolAttrs, spatial_extents: Sequence[int]
-) -> list[_AdaptiveWindow]:
+) -> list[AdaptiveWindow]:
     return list(
         map(
-            _AdaptiveWindow,
+            AdaptiveWindow,
             spatial_extents,
             repeat_for_each_axis(a.output_size, spatial_rank) if a.output_size else spatial_extents,
         )
@@ -504,7 +475,8 @@ def _compute_adaptive_pool(
         fixed, varying = 1, const(1)
         for p, part in zip(result[2:], parts, strict=True):
             low, high = part.position_range_of_adaptive_window(v[p])
-            if part.extent % part.count == 0:
+            least, most = part.min_and_max_adaptive_window_width
+            if least == most:
                 fixed *= part.size
             else:
                 varying = varying * (high - low)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, TensorType, Type, frozen
+from aotc.ir import Attrs, DType, TensorType, Type, frozen, maximum_of_dims
 from aotc.ir.op import (
     Arg,
     AxisMap,
@@ -101,8 +101,13 @@ class Reduction:
         return tuple(self.shape[k] for k in self.axes)
 
     @property
-    def reduced_elements_per_result(self) -> int:
+    def reduced_elements_per_result(self) -> te.Extent:
         return math.prod(self.reduced_extents)
+
+    @property
+    def averaged_elements_per_result(self) -> te.Extent:
+        """The number by which a sum is divided: at least 1."""
+        return te.as_extent(maximum_of_dims((self.reduced_elements_per_result, 1)))
 
     @property
     def result_shape(self) -> tuple[Any, ...]:
@@ -225,7 +230,7 @@ def _compute_mean(attrs: Any, data: Tensor) -> Tensor:
     def mean_element(*i: Scalar) -> Scalar:
         if x.dtype.is_float:
             return (total[i] / space.reduced_elements_per_result).astype(data.dtype)
-        return binary("truncdiv", total[i], builtins.max(space.reduced_elements_per_result, 1)).astype(data.dtype)
+        return binary("truncdiv", total[i], space.averaged_elements_per_result).astype(data.dtype)
 
     return te.compute(space.result_shape, mean_element, "mean")
 

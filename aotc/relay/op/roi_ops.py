@@ -28,6 +28,7 @@ from aotc.ir import (
     frozen,
     require,
 )
+from aotc.ir.dimension_conditions import may_be_equal_dims
 from aotc.relay.op.contraction_accumulator_types import (
     cast_array,
     cast_tensor,
@@ -54,7 +55,6 @@ from aotc.relay.op.window_attributes import (
     canonical_axis_positions,
     canonical_to_layout_order,
     layout_to_canonical_order,
-    may_be_equal_dims,
     per_axis_attribute_field,
     transpose_to_canonical,
     transpose_to_layout,

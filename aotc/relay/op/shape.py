@@ -38,7 +38,7 @@ from aotc.relay.op.operator_definition import (
     select_constant_at_index,
     shape_text,
 )
-from aotc.tir import Tensor, const, te
+from aotc.tir import Tensor, as_expr, const, te
 
 
 def _shape_changing_op(
@@ -68,7 +68,7 @@ def _shape_changing_op(
         reference=lambda a, x: x.reshape(static_result_shape(a, x.shape)),
         pattern=pattern,
         axes=axis_map,
-        compute=lambda a, x: te.view(x, static_result_shape(a, x.shape)),
+        compute=lambda a, x: te.view(x, result_shape(a, x.shape)),
         samples=samples,
         view=True,
         **facets,
@@ -416,7 +416,11 @@ def _shape_or_size_op(name: str, returns_shape: bool, doc: str, test_cases: Sequ
         return TensorType((data.rank,) if returns_shape else (), dtype)
 
     def extent_or_size_constant(a: ShapeOfAttrs, i: Index, x: Tensor) -> Scalar:
-        return select_constant_at_index(x.shape or (0,), i[0], a.dtype) if returns_shape else const(x.size, a.dtype)
+        return (
+            select_constant_at_index(x.shape or (0,), i[0], a.dtype)
+            if returns_shape
+            else as_expr(x.live_size, const(0, a.dtype))
+        )
 
     return OpDef(
         name=name,

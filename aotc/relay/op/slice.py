@@ -144,8 +144,19 @@ def _slice_attrs_after_permutation(a: StridedSliceAttrs, types: Types, new_axis_
 
 def _strided_slice_element(a: StridedSliceAttrs, i: Index, data: Tensor) -> Scalar:
     cuts = _slices_by_axis(a, data.rank)
-    ranges = (range(*cuts[k].indices(d)) if k in cuts else range(d) for k, d in enumerate(data.shape))
-    return data[tuple(k * r.step + r.start for k, r in zip(i, ranges, strict=True))]
+    firsts = [_first_and_step_of_slice(d, cuts.get(k, slice(None))) for k, d in enumerate(data.shape)]
+    return data[tuple(k * step + first for k, (first, step) in zip(i, firsts, strict=True))]
+
+
+def _first_and_step_of_slice(extent: Dim, axis_slice: slice) -> tuple[Dim, int]:
+    """Return the first position of a slice of an axis, and the distance between its positions."""
+    if isinstance(extent, int):
+        found = range(*axis_slice.indices(extent))
+        return found.start, found.step
+    start, step = axis_slice.start or 0, axis_slice.step or 1
+    if step < 0:
+        raise TypeError(f"the first position of a slice of {extent} that goes backwards is not known")
+    return start if start >= 0 else maximum_of_dims((extent + start, 0)), step
 
 
 _END_OF_AXIS = 2**31 - 1

@@ -10,7 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from aotc.ir import AxisMap, Dim, DType, Infer, Shape, SymDim, TensorType, TupleType, Type, Types, require, same_dim
+from aotc.ir import (
+    AxisMap,
+    Dim,
+    DType,
+    Infer,
+    Shape,
+    SymDim,
+    TensorType,
+    TupleType,
+    Type,
+    Types,
+    assume_equal_dims,
+    require,
+    same_dim,
+)
 from aotc.relay.graph_api import Constant, Expr, Tuple, evaluate, tensor_type_of
 from aotc.relay.op.opdef import elementwise_axis_map as elementwise_axis_map
 from aotc.relay.op.operator_definition import Array, may_be_equal_dims
@@ -86,6 +100,7 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim | None:
         return b
     if isinstance(a, SymDim) or isinstance(b, SymDim):
         # they must be equal at run time: return the static one
+        assume_equal_dims(a, b)
         return a if isinstance(b, SymDim) else b
     return None
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from aotc.ir import Dim, SymDim, attribute_field, attrs_class_with_defaults, require
+from aotc.ir import Dim, SymDim, assume_at_least, attribute_field, attrs_class_with_defaults, require
 from aotc.relay.op.opdef import Array
 
 T = TypeVar("T")
@@ -199,11 +199,6 @@ def axis_map_row_of_leading_axes(
     return tuple(data_axis_of.get(k) for k in range(len(result_positions)))
 
 
-def may_be_equal_dims(a: Dim, b: Dim) -> bool:
-    """Return False if two dimensions are static and differ, else True."""
-    return isinstance(a, SymDim) or isinstance(b, SymDim) or a == b
-
-
 def _window_count_of_static_axis(
     extent: int, kernel: int, stride: int, dilation: int, pad: tuple[int, int], count_partial: bool
 ) -> int:
@@ -241,7 +236,7 @@ def window_count(
         )
         if count_partial:
             return SymDim(upper=upper)
-        # a window fits wherever the model runs, so that the count is not negative
+        assume_at_least(extent, dilation * (kernel - 1) + 1 - sum(pad))
         count = (extent + (sum(pad) - dilation * (kernel - 1) - 1)) // stride + 1
         return SymDim(count.name, upper, count.lower) if isinstance(count, SymDim) else count
     count = _window_count_of_static_axis(extent, kernel, stride, dilation, pad, count_partial)

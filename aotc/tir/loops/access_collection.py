@@ -192,7 +192,10 @@ class _IndexLinearizer:
             self.shifted_loop_vars.pop(loop.var, None)
             self.registers.pop(loop.var, None)
             self.steps.pop(loop.var, None)
-        self.ranges[loop.var] = loop_var_interval(loop, self.ranges)
+        low, high = loop_var_interval(loop, self.ranges)
+        if low == high and loop.step == 1 and vars_and_buffers_in(loop.end):
+            high += 1  # a literal would not say that the end of the loop is greater than its begin
+        self.ranges[loop.var] = low, high
         self._scope = SimplifierScope(self.ranges)
         var, begin = loop.var, self.linear_form_of_index(loop.begin)
         is_begin_sum = not self.expands_registers or all(map(_is_var_or_divmod, begin.terms))

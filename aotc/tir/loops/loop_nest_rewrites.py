@@ -17,6 +17,7 @@ from typing import Final
 
 from aotc.tir import (
     Budget,
+    Operand,
     as_expr,
     direct_exprs_of_stmt,
     operands,
@@ -246,10 +247,12 @@ def _change_points_of_condition(cond: Expr, var: Var, ranges: Ranges) -> Iterato
                 yield -(half.const // factor) if factor > 0 else half.const // -factor + 1
 
 
-def copy_buffer_loop(source: Buffer, target: Buffer) -> Stmt:
-    """Return a loop that copies the whole buffer `source` to `target`."""
+def copy_buffer_loop(source: Buffer, target: Buffer, count: Operand | None = None) -> Stmt:
+    """Return a loop that copies the first `count` elements of `source` to `target`; without a count, all
+    elements.
+    """
     i = Var("i")
-    return forall(i, target.size, Store(target, i, Load(source, i)))
+    return forall(i, target.size if count is None else count, Store(target, i, Load(source, i)))
 
 
 def fill_buffer_loop(buffer: Buffer, value: int | Expr = 0) -> Stmt:

@@ -76,7 +76,7 @@ def vectorize_kernel(kernel: Kernel, target: Target) -> Kernel:
         return kernel
     registers = target.registers // 2
     source = ("lanes", kernel, target.vector_bytes, target.call_cost, target.min_shuffled_bytes, registers)
-    loops = _LoopVectorizer(target, _may_alias_buffer_pairs(kernel))
+    loops = _LoopVectorizer(target, _may_alias_buffer_pairs(kernel), has_run_time_sizes=_has_run_time_sizes(kernel))
 
     def kernel_with_vectorized_body() -> Kernel:
         body = merge_4_adjacent_quantized_byte_stores(loops.vectorize_loops_in_stmt(kernel.body, {}), loops.shared)
@@ -101,7 +101,7 @@ def why_loop_not_vectorized(loop: For, kernel: Kernel, ranges: Ranges) -> str:
     if _LoopVectorizer(C, _may_alias_buffer_pairs(kernel)).may_read_overwritten_alias(loop, ranges):
         return "results that may lie where other elements are read"
     try:
-        inside = _are_loads_in_bounds(loop.body, ranges)
+        inside = not _has_run_time_sizes(kernel) and _are_loads_in_bounds(loop.body, ranges)
         for packs in (True, False):  # computing elements one by one may be possible but too slow
             vectorize_stmt(
                 *_loop_body_at_new_lane_variable(loop, loop.begin),
@@ -120,17 +120,24 @@ def _may_alias_buffer_pairs(kernel: Kernel) -> frozenset[tuple[Buffer, Buffer]]:
     return frozenset((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
 
 
+def _has_run_time_sizes(kernel: Kernel) -> bool:
+    """Return True if a number of a kernel is an extent."""
+    return any(number.var.dtype == INDEX for number in kernel.numbers)
+
+
 @frozen
 class _LoopVectorizer:
     """Vectorizes the loops of a kernel for a target.
 
     target    the target, whose vectors have `target.vector_bytes` bytes
     shared    pairs of an output and an input buffer that may share memory
+    has_run_time_sizes    True if tensors may be smaller than their buffers: what lies behind them is not read
     scratch   new scratch buffers of packed loops
     """
 
     target: Target
     shared: frozenset[tuple[Buffer, Buffer]]
+    has_run_time_sizes: bool = False
     scratch: list[Buffer] = field(default_factory=list)
 
     def vectorize_loops_in_stmt(self, stmt: Stmt, ranges: Ranges) -> Stmt:
@@ -152,7 +159,8 @@ class _LoopVectorizer:
         lanes, most = self.target.vector_bytes // _widest_element_bytes(stmt), bounds(stmt.end - stmt.begin, ranges)[1]
         while lanes >= MIN_VECTOR_ELEMENTS and most < 2 * lanes and not isinstance(stmt.end, Const):
             lanes //= 2  # a loop that may be empty would be hard to verify
-        return self._strip_mine_and_vectorize(stmt, lanes, _are_loads_in_bounds(stmt.body, ranges)) or new_stmt
+        inside = not self.has_run_time_sizes and _are_loads_in_bounds(stmt.body, ranges)
+        return self._strip_mine_and_vectorize(stmt, lanes, inside) or new_stmt
 
     def _pack_and_vectorize_short_loop(self, nest: For, ranges: Ranges) -> Stmt | None:
         """Return a loop nest with its short inner loop packed (`pack_outer_iterations_to_vector`)
@@ -161,7 +169,7 @@ class _LoopVectorizer:
         lanes = self.target.vector_bytes // _widest_element_bytes(nest) if isinstance(nest.body, For) else 0
         packed_nest = (
             pack_outer_iterations_into_inner_loop(nest, lanes, dict(ranges), self._buffers_that_may_alias())
-            if lanes >= MIN_VECTOR_ELEMENTS
+            if lanes >= MIN_VECTOR_ELEMENTS and not self.has_run_time_sizes
             else None
         )
         if packed_nest is None:

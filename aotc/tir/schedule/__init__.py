@@ -22,16 +22,28 @@ from collections.abc import Sequence
 from aotc.ir.span import Span
 from aotc.tir import Kernel, Target, memoized_kernel, te
 from aotc.tir.schedule.kernel_lowering import Lowering
+from aotc.tir.stmt import Number
 
 
 def schedule(
-    name: str, inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor], target: Target, span: Span | None = None
+    name: str,
+    inputs: Sequence[te.Placeholder],
+    outputs: Sequence[te.Tensor],
+    target: Target,
+    span: Span | None = None,
+    numbers: Sequence[Number] = (),
 ) -> Kernel:
     """Return one kernel that computes `outputs` (at least one, of any kind of tensor) from
     `inputs`.
 
-    The parameters of the kernel are `inputs`, then `outputs`, in the order given, then workspace.
+    The parameters of the kernel are `inputs`, then `outputs`, in the order given, then workspace, then
+    those of `numbers` that it needs: the variables of the symbols (`variable_of_symbol`) in the shapes,
+    with their intervals.
+
     Raise AotcError (code "schedule") if an output needs a placeholder that is not among the inputs.
     """
-    source = (name, tuple(inputs), tuple(outputs), target)
-    return memoized_kernel("schedule", source, span, lambda: Lowering(name, inputs, outputs, target).build_kernel())
+    source: tuple[object, ...] = (name, tuple(inputs), tuple(outputs), target)
+    source = (*source, tuple(numbers)) if numbers else source
+    return memoized_kernel(
+        "schedule", source, span, lambda: Lowering(name, inputs, outputs, target, numbers).build_kernel()
+    )

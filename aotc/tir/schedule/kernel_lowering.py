@@ -7,11 +7,10 @@ loop nests.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from aotc.ir.diagnostics import AotcError
-from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph
+from aotc.ir import AotcError, largest_number_of_elements
+from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph, vars_and_buffers_in
 from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loop_invariants, optimize_loop_nests
 from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest, find_attention_chains
@@ -29,7 +28,16 @@ from aotc.tir.schedule.stages.stage_grouping import (
 )
 from aotc.tir.schedule.stages.store_or_inline_tensors import plan_storage
 from aotc.tir.schedule.stages.tensor_element_lowering import TensorLocation
-from aotc.tir.stmt import Block, Kernel, Stmt, loop_nest, remove_dead_registers, substitute_in_stmt
+from aotc.tir.stmt import (
+    Block,
+    Kernel,
+    Number,
+    Stmt,
+    all_exprs_in_stmt,
+    loop_nest,
+    remove_dead_registers,
+    substitute_in_stmt,
+)
 
 
 class Lowering:
@@ -38,23 +46,31 @@ class Lowering:
     """
 
     def __init__(
-        self, name: str, inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor], target: Target
+        self,
+        name: str,
+        inputs: Sequence[te.Placeholder],
+        outputs: Sequence[te.Tensor],
+        target: Target,
+        numbers: Sequence[Number] = (),
     ) -> None:
         plan = plan_storage(outputs, target)
+        if target.gpu is not None and not plan.is_static:
+            text = f"kernel {name} has sizes that are known at run time only, which kernels of GPUs cannot have"
+            raise AotcError("target", text)
         if target.can_split_reduction_in_thread_block and (
             groups := split_outputs_axis_by_reduction_groups(outputs, plan)
         ) != tuple(outputs):
             outputs, plan = groups, plan_storage(groups, target)
         self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
-        self.builder = KernelBuilder(plan, target)
+        self.builder = KernelBuilder(plan, target, tuple(numbers))
         self.stages = form_compute_stages(plan)
         self.groups = group_stages_with_shared_loops(self.stages, plan, target)
-        self.chains = find_attention_chains(plan, self.groups, outputs)
+        self.chains = find_attention_chains(plan, self.groups, outputs) if plan.is_static else {}
         # on a GPU, unaligned arguments are copied before vector loads
         # (aotc.tir.device.parameter_alignment)
         align = MAX_ACCESS_BYTES if target.gpu is not None else 4
-        self.input_buffers = tuple(Buffer(t.name, t.dtype, t.size, align=align) for t in inputs)
-        self.output_buffers = tuple(Buffer(t.name, t.dtype, t.size) for t in outputs)
+        self.input_buffers = tuple(Buffer(t.name, t.dtype, t.capacity, align=align) for t in inputs)
+        self.output_buffers = tuple(Buffer(t.name, t.dtype, t.capacity) for t in outputs)
         memory = self.builder.memory
         memory.update({t: TensorLocation(buffer) for t, buffer in zip(inputs, self.input_buffers, strict=True)})
         for tensor in plan.order:
@@ -83,13 +99,23 @@ class Lowering:
             else output_input_pairs_that_may_share_memory(self.builder.plan, self.groups, self.inputs, self.outputs),
             macs=sum(stage.anchor.macs for stage in self.stages),
             approximate=any(isinstance(stage.anchor, te.Winograd) for stage in self.stages),
+            numbers=self._numbers_in_use(body),
         )
+
+    def _numbers_in_use(self, body: Stmt) -> tuple[Number, ...]:
+        """Return the numbers that occur in the body of the kernel."""
+        used = {n for expr in all_exprs_in_stmt(body) for n in vars_and_buffers_in(expr)}
+        return tuple(number for number in self.builder.numbers if number.var in used)
 
     def _copy_loops_for_duplicate_outputs(self) -> list[Stmt]:
         """Return copies to the outputs that equal an input or another output, possibly reshaped."""
         sources = (self.builder.memory[tensor_graph.strip_views(output)].buffer for output in self.outputs)
-        pairs = zip(sources, self.output_buffers, strict=True)
-        return [copy_buffer_loop(source, buffer) for source, buffer in pairs if source is not buffer]
+        copies = zip(sources, self.output_buffers, self.outputs, strict=True)
+        return [
+            copy_buffer_loop(source, buffer, output.live_size)
+            for source, buffer, output in copies
+            if source is not buffer
+        ]
 
     def _allocate_scratch_between_stages(self) -> None:
         """Allocate memory for the tensors that one stage computes and another stage reads.
@@ -108,7 +134,7 @@ class Lowering:
                     continue
                 local = not whole and all(home[reader] is home[root] for reader in readers)
                 skip = home[root].depth if local else 0
-                size = math.prod(root.shape[skip:])
+                size = largest_number_of_elements(root.shape[skip:])
                 memory[root] = TensorLocation(
                     self.builder.allocate_scratch(root.name, root.dtype, size, private=skip > 0), skip
                 )
@@ -188,7 +214,7 @@ def _stmts_of_extern_group(builder: KernelBuilder, group: te.ExternGroup) -> Stm
     memory = builder.memory
     for output in group.outputs:
         if output not in memory:  # unused output, which the program writes nevertheless
-            memory[output] = TensorLocation(builder.allocate_scratch(output.name, output.dtype, output.size))
+            memory[output] = TensorLocation(builder.allocate_scratch(output.name, output.dtype, output.capacity))
     inputs = [memory[tensor_graph.strip_views(t)].buffer for t in group.inputs]
     outputs = [memory[t].buffer for t in group.outputs]
     program = group.program(builder.target)

@@ -36,10 +36,10 @@ from aotc.ir import (
     symbol_and_sizes,
     symbol_of_multiples,
 )
+from aotc.ir.dimension_conditions import may_be_equal_dims
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_onnx_type, read_model
-from aotc.relay.op.window_attributes import may_be_equal_dims
 
 #: The largest size that a `dim_param` may spell; a greater number is the name of a symbol.
 MAX_DIM_EXTENT: Final = 1 << 60

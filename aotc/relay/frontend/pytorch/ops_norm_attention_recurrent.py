@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import is_static, require
+from aotc.ir.dimension_conditions import may_be_equal_dims
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations
 from aotc.relay.frontend import op_calls as g
@@ -36,7 +37,6 @@ from aotc.relay.frontend.recurrent import (
     call_recurrent_op,
     dense_with_bias,
 )
-from aotc.relay.op.window_attributes import may_be_equal_dims
 
 
 def _normalization_scale_and_offset(

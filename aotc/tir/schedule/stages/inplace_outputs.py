@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from aotc.ir import frozen
+from aotc.ir import frozen, same_dim
 from aotc.tir import bounds, te, tensor_graph
 from aotc.tir.schedule.stages.stage_grouping import StageGroup
 from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan, TensorRead
@@ -33,9 +33,10 @@ def output_input_pairs_that_may_share_memory(
         if tensor not in order.places or bases.index(tensor) != o:
             continue
         for i, source in enumerate(inputs):
-            alike = source.size == tensor.size > 0 and source.dtype == tensor.dtype
+            alike = same_dim(source.live_size, tensor.live_size) and source.dtype == tensor.dtype
             if (
                 alike
+                and tensor.capacity > 0
                 and i not in pairs.values()
                 and source not in bases
                 and order.is_input_read_before_overwrite(source, tensor)
@@ -85,6 +86,8 @@ class _ComputationOrder:
         depth, rows = stage_group.depth, output_tensor.shape[: stage_group.depth]
         if input_tensor.shape[:depth] == rows and list(read.indices[:depth]) == axes[:depth]:
             return True
+        if not (input_tensor.is_static and output_tensor.is_static):
+            return False
         size = math.prod(output_tensor.shape[depth:])
         first = te.flat_index(rows, axes[:depth]) * size
         place = te.flat_index(input_tensor.shape, read.indices)

@@ -21,6 +21,8 @@ from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, S
 from aotc.tir.schedule.stages.stage_grouping import ComputeStage
 from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan
 from aotc.tir.schedule.stages.tensor_element_lowering import ElementLowering, TensorLocation
+from aotc.tir.simplify import Interval
+from aotc.tir.stmt import Number
 
 Indices: TypeAlias = "tuple[Expr, ...]"
 
@@ -31,6 +33,7 @@ class KernelBuilder:
     built.
 
     plan, target               storage plan and target
+    numbers                    scalar parameters of the kernel: the sizes that are known at run time only
     memory                     the buffer of each tensor in memory
     stack, workspace, shared   scratch buffers on the stack, in the workspace, and in GPU shared
                                memory
@@ -38,10 +41,16 @@ class KernelBuilder:
 
     plan: StoragePlan
     target: Target
+    numbers: tuple[Number, ...] = ()
     memory: dict[te.Tensor, TensorLocation] = field(default_factory=dict)
     stack: list[Buffer] = field(default_factory=list)
     workspace: list[Buffer] = field(default_factory=list)
     shared: list[Buffer] = field(default_factory=list)
+
+    @property
+    def ranges_of_numbers(self) -> dict[Var, Interval]:
+        """The interval of each number of the kernel."""
+        return {number.var: number.interval for number in self.numbers}
 
     def allocate_scratch(
         self, name: str, dtype: str, size: int, *, private: bool = False, shared: bool = False, scope: str = ""
@@ -79,7 +88,10 @@ class KernelBuilder:
         return ElementLowering(
             self.plan,
             self.memory,
-            tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(stage.anchor)),
+            {
+                **self.ranges_of_numbers,
+                **tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(stage.anchor)),
+            },
         )
 
     def stmts_storing_element_of_stage_tensors(self, stage: ComputeStage, anchor_value: Expr | None) -> Stmt:

@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from aotc.ir import DType, frozen
+from aotc.ir import DType, frozen, is_static
 from aotc.tir import (
     Buffer,
     Expr,
@@ -37,6 +37,7 @@ from aotc.tir import (
     Var,
     as_expr,
     binary,
+    bounds,
     const,
     linear_form,
     minimum,
@@ -44,6 +45,7 @@ from aotc.tir import (
     substitute,
     substitute_in_stmt,
     te,
+    tensor_graph,
 )
 from aotc.tir.loops.loop_dependence import direct_loads, straight_line_stmts, written_buffers
 from aotc.tir.loops.loop_nest_rewrites import (
@@ -110,15 +112,20 @@ def build_reduction_nest(builder: KernelBuilder, stage: ComputeStage, anchor: te
         )
     )
     free: list[tuple[Var, int]] = []
+    free_of_any_extent: list[tuple[Var, Operand]] = []
     nest = merge_nested_loops_into_flat_loop(
         _loops_without_unit_axes(stage.anchor_axes[outer_loop_count:], scalar, "independent")
     )
     while isinstance(nest, For):
         free.append((nest.var, constant_unit_step_range(nest).stop))
+        free_of_any_extent.append((nest.var, nest.end))
         nest = nest.body
     if not isinstance(nest, Block):
         raise AssertionError("a reduction is a block")
     parts = _ReductionParts(builder, OP_OF_COMBINER[anchor.combiner], acc, start, nest.stmts[1], nest.stmts[2:])
+    axes = tensor_graph.output_and_reduction_axes(anchor)
+    if not is_static([extent for _, extent in axes]):
+        return _reduction_loop_nest_of_run_time_extents(parts, free_of_any_extent, nest)
     return _choose_reduction_loop_nest(parts, free, nest, outer_loop_count, stage.anchor_axes)
 
 
@@ -208,6 +215,24 @@ def _choose_reduction_loop_nest(
             )
     if strided:
         return loop_nest(free_axes[:-1], _reduce_with_accumulator_row(reduction, *free_axes[-1]), "independent")
+    return loop_nest(free_axes, scalar_nest, "independent")
+
+
+def _reduction_loop_nest_of_run_time_extents(
+    reduction: _ReductionParts, free_axes: Sequence[tuple[Var, Operand]], scalar_nest: Stmt
+) -> Stmt:
+    """Return the loop nest of a reduction with extents that are known at run time only: with a row of
+    accumulators, with several accumulators, or with one, as the strides suit it.
+    """
+    builder = reduction.builder
+    if free_axes and not written_buffers(reduction.update):
+        var, extent = free_axes[-1]
+        most = bounds(as_expr(extent), builder.ranges_of_numbers)[1]
+        row = _max_load_stride(reduction.update, var)
+        if row is not None and row <= 1 and MIN_ACCUMULATOR_ROW_EXTENT <= most < math.inf:
+            limit = max(builder.target.budget.row_bytes // reduction.acc.dtype.itemsize, 1)
+            nest = _reduce_with_tiles_of_accumulators(reduction, var, extent, min(int(most), limit))
+            return loop_nest(free_axes[:-1], nest, "independent")
     return loop_nest(free_axes, scalar_nest, "independent")
 
 
@@ -310,9 +335,17 @@ def _reduce_with_accumulator_row(reduction: _ReductionParts, var: Var, extent: i
     """
     limit = max(reduction.builder.target.budget.row_bytes // reduction.acc.dtype.itemsize, 1)
     tile = extent if extent <= limit else _largest_divisor_or_max_tile_size(extent, limit)
+    return _reduce_with_tiles_of_accumulators(reduction, var, extent, tile)
+
+
+def _reduce_with_tiles_of_accumulators(reduction: _ReductionParts, var: Var, extent: Operand, tile: int) -> Stmt:
+    """Return a reduction with a row of `tile` accumulators along an output axis; the last tile may be
+    shorter.
+    """
     row = reduction.builder.allocate_scratch(f"{reduction.acc.name}_row", reduction.acc.dtype, tile, private=True)
     outer = Var(var.name)
-    width = minimum(tile, extent - outer) if extent % tile else as_expr(tile)
+    is_whole = isinstance(extent, int) and extent % tile == 0
+    width = as_expr(tile) if is_whole else minimum(tile, as_expr(extent) - outer)
     along = partial(_loop_over_accumulator_row, reduction.acc, row, var, outer, width)
     init = along(Assign(reduction.acc, reduction.start))
     update = _apply_to_innermost_body_or_loop(reduction.update, along)

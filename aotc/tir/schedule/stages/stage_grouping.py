@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final
 
+from aotc.ir import largest_number_of_elements, largest_size
 from aotc.tir import Expr, Gpu, Target, as_expr, is_separate_launch_faster, linear_form, te, tensor_graph
 from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan, TensorRead
 
@@ -43,7 +44,7 @@ class ComputeStage:
         return tensor_graph.output_axes(self.anchor)
 
     @property
-    def anchor_extents(self) -> tuple[int, ...]:
+    def anchor_extents(self) -> tuple[te.Extent, ...]:
         """The trip counts of the stage's loops."""
         return tuple(extent for _, extent in self.anchor_axes)
 
@@ -86,7 +87,7 @@ def _can_compute_in_epilogue(
     tensor: te.Tensor, stage: ComputeStage, reads: Sequence[tuple[te.Tensor, TensorRead]]
 ) -> bool:
     """Return True if a tensor can be computed in the epilogue of a stage."""
-    if not isinstance(tensor, te.Compute) or isinstance(stage.anchor, te.Extern) or tensor.size == 0:
+    if not isinstance(tensor, te.Compute) or isinstance(stage.anchor, te.Extern) or tensor.capacity == 0:
         return False
     ranges = tensor_graph.inclusive_ranges_of_axes(tensor.axes)
     axis_vars: list[Expr] = [var for var, _ in tensor.axes]
@@ -172,8 +173,8 @@ def last_output_axis_if_loads_contiguous(tensor: te.Reduce, plan: StoragePlan) -
     """Return the index of the last output axis if loads are contiguous along it, so that it should
     stay innermost; else None.
     """
-    position = max((k for k, (_, extent) in enumerate(tensor.axes) if extent > 1), default=None)
-    if position is None or tensor.axes[position][1] < MIN_ACCUMULATOR_ROW_EXTENT:
+    position = max((k for k, (_, extent) in enumerate(tensor.axes) if largest_size(extent) > 1), default=None)
+    if position is None or largest_size(tensor.axes[position][1]) < MIN_ACCUMULATOR_ROW_EXTENT:
         return None
     ranges = tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(tensor))
     strides = [
@@ -194,7 +195,7 @@ def _loop_count_worth_sharing_with_group(group: StageGroup, stage: ComputeStage,
         depth = _count_leading_loop_var_indices(depth, read.indices, tensor_graph.output_axes(root))
     for root in (*stage.roots, *group.tensors):
         depth = _common_prefix_length(depth, root.shape, stage.anchor_extents)
-    return depth if links and math.prod(stage.anchor_extents[:depth]) > 1 else 0
+    return depth if links and largest_number_of_elements(stage.anchor_extents[:depth]) > 1 else 0
 
 
 def _count_leading_loop_var_indices(max_count: int, indices: Sequence[Expr], axes: Sequence[te.Axis]) -> int:

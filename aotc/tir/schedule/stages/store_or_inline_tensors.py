@@ -10,14 +10,13 @@ of tensors, a `StoragePlan`.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.ir import frozen
+from aotc.ir import frozen, largest_number_of_elements
 from aotc.tir import Cast, Element, Expr, Target, Var, operands, substitute, te, tensor_graph, walk
 from aotc.tir.simplify import Ranges, simplify
 
@@ -64,6 +63,11 @@ class StoragePlan:
     operands: dict[te.Tensor, list[te.Tensor]]
     registers: set[te.Tensor]
 
+    @property
+    def is_static(self) -> bool:
+        """True if the shapes of all tensors are known."""
+        return all(tensor.is_static for tensor in self.order)
+
 
 @dataclass(slots=True)
 class _StoragePlanner:
@@ -100,7 +104,8 @@ class _StoragePlanner:
         if not isinstance(tensor, te.Compute) or tensor in self.forced or self._is_storing_cheaper(tensor, cost):
             self.stored.add(tensor)
             self.ranges[tensor] = tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(tensor))
-            evaluations = math.prod(extent for _, extent in tensor_graph.output_and_reduction_axes(tensor))
+            axes = tensor_graph.output_and_reduction_axes(tensor)
+            evaluations = largest_number_of_elements(extent for _, extent in axes)
             self._record_reads_of_evaluation(tensor, tensor, {}, evaluations)
             return
         for (stage, indices), times in self.reads.get(tensor, {}).items():
@@ -134,7 +139,7 @@ class _StoragePlanner:
             return True
         if self.device and isinstance(tensor.body, Cast) and isinstance(tensor.body.a, Element):
             element_cost = 0
-        recomputed = sum(reads.values()) / max(tensor.size, 1) - 1
+        recomputed = sum(reads.values()) / max(tensor.capacity, 1) - 1
         return (tensor.materialize and len(reads) > 1) or element_cost * recomputed > self.store_cost
 
     def _has_too_many_index_nodes(self, indices: Sequence[Expr]) -> bool:

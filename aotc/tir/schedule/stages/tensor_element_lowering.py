@@ -178,6 +178,8 @@ class ElementLowering:
         division can fail.
         """
         if isinstance(node, Load):
+            if not self.plan.is_static:
+                return False  # elements behind a live extent are not read, even if the value is not used
             low, high = bounds(node.index, self.ranges)
             return low >= 0 and high + node.lanes <= node.buffer.size
         if isinstance(node, Binary) and node.op in ("floordiv", "floormod", "truncdiv", "truncmod"):

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each operator's samples with an axis whose extent is known at run time only, at several extents.
+
+A case is a sample and an axis of its first tensor; that axis of all arguments of equal rank and extent is one symbol.
+The kernel for all extents up to that of the sample runs in the interpreter on arrays of exactly the elements that a
+call has, so that any access behind them is an error, and is compared with the numpy reference.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.ir import AotcError, DType, SymDim, TensorType, TupleType, Type
+from aotc.relay.backend.sized_function_to_kernel import SizedKernel, lower_function_with_run_time_sizes
+from aotc.relay.expr import Function, Var, typed_op_call
+from aotc.relay.op import OPERATORS_BY_NAME
+from aotc.relay.op.opdef import OpDef, Sample
+from aotc.tir.interpreter import compile_kernel
+from aotc.tir.kernel_verifier import verify
+from aotc.tir.target import TARGETS, Target
+from tests.codegen.batch import finished
+from tests.ops.harness import assert_agrees, constants, expanded, flat, type_of_value
+from tests.share import draw, share
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sample of an operator whose `axis` has `extent` elements at most."""
+
+    op: OpDef
+    number: int
+    sample: Sample
+    axis: int
+    extent: int
+    rank: int
+
+    def arguments(self, extent: int) -> tuple[Any, ...]:
+        """The arguments of the sample, cut to an extent of the axis."""
+        return tuple(self._cut(value, extent) for value in self.sample.args)
+
+    def _cut(self, value: Any, extent: int) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._cut(v, extent) for v in value)
+        return np.ascontiguousarray(value.take(range(extent), self.axis)) if self._has_axis(value.shape) else value
+
+    def _has_axis(self, shape: tuple[int, ...]) -> bool:
+        return len(shape) == self.rank and shape[self.axis] == self.extent
+
+    def type_of(self, value: Any) -> Type:
+        """The type of an argument for all extents."""
+        if isinstance(value, tuple):
+            return TupleType(map(self.type_of, value))
+        shape: list[Any] = list(value.shape)
+        if self._has_axis(value.shape):
+            shape[self.axis] = SymDim("n", self.extent)
+        return TensorType(shape, DType.from_numpy(value))
+
+
+def cases_of(op: OpDef) -> Iterator[Case]:
+    """All cases of an operator."""
+    for number, sample in enumerate(op.samples()):
+        tensors = flat(sample.args)
+        if tensors:
+            first = tensors[0]
+            for axis, extent in enumerate(first.shape):
+                if extent > 0:
+                    yield Case(op, number, sample, axis, extent, first.ndim)
+
+
+def lower_case(case: Case, target: Target) -> SizedKernel:
+    """The kernel of a case."""
+    args = [
+        constants(v) if k in case.sample.known else Var(f"a{k}", case.type_of(v))
+        for k, v in enumerate(case.sample.args)
+    ]
+    body = expanded(typed_op_call(case.op, args, case.sample.attrs))
+    function = Function([a for a in args if isinstance(a, Var)], body)
+    return lower_function_with_run_time_sizes(function, "kernel", target, {"n": (0, case.extent)})
+
+
+def run_at(case: Case, sized: SizedKernel, extent: int) -> None:
+    """Run a kernel at an extent, and compare the results with the reference."""
+    arguments = case.arguments(extent)
+    expected = flat(case.op.reference(case.sample.attrs, *arguments))
+    given = [v for k, v in enumerate(arguments) if k not in case.sample.known]
+    numbers = [size if isinstance(size, int) else size.bind({"n": extent}) for size in sized.sizes]
+    kernel = sized.kernel
+    outputs = [np.full(e.size, 0x5A, np.uint8).astype(e.dtype) for e in expected]
+    scratch = [np.full(b.nbytes, 0x5A, np.uint8).view(b.dtype.numpy) for b in kernel.workspace]
+    inputs = [np.ascontiguousarray(a).reshape(-1) for a in flat(tuple(given))]
+    compile_kernel(kernel).run_kernel_in_place([*inputs, *outputs, *scratch], numbers)
+    for actual, wanted in zip(outputs, expected, strict=True):
+        assert_agrees(actual.reshape(wanted.shape), wanted, case.sample.accuracy)
+
+
+#: Operators that are lowered themselves: not those that another operator with constant arguments replaces.
+SWEPT = sorted(name for name, op in OPERATORS_BY_NAME.items() if op.static is None)
+
+
+def outcome(case: Case, target: Target) -> str:
+    """What becomes of a case: "right", "refused" if its operator is refused by name, or "untyped" if there is no
+    type or expansion for it. Fails if a kernel is not proven, or computes something wrong."""
+    try:
+        sized = lower_case(case, target)
+    except AotcError as error:
+        return "refused" if f"operator {case.op.name} has no program for sizes" in str(error) else "untyped"
+    except (TypeError, ValueError):
+        return "untyped"  # of the expansion to other operators
+    finished_kernel = finished(sized.kernel, target)
+    verify(finished_kernel)
+    for extent in {0, 1, case.extent // 2, case.extent - 1, case.extent}:
+        if _is_valid(case, sized, extent):
+            run_at(case, replace(sized, kernel=finished_kernel), extent)
+    return "right"
+
+
+def _is_valid(case: Case, sized: SizedKernel, extent: int) -> bool:
+    """Whether types and the reference accept an extent, and all conditions of a kernel hold for it."""
+
+    def size(dim: Any) -> int:
+        return int(dim.bind({"n": extent}) if isinstance(dim, SymDim) else dim)
+
+    arguments = case.arguments(extent)
+    try:
+        case.op.infer(case.sample.attrs, [type_of_value(a) for a in arguments])
+        case.op.reference(case.sample.attrs, *arguments)
+    except (AotcError, ValueError, IndexError):
+        return False
+    holds = {"==": operator.eq, ">=": operator.ge}
+    return all(holds[c.relation](size(c.left), size(c.right)) for c in sized.conditions)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [*share(product(SWEPT, ["c"]), 24), *share(product(SWEPT, ["x86-64-v3"]), 12)]
+)
+def test_kernels_of_all_extents_agree_with_the_reference(name: str, target: str) -> None:
+    cases = list(cases_of(OPERATORS_BY_NAME[name]))
+    for case in draw(cases, 3, name):
+        outcome(case, TARGETS[target])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["c", "x86-64-v3"])
+@pytest.mark.parametrize("name", SWEPT)
+def test_every_case_agrees_with_the_reference(name: str, target: str) -> None:
+    for case in cases_of(OPERATORS_BY_NAME[name]):
+        outcome(case, TARGETS[target])

@@ -165,8 +165,7 @@ def _compute_matmul(name: str, attrs: Any, left: Tensor, right: Tensor) -> Tenso
     first, second = _operand_transpose_flags(attrs)
     lead = _swap_last_two_dims(left.shape, first)[:-1]
     if right.rank == 3:
-        batches = (lead[0], right.shape[0])
-        lead = (max(batches) if min(batches) else 0, lead[1])
+        lead = (right.shape[0] if lead[0] == 1 else lead[0], lead[1])
     k, n = _swap_last_two_dims(right.shape[-2:], second)
 
     def left_index_of_product(*v: Scalar) -> Sequence[Scalar | int]:

@@ -193,8 +193,8 @@ class _IndexLinearizer:
             self.registers.pop(loop.var, None)
             self.steps.pop(loop.var, None)
         low, high = loop_var_interval(loop, self.ranges)
-        if low == high and loop.step == 1 and vars_and_buffers_in(loop.end):
-            high += 1  # a literal would not say that the end of the loop is greater than its begin
+        if low == high and vars_and_buffers_in(loop.end):
+            high += loop.step  # a literal would not say that the end of the loop is greater than its begin
         self.ranges[loop.var] = low, high
         self._scope = SimplifierScope(self.ranges)
         var, begin = loop.var, self.linear_form_of_index(loop.begin)

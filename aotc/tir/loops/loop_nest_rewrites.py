@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from aotc.tir import (
     Budget,
@@ -27,8 +27,9 @@ from aotc.tir import (
     walk_stmts,
     with_operands,
 )
-from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, const
+from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Const, Expr, Load, Select, Unary, Var, const
 from aotc.tir.loops.loop_dependence import constant_loop_range, direct_loads, known_trip_count, straight_line_stmts
+from aotc.tir.loops.polynomial_bounds import add_multiple_of_terms
 from aotc.tir.simplify import Ranges, comparison_as_nonnegative_form, linear_form, simplify_stmt
 from aotc.tir.stmt import (
     Block,
@@ -83,7 +84,79 @@ def merge_nested_loops_into_flat_loop(stmt: Stmt) -> Stmt:
             kind = kinds.pop() if len(kinds) == 1 else "serial"
             body = substitute_in_stmt(stmt.body.body, mapping)
             return For(flat, outer.stop * inner.stop, body, begin=outer.start * inner.stop, kind=kind)
+        if not (outer and inner):
+            return _merge_loops_of_run_time_extents(stmt, stmt.body) or stmt
     return stmt
+
+
+def _merge_loops_of_run_time_extents(outer: For, inner: For) -> For | None:
+    """Return two nested loops from 0, one of whose ends is known at run time only, as one loop; None if
+    their body depends on other things than i * extent + j.
+    """
+    starts_at_0 = outer.begin == inner.begin == as_expr(0) and outer.step == inner.step == 1
+    is_known = isinstance(outer.end, Const) and isinstance(inner.end, Const)
+    if is_known or not starts_at_0 or outer.kind != inner.kind or outer.kind not in ("independent", "reduction"):
+        return None
+    extent = _polynomial(inner.end)
+    changing = modified_vars_and_buffers(outer)
+    exprs = (e for s in walk_stmts(inner.body) for e in direct_exprs_of_stmt(s))
+    if not changing.isdisjoint(vars_and_buffers_in(inner.end)) or not all(
+        _uses_polynomial_flat_index_only(e, outer.var, inner.var, extent) for e in exprs
+    ):
+        return None
+    flat = Var(outer.var.name)
+    body = substitute_in_stmt(inner.body, {outer.var: as_expr(0), inner.var: flat})
+    return For(flat, outer.end * inner.end, body, kind=outer.kind)
+
+
+#: Coefficients of products of expressions, which are sorted by identity.
+_Monomials: TypeAlias = "dict[tuple[Expr, ...], int]"
+
+
+def _polynomial(expr: Expr) -> _Monomials:
+    """Return an index expression as a polynomial over variables and other expressions."""
+    match expr:
+        case Const(value=value):
+            return {(): int(value)} if value else {}
+        case Binary(op="add" | "sub" as op, a=a, b=b):
+            return add_multiple_of_terms(_polynomial(a), _polynomial(b), 1 if op == "add" else -1)
+        case Binary(op="mul", a=a, b=b):
+            return _product_of_monomials(_polynomial(a), _polynomial(b))
+    return {(expr,): 1}
+
+
+def _product_of_monomials(a: _Monomials, b: _Monomials) -> _Monomials:
+    total: _Monomials = {}
+    for x, c in a.items():
+        for y, d in b.items():
+            key = tuple(sorted(x + y, key=_order_of_factor))
+            total[key] = total.get(key, 0) + c * d
+    return {key: c for key, c in total.items() if c}
+
+
+def _order_of_factor(expr: Expr) -> int:
+    return id(expr) if isinstance(expr, Var) else hash(expr)
+
+
+def _uses_polynomial_flat_index_only(expr: Expr, i: Var, j: Var, extent: _Monomials) -> bool:
+    """Return True if `expr` depends on the variables i and j through i * extent + j only."""
+    if not {i, j} & {*vars_and_buffers_in(expr)}:
+        return True
+    if expr.dtype != INDEX or expr.lanes != 1:
+        return all(_uses_polynomial_flat_index_only(o, i, j, extent) for o in operands(expr))
+    of_outer: _Monomials = {}
+    of_inner: _Monomials = {}
+    for factors, c in _polynomial(expr).items():
+        counts = factors.count(i), factors.count(j)
+        if sum(counts) > 1:
+            return False
+        for part, var, count in ((of_outer, i, counts[0]), (of_inner, j, counts[1])):
+            if count:
+                part[tuple(f for f in factors if f is not var)] = c
+        others = (o for f in factors if not isinstance(f, Var) for o in operands(f))
+        if not all(_uses_polynomial_flat_index_only(o, i, j, extent) for o in others):
+            return False
+    return of_outer == _product_of_monomials(of_inner, extent)
 
 
 def _body_uses_flat_index_only(outer: For, inner: For, extent: int) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir import AotcError, largest_number_of_elements
+from aotc.ir import AotcError, is_static, largest_number_of_elements
 from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph, vars_and_buffers_in
 from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loop_invariants, optimize_loop_nests
 from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest, find_attention_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.contraction import build_contraction_nest
+from aotc.tir.schedule.contraction.untiled_contraction import contraction_as_reduction
 from aotc.tir.schedule.stages.inplace_outputs import output_input_pairs_that_may_share_memory
 from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
 from aotc.tir.schedule.stages.reduction_loops import build_reduction_nest
@@ -173,7 +174,7 @@ class Lowering:
         if 0 in stage.anchor_extents:
             return Block(())
         stmt = self._stmts_of_stage(stage, 0)
-        if isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern)):
+        if isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern)) and _has_known_extents(stage.anchor):
             # these builders optimize their own loops; simplify what was added to store each element
             return hoist_costly_loop_invariants(simplify_stmt(stmt, {}))
         return optimize_loop_nests(stmt, self.builder.target.budget)
@@ -186,6 +187,8 @@ class Lowering:
         match anchor:
             case te.Reduce():
                 return build_reduction_nest(builder, stage, anchor, outer_loop_count)
+            case te.Contraction() if not _has_known_extents(anchor):
+                return build_reduction_nest(builder, stage, contraction_as_reduction(anchor), outer_loop_count)
             case te.Contraction() | te.Winograd():
                 a, b = (builder.memory[tensor_graph.strip_views(t)].buffer for t in (anchor.a, anchor.b))
                 store = builder.function_finishing_and_storing_element(stage)
@@ -205,6 +208,13 @@ class Lowering:
                     builder.stmts_storing_element_of_stage_tensors(stage, None),
                     "independent",
                 )
+
+
+def _has_known_extents(anchor: te.Tensor) -> bool:
+    """Return True if the extents of all loops and operands of a stage's anchor are known."""
+    axes = tensor_graph.output_and_reduction_axes(anchor)
+    sources = tensor_graph.source_tensors(anchor)
+    return is_static([extent for _, extent in axes]) and all(t.is_static for t in (anchor, *sources))
 
 
 def _stmts_of_extern_group(builder: KernelBuilder, group: te.ExternGroup) -> Stmt:

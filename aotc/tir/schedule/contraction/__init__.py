@@ -73,7 +73,6 @@ the number of tiles (`tile_segments.TileSegment.count`) becomes a trip count.
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from aotc.ir import is_static
 from aotc.tir import Buffer, Target, te
 from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
 from aotc.tir.schedule.contraction import untiled_contraction
@@ -117,10 +116,6 @@ def build_contraction_nest(
     Thread blocks are the outermost loops of a kernel, so that GPU tilings apply if `is_whole_kernel`.
     Where no tiling fits, the nest is that of the definition, with one thread per element on a GPU.
     """
-    if not is_static([extent for _, extent in (*contraction.axes, *contraction.reduce_axes)]) or not (
-        contraction.a.is_static and contraction.b.is_static
-    ):
-        return untiled_contraction.build_untiled_contraction(contraction, a, b, store)
     is_tiled = target.gpu is None or is_whole_kernel
     candidates = tiling_candidates(contraction, a, b, store, target) if is_tiled else []
     contraction = move_taps_before_reduction_axes(contraction) if target.ordered else contraction

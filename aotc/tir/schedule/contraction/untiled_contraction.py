@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, Load, Var, all_of, cast, const, select, te
+from aotc.ir import Dim, frozen, interval_of_dim
+from aotc.tir import Buffer, Expr, Load, Var, all_of, cast, const, linear_form, select, te
 from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, loop_nest
 
 StoreFn = Callable[[tuple[Expr, ...], Expr], Stmt]
@@ -42,6 +42,54 @@ def accumulate_all_products(contraction: te.Contraction, a: Buffer, b: Buffer, a
     update: Stmt = Assign(accumulator, accumulator + left * right)
     update = update if contraction.fill else If(inside, update)
     return loop_nest(contraction.reduce_axes, update, kind="reduction")
+
+
+def contraction_as_reduction(contraction: te.Contraction) -> te.Reduce:
+    """Return the sum of products that a contraction is, with its axes, as a reduction: for extents that
+    are known at run time only.
+
+    A row of accumulators along the contiguous axis of the weights is faster than one accumulator.
+    """
+    extents = dict(contraction.axes) | dict(contraction.reduce_axes)
+    places = [
+        *zip(contraction.a_index, contraction.a.shape, strict=True),
+        *zip(contraction.b_index, contraction.b.shape, strict=True),
+    ]
+    tests: list[Expr] = []
+    for index, extent in places:
+        least, greatest = _least_and_greatest_index(index, extents)
+        tests += [] if least is not None and interval_of_dim(least)[0] >= 0 else [index >= 0]
+        is_below = greatest is not None and interval_of_dim(extent - 1 - greatest)[0] >= 0
+        tests += [] if is_below else [index < extent]
+    inside = all_of(*tests) if tests else None
+    left = cast(contraction.a[contraction.a_index], contraction.dtype)
+    if contraction.fill and inside is not None:
+        left, inside = select(inside, left, contraction.fill), None
+    return te.Reduce(
+        name=contraction.name,
+        shape=contraction.shape,
+        dtype=contraction.dtype,
+        axes=contraction.axes,
+        reduce_axes=contraction.reduce_axes,
+        combiner="sum",
+        body=left * cast(contraction.b[contraction.b_index], contraction.dtype),
+        guard=inside,
+    )
+
+
+def _least_and_greatest_index(index: Expr, extents: Mapping[Var, te.Extent]) -> tuple[Dim, Dim] | tuple[None, None]:
+    """Return the bounds of an index that is a linear form of axes with these extents, as dimensions;
+    None for another index.
+    """
+    form = linear_form(index, {})
+    least: Dim = form.const
+    greatest: Dim = form.const
+    for atom, factor in form.terms.items():
+        if not isinstance(atom, Var) or atom not in extents:
+            return None, None
+        last = factor * (extents[atom] - 1)
+        least, greatest = (least, greatest + last) if factor > 0 else (least + last, greatest)
+    return least, greatest
 
 
 def build_untiled_contraction(contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> ContractionNest:

@@ -85,14 +85,9 @@ class KernelBuilder:
 
     def new_element_lowering_for_stage(self, stage: ComputeStage) -> ElementLowering:
         """Return an empty `ElementLowering`, which lowers expressions, for the elements of a stage."""
-        return ElementLowering(
-            self.plan,
-            self.memory,
-            {
-                **self.ranges_of_numbers,
-                **tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(stage.anchor)),
-            },
-        )
+        axes = tensor_graph.output_and_reduction_axes(stage.anchor)
+        ranges = {**self.ranges_of_numbers, **tensor_graph.inclusive_ranges_of_axes(axes)}
+        return ElementLowering(self.plan, self.memory, ranges, dict(axes))
 
     def stmts_storing_element_of_stage_tensors(self, stage: ComputeStage, anchor_value: Expr | None) -> Stmt:
         """Return the statements that compute and store one element of all tensors of a stage, given

@@ -145,7 +145,14 @@ def _reduction_loops_by_stride(
         outer = builder.new_element_lowering_for_stage(stage)
         guard = outer.lower_tensor_expr(anchor.guard, {})
         update = Block((*outer.needed_register_declarations, If(guard, update)))
-    axes = sorted(anchor.reduce_axes, key=lambda axis: -(_max_load_stride(update, axis[0]) or 0))
+    # a stride that is known at run time only is a product of extents
+    unknown = 0 if is_static([extent for _, extent in anchor.reduce_axes]) else math.inf
+
+    def stride_of_axis(axis: te.Axis) -> int | float:
+        stride = _max_load_stride(update, axis[0])
+        return unknown if stride is None else stride
+
+    axes = sorted(anchor.reduce_axes, key=lambda axis: -stride_of_axis(axis))
     nest = merge_nested_loops_into_flat_loop(_loops_without_unit_axes(axes, update, "reduction"))
     # without iterations there still is one statement for the loops, so that the parts can be
     # distinguished
@@ -176,11 +183,7 @@ def _choose_reduction_loop_nest(
 ) -> Stmt:
     """Return the loop nest of a reduction, vectorized in the way that suits its sizes and strides."""
     builder, dtype = reduction.builder, reduction.acc.dtype
-    lanes = (
-        ORDERED_PARTIAL_ACCUMULATORS
-        if builder.target.ordered
-        else max(builder.target.lanes(dtype), builder.target.tiles.partial_sums)
-    )
+    lanes = _accumulator_count(reduction)
     row = (
         _max_load_stride(reduction.update, free_axes[-1][0])
         if free_axes and not written_buffers(reduction.update)
@@ -211,7 +214,9 @@ def _choose_reduction_loop_nest(
             lanes //= 2
         if values.start == 0 and len(values) >= 2 * lanes:
             return loop_nest(
-                free_axes, _reduce_with_several_accumulators(reduction, inner, len(values), lanes), "independent"
+                free_axes,
+                _reduce_with_several_accumulators(reduction, inner, len(values), lanes, len(values)),
+                "independent",
             )
     if strided:
         return loop_nest(free_axes[:-1], _reduce_with_accumulator_row(reduction, *free_axes[-1]), "independent")
@@ -233,7 +238,25 @@ def _reduction_loop_nest_of_run_time_extents(
             limit = max(builder.target.budget.row_bytes // reduction.acc.dtype.itemsize, 1)
             nest = _reduce_with_tiles_of_accumulators(reduction, var, extent, min(int(most), limit))
             return loop_nest(free_axes[:-1], nest, "independent")
+    inner = _innermost_straight_line_loop(reduction.update)
+    if inner is not None and inner.begin == as_expr(0) and _max_load_stride(inner.body, inner.var) == 1:
+        most = bounds(inner.end, builder.ranges_of_numbers)[1]
+        lanes = _accumulator_count(reduction)
+        while not builder.target.ordered and most < 2 * lanes and lanes > builder.target.tiles.partial_sums:
+            lanes //= 2
+        if 2 * lanes <= most < math.inf:
+            extent = len(constant_unit_step_range(inner)) or inner.end
+            nest = _reduce_with_several_accumulators(reduction, inner, extent, lanes, int(most))
+            return loop_nest(free_axes, nest, "independent")
     return loop_nest(free_axes, scalar_nest, "independent")
+
+
+def _accumulator_count(reduction: _ReductionParts) -> int:
+    """Return the number of accumulators of a reduction along a contiguous axis, or of one fourth of them."""
+    target = reduction.builder.target
+    if target.ordered:
+        return ORDERED_PARTIAL_ACCUMULATORS
+    return max(target.lanes(reduction.acc.dtype), target.tiles.partial_sums)
 
 
 def _split_reduction_among_gpu_threads(
@@ -392,20 +415,28 @@ def _replace_vars_with_memory(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
     return rebuild_stmt(stmt, lambda s: _replace_vars_with_memory(s, mapping), lambda e: substitute(e, mapping))
 
 
-def _reduce_with_several_accumulators(reduction: _ReductionParts, inner: For, extent: int, lanes: int) -> Stmt:
+def _reduce_with_several_accumulators(
+    reduction: _ReductionParts, inner: For, extent: Operand, lanes: int, most: int
+) -> Stmt:
     """Return a reduction with several accumulators along the contiguous reduction axis, combined in
-    pairs at the end.
+    pairs at the end; `most` is the largest value of its extent.
     """
-    width = lanes * (4 if extent >= 8 * lanes else 1)
+    width = lanes * (4 if most >= 8 * lanes else 1)
     buffer = reduction.builder.allocate_scratch(f"{reduction.acc.name}_part", reduction.acc.dtype, width, private=True)
-    whole, rest = extent - extent % width, extent % width
-    if reduction.op not in ("add", "mul"):  # min, max, and, or may combine an element twice
-        rest = -(-rest // lanes) * lanes
+    whole: Operand
+    rest: Operand
+    if isinstance(extent, int):
+        whole, rest = extent - extent % width, extent % width
+        if reduction.op not in ("add", "mul"):  # min, max, and, or may combine an element twice
+            rest = -(-rest // lanes) * lanes
+    else:
+        whole = as_expr(extent) // width * width
+        rest = as_expr(extent) - whole
 
     along = partial(_loop_over_accumulator_row, reduction.acc, buffer, inner.var)
     chunk = Var(inner.var.name)
-    most = For(chunk, whole, along(chunk, width, inner.body), step=width, kind="reduction")
-    chunks = Block((most, along(as_expr(extent - rest), rest, inner.body)))
+    most_chunks = For(chunk, whole, along(chunk, width, inner.body), step=width, kind="reduction")
+    chunks = Block((most_chunks, along(as_expr(extent) - rest, rest, inner.body)))
     init = along(chunk, width, Assign(reduction.acc, reduction.start))
     folds: list[Stmt] = []
     while width > 1:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from aotc.ir import Task, frozen, run_recursive_task
+from aotc.ir import Task, frozen, run_recursive_task, same_dim
 from aotc.tir import Assign, Block, Declare, If, Stmt, all_exprs_in_stmt, bind_to_new_register, te, tensor_graph
 from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, with_operands
 from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan
@@ -60,13 +60,16 @@ class ElementLowering:
     """Lowers the tensor elements needed at one place of a loop nest to scalar expressions.
 
     plan, memory, ranges   storage plan, memory of tensors, ranges of variables
+    extents                the extents of the axes that are variables here
     current                values of tensors whose element at this place is known already
     """
 
     plan: StoragePlan
     memory: Memory
     ranges: Ranges
+    extents: Mapping[Var, te.Extent] = field(default_factory=dict)
     current: dict[te.Tensor, Expr] = field(default_factory=dict)
+    loads_in_range: set[Load] = field(default_factory=set)
     _scopes: list[_LoweringScope] = field(default_factory=lambda: [_LoweringScope()])
 
     @property
@@ -134,13 +137,13 @@ class ElementLowering:
                 and not slot.place
                 and tensor_graph.strip_views(tensor) not in self.current
             ):
-                return slot.load_element(tensor, indices, self.ranges)
+                return self._load_from_memory(slot, tensor, indices)
             indices = tensor_graph.indices_in_reshaped_tensor(tensor, indices, tensor.source, self.ranges)
             tensor = tensor.source
         if tensor in self.current:
             return self.current[tensor]
         if tensor in self.memory:
-            return self.memory[tensor].load_element(tensor, indices, self.ranges)
+            return self._load_from_memory(self.memory[tensor], tensor, indices)
         for scope in self._scopes:
             if (tensor, indices) in scope.values:
                 return scope.values[tensor, indices]
@@ -150,6 +153,27 @@ class ElementLowering:
         if tensor in self.plan.registers:
             value = self._scopes[-1].values[tensor, indices] = self._bind_to_register_unless_trivial(tensor, value)
         return value
+
+    def _load_from_memory(self, slot: TensorLocation, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
+        """Return the load of a tensor's element.
+
+        In a branch of a selection, with sizes that are known at run time only, an element that exists
+        wherever the stage is computed is loaded to a register: in both branches, so that vectors need not
+        choose what they load.
+        """
+        load = slot.load_element(tensor, indices, self.ranges)
+        if self.plan.is_static or len(self._scopes) == 1:
+            return load
+        if not all(map(self._is_index_of_loop, indices, tensor.shape)):
+            return load
+        self.loads_in_range.add(load)
+        return bind_to_new_register(tensor.name, load, self.needed_register_declarations)
+
+    def _is_index_of_loop(self, index: Expr, extent: te.Extent) -> bool:
+        """Return True if an index is the variable of a loop over an axis of this extent, or 0."""
+        if isinstance(index, Var):
+            return same_dim(self.extents.get(index, 0), extent)
+        return index == const(0) and isinstance(extent, int) and extent > 0
 
     def _lower_select_task(self, expr: Select, mapping: Mapping[Var, Expr]) -> Task[Any]:
         """Lower a selection: to a Select if both branches may be evaluated, else to an If that sets
@@ -179,7 +203,9 @@ class ElementLowering:
         """
         if isinstance(node, Load):
             if not self.plan.is_static:
-                return False  # elements behind a live extent are not read, even if the value is not used
+                return (
+                    node in self.loads_in_range
+                )  # elements behind a live extent are not read, even if the value is not used
             low, high = bounds(node.index, self.ranges)
             return low >= 0 and high + node.lanes <= node.buffer.size
         if isinstance(node, Binary) and node.op in ("floordiv", "floormod", "truncdiv", "truncmod"):

@@ -65,6 +65,11 @@ install_tools() {
     command -v "$machine-linux-gnu-gcc" >/dev/null 2>&1 || missing="$missing gcc-$machine-linux-gnu"
     command -v "qemu-$machine" >/dev/null 2>&1 || missing="$missing qemu-user"
   done
+  # packages of models are built by these
+  command -v ninja >/dev/null 2>&1 || missing="$missing ninja-build"
+  command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
+  command -v cargo >/dev/null 2>&1 || missing="$missing cargo"
+  ls -d /usr/share/cargo/registry/cc-1.* >/dev/null 2>&1 || missing="$missing librust-cc-dev"
   # shellcheck disable=SC2086
   [ -z "$missing" ] || apt_install $missing || echo "not installed, tests that need them are skipped:$missing" >&2
   install_firmware_tools

@@ -75,6 +75,7 @@ class ProjectSources:
     inputs, outputs   tensors, without the block of state
     has_state         True if the model keeps a block of state between runs
     numerics          identifier of the bits of results
+    sizes             numbers of the model's header by name, such as WORKSPACE_BYTES
     """
 
     name: str
@@ -89,6 +90,7 @@ class ProjectSources:
     outputs: tuple[PackagedTensor, ...]
     has_state: bool
     numerics: str
+    sizes: Mapping[str, int]
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -152,6 +154,7 @@ def read_project_sources(project: Path) -> ProjectSources:
         outputs=_tensors(metadata["outputs"]),
         has_state=bool(metadata.get("state")),
         numerics=str(metadata["numerics"]),
+        sizes=_sizes_in_header(name, headers[f"{name}.h"].decode("utf-8")),
     )
 
 
@@ -169,7 +172,22 @@ def read_project_library(project: Path) -> bytes:
         return file.read()
 
 
+def _sizes_in_header(name: str, header: str) -> dict[str, int]:
+    """Return the numbers that the header of a model defines: WORKSPACE_BYTES, STATE_ALIGNMENT, ..."""
+    rows = re.findall(rf"^#define {name.upper()}_(\w+) (\d+)$", header, re.MULTILINE)
+    return {macro: int(number) for macro, number in rows}
+
+
 def _tensors(rows: Iterable[Mapping[str, Any]]) -> tuple[PackagedTensor, ...]:
+    """Return the tensors of rows of the metadata.
+
+    Raise AotcError (code "package") for sizes that are known at run time only: examples and wrappers
+    have arrays.
+    """
+    for row in rows:
+        if not all(isinstance(size, int) for size in row["shape"]):
+            text = f"the shape of {row['name']}, {row['shape']}, is known at run time only, and packages need numbers"
+            raise package_error(text, "give each dimension a size with " + option_text("dims"))
     return tuple(
         PackagedTensor(str(row["c_name"]), math.prod(row["shape"]), c_memory_type(DType(row["dtype"]))) for row in rows
     )

@@ -17,19 +17,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aotc_codegen.c.host_project import GENERATED_FILE_BANNER
-
 from aotc.driver.output_folder import check_project_can_be_written_to_folder, stage_output_files
 from aotc.ir import frozen, option_text
+from aotc.packaging.archives import wheel_archive, wheel_file_name, wheel_platform_of_library, zip_archive
 from aotc.packaging.ecosystems import MIB, Ecosystem, ecosystem_named
 from aotc.packaging.package_information import PackageInformation
-from aotc.packaging.project_sources import PackagedTensor, ProjectSources, package_error, read_project_sources
+from aotc.packaging.project_sources import ProjectSources, package_error, read_project_library, read_project_sources
 from aotc.packaging.rendering import render_package_template
 from aotc.packaging.single_file import merge_sources_into_one
+from aotc.packaging.template_values import path_in_folder, template_values
 
 #: Architectures of machines that run an operating system.
 _HOST_MACHINES = frozenset({"x86_64", "aarch64", "riscv64"})
-_SHOWN_ELEMENTS = 16
 
 
 @frozen
@@ -73,7 +72,8 @@ def package_project(
     information = information or PackageInformation()
     name, notes = package_name(sources, row, information)
     notes += _notes_on_parameters_and_tools(sources, row)
-    files = package_files(sources, ecosystem, name, information)
+    values = template_values(sources, row, name, information)
+    files = package_files(project, sources, row, f"{ecosystem}/usage.md", values)
     check_project_can_be_written_to_folder(output, overwrite)
     with stage_output_files(output, overwrite) as work:
         for path, data in files.items():
@@ -137,89 +137,49 @@ def _notes_on_parameters_and_tools(sources: ProjectSources, row: Ecosystem) -> l
 
 
 def package_files(
-    sources: ProjectSources, ecosystem: str, name: str, information: PackageInformation
+    project: Path, sources: ProjectSources, row: Ecosystem, usage_template: str, values: Mapping[str, Any]
 ) -> dict[str, bytes]:
-    """Return the files of a package: contents by relative path."""
-    row = ecosystem_named(ecosystem)
-    files: dict[str, bytes] = {}
-    if row.merged:
-        header, source = merge_sources_into_one(sources)
-        files |= {f"{sources.name}.h": header.encode(), f"{sources.name}.c": source.encode()}
-    else:
-        files |= {_joined(row.headers, file): data for file, data in sources.headers.items()}
-        files |= {_joined(row.sources, file): data for file, data in sources.files.items()}
-    values = template_values(sources, row, name, information)
-    names = {"package": name, "name": sources.name, "example": f"{sources.name}_example"}
+    """Return the files of a package: contents by relative path.
+
+    usage_template    template of the part of the README on the tools of the ecosystem
+    """
+    values = dict(values)
+    files = _library_files(project, values) if row.content == "library" else _source_files(sources, row, values)
     for path, template in {**row.files, "LICENSE-APACHE-2.0.txt": "common/LICENSE-APACHE-2.0.txt"}.items():
-        files[path.format(**names)] = render_package_template(template, **values).encode()
-    usage = render_package_template(f"{ecosystem}/usage.md", **values)
+        files[path.format(**values)] = render_package_template(template, **values).encode()
+    usage = render_package_template(usage_template, **values)
     files["README.md"] = render_package_template("common/README.md", **values, usage=usage).encode()
+    if row.archive:
+        files[row.archive.format(**values)] = zip_archive(files)
+    return _wheel_and_readme(files, values) if row.content == "library" else files
+
+
+def _source_files(sources: ProjectSources, row: Ecosystem, values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return headers and sources in the folders of an ecosystem, or merged."""
+    if row.content == "merged":
+        header, source = merge_sources_into_one(sources)
+        return {f"{sources.name}.h": header.encode(), f"{sources.name}.c": source.encode()}
+    files = {path_in_folder(row.headers, file): data for file, data in sources.headers.items()}
+    files |= {path_in_folder(row.sources, file): data for file, data in sources.files.items()}
+    if row.wrapper:
+        wrapper = render_package_template("common/model.hpp", **values)
+        files[path_in_folder(row.headers, f"{sources.name}.hpp")] = wrapper.encode()
     return files
 
 
-def _joined(folder: str, file: str) -> str:
-    return f"{folder}/{file}" if folder else file
+def _library_files(project: Path, values: dict[str, Any]) -> dict[str, bytes]:
+    """Return the built library as a file of a Python package; add the name of its wheel to `values`."""
+    library = read_project_library(project)
+    values["platform"] = wheel_platform_of_library(library)
+    values["wheel_file"] = wheel_file_name(values["package"], values["version"], values["platform"])
+    return {f"{values['crate']}/{values['library_file']}": library}
 
 
-def template_values(
-    sources: ProjectSources, row: Ecosystem, name: str, information: PackageInformation
-) -> dict[str, Any]:
-    """Return the values that all templates use."""
-    kernels = [group for group in sources.groups if group.flags]
-    libraries = ["-lm", *(["-pthread"] if sources.threads else [])]
-    values = {
-        "banner": GENERATED_FILE_BANNER,
-        "package": name,
-        "name": sources.name,
-        "upper": sources.name.upper(),
-        "target": sources.target.name,
-        "numerics": sources.numerics,
-        "headers": list(sources.headers),
-        "header_path": _joined(row.headers, f"{sources.name}.h"),
-        "private_headers": list(sources.private_headers),
-        "sources": sources.source_names,
-        "common_sources": list(sources.groups[0].files),
-        "kernel_groups": [{"name": g.name, "flags": g.flags, "files": list(g.files)} for g in kernels],
-        "kernel_flags": [{"file": file, "flags": " ".join(g.flags)} for g in kernels for file in g.files],
-        "libraries": " ".join(libraries),
-        "thread_libraries": ["threads"] if sources.threads else [],
-        "inputs": [_tensor_values(tensor) for tensor in sources.inputs],
-        "outputs": [_tensor_values(tensor) for tensor in sources.outputs],
-        "states": ["state"] if sources.has_state else [],
-        **_information_values(sources, information),
-    }
-    return values | {"run_model": render_package_template("common/run_model.c", **values)}
-
-
-def _information_values(sources: ProjectSources, information: PackageInformation) -> dict[str, Any]:
-    stated = information.license
-    about = {"name": information.author_name, "email": information.author_email}
-    return {
-        "version": information.version,
-        "description": information.description or f"The neural network {sources.name} as C code.",
-        "author_or_unknown": information.author or "unknown author",
-        "author_objects": [{key: text for key, text in about.items() if text}] if information.author else [],
-        "license_texts": [stated] if stated else [],
-        "licenses": [
-            f"The code and the parameters of the model: {stated}."
-            if stated
-            else "The license of the model's code and parameters is not stated here; aotc claims no rights in them."
-        ],
-        "urls": [information.url] if information.url else [],
-        "url_or_example": information.url or "https://example.org",
-    }
-
-
-def _tensor_values(tensor: PackagedTensor) -> Mapping[str, Any]:
-    """Return the template values of a tensor: how the example fills and prints it."""
-    is_float = tensor.ctype in ("float", "double")
-    numbers = "k % 17" if is_float else "k % 2"
-    fill = f"({tensor.ctype})({numbers})" + (" * 0.125f - 1.0f" if is_float else "")
-    return {
-        "name": tensor.name,
-        "ctype": tensor.ctype,
-        "elements": max(tensor.elements, 1),
-        "fill": fill,
-        "shown": min(tensor.elements, _SHOWN_ELEMENTS),
-        "format": "%.9g" if tensor.ctype == "float" else "%.17g",
-    }
+def _wheel_and_readme(files: Mapping[str, bytes], values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return a wheel of the files of a Python package, with its README and license beside it."""
+    readme = files["README.md"]
+    inside = {path: data for path, data in files.items() if path.startswith(f"{values['crate']}/")}
+    inside[f"{values['crate']}/LICENSE-APACHE-2.0.txt"] = files["LICENSE-APACHE-2.0.txt"]
+    metadata = render_package_template("wheel/METADATA", **values) + readme.decode()
+    name, data = wheel_archive(values["package"], values["version"], values["platform"], inside, metadata)
+    return {name: data, "README.md": readme}

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import aotc
@@ -17,7 +18,7 @@ from tests.cli.invoke import call
 from tests.e2e.projects import DIGITS
 from tests.ecosystems.builders import BUILDERS
 from tests.ecosystems.conftest import MODELS, Projects, output_line, printed
-from tests.share import share_of_each
+from tests.share import share
 
 #: Texts with the characters that are special in one of the languages of packages.
 INFORMATION = PackageInformation(
@@ -36,20 +37,33 @@ def bare_or_hosted(ecosystem: str, model: str) -> bool:
     return row.projects == "bare" or (row.projects == "any" and model == "gru")
 
 
+def elements_of(text: str) -> bytes:
+    """The bits of the output in what an example printed."""
+    return np.array(output_line(text).partition(":")[2].split(), np.float64).astype(np.float32).tobytes()
+
+
 def test_every_ecosystem_is_built() -> None:
     assert BUILDERS.keys() == ECOSYSTEMS.keys()
 
 
-@pytest.mark.parametrize(("ecosystem", "model"), share_of_each(BUILDERS, MODELS, 1))
+PACKAGES = [(ecosystem, model) for ecosystem in BUILDERS for model in MODELS]
+#: Ecosystems whose tools take long.
+SLOW = {"conan", "rust"}
+
+
+@pytest.mark.parametrize(("ecosystem", "model"), [
+    *share([package for package in PACKAGES if package[0] not in SLOW], 5),
+    *(pytest.param(*package, marks=pytest.mark.slow) for package in PACKAGES if package[0] in SLOW),
+])  # fmt: skip
 def test_examples_print_the_results_of_the_project(
     ecosystem: str, model: str, projects: Projects, expected: Callable[..., str], tmp_path: Path
 ) -> None:
     bare = bare_or_hosted(ecosystem, model)
-    project = projects(model, bare)
+    project = projects(model, bare, build=ECOSYSTEMS[ecosystem].projects == "hosted")
     package = package_project(project, ecosystem, tmp_path / "package", INFORMATION).path
     (tmp_path / "scratch").mkdir()
     text = BUILDERS[ecosystem](package, tmp_path / "scratch")
-    assert output_line(text).split() == expected(model, bare).split()
+    assert elements_of(text) == elements_of(expected(model, bare))
 
 
 @pytest.mark.parametrize(("compiler", "flags"), [
@@ -87,7 +101,7 @@ def test_results_need_no_flags(
 
 def test_a_package_has_the_same_bytes_each_time(projects: Projects, tmp_path: Path) -> None:
     for ecosystem, row in ECOSYSTEMS.items():
-        project = projects("digits", row.projects == "bare")
+        project = projects("digits", row.projects == "bare", build=row.projects == "hosted")
         first, second = (package_project(project, ecosystem, tmp_path / f"{ecosystem}{k}", INFORMATION) for k in (0, 1))
         assert first.files == second.files
         for file in first.files:
@@ -161,3 +175,82 @@ def test_compile_writes_a_package_in_place_of_the_project(tmp_path: Path) -> Non
     for wrong in (["--package", "messon"], ["--manifest", tmp_path / "x.toml"]):
         assert call("compile", DIGITS, "-o", tmp_path / "no", *wrong).code == 2
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(("compiler", "exceptions"), [
+    ("g++", "-fno-exceptions"), *(pytest.param(*row, marks=pytest.mark.slow) for row in [
+        ("g++", "-fexceptions"), ("clang++", "-fno-exceptions"), ("clang++", "-fexceptions"),
+    ]),
+])  # fmt: skip
+def test_cpp_programs_with_two_models(
+    compiler: str, exceptions: str, cmake: str, projects: Projects, expected: Callable[..., str], tmp_path: Path
+) -> None:
+    """Two installed packages in one C++ program, by their classes, under the sanitizers."""
+    for model in ("digits", "gru"):
+        package = package_project(projects(model), "cmake", tmp_path / model).path
+        printed([cmake, "-S", package, "-B", tmp_path / f"{model}-build"], tmp_path)
+        build = ["--build", tmp_path / f"{model}-build", "--target"]
+        printed([cmake, *build, "install"], tmp_path, DESTDIR=str(tmp_path / "root"))
+    program = tmp_path / "program"
+    program.mkdir()
+    (program / "main.cpp").write_text(CPP_PROGRAM)
+    flags = f"-O1 -Wall -Wextra -Wconversion -pedantic -Werror -fsanitize=address,undefined {exceptions}"
+    if exceptions == "-fexceptions":
+        flags += " -DDIGITS_EXCEPTIONS -DGRU_EXCEPTIONS"
+    (program / "CMakeLists.txt").write_text(f"""
+      cmake_minimum_required(VERSION 3.16)
+      project(program CXX)
+      find_package(digits 0.1 REQUIRED)
+      find_package(gru REQUIRED)
+      add_executable(program main.cpp)
+      target_compile_features(program PRIVATE cxx_std_17)
+      target_compile_options(program PRIVATE {flags})
+      target_link_libraries(program PRIVATE digits::digits gru::gru -fsanitize=address,undefined)
+    """)
+    options = [f"-DCMAKE_PREFIX_PATH={tmp_path}/root/usr/local", f"-DCMAKE_CXX_COMPILER={compiler}"]
+    printed([cmake, "-S", program, "-B", program / "build", *options], program)
+    printed([cmake, "--build", program / "build"], program)
+    first, second, third = printed([program / "build/program"], program).splitlines()
+    assert elements_of(first) == elements_of(expected("digits", False))
+    assert elements_of(second) == elements_of(expected("gru", False)) == elements_of(third)
+
+
+CPP_PROGRAM = """
+#include <cstdio>
+#include <utility>
+
+#include "digits.hpp"
+#include "gru.hpp"
+
+template <class View>
+void fill(View view) {
+  int k = 0;
+  for (auto &element : view) element = static_cast<float>(k++ % 17) * 0.125f - 1.0f;
+}
+
+template <class View>
+void print(const char *name, View view) {
+  std::printf("%s:", name);
+  for (std::size_t k = 0; k < view.size(); ++k) std::printf(" %.9g", static_cast<double>(view[k]));
+  std::printf("\\n");
+}
+
+int main() {
+  digits_cpp::model first;
+  gru_cpp::model gru(2);
+  if (!first || !gru) return 1;
+  fill(first.input_image());
+  digits_cpp::model digits = std::move(first);
+  if (first || digits.run() != AOTC_OK) return 2;
+  print("scores", digits.output_scores());
+  fill(gru.input_x());
+  for (int k = 0; k < 2; ++k) {
+    if (gru.run() != AOTC_OK || gru.run() == AOTC_ERROR_STATE) return 3;
+    gru.reset();
+    if (gru.run() != AOTC_OK) return 4;
+    print("y", gru.output_y());
+    gru.reset();
+  }
+  return 0;
+}
+"""

@@ -15,7 +15,6 @@ from onnxruntime.capi import _pybind_state
 from aotc.ir import AotcError
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.frontend.onnx.converter_table import converter_of
-from aotc.relay.frontend.onnx.node import OLDEST_SUPPORTED_VERSION
 from tests.frontend.evaluation import model_of, ort_run, run_model
 
 OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
@@ -57,7 +56,6 @@ def test_no_version_that_onnx_runtime_runs_is_refused_for_its_version() -> None:
             message = str(error)
         assert "was removed" not in message, (name, version)
         assert "of operator set" not in message, (name, version)
-        assert max(version, OPSETS[0]) >= OLDEST_SUPPORTED_VERSION.get(name, 1), (name, version)
     assert tried > 300
 
 
@@ -91,3 +89,43 @@ def test_scan_of_version_8(lengths: list[int] | None, backwards: int) -> None:
     data = {"first": rng.random((2, 3)).astype(np.float32), "x": rng.random((2, 4, 3)).astype(np.float32)}
     for want, got in zip(ort_run(model, data), run_model(from_onnx(model), data), strict=True):
         np.testing.assert_allclose(got, want, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "constants", "attributes", "want"),
+    [
+        (
+            "Upsample",
+            (1, 1, 2, 2),
+            {},
+            {"height_scale": 2.0, "width_scale": 3.0},
+            lambda x: x.repeat(2, 2).repeat(3, 3),
+        ),
+        ("Tile", (2, 3), {"n": np.array([3]), "axis": np.array([1])}, {}, lambda x: np.tile(x, (1, 3))),
+    ],
+)
+def test_forms_of_version_1(op: str, shape: Any, constants: Any, attributes: Any, want: Any) -> None:
+    node = helper.make_node(op, ["x", *constants], ["y"], **attributes)
+    model = model_of([node], {"x": shape}, ["y"], constants=constants, opset=1)
+    x = np.random.default_rng(0).random(shape).astype(np.float32)
+    np.testing.assert_array_equal(run_model(from_onnx(model), {"x": x})[0], want(x))
+
+
+def test_batch_normalization_of_early_versions() -> None:
+    """With five outputs it is in training mode; with `spatial` = 0 each element has statistics of its own."""
+    rng = np.random.default_rng(0)
+    x, (s, b, m, v) = rng.random((2, 3, 4)).astype(np.float32), rng.random((4, 3, 4)).astype(np.float32)
+    names = ["x", "s", "b", "m", "v"]
+    node = helper.make_node("BatchNormalization", names, ["y"], spatial=0, consumed_inputs=[0] * 5, is_test=1)
+    model = model_of([node], {"x": x.shape}, ["y"], constants={"s": s, "b": b, "m": m, "v": v}, opset=1)
+    (y,) = run_model(from_onnx(model), {"x": x})
+    np.testing.assert_allclose(y, (x - m) / np.sqrt(v + 1e-5) * s + b, 1e-5)
+    outputs = ["y", "mean", "variance", "saved_mean", "saved_variance"]
+    node = helper.make_node("BatchNormalization", names, outputs, momentum=0.75)
+    given = dict(zip("sbmv", (value[:, 0] for value in (s, b, m, v)), strict=True))
+    model = model_of([node], {"x": x.shape}, outputs, constants=given, opset=7)
+    y, mean, _, saved_mean, saved_variance = run_model(from_onnx(model), {"x": x})
+    np.testing.assert_allclose(saved_mean, x.mean((0, 2)), 1e-5)
+    np.testing.assert_allclose(saved_variance, x.var((0, 2)), 1e-5)
+    np.testing.assert_allclose(mean, 0.75 * given["m"] + 0.25 * x.mean((0, 2)), 1e-5)
+    np.testing.assert_allclose(y.mean((0, 2)), given["b"], 1e-4, 1e-5)

@@ -12,9 +12,10 @@ body, if the model or the ONNX standard defines one.
 
 import logging
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,6 +76,7 @@ class _Conversion:
     problems: Problems
     has_loops: bool = True
     global_functions: dict[str, Function] = field(default_factory=dict)
+    random_streams: Iterator[int] = field(default_factory=count)
 
     # --- tensors by name
 
@@ -97,11 +99,13 @@ class _Conversion:
         """Convert the nodes of an ONNX graph that its outputs need, and add their results to
         `scope`.
         """
-        require("onnx-sparse", not graph.sparse_initializer, "sparse initializers are not supported")
         if scope.depth > load.MAX_NESTING_DEPTH:
             raise load.nesting_depth_error()
         for tensor in graph.initializer:
             scope.names.maps[0].setdefault(tensor.name, tensor)
+        for sparse in graph.sparse_initializer:
+            with span_scope(Span(self.loaded.source, node=sparse.values.name)):
+                scope.names.maps[0].setdefault(sparse.values.name, Constant(self.loaded.decode_sparse_tensor(sparse)))
         self.convert_nodes(load.needed_nodes_in_topological_order(graph, self.loaded.source), scope)
 
     def convert_nodes(self, nodes: Iterable[tuple[int, NodeProto]], scope: _Scope) -> None:
@@ -171,6 +175,7 @@ class _Conversion:
                 *callbacks,
                 self.global_functions,
                 self.has_loops,
+                partial(next, self.random_streams),
             )
             result = call_converter(converter, node)
             self.bind_node_outputs(proto, list(result) if isinstance(result, Sequence) else [result], scope)

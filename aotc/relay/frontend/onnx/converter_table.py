@@ -21,6 +21,7 @@ from aotc.relay.frontend.onnx import (
     ops_microsoft_attention,
     ops_microsoft_fused,
     ops_quant,
+    ops_random,
     ops_resize_fourier,
     ops_shape,
     ops_training,
@@ -36,6 +37,7 @@ _CONVERTER_MODULES = (
     ops_math,
     ops_matmul_norm_recurrent,
     ops_quant,
+    ops_random,
     ops_shape,
     ops_resize_fourier,
 )

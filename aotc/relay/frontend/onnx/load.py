@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, numpy_helper
 
 from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular_file, require
 from aotc.relay.frontend import op_calls as g
@@ -89,6 +89,32 @@ class LoadedModel:
             f"{label} holds data of shape {array.shape}, but declares the shape {shape}",
         )
         return np.asarray(array)
+
+    def decode_sparse_tensor(self, sparse: SparseTensorProto) -> Array:
+        """Decode a SparseTensorProto to a dense array: values at indices, which are positions in row-major order or
+        tuples of one index per axis, and zeros elsewhere.
+
+        Raises AotcError (code "onnx-sparse") for indices that do not fit, or that are not sorted.
+        """
+        values, indices = self.decode_tensor(sparse.values), self.decode_tensor(sparse.indices)
+        label = f"sparse tensor {sparse.values.name!r}"
+        dtype = DType.from_numpy(values)
+        shape = g.checked_shape(sparse.dims, dtype, label)
+        g.check_materialization_cost(shape, dtype, label)
+        fits = values.ndim == 1 and indices.dtype == np.int64
+        fits = fits and indices.shape in ((len(values),), (len(values), len(shape)))
+        text = (
+            f"{label} of shape {shape} has values of shape {values.shape} and {indices.dtype} indices {indices.shape}"
+        )
+        require("onnx-sparse", fits, text)
+        limits = np.array([math.prod(shape)] if indices.ndim == 1 else shape, np.int64)
+        inside = bool(((indices >= 0) & (indices < (limits if indices.ndim == 2 else limits[0]))).all())
+        require("onnx-sparse", inside, f"an index of {label} is outside of the shape {shape}")
+        places = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
+        require("onnx-sparse", bool((np.diff(places) > 0).all()), f"the indices of {label} are not in ascending order")
+        dense = np.zeros(math.prod(shape), values.dtype)
+        dense[places] = values
+        return dense.reshape(shape)
 
     def tensor_with_embedded_data(self, tensor: TensorProto) -> TensorProto:
         """Return a TensorProto with its external data read into it; a tensor that contains its data

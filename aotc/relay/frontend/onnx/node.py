@@ -74,6 +74,7 @@ class OnnxNode:
     functions        the global functions of the module other than @main, by name, to which
                      converters add loops
     has_loops        False if a loop is to be unrolled wherever its trip count is known
+    next_random_stream  function that returns the number of random nodes without a seed before it
     """
 
     op_type: str
@@ -86,6 +87,7 @@ class OnnxNode:
     closed_subgraph: Callable[[GraphProto, Sequence[Expr]], ClosedSubgraph]
     functions: dict[str, Function]
     has_loops: bool
+    next_random_stream: Callable[[], int]
 
     def __getitem__(self, index: int) -> Expr:
         """Return an input expression of the ONNX node. Raises AotcError (code "onnx-input") if the
@@ -261,7 +263,7 @@ def node_attributes_with_defaults(node: NodeProto, schema: Any) -> dict[str, Any
             raise AotcError("onnx-attribute", f"attribute {name!r} of {node.op_type} must be of kind {expected}")
         result[name] = decode_attribute(attribute)
     for name, definition in schema.attributes.items():
-        if name not in result:
+        if name not in result and name not in _IGNORED_LEGACY_ATTRIBUTES:
             require("onnx-attribute", not definition.required, f"{node.op_type} needs the attribute {name!r}")
             if definition.default_value.type:
                 result[name] = decode_attribute(definition.default_value)
@@ -273,8 +275,6 @@ def node_attributes_with_defaults(node: NodeProto, schema: Any) -> dict[str, Any
 #: Value of `max_input` in ONNX schemas for any number of inputs.
 _UNBOUNDED_INPUT_COUNT: Final = 2**31 - 1
 _RANK_AT_LEAST_1: Final = (1, None)
-#: Oldest operator version that is supported, for operators whose older versions are not.
-OLDEST_SUPPORTED_VERSION: Final = {"Tile": 6}
 _RECURRENT_INPUT_RANKS: Final = ((3, 3), (3, 3), (3, 3), (2, 2), (1, 1), (3, 3), (3, 3), (2, 2))
 
 #: Smallest and largest rank (None: no limit) of each input, for operators whose converters index
@@ -298,11 +298,10 @@ INPUT_RANK_RANGES: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
 
 def check_node_signature(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> None:
     """Raise AotcError unless an ONNX node fits its operator: the numbers of inputs and outputs
-    (code "onnx-input"), the ranks of its inputs ("onnx-rank"), the operator version ("onnx-op")
-    and, for quantized operators, the data types ("onnx-type").
+    (code "onnx-input"), the ranks of its inputs ("onnx-rank") and, for quantized operators, the data
+    types ("onnx-type").
     """
-    op, least, most, since = node.op_type, schema.min_input, schema.max_input, schema.since_version
-    require("onnx-op", since >= OLDEST_SUPPORTED_VERSION.get(op, 1), f"{op} of operator set {since} is not supported")
+    op, least, most = node.op_type, schema.min_input, schema.max_input
     if not least <= len(inputs) <= most:
         upper_text = "" if least == most else f" to {most}"
         count_text = f"at least {least}" if most >= _UNBOUNDED_INPUT_COUNT else f"{least}{upper_text}"

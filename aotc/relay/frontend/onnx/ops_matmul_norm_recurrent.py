@@ -58,16 +58,21 @@ def _gemm(a: Expr, b: Expr, c: OptionalExpr = None, *, transA: int, transB: int,
 def _batch_normalization(
     x: Expr, scale: Expr, bias: Expr, mean: Expr, var: Expr, *, epsilon: float, momentum: float = 0.9, node: OnnxNode
 ) -> Converted:
-    if not node.attrs.get("training_mode"):
-        statistics = any(node.needs_output(k) for k in range(1, 5))
+    """Convert BatchNormalization; it is in training mode if an attribute says so, up to version 13 if it has outputs
+    other than the first.
+    """
+    statistics = any(node.needs_output(k) for k in range(1, 5))
+    training = statistics if node.since < 14 else bool(node.attrs.get("training_mode"))
+    if not training:
         require(
             "onnx-training",
             not statistics,
             "BatchNormalization with statistics as outputs (training mode) is not supported",
         )
-        flat = node.since < 9 and not node.attrs.get("spatial", 1)
-        require("onnx-norm", not flat, "BatchNormalization with spatial=0 is not supported")
+        if node.since < 9 and not node.attrs.get("spatial", 1):
+            return [_normalize_each_feature(x, scale, bias, mean, var, epsilon)]
         return [batch_norm(x, scale, bias, mean, var, epsilon)]
+    require("onnx-norm", bool(node.attrs.get("spatial", 1)), "training of BatchNormalization with spatial=0 is refused")
     # training mode: normalize with the statistics of the batch, and return updated running
     # statistics
     work, wide = g.dtype(mean), g.accumulation_dtype(g.dtype(mean))
@@ -79,7 +84,14 @@ def _batch_normalization(
     y = batch_norm_as_elementwise_arithmetic(wide, x, scale, bias, batch_mean, batch_var, epsilon)
     pairs = ((mean, batch_mean), (var, batch_var))
     running_stats = (g.add(g.mul(old, momentum), g.mul(new, 1.0 - momentum)) for old, new in pairs)
-    return [y, *(g.cast(value, work) for value in running_stats)]
+    return [y, *(g.cast(value, work) for value in (*running_stats, batch_mean, batch_var))]
+
+
+def _normalize_each_feature(x: Expr, scale: Expr, bias: Expr, mean: Expr, var: Expr, epsilon: float) -> Expr:
+    """Normalize each element of (N, C, ...) with statistics of its own, as `spatial` = 0 demands."""
+    sizes = (1, *g.shape(x)[1:])
+    scale, bias, mean, var = (g.reshape(v, sizes) for v in (scale, bias, mean, var))
+    return g.add(g.mul(g.div(g.sub(x, mean), g.sqrt(g.add(var, epsilon))), scale), bias)
 
 
 def _layer_normalization(

@@ -87,6 +87,8 @@ def _scales_or_sizes_of_resize_node(node: OnnxNode) -> tuple[list[float], list[i
     """Return the inputs `scales` and `sizes` of a Resize node, one of which is empty. Raises
     AotcError (code "onnx-resize") if both or neither is given.
     """
+    if "height_scale" in node.attrs:  # Upsample of operator set 1
+        return [1.0, 1.0, node.attrs["height_scale"], node.attrs["width_scale"]], []
     newer = node.op_type != "Upsample" and node.since >= 11
     factors = node.constant_value_of_attribute_or_input(2 if newer else 1, "scales")
     given = node.constant_value_of_attribute_or_input(3, "sizes") if newer else None

@@ -185,7 +185,11 @@ def _pad(
     return pad_or_crop(x, given, filling if filling is not None else value if g.dtype(x).is_float else int(value))
 
 
-def _tile(x: Expr, repeats: KnownInts) -> Expr:
+def _tile(x: Expr, repeats: KnownInts, axis: KnownInt | None = None) -> Expr:
+    if axis is not None:  # operator set 1 repeats along one axis
+        require("onnx-tile", len(repeats) == 1, f"the number of tiles must be one value, got {repeats}")
+        place = g.normalize_axis(axis, g.rank(x))
+        repeats = [repeats[0] if k == place else 1 for k in range(g.rank(x))]
     fits = len(repeats) == g.rank(x) and min(repeats, default=1) >= 0
     require("onnx-tile", fits, f"repeats {repeats} do not fit rank {g.rank(x)}")
     g.checked_shape([d * r for d, r in zip(g.shape(x), repeats, strict=True)], g.dtype(x), "the result of Tile")

@@ -59,6 +59,11 @@ def unary() -> Iterator[tuple[str, Case]]:
         special = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")])
         yield name, (getattr(torch, name), (special,))
         yield f"{name}_int", (getattr(torch, name), (whole(3),))
+    nan = torch.tensor([torch.nan, -2.0, 0, torch.inf])
+    yield (
+        "nan_order",
+        (lambda x: (x.sign(), torch.bucketize(x, nan[1:]), torch.bucketize(x, nan[1:], right=True)), (nan,)),
+    )
     yield "erfc", (torch.erfc, (real(5),))
     yield "logical_not", (torch.logical_not, (whole(6, low=0, high=2),))
     yield "bitwise_not", (lambda x, y: (~x, ~y), (whole(4), truth(4)))

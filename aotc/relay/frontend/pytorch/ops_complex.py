@@ -226,7 +226,7 @@ def _angle(x: TorchValue) -> Expr:
 
 def _sgn(x: TorchValue) -> TorchValue:
     if not isinstance(x, ComplexTensor):
-        return g.call_op("sign", x)
+        return ops_math.sign(x)
     size = _abs(x)
     return _div(x, g.where(g.equal(size, 0.0), 1.0, size))
 

@@ -102,6 +102,14 @@ def _unary_op(name: str, x: Expr) -> Expr:
     return g.call_op(name, x)
 
 
+def sign(x: Expr) -> Expr:
+    """Return -1, 0 or 1 by the sign of each element; 0 for NaN, as in PyTorch."""
+    if g.dtype(x).is_bool:
+        return x
+    y = g.call_op("sign", x)
+    return g.where(g.call_op("isnan", x), 0.0, y) if g.dtype(x).is_float else y
+
+
 def _float_class_test(name: str, x: Expr) -> Expr:
     """Call a test of floating-point numbers such as isnan; for integers the result is constant:
     True for isfinite, otherwise False.
@@ -297,7 +305,7 @@ OPS: Table = {
     **{f"logical_{name}": partial(_logical_op, f"logical_{name}") for name in ("and", "or", "xor")},
     **{f"bitwise_{name}": converter for name, converter in _BITWISE.items()},
     **{f"__{name}__": converter for name, converter in _BITWISE.items()},
-    **{name: partial(_unary_op, name) for name in ("ceil", "floor", "sign", "trunc")},
+    **{name: partial(_unary_op, name) for name in ("ceil", "floor", "trunc")},
     **{name: partial(_float_class_test, name) for name in ("isfinite", "isinf", "isnan")},
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _clamp),
     "abs": lambda x: x if g.dtype(x).is_bool else g.absolute(x),
@@ -326,6 +334,7 @@ OPS: Table = {
     "reciprocal": lambda x: g.div(1.0, tv.cast_integers_to_float32(x)),
     "relu": lambda x: g.call_op("nn.relu", x),
     "rsub": lambda x, other, alpha=1: _sub(other, x, alpha),
+    "sign": sign,
     "selu": lambda x: _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
     "silu": swish,
     "square": lambda x: g.mul(x, x),

@@ -538,9 +538,10 @@ def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
 
 def _bucketize(x: Expr, boundaries: Expr, right: bool = False) -> Expr:
     """Return for each value the number of boundaries below it (or, if `right`, not above it), as
-    torch.bucketize does.
+    torch.bucketize does; all of them for NaN.
     """
-    hit = g.call_binary_op("greater_equal" if right else "greater", g.unsqueeze(x, [g.rank(x)]), boundaries)
+    is_before = g.call_binary_op("less" if right else "less_equal", g.unsqueeze(x, [g.rank(x)]), boundaries)
+    hit = g.call_op("logical_not", is_before)
     return g.cast(g.call_op("sum", g.cast(hit, "int64"), axis=(g.rank(x),), keepdims=False), "int64")
 
 

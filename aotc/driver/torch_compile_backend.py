@@ -54,7 +54,7 @@ def torch_compile_backend(
 
 
 class _CompiledGraphs:
-    """The libraries of one graph, by the shapes, data types and numbers of its arguments."""
+    """The libraries of one graph, by the shapes, strides, data types and numbers of its arguments."""
 
     def __init__(self, graph: Any, options: CompileOptions, freeze: bool) -> None:
         self._graph = graph
@@ -70,16 +70,22 @@ class _CompiledGraphs:
         signature = tuple(map(_argument_signature, args))
         compiled = self._by_signature.get(signature)
         if compiled is None or not compiled.has_frozen_contents(args):
-            frozen_positions = [k for k, a in enumerate(args) if self._freeze and isinstance(a, torch.nn.Parameter)]
+            frozen_positions = [
+                k
+                for k, a in enumerate(args)
+                if self._freeze and isinstance(a, torch.nn.Parameter) and not a.is_inference()
+            ]
             compiled = _compile_graph(self._graph, args, self._options, frozen_positions)
             self._by_signature[signature] = compiled
         return compiled.run(args)
 
 
 def _argument_signature(value: Any) -> Any:
-    """Return what a library depends on: shape and data type of a tensor, or the number itself."""
+    """Return what a library and the layouts of its results depend on: shape, strides and data type of
+    a tensor, or the number itself.
+    """
     shape = getattr(value, "shape", None)
-    return (type(value), value) if shape is None else (tuple(map(int, shape)), value.dtype)
+    return (type(value), value) if shape is None else (tuple(map(int, shape)), value.stride(), value.dtype)
 
 
 def _require_no_gradients(tensors: Sequence[torch.Tensor]) -> None:
@@ -101,7 +107,8 @@ class _ResultLayout:
     value        the result itself if it is no tensor, otherwise None
     memory       key of the memory in which it lies, which results that are views share
     argument     position of the argument whose memory it is; None if it is new memory
-    view         sizes, strides and offset of the result in its memory
+    view         sizes, strides and offset of the result in its memory, counted from the first element
+                 of the argument
     elements     number of elements of the memory
     """
 
@@ -140,6 +147,7 @@ class _CompiledGraph:
         """
         import torch
 
+        _require_unshared_arguments(args, self.written)
         feed = {name: _array_of_tensor(args[k]) for name, k in self.inputs}
         found = list(map(_tensor_of_array, self.session.run(None, feed)))
         count = len(found) - len(self.written)
@@ -154,7 +162,9 @@ class _CompiledGraph:
                 continue
             contents = next(computed)
             if layout.argument is not None:
-                results.append(args[layout.argument].as_strided(*layout.view))
+                sizes, strides, offset = layout.view
+                argument = args[layout.argument]
+                results.append(argument.as_strided(sizes, strides, argument.storage_offset() + offset))
                 continue
             if layout.memory not in memories:
                 memories[layout.memory] = torch.empty(layout.elements, dtype=contents.dtype)
@@ -209,18 +219,16 @@ def _compile_graph(
     """Compile a graph for the shapes of its arguments."""
     import torch
 
-    layouts = _result_layouts(graph, args)
     free = [k for k, a in enumerate(args) if isinstance(a, torch.Tensor) and k not in frozen_positions]
     copies = tuple(args[k].detach().clone() for k in free)
     program = functional_exported_program(export_pytorch_module(_module_of_tensors(graph, args, free), copies))
     signature = program.graph_signature
     names = {name: free[k] for k, name in enumerate(signature.user_inputs)}
     written = [names[n] for n in signature.user_inputs_to_mutate.values()]
-    _require_unshared_arguments(args, written)
     session = options.compile_model(program).session()
     inputs = tuple((info.name, names[info.name]) for info in session.get_inputs())
     contents = tuple((k, args[k], args[k]._version) for k in frozen_positions)
-    return _CompiledGraph(session, inputs, layouts, tuple(written), contents)
+    return _CompiledGraph(session, inputs, _result_layouts(graph, args), tuple(written), contents)
 
 
 def _module_of_tensors(graph: Any, args: Values, free: Sequence[int]) -> Any:
@@ -260,9 +268,11 @@ def _result_layouts(graph: Any, args: Values) -> tuple[_ResultLayout, ...]:
         if not isinstance(result, torch.Tensor):
             return _ResultLayout(value=result)
         memory = _memory_key(result)
-        view = tuple(result.shape), tuple(result.stride()), int(result.storage_offset())
+        argument = positions.get(memory)
+        origin = 0 if argument is None else fakes[argument].storage_offset()
+        view = tuple(result.shape), tuple(result.stride()), int(result.storage_offset() - origin)
         elements = result.untyped_storage().nbytes() // result.element_size()
-        return _ResultLayout(None, memory, positions.get(memory), view, elements)
+        return _ResultLayout(None, memory, argument, view, elements)
 
     return tuple(map(layout_of_result, results))
 
@@ -276,6 +286,8 @@ def _require_unshared_arguments(args: Values, written: Sequence[int]) -> None:
     """Raise AotcError (code "torch-mutation") if the graph changes an argument that shares its memory
     with another one.
     """
+    if not written:
+        return
     import torch
 
     keys = [_memory_key(a)[0] if isinstance(a, torch.Tensor) else None for a in args]

@@ -50,6 +50,7 @@ def unary() -> Iterator[tuple[str, Case]]:
         yield name, (getattr(torch, name), (real(3, 4),))
     for name in ["log", "log2", "log10", "log1p", "sqrt", "rsqrt", "asin", "acos", "atanh", "reciprocal"]:
         yield name, (getattr(torch, name), (positive(3, 4),))
+    yield "exp2", (torch.exp2, (whole(5),))
     yield "acosh", (torch.acosh, (positive(3) + 1.5,))
     yield "round_ties", (torch.round, (torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5]),))
     yield "round", (lambda x: (torch.round(x), torch.round(x, decimals=1)), (real(9) * 3,))
@@ -334,6 +335,19 @@ def indexing() -> Iterator[tuple[str, Case]]:
                 torch.bucketize(x, torch.tensor([-1.0, 0, 1]), right=True),
             ),
             (real(3, 4),),
+        ),
+    )
+    rows = torch.tensor([[-1.0, 0, 0, 2], [0, 1, 3, 5]])
+    yield (
+        "searchsorted",
+        (
+            lambda r, x: (
+                torch.searchsorted(r, x),
+                torch.searchsorted(r, x, side="right", out_int32=True),
+                torch.searchsorted(r[0], x[0], sorter=torch.tensor([0, 1, 2, 3])),
+                torch.searchsorted(r[1], 2),
+            ),
+            (rows, torch.tensor([[0, 9, torch.nan], [-1, 0, 3]])),
         ),
     )
 
@@ -763,9 +777,42 @@ def scatters() -> Iterator[tuple[str, Case]]:
             (whole(6, low=0, high=10), torch.tensor([0, 2, 2, 6]), real(6)),
         ),
     )
+    rois = torch.tensor([[0, 2.0, 3, 9, 11], [1, 4, 4, 4.3, 12], [0, 1, 2, 13, 5]])
+    yield (
+        "regions",
+        (
+            lambda x, r: (_roi_align(x, r, 0.5, 3, 2, 2, False), _roi_align(x, r, 0.5, 2, 3, 2, True)),
+            (real(2, 3, 8, 8), rois),
+        ),
+    )
     for rows in (5, 2):
         ends = torch.tensor([1, 1, rows], dtype=torch.int32)
         yield f"grouped_{rows}", (lambda *a: _grouped(*a), (real(rows, 16), real(3, 16, 8), ends))
+
+
+@torch.library.custom_op("torchvision::roi_align", mutates_args=())
+def _roi_align(x: Tensor, rois: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int,
+               sampling_ratio: int, aligned: bool) -> Tensor:  # fmt: skip
+    """What torchvision computes: means of bilinear samples in the cells of regions inside of the images."""
+    results = []
+    for roi in rois:
+        x1, y1, x2, y2 = (roi[1:] * spatial_scale - (0.5 if aligned else 0.0)).tolist()
+        ends = (x2, y2) if aligned else (max(x2, x1 + 1), max(y2, y1 + 1))
+        lines = []
+        for first, last, cells in ((x1, ends[0], pooled_width), (y1, ends[1], pooled_height)):
+            count = cells * sampling_ratio
+            lines.append(first + (last - first) * (torch.arange(count) + 0.5) / count)
+        scale = torch.tensor([2 / (x.shape[3] - 1), 2 / (x.shape[2] - 1)])
+        grid = torch.stack(torch.meshgrid(*lines, indexing="xy"), -1) * scale - 1
+        samples = F.grid_sample(x[int(roi[0])][None], grid[None], padding_mode="border", align_corners=True)
+        results.append(F.avg_pool2d(samples[0], sampling_ratio))
+    return torch.stack(results)
+
+
+@_roi_align.register_fake
+def _(x: Tensor, rois: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int,
+      sampling_ratio: int, aligned: bool) -> Tensor:  # fmt: skip
+    return x.new_empty(rois.shape[0], x.shape[1], pooled_height, pooled_width)
 
 
 @torch.library.custom_op("transformers::grouped_mm_fallback", mutates_args=())

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import aotc
+from aotc.checking.reference_torch import make_torch_reference
+from aotc.driver.import_model import functional_exported_program
 from aotc.driver.torch_compile_backend import torch_compile_backend
 from tests.frontend_pytorch.frontend_comparison import compare, leaves
 
@@ -46,6 +48,20 @@ def test_changed_buffers_are_state_and_changed_inputs_are_outputs() -> None:
             wanted = module(x, total=total)
             compare(found, leaves([wanted, total]))
     assert [o.name for o in session.get_outputs()][1:] == ["total_out"]
+
+
+def test_reference_of_programs_that_change_buffers_and_inputs() -> None:
+    module, x, total = Scaled().eval(), torch.randn(4, 3), torch.zeros(2)
+    program = functional_exported_program(torch.export.export(module, (x,), {"total": total}))
+    names = ["mul", "count_out", "total_out"]
+    reference = make_torch_reference(program, names)
+    for count in (1.0, 5.0):
+        feed = {"x": x.numpy(), "total": total.numpy().copy(), "count": np.full(2, count, "float32")}
+        found = reference.run(feed)
+        with torch.no_grad():
+            wanted = [module.layer(x) * (count + 1), torch.full((2,), count + 1), torch.stack([x.sum(), total[1]])]
+        compare([found[n] for n in names], leaves(wanted))
+    assert (program.state_dict["count"] == 1).all()
 
 
 def test_example_inputs_that_do_not_fit() -> None:
@@ -101,7 +117,7 @@ def test_torch_compile() -> None:
         for freeze in (False, True):
             run = torch.compile(module, backend=backend, options={**OPTIONS, "freeze": freeze})
             for rows in (2, 2, 5):
-                x = torch.randn(rows, 4)
+                x = torch.randn(rows + 1, 4)[1:]  # does not begin where its memory does
                 start = module.calls.clone()
                 wanted = module(x, 3)
                 module.calls.copy_(start)

@@ -240,6 +240,29 @@ def _im2col(x: Expr, kernel_size: TorchValue, **places: TorchValue) -> Expr:
     return g.reshape(g.concat(taps, 2), (n, c * len(taps), math.prod(counts)))
 
 
+def _roi_align(
+    x: Expr,
+    rois: Expr,
+    spatial_scale: float,
+    pooled_height: TorchValue,
+    pooled_width: TorchValue,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Expr:
+    """Convert roi_align of torchvision: means of samples in the cells of regions (N, 5), whose first
+    numbers are the images.
+    """
+    return g.call_op(
+        "vision.roi_align",
+        x,
+        rois,
+        pooled_size=(tv.to_python_int(pooled_height), tv.to_python_int(pooled_width)),
+        spatial_scale=float(spatial_scale),
+        sample_ratio=sampling_ratio,
+        aligned=bool(aligned),
+    )
+
+
 _POOL_INDICES_SUBJECT: Final = "the indices of max_pool and adaptive_max_pool"
 OPS: Table = {
     **dict.fromkeys(("convolution", "_convolution_mode"), _convolution),
@@ -259,6 +282,7 @@ OPS: Table = {
     **{f"_upsample_nearest_exact{r}d": partial(_upsample, r, "nearest_neighbor", "half_pixel") for r in (1, 2, 3)},
     **dict.fromkeys(("grid_sampler", "grid_sampler_2d"), _grid_sampler),
     "im2col": _im2col,
+    "torchvision::roi_align": _roi_align,
     "_upsample_bicubic2d_aa": partial(_upsample_antialiased, _cubic_antialias, 2),
     "_upsample_bilinear2d_aa": partial(_upsample_antialiased, _triangle, 1),
     "upsample_bicubic2d": partial(_upsample, 2, "cubic", "half_pixel"),

@@ -317,6 +317,7 @@ OPS: Table = {
     "bitwise_not": lambda x: g.call_op("logical_not" if g.dtype(x).is_bool else "bitwise_not", x),
     "celu": lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1.0 / float(alpha)),
     "floor_divide": partial(_div, rounding_mode="floor"),
+    "exp2": lambda x: g.call_binary_op("power", 2.0, tv.cast_integers_to_float32(x)),
     "erfc": lambda x: g.sub(1.0, g.call_op("erf", tv.cast_integers_to_float32(x))),
     "hardsigmoid": lambda x: g.div(relu6(g.add(x, 3.0)), 6.0),
     "hardswish": lambda x: g.div(g.mul(x, relu6(g.add(x, 3.0))), 6.0),

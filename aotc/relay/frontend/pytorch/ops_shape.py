@@ -511,7 +511,7 @@ def _index_put_along_axis(accumulate: bool, x: Expr, dim: Axis, index: Expr, sou
     return _index_put(x, [*[None] * dim, g.flatten(index)], source, accumulate)
 
 
-# --- one-hot, diagonals, bucketize
+# --- one-hot, diagonals
 
 
 def _one_hot(x: Expr, num_classes: int = -1) -> Expr:
@@ -534,15 +534,6 @@ def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
     first = max(offset, 0) - min(offset, 0) * columns
     places = g.constant(first + np.arange(count) * (columns + 1), "int64")
     return gather_slices(g.reshape(y, (*lead, rows * columns)), places, len(lead))
-
-
-def _bucketize(x: Expr, boundaries: Expr, right: bool = False) -> Expr:
-    """Return for each value the number of boundaries below it (or, if `right`, not above it), as
-    torch.bucketize does; all of them for NaN.
-    """
-    is_before = g.call_binary_op("less" if right else "less_equal", g.unsqueeze(x, [g.rank(x)]), boundaries)
-    hit = g.call_op("logical_not", is_before)
-    return g.cast(g.call_op("sum", g.cast(hit, "int64"), axis=(g.rank(x),), keepdims=False), "int64")
 
 
 OPS: Table = {
@@ -580,7 +571,6 @@ OPS: Table = {
     "view.dtype": _require_view_of_same_dtype,
     **tv.converter_table_by_function_name(_chunk, _copy, _diagonal, _gather, _index, _index_put, _one_hot),
     **tv.converter_table_by_function_name(_select_scatter, _slice_scatter, _take_along_dim),
-    "bucketize": _bucketize,
     "embedding": _embedding,
     "index_add": partial(_index_put_along_axis, True),
     "index_copy": partial(_index_put_along_axis, False),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch converters of special functions, distances between vectors, and positions of the greatest
-elements so far.
+"""PyTorch converters of special functions, distances between vectors, order statistics, positions in
+sorted rows, and products of rows in groups.
 
 OPS["erfinv"](x=a)                      # the inverse of erf
 OPS["cummax"](x=a, dim=0)               # running maxima and their positions
@@ -16,7 +16,7 @@ import numpy as np
 from aotc.ir import AotcError, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.converter_signatures import Axis
+from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
 from aotc.relay.frontend.pytorch.ops_math import as_bool
@@ -148,7 +148,7 @@ def _pdist(x: Expr, p: TorchValue = 2.0) -> Expr:
     return _distance(g.sub(first, second), float(p))
 
 
-# --- running maxima, order statistics
+# --- running maxima, order statistics, positions in sorted rows
 
 
 def _cumulative_extremum(comparison: str, x: Expr, dim: Axis) -> list[Expr]:
@@ -226,6 +226,35 @@ def _index_pairs(is_upper: bool, row: int, col: int, offset: int = 0, dtype: str
     return g.constant(np.stack(pairs), dtype or "int64")
 
 
+def _bucketize(x: TorchValue, boundaries: Expr, out_int32: bool = False, right: bool = False) -> Expr:
+    """Return for each value the number of boundaries below it (or, if `right`, not above it), as
+    torch.bucketize does; all of them for NaN.
+    """
+    return _searchsorted(boundaries, x, out_int32, right)
+
+
+def _searchsorted(
+    sorted_sequence: Expr,
+    x: TorchValue,
+    /,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: OptionalExpr = None,
+) -> Expr:
+    """Convert searchsorted: for each value the number of elements of its sorted row below it (or, if
+    `right`, not above it); all of them for NaN.
+    """
+    rows, values = tv.cast_operands_to_promoted_dtype(sorted_sequence, x)
+    if sorter is not None:
+        rows = g.call_op("gather", rows, sorter, axis=g.rank(rows) - 1)
+    dtype = "int32" if out_int32 else "int64"
+    count = g.call_op("searchsorted", rows, values, right=side == "right" if side else right, dtype=dtype)
+    if not g.dtype(values).is_float:
+        return count
+    return g.where(g.call_op("isnan", values), tv.static_dim(rows, g.rank(rows) - 1), count)
+
+
 def _grouped_matmul(x: Expr, mat2: Expr, offs: Expr | None = None, bias: Expr | None = None, /) -> Expr:
     """Convert _grouped_mm of rows in groups: row r of x (rows, k) times matrix m of mat2 (groups, k,
     n), where `offs` are the ends of the groups of rows.
@@ -256,6 +285,7 @@ def _grouped_matmul(x: Expr, mat2: Expr, offs: Expr | None = None, bias: Expr | 
 
 OPS: Table = {
     **tv.converter_table_by_function_name(_copysign, _erfinv, hypot, _kthvalue, _lgamma, _median),
+    **tv.converter_table_by_function_name(_bucketize, _searchsorted),
     **dict.fromkeys(("cdist", "_cdist_forward"), _cdist),
     **dict.fromkeys(("pdist", "_pdist_forward"), _pdist),
     **dict.fromkeys(("grouped_mm", "transformers::grouped_mm_fallback"), _grouped_matmul),

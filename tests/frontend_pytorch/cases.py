@@ -849,8 +849,19 @@ def _complex_arithmetic(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return (*map(torch.view_as_real, results), a.real, a.imag, a.abs(), a.angle(), x.angle(), a == b)
 
 
+def _complex_views(x: Tensor) -> tuple[Tensor, ...]:
+    z = x.view(torch.complex64)
+    y = z.clone()
+    y[0] = x[0, :2]
+    y[:, 1:] *= 2j
+    padded = F.pad(z, (1, 2), value=1.5)
+    real = z.to(torch.float64), torch.ones_like(z, dtype=torch.float32), z.view(torch.float32)
+    return *real, *map(torch.view_as_real, (z, y, padded, torch.ones_like(z)))
+
+
 def complex_numbers() -> Iterator[tuple[str, Case]]:
     yield "arithmetic", (_complex_arithmetic, (real(3, 4), real(3, 4)))
+    yield "views", (_complex_views, (real(3, 4),))
     yield "rotary", (_rotary, (real(2, 5, 6),))
     yield "spectrogram", (_spectrogram, (real(2, 64),))
     for n in (1, 7, 12):

@@ -14,6 +14,9 @@ from aotc.relay.frontend.pytorch.converter_table import converter_of
 from aotc.relay.frontend.pytorch.exported_program import is_decomposable, is_operator_without_converter
 from aotc.relay.frontend.pytorch.refused_operators import reason_for_refusal
 
+#: Remark on operators that only check values.
+UNCHECKED = "not checked at run time"
+
 
 @dataclass(frozen=True)
 class CoreOperator:
@@ -47,8 +50,11 @@ def _tagged_core() -> Iterator[Any]:
 def classified(operator: Any, decompositions: Any) -> CoreOperator:
     name, overload = operator._schema.name.removeprefix("aten::"), operator._schema.overload_name
     if not is_operator_without_converter(operator):
-        is_check = converter_of(name, overload) is None and name.startswith(("_assert", "sym_constrain"))
-        return CoreOperator(operator, "supported", "not checked at run time" if is_check else "")
+        converter = converter_of(name, overload)
+        if converter is None and name.startswith(("_assert", "sym_constrain")):
+            return CoreOperator(operator, "supported", UNCHECKED)
+        subject = getattr(converter, "uncomputed_subject", "")
+        return CoreOperator(operator, "supported", f"without {subject}" if subject else "")
     refusal = reason_for_refusal(name)
     if refusal is not None and "memory" in refusal.reason:
         return CoreOperator(operator, "refused", refusal.reason)

@@ -215,6 +215,8 @@ def test_complex_inputs_outputs_and_operators() -> None:
     assert "view_as_real" in problems(lambda: relay.frontend.from_exported_program(program))[0].hint
     program = torch.export.export(as_module(lambda x: torch.complex(x, x).tan().real), (torch.ones(2),))
     assert "of complex tensors is not supported" in str(problems(lambda: relay.frontend.from_exported_program(program)))
+    program = torch.export.export(as_module(lambda x: x.sum(dtype=torch.complex64).real), (torch.ones(2),))
+    assert "of complex tensors is not supported" in str(problems(lambda: relay.frontend.from_exported_program(program)))
 
 
 def test_strides_that_are_not_known() -> None:

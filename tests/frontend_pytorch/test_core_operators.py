@@ -20,19 +20,19 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from aotc.ir import AotcError, TensorType
 from aotc.relay.expr import Constant, Function, Tuple, Var
-from aotc.relay.frontend.pytorch.operator_conversion import convert_operator_call
+from aotc.relay.frontend.pytorch.operator_conversion import convert_operator_call, unsupported_operator_error
 from aotc.relay.frontend.pytorch.ops_complex import ComplexTensor
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import UncomputedValue, is_tensor
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from tests.frontend_pytorch.cases import all_cases, positive, real
-from tests.frontend_pytorch.core_operators import core_operators, page
+from tests.frontend_pytorch.core_operators import UNCHECKED, core_operators, page
 from tests.frontend_pytorch.frontend_comparison import as_module
 from tests.share import draw
 
 PAGE = Path(__file__).parents[2] / "docs" / "pytorch-operators.md"
 #: The supported operators by name; those that only check values have no results.
-SUPPORTED = {c.name: c.operator for c in core_operators() if c.status == "supported" and not c.reason}
+SUPPORTED = {c.name: c.operator for c in core_operators() if c.status == "supported" and c.reason != UNCHECKED}
 #: Largest number of calls of one operator that are compared.
 MOST_CALLS = 3
 
@@ -50,6 +50,22 @@ def test_refused_operators_are_refused_by_name() -> None:
                 convert_operator_call(core.operator._schema, [], {})
             assert core.reason in str(raised.value)
             assert core.reason, f"{core.name} is refused without a reason"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("aten::randn_like", "draws random numbers"),
+        ("aten::bernoulli_", "draws random numbers"),
+        ("aten::_nested_tensor_from_mask", "works on nested tensors"),
+        ("aten::nonzero", "shape depends on values"),
+        ("torchvision::nms", "shape depends on values"),
+        ("aten::convolution_backward", "computes gradients"),
+    ],
+)
+def test_reasons_of_refused_operators(name: str, reason: str) -> None:
+    (diagnostic,) = unsupported_operator_error(name).diagnostics
+    assert name in diagnostic.message and reason in diagnostic.message and diagnostic.hint
 
 
 class CoreCalls(TorchDispatchMode):

@@ -288,7 +288,7 @@ def test_chains_of_operators(steps: list[str], rows: int, columns: int) -> None:
 IN_C = (
     "activation-softmax", "binary-div_modes", "indexing-index_pairs", "indexing-scatter", "reductions-orders",
     "shapes-pad_modes", "convolutions-conv2d", "resizing-bicubic_scale", "normalizations-group_norm", "products-einsum",
-    "recurrent-gru_state", "in_place-views",
+    "recurrent-gru_state", "in_place-views", "complex_numbers-spectrogram", "order_statistics-running_extrema",
 )  # fmt: skip
 
 

@@ -25,11 +25,12 @@ from aotc.relay.frontend.pytorch.inplace_and_out_forms import inplace_out_or_fun
 from aotc.relay.frontend.pytorch.ops_complex import (
     COMPLEX_CREATION,
     COMPLEX_OPS,
-    COMPONENTWISE,
     ComplexTensor,
     apply_to_parts,
+    asks_for_real_dtype,
     create_complex_tensor,
     has_complex_value,
+    is_componentwise_call,
     part_dtype_or_value,
 )
 from aotc.relay.frontend.pytorch.ops_create import SCALAR_FUNCTIONS
@@ -154,11 +155,16 @@ def _convert_complex_call(
     name = schema.name.removeprefix("aten::")
     plain = plain_operator_name(name, schema.overload_name)
     converter = converter_of(name, schema.overload_name)
-    if converter is not None and plain in COMPONENTWISE:
+    if f"{plain}.{schema.overload_name}" in COMPLEX_OPS:
+        return COMPLEX_OPS[f"{plain}.{schema.overload_name}"](*args, **kwargs)
+    if converter is not None and is_componentwise_call(plain, args, kwargs):
         return apply_to_parts(partial(call_converter, converter, schema), args, kwargs)
     if plain in COMPLEX_OPS:
         numbers = [part_dtype_or_value(a) for a in args], {k: part_dtype_or_value(a) for k, a in kwargs.items()}
-        return call_converter(COMPLEX_OPS[plain], schema, *numbers)
+        result = call_converter(COMPLEX_OPS[plain], schema, *numbers)
+        # a cast to a real data type discards the imaginary part
+        is_cast_to_real = plain in ("to", "to_copy") and asks_for_real_dtype(args, kwargs)
+        return result.real if is_cast_to_real and isinstance(result, ComplexTensor) else result
     if converter is not None and plain.removeprefix("new_").removesuffix("_like") in COMPLEX_CREATION:
         return create_complex_tensor(partial(call_converter, converter, schema), args, kwargs)
     hint = "compute with torch.view_as_real(x), whose last axis has the real and the imaginary part"

@@ -39,11 +39,12 @@ class ComplexTensor:
 #: Data type of the parts of a complex data type.
 _PART_DTYPES: Final = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
-#: Operators that have one meaning for the parts of complex tensors and for real tensors.
+#: Operators that have one meaning for the parts of complex tensors and for real tensors, and no other
+#: arguments with values of elements.
 COMPONENTWISE: Final = frozenset({
-    "alias", "as_strided", "broadcast_to", "chunk", "clone", "constant_pad_nd", "contiguous", "cumsum", "detach",
+    "alias", "as_strided", "broadcast_to", "chunk", "clone", "contiguous", "cumsum", "detach",
     "diagonal", "embedding", "expand", "expand_as", "flatten", "flip", "gather", "index", "index_select", "lift",
-    "lift_fresh", "mT", "mean", "moveaxis", "movedim", "narrow", "neg", "pad", "permute", "ravel", "repeat",
+    "lift_fresh", "mT", "mean", "moveaxis", "movedim", "narrow", "neg", "permute", "ravel", "repeat",
     "repeat_interleave", "reshape", "resolve_conj", "resolve_neg", "roll", "select", "slice", "split",
     "split_with_sizes", "squeeze", "sum", "swapaxes", "swapdims", "t", "take_along_dim", "tile", "transpose", "tril",
     "triu", "unbind", "unflatten", "unfold", "unsqueeze", "view",
@@ -58,6 +59,20 @@ def has_complex_value(args: Sequence[TorchValue], kwargs: Mapping[str, TorchValu
     return any(
         isinstance(v, (ComplexTensor, complex)) or (isinstance(v, torch.dtype) and v in _PART_DTYPES) for v in flat
     )
+
+
+def is_componentwise_call(name: str, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue]) -> bool:
+    """Return True if a call of the operator `name` applies to both parts of a complex tensor alike: not
+    if only its data type is complex, or if it asks for a real data type.
+    """
+    values = [*args, *kwargs.values()]
+    tensors = [v for a in values for v in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(v, ComplexTensor)]
+    return name in COMPONENTWISE and bool(tensors) and not asks_for_real_dtype(args, kwargs)
+
+
+def asks_for_real_dtype(args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue]) -> bool:
+    """Return True if a data type that is not complex is among the arguments of a call."""
+    return any(isinstance(v, torch.dtype) and v not in _PART_DTYPES for v in (*args, *kwargs.values()))
 
 
 def apply_to_parts(
@@ -94,13 +109,14 @@ def create_complex_tensor(
     convert: Callable[[Sequence[TorchValue], Mapping[str, TorchValue]], TorchValue],
     args: Sequence[TorchValue],
     kwargs: Mapping[str, TorchValue],
-) -> ComplexTensor:
-    """Convert a call that fills a complex tensor with a number; `convert` converts the call for a real
-    data type.
+) -> TorchValue:
+    """Convert a call that fills a complex tensor with a number, or a real one if it asks for a real
+    data type; `convert` converts the call for a real data type.
     """
     numbers = [a for a in (*args, *kwargs.values()) if isinstance(a, complex) and a.imag]
     require("torch-op", not numbers, f"a tensor that is filled with {numbers} is not supported")
-    return as_complex(convert([_part(a, "real") for a in args], {k: _part(a, "real") for k, a in kwargs.items()}))
+    real = convert([_part(a, "real") for a in args], {k: _part(a, "real") for k, a in kwargs.items()})
+    return real if asks_for_real_dtype(args, kwargs) else as_complex(real)
 
 
 def as_complex(value: TorchValue) -> ComplexTensor:
@@ -266,6 +282,39 @@ def _joined(name: str, tensors: Sequence[TorchValue], dim: int = 0) -> ComplexTe
     return ComplexTensor(*(ops_shape.OPS[name]([getattr(v, p) for v in values], dim) for p in ("real", "imag")))
 
 
+def _scattered(name: str, x: TorchValue, src: TorchValue, dim: int = 0, **place: TorchValue) -> ComplexTensor:
+    """Convert select_scatter and slice_scatter: write a tensor to a slice of another one."""
+    a, b = _operand_pair(x, src)
+    write = partial(ops_shape.OPS[name], dim=tv.normalize_axis(dim, a.real), **place)
+    return ComplexTensor(write(a.real, b.real), write(a.imag, b.imag))
+
+
+def _copy(x: TorchValue, src: TorchValue, /) -> ComplexTensor:
+    a, b = _operand_pair(x, src)
+    return ComplexTensor(ops_shape.OPS["copy"](a.real, b.real), ops_shape.OPS["copy"](a.imag, b.imag))
+
+
+def _pad(x: ComplexTensor, pad: TorchValue, /, mode: str = "constant", value: TorchValue = None) -> ComplexTensor:
+    fill = complex(value or 0)
+    write = ops_shape.OPS["pad"]
+    return ComplexTensor(write(x.real, pad, mode, fill.real), write(x.imag, pad, mode, fill.imag))
+
+
+def _view_dtype(x: TorchValue, dtype: TorchValue, /) -> TorchValue:
+    """Convert a view as another data type: of pairs of real numbers as complex ones, or back."""
+    part_dtype = tv.dtype_name_of_torch_dtype(part_dtype_or_value(dtype))
+    values = x.real if isinstance(x, ComplexTensor) else x
+    require("torch-op", part_dtype == g.dtype(values), f"a view of {g.dtype(values)} as {dtype} is not supported")
+    if isinstance(x, ComplexTensor):
+        if dtype in _PART_DTYPES:
+            return x
+        *lead, last = tv.static_dims(x.real)
+        return g.reshape(_view_as_real(x), (*lead, 2 * last))
+    *lead, last = tv.static_dims(x)
+    require("torch-shape", last % 2 == 0, f"{last} real numbers are no complex ones")
+    return _view_as_complex(g.reshape(x, (*lead, last // 2, 2)))
+
+
 def _equal(x: TorchValue, other: TorchValue, *, negated: bool = False) -> Expr:
     a, b = _operand_pair(x, other)
     same = g.call_op("logical_and", g.equal(a.real, b.real), g.equal(a.imag, b.imag))
@@ -368,6 +417,10 @@ COMPLEX_OPS: Table = {
     **dict.fromkeys(("conj", "conj_physical"), _conjugate),
     **{name: partial(_joined, name) for name in ("cat", "concat", "stack")},
     **dict.fromkeys(("to", "to_copy"), _convert_dtype),
+    **dict.fromkeys(("copy", "fill"), _copy),
+    **{name: partial(_scattered, name) for name in ("select_scatter", "slice_scatter")},
+    **dict.fromkeys(("constant_pad_nd", "pad"), _pad),
+    "view.dtype": _view_dtype,
     "eq": _equal,
     "fft_c2c": _fft_complex,
     "fft_c2r": _fft_to_real,

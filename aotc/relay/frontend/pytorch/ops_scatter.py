@@ -89,6 +89,7 @@ def _masked_scatter(x: Expr, mask: Expr, source: Expr) -> Expr:
 # --- sums of embeddings
 
 _BAG_MODES: Final = ("sum", "mean", "max")
+_BAG_NUMBERS_SUBJECT: Final = "the positions and sizes of embedding_bag"
 
 
 def _embedding_bag(
@@ -100,7 +101,7 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
     **_: TorchValue,
-) -> list[TorchValue]:
+) -> Expr:
     """Convert embedding_bag: the sum, mean or maximum of the rows of `weight` in each bag of indices;
     bag b begins at position offsets[b]. Rows with the index `padding_idx` do not count.
     """
@@ -125,12 +126,10 @@ def _embedding_bag(
         total = g.div(total, g.maximum(sizes, 1.0))
     elif _BAG_MODES[mode] == "max":
         total = g.where(g.greater(sizes, 0.0), total, 0.0)
-    return [total, *[tv.UncomputedValue("the positions and sizes of embedding_bag")] * 3]
+    return total
 
 
-def _embedding_bag_with_optional_padding(
-    weight: Expr, padding_idx: int | None = None, **arguments: TorchValue
-) -> list[TorchValue]:
+def _embedding_bag_with_optional_padding(weight: Expr, padding_idx: int | None = None, **arguments: TorchValue) -> Expr:
     """Convert the form of embedding_bag whose `padding_idx` is None or counts from the end if it is
     negative.
     """
@@ -156,8 +155,13 @@ def _combine_bags(rows: Expr, starts: Expr, reduction: str) -> Expr:
 
 OPS: Table = {
     **dict.fromkeys(("scatter", "scatter_reduce"), _scatter),
-    **dict.fromkeys(("embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),
-    "embedding_bag.padding_idx": _embedding_bag_with_optional_padding,
+    **dict.fromkeys(
+        ("embedding_bag", "_embedding_bag_forward_only"),
+        tv.append_uncomputed_results(_embedding_bag, _BAG_NUMBERS_SUBJECT, 3),
+    ),
+    "embedding_bag.padding_idx": tv.append_uncomputed_results(
+        _embedding_bag_with_optional_padding, _BAG_NUMBERS_SUBJECT, 3
+    ),
     "index_reduce": _index_reduce,
     "masked_scatter": _masked_scatter,
     "scatter_add": partial(_scatter, reduce="add"),

@@ -294,11 +294,13 @@ def converter_table_by_function_name(*converters: Converter) -> Table:
 
 def append_uncomputed_results(converter: Converter, subject: str, count: int = 1) -> Converter:
     """Return a converter that appends `count` results that are not computed to the result of
-    `converter`; `subject` names them in the error for reading one.
+    `converter`; `subject` names them in the error for reading one, and is the converter's attribute
+    `uncomputed_subject`.
     """
 
     @wraps(converter)
     def convert_and_append_uncomputed(*args: TorchValue, **kwargs: TorchValue) -> list[TorchValue]:
         return [converter(*args, **kwargs), *[UncomputedValue(subject)] * count]
 
+    convert_and_append_uncomputed.uncomputed_subject = subject  # type: ignore[attr-defined]
     return convert_and_append_uncomputed

@@ -60,6 +60,7 @@ class _CompiledGraphs:
         self._graph = graph
         self._options = options
         self._freeze = freeze
+        self._numbers = _positions_of_numbers(graph)
         self._by_signature: dict[Any, _CompiledGraph] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -67,17 +68,43 @@ class _CompiledGraphs:
 
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         _require_no_gradients(tensors)
-        signature = tuple(map(_argument_signature, args))
+        signature = (*map(_argument_signature, args), *(repr(args[k].item()) for k in self._numbers))
         compiled = self._by_signature.get(signature)
         if compiled is None or not compiled.has_frozen_contents(args):
-            frozen_positions = [
-                k
-                for k, a in enumerate(args)
-                if self._freeze and isinstance(a, torch.nn.Parameter) and not a.is_inference()
-            ]
-            compiled = _compile_graph(self._graph, args, self._options, frozen_positions)
+            parameters = [k for k, a in enumerate(args) if self._freeze and isinstance(a, torch.nn.Parameter)]
+            parameters = [k for k in parameters if not args[k].is_inference()]
+            compiled = _compile_graph(self._graph, args, self._options, parameters, self._numbers)
             self._by_signature[signature] = compiled
         return compiled.run(args)
+
+
+def _positions_of_numbers(graph: Any) -> tuple[int, ...]:
+    """Return the positions of the arguments of a graph that are numbers in tensors of rank 0, in which
+    TorchDynamo passes Python's floating-point numbers that change.
+    """
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    return tuple(
+        k
+        for k, node in enumerate(placeholders)
+        if any(user.op == "call_method" and user.target == "item" for user in node.users)
+    )
+
+
+def _graph_with_numbers(graph: Any, args: Values, positions: Sequence[int]) -> Any:
+    """Return a graph in which the numbers in the tensors at some positions of its arguments are
+    constants.
+    """
+    import torch
+
+    if not positions:
+        return graph
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    numbers = {placeholders[k]: args[k].item() for k in positions}
+    copied, values = torch.fx.Graph(), dict[Any, Any]()
+    for node in graph.graph.nodes:
+        is_number = node.op == "call_method" and node.target == "item" and node.args[0] in numbers
+        values[node] = numbers[node.args[0]] if is_number else copied.node_copy(node, values.__getitem__)
+    return torch.fx.GraphModule(graph, copied)
 
 
 def _argument_signature(value: Any) -> Any:
@@ -85,7 +112,7 @@ def _argument_signature(value: Any) -> Any:
     a tensor, or the number itself.
     """
     shape = getattr(value, "shape", None)
-    return (type(value), value) if shape is None else (tuple(map(int, shape)), value.stride(), value.dtype)
+    return (type(value), repr(value)) if shape is None else (tuple(map(int, shape)), value.stride(), value.dtype)
 
 
 def _require_no_gradients(tensors: Sequence[torch.Tensor]) -> None:
@@ -214,12 +241,16 @@ def _tensor_of_array(array: Array) -> torch.Tensor:
 
 
 def _compile_graph(
-    graph: Any, args: Values, options: CompileOptions, frozen_positions: Sequence[int]
+    graph: Any, args: Values, options: CompileOptions, parameters: Sequence[int], numbers: Sequence[int]
 ) -> _CompiledGraph:
-    """Compile a graph for the shapes of its arguments."""
+    """Compile a graph for the shapes of its arguments; those at the positions `parameters` and
+    `numbers` are constants.
+    """
     import torch
 
-    free = [k for k, a in enumerate(args) if isinstance(a, torch.Tensor) and k not in frozen_positions]
+    graph = _graph_with_numbers(graph, args, numbers)
+    fixed = {*parameters, *numbers}
+    free = [k for k, a in enumerate(args) if isinstance(a, torch.Tensor) and k not in fixed]
     copies = tuple(args[k].detach().clone() for k in free)
     program = functional_exported_program(export_pytorch_module(_module_of_tensors(graph, args, free), copies))
     signature = program.graph_signature
@@ -227,7 +258,7 @@ def _compile_graph(
     written = [names[n] for n in signature.user_inputs_to_mutate.values()]
     session = options.compile_model(program).session()
     inputs = tuple((info.name, names[info.name]) for info in session.get_inputs())
-    contents = tuple((k, args[k], args[k]._version) for k in frozen_positions)
+    contents = tuple((k, args[k], args[k]._version) for k in parameters)
     return _CompiledGraph(session, inputs, _result_layouts(graph, args), tuple(written), contents)
 
 

@@ -135,6 +135,17 @@ def test_torch_compile() -> None:
             compare(leaves(run(x, 3)), leaves(wanted))
 
 
+def test_torch_compile_with_changing_numbers() -> None:
+    torch._dynamo.reset()
+    run = torch.compile(
+        lambda x, factor: (x[: int(factor)] * factor).sum(0), backend=torch_compile_backend, options=OPTIONS
+    )
+    x = torch.arange(8.0).reshape(4, 2)
+    with torch.no_grad():
+        for factor in (1.5, 2.5, 3.25):
+            compare(leaves(run(x, factor)), leaves((x[: int(factor)] * factor).sum(0)))
+
+
 def test_torch_compile_refuses_what_it_cannot_do() -> None:
     torch._dynamo.reset()
     x = torch.ones(2, 3)

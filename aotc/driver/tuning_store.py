@@ -106,18 +106,20 @@ class TuningStore:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def read_records_by_signature(self, cpu: str) -> Mapping[str, TuningRecord]:
-        """Return the records of a CPU by signature; empty, with a warning, if the file cannot be
-        read.
+    def read_records_by_signature(self, *processors: str) -> Mapping[str, TuningRecord]:
+        """Return the records of some processors, values of `TuningRecord.cpu`, by signature; empty, with a
+        warning, if the file cannot be read.
         """
         inode = self._store_file_inode()
         if inode is None:
             return {}
-        query = f"SELECT signature, cpu, candidate, seconds, trials FROM tilings WHERE cpu = ? LIMIT {MAX_RECORDS}"
+        places = ", ".join("?" * len(processors))
+        columns = "signature, cpu, candidate, seconds, trials"
+        query = f"SELECT {columns} FROM tilings WHERE cpu IN ({places}) LIMIT {MAX_RECORDS}"
         try:
             with closing(self._open_database()) as base:
                 _has_tilings_table_or_raise_if_not_empty(base)
-                records = [TuningRecord(*row) for row in base.execute(query, (cpu,))]
+                records = [TuningRecord(*row) for row in base.execute(query, processors)]
             sound = {record.signature: record for record in records if record.has_valid_tuning_values}
             if unsound := len(records) - len(sound):
                 LOG.warning("%d tuning records in %s are ignored: no measurement gives such", unsound, self.path)
@@ -232,9 +234,7 @@ class RecordedTilings:
         """The tuning records of this machine's CPU and of GPUs, by the signature of the contraction."""
         if self._path is None:
             return {}
-        store = TuningStore(self._path)
-        records = [store.read_records_by_signature(processor) for processor in (GPU_PROCESSOR, cpu_model_name())]
-        return {signature: record for found in records for signature, record in found.items()}
+        return TuningStore(self._path).read_records_by_signature(cpu_model_name(), GPU_PROCESSOR)
 
     @property
     def digest(self) -> str:

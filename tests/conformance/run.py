@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs ONNX's official suite through compiled C, prints the counts, and writes the list of failing tests.
 
-python tests/conformance/run.py                   # everything; rewrites failing.txt
+python tests/conformance/run.py                   # everything; rewrites failing.txt and docs/conformance.md
 python tests/conformance/run.py --filter resize   # some tests; prints why they fail
 """
 
@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 
+import page
 from onnx_suite import KINDS, all_cases, failing, read_list, run_cases, summary, write_list
 
 
@@ -45,6 +46,8 @@ def main() -> int:
     whole = not options.filter and not options.kind
     if whole or options.write:
         write_list(results if whole else {**known, **results})
+    if whole:
+        page.PAGE.write_text(page.page(cases, results), encoding="utf-8")
     return 1 if new and known else 0
 
 

@@ -8,6 +8,7 @@ import re
 
 import pytest
 from onnx_suite import Case, all_cases, failing, read_list, run_cases, summary
+from page import PAGE
 
 LEAST_NODE_TESTS = 900
 LEAST_OF_QUANTIZATION = 45
@@ -54,3 +55,15 @@ def test_the_list_names_tests_that_exist() -> None:
     assert not [name for name in read_list() if name not in names]
     listed = sum(name.startswith("node/") for name in read_list())
     assert sum(name.startswith("node/") for name in names) - listed >= LEAST_NODE_TESTS
+
+
+def test_the_page_of_the_documentation_has_the_tests_of_the_list_with_their_reasons() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("## Tests that fail")[2].partition("\n## ")[0]
+    listed: dict[str, str] = {}
+    why = ""
+    for line in section.splitlines():
+        if line.startswith("- "):
+            why = line.partition(": ")[2]
+        elif name := re.fullmatch(r"    - `(.+)`", line):
+            listed[name[1]] = why
+    assert listed == {name.partition("/")[2].removeprefix("test_"): why for name, why in read_list().items()}

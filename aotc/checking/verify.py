@@ -34,6 +34,7 @@ from aotc.checking.input_generation import (
     dequantize_tensors,
     domains_overridden_by_user_ranges,
     file_or_random_and_scaled_inputs,
+    input_sets_of_sizes,
     input_types,
     quantize_real_inputs,
 )
@@ -141,6 +142,8 @@ def pin_static_input_shapes(model: onnx.ModelProto, types: Mapping[str, TensorTy
     pinned = copy.deepcopy(model)
     for value in pinned.graph.input:
         if value.name in types and value.type.HasField("tensor_type"):
+            if not types[value.name].is_static:
+                continue
             dims = [onnx.TensorShapeProto.Dimension(dim_value=d) for d in types[value.name].static_shape]
             value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dims))
     return pinned
@@ -241,11 +244,18 @@ def verify(
     work = chosen.start_compilation(source, toolchain=chosen.toolchain_factory())
     types, drawn = input_types(work.module), types_of_inputs_without_state(work)
     domains = domains_overridden_by_user_ranges(drawn, infer_input_domains(work.module.main), input_ranges, inputs)
+    if bisect and any(not ty.is_static for ty in types.values()):
+        text = "the kernels of a model whose sizes vary at run time cannot be compared one by one"
+        hint = "compile one size: " + option_text("dims", {"NAME": 1}) + " instead of a range"
+        raise AotcError("dims", text, hint=hint)
     compiled = work.emit_project_and_build_library() if project is None else _load_project(Path(project), work, chosen)
     chosen.progress("running the reference")
-    sets = file_or_random_and_scaled_inputs(
-        drawn, domains, inputs, seeds, int(compiled.metadata["macs"]), within_scales=_is_quantized_onnx(model)
-    )
+    if compiled.metadata.get("dims"):
+        sets = input_sets_of_sizes(drawn, domains, work.scheduled_programs[0], inputs, seeds)
+    else:
+        sets = file_or_random_and_scaled_inputs(
+            drawn, domains, inputs, seeds, int(compiled.metadata["macs"]), within_scales=_is_quantized_onnx(model)
+        )
     runs, report = _run_input_sets_and_compare_outputs(compiled, model, types, sets, memory, work)
     if report.verdict != "differ" or not bisect:
         return report

@@ -240,6 +240,12 @@ class CompileOptions(CompileOptionFields):
         return cls(**keywords)
 
     @property
+    def typical_sizes(self) -> dict[str, int]:
+        """For dimensions with a range and a typical size, this size by name."""
+        ranges = {name: dim_size_or_range(value) for name, value in (self.dims or {}).items()}
+        return {n: r.typical for n, r in ranges.items() if isinstance(r, DimRange) and r.typical is not None}
+
+    @property
     def output_folder(self) -> Path | None:
         """The directory of the project; None for a temporary one."""
         return Path(self.output) if self.output is not None else None
@@ -377,6 +383,7 @@ class CompileOptions(CompileOptionFields):
             overwrite=self.overwrite,
             cflags=tuple(self.cflags),
             state=state,
+            typical_sizes=self.typical_sizes,
         )
 
     def compile_model(self, model: Model) -> CompiledModel:

@@ -398,7 +398,7 @@ def _kernel_test_program_source(part: InstructionSetKernels) -> str:
         banner=GENERATED_FILE_BANNER,
         name=part.prefix,
         ask=amx_permission_constructor_code(part.target.features),
-        entries=c_functions_calling_kernels_by_addresses(part.kernels),
+        entries=c_functions_calling_kernels_by_addresses(part.kernels, largest_numbers=True),
         buffers=buffers,
         kernels=kernels,
         rounds=ROUND_COUNT,

@@ -183,6 +183,7 @@ class Compilation:
     overwrite      replace foreign files in the output directory (see `aotc.driver.output_folder`)
     cflags         C compiler flags that the build files of the project add after the target's
     state          inputs and outputs that the model keeps between runs
+    typical_sizes  for sizes that are known at run time only, by name: the size of a typical run, as far as known
 
     The configuration of the context also applies: `compile.threads` 0 and `compile.cache` false
     switch these features off, `compile.tuning` false ignores the user's recorded tilings,
@@ -209,6 +210,7 @@ class Compilation:
     overwrite: bool = False
     cflags: tuple[str, ...] = ()
     state: tuple[StatePair, ...] = ()
+    typical_sizes: Mapping[str, int] = field(default_factory=dict)
     #: The module with each state split into the parts that its operators use, and their pairs.
     _module_and_state_parts: tuple[IRModule, tuple[StatePair, ...]] = field(init=False, repr=False)
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
@@ -335,7 +337,10 @@ class Compilation:
             self.progress(LOWERING)
             return tuple(
                 eliminate_copies_pass(
-                    lower_main_to_program(graph, version, self.name, self._module_and_state_parts[1]), version
+                    lower_main_to_program(
+                        graph, version, self.name, self._module_and_state_parts[1], self.typical_sizes
+                    ),
+                    version,
                 )
                 for version in self.target_versions
             )
@@ -366,7 +371,7 @@ class Compilation:
         graph, pairs = self.optimized_graph, self._module_and_state_parts[1]
         ordered = target_with_fixed_summation_order(C)
         with self.activate_cache_tilings_and_reports(), running_or_new_budget_scope(self.context.config):
-            program = eliminate_copies(lower_main_to_program(graph, ordered, self.name, pairs))
+            program = eliminate_copies(lower_main_to_program(graph, ordered, self.name, pairs, self.typical_sizes))
             for item in kernel_passes(ordered):
                 program = item.run(program, self.context)
             return (numerics_fingerprint(program),) * len(self.target_versions)

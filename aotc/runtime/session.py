@@ -185,6 +185,14 @@ class Session:
         """
         return list(self._library.inputs)
 
+    def typical_inputs(self) -> list[TensorInfo]:
+        """Return the inputs as `get_inputs` does, with the shapes of a typical run: for each size, the
+        one that the compiler compared costs for.
+        """
+        if self._sizes is None:
+            return self.get_inputs()
+        return list(self._interface_for_sizes(self._sizes.typical).inputs)
+
     def get_outputs(self) -> list[TensorInfo]:
         """Return the model's outputs, in order, with `.name`, `.shape`, `.dtype`, and `.type` as in
         ONNX Runtime.

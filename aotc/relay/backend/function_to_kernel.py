@@ -9,7 +9,7 @@ flattened).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from aotc.ir import (
@@ -25,7 +25,6 @@ from aotc.ir import (
     join_texts,
     nest_values_like_type,
     option_text,
-    symbol_and_sizes,
     tensor_types,
 )
 from aotc.relay.graph_api import (
@@ -72,7 +71,8 @@ def _hint_on_static_shape(tensor: TensorType, expr: Expr) -> str:
 
 def diagnose_dynamic_inputs(main: Function) -> list[Diagnostic]:
     """Return one diagnostic (code "dynamic-shape") if parameters of a function have shapes that are not
-    static, with the options that fix all of them; an empty list if there are none.
+    static, and dimensions without a range, with the options that fix all of them; an empty list if there
+    are none.
     """
     typed = [(p, t) for p in main.params if p.checked_type is not None for t in tensor_types(p.checked_type)]
     dynamic = [(p, t) for p, t in typed if not t.is_static]
@@ -80,7 +80,7 @@ def diagnose_dynamic_inputs(main: Function) -> list[Diagnostic]:
         return []
     dims = [d for _, t in dynamic for d in t.shape if isinstance(d, SymDim)]
     if all(d.name and d.upper is not None for d in dims):
-        return [_diagnose_dims_with_ranges(dims, dynamic[0][0])]
+        return []
     if len(dynamic) == 1:
         return diagnose_dynamic_shapes(dynamic[0][1], dynamic[0][0], f"input {dynamic[0][0].name!r}")
     text = "inputs have shapes that are not known at compile time: " + ", ".join(f"{p.name!r} {t}" for p, t in dynamic)
@@ -96,13 +96,10 @@ def diagnose_dynamic_inputs(main: Function) -> list[Diagnostic]:
     return [Diagnostic("dynamic-shape", text, dynamic[0][0].span, hint=hint + _STATIC_TYPE_HINT)]
 
 
-def _diagnose_dims_with_ranges(dims: Iterable[SymDim], first_input: Expr) -> Diagnostic:
-    """Return the diagnostic for inputs with dimensions that all have a range."""
-    ranges = sorted({str(d) for d in dims})
-    text = f"sizes that vary at run time cannot be compiled to C yet: {', '.join(ranges)}"
-    sizes = {item[0]: item[2] for d in dims if (item := symbol_and_sizes(d)) is not None}
-    hint = "compile one size, for example: " + option_text("dims", sizes) if sizes else ""
-    return Diagnostic("dynamic-shape", text, first_input.span, hint=hint)
+def has_static_types(function: Function) -> bool:
+    """Return True if all tensors of a function have shapes that are known."""
+    nodes = (*function.params, *(n for n in post_order(function.body) if not isinstance(n, (Op, Function))))
+    return all(t.is_static for n in nodes for t in tensor_types(type_of(n)))
 
 
 def require_static_shapes(ty: Type, expr: Expr, description: str) -> None:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from aotc.ir import (
@@ -27,21 +28,28 @@ from aotc.ir import (
     Quantization,
     TensorType,
     flatten_nested_tuple,
+    largest_size,
     nest_values_like_type,
+    option_text,
+    product_of_dims,
     report_progress,
     span_scope,
     tensor_types,
 )
 from aotc.ir.compilation_work_and_memory_limits import current_budget
+from aotc.ir.failure_context import Failure, attach_failure_to_exceptions
 from aotc.ir.parallel_memo import memoize_in_parallel
 from aotc.relay.backend.function_to_kernel import (
     diagnose_dynamic_inputs,
+    has_static_types,
     kernel_name_from_anchor_operator,
     reject_interpreter_only_node,
     require_static_shapes,
 )
 from aotc.relay.backend.kernel_deduplication import FunctionTable, lower_function_to_kernel
 from aotc.relay.backend.row_movement_detection import row_pieces_of_result
+from aotc.relay.backend.run_time_sizes import RunTimeSizes, size_ranges_of_inputs
+from aotc.relay.backend.sized_function_to_kernel import SizedKernel, lower_function_with_run_time_sizes
 from aotc.relay.backend.zero_copy_view_detection import view_offsets_of_results
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.graph_api import (
@@ -56,7 +64,6 @@ from aotc.relay.graph_api import (
 from aotc.relay.state_pair import StatePair
 from aotc.tir import (
     Branch,
-    Kernel,
     Leave,
     Loop,
     Program,
@@ -78,7 +85,8 @@ ResultLocation: TypeAlias = "View | tuple[Any, ...]"
 def _create_storage(
     name: str, ty: TensorType, kind: str = "temp", data: Any = None, *, meaning: Quantization | None = None
 ) -> Storage:
-    return Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind=kind, data=data, quantization=meaning)
+    shape, dims = tuple(map(largest_size, ty.shape)), None if ty.is_static else tuple(ty.shape)
+    return Storage(name=name, dtype=ty.dtype, shape=shape, kind=kind, data=data, quantization=meaning, dims=dims)
 
 
 class _TailCalls:
@@ -134,6 +142,7 @@ def _names_of_used_functions(node: Expr) -> set[str]:
 class _Lowering:
     """State of the lowering of a module's @main to a program: storages, kernels and calls so far.
 
+    sizes    sizes that are known at run time only, and the conditions on them
     scopes   block (of @main or of a branch) in which each node is computed
     parts    calls of each block
     part     calls of the current block
@@ -143,8 +152,9 @@ class _Lowering:
     target: Target
     module: IRModule
     lets: dict[Var, Expr]
+    sizes: RunTimeSizes
     table: FunctionTable = field(default_factory=FunctionTable)
-    kernels: dict[int, Kernel] = field(default_factory=dict)
+    kernels: dict[int, SizedKernel] = field(default_factory=dict)
     values: dict[Expr, ResultLocation] = field(default_factory=dict)
     scopes: BlockAssignment | None = None
     parts: dict[ScopeBlock, list[ProgramNode]] = field(default_factory=dict)
@@ -217,21 +227,24 @@ class _Lowering:
 
     def lower_call_to_kernel_call(self, node: Call, function: Function) -> ResultLocation:
         args = [view for a in node.args for view in flatten_nested_tuple(self.storage_location_of_result(a))]
-        require_static_shapes(type_of(node), node, "a result")
+        types = [self.sizes.bounded_type(t, node, "a result") for t in tensor_types(type_of(node))]
         offsets = None if "Compiler" in function.attrs else view_offsets_of_results(function)
-        types = tensor_types(type_of(node))
+        self.require_fitting_sizes(node, function)
         if offsets is not None:
             parts = [self.new_temporary_storage_view(t, "v") for t in types]
             sources = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
             self.whole_of_view |= {part.storage: args[0].storage for part in parts}
             self.part += map(make_copy_step, sources, parts)
             return nest_values_like_type(type_of(node), iter(parts))
-        kernel = self.kernel_shared_by_equal_functions(function)
+        sized = self.kernel_shared_by_equal_functions(function)
+        kernel, numbers = sized.kernel, tuple(const(s) if isinstance(s, int) else s for s in sized.sizes)
+        for condition in sized.conditions:
+            self.sizes.add_condition(condition.left, condition.relation, condition.right, node.span)
         outputs = [self.new_temporary_storage_view(t) for t in types]
         scratch = [self.new_temporary_storage_view(TensorType((b.size,), b.dtype)) for b in kernel.workspace]
-        shapes = tuple(t.static_shape for t in types)
+        shapes = tuple(tuple(map(largest_size, t.shape)) for t in types)
         rows = row_pieces_of_result(function) if self.has_state and "Compiler" not in function.attrs else None
-        self.part.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes, function, rows))
+        self.part.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes, function, rows, numbers))
         return nest_values_like_type(type_of(node), iter(outputs))
 
     def begin_node(self, node: Expr) -> None:
@@ -353,12 +366,34 @@ class _Lowering:
             self.part.append(Branch(condition, (arms[0], arms[1]), storages, node.span))
         return nest_values_like_type(type_of(node), iter(results))
 
-    def kernel_shared_by_equal_functions(self, function: Function) -> Kernel:
+    def require_fitting_sizes(self, node: Call, function: Function) -> None:
+        """Add the conditions without which a call has no results of its type: no dimension is negative,
+        and a view has as many elements as its source.
+        """
+        if has_static_types(function):
+            return
+        for inner in post_order(function.body):
+            if not isinstance(inner, (Op, Function)):
+                self.sizes.require_not_negative(type_of(inner), node.span)
+        if view_offsets_of_results(function) is not None:
+            (source,), (result,) = (tensor_types(type_of(n)) for n in (function.params[0], function.body))
+            counts = product_of_dims(result.shape), product_of_dims(source.shape)
+            self.sizes.add_condition(counts[0], "==", counts[1], node.span)
+
+    def kernel_shared_by_equal_functions(self, function: Function) -> SizedKernel:
         """Return the kernel of a function; structurally equal functions share one kernel."""
         number = self.table.find_or_add_structurally_equal_function(function)
         if number not in self.kernels:
-            self.kernels[number] = lower_function_to_kernel(function, self.target)
+            self.kernels[number] = self.lower_function(function)
         return self.kernels[number]
+
+    def lower_function(self, function: Function) -> SizedKernel:
+        """Return the kernel of a function, and what its calls pass for the numbers of the kernel."""
+        if has_static_types(function) or "Compiler" in function.attrs:
+            return SizedKernel(lower_function_to_kernel(function, self.target), ())
+        name = kernel_name_from_anchor_operator(function)
+        with attach_failure_to_exceptions(Failure("kernel", name, function, self.target)):
+            return lower_function_with_run_time_sizes(function, name, self.target, self.sizes.intervals)
 
     def lower_called_functions_into_memo_cache(self, nodes: Iterable[Expr]) -> None:
         """Lower the functions that nodes call to kernels in several processes, so that
@@ -367,7 +402,7 @@ class _Lowering:
         for function in [n.op for n in nodes if isinstance(n, Call) and isinstance(n.op, Function)]:
             if "Compiler" not in function.attrs and view_offsets_of_results(function) is None:
                 self.table.find_or_add_structurally_equal_function(function)
-        memoize_in_parallel([partial(lower_function_to_kernel, f, self.target) for f in self.table.functions])
+        memoize_in_parallel([partial(self.lower_function, f) for f in self.table.functions])
 
     def create_constant_storage(self, node: Constant, ty: TensorType) -> Storage:
         """Return the storage of a constant that a kernel reads from memory; a splat is expanded to
@@ -393,11 +428,16 @@ def _require_equal_static_types_of_branches(node: If) -> None:
 
 
 def lower_main_to_program(
-    module: IRModule, target: Target, name: str = "model", state: Sequence[StatePair] = ()
+    module: IRModule,
+    target: Target,
+    name: str = "model",
+    state: Sequence[StatePair] = (),
+    typical_sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> Program:
     """Return the program of @main, in which no two tensors share memory.
 
-    state    inputs and outputs that are kept between runs
+    state            inputs and outputs that are kept between runs
+    typical_sizes    size of a typical run for some of the sizes that are known at run time only
 
     The outputs are named by the module attribute "output_names" if it is set.
 
@@ -409,7 +449,9 @@ def lower_main_to_program(
         raise AotcError("not-fused", "@main is one kernel, not calls of kernels", span=main.span, hint=hint)
     if dynamic := diagnose_dynamic_inputs(main):
         raise AotcError.collect(dynamic)
-    lowering = _Lowering(target, module, _let_bound_values(main), has_state=bool(state))
+    sizes = RunTimeSizes(size_ranges_of_inputs(main, typical_sizes))
+    _require_target_supports_sizes(sizes, target, main)
+    lowering = _Lowering(target, module, _let_bound_values(main), sizes, has_state=bool(state))
     inputs: list[Storage] = []
     for param, meaning in zip(
         main.params, quantizations_of_inputs_or_outputs(module, "input", len(main.params)), strict=True
@@ -417,6 +459,7 @@ def lower_main_to_program(
         ty = type_of(param)
         if not isinstance(ty, TensorType):
             raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
+        ty = sizes.bounded_type(ty, param, f"input {param.name!r}")
         inputs.append(_create_storage(param.name, ty, "input", meaning=meaning))
         lowering.values[param] = View(inputs[-1])
     nodes = list(post_order(main.body, lambda n: not isinstance(n, Function)))
@@ -424,7 +467,7 @@ def lower_main_to_program(
     lowering.lower_nodes(nodes)
     lowering.begin_node(main.body)
     views = flatten_nested_tuple(lowering.storage_location_of_result(main.body))
-    types = tensor_types(type_of(main.body))
+    types = [sizes.bounded_type(t, main.body, "an output") for t in tensor_types(type_of(main.body))]
     names, meanings = (
         output_names_or_default(module, len(views)),
         quantizations_of_inputs_or_outputs(module, "output", len(views)),
@@ -434,10 +477,36 @@ def lower_main_to_program(
     lowering.part += map(make_copy_step, views, map(View, outputs))
     program = Program(
         name=name, inputs=tuple(inputs), outputs=outputs, body=tuple(lowering.part),
-        state=_state_tensors(inputs, outputs, state),
+        state=_state_tensors(inputs, outputs, state), sizes=sizes.ranges, checks=tuple(sizes.checks),
     )  # fmt: skip
     _check_bytes_of_expanded_splats(program, lowering.splats)
+    _require_checks_before_run(program, main)
     return program
+
+
+def _require_target_supports_sizes(sizes: RunTimeSizes, target: Target, main: Function) -> None:
+    """Raise AotcError (code "target") for sizes that are known at run time only on a GPU."""
+    if sizes.ranges and target.gpu is not None:
+        ranges = ", ".join(f"{name} {r}" for name, r in sizes.ranges.items())
+        hint = "compile one size, for example: " + option_text("dims", {n: r.most for n, r in sizes.ranges.items()})
+        text = f"code for {target.name} has no sizes that vary at run time: {ranges}"
+        raise AotcError("target", text, span=main.span, hint=hint)
+
+
+def _require_checks_before_run(program: Program, main: Function) -> None:
+    """Raise AotcError if a condition on sizes may concern a part of the program only, or if the sizes of
+    a typical run violate one.
+    """
+    if program.has_control_flow and program.checks:
+        text = f"sizes of a model with branches or loops must fulfill {program.checks[0]}, which is not known"
+        hint = "compile one size, for example: " + option_text("dims", program.typical_sizes)
+        raise AotcError("dynamic-shape", text, span=program.checks[0].span or main.span, hint=hint)
+    for check in program.checks:
+        if not check.holds(program.symbols_of_sizes(program.typical_sizes)):
+            typical = ", ".join(f"{name} {size}" for name, size in program.typical_sizes.items())
+            hint = "give typical sizes that do, for example: " + option_text("dims", {"NAME": "LEAST..MOST~TYPICAL"})
+            text = f"the typical sizes {typical} do not fulfill {check}"
+            raise AotcError("dims", text, span=check.span or main.span, hint=hint)
 
 
 def _check_bytes_of_expanded_splats(program: Program, splats: Mapping[Storage, Constant]) -> None:
@@ -467,6 +536,11 @@ def _make_copy_or_fill_step(source: View, target: View) -> Step:
 def _state_tensors(
     inputs: Sequence[Storage], outputs: Sequence[Storage], pairs: Sequence[StatePair]
 ) -> tuple[StateTensor, ...]:
+    for pair in pairs:
+        for storage in (*inputs, *outputs):
+            if storage.name in (pair.past, pair.present) and storage.dims is not None:
+                text = f"the state {pair.past!r} has a shape that varies at run time: {storage.dim_texts}"
+                raise AotcError("state", text, hint="pin its dimensions by " + option_text("dims", {"NAME": 1}))
     past_by_name, present_by_name = ({s.name: s for s in side} for side in (inputs, outputs))
     return tuple(
         StateTensor(past=past_by_name[p.past], present=present_by_name[p.present], initial=p.initial) for p in pairs

@@ -10,7 +10,8 @@ The operators' references are run on an array that numbers the argument's elemen
 (`aotc.relay.backend.element_number_evaluation`), so reshapes, squeezes, slices, splits and
 transposes that only move axes of size 1 need no rules of their own. The numbers are shuffled, so
 that the result of an operator that computes (e.g. interpolates) does not look like a view by
-accident.
+accident. A function of sizes that are known at run time only moves no data if it consists of
+reshapes.
 """
 
 from typing import Any, Final
@@ -20,7 +21,9 @@ import numpy as np
 from aotc.ir import FuncType, Op, OpPattern, TensorType, tensor_types
 from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.relay.backend.element_number_evaluation import evaluate_on_element_numbers
-from aotc.relay.graph_api import Call, Expr, Function
+from aotc.relay.backend.function_to_kernel import has_static_types
+from aotc.relay.graph_api import Call, Expr, Function, post_order
+from aotc.relay.op.opdef import OpDef
 
 #: Largest argument, in elements, that is analyzed; it bounds the compiler's memory. Larger
 #: arguments are copied.
@@ -74,6 +77,12 @@ def _contiguous_slice_start(
     return int(places[0]) if consecutive else None
 
 
+def _is_reshape(function: Function) -> bool:
+    """Return True if a function only gives its one tensor another shape, without looking at sizes."""
+    calls = [n for n in post_order(function.body) if n is not function.params[0] and not isinstance(n, Op)]
+    return all(isinstance(n, Call) and isinstance(n.op, OpDef) and n.op.view for n in calls)
+
+
 def view_offsets_of_results(function: Function) -> list[int] | None:
     """Return the offset, in elements, of each result of `function` in its only argument; None if it
     must compute.
@@ -82,6 +91,8 @@ def view_offsets_of_results(function: Function) -> list[int] | None:
         return None
     param = function.params[0]
     ty = param.checked_type
+    if not has_static_types(function):
+        return [0] if _is_reshape(function) else None
     if not isinstance(ty, TensorType) or not ty.is_static or ty.numel > MAX_ANALYZED_ELEMENTS:
         return None
     labels = np.random.default_rng(0).permutation(ty.numel)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from aotc.ir import AotcError, Dim, frozen, is_static
+from aotc.ir import AotcError, Dim, frozen, is_static, same_dim
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.op.einsum import expand_einsum
@@ -55,6 +55,9 @@ def _matmul_with_broadcast_batches(a: Expr, b: Expr, batch_matmul: Callable[[Exp
     lead = broadcast_two_shapes(g.dims(a)[:-2], g.dims(b)[:-2])
     if g.rank(a) == g.rank(b) == 3:
         return batch_matmul(a, b)
+    if (split := _split_of_two_equal_batch_axes(g.dims(a), g.dims(b))) is not None:
+        product = batch_matmul(*(g.call_op("reshape", x, newshape=(-3, -2)) for x in (a, b)))
+        return g.call_op("reshape", product, newshape=(-4, *split, -2))
     if not is_static(lead):
         g.shape(a, "an operand of MatMul")
         g.shape(b, "an operand of MatMul")
@@ -62,6 +65,20 @@ def _matmul_with_broadcast_batches(a: Expr, b: Expr, batch_matmul: Callable[[Exp
     rows, columns = g.dims(a)[-2], g.dims(b)[-1]
     product = batch_matmul(left, right)
     return g.reshape(product, [d for d in (*lead, rows, columns) if isinstance(d, int)])
+
+
+def _split_of_two_equal_batch_axes(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[int, int] | None:
+    """Return how a reshape splits the product of the first two axes into these, for operands of rank 4
+    of which both have these axes, and of which not all dimensions are static; None for others.
+    """
+    if not len(a) == len(b) == 4 or is_static((*a, *b)) or not all(map(same_dim, a[:2], b[:2])):
+        return None
+    match a[:2]:
+        case int() as outer, inner:
+            return outer, inner if isinstance(inner, int) else -1
+        case _, int() as inner:
+            return -1, inner
+    return None
 
 
 def _broadcast_and_flatten_batch_axes(x: Expr, batch_shape: Sequence[Dim]) -> Expr:

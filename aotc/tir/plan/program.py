@@ -494,9 +494,12 @@ class Program:
 
     def typical_shape(self, storage: Storage) -> tuple[int, ...]:
         """Return the shape of a tensor in a typical run."""
-        typical = self.typical_sizes
-        symbols = {symbol_of_multiples(name, r.step): typical[name] // r.step for name, r in self.sizes.items()}
+        symbols = self.symbols_of_sizes(self.typical_sizes)
         return tuple(value_of_dim(dim, symbols) for dim in storage.run_time_shape)
+
+    def symbols_of_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the values of the symbols in formulas of the program for sizes in their ranges."""
+        return {symbol_of_multiples(name, r.step): sizes[name] // r.step for name, r in self.sizes.items()}
 
     def symbol_values(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the values of the symbols in formulas of the program for sizes by name, such as 2 for
@@ -510,7 +513,7 @@ class Program:
         for name, allowed in self.sizes.items():
             if sizes[name] not in allowed:
                 raise ValueError(f"{name} is {sizes[name]}, which is not in its range {allowed}")
-        values = {symbol_of_multiples(name, r.step): sizes[name] // r.step for name, r in self.sizes.items()}
+        values = self.symbols_of_sizes(sizes)
         for check in self.checks:
             if not check.holds(values):
                 raise ValueError(f"{check} does not hold")

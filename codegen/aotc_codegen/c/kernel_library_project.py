@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from aotc_runtime_c import hosted_runtime_files as runtime_sources
 
-from aotc.tir import Kernel, Target
+from aotc.tir import Const, Kernel, Target
 from aotc_codegen.c.c_dialects import GNU_C
 from aotc_codegen.c.c_types import c_memory_type
 from aotc_codegen.c.compiler_flags import riscv_vector_requirement_lines
@@ -29,7 +29,7 @@ from aotc_codegen.c.host_project import (
     runtime_files_by_path,
     write_files_and_hash,
 )
-from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
+from aotc_codegen.c.kernel_files import PrintedKernels, c_number_argument, print_kernels
 from aotc_codegen.c.template_rendering import render_template
 
 #: Prefix of the emitted C names; no helper function of a kernel begins with it.
@@ -80,18 +80,24 @@ def emit_kernel_table_project(kernels: Sequence[Kernel], directory: Path, target
     }
 
 
-def c_functions_calling_kernels_by_addresses(kernels: Mapping[str, Kernel]) -> list[str]:
+def c_functions_calling_kernels_by_addresses(
+    kernels: Mapping[str, Kernel], *, largest_numbers: bool = False
+) -> list[str]:
     """Return a C function call_NAME for each kernel: it passes the elements of an array of
     addresses as the arguments.
 
     `kernels` maps the C name of each kernel to the kernel. A line that defines a team of one thread
     comes first if a kernel needs a team.
+
+    largest_numbers    pass the largest values of numbers, instead of values at addresses behind those of buffers
     """
     lines = ["static const aotc_team alone = {0, 1, NULL, NULL};"] if any(k.team for k in kernels.values()) else []
     for name, kernel in kernels.items():
         arguments = [f"a[{k}]" for k in range(len(kernel.params))]
         arguments += [
-            f"*(const {c_memory_type(number.var.dtype)} *)a[{k}]"
+            c_number_argument(Const(number.most, number.var.dtype))
+            if largest_numbers
+            else f"*(const {c_memory_type(number.var.dtype)} *)a[{k}]"
             for k, number in enumerate(kernel.numbers, len(kernel.params))
         ]
         unused = "" if arguments else "(void)a; "

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes that are known at run time only, of a module whose @main has dimensions with bounds.
+
+sizes = RunTimeSizes(size_ranges_of_inputs(main, {"batch": 4}))
+sizes.ranges                                 # {"batch": DimRange(1, 8, typical=4)}
+sizes.add_condition(DimCondition(n, "==", m), span)
+sizes.checks                                 # conditions that do not follow from the ranges
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from aotc.ir import (
+    AotcError,
+    Dim,
+    DimRange,
+    Span,
+    SymDim,
+    TensorType,
+    Type,
+    bound_dim,
+    option_text,
+    symbol_of_multiples,
+    tensor_types,
+)
+from aotc.ir.dimension_formulas import Formula, constant, formula_of_name, symbol
+from aotc.relay.backend.function_to_kernel import diagnose_dynamic_shapes
+from aotc.relay.graph_api import Expr, Function, type_of
+from aotc.tir import SizeCheck
+
+
+def size_ranges_of_inputs(main: Function, typical: Mapping[str, int]) -> dict[str, DimRange]:
+    """Return the sizes that the shapes of a function's parameters depend on, by name, with their ranges.
+
+    typical    size of a typical run for some of them
+
+    Raise AotcError (code "dims") for a symbol that no dimension bounds.
+    """
+    dims = [d for p in main.params for t in tensor_types(type_of(p)) for d in t.shape if isinstance(d, SymDim)]
+    symbols = dict.fromkeys(name for d in dims for name in sorted(d.symbols))
+    ranges: dict[str, DimRange] = {}
+    for name in symbols:
+        least, most = _interval_of_symbol(name, dims)
+        base, step = _size_and_step(name, dims)
+        usual = typical.get(base)
+        ranges[base] = DimRange(least * step, most * step, step)
+        if usual is not None and usual in ranges[base]:
+            ranges[base] = replace(ranges[base], typical=usual)
+    return ranges
+
+
+def _interval_of_symbol(name: str, dims: Iterable[SymDim]) -> tuple[int, int]:
+    """Return the least and the greatest value of a symbol, from the bounds of dimensions that are linear
+    in it alone.
+    """
+    least, most = 0, -1
+    for dim in dims:
+        formula = formula_of_name(dim.name)
+        added = formula.constant_term
+        match (formula - constant(added)).terms:
+            case [((str() as found,), int() as factor)] if found == name and factor > 0 and dim.upper is not None:
+                least = max(least, -((added - dim.lower) // factor))
+                upper = (dim.upper - added) // factor
+                most = upper if most < 0 else min(most, upper)
+    if most < least:
+        hint = "give a range of it, for example: " + option_text("dims", {name: (1, 512)})
+        raise AotcError("dims", f"nothing bounds the size {name!r}", hint=hint)
+    return least, most
+
+
+def _size_and_step(name: str, dims: Iterable[SymDim]) -> tuple[str, int]:
+    """Return the name and the step of the size whose steps a symbol counts: (height, 32) for
+    'height/32'; the symbol itself with a step of 1 for others.
+    """
+    base, _, digits = name.rpartition("/")
+    step = int(digits) if digits.isascii() and digits.isdigit() else 1
+    if not base or step <= 1 or symbol_of_multiples(base, step) != name:
+        return name, 1
+    counted = constant(step) * symbol(name)
+    return (base, step) if any(formula_of_name(d.name) == counted for d in dims) else (name, 1)
+
+
+@dataclass
+class RunTimeSizes:
+    """The sizes of a run, and the conditions on them that a program checks.
+
+    ranges    sizes by name
+    checks    conditions that do not follow from the ranges
+    """
+
+    ranges: Mapping[str, DimRange]
+    checks: list[SizeCheck] = field(default_factory=list)
+
+    @property
+    def intervals(self) -> dict[str, tuple[int, int]]:
+        """The least and the greatest value of each symbol in dimensions."""
+        items = self.ranges.items()
+        return {symbol_of_multiples(name, r.step): (r.least // r.step, r.most // r.step) for name, r in items}
+
+    def bounded_type(self, ty: TensorType, node: Expr, description: str) -> TensorType:
+        """Return a type with the bounds that follow from the ranges.
+
+        Raise AotcError (code "dynamic-shape") for a dimension without a name or an upper bound.
+        """
+        if ty.is_static:
+            return ty
+        dims = tuple(bound_dim(d, self.intervals) if isinstance(d, SymDim) else d for d in ty.shape)
+        if any(isinstance(d, SymDim) and (not d.name or d.upper is None) for d in dims):
+            raise AotcError.collect(diagnose_dynamic_shapes(ty, node, description))
+        return TensorType(dims, ty.dtype)
+
+    def require_not_negative(self, ty: Type, span: Span | None) -> None:
+        """Add the condition that no dimension of a type is negative."""
+        for tensor in tensor_types(ty):
+            for dim in tensor.shape:
+                if isinstance(dim, SymDim):
+                    self.add_condition(dim, ">=", 0, span)
+
+    def add_condition(self, left: Dim, relation: str, right: Dim, span: Span | None) -> None:
+        """Add a condition, unless it follows from the ranges of sizes.
+
+        Raise AotcError (code "dims") for a condition that no sizes in these ranges fulfill.
+        """
+        check = SizeCheck(left, relation, right, span)
+        low, high = (_formula(left) - _formula(right)).interval(self.intervals)
+        if low == high == 0 or (relation == ">=" and low >= 0):
+            return
+        if high < 0 or (relation == "==" and low > 0):
+            sizes = ", ".join(f"{name} {r}" for name, r in self.ranges.items())
+            raise AotcError("dims", f"no sizes in the ranges {sizes} fulfill {check}", span=span)
+        if all(str(check) != str(other) for other in self.checks):
+            self.checks.append(check)
+
+
+def _formula(dim: Dim) -> Formula:
+    return formula_of_name(dim.name) if isinstance(dim, SymDim) else constant(dim)

@@ -447,6 +447,7 @@ class Compilation:
                         self.optimized_graph,
                         _value_domains_of_unconverted_inputs(self),
                         self._module_and_state_parts[1],
+                        {s.name: first.typical_shape(s) for s in first.inputs if s.dims is not None},
                     )
                     if self.selftest
                     else None

@@ -7,6 +7,7 @@ draw_selftest_inputs_and_outputs(work.graph, {})  # SelftestData((image,), (scor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from aotc_codegen.c.selftest import SelftestData
@@ -18,7 +19,10 @@ from aotc.relay.valid_input_values_and_random_arrays import UNCONSTRAINED_DOMAIN
 
 
 def draw_selftest_inputs_and_outputs(
-    graph: IRModule, domains: Mapping[str, ValueDomain], state: Sequence[StatePair] = ()
+    graph: IRModule,
+    domains: Mapping[str, ValueDomain],
+    state: Sequence[StatePair] = (),
+    shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> SelftestData:
     """Draw pseudorandom inputs with a fixed seed, and compute their outputs with the graph
     interpreter.
@@ -28,12 +32,13 @@ def draw_selftest_inputs_and_outputs(
     graph     with optimized functions, so that integer results equal those of the kernels
     domains   suitable values of inputs by name
     state     inputs and outputs that are state: the self-test is the first run
+    shapes    shapes of inputs that depend on the sizes of a run, by name
 
     Raises AotcError (code "selftest") if an output is not finite.
     """
     rng = np.random.default_rng(0)
     kept = {pair.past: pair for pair in state}
-    types = _graph_input_types(graph)
+    types = {name: TensorType(shapes.get(name, t.shape), t.dtype) for name, t in _graph_input_types(graph).items()}
     inputs = {
         name: kept[name].contents_of_first_run(t)
         if name in kept

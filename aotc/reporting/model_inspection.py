@@ -15,7 +15,7 @@ from typing import Any
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.pipeline import bare_metal_footprint_or_none
 from aotc.driver.state_proposals import propose_state_pairs
-from aotc.ir import COMPILE_CALL, AotcError, Span, TensorType
+from aotc.ir import COMPILE_CALL, AotcError, Span, SymDim, TensorType
 from aotc.ir.diagnostics import diagnostic_texts
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.frontend.onnx.model_inputs import options_to_fix_dims, resolve_model_input_types
@@ -32,7 +32,12 @@ SHARED_LIBRARY_SUFFIXES = (".so", ".dylib", ".dll")
 
 
 def _describe_storages(storages: Sequence[Storage]) -> list[dict[str, Any]]:
-    return [{"name": s.name, "dtype": str(s.dtype), "shape": list(s.shape)} for s in storages]
+    return [{"name": s.name, "dtype": str(s.dtype), "shape": _extents_or_names(s)} for s in storages]
+
+
+def _extents_or_names(storage: Storage) -> list[int | str]:
+    """Return the shape of a tensor, with the formulas of extents that depend on the sizes of a run."""
+    return [d if isinstance(d, int) else d.name for d in storage.run_time_shape]
 
 
 def _model_nodes_of_span(span: Span | None) -> list[str]:
@@ -116,7 +121,10 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         if error.code not in ("onnx-unsupported", "onnx-op", "tflite-op"):
             raise
         return {"model": str(path), "unsupported": diagnostic_texts(error.diagnostics)}
-    if flags := options_to_fix_dims(types := _parameter_types(work.module)):
+    types = _parameter_types(work.module)
+    dims = [d for ty in types.values() for d in ty.shape if isinstance(d, SymDim)]
+    has_ranges = work.target.gpu is None and all(d.name and d.upper is not None for d in dims)
+    if not has_ranges and (flags := options_to_fix_dims(types)):
         operators = list_op_freqs(work.module.main)
         return _describe_model_with_unknown_dims(path, types, flags, operators)
     constants = [n for n in post_order(work.module.main) if isinstance(n, Constant)]

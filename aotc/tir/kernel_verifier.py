@@ -108,6 +108,15 @@ def verify(kernel: Kernel) -> None:
         raise AotcError.collect(checker.problems)
 
 
+def is_verified(kernel: Kernel) -> bool:
+    """Return True if `verify` finds no violation in a kernel."""
+    try:
+        verify(kernel)
+    except AotcError:
+        return False
+    return True
+
+
 def _number_declaration_problems(numbers: Sequence[Number], changing: Container[Var]) -> Iterator[str]:
     """Yield a text for each number that is no scalar with an interval, declared once, which nothing
     assigns.

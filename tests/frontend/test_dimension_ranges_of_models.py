@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 import aotc
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dimension_ranges import dim_size_or_range
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.frontend.onnx.model_inputs import options_to_fix_dims, resolve_model_input_types
 from aotc.relay.interpreter import evaluate
@@ -98,13 +99,11 @@ def test_compile_names_all_open_dimensions_once() -> None:
     assert diagnostic.code == "dynamic-shape" and 'dims={"batch": 1, "seq": 1}' in diagnostic.hint
 
 
-def test_compile_refuses_ranges_with_one_diagnostic(tmp_path: Path) -> None:
-    with pytest.raises(AotcError) as caught:
-        aotc.compile(model(), output=tmp_path / "out", build=False, dims=DIMS)
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == "dynamic-shape" and "vary at run time" in diagnostic.message
-    assert "1<=batch<=4" in diagnostic.message and 'dims={"batch": 4, "seq": 8}' in diagnostic.hint
-    assert not (tmp_path / "out").exists()
+def test_compile_keeps_ranges(tmp_path: Path) -> None:
+    metadata = aotc.compile(model(), output=tmp_path / "out", build=False, dims=DIMS, target="c").metadata
+    assert {name: dim_size_or_range(text) for name, text in metadata["dims"].items()} == {
+        name: dim_size_or_range(given) for name, given in DIMS.items()
+    }
 
 
 def test_range_of_one_size_is_a_size() -> None:

@@ -29,6 +29,7 @@ from aotc.tir import (
     operands,
     with_operands,
 )
+from aotc.tir.kernel_verifier import is_verified
 from aotc.tir.plan.arena_packing import LiveBlock, align_up, max_overlap_bytes, place_blocks_in_arena
 from aotc.tir.plan.memory_space_assignment import (
     arrange_in_first_memory_or_spread,
@@ -163,11 +164,17 @@ def write_outputs_over_dying_inputs(program: Program) -> Program:
     lives = lifetimes_of_temporaries(program)
     homes: dict[Storage, Storage] = {}
     merged = cache(merge_inplace_params)
+
+    @cache
+    def is_proven_in_place(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> bool:
+        # the proof may need more than the verifier knows of extents that are numbers
+        return not kernel.numbers or is_verified(merged(kernel, pairs))
+
     numbers = count()
 
     def write_in_place(step: Step) -> tuple[Step]:
         pairs = tuple(_output_input_pairs_sharable_in_place(step, next(numbers), lives))
-        if pairs:
+        if pairs and is_proven_in_place(step.kernel, pairs):
             homes.update({step.outputs[o].storage: step.inputs[i].storage for o, i in pairs})
             merged_inputs = {i for _, i in pairs}
             inputs = tuple(view for i, view in enumerate(step.inputs) if i not in merged_inputs)

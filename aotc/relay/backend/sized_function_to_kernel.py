@@ -104,6 +104,11 @@ def lower_function_with_run_time_sizes(
     def call_value(call: Call, args: Sequence[Value]) -> Value:
         try:
             return call_as_tensor_expression(call, args)
+        except AotcError as error:
+            # ExpandOps has left an operator whose definition needs known sizes
+            if error.code == "no-compute" and isinstance(call.op, OpDef) and call.op.expand is not None:
+                raise _no_program_error(call, call.op.name) from error
+            raise
         except _SIZE_ERRORS as error:
             raise _no_program_error(call, str(getattr(call.op, "name", call.op))) from error
 

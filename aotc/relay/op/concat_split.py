@@ -392,7 +392,7 @@ def _tile_axis_map(a: TileAttrs, types: Types) -> AxisMap:
 def _compute_tile(a: TileAttrs, data: Tensor) -> Tensor:
     """Compute over axes in (repetition, element) pairs, so that no remainders are needed."""
     shape, reps = _pad_tile_shape_and_reps(a, data.shape)
-    extents = [int(d) for d in shape if isinstance(d, int)]
+    extents = te.extents_of(shape)
     skip = len(extents) - data.rank
     pairs = [n for pair in zip(reps, extents, strict=True) for n in pair]
     repeated = te.compute(pairs, lambda *i: data[i[1 + 2 * skip :: 2]], "tile")

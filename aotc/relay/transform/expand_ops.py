@@ -36,7 +36,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, Op, span_scope
+from aotc.ir import AotcError, Op, span_scope, tensor_types
 from aotc.relay.expr import (
     Call,
     Constant,
@@ -45,6 +45,7 @@ from aotc.relay.expr import (
     TupleGetItem,
     require_op_of_call,
     tensor_type_of,
+    type_of,
     typed_op_call,
 )
 from aotc.relay.op.binary_elementwise import add, divide, multiply
@@ -79,6 +80,10 @@ def _replace_op_call_by_definition(for_gpu: bool, _: Expr, new: Expr) -> Expr:
             return new.op.expand(new.attrs, *new.args)
         except AotcError as error:
             if error.code != "dynamic-shape":
+                raise
+            return new
+        except (TypeError, ValueError):  # a size that is known at run time only has no order and no truth value
+            if all(t.is_static for a in new.args for t in tensor_types(type_of(a))):
                 raise
             return new
 

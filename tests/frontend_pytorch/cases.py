@@ -765,6 +765,7 @@ def scatters() -> Iterator[tuple[str, Case]]:
         ),
     )
     yield "strided", (lambda x: (x.as_strided((3, 2), (1, 4), 1), x.as_strided((2, 3, 4), (6, 1, 1))), (real(2, 6),))
+    yield "strided_vector", (lambda x: (x.as_strided((3,), (1,)), x.as_strided((2, 3), (3, 1))), (real(6),))
     for mode in ("sum", "mean", "max"):
         bag = nn.EmbeddingBag(10, 4, mode=mode, padding_idx=3)
         yield f"bags_{mode}", (bag, (whole(3, 5, low=0, high=10),))

@@ -166,7 +166,9 @@ def _as_strided(x: Expr, size: TorchValue, stride: TorchValue, storage_offset: T
     is_inside = 0 in sizes or (offset >= 0 and min(strides, default=0) >= 0 and last < math.prod(shape))
     require("torch-index", is_inside, f"sizes {sizes}, strides {strides} exceed a tensor of shape {shape}")
     outer = [math.prod(shape[k + 1 :]) for k in range(len(shape) - 1)]
-    slides = not offset and len(shape) >= 1 and sizes[:-2] == list(shape[:-1]) and strides[:-2] == outer
+    slides = (
+        not offset and len(sizes) == len(shape) + 1 > 1 and sizes[:-2] == list(shape[:-1]) and strides[:-2] == outer
+    )
     if slides and 0 not in sizes and strides[-1] == 1 and strides[-2] > 0 and sizes[-1] <= shape[-1]:
         windows = g.call_op("sliding_window", x, axis=len(shape) - 1, window_shape=(sizes[-1],), strides=(strides[-2],))
         if tv.static_dim(windows, len(shape) - 1) >= sizes[-2]:

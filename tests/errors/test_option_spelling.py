@@ -101,9 +101,10 @@ def test_options_of_compilations_are_keywords_of_compile() -> None:
     """
     descriptions = described_options(CompileOptions)
     named = {keyword for keyword, description in descriptions.items() if description.command}
-    inspecting = {*PASS_INSPECTION_OPTIONS, "timing", "quiet", "verbose", "as_json"}
+    packaging = {"ecosystem", "manifest"}
+    others = {*PASS_INSPECTION_OPTIONS, *packaging, "timing", "quiet", "verbose", "as_json"}
     (model, *options) = import_all_commands()["compile"].params
-    assert len(named) > 25 and {p.name for p in options} == named | inspecting and model.name == "model"
+    assert len(named) > 25 and {p.name for p in options} == named | others and model.name == "model"
     fields = {field.name for field in dataclasses.fields(CompileOptions) if field.init}
     assert fields == {*descriptions}
     for function in (aotc.compile, aotc.quantize, verify, benchmark_model, tune_contractions, inspect_model):

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 
 import aotc
 from aotc.ir import AotcError
+from aotc.relay.frontend.pytorch.exported_program import from_exported
 
 
 class Choice(nn.Module):
@@ -84,3 +87,49 @@ def test_a_known_condition_leaves_one_graph() -> None:
     program = torch.export.export(Pinned(), (torch.ones(3), False))
     metadata = aotc.compile(program, target="c", build=False).metadata
     assert [step["kernel"] for step in metadata["steps"]] == ["model_abs"]
+
+
+class Loops(nn.Module):
+    """A loop that ends by a value, one in it, and scans: of many rows, of few, and of a scan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.scale = nn.Linear(4, 4), nn.Parameter(torch.rand(4))
+
+    def forward(self, n: Tensor, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        def more(i: Tensor, a: Tensor) -> Tensor:
+            return (i < n) & (a.abs().amax() < 9)
+
+        def step(i: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+            _, b = while_loop(
+                lambda j, b: j < i, lambda j, b: (j + 1, torch.sin(b) + self.scale), (torch.zeros_like(i), a)
+            )
+            return i + 1, a * 1.5 + b
+
+        def row(a: Tensor, xi: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            b = torch.tanh(self.cell(a) + xi)
+            c, rows = scan(lambda s, e: (s + e, s * e), b[0, 0], b.reshape(-1))
+            return b, (rows, c + b.sum())
+
+        count, last = while_loop(more, step, (torch.zeros_like(n), h))
+        state, (rows, sums) = scan(row, h, x)
+        few, _ = scan(lambda s, e: (s - e, s * e), h, x[:3], reverse=True)
+        return count, last, state, rows, sums, few
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_loops_and_scans() -> None:
+    torch.manual_seed(1)
+    net = Loops().eval()
+    x, h = torch.randn(20, 3, 4), torch.randn(3, 4) / 4
+    with torch.no_grad():
+        program = torch.export.export(net, (torch.tensor(3), x, h))
+        module, _ = from_exported(program)
+        assert sum(name.startswith("loop_") for name in module) == 4
+        session = aotc.compile(program, target="c", cflags=["-O0"]).session()
+        names = [i.name for i in session.get_inputs()]
+        for n in (0, 2, 30):
+            feeds = torch.tensor(n), x, h
+            found = session.run(None, dict(zip(names, (a.numpy() for a in feeds), strict=True)))
+            for a, b in zip(found, net(*feeds), strict=True):
+                np.testing.assert_allclose(a, b.numpy(), rtol=1e-4, atol=1e-4)

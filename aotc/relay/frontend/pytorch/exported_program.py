@@ -12,6 +12,7 @@ import logging
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -37,6 +38,7 @@ from aotc.ir import (
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.pytorch.converter_table import converter_of, plain_operator_name
+from aotc.relay.frontend.pytorch.higher_order_operators import HIGHER_ORDER_CONVERTERS
 from aotc.relay.frontend.pytorch.inplace_and_out_forms import inplace_out_or_functional_form
 from aotc.relay.frontend.pytorch.operator_conversion import (
     FAILED_NODE_VALUE,
@@ -55,7 +57,7 @@ from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
     to_python_number,
     torch_tensor_to_array,
 )
-from aotc.relay.graph_api import Constant, Expr, Function, If, IRModule, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var
 
 _LOG: Final = logging.getLogger(__name__)
 #: Operators that check values, or that state what is known of sizes; they compute nothing.
@@ -321,7 +323,8 @@ def contents_of_changed_buffers(program: Any) -> dict[str, Array]:
     return {name: torch_tensor_to_array(tensors[name]) for name in changed_buffers_of_program(program)}
 
 
-def _convert_call_node(node: Any, values: Mapping[str, TorchValue]) -> TorchValue:
+def _convert_call_node(node: Any, values: Mapping[str, TorchValue], functions: dict[str, Function]) -> TorchValue:
+    """Convert a call; loops are added to `functions`, the global functions of the module."""
     args, kwargs = torch.fx.node.map_arg(
         (node.args, node.kwargs), lambda arg: require_converted_value(values[arg.name])
     )
@@ -336,9 +339,13 @@ def _convert_call_node(node: Any, values: Mapping[str, TorchValue]) -> TorchValu
         return args[0][args[1]]
     if target in PYTHON_NUMBER_FUNCTIONS:
         return target(*map(to_python_number, args), **kwargs)
-    if target is torch.ops.higher_order.cond:
-        return _convert_cond(*args, **kwargs)
-    raise unsupported_operator_error(str(getattr(target, "__name__", target)))
+    name = str(getattr(target, "__name__", target))
+    convert = HIGHER_ORDER_CONVERTERS.get(name) if isinstance(target, torch._ops.HigherOrderOperator) else None
+    if convert is None:
+        raise unsupported_operator_error(name)
+    require("torch-op", any(isinstance(a, torch.fx.GraphModule) for a in args), f"{name} is called without a graph")
+    graphs = [partial(_convert_subgraph, a, functions) if isinstance(a, torch.fx.GraphModule) else a for a in args]
+    return convert(functions, *graphs, **kwargs)
 
 
 def _require_contiguous(node: Any) -> None:
@@ -351,27 +358,8 @@ def _require_contiguous(node: Any) -> None:
     require("torch-op", is_contiguous, text)
 
 
-def _convert_cond(condition: TorchValue, true_graph: Any, false_graph: Any, operands: Sequence[TorchValue] = ()) -> Any:
-    """Convert torch.cond: a choice between two graphs, which are called with the same operands; only
-    the one that the condition names is converted if the condition is known.
-    """
-    if not isinstance(condition, Expr):
-        return _convert_subgraph(true_graph if condition else false_graph, operands)
-    if isinstance(condition, Constant):
-        is_true = bool(g.require_single_element(condition.data, "the condition of cond"))
-        return _convert_subgraph(true_graph if is_true else false_graph, operands)
-    yes, no = (_convert_subgraph(graph, operands) for graph in (true_graph, false_graph))
-    types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
-    differ = "; ".join(f"{a} and {b}" for a, b in types if a != b)
-    require("torch-op", not differ, f"the branches of cond return tensors of different types: {differ}")
-    choice = If(g.reshape(g.cast(condition, "bool"), ()), Tuple(yes), Tuple(no))
-    return [TupleGetItem(choice, k) for k in range(len(yes))]
-
-
-def _convert_subgraph(module: Any, operands: Sequence[TorchValue]) -> list[Expr]:
+def _convert_subgraph(module: Any, functions: dict[str, Function], operands: Sequence[TorchValue]) -> list[Expr]:
     """Convert a graph inside an exported program, given the values of its inputs; return its tensors."""
-    fits = isinstance(module, torch.fx.GraphModule)
-    require("torch-op", fits, f"a branch of cond is a {type(module).__name__}, not a graph")
     given, values = iter(operands), dict[str, TorchValue]()
     results: list[Expr] = []
     for node in module.graph.nodes:
@@ -383,7 +371,7 @@ def _convert_subgraph(module: Any, operands: Sequence[TorchValue]) -> list[Expr]
             outputs = torch.fx.node.map_arg(node.args[0], lambda arg: require_converted_value(values[arg.name]))
             results = flatten_output_tensors(outputs)
         elif node.op == "call_function":
-            values[node.name] = _convert_call_node(node, values)
+            values[node.name] = _convert_call_node(node, values, functions)
         else:
             raise unsupported_operator_error(f"{node.op} {node.target}")
     return results
@@ -406,6 +394,7 @@ def from_exported(
     problems = Problems("torch-node")
     dim_values = _checked_dim_values(program, dims or {})
     prepared = functionalize_and_decompose(program)
+    functions: dict[str, Function] = {}
     with running_or_new_budget_scope():
         values, variables, params = _placeholder_values(prepared, dim_values, keep_params_as_input, problems)
         needed = _nodes_that_results_need(prepared.graph)
@@ -421,11 +410,11 @@ def from_exported(
                     continue
                 if node.op != "call_function":
                     raise unsupported_operator_error(f"{node.op} {node.target}")
-                values[node.name] = _convert_call_node(node, values)
+                values[node.name] = _convert_call_node(node, values, functions)
         outputs, names = _program_outputs(prepared, values, problems)
     body = outputs[0] if len(outputs) == 1 and unwrap_unit_return_tuple else Tuple(outputs)
     attrs = {"output_names": tuple(names)} if len(set(names)) == len(names) else {}
-    return IRModule({"main": Function(variables, body)}, attrs), params
+    return IRModule({"main": Function(variables, body), **functions}, attrs), params
 
 
 def _program_outputs(

@@ -21,6 +21,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 from aotc.driver.compile import compile
 from aotc.ir import AotcError, Array
 from aotc.relay.frontend.onnx.load import initializer_names
+from aotc.relay.frontend.onnx.sequence_inputs import element_name, with_tensor_inputs
 from aotc.runtime.session import Session
 
 _COMPILE_OPTIONS: Final = ("target", "opt_level", "cc", "cflags", "dims", "input_shapes")
@@ -31,50 +32,75 @@ _IGNORED_OPTIONS: Final = ("rtol", "atol", "opset_version")
 class AotcRep(BackendRep):  # type: ignore[misc]
     """A model ready to run.  `calls` counts the calls into compiled code.
 
-    A model whose input shapes are all known is compiled at once; one with dynamic dimensions is
-    compiled for the shapes of the inputs it is run on, once for each combination.
+    A model whose input shapes are all known is compiled at once; one with dynamic dimensions,
+    sequences or optional values is compiled for the inputs it is run on, once for each combination of
+    shapes.
     """
 
     def __init__(self, model: ModelProto, options: Mapping[str, Any]) -> None:
         self._model = model
         self._options = dict(options)
-        self._sessions: dict[tuple[tuple[int, ...], ...], Session] = {}
+        self._sessions: dict[object, Session] = {}
         inputs = [v for v in model.graph.input if v.name not in initializer_names(model.graph)]
         self.input_names = [v.name for v in inputs]
         self.output_names = [v.name for v in model.graph.output]
-        self._dynamic = not all(_has_static_shape(v) for v in inputs) and not self._options.get("dims")
+        self._has_only_tensors = all(v.type.HasField("tensor_type") for v in inputs)
+        has_dims = bool(self._options.get("dims")) and self._has_only_tensors
+        self._dynamic = not all(_has_static_shape(v) for v in inputs) and not has_dims
         self.calls = 0
         if not self._dynamic:
-            self._session_for_input_shapes(())
+            self._session_for_inputs({}, {})
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
         """The outputs for inputs given as a sequence in order, as a mapping by name, or as a single
-        array.
+        array. A list stands for a sequence, and None for an optional value that is absent.
         """
-        feeds = self._arrays_by_input_name(inputs)
-        shapes = tuple(feeds[n].shape for n in self.input_names if n in feeds) if self._dynamic else ()
-        session = self._session_for_input_shapes(shapes)
+        values = self._values_by_input_name(inputs)
+        feeds: dict[str, Array] = {}
+        lengths: dict[str, int | None] = {}
+        for name, value in values.items():
+            if value is None or isinstance(value, list):
+                lengths[name] = None if value is None else len(value)
+                feeds |= {element_name(name, k): _as_numpy_array(x) for k, x in enumerate(value or ())}
+            else:
+                feeds[name] = _as_numpy_array(value)
+        session = self._session_for_inputs(feeds, lengths) if self._dynamic else self._session_for_inputs({}, {})
         before = session.calls
-        outputs = session.run(None, feeds)
+        outputs = dict(zip((o.name for o in session.get_outputs()), session.run(None, feeds), strict=True))
         self.calls += session.calls - before
-        return namedtupledict("Outputs", self.output_names)(*outputs)  # type: ignore[no-any-return]
+        results = [
+            outputs[name] if name in outputs else _elements_of_sequence(outputs, name) for name in self.output_names
+        ]
+        return namedtupledict("Outputs", self.output_names)(*results)  # type: ignore[no-any-return]
 
-    def _arrays_by_input_name(self, inputs: Any) -> dict[str, Array]:
+    def _values_by_input_name(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, Mapping):
-            return {name: _as_numpy_array(value) for name, value in inputs.items()}
-        items = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-        if len(items) > len(self.input_names):
-            text = f"{len(items)} inputs are given, the model takes {len(self.input_names)}"
-            raise AotcError("backend-inputs", text, hint="initializers are part of the compiled model")
-        return {name: _as_numpy_array(value) for name, value in zip(self.input_names, items, strict=False)}
+            values = dict(inputs)
+        else:
+            items = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+            if len(items) > len(self.input_names):
+                text = f"{len(items)} inputs are given, the model takes {len(self.input_names)}"
+                raise AotcError("backend-inputs", text, hint="initializers are part of the compiled model")
+            values = dict(zip(self.input_names, items, strict=False))
+        if self._has_only_tensors:
+            return {name: _as_numpy_array(value) for name, value in values.items()}
+        return values
 
-    def _session_for_input_shapes(self, input_shapes: tuple[tuple[int, ...], ...]) -> Session:
-        if input_shapes not in self._sessions:
+    def _session_for_inputs(self, feeds: Mapping[str, Array], lengths: Mapping[str, int | None]) -> Session:
+        """The session for the shapes of tensors and the lengths of sequences."""
+        key = tuple((name, array.shape) for name, array in feeds.items()), tuple(lengths.items())
+        if key not in self._sessions:
             options = dict(self._options)
-            if input_shapes:
-                options["input_shapes"] = dict(zip(self.input_names, input_shapes, strict=True))
-            self._sessions[input_shapes] = compile(self._model, **options).session()
-        return self._sessions[input_shapes]
+            if feeds:
+                options["input_shapes"] = {name: array.shape for name, array in feeds.items()}
+            model = with_tensor_inputs(self._model, lengths)
+            self._sessions[key] = compile(model, **options).session()
+        return self._sessions[key]
+
+
+def _elements_of_sequence(outputs: Mapping[str, Array], name: str) -> list[Array]:
+    names = iter(element_name(name, k) for k in range(len(outputs)))
+    return [outputs[element] for element in names if element in outputs]
 
 
 def _has_static_shape(value_info: Any) -> bool:

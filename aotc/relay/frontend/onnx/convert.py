@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from aotc.ir import AotcError, DimSpecification, Span, TensorType, current_span, require, span_scope
+from aotc.ir import AotcError, DimSpecification, Span, TensorType, TupleType, current_span, require, span_scope
 from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
@@ -35,7 +35,11 @@ from aotc.relay.frontend.onnx.function_expansion_limit import (
     check_recursion_and_expanded_node_count,
 )
 from aotc.relay.frontend.onnx.load import LoadedModel
-from aotc.relay.frontend.onnx.model_inputs import hint_on_options_to_fix_dims, resolve_input_types
+from aotc.relay.frontend.onnx.model_inputs import (
+    hint_on_options_to_fix_dims,
+    resolve_input_types,
+    with_inputs_as_tensors,
+)
 from aotc.relay.frontend.onnx.node import (
     ClosedSubgraph,
     OnnxNode,
@@ -43,7 +47,10 @@ from aotc.relay.frontend.onnx.node import (
     check_node_signature,
     node_attributes_with_defaults,
     operator_schema,
+    sequence_elements,
 )
+from aotc.relay.frontend.onnx.ops_sequences import is_absent
+from aotc.relay.frontend.onnx.sequence_inputs import element_name, tensor_type_of_value
 from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var, global_uses, type_of
 
 _LOG: Final = logging.getLogger(__name__)
@@ -319,10 +326,11 @@ def from_onnx(
     loaded = load.read_model(model)
     if name is not None:
         loaded = LoadedModel(loaded.proto, name, loaded.opsets, loaded.folder)
+    loaded, dims = with_inputs_as_tensors(loaded, dict(dims or {}))
     graph = loaded.proto.graph
     fixed = load.initializer_names(graph)
     inputs = [v for v in graph.input if v.name not in fixed]
-    types = resolve_input_types(loaded, inputs, dict(shape or {}), dict(dims or {}))
+    types = resolve_input_types(loaded, inputs, dict(shape or {}), dims)
     local = {(f.domain, f.name, getattr(f, "overload", "")): f for f in loaded.proto.functions}
     params = {n: Var(n, ty, Span(loaded.source, node=n)) for n, ty in types.items()}
     problems = Problems("onnx-node", hint_on_options_to_fix_dims(types))
@@ -332,10 +340,10 @@ def from_onnx(
         if local:
             check_recursion_and_expanded_node_count(graph, local, loaded.source)
         conversion.convert_graph(graph, scope)
-    body = _main_function_body(conversion, graph, scope)
+    body, output_names = _main_function_body(conversion, graph, scope)
     main = Function(tuple(params.values()), body, span=Span(loaded.source))
     functions = _used_functions(main, conversion.global_functions)
-    return IRModule({"main": main, **functions}, {"output_names": tuple(v.name for v in graph.output)})
+    return IRModule({"main": main, **functions}, {"output_names": tuple(output_names)})
 
 
 def _used_functions(main: Function, functions: Mapping[str, Function]) -> dict[str, Function]:
@@ -350,33 +358,49 @@ def _used_functions(main: Function, functions: Mapping[str, Function]) -> dict[s
     return dict(sorted(used.items()))
 
 
-def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
-    """Return the outputs of the ONNX graph as the body of @main: one expression, or a tuple. Raises
-    AotcError with all problems found during the conversion.
+def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> tuple[Expr, list[str]]:
+    """Return the outputs of the ONNX graph as the body of @main, one expression or a tuple, and their
+    names. The elements of a sequence are outputs of their own. Raises AotcError with all problems
+    found during the conversion.
     """
     problems, span = conversion.problems, Span(conversion.loaded.source)
     outputs: list[Expr] = []
+    names: list[str] = []
     for value in graph.output:
         with problems.collect_errors_at(span):
-            outputs.append(conversion.tensor_expression(value.name, scope))
-            _check_output_dtype_and_warn_on_shape(value, outputs[-1])
+            for name, tensor in _tensors_of_output(value.name, conversion.tensor_expression(value.name, scope)):
+                _check_output_dtype_and_warn_on_shape(value, tensor)
+                outputs.append(tensor)
+                names.append(name)
             continue
         if not problems.diagnostics:
             problems.add_problem("onnx-undefined", f"output {value.name!r} is never computed", span)
     if not graph.output:
         problems.add_problem("onnx-output", "the graph has no outputs", span)
     problems.raise_collected_problems()
-    return outputs[0] if len(outputs) == 1 else Tuple(outputs)
+    return (outputs[0] if len(outputs) == 1 else Tuple(outputs)), names
+
+
+def _tensors_of_output(name: str, value: Expr) -> list[tuple[str, Expr]]:
+    """Return the tensors of an output of the model with their names: the elements of a sequence, or one
+    tensor. Raises AotcError (code "onnx-output") if there is none.
+    """
+    if not isinstance(type_of(value), TupleType):
+        return [(name, value)]
+    text = f"output {name!r} is an optional value that is absent"
+    require("onnx-output", not is_absent(value), text)
+    elements = sequence_elements(value)
+    require("onnx-output", bool(elements), f"output {name!r} is a sequence without elements")
+    return [(element_name(name, k), element) for k, element in enumerate(elements)]
 
 
 def _check_output_dtype_and_warn_on_shape(declared_output: Any, result: Expr) -> None:
-    """Raise AotcError if an output of the model is not a tensor or if its declared element type
-    differs from the computed one; log a warning if its declared shape differs.
+    """Raise AotcError if the declared element type of an output of the model, or of the elements of a
+    sequence, differs from the computed one; log a warning if its declared shape differs.
     """
     ty = result.checked_type
-    if not isinstance(ty, TensorType):
-        raise AotcError("onnx-output", f"output {declared_output.name!r} is a sequence; only tensors can be outputs")
-    declared = declared_output.type.tensor_type
+    assert isinstance(ty, TensorType)
+    declared = tensor_type_of_value(declared_output.type)
     stated = ty.dtype
     if declared.elem_type:
         stated = load.dtype_of_onnx_type(declared.elem_type, f"output {declared_output.name!r}")

@@ -23,6 +23,7 @@ from aotc.relay.frontend.onnx import (
     ops_quant,
     ops_random,
     ops_resize_fourier,
+    ops_sequences,
     ops_shape,
     ops_training,
     ops_tree_ensemble,
@@ -38,6 +39,7 @@ _CONVERTER_MODULES = (
     ops_matmul_norm_recurrent,
     ops_quant,
     ops_random,
+    ops_sequences,
     ops_shape,
     ops_resize_fourier,
 )

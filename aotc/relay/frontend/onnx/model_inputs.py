@@ -40,6 +40,7 @@ from aotc.ir.dimension_conditions import may_be_equal_dims
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_onnx_type, read_model
+from aotc.relay.frontend.onnx.sequence_inputs import names_of_sequence_inputs, with_tensor_inputs
 
 #: The largest size that a `dim_param` may spell; a greater number is the name of a symbol.
 MAX_DIM_EXTENT: Final = 1 << 60
@@ -80,9 +81,24 @@ def resolve_model_input_types(model: Any, shape: _ShapesByInput, dims: _DimValue
     input shapes `shape` and the values `dims` of symbolic dimensions inserted; initializers are not
     inputs.
     """
-    loaded = read_model(model)
+    loaded, dims = with_inputs_as_tensors(read_model(model), dims)
     known = {tensor.name for tensor in loaded.proto.graph.initializer}
     return resolve_input_types(loaded, [v for v in loaded.proto.graph.input if v.name not in known], shape, dims)
+
+
+def with_inputs_as_tensors(loaded: LoadedModel, dims: _DimValues) -> tuple[LoadedModel, dict[str, DimSpecification]]:
+    """Return a model whose inputs are tensors, and the values of its dimensions.
+
+    dims    values of dimensions, and numbers of elements of sequences by the names of the inputs
+
+    Raises AotcError (code "onnx-input") for an input that is a sequence of unknown length.
+    """
+    lengths = {name: dims[name] for name in names_of_sequence_inputs(loaded.proto) if name in dims}
+    for name, length in lengths.items():
+        require("onnx-input", isinstance(length, int), f"the length of the sequence {name!r} must be one number")
+    proto = with_tensor_inputs(loaded.proto, {name: int(str(length)) for name, length in lengths.items()})
+    rest = {name: value for name, value in dims.items() if name not in lengths}
+    return LoadedModel(proto, loaded.source, loaded.opsets, loaded.folder), rest
 
 
 def _declared_input_shape(value: Any) -> _Shape | None:

@@ -129,7 +129,7 @@ class OnnxNode:
         """
         name, annotation, needed = parameter.name, parameter.annotation, parameter.default is Parameter.empty
         if annotation == TensorList:
-            return _sequence_elements(self[index])
+            return sequence_elements(self[index])
         if annotation not in (KnownArray, KnownInts, KnownInt):
             return self[index] if needed else self.optional_input(index)
         value = self.constant_value_of_attribute_or_input(index, name)
@@ -166,7 +166,8 @@ class OnnxNode:
         return bool(value) if annotation is bool else value
 
 
-def _sequence_elements(sequence: Expr) -> list[Expr]:
+def sequence_elements(sequence: Expr) -> list[Expr]:
+    """Return the tensors of a sequence. Raises AotcError (code "onnx-sequence") for a tensor."""
     ty = type_of(sequence)
     if not isinstance(ty, TupleType):
         raise AotcError("onnx-sequence", "expected a sequence, found a tensor")

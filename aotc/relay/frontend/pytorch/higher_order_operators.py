@@ -139,7 +139,7 @@ def _add_loop(
     unchanged: Mapping[Var, Expr],
 ) -> list[Expr]:
     """Add the function of a loop to `functions`; return the last values of `carried`."""
-    check_carried_types(carried, "torch-loop")
+    check_carried_types(carried, "torch-op")
     name = f"loop_{len(functions)}"
     every = [*parameters, *(LoopParameter(v, x, v) for v, x in unchanged.items()), *carried]
     function, results = tail_recursive_loop(name, goes_on, every, len(carried))

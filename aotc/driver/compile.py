@@ -321,8 +321,10 @@ class CompileOptions(CompileOptionFields):
             isinstance(model, (str, Path, IRModule)) or is_exported_program_or_pt2_path(model) or _is_onnx_model(model)
         ):
             kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
-            hint = "give example inputs, too: aotc.compile(module, (x,))"
-            is_module = is_pytorch_module(model)
+            hint = "torch.export.export(module, example_inputs) exports a module of PyTorch"
+            if is_pytorch_module(model):
+                hint = "give example inputs, too: aotc.compile(module, (x,))"
+            is_module = hasattr(model, "forward")
             text = f"a model is {kinds}, not {type(model).__name__}"
             raise AotcTypeError("model", text, hint=hint if is_module else "")
         if self.rounding and not is_tflite_path(model):

@@ -521,9 +521,10 @@ def test_deprecated_names_are_shown_where_they_are_written() -> None:
 
 def test_modules_of_pytorch_are_exported_first() -> None:
     torch = pytest.importorskip("torch")
-    for module in (torch.nn.ReLU(), torch.jit.trace(torch.nn.ReLU(), torch.zeros(3))):
-        with pytest.raises(TypeError, match=r"hint: torch\.export\.export\(module, example_inputs\)"):
-            aotc.compile(module)
+    with pytest.raises(TypeError, match=r"hint: give example inputs, too: aotc\.compile\(module, \(x,\)\)"):
+        aotc.compile(torch.nn.ReLU())
+    with pytest.raises(TypeError, match=r"hint: torch\.export\.export\(module, example_inputs\)"):
+        aotc.compile(torch.jit.trace(torch.nn.ReLU(), torch.zeros(3)))
 
 
 def test_tables_of_the_command_spell_options() -> None:

@@ -33,6 +33,7 @@ from aotc.relay.op.type_rules import (
     require_tensor_type,
 )
 from aotc.tir import Assign, Block, Buffer, Declare, For, Load, Stmt, Store, Tensor, Var, binary, const, forall, te
+from aotc.tir.numpy_semantics import cast_array_to_dtype
 
 
 class ScanAttrs(Attrs):
@@ -58,7 +59,7 @@ def _infer_scan_type(a: ScanAttrs, types: Types) -> Type:
 def _scan_reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
     dtype = _scan_result_dtype(a, DType.from_numpy(data))
     work = widen_narrow_float_array(
-        to_numpy_computable_dtype((data if a.axis is not None else data.reshape(-1)).astype(dtype.numpy))
+        to_numpy_computable_dtype(cast_array_to_dtype(data if a.axis is not None else data.reshape(-1), dtype.numpy))
     )
     axis = normalize_axis(a.axis or 0, work.ndim)
     if a.exclusive and work.size:

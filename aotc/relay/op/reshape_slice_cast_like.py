@@ -41,6 +41,7 @@ from aotc.relay.op.type_rules import (
     shape_text,
     static_shape_of,
 )
+from aotc.tir.numpy_semantics import cast_array_to_dtype
 
 Numbers = tuple[int, ...]
 
@@ -255,6 +256,8 @@ slice_like = _op_with_derived_shape(
 def _cast_like_test_samples() -> Samples:
     for source, target in (("float32", "int8"), ("int32", "bfloat16"), ("float16", "float32")):
         yield exact_sample(NO_ATTRS, random_array((2, 3), source), random_array((4,), target))
+    beyond = np.array([np.nan, np.inf, -np.inf, 1e10, -1e10], np.float32)
+    yield exact_sample(NO_ATTRS, beyond, random_array((4,), "uint32"))
 
 
 cast_like = OpDef(
@@ -262,7 +265,7 @@ cast_like = OpDef(
     doc="`data` converted to the data type of `dtype_like`.",
     args=declare_arguments("data", "dtype_like"),
     infer=lambda _, types: TensorType(require_tensor_type(types[0]).shape, require_tensor_type(types[1]).dtype),
-    reference=lambda _, x, y: x.astype(y.dtype),
+    reference=lambda _, x, y: cast_array_to_dtype(x, y.dtype),
     pattern=OpPattern.ELEMWISE,
     axes=lambda _, types: AxisMap((tuple(range(require_tensor_type(types[0]).rank)),)),
     expand=lambda _, x, y: cast_clip_prelu.cast(x, str(tensor_type_of(y).dtype)),

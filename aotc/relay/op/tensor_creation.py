@@ -39,6 +39,7 @@ from aotc.relay.op.type_rules import (
     require_tensor_type,
 )
 from aotc.tir import Tensor, const, wrap_to_int64
+from aotc.tir.numpy_semantics import cast_array_to_dtype
 
 
 class FilledAttrs(InitAttrs):
@@ -93,9 +94,8 @@ def _constant_fill_op(name: str, doc: str, fill_value: int | None = None) -> OpD
 
     def fill_array(attrs: Any, *args: Array) -> Array:
         ty = infer_result_type(attrs, args)
-        return np.broadcast_to(
-            np.asarray(args[-1] if fill_value is None else fill_value).astype(ty.dtype.numpy), ty.static_shape
-        )
+        value = np.asarray(args[-1] if fill_value is None else fill_value)
+        return np.broadcast_to(cast_array_to_dtype(value, ty.dtype.numpy), ty.static_shape)
 
     def fill_value_as_scalar(attrs: Any, _: Index, *args: Tensor) -> Scalar:
         dtype = infer_result_type(attrs, args).dtype

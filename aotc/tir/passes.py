@@ -19,7 +19,7 @@ from aotc.ir.parallel_memo import memoize_in_parallel
 from aotc.tir import Branch, C, Kernel, Leave, Loop, Program, ProgramNode, Step, Storage, Target
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
 from aotc.tir.functions.fma_contraction import contract_kernel_to_fma
-from aotc.tir.kernel_verifier import verify
+from aotc.tir.kernel_verifier import is_verified, verify
 from aotc.tir.loops.loop_vectorization import vectorize_kernel
 from aotc.tir.plan.carried_values import carry_values_in_place
 from aotc.tir.plan.copy_elimination import eliminate_copies
@@ -143,7 +143,7 @@ class WorkInPlace(ProgramPass):
     """
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return write_outputs_over_dying_inputs(carry_values_in_place(module))
+        return write_outputs_over_dying_inputs(carry_values_in_place(module), is_verified)
 
 
 @dataclass(frozen=True, repr=False)

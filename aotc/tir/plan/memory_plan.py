@@ -10,7 +10,7 @@ Program whose kernels overwrite dying inputs where possible; output of `plan_mem
     program.plan.peak, program.plan.lower_bound, program.plan.bytes_above_lower_bound
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
@@ -29,7 +29,6 @@ from aotc.tir import (
     operands,
     with_operands,
 )
-from aotc.tir.kernel_verifier import is_verified
 from aotc.tir.plan.arena_packing import LiveBlock, align_up, max_overlap_bytes, place_blocks_in_arena
 from aotc.tir.plan.memory_space_assignment import (
     arrange_in_first_memory_or_spread,
@@ -157,9 +156,14 @@ def merge_inplace_params(kernel: Kernel, output_input_pairs: tuple[tuple[int, in
     return memoized_kernel(f"in place {output_input_pairs}", kernel, kernel.span, build_merged_kernel)
 
 
-def write_outputs_over_dying_inputs(program: Program) -> Program:
+def write_outputs_over_dying_inputs(
+    program: Program, is_verified: Callable[[Kernel], bool] = lambda kernel: not kernel.numbers
+) -> Program:
     """Let kernels write outputs over dying inputs where the kernel allows it; return the new
     program.
+
+    is_verified    returns True if the verifier proves a kernel: one whose extents are numbers stays as it is
+                   unless it is proven in place, too
     """
     lives = lifetimes_of_temporaries(program)
     homes: dict[Storage, Storage] = {}

@@ -48,8 +48,12 @@ GENITIVE = re.compile(r'"""Of ')
 
 KINDS = {".py", ".pyi", ".md", ".c", ".h", ".cpp", ".cu", ".j2", ".test"}
 FOLDERS = ("aotc", "codegen", "runtime_c", "benchmarks", "distribution", "docs", "examples", "tests")
-OTHERS = {"CHANGELOG.md", "tests/arch/test_banned_phrases.py"}
-"""The history of releases, and this file."""
+OTHERS = {
+    "CHANGELOG.md",
+    "aotc/packaging/templates/common/LICENSE-APACHE-2.0.txt.j2",
+    "tests/arch/test_banned_phrases.py",
+}
+"""The history of releases, the text of a license, and this file."""
 
 
 def files() -> Iterator[Path]:

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c import kernel_files as kernel_files
 from aotc_codegen.c.c_identifiers import c_model_identifier
 from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code
 from aotc_codegen.c.host_project import emit_host_project
-from aotc_codegen.c.kernel_files import print_kernels
+from aotc_codegen.c.kernel_files import KernelFileSizes, print_kernels
 
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
@@ -34,6 +33,7 @@ LANGUAGES = (
     ("g++", "-x", "c++", "-std=c++17"),
     ("clang++", "-x", "c++", "-std=c++17"),
 )
+SMALL_FILES = KernelFileSizes(own=10, shared=10)
 BIG = 20_000
 """Elements, so that the parameters are above the limit for C arrays."""
 
@@ -329,24 +329,22 @@ int main(void) {
     assert run(["./bad"], tmp_path).split() == ["0", "1", "1", "1", "1", "2", "2", "3"]
 
 
-def test_a_change_of_one_kernel_leaves_the_files_of_the_others_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_files, "MIN_OWN_FILE_CHARACTERS", 10)
-
+def test_a_change_of_one_kernel_leaves_the_files_of_the_others_as_they_are() -> None:
     def files(*scales: float) -> set[str]:
         kernels = [elementwise("scale", 8, lambda a, s=s: a * s, 1) for s in scales]
-        return set(print_kernels(kernels, "net").render_kernel_files("net", "", banner="", team_includes=()).values())
+        printed = print_kernels(kernels, "net", file_sizes=SMALL_FILES)
+        return set(printed.render_kernel_files("net", "", banner="", team_includes=()).values())
 
     first, second = files(1.5, 2.5, 3.5), files(1.5, 4.5, 3.5)
     assert len(first) == len(second) == 3 and len(first & second) == 2
     assert files(3.5, 2.5) < first
 
 
-def test_helper_functions_of_several_files_are_in_one_header(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_files, "MIN_OWN_FILE_CHARACTERS", 10)
-
+def test_helper_functions_of_several_files_are_in_one_header() -> None:
     def files(*values: float) -> dict[str, str]:
         kernels = [elementwise("bound", 8, lambda a, v=v: maximum(minimum(a, v), a * v), 1) for v in values]
-        return print_kernels(kernels, "net").render_kernel_files("net", "_v3", banner="", team_includes=())
+        printed = print_kernels(kernels, "net", file_sizes=SMALL_FILES)
+        return printed.render_kernel_files("net", "_v3", banner="", team_includes=())
 
     (alone,) = files(1.5).values()
     assert "aotc_max_f32(float a" in alone and "net_helpers" not in alone

@@ -31,7 +31,7 @@ from aotc_codegen.c.host_project import (
     require_valid_model_name,
     write_project_and_manifest,
 )
-from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
+from aotc_codegen.c.kernel_files import FIRMWARE_FILE_SIZES, PrintedKernels, print_kernels
 from aotc_codegen.c.parameter_files import ParameterLayout
 from aotc_codegen.c.project_metadata import describe_compiled_program, estimate_memory_footprint
 from aotc_codegen.c.run_time_sizes import null_conditions, pointer_bits, require_sizes_fit_memory, size_lines
@@ -315,6 +315,7 @@ def _parameters_kernels_file_and_footprint(
         dialect_for_target(target),
         kernel_merging="numbers",
         code_size=target.code_size,
+        file_sizes=FIRMWARE_FILE_SIZES,
     )
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
     weights = ParameterFile(params, golden)

@@ -24,9 +24,24 @@ from aotc_codegen.c.c_types import c_literal
 from aotc_codegen.c.kernel_printer import PrintedKernel, kernel_prototype, model_node_comment_lines, print_kernel
 from aotc_codegen.c.template_rendering import render_template
 
-#: Number of characters from which a kernel gets its own file, so that files compile in parallel. gcc takes as
-#: long before the first kernel of a file as for 5,000 characters of kernels.
-MIN_OWN_FILE_CHARACTERS: Final = 24_000
+
+@frozen
+class KernelFileSizes:
+    """How kernels are distributed over C files, which are compiled in parallel.
+
+    own      number of characters from which a kernel gets a file of its own
+    shared   number of characters of the smaller kernels that share a file, half or all of it
+    """
+
+    own: int
+    shared: int
+
+
+#: gcc takes as long before the first kernel of a file as for 4,000 characters of kernels.
+HOST_FILE_SIZES: Final = KernelFileSizes(own=24_000, shared=48_000)
+#: gcc keeps calls of a helper function that several kernels of a file have in common: larger files take up to 1.3 %
+#: more instructions of a Cortex-M4.
+FIRMWARE_FILE_SIZES: Final = KernelFileSizes(own=8_000, shared=8_000)
 #: Number of hash digits that distinguish kernels of equal names.
 KERNEL_NAME_HASH_DIGITS: Final = 6
 #: Kernel name in the text that the hash is computed from.
@@ -88,6 +103,7 @@ class PrintedKernels:
 
     externals   kernels with user-supplied code, each with its own file
     numbers     for each kernel that was merged with others: its arguments after the buffers
+    file_sizes  how the kernels are distributed over files
     """
 
     kernels: tuple[NamedKernel, ...]
@@ -95,6 +111,7 @@ class PrintedKernels:
     dialect: Dialect
     externals: tuple[ExternalKernel, ...] = ()
     numbers: Mapping[Kernel, Sequence[str]] = field(default_factory=dict)
+    file_sizes: KernelFileSizes = HOST_FILE_SIZES
 
     @property
     def prototypes(self) -> list[str]:
@@ -123,7 +140,7 @@ class PrintedKernels:
         Helper functions used by several files go into a common header, together with all vector
         types.
         """
-        groups = distribute_kernels_over_files(self.kernels)
+        groups = distribute_kernels_over_files(self.kernels, self.file_sizes)
         uses = Counter(helper for group in groups for helper in _helper_definitions_by_name(group))
         shared = {
             helper: text for helper, text in _helper_definitions_by_name(self.kernels).items() if uses[helper] > 1
@@ -197,6 +214,7 @@ def print_kernels(
     suffix: str = "",
     kernel_merging: KernelMerging = "",
     code_size: CodeSize = C.code_size,
+    file_sizes: KernelFileSizes = HOST_FILE_SIZES,
 ) -> PrintedKernels:
     """Print each kernel as PREFIX_NAME with a suffix; kernels with equal texts become one function.
 
@@ -204,6 +222,7 @@ def print_kernels(
                      merges kernels that differ in any numbers if this saves code
                      (`aotc.tir.plan.similar_kernel_merging`)
     code_size        figures of the target by which this is estimated
+    file_sizes       how the kernels are distributed over files
 
     Kernels of equal names get a hash of their text as a suffix rather than a number, so that a
     kernel's text does not change when other kernels are added or removed.
@@ -240,7 +259,7 @@ def print_kernels(
         )
         names.update((kernel, name) for kernel in group)
         distinct.append(NamedKernel(name, model_node_comment_lines(group[0]), printed_kernel))
-    return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()), numbers)
+    return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()), numbers, file_sizes)
 
 
 def _parameterize_texts_differing_in_numbers(
@@ -293,17 +312,16 @@ def _print_kernel_cached(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
     )
 
 
-def distribute_kernels_over_files(kernels: Sequence[NamedKernel]) -> list[list[NamedKernel]]:
+def distribute_kernels_over_files(kernels: Sequence[NamedKernel], sizes: KernelFileSizes) -> list[list[NamedKernel]]:
     """Distribute kernels over files: large kernels get their own file, small ones share files.
 
     A small kernel's file depends on the kernel's prototype and the number of files alone, so that a
     change of one kernel affects few files.
     """
-    small = [k for k in kernels if len(k.text) < MIN_OWN_FILE_CHARACTERS]
-    total = sum(len(k.text) for k in small)
-    count = 1 << max(1, total // MIN_OWN_FILE_CHARACTERS).bit_length() - 1
+    small = [k for k in kernels if len(k.text) < sizes.own]
+    count = 1 << (sum(len(k.text) for k in small) // sizes.shared).bit_length()
     groups: dict[int, list[NamedKernel]] = {}
     for kernel in small:
         place = int(hashlib.sha256(kernel.prototype.encode()).hexdigest(), 16) % count
         groups.setdefault(place, []).append(kernel)
-    return [*([k] for k in kernels if len(k.text) >= MIN_OWN_FILE_CHARACTERS), *(groups[key] for key in sorted(groups))]
+    return [*([k] for k in kernels if len(k.text) >= sizes.own), *(groups[key] for key in sorted(groups))]

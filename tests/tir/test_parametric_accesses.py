@@ -169,6 +169,17 @@ def test_a_divisor_in_a_loop_that_may_be_empty_may_be_zero() -> None:
     assert relation_of(fill, {**ranges, n: (1, 3)}).covers(first_element, {m, n})
 
 
+@pytest.mark.parametrize("op", ["floordiv", "floormod"])
+def test_a_store_that_would_divide_by_zero_says_nothing_of_a_load(op: str) -> None:
+    """The loop over t is empty if n is 0, the one number that it may be; the load is made."""
+    i, t, n = Var("i"), Var("t"), Var("n")
+    zero = const(0.0, BUFFER.dtype)
+    never = For(t, n, Store(BUFFER, Binary(op, i + t, n * 1), zero))
+    stores = relation_of(For(i, const(4, INDEX), Block((never, Store(BUFFER, i * 2, zero)))), {n: (0, 0)})
+    read = relation_of(For(i, const(4, INDEX), Store(BUFFER, i * 4, zero)), {n: (0, 0)})
+    assert not stores.covers(read, {n})
+
+
 def test_a_term_that_changes_with_the_iteration_leaves_gaps() -> None:
     """Iteration 0 writes elements 0 to 3, iteration 1 elements 5 to 8."""
     i, n, zero = Var("i"), Var("n"), const(0.0, BUFFER.dtype)

@@ -50,9 +50,9 @@ def is_load_covered(stores: Iterable[Access], load: Access, fixed: Container[Var
     point = coverage.iteration_of_load(load)
     element = coverage.polynomial_of_form(point, load.form)
     point.require_conditions(load.conditions)
-    runs = [run for store in stores if (run := coverage.run_of_store(store)) is not None]
     if coverage.system.has_empty_interval():
         return True  # the load is never made
+    runs = [run for store in stores if (run := coverage.run_of_store(store)) is not None]
     known = coverage.system.polynomial_bounds()
     return any(_is_in_run(element, load.lanes, run, known) for run in _joined_runs(runs, known))
 
@@ -116,7 +116,7 @@ class _Coverage:
         Nothing is required of the variables of its loops, and no divisor is known not to be 0: the loops
         may be empty.
         """
-        if store.loops is None or _has_quotient_by_variables(store):
+        if store.loops is None or _has_divisor_that_may_be_zero(store):
             return None
         ranges = {var: interval for var, interval in store.ranges.items() if var in self.fixed}
         point = IterationPoint(self.system, ranges, {}, {}, {}, self._is_shared, self.shared)
@@ -156,13 +156,13 @@ class _Coverage:
         return self.polynomial_of_form(point, LinearForm(terms, total.const // loop.step))
 
 
-def _has_quotient_by_variables(store: Access) -> bool:
+def _has_divisor_that_may_be_zero(store: Access) -> bool:
     """Return True if the address of a store, or an end of a loop around it, has a quotient or remainder
-    by a number that is known at run time only.
+    by a number that is known at run time only, or by 0, which a store in an empty loop may have.
     """
     forms = (store.form, *(loop.last for loop in store.loops or ()))
     return any(
-        isinstance(e, Binary) and e.op in ("floordiv", "floormod") and not isinstance(e.b, Const)
+        isinstance(e, Binary) and e.op in ("floordiv", "floormod") and not (isinstance(e.b, Const) and e.b.value)
         for form in forms
         for atom in form.terms
         for e in walk_once(atom)

@@ -25,7 +25,6 @@ from aotc.relay.valid_input_values_and_random_arrays import (
 from aotc.runtime.library import read_project_metadata
 from aotc.runtime.session import Session
 from aotc.runtime.tensor_info import TensorInfo
-from aotc.tir import Program, value_of_dim
 
 Arrays: TypeAlias = dict[str, Array]
 #: Smallest and largest value of random inputs, by name of the input.
@@ -44,9 +43,6 @@ MAX_SCALED_SETS_PER_SEED: Final = 24
 MAX_SCALED_MACS_PER_SEED: Final = 300_000_000
 #: Random seed of the first set of scaled inputs; each further set adds 1.
 FIRST_SCALED_SEED: Final = 1000
-#: Largest number of sizes for which inputs are made, and of random ones that are tried.
-_MAX_VERIFIED_SIZES: Final = 6
-_RANDOM_SIZE_DRAWS: Final = 64
 #: Hint of errors that random inputs cause in a model.
 OTHER_INPUTS_HINT: Final = (
     "give inputs that the model takes: "
@@ -221,50 +217,6 @@ def file_or_random_and_scaled_inputs(
         yield from draw_scaled_random_inputs(
             types, domains, count_of_scaled_input_sets(seeds, macs), within_scales=within_scales
         )
-
-
-def input_sets_of_sizes(
-    types: Mapping[str, TensorType],
-    domains: Mapping[str, ValueDomain],
-    program: Program,
-    path: str | Path | None,
-    seeds: int,
-) -> Iterator[InputSet]:
-    """Yield sets of inputs of a model whose shapes depend on the sizes of a run: the one set in the file
-    `path`, or `seeds` random sets for each of several sizes. These are the least and the largest ones,
-    those nearest to 1, the typical ones, and random ones.
-    """
-    if path is not None:
-        yield InputSet(Path(path).name, read_npz_inputs(path, types))
-        return
-    for sizes in _sizes_to_verify(program):
-        symbols = program.symbol_values(sizes)
-        bound = {name: TensorType([value_of_dim(d, symbols) for d in ty.shape], ty.dtype) for name, ty in types.items()}
-        text = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        for seed in range(seeds):
-            yield InputSet(f"{text}, seed {seed}", draw_random_inputs(bound, seed, domains))
-
-
-def _sizes_to_verify(program: Program) -> list[dict[str, int]]:
-    """Return sizes of runs that a program accepts, without repetition."""
-    rng = np.random.default_rng(0)
-    ranges = program.sizes.items()
-    candidates = [
-        {name: r.least for name, r in ranges},
-        {name: max(r.least, r.step) for name, r in ranges},
-        program.typical_sizes,
-        {name: r.most for name, r in ranges},
-        *(
-            {name: int(rng.integers(r.least // r.step, r.most // r.step, endpoint=True)) * r.step for name, r in ranges}
-            for _ in range(_RANDOM_SIZE_DRAWS)
-        ),
-    ]
-    accepted: list[dict[str, int]] = []
-    for sizes in candidates:
-        symbols = program.symbols_of_sizes(sizes)
-        if sizes not in accepted and all(check.holds(symbols) for check in program.checks):
-            accepted.append(sizes)
-    return accepted[:_MAX_VERIFIED_SIZES]
 
 
 def read_or_draw_session_inputs(

@@ -34,10 +34,10 @@ from aotc.checking.input_generation import (
     dequantize_tensors,
     domains_overridden_by_user_ranges,
     file_or_random_and_scaled_inputs,
-    input_sets_of_sizes,
     input_types,
     quantize_real_inputs,
 )
+from aotc.checking.inputs_of_several_sizes import input_sets_of_sizes
 from aotc.checking.kernel_bisection import find_first_wrong_kernel
 from aotc.checking.model_reference_runs import (
     ModelRunner,
@@ -198,6 +198,14 @@ def _options_with_installed_tflite_rounding(model: str | Path | Model, options: 
     return replace(chosen, rounding=stated_or_installed_interpreter_rounding(Path(model), stated))
 
 
+def _require_sizes_known_when_compiling(types: Mapping[str, TensorType]) -> None:
+    """Raise AotcError (code "dims") if the shape of an input depends on the sizes of a run."""
+    if not all(ty.is_static for ty in types.values()):
+        text = "the kernels of a model whose sizes vary at run time cannot be compared one by one"
+        hint = "compile one size: " + option_text("dims", {"NAME": 1}) + " instead of a range"
+        raise AotcError("dims", text, hint=hint)
+
+
 @show_compile_options_in_signature
 def verify(
     path: str | Path | Model,
@@ -244,10 +252,7 @@ def verify(
     work = chosen.start_compilation(source, toolchain=chosen.toolchain_factory())
     types, drawn = input_types(work.module), types_of_inputs_without_state(work)
     domains = domains_overridden_by_user_ranges(drawn, infer_input_domains(work.module.main), input_ranges, inputs)
-    if bisect and any(not ty.is_static for ty in types.values()):
-        text = "the kernels of a model whose sizes vary at run time cannot be compared one by one"
-        hint = "compile one size: " + option_text("dims", {"NAME": 1}) + " instead of a range"
-        raise AotcError("dims", text, hint=hint)
+    _require_sizes_known_when_compiling(types if bisect else {})
     compiled = work.emit_project_and_build_library() if project is None else _load_project(Path(project), work, chosen)
     chosen.progress("running the reference")
     if compiled.metadata.get("dims"):

@@ -34,7 +34,7 @@ from aotc.driver.compile import CompileOptions, show_compile_options_in_signatur
 from aotc.driver.kernel_libraries import check_kernels_against_unoptimized_build, compile_kernel_library
 from aotc.driver.toolchain import ToolchainFactory, require_cpu_can_run
 from aotc.driver.tuning_store import GPU_PROCESSOR, TuningRecord, TuningStore, cpu_model_name, user_tuning_store_path
-from aotc.ir import AotcError, Array, frozen, option_text
+from aotc.ir import AotcError, Array, frozen
 from aotc.measuring.timing import milliseconds_per_call, repeat_for_seconds
 from aotc.tir import (
     Buffer,
@@ -176,7 +176,7 @@ def compile_and_time_candidates(job: TuningJob, toolchain_factory: ToolchainFact
     fastest candidate gives other results than at -O0.
     """
     if job.target.gpu is not None:
-        hint = "without " + option_text("scheduler", "") + ", tilings for GPUs are ranked by their estimated cycles"
+        hint = "without a runner, tilings for GPUs are ranked by their estimated cycles"
         raise AotcError("tuning", "tilings for GPUs cannot be measured by calls of their kernels alone", hint=hint)
     require_cpu_can_run(job.target)
     library = compile_kernel_library({k.name: k for k in job.kernels.values()}, job.target, toolchain_factory())

@@ -136,6 +136,7 @@ from aotc.relay.op.builders import logical_not as logical_not
 from aotc.relay.op.builders import logical_or as logical_or
 from aotc.relay.op.builders import logical_xor as logical_xor
 from aotc.relay.op.builders import logsumexp as logsumexp
+from aotc.relay.op.builders import matrix_determinant as matrix_determinant
 from aotc.relay.op.builders import matrix_set_diag as matrix_set_diag
 from aotc.relay.op.builders import max as max
 from aotc.relay.op.builders import maximum as maximum

@@ -28,6 +28,7 @@ from aotc.relay.op.builders import conv3d as conv3d
 from aotc.relay.op.builders import conv3d_transpose as conv3d_transpose
 from aotc.relay.op.builders import correlation as correlation
 from aotc.relay.op.builders import deformable_conv2d as deformable_conv2d
+from aotc.relay.op.builders import deformable_im2col as deformable_im2col
 from aotc.relay.op.builders import dense as dense
 from aotc.relay.op.builders import depth_to_space as depth_to_space
 from aotc.relay.op.builders import dropout as dropout

@@ -307,7 +307,7 @@ class Session:
             raise AotcError("device-array", text, hint=hint)
         self.device.require_process_that_opened_gpu()
         exchange = GpuRunTensors(self.device, stream)
-        numbers = self._require_output_positions(output_names)
+        numbers = _require_output_positions(self._library.outputs, output_names)
         sources = exchange.input_pointers(inputs, self._library.inputs)
         targets = exchange.output_pointers(outputs, self._library.outputs)
         options = self._allocate_run_options(cuda=exchange.options)
@@ -396,22 +396,10 @@ class Session:
         named outputs.
         """
         arrays, problems = convert_and_check_inputs(inputs, interface.inputs)
-        numbers = self._require_output_positions(output_names, problems)
+        numbers = _require_output_positions(self._library.outputs, output_names, problems)
         buffers = arrays_or_unfilled_c_buffers(arrays, interface.inputs)
         copy_array_pairs(pairs_of_distinct_arrays(buffers, arrays))
         return list(map(_memory, buffers)), numbers
-
-    def _require_output_positions(
-        self, output_names: Iterable[str] | None, problems: Sequence[Diagnostic] = ()
-    ) -> list[int]:
-        """Return the positions of the named outputs; AotcError for unknown names and for earlier
-        `problems`.
-        """
-        if isinstance(output_names, str):
-            raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{output_names!r}]")
-        names = list(output_names or ()) or list(self._places)
-        raise_if_problems([*problems, *tensors.diagnose_unknown_names("output", names, self._library.outputs)])
-        return [self._places[name] for name in names]
 
     def bind(
         self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, *, state: State | None = None
@@ -546,6 +534,20 @@ class Binding:
             copy_array_pairs(self._loads)
             self._session._invoke_with_state(*self._arguments, options, self._state)
             copy_array_pairs(self._stores)
+
+
+def _require_output_positions(
+    outputs: Sequence[TensorInfo], names: Iterable[str] | None, problems: Sequence[Diagnostic] = ()
+) -> list[int]:
+    """Return the positions of the named outputs, of all outputs if there are no names; AotcError for
+    unknown names and for earlier `problems`.
+    """
+    if isinstance(names, str):
+        raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{names!r}]")
+    places = {info.name: k for k, info in enumerate(outputs)}
+    chosen = list(names or ()) or list(places)
+    raise_if_problems([*problems, *tensors.diagnose_unknown_names("output", chosen, outputs)])
+    return [places[name] for name in chosen]
 
 
 def _has_gpu_inputs(inputs: object) -> bool:

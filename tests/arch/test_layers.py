@@ -114,6 +114,7 @@ FACADES = {
     "aotc.relay.dataflow_pattern",
     "aotc.relay.frontend",
     "aotc.relay.image",
+    "aotc.relay.ml",
     "aotc.relay.nn",
     "aotc.relay.prelude",
     "aotc.relay.qnn",

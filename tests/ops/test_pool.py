@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Var
 from aotc.relay.op import OPERATORS_BY_NAME, pool
+from aotc.relay.op.adaptive_pool_window import AdaptiveWindow
 from aotc.relay.op.opdef import Sample
 from aotc.relay.op.pool import GlobalPool2DAttrs, adaptive_avg_pool2d
 from tests.ops.harness import interpret, kernel_job
@@ -148,10 +149,10 @@ def test_averages_of_large_integers(name: str, dtype: str) -> None:
 
 @given(st.integers(0, 200), st.integers(1, 200))
 def test_widths_of_adaptive_windows(extent: int, count: int) -> None:
-    part = pool._AdaptiveWindow(extent, count)
+    part = AdaptiveWindow(extent, count)
     widths = [end - begin for begin, end in map(part.position_range_of_adaptive_window, range(count))]
     assert part.min_and_max_adaptive_window_width == (min(widths), max(widths))
 
 
 def test_outputs_without_number_are_not_counted() -> None:
-    assert pool._AdaptiveWindow(9, 1 << 62).min_and_max_adaptive_window_width == (1, 2)
+    assert AdaptiveWindow(9, 1 << 62).min_and_max_adaptive_window_width == (1, 2)

@@ -11,7 +11,7 @@ contents.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -348,6 +348,14 @@ def _require_bare_metal_compatible(program: Program, target: Target) -> None:
         raise AotcError("target", f"target {target.name} has no operating system and therefore no threads")
 
 
+def _source_and_header_lists(paths: Iterable[str]) -> dict[str, Any]:
+    """Return the template values that name the C sources and headers among the files of a project."""
+    return {
+        "sources": [path for path in paths if path.endswith(".c")],
+        "headers": " ".join(path for path in paths if path.endswith(".h")),
+    }
+
+
 def emit_bare_metal_project(
     program: Program,
     directory: Path,
@@ -381,17 +389,16 @@ def emit_bare_metal_project(
     state = state_block_layout([program], numerics)
     common = common_template_values(name, False)
     common |= model_template_values(program, target, numerics, params, cflags, state)
-    bits = pointer_bits(target)
-    require_sizes_fit_memory(program, bits)
-    lines, numbers = size_lines(program, dialect_for_target(target).index, bits)
+    require_sizes_fit_memory(program, pointer_bits(target))
+    lines, numbers = size_lines(program, dialect_for_target(target).index, pointer_bits(target))
     common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
         "size_lines": lines,
         "steps": schedule_call_lines(program, kernels, params, state, numbers),
         "resident": resident_tensors_header_text(program),
         "requirements": _preprocessor_lines_rejecting_flags(target, math, kernels),
     }
-    tested = {} if golden is None else _selftest_values(common["tensors"], params, weights)
-    common |= {"single": single_file, "tested": tested}
+    common["single"] = single_file
+    common["tested"] = {} if golden is None else _selftest_values(common["tensors"], params, weights)
     externals = kernels.external_kernels_by_path(name)
     files = _c_source_files(name, params, common, kernels)
     files |= {path: external.source_file_text() for path, external in externals.items()}
@@ -401,12 +408,10 @@ def emit_bare_metal_project(
         files[f"src/{name}_params.c"] = render_template("params.c", **common | {"arrays": common["array"].splitlines()})
     if single_file:
         files = _merge_into_single_source(kernels, files, common)
-    common["sources"] = [path for path in files if path.endswith(".c")]
-    common["headers"] = " ".join(path for path in files if path.endswith(".h"))
-    metadata["float_abi"] = float_abi(target)
-    common |= _readme_compiler_values(metadata["float_abi"], files)
+    common |= _source_and_header_lists(files) | _readme_compiler_values(float_abi(target), files)
     files |= {f"src/{name}_params.bin": weights.contents, **_build_files_and_readme(name, common)}
     metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes), **state_metadata(state)}
+    metadata["float_abi"] = float_abi(target)
     metadata["links"] = {"c": ["memcpy", "memset"], "m": math, "compiler": "arithmetic that the core lacks"}
     metadata["weights"] = {"file": f"src/{name}_params.bin", **weights.metadata_entries}
     metadata["externals"] = [external.metadata_entry(path) for path, external in externals.items()]

@@ -265,6 +265,7 @@ def size_template_values(program: Program) -> dict[str, Any]:
     """Return the template values for the sizes of a run.
 
     sizes           the interface, if shapes depend on sizes
+    size_members    the sizes of the interface
     outputs_type    type of what the parameter for outputs points to: a run sets their shapes
     size_functions  C functions for sizes
     size_status     C statements that return the status of sizes that are not allowed
@@ -275,7 +276,8 @@ def size_template_values(program: Program) -> dict[str, Any]:
     struct = f"{program.name}_outputs"
     if interface is None:
         rows = dict.fromkeys(("size_functions", "size_status", "generic_sizes"), "")
-        return {"sizes": [], "outputs_type": f"const {struct}", "typical_sizes": [], **rows}
+        lists = dict.fromkeys(("sizes", "size_members", "typical_sizes"), ())
+        return {"outputs_type": f"const {struct}", **lists, **rows}
     _, outputs = model_input_and_output_tensors(program)
     printer = SizePrinter(program, "int64_t")
     shapes = [
@@ -300,6 +302,7 @@ def size_template_values(program: Program) -> dict[str, Any]:
     helper = _FLOOR_QUOTIENT_FUNCTION + "\n" if uses_floor_quotient(program, text) else ""
     return {
         "sizes": [interface],
+        "size_members": interface.members,
         "outputs_type": struct,
         "size_functions": helper + text,
         "size_status": _SIZE_STATUS,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.ir import AotcError, DType, SymDim, TensorType, TupleType, Type
+from aotc.ir import AotcError, DType, SymDim, TensorType, TupleType, Type, collect_dim_conditions
 from aotc.relay.backend.sized_function_to_kernel import SizedKernel, lower_function_with_run_time_sizes
 from aotc.relay.expr import Function, Tuple, Var, typed_op_call
 from aotc.relay.module import IRModule
@@ -215,3 +215,28 @@ def test_sizes_that_never_fit_are_refused() -> None:
     with pytest.raises(AotcError, match="sizes must be n<=4 == 5, which does not hold for any size"):
         body = OPERATORS_BY_NAME["add"](x, y)
         lower_function_with_run_time_sizes(Function([x, y], body), "kernel", TARGETS["c"], {"n": (0, 4)})
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "shapes", "condition"),
+    [
+        ("argmax", {"axis": (0,)}, [("n", 3)], "n<=8 >= 1"),
+        ("gather_nd", {}, [("n", 3), (1, 2)], "n<=8 >= 1"),
+        ("nn.conv1d", {"kernel_size": (3,)}, [(1, "n", 5), (2, 4, 3)], "n<=8 == 4"),
+        ("nn.conv1d", {"kernel_size": (3,), "groups": 2, "channels": 2}, [(1, "n", 5), (2, 2, 3)], "n<=8 == 4"),
+        ("nn.conv1d_transpose", {"kernel_size": (3,), "channels": 2}, [(1, "n", 5), (4, 2, 3)], "n<=8 == 4"),
+    ],
+)
+def test_type_rules_record_what_they_assume(
+    name: str, attributes: dict[str, Any], shapes: list[tuple[Any, ...]], condition: str
+) -> None:
+    op = OPERATORS_BY_NAME[name]
+    types = [
+        TensorType(
+            [SymDim("n", 8) if d == "n" else d for d in shape], "int32" if name == "gather_nd" and k else "float32"
+        )
+        for k, shape in enumerate(shapes)
+    ]
+    with collect_dim_conditions() as conditions:
+        op.infer(op.attrs(**attributes), types)
+    assert condition in map(str, conditions)

@@ -33,9 +33,11 @@ from aotc.ir import (
     TensorType,
     Type,
     Types,
+    assume_equal_dims,
     declare_arguments,
     frozen,
     may_be_equal_dims,
+    product_of_dims,
     require,
 )
 from aotc.relay.op import window_attributes
@@ -153,11 +155,13 @@ class _ConvLayout:
         """
         if extent is None:
             return packed_group_count * self.group
-        extent = extent // conv_groups if self.grouped_axis == 1 and isinstance(extent, int) else extent
+        extent = extent // conv_groups if self.grouped_axis == 1 else extent
         if isinstance(extent, int) and isinstance(packed_group_count, int):
             count = -(-extent // self.group)
             text = f"{extent} elements are {count} groups of {self.group}, not {packed_group_count}"
             require("conv.group", count == packed_group_count, text)
+        else:
+            assume_equal_dims((extent + (self.group - 1)) // self.group, packed_group_count)
         return extent
 
 
@@ -271,6 +275,8 @@ def check_conv_channel_counts(
             f"must take {required_count} channels, not {weight_channels}"
         )
         require("conv.in-channels", may_be_equal_dims(weight_channels, required_count), text)
+    else:
+        assume_equal_dims(channels, weight_channels if transposed else product_of_dims((weight_channels, attrs.groups)))
     if isinstance(output_channels, int):
         text = f"{output_channels} output channels cannot be divided among {attrs.groups} groups"
         require("conv.out-channels", output_channels % attrs.groups == 0, text)

@@ -344,6 +344,8 @@ def _infer_gather_nd_type(a: GatherNDAttrs, types: Types) -> Type:
     shape = (*grid, *data.shape[batch + depth :])
     readable = 0 not in data.shape[batch : batch + depth] or 0 in shape
     require("gather_nd.empty", readable, "cannot gather from an empty axis")
+    for extent in data.shape[batch : batch + depth] if 0 not in shape else ():
+        assume_at_least(extent, 1)
     return TensorType(shape, data.dtype)
 
 

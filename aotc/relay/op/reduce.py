@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, TensorType, Type, frozen, maximum_of_dims
+from aotc.ir import Attrs, DType, TensorType, Type, assume_at_least, frozen, maximum_of_dims
 from aotc.ir.op import (
     Arg,
     AxisMap,
@@ -328,6 +328,8 @@ def _infer_arg_reduce_type(a: ArgReduceAttrs, types: Types) -> Type:
     require_dtype(data.dtype, NUMBER_KIND.accepts(data.dtype))
     space = _reduction_of_shape(a, data.shape)
     require("argreduce.empty", 0 not in space.reduced_extents, "the maximum or minimum of an empty axis is not defined")
+    for extent in space.reduced_extents:
+        assume_at_least(extent, 1)
     count = math.prod(d for d in space.reduced_extents if isinstance(d, int))
     require("argreduce.size", count <= DType("int32").max, f"{count} positions do not fit int32")
     return TensorType(space.result_shape, "int32")

@@ -27,6 +27,7 @@ from aotc.ir import (
     TensorType,
     Type,
     Types,
+    assume_at_least,
     declare_arguments,
     maximum_of_dims,
     minimum_of_dims,
@@ -221,6 +222,8 @@ def _infer_strided_set_type(_: Any, types: Types) -> Type:
         text = f"begin, end and strides must be vectors of at most {data.rank} numbers, one per axis of {data}"
         require("slice.count", fits, f"{text}, got {bound}")
     require("strided_set.empty", 0 not in v.shape, lambda: f"there are no values in {v}")
+    for extent in v.shape:
+        assume_at_least(extent, 1)
     return data
 
 

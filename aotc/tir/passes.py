@@ -9,15 +9,19 @@ with PassContext(instruments=[ProgramVerifier()]):
 In: the program that lowering returns.  Out: the program that code generation prints.
 """
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import islice, product
 from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir import AotcError, DType, Pass, PassContext, PassInfo, PassInstrument, Sequential, report_progress
+from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.parallel_memo import memoize_in_parallel
 from aotc.tir import Branch, C, Kernel, Leave, Loop, Program, ProgramNode, Step, Storage, Target
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
+from aotc.tir.expr import INDEX, Const
 from aotc.tir.functions.fma_contraction import contract_kernel_to_fma
 from aotc.tir.kernel_verifier import is_verified, verify
 from aotc.tir.loops.loop_vectorization import vectorize_kernel
@@ -35,6 +39,10 @@ from aotc.tir.plan.pack_int4 import pack_constants_as_int4
 from aotc.tir.plan.state_placement import place_state
 from aotc.tir.plan.step_order import least_peak_bytes, reorder_steps_for_least_peak
 from aotc.tir.threads.parallel_kernels import parallelize_program
+
+#: Numbers of sizes for which the verifier evaluates formulas that it cannot prove.
+_MAX_SIZES_AT_ENDS: Final = 64
+_RANDOM_SIZES: Final = 64
 
 
 class ProgramPass(Pass[Any]):
@@ -362,6 +370,7 @@ class ProgramVerifier(PassInstrument):
                     text = f"{info.name}: kernel {step.kernel.name} takes elements {at.start} to {at.stop} of"
                     text += f" {storage.name}, {storage.size} of {storage.dtype}, for {buffer.name}"
                     raise AotcError("tir-verify", text, span=step.span)
+        _verify_numbers(module, info.name)
         _verify_conditions_and_definitions(module, info.name)
         if not module.plan.offsets:
             return
@@ -370,6 +379,53 @@ class ProgramVerifier(PassInstrument):
         except AssertionError as error:
             text = f"{info.name}: temporaries that live at the same time overlap, or lie outside of the arena"
             raise AotcError("tir-verify", f"{text}: {error}") from error
+
+
+def _verify_numbers(program: Program, pass_name: str) -> None:
+    """Raise AotcError (code "tir-verify") if a call passes a value for a number of its kernel that is not in
+    the interval of this number.
+
+    A formula whose interval follows from the ranges of sizes is proven; others, whose values the checks of
+    the program limit, are evaluated for the ends of ranges and for random sizes that fulfill the checks.
+    """
+    intervals = program.symbol_intervals
+    accepted: list[Mapping[str, int]] | None = None
+    for step in program.steps:
+        if len(step.numbers) != len(step.kernel.numbers):
+            text = f"{pass_name}: kernel {step.kernel.name} has {len(step.kernel.numbers)} numbers"
+            raise AotcError("tir-verify", f"{text}, got {len(step.numbers)}", span=step.span)
+        for number, value in zip(step.kernel.numbers, step.numbers, strict=True):
+            if number.var.dtype != INDEX:
+                continue
+            low, high = number.interval
+            values: list[Any]
+            if isinstance(value, Const):
+                values = [value.value]
+            else:
+                formula = formula_of_name(value.name)
+                least, most = formula.interval(intervals)
+                if low <= least and most <= high:
+                    continue
+                accepted = _accepted_symbols(program) if accepted is None else accepted
+                values = [formula.evaluate(symbols) for symbols in accepted]
+            wrong = [v for v in values if v is None or not low <= v <= high]
+            if wrong:
+                text = f"{pass_name}: number {number.var.name} of kernel {step.kernel.name} is in [{low}, {high}]"
+                raise AotcError("tir-verify", f"{text}, got {wrong[0]}", span=step.span)
+
+
+def _accepted_symbols(program: Program) -> list[Mapping[str, int]]:
+    """Return values of the symbols in formulas, for sizes that fulfill the checks of a program."""
+    rng = random.Random(0)
+    ranges = program.sizes
+    ends = islice(product(*(dict.fromkeys((r.least, r.most)) for r in ranges.values())), _MAX_SIZES_AT_ENDS)
+    sizes = [dict(zip(ranges, values, strict=True)) for values in ends]
+    sizes += [
+        {name: rng.randint(r.least // r.step, r.most // r.step) * r.step for name, r in ranges.items()}
+        for _ in range(_RANDOM_SIZES)
+    ]
+    symbols = map(program.symbols_of_sizes, sizes)
+    return [values for values in symbols if all(check.holds(values) for check in program.checks)]
 
 
 def _verify_conditions_and_definitions(program: Program, pass_name: str) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 import aotc
 from aotc.driver.compile import CompileOptions
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dimension_ranges import DimRange
+from aotc.ir.instrument import PassInfo
 from aotc.runtime.session import Session
 from aotc.tir.passes import ProgramVerifier
+from aotc.tir.program_interpreter import ProgramInterpreter
 
 ort = pytest.importorskip("onnxruntime")
 Array = np.ndarray[Any, Any]
@@ -186,6 +190,35 @@ def test_sizes_that_must_be_equal_are_checked(tmp_path: Path) -> None:
     with pytest.raises(AotcError, match="n 3, m 2: node Add#0: n == m") as caught:
         session.run(None, {"x": x, "y": x[:2]})
     assert caught.value.diagnostics[0].code == "input-shape"
+
+
+RELAY = """#[version = "0.0.5"]
+def @main(%x: Tensor[(n<=9), float32], %z: Tensor[(LEAST"n-m+9"<=12), float32], %y: Tensor[(m<=9), float32]) {
+  (nn.relu(%x), nn.relu(%z), nn.relu(%y))
+}
+"""
+
+
+@pytest.mark.parametrize(("least", "check"), [("", "12 >= -m+n+9"), ("5<=", "-m+n+9 >= 5")])
+def test_bounds_of_formulas_are_checked(least: str, check: str, tmp_path: Path) -> None:
+    (path := tmp_path / "net.relay").write_text(RELAY.replace("LEAST", least), encoding="utf-8")
+    chosen = CompileOptions(target="c", instruments=[ProgramVerifier()])
+    (program,) = chosen.start_compilation(path).scheduled_programs
+    assert check in map(str, program.checks)
+    run = ProgramInterpreter(program)
+    run({"x": np.ones(2, np.float32), "z": np.ones(6, np.float32), "y": np.ones(5, np.float32)})
+    for n, m in ((9, 5), (4, 0)) if not least else ((0, 5), (3, 9)):
+        with pytest.raises(ValueError, match="does not hold"):
+            run({name: np.ones(size, np.float32) for name, size in (("x", n), ("z", n - m + 9), ("y", m))})
+
+
+def test_numbers_of_calls_are_verified() -> None:
+    program = CompileOptions(target="c", dims={"batch": (0, 6)}).start_compilation(perceptron()).scheduled_programs[0]
+    outside = replace(program, sizes={"batch": DimRange(0, 7)})
+    info = PassInfo(0, "Pass", level="tensor")
+    ProgramVerifier().run_after_pass(program, info)
+    with pytest.raises(AotcError, match=r"number n0 of kernel .* is in \[0, 6\], got 7"):
+        ProgramVerifier().run_after_pass(outside, info)
 
 
 @pytest.mark.parametrize(

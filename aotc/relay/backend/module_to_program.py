@@ -459,6 +459,7 @@ def lower_main_to_program(
         ty = type_of(param)
         if not isinstance(ty, TensorType):
             raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
+        sizes.require_declared_bounds(ty, param.span)
         ty = sizes.bounded_type(ty, param, f"input {param.name!r}")
         inputs.append(_create_storage(param.name, ty, "input", meaning=meaning))
         lowering.values[param] = View(inputs[-1])

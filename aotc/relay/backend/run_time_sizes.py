@@ -118,6 +118,16 @@ class RunTimeSizes:
                 if isinstance(dim, SymDim):
                     self.add_condition(dim, ">=", 0, span)
 
+    def require_declared_bounds(self, ty: TensorType, span: Span | None) -> None:
+        """Add the conditions that the dimensions of an input are in their bounds: those of a formula may be
+        narrower than what follows from the ranges of its sizes.
+        """
+        for dim in ty.shape:
+            if isinstance(dim, SymDim):
+                self.add_condition(dim, ">=", max(dim.lower, 0), span)
+                if dim.upper is not None:
+                    self.add_condition(dim.upper, ">=", dim, span)
+
     def add_condition(self, left: Dim, relation: str, right: Dim, span: Span | None) -> None:
         """Add a condition, unless it follows from the ranges of sizes.
 

@@ -121,7 +121,7 @@ LEAST_KERNELS = 3360
 
 
 def outcome(case: Case, target: Target) -> str:
-    """What becomes of a case: "right", "refused" if its operator is refused by name, or "untyped" if there is no
+    """The result of a case: "right", "refused" if its operator is refused by name, or "untyped" if there is no
     type or expansion for it. Fails if a kernel is not proven, or computes something wrong."""
     try:
         sized = lower_case(case, target)

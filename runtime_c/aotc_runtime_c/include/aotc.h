@@ -209,7 +209,7 @@ typedef struct aotc_sizes {
   const char *(*check)(int status);
 } aotc_sizes;
 
-/* The symbol that libraries of such models have. */
+/* The symbol of libraries whose shapes depend on sizes. */
 #define AOTC_SIZES_SYMBOL "aotc_model_sizes"
 typedef const aotc_sizes *(*aotc_sizes_fn)(void);
 

@@ -4,8 +4,8 @@ and each run of it uses the same ones.
 
 The generator is Philox4x64-10 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), which is
 numpy's `Philox`: block n of a stream depends on n and on the key of the stream alone. The key of a node is the bits
-of its attribute `seed` as float32, or, if it has none, 2**64 plus the number of such nodes before it. Word n gives
-the uniform number (word >> 11) / 2**53; normal numbers are those of Box and Muller from pairs of these.
+of its attribute `seed` as float32, or, if it has none, 2**64 plus the number of nodes without a seed before it. Word n
+gives the uniform number (word >> 11) / 2**53; normal numbers are those of Box and Muller from pairs of these.
 
 OPS["RandomNormal"](shape=[2, 3], node=node)    # a constant
 """

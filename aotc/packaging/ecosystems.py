@@ -84,8 +84,10 @@ _EXAMPLE: Final = {"examples/main.c": "common/main.c"}
 _CMAKE_FILES: Final = {"CMakeLists.txt": "cmake/CMakeLists.txt", **_EXAMPLE}
 _CMAKE: Final = PackagingTool("cmake", "cmake", "cmake")
 _ANY_NAME: Final = PackageNameRule(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", "letters, digits, '_', '.', '+' and '-'")
-_PYTHON_NAMES: Final = frozenset((*keyword.kwlist, *sys.stdlib_module_names, "numpy"))
-_RUST_NAMES: Final = frozenset((*RUST_KEYWORDS, "alloc", "build", "cc", "core", "deps", "examples", "std", "test"))
+_PYTHON_NAMES: Final = frozenset(map(str.lower, (*keyword.kwlist, *sys.stdlib_module_names, "numpy")))
+_RUST_NAMES: Final = frozenset(
+    (*RUST_KEYWORDS, "alloc", "build", "cc", "core", "deps", "examples", "run_once", "std", "test")
+)
 ECOSYSTEMS: Final[Mapping[str, Ecosystem]] = {
     "arduino": Ecosystem(
         title="an Arduino library",
@@ -200,7 +202,7 @@ ECOSYSTEMS: Final[Mapping[str, Ecosystem]] = {
     "single-file": Ecosystem(
         title="one source with one header",
         names=PackageNameRule(r"[A-Za-z_][A-Za-z0-9_]*", "letters, digits and '_'"),
-        files={"example.c": "common/main.c"},
+        files={"{example}.c": "common/main.c"},
         headers="",
         sources="",
         projects="bare",

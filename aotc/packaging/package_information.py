@@ -23,7 +23,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final
 
-from aotc.ir import AotcError, frozen, require_known_name, translate_os_errors
+from aotc.ir import AotcError, frozen, open_regular_file, require_known_name, translate_os_errors
 from aotc.packaging.project_sources import package_error
 
 if sys.version_info >= (3, 11):
@@ -101,11 +101,11 @@ def read_package_information(path: Path) -> PackageInformation:
     Raise AotcError (code "package") for an unreadable file, a missing table, and unknown or invalid
     entries.
     """
-    with translate_os_errors("package", f"read {path}"):
-        data = path.read_bytes()
+    with open_regular_file(path, "package") as file, translate_os_errors("package", f"read {path}"):
+        data = file.read()
     try:
         table = tomllib.loads(data.decode("utf-8")).get("package")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise package_error(f"{path.name} is not TOML: {error}", _TABLE_HINT) from error
     if not isinstance(table, dict):
         raise package_error(f"{path.name} has no table [package]", _TABLE_HINT)
@@ -149,7 +149,8 @@ class PackageNameRule:
     def allows(self, name: str) -> bool:
         """Return True if a package can have a name."""
         fits = re.fullmatch(self.pattern, name) is not None and len(name) <= self.most
-        return fits and name.lower() not in self.reserved
+        # modules and crates are called like packages, with '_' for '-'
+        return fits and self.reserved.isdisjoint([name.lower(), name.lower().replace("-", "_")])
 
     def nearest_allowed_name(self, name: str) -> str:
         """Return an allowed name that resembles `name`; `name` itself if it is allowed, "" if there is

@@ -4,7 +4,7 @@
 render_package_template("meson/meson.build", name="digits", ...)
 
 Besides the filters of jinja2, templates have one for each syntax that texts of users are written in:
-`json` (also TOML, Python and Rust), `meson`, `mesonlist` and `pc`.
+`json` (also TOML, YAML, Python and Rust), `meson`, `mesonlist` and `pc`.
 """
 
 import json
@@ -32,13 +32,21 @@ def _pkg_config_text(text: str) -> str:
     return text.replace("\\", "/").replace("$", "$$").replace("#", "\\#")
 
 
+def _quoted_string(text_or_list: object) -> str:
+    """Return a text, or a list of texts, in the syntax that JSON, TOML, YAML, Python and Rust share:
+    only quotation marks and backslashes are escaped, as Rust has other escapes for characters than
+    JSON, and TOML has no surrogates.
+    """
+    return json.dumps(text_or_list, ensure_ascii=False)
+
+
 @cache
 def _template_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES_FOLDER), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
     )
     environment.filters.update(
-        json=json.dumps, meson=_meson_string, mesonlist=_meson_list, pc=_pkg_config_text, shell=shlex.join
+        json=_quoted_string, meson=_meson_string, mesonlist=_meson_list, pc=_pkg_config_text, shell=shlex.join
     )
     return environment
 

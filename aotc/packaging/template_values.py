@@ -132,7 +132,7 @@ def _cpp_memory_layout(tensors: list[dict[str, Any]], sources: ProjectSources) -
     begin = "0"
     for member, size in [*((t["accessor"], t["bytes"]) for t in tensors), *state]:
         yield {"member": member, "begin": begin}
-        begin = f"detail::aligned_end({member}_begin, {size})"
+        begin = f"detail::aligned_end(begin_of_{member}, {size})"
     yield {"member": "workspace", "begin": begin}
 
 

@@ -41,8 +41,9 @@ def installed_command(name: str) -> str:
 
 
 def build_single_file(package: Path, scratch: Path) -> str:
-    (source,) = [p for p in package.glob("*.c") if p.name != "example.c"]
-    printed(["gcc", "-O2", "example.c", source.name, "-lm", "-o", scratch / "example"], package)
+    (example,) = package.glob("*_example.c")
+    (source,) = [p for p in package.glob("*.c") if p != example]
+    printed(["gcc", "-O2", example.name, source.name, "-lm", "-o", scratch / "example"], package)
     return printed([scratch / "example"], scratch)
 
 

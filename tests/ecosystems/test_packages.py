@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,13 +14,18 @@ import pytest
 
 import aotc
 from aotc.packaging.ecosystems import ECOSYSTEMS
-from aotc.packaging.package_information import PackageInformation
+from aotc.packaging.package_information import PackageInformation, read_package_information
 from aotc.packaging.write_package import package_project
 from tests.cli.invoke import call
 from tests.e2e.projects import DIGITS
 from tests.ecosystems.builders import BUILDERS
 from tests.ecosystems.conftest import MODELS, Projects, output_line, printed
 from tests.share import share
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 #: Texts with the characters that are special in one of the languages of packages.
 INFORMATION = PackageInformation(
@@ -78,7 +85,7 @@ def test_the_single_file_is_clean_c_and_cpp(
 ) -> None:
     for model in MODELS:
         package = package_project(projects(model, True), "single-file", tmp_path / model).path
-        command = [compiler, *flags.split(), *STRICT, "example.c", f"{model}.c", "-lm", "-o", "example"]
+        command = [compiler, *flags.split(), *STRICT, f"{model}_example.c", f"{model}.c", "-lm", "-o", "example"]
         printed(command, package)
         assert output_line(printed([package / "example"], package)) == expected(model, True)
 
@@ -153,6 +160,40 @@ def test_names_that_an_ecosystem_forbids(projects: Projects, tmp_path: Path) -> 
     for field, value in {"version": "1.0", "license": "a\nb", "url": "ftp://x", "author": "<a@b>"}.items():
         with pytest.raises(aotc.AotcError, match=f"cannot be the {field} of a package"):
             PackageInformation(**{field: value})
+
+
+def test_names_of_modules_that_are_words_of_the_language() -> None:
+    for ecosystem, name in [("wheel", "True"), ("wheel", "None"), ("rust", "run-once"), ("rust", "Self")]:
+        assert not ECOSYSTEMS[ecosystem].names.allows(name)
+
+
+def test_texts_of_any_script_in_every_template(tmp_path: Path, projects: Projects) -> None:
+    """Rust and TOML have no escapes of JSON for characters beyond ASCII."""
+    text = 'Café 😀 "q" \\ */ --> ${y}'
+    about = PackageInformation(name="null", description=text, author="Zoë 😀")
+    package = package_project(projects("digits", True), "rust", tmp_path / "rust", about).path
+    assert tomllib.loads((package / "Cargo.toml").read_text("utf-8"))["package"]["description"] == text
+    documentation = next(x for x in (package / "src/lib.rs").read_text("utf-8").splitlines() if "#![doc" in x)
+    assert documentation == '#![doc = "Café 😀 \\"q\\" \\\\ */ --> ${y}"]'
+    package = package_project(projects("digits", True), "zephyr", tmp_path / "zephyr", about).path
+    assert 'name: "null"' in (package / "zephyr/module.yml").read_text("utf-8")
+
+
+def test_a_model_called_example(tmp_path: Path) -> None:
+    """The program and the source of the model are different files and targets."""
+    project = tmp_path / "project"
+    aotc.compile(DIGITS, name="example", output=project, target="c", build=False, environment="bare")
+    single = package_project(project, "single-file", tmp_path / "single").path
+    assert (single / "example.c").read_text("utf-8").startswith('#include "example.h"')
+    assert "int main(void)" in (single / "example_example.c").read_text("utf-8")
+    rules = (package_project(project, "bazel", tmp_path / "bazel").path / "BUILD.bazel").read_text("utf-8")
+    assert rules.count('name = "example",') == 1
+
+
+def test_pipes_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "package.toml")
+    with pytest.raises(aotc.AotcError, match="pipe"):
+        read_package_information(tmp_path / "package.toml")
 
 
 def test_a_changed_project_is_not_packaged(projects: Projects, tmp_path: Path) -> None:

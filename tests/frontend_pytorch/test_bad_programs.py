@@ -225,8 +225,10 @@ def test_strides_that_are_not_known() -> None:
 
     program = torch.export.export(as_module(strided), (torch.ones(2, 3),))
     assert "a permutation" in problems(lambda: relay.frontend.from_exported_program(program))[0].message
-    script = trace(strided)
-    assert "in TorchScript" in problems(lambda: relay.frontend.from_pytorch(script, [("x", (2, 3))]))[0].message
+    for form in (torch.as_strided, torch.as_strided_copy, torch.Tensor.as_strided_):
+        script = trace(lambda x, form=form: form(x.t(), (2, 2), (1, 1)))
+        found = problems(lambda script=script: relay.frontend.from_pytorch(script, [("x", (2, 3))]))
+        assert "in TorchScript" in found[0].message
 
 
 def test_assertions_are_not_computed() -> None:

@@ -22,6 +22,7 @@ from aotc.ir.compilation_work_and_memory_limits import current_budget, running_o
 from aotc.relay.analysis import free_vars
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
+from aotc.relay.frontend.pytorch.converter_table import plain_operator_name
 from aotc.relay.frontend.pytorch.inplace_and_out_forms import inplace_out_or_functional_form
 from aotc.relay.frontend.pytorch.operator_conversion import (
     FAILED_NODE_VALUE,
@@ -47,9 +48,10 @@ from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Mutator, Tu
 BUDGET_SUBJECT: Final = "the program, its loops unrolled,"
 
 
+#: Operators, by the names of their converters, whose results depend on how their argument lies in memory, which
+#: TorchScript does not state.
+_OPERATORS_ON_MEMORY: Final = {"as_strided"}
 #: Operators that return a view or a copy, depending on the strides of their argument.
-#: Operators whose results depend on how their argument lies in memory, which TorchScript does not state.
-_OPERATORS_ON_MEMORY: Final = {"aten::as_strided"}
 _VIEW_OR_COPY_OPERATORS: Final = {"contiguous", "reshape", "reshape_as", "flatten", "ravel", "to", "type_as"}
 
 
@@ -110,7 +112,7 @@ class _Conversion:
         if node.kind().startswith("prim::") or node.schema() == "(no schema)":
             raise AotcError("torch-op", f"{node.kind()} is not supported")
         schema = torch._C.parse_schema(node.schema())
-        if schema.name in _OPERATORS_ON_MEMORY:
+        if plain_operator_name(schema.name.rpartition("::")[2], schema.overload_name) in _OPERATORS_ON_MEMORY:
             hint = "export the module by torch.export: exported programs state how tensors lie in memory"
             raise AotcError("torch-op", f"{node.kind()} is not supported in TorchScript", hint=hint)
         result = convert_operator_call(schema, args, {})

@@ -42,7 +42,8 @@ def _parse_dimension_or_range(text: str, option_text: str) -> int | str:
     if ".." not in text:
         return _parse_dimension(text, option_text)
     try:
-        return str(dim_size_or_range(text))
+        found = dim_size_or_range(text)
+        return found if isinstance(found, int) else str(found)
     except ValueError as error:
         raise OptionTextError(f"{option_text!r}: {error}") from error
 

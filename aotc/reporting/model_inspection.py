@@ -17,6 +17,7 @@ from aotc.driver.pipeline import bare_metal_footprint_or_none
 from aotc.driver.state_proposals import propose_state_pairs
 from aotc.ir import COMPILE_CALL, AotcError, Span, SymDim, TensorType
 from aotc.ir.diagnostics import diagnostic_texts
+from aotc.ir.dimension_ranges import dim_text_in_sizes
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.frontend.onnx.model_inputs import options_to_fix_dims, resolve_model_input_types
 from aotc.relay.graph_api import Constant, IRModule, list_op_freqs, post_order
@@ -31,13 +32,13 @@ MAX_LARGEST_KERNELS = 10
 SHARED_LIBRARY_SUFFIXES = (".so", ".dylib", ".dll")
 
 
-def _describe_storages(storages: Sequence[Storage]) -> list[dict[str, Any]]:
-    return [{"name": s.name, "dtype": str(s.dtype), "shape": _extents_or_names(s)} for s in storages]
+def _describe_storages(program: Program, storages: Sequence[Storage]) -> list[dict[str, Any]]:
+    return [{"name": s.name, "dtype": str(s.dtype), "shape": _extents_or_names(program, s)} for s in storages]
 
 
-def _extents_or_names(storage: Storage) -> list[int | str]:
+def _extents_or_names(program: Program, storage: Storage) -> list[int | str]:
     """Return the shape of a tensor, with the formulas of extents that depend on the sizes of a run."""
-    return [d if isinstance(d, int) else d.name for d in storage.run_time_shape]
+    return [d if isinstance(d, int) else dim_text_in_sizes(d, program.sizes) for d in storage.run_time_shape]
 
 
 def _model_nodes_of_span(span: Span | None) -> list[str]:
@@ -137,8 +138,8 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         "parameters": sum(c.data.size for c in constants),
         "parameter_bytes": sum(0 if c.is_splat else c.data.nbytes for c in constants),
         "operators": list_op_freqs(work.module.main),
-        "inputs": _describe_storages(program.inputs),
-        "outputs": _describe_storages(program.outputs),
+        "inputs": _describe_storages(program, program.inputs),
+        "outputs": _describe_storages(program, program.outputs),
         "proposed_state": [] if work.state else propose_state_pairs(work.module),
         "macs": sum(step.kernel.macs for step in program.steps),
         "steps": len(program.steps),

@@ -121,7 +121,8 @@ class RunSizes:
                     (bound, size) for d, size in unknown if isinstance(bound := d.bind(symbols), SymDim)
                 )
                 if contradictions:
-                    problems.append(_shape_diagnostic(info, shape, self._text_of_ranges(info)))
+                    found = _shape_diagnostic(info, shape, self._text_of_ranges(info))
+                    problems += [found] if found not in problems else []
                 else:
                     symbols = values | symbols
         return symbols

@@ -15,7 +15,7 @@ import pytest
 import aotc
 from aotc.driver.compile import CompileOptions
 from aotc.ir.compilation_work_and_memory_limits import DEFAULT_COMPILE_LIMITS
-from aotc.ir.option_value_text import OptionTextError, parse_byte_count, parse_config_entries
+from aotc.ir.option_value_text import OptionTextError, parse_byte_count, parse_config_entries, parse_symbolic_dims
 from aotc.ir.transform import PassContext
 from aotc.tir import TARGETS
 from tests.cli.invoke import DIGITS, call, refused, relu
@@ -167,3 +167,7 @@ def test_configuration_keys_are_listed() -> None:
 def test_help_names_the_lists() -> None:
     text = " ".join(call("compile", "--help").out.split())
     assert "`aotc targets` lists them" in text and "`aotc config` lists the keys" in text
+
+
+def test_a_range_of_one_size_is_that_size() -> None:
+    assert parse_symbolic_dims(("n=4..4", "m=1..4")) == {"n": 4, "m": "1..4"}

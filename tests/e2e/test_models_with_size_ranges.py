@@ -21,6 +21,7 @@ from aotc.ir.instrument import PassInfo
 from aotc.runtime.session import Session
 from aotc.tir.passes import ProgramVerifier
 from aotc.tir.program_interpreter import ProgramInterpreter
+from tests.cli.invoke import call
 
 ort = pytest.importorskip("onnxruntime")
 Array = np.ndarray[Any, Any]
@@ -154,6 +155,8 @@ def test_equal_to_onnx_runtime_at_every_size(name: str, tmp_path: Path) -> None:
         proto, dims=dims, target="c", output=tmp_path / "net", cflags=["-O0"], instruments=[ProgramVerifier()]
     )
     session = compiled.session()
+    if name == "convolutions":
+        assert "float32 1x3xheightxwidth" in call("inspect", tmp_path / "net").out
     reference = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     for seed, values in enumerate(cases):
         arrays = inputs_of(session, dict(zip(dims, values, strict=True)), seed)

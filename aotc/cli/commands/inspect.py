@@ -25,6 +25,8 @@ from aotc.cli.result_tables import (
     format_or_blank,
     weight_size_lines,
 )
+from aotc.ir.dimension_ranges import DimRange, dim_size_or_range, dim_text_in_sizes
+from aotc.ir.dimensions import SymDim, dim_of_text
 from aotc.ir.option_value_text import format_state_pair
 from aotc.ir.terminal_safe_text import PreformattedText
 from aotc.reporting.model_inspection import MAX_LARGEST_KERNELS, SHARED_LIBRARY_SUFFIXES, inspect_model, inspect_project
@@ -93,9 +95,14 @@ def _cpu_project_lines(data: JsonObject) -> RenderedParts:
 def _input_output_table(data: JsonObject) -> Table:
     """Return a table of a model's inputs and outputs with their types."""
     rows = []
+    ranges = {
+        name: r for name, text in data.get("dims", {}).items() if isinstance(r := dim_size_or_range(text), DimRange)
+    }
     for kind in ("input", "output"):
         for tensor in data[f"{kind}s"]:
-            shape = "x".join(map(str, tensor["shape"])) or "scalar"
+            dims = map(dim_of_text, tensor["dims"]) if ranges and "dims" in tensor else tensor["shape"]
+            texts = (dim_text_in_sizes(d, ranges) if isinstance(d, SymDim) else str(d) for d in dims)
+            shape = "x".join(texts) or "scalar"
             rows.append((kind, str(tensor["name"]), f"{tensor['dtype']} {shape}"))
     return make_borderless_table("", "name", "type", rows=rows)
 

@@ -100,7 +100,7 @@ def options_on(page: Path) -> Iterator[str]:
 
 
 def test_options_exist() -> None:
-    commands = ("compile", "run", "verify", "bench", "quantize", "tune", "cache", "inspect", "ops")
+    commands = ("compile", "run", "verify", "bench", "quantize", "tune", "cache", "inspect", "ops", "package")
     known = "".join(call(c, "--help").out for c in commands)
     assert [option for option in options_on(README) if option not in known] == []
 

@@ -501,6 +501,9 @@ def test_a_recurrent_layer_with_quantized_weights_is_one_of_floats(direction: st
 # --- definitions
 
 
+FLOAT_TYPES = {f"tensor({dtype})" for dtype in ("float", "double", "float16", "bfloat16")}
+
+
 def test_definitions_are_those_of_onnx_runtime() -> None:
     """Inputs by name, types and whether they may be left out; attributes with their defaults."""
     state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
@@ -510,7 +513,8 @@ def test_definitions_are_those_of_onnx_runtime() -> None:
         types = {t.type_param_str: set(t.allowed_type_strs) for t in schema.type_constraints}
         for one, other in zip(ours.inputs, schema.inputs, strict=True):
             assert (one.name, one.option.name) == (other.name, other.option.name)
-            assert one.types <= types.get(other.typeStr, {other.typeStr}), name
+            # float types are converted, too, for which ONNX Runtime has no kernel
+            assert one.types - FLOAT_TYPES <= types.get(other.typeStr, {other.typeStr}), name
         assert len(schema.outputs) == ours.max_output
         attributes = {n: (a.required, a.default_value.SerializeToString()) for n, a in ours.attributes.items()}
         assert attributes == {n: (a.required, a._default_value) for n, a in schema.attributes.items()}

@@ -180,6 +180,16 @@ def test_a_store_that_would_divide_by_zero_says_nothing_of_a_load(op: str) -> No
     assert not stores.covers(read, {n})
 
 
+def test_stores_are_enumerated_by_the_exact_ends_of_loops() -> None:
+    """The interval of t is 0 to 1, as n // 3 - 1 is at most 1 by the ends of its operands; t is 0 alone."""
+    i, t, k, n = Var("i"), Var("t"), Var("k"), Var("n")
+    zero, four = const(0.0, BUFFER.dtype), const(4, INDEX)
+    block = For(t, Binary("floordiv", n * 1, const(3, INDEX)), For(k, const(3, INDEX), Store(BUFFER, t * 3 + k, zero)))
+    stores = relation_of(For(i, four, block), {n: (3, 3)})
+    written, beyond = (relation_of(For(i, end, Store(BUFFER, i * 1, zero)), {n: (3, 3)}) for end in (n * 1, four))
+    assert stores.covers(written, {n}) and not stores.covers(beyond, {n})
+
+
 def test_a_term_that_changes_with_the_iteration_leaves_gaps() -> None:
     """Iteration 0 writes elements 0 to 3, iteration 1 elements 5 to 8."""
     i, n, zero = Var("i"), Var("n"), const(0.0, BUFFER.dtype)

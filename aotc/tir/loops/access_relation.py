@@ -150,7 +150,7 @@ class AccessRelation:
         certain: set[int] = set()
         for access in self.accesses if needed else ():
             with suppress(NotEnumerableError):
-                certain.update(access.accessed_elements({}, None)[0].ravel().tolist() if access.is_certain else ())
+                certain.update(access.certain_elements().tolist())
         return all(certain.issuperset(elements.ravel().tolist()) for elements in needed)
 
     def is_injective(self, var: Var, step: int, fixed: Container[Var]) -> bool:

@@ -9,7 +9,7 @@ The relation of a buffer, which answers questions about its accesses, is in `acc
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -80,6 +80,20 @@ class Access:
             return False
         variables = {loop.var for loop in self.loops}
         return all(n in variables for atom in self.form.terms for n in vars_and_buffers_in(atom))
+
+    def certain_elements(self) -> Int64Array:
+        """Return the elements that every execution of the statements accesses; none if they are not known.
+
+        The loops are enumerated by their exact ends: intervals of variables may be longer.
+
+        Raise NotEnumerableError as `accessed_elements`.
+        """
+        if not self.is_certain or self.loops is None:
+            return np.zeros(0, np.int64)
+        exact_ranges = {loop.var: (loop.first, loop.last.const) for loop in self.loops}
+        steps = {loop.var: loop.step for loop in self.loops}
+        exact = replace(self, ranges={**self.ranges, **exact_ranges}, lasts={}, steps=steps)
+        return exact.accessed_elements({}, None)[0].ravel()
 
     def depends_on(self, var: Var) -> bool:
         """Return True if the accessed elements may depend on a loop variable."""

@@ -108,7 +108,7 @@ def _graph_with_numbers(graph: Any, args: Values, positions: Sequence[int]) -> A
 
 
 def _argument_signature(value: Any) -> Any:
-    """Return what a library and the layouts of its results depend on: shape, strides and data type of
+    """Return the properties of the arguments on which a library and the layouts of its results depend: shape, strides and data type of
     a tensor, or the number itself.
     """
     shape = getattr(value, "shape", None)
@@ -129,14 +129,17 @@ def _require_no_gradients(tensors: Sequence[torch.Tensor]) -> None:
 
 @frozen(eq=False)
 class _ResultLayout:
-    """Where a result of a graph lies in memory when PyTorch computes it.
+    """The storage that PyTorch gives a result of a graph, and the view of the result on it.
 
-    value        the result itself if it is no tensor, otherwise None
-    memory       key of the memory in which it lies, which results that are views share
-    argument     position of the argument whose memory it is; None if it is new memory
-    view         sizes, strides and offset of the result in its memory, counted from the first element
+    The backend gives results the same storage, because callers may write to one of two results that
+    share it.
+
+    value        the result itself if it is not a tensor, otherwise None
+    memory       key of the storage, which is equal for results that share it
+    argument     position of the argument that has this storage; None for a new one
+    view         sizes, strides and offset of the result; the offset is counted from the first element
                  of the argument
-    elements     number of elements of the memory
+    elements     number of elements of the storage
     """
 
     value: Any = None

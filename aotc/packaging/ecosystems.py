@@ -3,8 +3,8 @@
 
 ECOSYSTEMS["arduino"].files    # {"library.properties": "arduino/library.properties", ...}
 
-To add an ecosystem, add a row here and its templates to `templates/NAME`: `usage.md` is part of the
-README, the other files are those of the row.
+To add an ecosystem, add a row here, and to `templates/NAME` the templates that the row lists in
+`files`, and `usage.md`, which becomes the section on usage in the README of each package.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PackagingTool:
 
 @frozen
 class Ecosystem:
-    """What a kind of package looks like.
+    """The layout of the packages of one ecosystem, and the limits of that ecosystem.
 
     title               what a package is called, with an article
     names               names that packages can have
@@ -57,7 +57,7 @@ class Ecosystem:
                         {example} stand for the names of the package, its Python or Rust module, the
                         model and its sketch
     headers, sources    folders of the headers for callers, and of all other sources
-    tools               programs that build a package; the first is needed, the others may be
+    tools               programs that build a package: the first one always, the others only for some packages
     projects            "bare" or "hosted" if only projects without or with an operating system fit
     for_boards          True if packages are compiled for microcontrollers, with the flags of a board
     content             "sources"; "merged" for one source with one header; "library" for the built library

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a package says of itself: name, version, license, author and description.
+"""Descriptive metadata of packages: name, version, license, author and description.
 
 read_package_information(Path("package.toml"))  # PackageInformation(name="digits", version="1.2.0", ...)
 
@@ -42,7 +42,7 @@ _TABLE_HINT: Final = 'a table [package] with texts, such as version = "1.2.0"'
 
 @frozen
 class PackageInformation:
-    """What a package says of itself; "" stands for what is not known.
+    """Descriptive metadata of a package; "" stands for an entry that is not known.
 
     name          name of the package
     version       three numbers

@@ -62,7 +62,7 @@ class PackagedTensor:
 
 @frozen
 class ProjectSources:
-    """What a package needs of a compiled project.
+    """The files and properties of a compiled project that packages are made from.
 
     name              name of the model in C
     target            the target that the project was compiled for

@@ -87,8 +87,9 @@ def from_exported_program(
                                other dimensions remain dynamic
 
     Inputs have the names that the program gives them. Nested outputs become one flat tuple. A buffer
-    that the program changes is always a variable, and its first contents are returned; the new
-    contents of changed buffers and inputs are outputs after the others, with the suffix "_out".
+    that the program changes is always an input, and the returned parameters have its initial contents.
+    For each buffer or input NAME that the program changes, there is an output NAME_out with its new
+    contents; these outputs follow those of the program.
 
     Raises AotcError with all problems: unsupported operators, with the node and its line of Python
     source; dynamic dimensions where a number is needed.

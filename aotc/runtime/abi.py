@@ -28,7 +28,7 @@ ENTRY_SYMBOL: Final = _HEADER_CONSTANTS["ENTRY_SYMBOL"]
 ABI_VERSION_OF_SIZES: Final = int(_HEADER_CONSTANTS["ABI_VERSION_SIZES"])
 STATE_SYMBOL: Final = _HEADER_CONSTANTS["STATE_SYMBOL"]
 SIZES_SYMBOL: Final = _HEADER_CONSTANTS["SIZES_SYMBOL"]
-#: Bits of a status that hold its code; above them is the number of what is violated.
+#: Bits of a status that hold its code; above them is the number of the violated condition.
 STATUS_CODE_MASK: Final = 0xFF
 #: Number of bytes at the beginning of a block of state that identify the model.
 STATE_HASH_BYTES: Final = 8

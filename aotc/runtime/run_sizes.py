@@ -179,7 +179,7 @@ class RunSizes:
         return [tuple(next(flat) for _ in dims) for dims in self._outputs]
 
     def reason(self, status: int) -> str:
-        """Return what a status says of sizes; "" for other statuses."""
+        """Return the text of the condition on sizes that a status names; "" for other statuses."""
         return bytes(ffi.string(self._descriptor.check(status))).decode("utf-8", "replace")
 
     @property

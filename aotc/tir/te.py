@@ -338,7 +338,10 @@ def contraction(
 
 
 def winograd(shape: Sequence[Dim], a: Tensor, b: Tensor, *, tile: int, pads: tuple[int, int]) -> Winograd:
-    """The convolution of shape (N, O, H, W); the other arguments as in `Winograd`.
+    """Return a 3x3 convolution with stride 1 that Winograd's algorithm computes.
+
+    shape                shape (N, O, H, W) of the result
+    a, b, tile, pads     as the fields of `Winograd`
 
     Raises TypeError for a shape that is known at run time only.
     """

@@ -59,7 +59,9 @@ def _target_and_compiler_for_report_header(build: bool, options: Mapping[str, An
     BOARD_OPTIONS,
     declare_compile_options("selftest", "single_file", "check_compiler", "build", "overwrite"),
     declare_option("--package ecosystem", "Write a package for this ecosystem, and no project.", metavar="NAME"),
-    declare_option("--manifest", "File that says what the package is.", PATH_TYPE, metavar="FILE.toml"),
+    declare_option(
+        "--manifest", "File with the name, version, license and author of the package.", PATH_TYPE, metavar="FILE.toml"
+    ),
 )
 def compile_command(
     out: Reporter,

@@ -18,7 +18,7 @@ from aotc.packaging.ecosystems import ECOSYSTEMS, ecosystem_named
 from aotc.packaging.package_information import PackageInformation, combine_package_information
 from aotc.packaging.write_package import WrittenPackage, package_project
 
-#: Options that say what a package is called and who made it.
+#: Options for the descriptive metadata of a package, such as its name, version and author.
 INFORMATION_OPTIONS: OptionDecorator = combine_option_declarations(
     declare_option("--name", "Name of the package [default: that of the model]."),
     declare_option("--version", "Version of the package: three numbers [default: 0.1.0].", metavar="X.Y.Z"),

@@ -91,9 +91,11 @@ class SizeMember:
 
 @frozen
 class SizeInterface:
-    """What the interface of a model says of the sizes of a run.
+    """The sizes that callers state for each run of a model, and how statuses name a violated condition.
 
-    shift, code_mask    a status holds the number of a condition from bit `shift` on, and its code below
+    members             the sizes, in the order of the members of the struct of inputs
+    shift, code_mask    the bits of a status from `shift` on are the number of the violated condition;
+                        `code_mask` selects the bits below, which are the error code
     """
 
     program: Program

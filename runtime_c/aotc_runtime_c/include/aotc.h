@@ -54,7 +54,7 @@ typedef enum aotc_status {
   /* 19 and 20: of models without an operating system, see aotc_bare.h */
   AOTC_ERROR_STATE = 21, /* not a block of state of this model */
   /* Of models whose shapes depend on sizes.  From bit 8 on, such a status holds
-   * the number of what is violated, which NAME_check tells as text. */
+   * the number of the violated condition; NAME_check returns its text. */
   AOTC_ERROR_DIMS = 22, /* a size outside of its range, or not of its step */
   AOTC_ERROR_SHAPE = 23 /* sizes that do not fit one another */
 } aotc_status;
@@ -232,7 +232,7 @@ typedef const aotc_state *(*aotc_state_fn)(void);
 #define AOTC_ENTRY_SYMBOL "aotc_model_entry"
 typedef const aotc_model *(*aotc_entry_fn)(void);
 
-/* A sentence for a status, with or without the number of what is violated;
+/* A sentence for a status, with or without the number of a violated condition;
  * never NULL. */
 const char *aotc_status_message(int status);
 

@@ -29,7 +29,7 @@ typedef enum aotc_status {
   AOTC_ERROR_SELFTEST = 20,     /* a run gave another result than it should */
   AOTC_ERROR_STATE = 21,        /* not a block of state of this model */
   /* Of models whose shapes depend on sizes.  From bit 8 on, such a status holds
-   * the number of what is violated, which NAME_check tells as text. */
+   * the number of the violated condition; NAME_check returns its text. */
   AOTC_ERROR_DIMS = 22, /* a size outside of its range, or not of its step */
   AOTC_ERROR_SHAPE = 23 /* sizes that do not fit one another */
 } aotc_status;

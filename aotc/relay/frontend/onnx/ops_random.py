@@ -69,8 +69,9 @@ def _random_normal_like(x: Expr, *, mean: float, scale: float, dtype: OptionalDT
 
 
 def _bernoulli(x: Expr, *, dtype: OptionalDType = None, node: OnnxNode) -> Expr:
-    """Convert Bernoulli: 1 with the probability that the input gives. The function body in the standard, which
-    compares the other way, gives 1 with the remaining probability, against the standard's text.
+    """Convert Bernoulli: each element is 1 with the probability p that the input gives, else 0.
+
+    The standard's text says so, too. Its function body contradicts it: it gives 1 with probability 1 - p.
     """
     exact = g.dtype(x) if g.dtype(x) == "float64" else _FLOAT
     numbers = _uniform_numbers(node, _checked_shape(node, g.shape(x), g.dtype(x)))[..., 0]

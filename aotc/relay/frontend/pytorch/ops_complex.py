@@ -277,7 +277,8 @@ def _where(condition: Expr, x: TorchValue, other: TorchValue) -> ComplexTensor:
     return ComplexTensor(*(ops_math.OPS["where"](condition, *pair) for pair in pairs))
 
 
-def _joined(name: str, tensors: Sequence[TorchValue], dim: int = 0) -> ComplexTensor:
+def _concatenate_or_stack(name: str, tensors: Sequence[TorchValue], dim: int = 0) -> ComplexTensor:
+    """Convert the operator `name`, cat or stack, of tensors of which some are complex."""
     values = list(map(as_complex, tensors))
     return ComplexTensor(*(ops_shape.OPS[name]([getattr(v, p) for v in values], dim) for p in ("real", "imag")))
 
@@ -415,7 +416,7 @@ COMPLEX_OPS: Table = {
     ),
     **dict.fromkeys(("bmm", "matmul", "mm", "mv"), _matmul),
     **dict.fromkeys(("conj", "conj_physical"), _conjugate),
-    **{name: partial(_joined, name) for name in ("cat", "concat", "stack")},
+    **{name: partial(_concatenate_or_stack, name) for name in ("cat", "concat", "stack")},
     **dict.fromkeys(("to", "to_copy"), _convert_dtype),
     **dict.fromkeys(("copy", "fill"), _copy),
     **{name: partial(_scattered, name) for name in ("select_scatter", "slice_scatter")},

@@ -187,11 +187,11 @@ def _loops_storing_stack_tile_to_output(
 
 @frozen(eq=False)
 class LayoutOfSums:
-    """Where the sums of a tile are in memory.
+    """The layout of the accumulated sums of a tile in memory.
 
     first     index of the first sum
-    strides   distance of neighbors along the channels and along each axis on which the tile may have
-              several positions
+    strides   number of elements between neighboring sums, for the axis of channels and for each axis of
+              which the tile has several positions
     """
 
     first: int

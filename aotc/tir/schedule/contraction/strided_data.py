@@ -143,9 +143,10 @@ class _StridedData(CallData):
     pitch           elements of data from one position to the next
     row_stride      positions from one row to the next
     rows_per_call   rows of a call
-    run             elements of the reduction that are contiguous
-    taps            the other reduction axes: extent, distance in the data, distance in the weights
-    block_stride    distance of blocks of weights
+    run             number of elements along the reduction that are contiguous in the data
+    taps            for each other reduction axis, such as the rows and columns of a window: its extent, its
+                    stride in the data, and its stride in the weights
+    block_stride    number of elements between blocks of weights
     """
 
     data: ContractionData

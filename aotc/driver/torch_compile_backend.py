@@ -108,8 +108,8 @@ def _graph_with_numbers(graph: Any, args: Values, positions: Sequence[int]) -> A
 
 
 def _argument_signature(value: Any) -> Any:
-    """Return the properties of the arguments on which a library and the layouts of its results depend: shape, strides and data type of
-    a tensor, or the number itself.
+    """Return the properties of an argument on which a library and the layouts of its results depend: shape,
+    strides and data type of a tensor, or the number itself.
     """
     shape = getattr(value, "shape", None)
     return (type(value), repr(value)) if shape is None else (tuple(map(int, shape)), value.stride(), value.dtype)

@@ -15,7 +15,6 @@ from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Var, typed_op_call
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
-from aotc.relay.op.tree_ensemble import TreeEnsembleAttrs
 from tests.ops.harness import assert_agrees, flat, interpret, kernel_job, type_of_value
 from tests.share import share
 
@@ -35,8 +34,6 @@ def resized(value: Any, old: int, new: int) -> Any:
 def cases(op: OpDef, samples: int) -> Iterator[Sample]:
     """Samples changed so, where the type rule takes them."""
     for sample in list(op.samples())[:samples]:
-        if isinstance(sample.attrs, TreeEnsembleAttrs):  # the changed arrays are not those that the caller has checked
-            sample = replace(sample, attrs=replace(sample.attrs, checked=True))
         extents = sorted({d for a in flat(tuple(sample.args)) for d in a.shape})
         for old, new in ((old, new) for old in extents for new in (0, 1) if new != old):
             args = resized(tuple(sample.args), old, new)

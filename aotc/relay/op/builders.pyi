@@ -1434,7 +1434,6 @@ def tree_ensemble(
     depth: int,
     aggregate: str = "sum",
     missing: str = "node",
-    checked: bool = True,
 ) -> Call:
     """The sum (minimum, maximum) of the values of the leaves that each row of `data` (N, F) reaches.
 
@@ -1442,13 +1441,12 @@ def tree_ensemble(
     is at most the threshold. The number of an inner node is negative, -4 for the last one of the table,
     and that of leaf l is 4 * l. `roots` (T,) are the trees' first nodes. Trees groups[g] to groups[g + 1]
     - 1 give the columns of group g: one with `values` (leaves,), D with `values` (leaves, D). The result
-    is (N, groups * D), accumulated in the order of the trees.
+    is (N, groups * D), accumulated in the order of the trees. Numbers of nodes, trees and features that are
+    outside of the tables are clipped to them.
 
     aggregate   "sum", "min" or "max"
     missing     branch of NaN: "no", "yes", or "node" as each node says
     depth       largest number of inner nodes from a root to a leaf
-    checked     True if nodes, trees and features that are outside of the tables are clipped to them; False if the
-                caller has checked the tables
     """
 
 def trilu(data: Expr, k: Expr | int = 0, upper: bool = True) -> Call:

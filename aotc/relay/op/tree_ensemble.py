@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -48,19 +47,17 @@ class TreeEnsembleAttrs(Attrs):
     is at most the threshold. The number of an inner node is negative, -4 for the last one of the table,
     and that of leaf l is 4 * l. `roots` (T,) are the trees' first nodes. Trees groups[g] to groups[g + 1]
     - 1 give the columns of group g: one with `values` (leaves,), D with `values` (leaves, D). The result
-    is (N, groups * D), accumulated in the order of the trees.
+    is (N, groups * D), accumulated in the order of the trees. Numbers of nodes, trees and features that are
+    outside of the tables are clipped to them.
 
     aggregate   "sum", "min" or "max"
     missing     branch of NaN: "no", "yes", or "node" as each node says
     depth       largest number of inner nodes from a root to a leaf
-    checked     True if nodes, trees and features that are outside of the tables are clipped to them; False if the
-                caller has checked the tables
     """
 
     depth: int
     aggregate: str = "sum"
     missing: str = "node"
-    checked: bool = True
 
 
 def pack_tree_nodes(
@@ -188,8 +185,7 @@ class _TreeProgram:
         a = self.attrs
         word = self._load_node_word(node, _FEATURE).astype(INDEX)
         feature = binary("shr", word, const(1, "int64"))
-        if a.checked:
-            feature = minimum(maximum(feature, 0), self.features - 1)
+        feature = minimum(maximum(feature, 0), self.features - 1)
         x = Load(self.data, row * self.features + feature)
         threshold = bitcast(self._load_node_word(node, _THRESHOLD), str(self.dtype))
         yes = x <= threshold
@@ -201,8 +197,6 @@ class _TreeProgram:
         return self._clip_node(at)
 
     def _clip_node(self, node: Scalar) -> Scalar:
-        if not self.attrs.checked:
-            return node
         aligned = binary("and", node, const(-WORDS_PER_NODE, "int64"))
         return minimum(maximum(aligned, -self.base), WORDS_PER_NODE * (self.leaves - 1))
 
@@ -221,7 +215,7 @@ class _TreeProgram:
         going = (signs < 0) & (step < self.attrs.depth)
         stmts += [Declare(step, const(0, "int64")), While(going, Block((*body, Assign(step, step + 1))))]
         leaves = [binary("shr", n, const(2, "int64")) for n in nodes]
-        return stmts, [maximum(leaf, 0) if self.attrs.checked else leaf for leaf in leaves]
+        return stmts, [maximum(leaf, 0) for leaf in leaves]
 
     # --- accumulation
 
@@ -236,12 +230,8 @@ class _TreeProgram:
         return forall(column, self.width, Store(self.out, at, binary(self.operation, Load(self.out, at), value)))
 
     def _tree_range(self, group: Scalar) -> tuple[Scalar, Scalar]:
-        if self.groups == 1 and not self.attrs.checked:
-            return const(0, "int64"), const(self.trees, "int64")
-        ends = [Load(self.group_ends, group + k).astype(INDEX) for k in (0, 1)]
-        if self.attrs.checked:
-            ends = [minimum(maximum(end, 0), self.trees) for end in ends]
-        return ends[0], ends[1]
+        begin, end = (Load(self.group_ends, group + k).astype(INDEX) for k in (0, 1))
+        return minimum(maximum(begin, 0), self.trees), minimum(maximum(end, 0), self.trees)
 
     def _build_row(self, row: Var) -> Stmt:
         """Return the loops over the groups and trees of one row, with several trees side by side."""
@@ -329,12 +319,12 @@ def _tree_ensemble_test_samples() -> Samples:
         (1, 5, 1, "float32", "sum", "no"), (20, 9, 1, "float32", "sum", "node"), (19, 5, 3, "float32", "sum", "yes"),
         (3, 11, 2, "float64", "min", "node"), (9, 4, 1, "float64", "max", "no"),
     )  # fmt: skip
-    for (rows, trees, width, dtype, aggregate, missing), checked in product(cases, (False, True)):
+    for rows, trees, width, dtype, aggregate, missing in cases:
         data = random_array((rows, 3), dtype).round(1)
         data[rows // 2, 1] = np.nan
         nodes, roots, values = random_tree_tables(trees, 4, 3, width, dtype)
         groups = [0, trees // 3, trees // 3, trees] if width == 1 else [0, trees]
-        a = TreeEnsembleAttrs(depth=4, aggregate=aggregate, missing=missing, checked=checked)
+        a = TreeEnsembleAttrs(depth=4, aggregate=aggregate, missing=missing)
         args = (data, nodes, roots, np.array(groups, np.int32), values[:, 0] if width == 1 else values)
         yield Sample(args=args, attrs=a, accuracy=Accuracy.EXACT)
 

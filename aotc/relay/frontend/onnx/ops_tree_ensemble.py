@@ -285,7 +285,6 @@ def _call_tree_ensemble(
         depth=order.depth,
         aggregate=aggregate,
         missing="no" if not flags.any() else "yes" if flags.all() else "node",
-        checked=True,
     )
     if aggregate == "sum":
         return result

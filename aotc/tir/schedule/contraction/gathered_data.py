@@ -2,8 +2,8 @@
 """Data of memory micro-kernels that is gathered (im2col), such as that of `ARM_DSP` and `ARM_MVE`: the
 data of an output position, as contiguous bytes.
 
-A run is the elements of data that are contiguous in memory at one kernel offset. The runs of some positions are gathered, then each
-call computes the sums of some outputs:
+A run is the elements of data that are contiguous in memory at one kernel offset. The runs of some positions are
+gathered, then each call computes the sums of some outputs:
 
     for positions:
       for taps: col[...] = pack(data of the positions)        # bytes of `fill` outside of the data

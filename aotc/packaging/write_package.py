@@ -66,8 +66,8 @@ def package_project(
     """
     project, output = Path(project), Path(output)
     row = ecosystem_named(ecosystem)
-    _require_separate_folders(project, output)
     sources = read_project_sources(project)
+    _require_separate_folders(project, output)
     require_target_fits_ecosystem(sources, row)
     information = information or PackageInformation()
     name, notes = package_name(sources, row, information)
@@ -83,10 +83,17 @@ def package_project(
 
 
 def _require_separate_folders(project: Path, output: Path) -> None:
-    """Raise AotcError (code "package") if a package would replace the project that it is made of."""
-    if project.resolve() == output.resolve():
+    """Raise AotcError (code "package") if the folders of a project and of its package are not apart."""
+    source, target = project.resolve(), output.resolve()
+    if source == target:
         text = f"{output} is the project itself, whose files the package would replace"
-        raise package_error(text, "name another directory with " + option_text("output"))
+    elif source in target.parents:
+        text = f"{output} is inside of the project {project}"
+    elif target in source.parents:
+        text = f"{output} contains the project {project}"
+    else:
+        return
+    raise package_error(text, "name another directory with " + option_text("output"))
 
 
 def require_target_fits_ecosystem(sources: ProjectSources, row: Ecosystem) -> None:

@@ -202,10 +202,21 @@ def test_a_changed_project_is_not_packaged(projects: Projects, tmp_path: Path) -
     (project / "src" / "digits.c").write_text("int x;\n")
     with pytest.raises(aotc.AotcError, match=r"digits\.c was changed since aotc wrote it"):
         package_project(project, "meson", tmp_path / "out")
-    with pytest.raises(aotc.AotcError, match="is the project itself"):
-        package_project(project, "meson", tmp_path / "out" / ".." / "project")
     with pytest.raises(aotc.AotcError, match="is not a compiled project"):
         package_project(tmp_path, "meson", tmp_path / "out")
+
+
+def test_packages_and_their_projects_are_apart(projects: Projects, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(projects("digits"), project)
+    places = {
+        "is the project itself": tmp_path / "out" / ".." / "project",
+        "is inside of the project": project / "include",
+        "contains the project": tmp_path,
+    }
+    for text, output in places.items():
+        with pytest.raises(aotc.AotcError, match=text):
+            package_project(project, "meson", output, overwrite=True)
 
 
 def test_compile_writes_a_package_in_place_of_the_project(tmp_path: Path) -> None:

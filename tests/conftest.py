@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from aotc.driver.operator_and_pass_registration import install_operators_and_passes
+from tests.share import expensive_tests, leave_out_expensive_cases
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,6 +39,12 @@ settings.load_profile("seeded")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write the expected texts of tests/golden again.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test` leaves out as slow, before the option -m selects tests by their marks."""
+    leave_out_expensive_cases(items, expensive_tests())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -51,6 +51,7 @@ def stale_names(tree: ast.Module) -> list[str]:
     return found
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("path", PYTHON, ids=name_of)
 def test_tables_of_docstrings_name_what_exists(path: Path) -> None:
     assert stale_names(tree_of(path)) == []

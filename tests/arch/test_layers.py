@@ -173,6 +173,7 @@ def allowed(here: str, name: str) -> bool:
     return there == here or there in LAYER_IMPORTS[here]
 
 
+@pytest.mark.always
 @pytest.mark.parametrize(("module", "path"), [pytest.param(*m, id=m[0]) for m in modules().items()])
 def test_imports_point_down(module: str, path: Path) -> None:
     here = row_of(module)

@@ -33,6 +33,7 @@ STAGES = {
 """Who may use what a compilation is made of."""
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("stage", STAGES)
 def test_stages_are_put_together_in_one_place(stage: str) -> None:
     users = {module for module, path in modules().items() if stage in {name for _, name in imports(tree_of(path))}}

@@ -19,6 +19,7 @@ FUNCTION_LINES = 60
 RUNTIME_LINES = 2200
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("path", PYTHON, ids=name_of)
 def test_functions_are_short(path: Path) -> None:
     for node in ast.walk(tree_of(path)):
@@ -26,6 +27,7 @@ def test_functions_are_short(path: Path) -> None:
             assert (node.end_lineno or 0) - node.lineno < FUNCTION_LINES, f"{node.name} is too long"
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("path", PYTHON, ids=name_of)
 def test_modules_say_what_they_do(path: Path) -> None:
     assert text_of(path).startswith("# SPDX-License-Identifier: Apache-2.0")

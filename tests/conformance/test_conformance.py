@@ -28,6 +28,7 @@ def _run(cases: list[Case]) -> dict[str, str | None]:
     return results
 
 
+@pytest.mark.always
 def test_a_sample_of_the_suite() -> None:
     """Every 144th test: quick enough for every run."""
     results = _run(all_cases(("node", "simple", "pytorch-operator", "pytorch-converted"))[::144])

@@ -42,6 +42,7 @@ def sources(project: Path) -> list[Path]:
     return sorted(p for folder in ("src", "runtime", "examples") for p in (project / folder).glob("*.c"))
 
 
+@pytest.mark.always
 @pytest.mark.parametrize(("name", "target", "language"), share(product(NETWORKS, TARGETS, LANGUAGES), 2))
 def test_no_warnings(emitted: Emitted, clang: str, tmp_path: Path, name: str, target: str, language: str) -> None:
     """No compiler front end warns, nor GCC's optimizer, which finds more."""
@@ -118,6 +119,7 @@ def build_of_exact(name: str, sanitize: str) -> list[str | Path]:
     return [*driver, *sanitize.split(), "-g", f"build/lib{name}.a", "build/libaotc_rt.a", "-lm", "-pthread"]
 
 
+@pytest.mark.always
 @pytest.mark.parametrize(("name", "target"), share(product(NETWORKS, TARGETS), 1))
 def test_sanitizers(emitted: Emitted, tmp_path: Path, name: str, target: str) -> None:
     if target not in native_targets():

@@ -87,6 +87,7 @@ def test_resnet18() -> None:
     assert_verified(verify(resnet18(), seeds=SEEDS))
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("name", [*share(LIGHT, 1), HEAVY])
 def test_light_models(name: str) -> None:
     assert_verified(verify(light_model(name), seeds=SEEDS, cflags=("-O2",)))

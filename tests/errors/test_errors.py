@@ -57,6 +57,7 @@ def shown(message: str, folder: Path) -> str:
     return re.sub(r" +$", "", text, flags=re.MULTILINE) + "\n"
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("name", SECTIONS)
 def test_examples(name: str, surroundings: Surroundings, tmp_path: Path, update_golden: bool) -> None:
     """Each ends with a diagnostic of its code, whose text is the one that the page shows."""
@@ -107,6 +108,7 @@ def codes(path: Path) -> Iterator[str]:
                     yield "".join(re.escape(p.value) if isinstance(p, ast.Constant) else ".+" for p in parts)
 
 
+@pytest.mark.always
 def test_every_code_has_an_entry() -> None:
     known = [entry.code for entry in entries(TEXT)]
     assert len(set(known)) == len(known)

@@ -87,6 +87,7 @@ def named_keywords() -> dict[str, set[str]]:
     return found | {name: {"aotc/driver/memory_budgets.py"} for name in BUDGETS}
 
 
+@pytest.mark.always
 def test_named_options_exist_for_both_kinds_of_callers() -> None:
     named = named_keywords()
     assert len(named) > 25
@@ -251,6 +252,7 @@ def options_in_literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, name) for name in SHORT_OPTION.findall(node.value))
 
 
+@pytest.mark.always
 def test_no_message_spells_an_option_of_the_command() -> None:
     bad, used = [], set()
     for path in (p for p in PYTHON if not name_of(p).startswith("aotc/cli/")):
@@ -305,6 +307,7 @@ def constants_with_references(tree: ast.Module) -> set[str]:
     return names_with_references(ast.Module(assignments, []))
 
 
+@pytest.mark.always
 def test_references_are_not_lost_in_formatted_strings() -> None:
     """An f-string has the Python spelling for good: texts with references are joined by +."""
     bad = []

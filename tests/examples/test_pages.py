@@ -54,6 +54,7 @@ def run(page: Path, shell: Shell) -> int:
     return count
 
 
+@pytest.mark.always
 @pytest.mark.parametrize(
     "page", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem in SLOW)) for p in PAGES]
 )

@@ -81,6 +81,7 @@ def test_cmake(compiled: Shell) -> None:
     assert 0 < zero(printed) < 1
 
 
+@pytest.mark.always
 def test_commands(shell: Shell) -> None:
     printed = shell.succeed(block("sh", "aotc inspect"))
     assert "all outputs agree" in printed and "nn.conv2d" in printed

@@ -24,6 +24,7 @@ def build(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.always
 def test_site(tmp_path: Path) -> None:
     pytest.importorskip("sphinx")
     done = build(DOCS, tmp_path)

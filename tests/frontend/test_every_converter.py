@@ -164,6 +164,7 @@ def _complaint(model: ModelProto) -> str:
     return ""
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("domain", DOMAINS)
 @pytest.mark.parametrize("nodes", [_shapes, _counts, _attributes])
 def test_what_does_not_fit_is_refused_in_plain_words(domain: str, nodes: Callable[..., Iterator[ModelProto]]) -> None:

@@ -49,6 +49,7 @@ def test_fixed_seeds(kind: str, seed: int) -> None:
     assert not tally.faults, tally.table() + "".join(f"\n{f.task}\n{f.verdict.detail}" for f in tally.faults.values())
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("folder", FOUND, ids=lambda p: p.name)
 def test_what_was_found_before(folder: Path) -> None:
     assert replay(folder) == 0

@@ -72,6 +72,7 @@ def compare(found: Mapping[str, str], folder: Path, update: bool) -> None:
         assert text == (folder / name).read_text(encoding="utf-8"), f"{folder / name}: --update-golden, if it is meant"
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels(name: str, tmp_path: Path, update_golden: bool) -> None:
     compare(texts_of(KERNELS[name], tmp_path), HERE / "kernels", update_golden)

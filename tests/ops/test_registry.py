@@ -194,6 +194,7 @@ def mutations(ty: Type) -> Iterator[Type]:
     yield TensorType((1,) * 7, ty.dtype)
 
 
+@pytest.mark.always
 @each_operator
 def test_type_rule_accepts_or_explains(op: OpDef) -> None:
     """No types make the rule fail in any other way than with an AotcError."""

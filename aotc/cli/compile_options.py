@@ -52,6 +52,7 @@ def _declare_compile_option(keyword: str, description: OptionDescription) -> Opt
         description.default or None,
         read=description.parse,
         write=description.format_value,
+        suggestions=description.suggestions,
         multiple=description.multiple,
         metavar=description.metavar,
         deprecated_names=description.deprecated_commands,

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from aotc import __version__
 from aotc.cli.standard_streams import exit_if_output_cannot_be_written
@@ -21,7 +22,10 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "bench": ("bench", "Measure the compiled MODEL beside other implementations, in turns, and compare the outputs."),
     "cache": ("cache", "Look at, or empty, the cache of compiled kernels."),
     "compile": ("compile", "Compile MODEL (.onnx, .pt2, .tflite, .relay) to a C project and a library in DIR."),
+    "completion": ("completion", "Print a script that makes a shell complete `aotc`: bash, fish or zsh."),
     "config": ("ops_targets_config", "List the keys that --config can set, with type, default and meaning."),
+    "demo": ("demo", "Compile a network that recognizes handwritten digits, run it, and compare the results."),
+    "doctor": ("doctor", "Say which compilers, emulators and packages are there, and how to install what is missing."),
     "inspect": (
         "inspect",
         "Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library does.",
@@ -57,6 +61,13 @@ class _LazyGroup(click.Group):
         """Write the table of commands from their summaries, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Suggest commands and options, without importing the commands."""
+        commands = [CompletionItem(name, help=summary) for name, (_, summary) in sorted(_COMMANDS.items())]
+        # the method of `click.Group` would import every command
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(item for item in commands if item.value.startswith(incomplete)), *options]
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with exit_if_output_cannot_be_written():

@@ -7,7 +7,7 @@ def verify_command(out, seeds): ...
 The options of a compilation are in `aotc.cli.compile_options`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -47,16 +47,22 @@ def declare_option(
     *,
     read: Callable[[Any], Any] | None = None,
     write: Callable[[Any], str] = str,
+    suggestions: Callable[[], Iterable[str]] | None = None,
     **click_arguments: Any,
 ) -> OptionDecorator:
     """Declare an option by its names and help text, which shows the default, if there is one.
 
     read              function that parses the value; may raise OptionTextError
     write             its inverse for messages, see `WritableOption`
+    suggestions       function that returns the texts that shells suggest for the value
     click_arguments   further arguments of `click.option`
     """
     if read is not None:
         click_arguments["callback"] = _callback_of_parser(read)
+    if suggestions is not None:
+        click_arguments["shell_complete"] = lambda context, parameter, text: [
+            suggestion for suggestion in suggestions() if suggestion.startswith(text)
+        ]
     default_arguments = {"show_default": True, "default": default} if default is not None else {}
     return click.option(
         *names.split(),

@@ -36,7 +36,7 @@ from aotc.ir.option_value_text import (
 )
 from aotc.tir.bare_metal_portable_and_small_targets import ENVIRONMENTS
 from aotc.tir.float_abi import FLOAT_ABIS
-from aotc.tir.target import Target
+from aotc.tir.target import TARGETS, Target
 
 
 def _ignore_stage(_: str) -> None:
@@ -59,6 +59,7 @@ class CompileOptionFields:
         "Machine to generate code for; `aotc targets` lists them.",
         python='"host" is this machine; a Target is accepted, too.',
         command="--target",
+        suggestions=lambda: ("host", *TARGETS),
     )
     name: str | None = option_field(
         None, "Prefix of every C symbol.", default_text="from the file name", command="--name"

@@ -4,9 +4,19 @@
 qemu_command("riscv64", get_target("riscv64-v256"))    # ("qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,...")
 """
 
+from typing import Final
+
 from aotc_codegen.c.compiler_flags import least_riscv_vector_bits
 
 from aotc.tir import Target
+
+#: Debian's package of the emulators of programs for Linux.
+QEMU_USER_PACKAGE: Final = "qemu-user"
+#: Emulators of boards by architecture, and their Debian packages.
+BARE_METAL_EMULATORS: Final = {
+    "arm": ("qemu-system-arm", "qemu-system-arm"),
+    "riscv32": ("qemu-system-riscv32", "qemu-system-misc"),
+}
 
 
 def qemu_command(architecture: str, target: Target) -> tuple[str, ...]:

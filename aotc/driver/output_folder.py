@@ -78,6 +78,17 @@ def check_project_can_be_written_to_folder(output: Path, overwrite: bool = False
             _Exchange.plan_output_file_replacement(output, {}, overwrite).require_no_user_file_is_lost()
 
 
+def require_folder_without_foreign_files(output: Path) -> None:
+    """Raise AotcError (code "output") if a folder that was not named by the user has contents and is no
+    project of aotc: files that do not conflict would otherwise be mixed with those of the user.
+    """
+    with translate_os_errors("output", f"use {output}"):
+        has_manifest = any((output / name).exists() for name in (MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME))
+        if not has_manifest and output.is_dir() and any(output.iterdir()):
+            text = f"{output}, the default directory, holds files that aotc did not write"
+            raise AotcError("output", text, hint=_OTHER_PATH_HINT)
+
+
 def _read_manifest_checksums(output: Path, overwrite: bool) -> dict[str, set[str]]:
     """Read the manifests in a folder; return the checksums by path.
 

@@ -34,6 +34,7 @@ from aotc.ir import (
 )
 from aotc.ir.atomic_write import temporary_folder
 from aotc.tir import (
+    PROCESSOR_FEATURES,
     TARGETS,
     Target,
     feature_names_from_cpu_flags,
@@ -209,6 +210,12 @@ def _usable_cpu_feature_flags() -> frozenset[str]:
     flags = frozenset(cpuinfo_field("flags").split()) | _riscv_extensions(cpuinfo_field("isa"))
     matrices = frozenset(flag for flag in flags if flag.startswith("amx_"))
     return flags - matrices if matrices and not _os_saves_amx_tiles() else flags
+
+
+def usable_processor_features() -> frozenset[str]:
+    """Return the instruction sets of this machine's processor that targets, or texts of instructions, name."""
+    known = {name for name, feature in PROCESSOR_FEATURES.items() if feature.machine == normalized_architecture_name()}
+    return feature_names_from_cpu_flags(_usable_cpu_feature_flags()) & known
 
 
 def _riscv_extensions(isa: str) -> frozenset[str]:

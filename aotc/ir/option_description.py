@@ -19,7 +19,7 @@ configuration keys (`OPTIONS_WITH_CONFIG_KEY`) are here, because this layer vali
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -56,6 +56,7 @@ class OptionDescription:
     config_key     configuration key of the same meaning, "" if there is none
     config_type    type of the values of this key
     config_default default of this key as text, if it is not that of the option
+    suggestions    function that returns texts that shells suggest for the value, besides `choices`
     """
 
     help: str
@@ -74,6 +75,7 @@ class OptionDescription:
     config_key: str = ""
     config_type: type = str
     config_default: str = ""
+    suggestions: Callable[[], Iterable[str]] | None = None
 
     @property
     def is_negated_flag(self) -> bool:

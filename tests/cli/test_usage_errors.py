@@ -333,6 +333,6 @@ def test_projects_that_are_damaged(project: Path, tmp_path: Path) -> None:
     assert refused("run", tmp_path)
 
 
-@pytest.mark.parametrize("arguments", [["bogus"], ["compile"], ["compile", "m.onnx"], ["run", "x", "--repeat", "0"]])
+@pytest.mark.parametrize("arguments", [["bogus"], ["compile"], ["package", "x"], ["run", "x", "--repeat", "0"]])
 def test_usage(arguments: list[str]) -> None:
     assert "Usage" in refused(*arguments)

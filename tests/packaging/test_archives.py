@@ -16,7 +16,7 @@ from tests.e2e.projects import ROOT
 from tests.packaging.conftest import built, clean, copied
 
 PACKAGES = {"aotc": ROOT, "aotc_codegen": ROOT / "codegen", "aotc_runtime_c": ROOT / "runtime_c"}
-DATA = {".pyi", ".py", ".j2", ".js", ".c", ".h", ".cpp", ".typed"}
+DATA = {".bin", ".onnx", ".pyi", ".py", ".j2", ".js", ".c", ".h", ".cpp", ".typed"}
 
 
 def files(folder: Path) -> set[str]:

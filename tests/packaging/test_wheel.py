@@ -45,6 +45,7 @@ def test_the_installed_wheel_compiles_and_runs(environment: Path, tmp_path: Path
     python, command = environment / "bin" / "python", environment / "bin" / "aotc"
     places = run([python, "-c", LOADED_FROM], tmp_path, **clean()).split()
     assert len(places) == 3 and all(Path(p).is_relative_to(environment) for p in places), places
+    assert "10 of all 10 images right" in run([command, "demo", "-o", "demo", "--target", "c"], tmp_path, **clean())
     shutil.copy(DIGITS, tmp_path)
     run([command, "compile", "digits.onnx", "-o", "net", "--cflags=-O1"], tmp_path, **clean())
     assert run([python, "-c", RUN, "net"], tmp_path, **clean()).split("\n")[:2] == ["1.0", "[]"]
@@ -52,3 +53,16 @@ def test_the_installed_wheel_compiles_and_runs(environment: Path, tmp_path: Path
     assert "nn.conv2d" in run([command, "inspect", "digits.onnx"], tmp_path, **clean())
     run(["make", "-s", "CFLAGS=-O1"], tmp_path / "net", PATH=os.environ["PATH"])
     assert "scores:" in run(["net/build/digits_example"], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["wheel", "archive of sources"])
+def test_an_installation_with_all_its_dependencies(archives: tuple[Path, Path], tmp_path: Path, form: str) -> None:
+    """What `pip install` of a published file gives: packages come from the index, and no other file is there."""
+    environment = tmp_path / "venv"
+    run([sys.executable, "-m", "venv", environment], tmp_path)
+    python, command = environment / "bin" / "python", environment / "bin" / "aotc"
+    run([python, "-m", "pip", "install", "--quiet", archives[form == "wheel"]], tmp_path, **clean())
+    assert "onnxruntime" not in run([python, "-m", "pip", "list"], tmp_path, **clean())
+    assert "10 of all 10 images right" in run([command, "demo"], tmp_path, **clean())
+    assert "pip install onnxruntime" in run([command, "doctor"], tmp_path, **clean())

@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import click
-
 from aotc.cli import options as options_of
 from aotc.cli.command_definition import define_command
 from aotc.cli.commands.package import PackageRequest, render_package_result
@@ -19,7 +17,8 @@ from aotc.cli.console import JsonObject, RenderedParts, Reporter
 from aotc.cli.options import PATH_TYPE, declare_flag, declare_option
 from aotc.cli.pass_inspection_options import PASS_INSPECTION_OPTIONS, PassInspection, PassProgress, StageTimes
 from aotc.cli.result_tables import format_arena_size, format_microcontroller_footprint, weight_size_lines
-from aotc.driver.compile import compile
+from aotc.driver.compile import c_name_of_model, compile
+from aotc.driver.output_folder import require_folder_without_foreign_files
 from aotc.driver.toolchain import compiler_version_line, find_toolchain, resolve_target
 from aotc.ir import PassTimingInstrument, listen_to_progress
 from aotc.ir.atomic_write import temporary_folder
@@ -75,12 +74,15 @@ def compile_command(
 ) -> None:
     """Compile MODEL (.onnx, .pt2, .tflite, .relay) to a C project and a library in DIR.
 
-    -o names DIR and is required, except with --stop-after, which writes no project.
+    Without -o, DIR is build/NAME, and build/NAME-ECOSYSTEM with --package, where NAME is the prefix of the C
+    symbols.  With --stop-after no project is written.
     """
     watching = {name: options.pop(name) for name in PASS_INSPECTION_OPTIONS}
     stopping = watching["stop_after"] is not None
     if output is None and not stopping:
-        raise click.UsageError("Missing option '-o' / '--output'.")
+        ending = f"-{ecosystem}" if ecosystem is not None else ""
+        output = Path("build") / f"{c_name_of_model(model, options['name'])}{ending}"
+        require_folder_without_foreign_files(output)
     package = PackageRequest.from_options(ecosystem, manifest, output, options["overwrite"])
     build = build and not stopping and (package is None or package.needs_library)
     facts = _target_and_compiler_for_report_header(build, options) if watching["report"] is not None else {}

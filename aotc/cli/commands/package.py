@@ -12,7 +12,7 @@ import click
 from aotc.cli.command_definition import define_command
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
 from aotc.cli.options import PATH_TYPE, OptionDecorator, combine_option_declarations, declare_flag, declare_option
-from aotc.driver.output_folder import check_project_can_be_written_to_folder
+from aotc.driver.output_folder import check_project_can_be_written_to_folder, require_folder_without_foreign_files
 from aotc.ir import frozen
 from aotc.packaging.ecosystems import ECOSYSTEMS, ecosystem_named
 from aotc.packaging.package_information import PackageInformation, combine_package_information
@@ -33,8 +33,14 @@ INFORMATION_OPTIONS: OptionDecorator = combine_option_declarations(
 @define_command(
     "package",
     click.argument("project", type=PATH_TYPE),
-    declare_option("--for ecosystem", "Ecosystem: " + ", ".join(ECOSYSTEMS) + ".", required=True, metavar="NAME"),
-    declare_option("-o --output", "Directory of the package.", PATH_TYPE, required=True, metavar="DIR"),
+    declare_option(
+        "--for ecosystem",
+        "Ecosystem: " + ", ".join(ECOSYSTEMS) + ".",
+        required=True,
+        metavar="NAME",
+        suggestions=lambda: ECOSYSTEMS,
+    ),
+    declare_option("-o --output", "Directory of the package [default: PROJECT-ECOSYSTEM].", PATH_TYPE, metavar="DIR"),
     INFORMATION_OPTIONS,
     declare_flag("--overwrite", "Replace files that aotc did not write or that were changed since."),
 )
@@ -42,13 +48,18 @@ def package_command(
     out: Reporter,
     project: Path,
     ecosystem: str,
-    output: Path,
+    output: Path | None,
     manifest: Path | None,
     overwrite: bool,
     **information: str | None,
 ) -> None:
     """Make a package of PROJECT for an ecosystem: an Arduino library, a Meson project, ..."""
     about = combine_package_information(manifest, information)
+    if output is None:
+        ecosystem_named(ecosystem)
+        place = project.resolve()
+        output = place.with_name(f"{place.name}-{ecosystem}")
+        require_folder_without_foreign_files(output)
     package = package_project(project, ecosystem, output, about, overwrite)
     out.print_result(package_json(package), render_package_result)
 

@@ -48,6 +48,7 @@ from aotc.ir.dimensions import Dim as Dim
 from aotc.ir.dimensions import Shape as Shape
 from aotc.ir.dimensions import SymDim as SymDim
 from aotc.ir.dimensions import check_until_symbols_are_known as check_until_symbols_are_known
+from aotc.ir.dimensions import dim_in_attribute as dim_in_attribute
 from aotc.ir.dimensions import dim_of_text as dim_of_text
 from aotc.ir.dimensions import exact_quotient_or_none as exact_quotient_or_none
 from aotc.ir.dimensions import indexdiv as indexdiv
@@ -126,6 +127,9 @@ from aotc.ir.span import Span as Span
 from aotc.ir.span import current_span as current_span
 from aotc.ir.span import merge_spans as merge_spans
 from aotc.ir.span import span_scope as span_scope
+from aotc.ir.symbolic_attributes import bind_dims_in_attrs as bind_dims_in_attrs
+from aotc.ir.symbolic_attributes import dims_in_attrs as dims_in_attrs
+from aotc.ir.symbolic_attributes import map_dims_in_attrs as map_dims_in_attrs
 from aotc.ir.temporary_context_value import temporarily_set_context_variable as temporarily_set_context_variable
 from aotc.ir.trampoline import Task as Task
 from aotc.ir.trampoline import run_recursive_task as run_recursive_task

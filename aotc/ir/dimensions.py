@@ -167,6 +167,14 @@ def dim_of_text(text: str) -> Dim:
     return SymDim(text) if number is None or number < 0 else number
 
 
+def dim_in_attribute(name: str, upper: int | None = None) -> SymDim:
+    """Return the dimension of a symbol or formula that is a number in an operator attribute: unlike a
+    size, it may be negative.
+    """
+    low = formula_of_name(name).interval({})[0] if name else -math.inf
+    return SymDim(name, upper, _NO_LOWER_BOUND if math.isinf(low) else int(low))
+
+
 def sum_of_dims(dims: Iterable[Dim]) -> Dim:
     """Return the sum of dimensions, as an int or as a formula.
 

@@ -16,7 +16,19 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Attrs, Cost, FuncType, Op, OpPattern, TensorType, TupleType, Type, tensor_types
+from aotc.ir import (
+    AotcError,
+    Attrs,
+    Cost,
+    FuncType,
+    Op,
+    OpPattern,
+    TensorType,
+    TupleType,
+    Type,
+    dims_in_attrs,
+    tensor_types,
+)
 from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map_of_call
 
@@ -59,7 +71,7 @@ def evaluate_constant_call(node: Call, max_bytes: int = MAX_FOLDED_CONSTANT_BYTE
         return None
     if ty is None or isinstance(ty, FuncType):
         return None
-    if not all(t.is_static for t in tensor_types(ty)):
+    if not all(t.is_static for t in tensor_types(ty)) or dims_in_attrs(node.attrs):
         return None
     if op.name in _SHAPE_ONLY_OPS:
         return _evaluate_shape_only_op(node, op, ty)

@@ -26,13 +26,17 @@ from aotc.ir import (
     DType,
     GlobalVar,
     Op,
+    SymDim,
     Task,
+    bind_dims_in_attrs,
     check_until_symbols_are_known,
     convert_argument_to_array,
     did_you_mean_hint,
+    dims_in_attrs,
     frozen,
     is_shape_compatible_binding_symbols,
     run_recursive_task,
+    solve_dims,
 )
 from aotc.ir.op import infer_op_result_type
 from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall
@@ -51,11 +55,13 @@ class _Frame(ChainMap[Expr, "Value"]):
     activations.
 
     pending    number of reads of a node's value that are still to come; values without an entry are not freed
+    sizes      values of the symbols in attributes
     """
 
     def __init__(self, *maps: MutableMapping[Expr, Value]) -> None:
         super().__init__(*maps)
         self.pending: Counter[Expr] = Counter()
+        self.sizes: Mapping[str, int] = MappingProxyType({})
 
     def free_operands_not_read_again(self, node: Expr) -> list[Value]:
         """Free the values of operands that no node reads after `node`, and return them."""
@@ -156,6 +162,7 @@ def evaluate(
             raise AotcError("interp", f"the function has a free variable %{loose[0].name}", span=loose[0].span)
         return run_recursive_task(machine.call_function_value(Closure(target, frame), values))
     frame.update(zip(variables, values, strict=True))
+    frame.sizes = _sizes_of_symbols(variables, values)
     return run_recursive_task(machine.evaluate_node(target, frame))
 
 
@@ -213,6 +220,20 @@ def _to_interpreter_value(value: Any, ty: Type | None) -> Value:
             return convert_argument_to_array(value, ty)
 
 
+def _sizes_of_symbols(variables: Sequence[Var], values: Sequence[Value]) -> dict[str, int]:
+    """Return the values of the symbols in the types of variables, for arrays of these types."""
+    pairs: list[tuple[Any, Any]] = [(v.checked_type, value) for v, value in zip(variables, values, strict=True)]
+    equations: list[tuple[SymDim, int]] = []
+    while pairs:
+        ty, value = pairs.pop()
+        if isinstance(ty, TupleType) and isinstance(value, tuple):
+            pairs += zip(ty.fields, value, strict=True)
+        elif isinstance(ty, TensorType) and isinstance(value, np.ndarray):
+            extents = zip(ty.shape, value.shape, strict=True)
+            equations += [(d, size) for d, size in extents if isinstance(d, SymDim) and d.name]
+    return solve_dims(equations)[0]
+
+
 def _match_type_and_bind_symbols(value: Value, ty: Type, symbol_sizes: dict[str, int]) -> bool:
     """Return True if an interpreter value has a type; the first use of a symbolic dimension fixes
     its size in `symbol_sizes`.
@@ -258,6 +279,7 @@ class _Machine:
         self.globals = _Frame()
         self._uses: dict[Function, Counter[Expr]] = {}
         self._dynamic_calls: dict[Call, bool] = {}
+        self._sized_functions: dict[Function, bool] = {}
 
     def call_function_value(self, callee: Value, args: Sequence[Value]) -> Task[Value]:
         """Return the result of calling a function value."""
@@ -273,6 +295,8 @@ class _Machine:
         if function not in self._uses:
             self._uses[function] = _read_counts_if_each_node_runs_once(function.body)
         frame.pending = self._uses[function].copy()
+        if self._has_dims_in_attributes(function):
+            frame.sizes = {**callee.frame.sizes, **_sizes_of_symbols(function.params, args)}
         self._report_to_observer(args)
         result: Value = yield self.evaluate_node(function.body, frame)
         self._report_to_observer((), frame.maps[0].values())
@@ -309,7 +333,7 @@ class _Machine:
         match node:
             case Call(op=Op() as op):
                 args = yield self._evaluate_nodes(node.args, frame)
-                value = self._evaluate_op_call(node, op, args)
+                value = self._evaluate_op_call(node, op, args, frame.sizes)
             case Call():
                 callee, *args = yield self._evaluate_nodes(children(node), frame)
                 value = yield self.call_function_value(callee, args)
@@ -338,12 +362,25 @@ class _Machine:
                 value = self._evaluate_leaf(node, frame)
         return value
 
-    def _evaluate_op_call(self, call: Call, op: Op, args: Sequence[Value]) -> Value:
+    def _evaluate_op_call(self, call: Call, op: Op, args: Sequence[Value], sizes: Mapping[str, int]) -> Value:
         if self._watch is not None:
             self._watch.check_before_op_call(call)
-        if self._has_dynamic_argument(call):
-            infer_op_result_type(op, call.attrs, [type_of_array_or_tuple(arg) for arg in args], call.span)
-        return _reference_result_to_value(op.reference(call.attrs, *args))
+        attrs = call.attrs
+        if dims_in_attrs(attrs):
+            try:
+                attrs = bind_dims_in_attrs(attrs, sizes)
+            except ValueError as error:
+                raise AotcError("interp", f"{op.name}: {error}", span=call.span) from error
+        if attrs is not call.attrs or self._has_dynamic_argument(call):
+            infer_op_result_type(op, attrs, [type_of_array_or_tuple(arg) for arg in args], call.span)
+        return _reference_result_to_value(op.reference(attrs, *args))
+
+    def _has_dims_in_attributes(self, function: Function) -> bool:
+        """Return True if an attribute in a function, or in a function in it, is known at run time only."""
+        if function not in self._sized_functions:
+            calls = (n for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op))
+            self._sized_functions[function] = any(dims_in_attrs(call.attrs) for call in calls)
+        return self._sized_functions[function]
 
     def _has_dynamic_argument(self, call: Call) -> bool:
         """Return True if an operator has an argument whose shape is not static, so that the type rule

@@ -11,7 +11,7 @@ numbers of the elements that its result has, or None if it computes.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aotc.ir import Op
+from aotc.ir import Op, dims_in_attrs
 from aotc.relay.graph_api import Call, Expr, Function, Tuple, TupleGetItem, Var, post_order
 
 
@@ -32,7 +32,7 @@ def evaluate_on_element_numbers(
                 continue
             case Call(op=Op() as op):
                 numbers = tuple(values[argument] for argument in node.args)
-                if not only_moves_elements(node, numbers):
+                if dims_in_attrs(node.attrs) or not only_moves_elements(node, numbers):
                     return None
                 values[node] = op.reference(node.attrs, *numbers)
             case Tuple():

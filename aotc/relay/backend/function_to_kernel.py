@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from aotc.ir import (
     AotcError,
+    Attrs,
     Diagnostic,
     DType,
     Op,
@@ -21,6 +22,7 @@ from aotc.ir import (
     SymDim,
     TensorType,
     Type,
+    dims_in_attrs,
     flatten_nested_tuple,
     join_texts,
     nest_values_like_type,
@@ -99,7 +101,13 @@ def diagnose_dynamic_inputs(main: Function) -> list[Diagnostic]:
 def has_static_types(function: Function) -> bool:
     """Return True if all tensors of a function have shapes that are known."""
     nodes = (*function.params, *(n for n in post_order(function.body) if not isinstance(n, (Op, Function))))
-    return all(t.is_static for n in nodes for t in tensor_types(type_of(n)))
+    return all(t.is_static for n in nodes for t in tensor_types(type_of(n))) and not dims_in_attributes(function)
+
+
+def dims_in_attributes(function: Function) -> list[SymDim]:
+    """Return the dimensions in attributes of a function's calls that are known at run time only."""
+    calls = (n for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op))
+    return [dim for call in calls for dim in dims_in_attrs(call.attrs)]
 
 
 def require_static_shapes(ty: Type, expr: Expr, description: str) -> None:
@@ -135,9 +143,11 @@ def _splat_as_tensor_expression(node: Constant) -> te.Tensor:
     return te.compute(node.data.shape, lambda *_: const(value, dtype), "const")
 
 
-def call_as_tensor_expression(node: Call, args: Sequence[Value]) -> Value:
+def call_as_tensor_expression(node: Call, args: Sequence[Value], attrs: Attrs | None = None) -> Value:
     """Return the result of an operator call on tensor expressions; AotcError (code "no-compute") if the
     operator has no definition by tensor expressions.
+
+    attrs    attributes in place of those of the call
     """
     op = node.op
     if not isinstance(op, OpDef) or op.compute is None:
@@ -145,7 +155,7 @@ def call_as_tensor_expression(node: Call, args: Sequence[Value]) -> Value:
         dynamic = isinstance(op, OpDef) and op.static is not None
         hint = "DynamicToStatic turns it into one that can where its shape is constant" if dynamic else ""
         raise AotcError("no-compute", f"operator {name} cannot be compiled to C", span=node.span, hint=hint)
-    return op.compute(node.attrs, *args)
+    return op.compute(node.attrs if attrs is None else attrs, *args)
 
 
 def lower_fused_function(function: Function, kernel_name: str, target: Target) -> Kernel:

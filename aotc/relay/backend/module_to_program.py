@@ -451,6 +451,7 @@ def lower_main_to_program(
         raise AotcError.collect(dynamic)
     sizes = RunTimeSizes(size_ranges_of_inputs(main, typical_sizes))
     _require_target_supports_sizes(sizes, target, main)
+    sizes.add_stated_conditions(module.attrs.get("size_conditions", ()), main.span)
     lowering = _Lowering(target, module, _let_bound_values(main), sizes, has_state=bool(state))
     inputs: list[Storage] = []
     for param, meaning in zip(

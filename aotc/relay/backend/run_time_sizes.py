@@ -9,7 +9,7 @@ sizes.checks                                 # conditions that do not follow fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from aotc.ir import (
@@ -21,6 +21,7 @@ from aotc.ir import (
     TensorType,
     Type,
     bound_dim,
+    dim_of_text,
     option_text,
     symbol_of_multiples,
     tensor_types,
@@ -127,6 +128,16 @@ class RunTimeSizes:
                 self.add_condition(dim, ">=", max(dim.lower, 0), span)
                 if dim.upper is not None:
                     self.add_condition(dim.upper, ">=", dim, span)
+
+    def add_stated_conditions(self, conditions: Iterable[Sequence[str]], span: Span | None) -> None:
+        """Add conditions that a model states: two formulas, the relation between them, and the name of the
+        node that needs it.
+
+        span    location of the model
+        """
+        source = "" if span is None else span.source
+        for left, relation, right, node in conditions:
+            self.add_condition(dim_of_text(left), relation, dim_of_text(right), Span(source, node=node))
 
     def add_condition(self, left: Dim, relation: str, right: Dim, span: Span | None) -> None:
         """Add a condition, unless it follows from the ranges of sizes.

@@ -31,6 +31,7 @@ from aotc.ir import (
     collect_dim_conditions,
     frozen,
     interval_of_dim,
+    map_dims_in_attrs,
     option_text,
     symbol_and_sizes,
     tensor_types,
@@ -40,6 +41,7 @@ from aotc.relay.backend.function_to_kernel import (
     Value,
     call_as_tensor_expression,
     diagnose_dynamic_shapes,
+    dims_in_attributes,
     function_as_tensor_expressions,
     kernel_name_from_anchor_operator,
 )
@@ -94,6 +96,7 @@ def lower_function_with_run_time_sizes(
         raise AotcError.collect(
             [d for p, t in params for d in diagnose_dynamic_shapes(t, p, f"{kernel_name}: an input")]
         )
+    dims += [_with_interval(d, intervals) for d in dims_in_attributes(function)]
     numbering = _Numbering.of_dims(dims, intervals)
 
     def shape_in_numbers(tensor: TensorType) -> Shape:
@@ -101,9 +104,12 @@ def lower_function_with_run_time_sizes(
             numbering.in_numbers(bound_dim(d, intervals)) if isinstance(d, SymDim) else d for d in tensor.shape
         )
 
+    def attribute_in_numbers(dim: SymDim) -> Dim:
+        return numbering.in_numbers(_with_interval(dim, intervals))
+
     def call_value(call: Call, args: Sequence[Value]) -> Value:
         try:
-            return call_as_tensor_expression(call, args)
+            return call_as_tensor_expression(call, args, map_dims_in_attrs(call.attrs, attribute_in_numbers))
         except AotcError as error:
             # ExpandOps has left an operator whose definition needs known sizes
             if error.code == "no-compute" and isinstance(call.op, OpDef) and call.op.expand is not None:
@@ -120,6 +126,16 @@ def lower_function_with_run_time_sizes(
     size_of_name = {number.var.name: size for number, size in zip(numbering.numbers, numbering.sizes, strict=True)}
     sizes = tuple(size_of_name[number.var.name] for number in kernel.numbers)
     return SizedKernel(kernel, sizes, conditions)
+
+
+def _with_interval(dim: SymDim, intervals: Mapping[str, Interval]) -> SymDim:
+    """Return a dimension in an attribute, which may be negative, with the bounds that follow from
+    intervals of its symbols.
+    """
+    low, high = formula_of_name(dim.name).interval(intervals) if dim.name else (-math.inf, math.inf)
+    if math.isinf(low) or math.isinf(high):
+        raise AotcError("dynamic-shape", f"nothing bounds the attribute {dim}")
+    return replace(dim, lower=int(low), upper=int(high))
 
 
 def _no_program_error(node: Expr, operator: str) -> AotcError:

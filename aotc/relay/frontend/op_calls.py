@@ -31,11 +31,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Dim, DType, check_rank, is_static, require, require_static_shape, tensor_types
+from aotc.ir import (
+    AotcError,
+    Dim,
+    DType,
+    SymDim,
+    check_rank,
+    interval_of_dim,
+    is_static,
+    require,
+    require_static_shape,
+    sum_of_dims,
+    tensor_types,
+)
 from aotc.ir.compilation_work_and_memory_limits import array_computation_cost, current_budget
 from aotc.relay.graph_api import (
     Call,
@@ -92,6 +105,19 @@ def checked_shape(sizes: Sequence[Any], element_type: DType, subject: str) -> tu
     check_rank(len(result), subject)
     require("graph-shape", all(d >= 0 for d in result), f"{subject} has a negative dimension: {result}")
     check_tensor_size(result, element_type, subject)
+    return result
+
+
+def checked_dims(sizes: Sequence[Dim], element_type: DType, subject: str) -> tuple[Dim, ...]:
+    """Return `sizes` as a tensor shape, after the checks of `checked_shape` of its known dimensions."""
+    if is_static(sizes):
+        return checked_shape(sizes, element_type, subject)
+    result = tuple(d if isinstance(d, SymDim) else int(d) for d in sizes)
+    check_rank(len(result), subject)
+    is_possible = all(interval_of_dim(d)[1] >= 0 for d in result)
+    text = f"{subject} has a negative dimension: ({', '.join(map(str, result))})"
+    require("graph-shape", is_possible, text)
+    check_tensor_size(tuple(d for d in result if isinstance(d, int)), element_type, subject)
     return result
 
 
@@ -197,6 +223,14 @@ def dim(x: Expr, axis: int, subject: str = "the input") -> int:
     if not isinstance(size, int):
         raise AotcError("graph-dynamic", f"dimension {axis} of {subject} is dynamic ({size})")
     return size
+
+
+def extent(x: Expr, axis: int) -> Expr:
+    """Return the extent of one dimension as an int64 scalar, a constant if it is known."""
+    size = dims(x)[axis]
+    if isinstance(size, int):
+        return constant(size, "int64")
+    return call_op("take", call_op("shape_of", x, dtype="int64"), constant(axis, "int64"), axis=0, mode="clip")
 
 
 def dtype(x: Expr) -> DType:
@@ -326,11 +360,14 @@ field = tuple_item
 # --- shapes
 
 
-def reshape(x: Expr, sizes: Sequence[int]) -> Expr:
+def reshape(x: Expr, sizes: Sequence[Dim]) -> Expr:
     """Reshape `x`; one dimension of `sizes` may be -1. If the input shape is static, -1 is replaced
     by the computed extent.
     """
-    target = tuple(int(d) for d in sizes)
+    if any(isinstance(d, SymDim) for d in sizes):
+        given = tuple(d if isinstance(d, SymDim) else int(d) for d in sizes)
+        return x if given == dims(x) else call_op("reshape", x, newshape=given, allowzero=-1 not in given)
+    target = tuple(int(d) for d in sizes if not isinstance(d, SymDim))
     if is_static(dims(x)):
         target = resolve_reshape_target(shape(x), target)
         if target == dims(x):
@@ -384,16 +421,18 @@ def squeeze(x: Expr, axes: Sequence[int]) -> Expr:
     return call_op("squeeze", x, axis=tuple(axes)) if axes else x
 
 
-def broadcast_to(x: Expr, sizes: Sequence[int]) -> Expr:
+def broadcast_to(x: Expr, sizes: Sequence[Dim]) -> Expr:
     """Broadcast `x` to a shape; a constant with one distinct element becomes a splat constant,
     which takes no memory.
     """
     target = tuple(sizes)
     if dims(x) == target:
         return x
-    if isinstance(x, Constant) and (x.data.size == 1 or x.is_splat) and 0 not in target:
-        check_tensor_size(target, dtype(x), "the result of broadcast_to")
-        return Constant(np.broadcast_to(x.data.reshape(-1)[0], target))
+    is_known = isinstance(x, Constant) and (x.data.size == 1 or x.is_splat) and 0 not in target
+    if is_known and isinstance(x, Constant) and is_static(target):
+        known = require_static_shape(target)
+        check_tensor_size(known, dtype(x), "the result of broadcast_to")
+        return Constant(np.broadcast_to(x.data.reshape(-1)[0], known))
     return call_op("broadcast_to", x, shape=target)
 
 
@@ -407,10 +446,13 @@ def stack(parts: Sequence[Expr], axis: int) -> Expr:
     return concat([unsqueeze(p, [axis]) for p in parts], axis)
 
 
-def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
+def split(x: Expr, sizes: Sequence[Dim], place: int) -> list[Expr]:
     """Split `x` along an axis into parts of the given extents. Raises AotcError (code "graph-split")
     if they do not add up to the extent of the axis.
     """
+    if not is_static(sizes):
+        return _split_at_sizes_known_at_run_time(x, sizes, place)
+    sizes = require_static_shape(sizes)
     extent = dims(x)[place]
     fits = min(sizes, default=0) >= 0 and (not isinstance(extent, int) or sum(sizes) == extent)
     text = f"parts of {list(sizes[:_MAX_SHOWN_PARTS])} elements do not add up to the {extent} elements of axis {place}"
@@ -420,6 +462,14 @@ def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
     cuts = tuple(int(c) for c in np.cumsum(sizes)[:-1])
     parts = call_op("split", x, indices_or_sections=cuts, axis=place)
     return [field(parts, i) for i in range(len(sizes))]
+
+
+def _split_at_sizes_known_at_run_time(x: Expr, sizes: Sequence[Dim], place: int) -> list[Expr]:
+    """Return slices of `x` of the given extents, which the caller knows to add up to the whole axis."""
+    cuts: list[Dim] = [0]
+    for size in sizes:
+        cuts.append(sum_of_dims((cuts[-1], size)))
+    return [strided_slice(x, [begin], [end], [place]) for begin, end in pairwise(cuts)]
 
 
 def equal_part_sizes(size: int, part_size: int) -> list[int]:
@@ -435,7 +485,7 @@ def equal_part_sizes(size: int, part_size: int) -> list[int]:
 
 
 def strided_slice(
-    x: Expr, begin: Sequence[int], end: Sequence[int], axes: Sequence[int], strides: Sequence[int] = ()
+    x: Expr, begin: Sequence[Dim], end: Sequence[Dim], axes: Sequence[int], strides: Sequence[int] = ()
 ) -> Expr:
     """Take a strided slice with the semantics of numpy: negative positions count from the end,
     positions out of range are clipped.
@@ -445,11 +495,16 @@ def strided_slice(
     return call_op("strided_slice", x, **box, axes=tuple(axes), slice_mode="end")
 
 
-def pad(x: Expr, widths: Sequence[tuple[int, int]], value: Operand = 0, mode: str = "constant") -> Expr:
+def pad(x: Expr, widths: Sequence[tuple[Dim, Dim]], value: Operand = 0, mode: str = "constant") -> Expr:
     """Pad each axis of `x` by its (before, after) numbers of elements; `mode` is the `pad_mode` of
     nn.pad.
     """
-    if not any(b or a for b, a in widths):
+    if all(pair == (0, 0) for pair in map(tuple, widths)):
         return x
     fill = constant(value, dtype(x)) if isinstance(value, (int, float)) else reshape(value, ())
-    return call_op("nn.pad", x, fill, pad_width=tuple((int(b), int(a)) for b, a in widths), pad_mode=mode)
+    return call_op("nn.pad", x, fill, pad_width=tuple(_dim_pair(*pair) for pair in widths), pad_mode=mode)
+
+
+def _dim_pair(before: Dim, after: Dim) -> tuple[Dim, Dim]:
+    first, second = (w if isinstance(w, SymDim) else int(w) for w in (before, after))
+    return first, second

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aotc.ir import AotcError, require
+from aotc.ir import AotcError, Dim, is_static, require, require_static_shape
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 
@@ -44,13 +44,27 @@ def gather_slices(x: Expr, indices: Expr, axis: int) -> Expr:
     return g.call_op("take", x, places, axis=axis, mode="clip")
 
 
-def normalize_negative_indices(indices: Expr, extent: int) -> Expr:
+def normalize_negative_indices(indices: Expr, extent: int | Expr) -> Expr:
     """Convert indices into an axis of extent `extent` so that negative indices, which count from
     the end, count from the start.
+
+    extent    a number, or an int64 scalar if it is known at run time only
     """
-    if isinstance(indices, Constant):
+    if isinstance(extent, int) and isinstance(indices, Constant):
         return check_and_normalize_constant_indices(indices, extent)
+    if isinstance(indices, Constant) and not np.any(indices.data < 0):
+        return indices
+    if not isinstance(extent, int):
+        indices = g.cast(indices, "int64")
     return g.where(g.less(indices, 0), g.add(indices, extent), indices)
+
+
+def normalize_indices_into_axis(x: Expr, indices: Expr, axis: int) -> Expr:
+    """Convert indices into an axis of a tensor, whose extent may be known at run time only, so that
+    negative indices, which count from the end, count from the start.
+    """
+    size = g.dims(x)[axis]
+    return normalize_negative_indices(indices, size if isinstance(size, int) else g.extent(x, axis))
 
 
 def select_element(x: Expr, axis: int, index: int) -> Expr:
@@ -112,12 +126,19 @@ def space_to_depth(x: Expr, block_size: int, /, spatial_rank: int = 2, blocks_fi
     return g.reshape(y, (*lead, channels * block_size**spatial_rank, *small))
 
 
-def pad_or_crop(x: Expr, widths: Sequence[tuple[int, int]], value: g.Operand = 0, mode: str = "constant") -> Expr:
+def pad_or_crop(x: Expr, widths: Sequence[tuple[Dim, Dim]], value: g.Operand = 0, mode: str = "constant") -> Expr:
     """Pad each axis of `x` by its (before, after) widths in elements; a negative width removes
     elements instead.
 
     Raises AotcError (code "graph-pad") if negative widths remove more elements than the axis has.
     """
+    if not all(map(is_static, widths)) or not is_static(g.dims(x)):
+        return g.pad(x, widths, value, mode)
+    known = [require_static_shape(pair) for pair in widths]
+    return _pad_or_crop_known(x, [(before, after) for before, after in known], value, mode)
+
+
+def _pad_or_crop_known(x: Expr, widths: Sequence[tuple[int, int]], value: g.Operand, mode: str) -> Expr:
     axes = [k for k, pair in enumerate(widths) if min(pair) < 0]
     if axes:
         begin = [max(-widths[k][0], 0) for k in axes]

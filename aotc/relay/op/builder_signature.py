@@ -64,12 +64,24 @@ def _to_int_pairs(value: Any, _: Any) -> tuple[tuple[int, int], ...]:
     return tuple((index(before), index(after)) for before, after in value)
 
 
+def _to_dims(value: Any, _: Any = None) -> tuple[Dim, ...]:
+    """Convert one integer or dimension, or a sequence of them, to a tuple."""
+    try:
+        return (_to_dim(value),)
+    except TypeError:
+        return tuple(map(_to_dim, value))
+
+
+def _to_dim(value: Any, _: Any = None) -> Dim:
+    return value if isinstance(value, SymDim) else index(value)
+
+
+def _to_dim_pairs(value: Any, _: Any) -> tuple[tuple[Dim, Dim], ...]:
+    return tuple((_to_dim(before), _to_dim(after)) for before, after in value)
+
+
 def _to_int(value: Any, _: Any) -> int:
     return index(value)
-
-
-def _to_int_or_symbolic_dim(value: Any, _: Any) -> Dim:
-    return value if isinstance(value, SymDim) else index(value)
 
 
 def _to_float(value: Any, _: Any = None) -> float:
@@ -77,6 +89,10 @@ def _to_float(value: Any, _: Any = None) -> float:
     if isinstance(value, str):
         raise TypeError
     return value if isinstance(value, (int, float)) else float(value)
+
+
+def _to_number_or_dim(value: Any, _: Any = None) -> float | SymDim:
+    return value if isinstance(value, SymDim) else _to_float(value)
 
 
 def _to_bool(value: Any, _: Any) -> bool:
@@ -99,18 +115,21 @@ def _to_string(value: Any, _: Any) -> str:
 _CONVERTERS_BY_ATTRIBUTE_TYPE: Final[Mapping[str, tuple[str, Takes, str]]] = {
     "bool": ("bool", _to_bool, "True"),
     "int": ("int", _to_int, "1"),
-    "int | SymDim": ("int | SymDim", _to_int_or_symbolic_dim, "1"),
+    "int | SymDim": ("int | SymDim", _to_dim, "1"),
     "float": ("float", _to_float, "0.5"),
     "str": ("str", _to_string, '"a text"'),
     "tuple[int, ...]": ("int | Sequence[int]", to_int_tuple, "(1, 2)"),
+    "tuple[int | SymDim, ...]": ("int | Sequence[int]", _to_dims, "(1, 2)"),
     "tuple[float, ...]": ("Sequence[float]", lambda value, _: tuple(map(_to_float, value)), "(0.5, 1.0)"),
     "int | float": ("int | float", _to_float, "0.5"),
+    "int | float | SymDim": ("int | float", _to_number_or_dim, "0.5"),
     "int | tuple[int, ...]": (
         "int | Sequence[int]",
         lambda value, _: value if isinstance(value, int) else to_int_tuple(value),
         "(1, 2)",
     ),
     "tuple[tuple[int, int], ...]": ("Sequence[Sequence[int]]", _to_int_pairs, "((0, 0), (1, 1))"),
+    "tuple[tuple[int | SymDim, int | SymDim], ...]": ("Sequence[Sequence[int]]", _to_dim_pairs, "((0, 0), (1, 1))"),
 }
 
 

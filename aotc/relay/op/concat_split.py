@@ -18,6 +18,7 @@ from aotc.ir import (
     Attrs,
     Dim,
     Shape,
+    SymDim,
     TensorType,
     TupleType,
     Type,
@@ -366,12 +367,12 @@ split = OpDef(
 class TileAttrs(Attrs):
     """The whole tensor repeated `reps` times along its axes, as in numpy.tile."""
 
-    reps: tuple[int, ...]
+    reps: tuple[int | SymDim, ...]
 
 
-def _pad_tile_shape_and_reps(a: TileAttrs, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
+def _pad_tile_shape_and_reps(a: TileAttrs, shape: Shape) -> tuple[Shape, Shape]:
     """Return the data's shape and the repetitions, padded with leading ones to a common length."""
-    require("tile.reps", all(r >= 0 for r in a.reps), f"negative repetitions in {a.reps}")
+    require("tile.reps", all(isinstance(r, SymDim) or r >= 0 for r in a.reps), f"negative repetitions in {a.reps}")
     rank = max(len(shape), len(a.reps))
     return (1,) * (rank - len(shape)) + shape, (1,) * (rank - len(a.reps)) + a.reps
 
@@ -379,7 +380,7 @@ def _pad_tile_shape_and_reps(a: TileAttrs, shape: Shape) -> tuple[Shape, tuple[i
 def _infer_tile_type(a: TileAttrs, types: Types) -> Type:
     data = require_tensor_type(types[0])
     return TensorType(
-        (multiply_dim(d, r) for d, r in zip(*_pad_tile_shape_and_reps(a, data.shape), strict=True)), data.dtype
+        (product_of_dims((d, r)) for d, r in zip(*_pad_tile_shape_and_reps(a, data.shape), strict=True)), data.dtype
     )
 
 

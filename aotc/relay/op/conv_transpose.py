@@ -22,7 +22,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, DType, TensorType, Type, Types, frozen, require
+from aotc.ir import (
+    AotcError,
+    Attrs,
+    Dim,
+    DType,
+    Shape,
+    TensorType,
+    Type,
+    Types,
+    frozen,
+    is_static,
+    maximum_of_dims,
+    require,
+    require_static_shape,
+)
 from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.relay.expr import Expr, splat_constant, tensor_type_of
 from aotc.relay.op import concat_split, conv, window_attributes
@@ -236,11 +250,14 @@ class _Phase:
     dilation: int
     shift: int
 
-    def conv_padding_for_outputs(self, extent: int, output_count: int) -> tuple[int, int]:
+    def conv_padding_for_outputs(self, extent: Dim, output_count: Dim) -> tuple[int, int]:
         """Return the padding (before, after) with which a convolution of the data has
         `output_count` outputs.
+
+        Raise TypeError if it is known at run time only.
         """
-        return (self.count - 1) * self.dilation - self.shift, output_count - extent + self.shift
+        (after,) = require_static_shape((output_count - extent + self.shift,))
+        return (self.count - 1) * self.dilation - self.shift, after
 
 
 def _phase_taps_along_axis(phase: int, kernel: int, stride: int, dilation: int) -> _Phase | None:
@@ -270,8 +287,8 @@ class _PhaseDecomposition:
     data: Expr  # (N, C, ...)
     weight: Expr  # (I, O/groups, ...)
     channels: int
-    space: tuple[int, ...]
-    out: tuple[int, ...]
+    space: Shape
+    out: Shape
     convolution: Callable[..., Expr]
 
     def phases_by_axis(self) -> list[list[_Phase | None]]:
@@ -286,7 +303,7 @@ class _PhaseDecomposition:
             for k, s, d in zip(kernel, strides, dilation, strict=True)
         ]
 
-    def outputs_per_phase_along_each_axis(self, phases_by_axis: list[list[_Phase | None]]) -> tuple[int, ...]:
+    def outputs_per_phase_along_each_axis(self, phases_by_axis: list[list[_Phase | None]]) -> Shape:
         """Return the number of outputs that each phase computes: all required ones, and all that
         the data reaches.
         """
@@ -294,8 +311,9 @@ class _PhaseDecomposition:
         for k, (phases, pad) in enumerate(
             zip(phases_by_axis, strides_dilations_and_pads(self.n, self.a)[2], strict=True)
         ):
-            required_count = -(-(pad[0] + self.out[k]) // len(phases))
-            counts.append(max([required_count, *(self.space[k] - p.shift for p in phases if p is not None)]))
+            required_count = (self.out[k] + (pad[0] + len(phases) - 1)) // len(phases)
+            reached = [self.space[k] - p.shift for p in phases if p is not None]
+            counts.append(maximum_of_dims((required_count, *reached)))
         return tuple(counts)
 
     def phase_kernel(self, phases: Sequence[_Phase]) -> Expr:
@@ -316,7 +334,7 @@ class _PhaseDecomposition:
         ).rearrange_expr(weight)
 
     def convolve_phase(
-        self, kernel: Expr, phases: Sequence[_Phase], channels: int, output_counts: Sequence[int]
+        self, kernel: Expr, phases: Sequence[_Phase], channels: int, output_counts: Sequence[Dim]
     ) -> Expr:
         pads = [p.conv_padding_for_outputs(e, b) for p, e, b in zip(phases, self.space, output_counts, strict=True)]
         return self.convolution(
@@ -335,7 +353,7 @@ class _PhaseDecomposition:
         axes = self.phases_by_axis()
         blocks = self.outputs_per_phase_along_each_axis(axes)
         combinations = list(itertools.product(*axes))
-        batch = static_shape_of(self.data)[0]
+        batch = tensor_type_of(self.data).shape[0]
         full = [tuple(p for p in c if p is not None) for c in combinations]
         alike = {tuple((p.count, p.dilation, p.shift) for p in c) for c in full}
         if len(alike) == 1 and all(len(c) == self.n for c in full):
@@ -345,7 +363,10 @@ class _PhaseDecomposition:
             parts = self.convolve_phase(shapes.reshape(kernels, (total, *shape[2:])), full[0], total, blocks)
         else:
             dtype = self.a.out_dtype or tensor_type_of(self.data).dtype
-            none = splat_constant(0, (batch, self.channels, *blocks), dtype)
+            none_shape = (batch, self.channels, *blocks)
+            if not is_static(none_shape) and any(len(c) < self.n for c in full):
+                raise AotcError("dynamic-shape", "strides greater than the kernel need extents that are known")
+            none = splat_constant(0, require_static_shape(none_shape), dtype) if is_static(none_shape) else self.data
             phase_results = [
                 self.convolve_phase(self.phase_kernel(c), c, self.channels, blocks) if len(c) == self.n else none
                 for c in full
@@ -356,9 +377,9 @@ class _PhaseDecomposition:
     def interleave_phases_and_crop(self) -> Expr:
         """Return the result in canonical axis order: phases interleaved, padding cropped."""
         phases = self.convolve_all_phases()
-        n, shape = self.n, static_shape_of(phases)
+        n, shape = self.n, tensor_type_of(phases).shape
         order = [k for axis in range(n) for k in (2 + n + axis, 2 + axis)]
-        mixed = shapes.transpose(phases, (0, 1, *order)) if prod(shape[2 : 2 + n]) > 1 else phases
+        mixed = shapes.transpose(phases, (0, 1, *order)) if shape[2 : 2 + n] != (1,) * n else phases
         whole = [s * b for s, b in zip(shape[2 : 2 + n], shape[2 + n :], strict=True)]
         result = shapes.reshape(mixed, (*shape[:2], *whole))
         begin = [p[0] for p in strides_dilations_and_pads(n, self.a)[2]]
@@ -381,19 +402,19 @@ def expand_conv_transpose(
                          nn.conv3d
     """
     source, form, result = _axis_positions_of_tensors(spatial_rank, a)
-    space = layout_to_canonical_order(static_shape_of(data), source)[2:]
+    space = layout_to_canonical_order(tensor_type_of(data).shape, source)[2:]
     result_type = require_tensor_type(
         _infer_conv_transpose_type(spatial_rank, a, [tensor_type_of(data), tensor_type_of(weight)])
     )
-    if 0 in (*static_shape_of(data), *static_shape_of(weight)):  # all sums are empty
+    if 0 in (*tensor_type_of(data).shape, *static_shape_of(weight)):  # all sums are empty
         return splat_constant(0, result_type.static_shape, result_type.dtype)
-    out = layout_to_canonical_order(result_type.static_shape, result)
+    out = layout_to_canonical_order(result_type.shape, result)
     weave = _PhaseDecomposition(
         spatial_rank,
         a,
         _transpose_unless_identity(data, source),
         _transpose_unless_identity(weight, form),
-        out[1],
+        require_static_shape(out[1:2])[0],
         space,
         out[2:],
         build_convolution or _CONV_OPS_BY_RANK[spatial_rank],

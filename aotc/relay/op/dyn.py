@@ -51,11 +51,16 @@ from aotc.relay.op.operator_definition import (
 EMPTY_MAPPING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
+def _plain_attribute_type(attribute_type: str) -> str:
+    """Return the type of an attribute for numbers that are known."""
+    return attribute_type.removesuffix(" | None").replace("int | SymDim", "int")
+
+
 def _placeholder_attribute_value(ty: Type, name: str, attribute_type: str) -> Any:
     """Return a valid attribute value for an argument of type `ty`; raise AotcError if the type does
     not fit `attribute_type`.
     """
-    given, plain = require_tensor_type(ty, name), attribute_type.removesuffix(" | None")
+    given, plain = require_tensor_type(ty, name), _plain_attribute_type(attribute_type)
     of_floats, pairs = "float" in plain, "tuple[tuple" in plain
     # integers are accepted for floats
     typed = given.dtype.is_float or (given.dtype.is_integer and not of_floats)
@@ -80,7 +85,7 @@ def _array_to_attribute(value: Array, name: str, attribute_type: str) -> Any:
     if "int" in attribute_type:
         require("dyn.vector", all(v % 1 == 0 for v in items), f"{name} must be whole numbers, got {items}")
         items = tuple(map(int, items))
-    match attribute_type.removesuffix(" | None"):
+    match _plain_attribute_type(attribute_type):
         case "int" | "float":
             return items[0]
         case "tuple[tuple[int, int], ...]":

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, OpPattern, TensorType, Type, Types, declare_arguments
+from aotc.ir import Attrs, DType, OpPattern, SymDim, TensorType, Type, Types, declare_arguments
 from aotc.relay.op import type_rules
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.operator_test_inputs import (
@@ -25,7 +25,7 @@ from aotc.relay.op.operator_test_inputs import (
     special_values,
 )
 from aotc.relay.op.type_rules import broadcasting_type_rule, elementwise_axis_map, normalize_axis, require_tensor_type
-from aotc.tir import Tensor, all_of, const, maximum, minimum, select
+from aotc.tir import Tensor, all_of, as_expr, const, maximum, minimum, select
 from aotc.tir import call as intrinsic_call
 
 NumpyFn: TypeAlias = Callable[..., Any]
@@ -92,11 +92,17 @@ every: Final = dispatch_scalar_or_array(
 )
 
 
-def select_constant_at_index(values: Sequence[float], index: Scalar, dtype: str) -> Scalar:
-    """Return the element of a non-empty list of numbers at a symbolic index, as a chain of selects."""
-    result: Scalar = const(values[-1], dtype)
+def select_constant_at_index(values: Sequence[float | SymDim], index: Scalar, dtype: str) -> Scalar:
+    """Return the element of a non-empty list of numbers and dimensions at a symbolic index, as a chain of
+    selects.
+    """
+
+    def element(value: float | SymDim) -> Scalar:
+        return as_expr(value, const(0, dtype)) if isinstance(value, SymDim) else const(value, dtype)
+
+    result: Scalar = element(values[-1])
     for k, value in reversed(list(enumerate(values[:-1]))):
-        result = select(index.equal(k), const(value, dtype), result)
+        result = select(index.equal(k), element(value), result)
     return result
 
 

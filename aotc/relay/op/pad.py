@@ -24,8 +24,13 @@ from aotc.ir import (
     TensorType,
     Type,
     Types,
+    assume_at_least,
     declare_arguments,
+    is_static,
+    maximum_of_dims,
     require,
+    require_static_shape,
+    sum_of_dims,
 )
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, compute_from_element_function
 from aotc.relay.op.operator_definition import ANY_DTYPE_KIND, exact_sample, number_converter_with_dtype_of, random_array
@@ -35,7 +40,7 @@ from aotc.relay.op.type_rules import (
     require_scalar_tensor_type,
     require_tensor_type,
 )
-from aotc.tir import Tensor, all_of, as_expr, minimum, select
+from aotc.tir import Tensor, all_of, as_expr, maximum, minimum, select
 
 PAD_MODES: Final = ("constant", "edge", "reflect", "wrap")
 
@@ -47,7 +52,7 @@ class PadAttrs(Attrs):
     pad_mode   "constant" (negative widths crop), "edge", "reflect" (without the edge) or "wrap"
     """
 
-    pad_width: tuple[tuple[int, int], ...]
+    pad_width: tuple[tuple[int | SymDim, int | SymDim], ...]
     pad_mode: str = "constant"
 
 
@@ -58,8 +63,8 @@ class MirrorPadAttrs(Attrs):
     pad_width: tuple[tuple[int, int], ...]
 
 
-def _padded_extent(data_extent: Dim, width: tuple[int, int], mode: str) -> Dim:
-    extent = data_extent + sum(width)
+def _padded_extent(data_extent: Dim, width: tuple[Dim, Dim], mode: str) -> Dim:
+    extent = sum_of_dims((data_extent, *width))
     some = isinstance(extent, SymDim) or extent >= 0
     require("pad.width", some, lambda: f"padding of {width} leaves nothing of an extent of {data_extent}")
     repeatable = data_extent != 0 or mode == "constant" or width == (0, 0)
@@ -67,11 +72,17 @@ def _padded_extent(data_extent: Dim, width: tuple[int, int], mode: str) -> Dim:
     return extent
 
 
-def _infer_padded_type(data: TensorType, widths: Sequence[tuple[int, int]], mode: str) -> TensorType:
+def _infer_padded_type(data: TensorType, widths: Sequence[tuple[Dim, Dim]], mode: str) -> TensorType:
     fits = len(widths) == data.rank
     require("pad.rank", fits, lambda: f"padding of {len(widths)} axes for a tensor of rank {data.rank}")
-    crops = any(w < 0 for pair in widths for w in pair)
-    require("pad.width", mode == "constant" or not crops, lambda: f"negative padding in mode {mode!r}")
+    if mode != "constant":
+        crops = any(isinstance(w, int) and w < 0 for pair in widths for w in pair)
+        require("pad.width", not crops, lambda: f"negative padding in mode {mode!r}")
+        for d, pair in zip(data.shape, widths, strict=True):
+            for w in pair:
+                assume_at_least(w, 0)
+            if pair != (0, 0):
+                assume_at_least(d, 1)
     return TensorType((_padded_extent(d, w, mode) for d, w in zip(data.shape, widths, strict=True)), data.dtype)
 
 
@@ -95,9 +106,10 @@ def _pad_attrs_after_permutation(attrs: Any, _: Types, new_axis_of: Callable[[in
 def _pad_reference(a: PadAttrs, data: Array, value: Array) -> Array:
     if a.pad_mode != "constant":
         return _numpy_pad_in_non_constant_mode(data, a.pad_width, a.pad_mode)
-    added = [(max(before, 0), max(after, 0)) for before, after in a.pad_width]
+    widths = [require_static_shape(pair) for pair in a.pad_width]
+    added = [(max(before, 0), max(after, 0)) for before, after in widths]
     whole = np.pad(data, added, constant_values=value) if added else data
-    ends = zip(whole.shape, a.pad_width, strict=True)
+    ends = zip(whole.shape, widths, strict=True)
     return whole[tuple(slice(max(-before, 0), d - max(-after, 0)) for d, (before, after) in ends)]
 
 
@@ -109,7 +121,7 @@ def _numpy_pad_in_non_constant_mode(data: Array, widths: Any, mode: Any) -> Arra
     return data
 
 
-def _padding_source_index(padded_index: Scalar, extent: int, width: tuple[int, int], mode: str) -> Scalar:
+def _padding_source_index(padded_index: Scalar, extent: Dim, width: tuple[Dim, Dim], mode: str) -> Scalar:
     """Return the index of the data element that the padded element `padded_index` along one axis
     repeats.
 
@@ -121,9 +133,12 @@ def _padding_source_index(padded_index: Scalar, extent: int, width: tuple[int, i
         return at
     if extent == 1:
         return as_expr(0)
+    if isinstance(extent, SymDim) or not is_static(width):
+        return _padding_source_index_of_any_width(at, extent, mode)
+    before_width, after_width = require_static_shape(width)
     doubled = mode == "symmetric"  # the outermost elements are repeated
     last = 2 * extent - (1 if doubled else 2)
-    wide = max(width) >= extent
+    wide = max(before_width, after_width) >= extent
     if wide and mode == "wrap":
         return at % extent
     if wide and mode != "edge":
@@ -135,14 +150,29 @@ def _padding_source_index(padded_index: Scalar, extent: int, width: tuple[int, i
         "reflect": (-at, last - at),
         "symmetric": (-1 - at, last - at),
     }[mode]
-    inside = select(at >= extent, after, at) if width[1] > 0 else at
-    return select(at < 0, before, inside) if width[0] > 0 else inside
+    inside = select(at >= extent, after, at) if after_width > 0 else at
+    return select(at < 0, before, inside) if before_width > 0 else inside
+
+
+def _padding_source_index_of_any_width(at: Scalar, extent: Dim, mode: str) -> Scalar:
+    """Return the index of the data element at position `at`, which may be far outside of the data."""
+    if mode == "edge":
+        return minimum(maximum(at, as_expr(0)), as_expr(extent) - 1)
+    if mode == "wrap":
+        return at % as_expr(extent)
+    period = maximum_of_dims((2 * extent - 2, 1)) if mode == "reflect" else 2 * extent
+    folded = at % as_expr(period)
+    return minimum(folded, as_expr(2 * extent - 2 if mode == "reflect" else 2 * extent - 1) - folded)
 
 
 def _padded_element_in_non_constant_mode(
-    data: Tensor, i: Index, widths: Sequence[tuple[int, int]], mode: str
+    data: Tensor, i: Index, widths: Sequence[tuple[Dim, Dim]], mode: str
 ) -> Scalar:
     return data[tuple(_padding_source_index(k, d, w, mode) for k, d, w in zip(i, data.shape, widths, strict=True))]
+
+
+def _may_be_positive(width: Dim) -> bool:
+    return isinstance(width, SymDim) or width > 0
 
 
 def _pad_result_element(a: PadAttrs, i: Index, data: Tensor, value: Tensor) -> Scalar:
@@ -150,7 +180,8 @@ def _pad_result_element(a: PadAttrs, i: Index, data: Tensor, value: Tensor) -> S
         return _padded_element_in_non_constant_mode(data, i, a.pad_width, a.pad_mode)
     at = tuple(k - w[0] for k, w in zip(i, a.pad_width, strict=True))
     bounds = zip(at, data.shape, a.pad_width, strict=True)
-    inside = [c for k, d, w in bounds for c, on in ((k >= 0, w[0] > 0), (k < d, w[1] > 0)) if on]
+    sides = [((k >= 0, w[0]), (k < d, w[1])) for k, d, w in bounds]
+    inside = [condition for pair in sides for condition, width in pair if _may_be_positive(width)]
     return select(all_of(*inside), data[at], value[()])
 
 

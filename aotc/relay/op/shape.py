@@ -21,16 +21,18 @@ from aotc.ir import (
     SymDim,
     TensorType,
     Type,
+    assume_equal_dims,
     attribute_field,
     exact_quotient_or_none,
-    is_static,
+    indexdiv,
+    interval_of_dim,
+    may_be_equal_dims,
     product_of_dims,
     require_static_shape,
 )
 from aotc.ir.op import AxisMap, OpPattern, PrecisionTreatment, Types, require
 from aotc.relay.op.opdef import Index, OpDef, Samples, Scalar, compute_from_element_function
 from aotc.relay.op.operator_definition import (
-    broadcast_dim,
     element_of_broadcast_tensor,
     exact_samples_from_rows,
     normalize_axis,
@@ -86,7 +88,7 @@ class ReshapeAttrs(Attrs):
     two values that follow.
     """
 
-    newshape: tuple[int, ...]
+    newshape: tuple[int | SymDim, ...]
     allowzero: bool = False
 
 
@@ -104,10 +106,24 @@ def exact_quotient_of_dims(dims: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
     whole, divisor = product_of_dims(dims), product_of_dims(divisors)
     require("reshape.size", divisor != 0, "a dimension of -1 next to a dimension of 0 is ambiguous")
     if not isinstance(divisor, int) or not isinstance(whole, int):
-        quotient = exact_quotient_or_none(whole, divisor)
-        return SymDim() if quotient is None else quotient
+        return _symbolic_quotient(whole, divisor)
     require("reshape.size", whole % divisor == 0, f"{whole} elements do not fill rows of {divisor}")
     return whole // divisor
+
+
+def _symbolic_quotient(whole: Dim, divisor: Dim) -> Dim:
+    """Return the quotient of dimensions that are known at run time only, assuming that there is no
+    remainder; a new symbol if a dimension has no name, or if the divisor may be 0.
+    """
+    quotient = exact_quotient_or_none(whole, divisor)
+    if quotient is not None:
+        return quotient
+    named = all(isinstance(d, int) or bool(d.name) for d in (whole, divisor))
+    if not named or interval_of_dim(divisor)[0] < 1:
+        return SymDim()
+    quotient = indexdiv(whole, divisor)
+    assume_equal_dims(product_of_dims((quotient, divisor)), whole)
+    return quotient
 
 
 def _split_dim_in_two(whole: Dim, parts: Sequence[int]) -> list[Dim]:
@@ -125,7 +141,8 @@ def infer_reshape_shape(a: ReshapeAttrs, shape: Shape) -> Shape:
     """Return the shape described by `newshape`, whose special values refer to the data's dimensions
     in order.
     """
-    values, source = list(a.newshape), list(shape)
+    values: list[Any] = list(a.newshape)
+    source = list(shape)
     dims: list[Dim | None] = []
 
     def pop_next_source_dim() -> Dim:
@@ -145,14 +162,15 @@ def infer_reshape_shape(a: ReshapeAttrs, shape: Shape) -> Shape:
                 require("reshape.value", len(values) >= 2, "-4 must be followed by two values")
                 dims.extend(_split_dim_in_two(pop_next_source_dim(), (values.pop(0), values.pop(0))))
             case value:
-                require("reshape.value", value >= -1, f"{value} in {a.newshape} is not a valid dimension")
+                fits = isinstance(value, SymDim) or value >= -1
+                require("reshape.value", fits, f"{value} in {a.newshape} is not a valid dimension")
                 dims.append(None if value == -1 else value)
                 del source[:1]
     require("reshape.one-unknown", dims.count(None) <= 1, f"more than one -1 in {a.newshape}")
     known = [d for d in dims if d is not None]
     if None in dims:
         return tuple(exact_quotient_of_dims(shape, known) if d is None else d for d in dims)
-    fits = not (is_static(known) and is_static(shape)) or product_of_dims(known) == product_of_dims(shape)
+    fits = may_be_equal_dims(product_of_dims(known), product_of_dims(shape))
     hint = "the product of the extents stays; -1 stands for what is left"
     require("reshape.size", fits, lambda: f"{shape_text(shape)} cannot become {shape_text(tuple(known))}", hint)
     return tuple(known)
@@ -360,7 +378,7 @@ transpose = OpDef(
 class InitAttrs(Attrs):
     """Shape and type of a new tensor; an empty `dtype` means the argument's."""
 
-    shape: tuple[int, ...]
+    shape: tuple[int | SymDim, ...]
     dtype: str = ""
 
 
@@ -368,7 +386,7 @@ def _infer_broadcast_to_type(a: InitAttrs, types: Types) -> Type:
     data = require_tensor_type(types[0])
     fits = data.rank <= len(a.shape)
     for d, target_dim in zip(reversed(data.shape), reversed(a.shape), strict=False):
-        fits = fits and broadcast_dim(d, target_dim) == target_dim
+        fits = fits and (d == 1 or may_be_equal_dims(d, target_dim))
     require("broadcast", fits, lambda: f"{shape_text(data.shape)} does not broadcast to {shape_text(a.shape)}")
     return TensorType(a.shape, data.dtype)
 

@@ -29,6 +29,7 @@ from aotc.ir import (
     Types,
     assume_at_least,
     declare_arguments,
+    interval_of_dim,
     maximum_of_dims,
     minimum_of_dims,
     require,
@@ -70,7 +71,9 @@ from aotc.tir import Tensor
 
 
 def _strides_or_ones(strides: Any, arguments: Mapping[str, Any]) -> tuple[int, ...]:
-    return (1,) * len(to_int_tuple(arguments["begin"])) if strides is None else to_int_tuple(strides)
+    begin = arguments["begin"]
+    count = len(begin) if isinstance(begin, Sequence) else len(to_int_tuple(begin))
+    return (1,) * count if strides is None else to_int_tuple(strides)
 
 
 class StridedSliceAttrs(Attrs):
@@ -79,8 +82,8 @@ class StridedSliceAttrs(Attrs):
     slice_mode  "end", or "size": `end` then has the extents (-1: all remaining elements) and strides are ignored
     """
 
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
+    begin: tuple[int | SymDim, ...]
+    end: tuple[int | SymDim, ...]
     strides: tuple[int, ...] = attribute_field(parameter_default=None, convert=_strides_or_ones)
     slice_mode: str = "end"
     axes: tuple[int, ...] | None = attribute_field(parameter_default=None)
@@ -102,24 +105,50 @@ def _slices_by_axis(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
     if a.slice_mode == "end":
         return {k: slice(*bounds) for k, *bounds in zip(axes, a.begin, a.end, strides, strict=True)}
     sized = zip(axes, a.begin, a.end, strict=True)
-    return {k: slice(b, None if size < 0 else b + size, 1) for k, b, size in sized if b or size >= 0}
+    known = [(k, int(b), int(size)) for k, b, size in sized if isinstance(b, int) and isinstance(size, int)]
+    text = "in the mode 'size', begin and end must be known when the model is compiled"
+    require("slice.mode", len(known) == count, text)
+    return {k: slice(b, None if size < 0 else b + size, 1) for k, b, size in known if b or size >= 0}
 
 
 def _extent_of_slice(extent: Dim, axis_slice: slice) -> Dim:
-    if isinstance(extent, int):
-        return len(range(*axis_slice.indices(extent)))
-    start, stop, step = axis_slice.start or 0, axis_slice.stop, axis_slice.step or 1
+    if _is_static_slice(extent, axis_slice):
+        return len(range(*axis_slice.indices(extent)))  # type: ignore[arg-type]
+    step = 1 if axis_slice.step is None else int(axis_slice.step)
+    first, last = _bounds_of_slice(extent, axis_slice, step)
     if step < 0:
-        return SymDim(upper=extent.upper)
-    if stop is None or stop >= np.iinfo(np.int32).max:
-        stop = extent
-    elif stop < 0:
-        stop = extent + stop
+        count = minimum_of_dims((first - last, extent - 1 - last))
     else:
-        stop = minimum_of_dims((extent, stop))
-    # a negative start is counted from the end, or is 0 if the axis is shorter
-    count = stop - start if start >= 0 else minimum_of_dims((stop - (extent + start), stop))
-    return (maximum_of_dims((count, 0)) + (step - 1)) // step
+        # positions below 0 count as 0
+        count = last - first if interval_of_dim(first)[0] >= 0 else minimum_of_dims((last - first, last))
+    return (maximum_of_dims((count, 0)) + (abs(step) - 1)) // abs(step)
+
+
+def _is_static_slice(extent: Dim, axis_slice: slice) -> bool:
+    return not any(isinstance(v, SymDim) for v in (extent, axis_slice.start, axis_slice.stop))
+
+
+def _bounds_of_slice(extent: Dim, axis_slice: slice, step: int) -> tuple[Dim, Dim]:
+    """Return the first position of a slice of an axis, not clipped yet, and the position that ends it."""
+    if step > 0:
+        first = 0 if axis_slice.start is None else _position_from_start(axis_slice.start, extent)
+        ends_later = axis_slice.stop is None or interval_of_dim(axis_slice.stop)[0] >= np.iinfo(np.int32).max
+        last = extent if ends_later else minimum_of_dims((extent, _position_from_start(axis_slice.stop, extent)))
+        return first, last
+    first = extent - 1 if axis_slice.start is None else _position_from_start(axis_slice.start, extent)
+    last = -1 if axis_slice.stop is None else maximum_of_dims((_position_from_start(axis_slice.stop, extent), -1))
+    return first, last
+
+
+def _position_from_start(position: Dim, extent: Dim) -> Dim:
+    """Return a position in an axis that counts from its end if it is negative, counted from its start."""
+    least, most = interval_of_dim(position)
+    if most < 0:
+        return extent + position
+    if least >= 0:
+        return position
+    is_negative = maximum_of_dims((0, minimum_of_dims((1, 0 - position))))  # 1 if it is, else 0
+    return position + extent * is_negative
 
 
 def _infer_strided_slice_type(a: StridedSliceAttrs, types: Types) -> Type:
@@ -151,13 +180,12 @@ def _strided_slice_element(a: StridedSliceAttrs, i: Index, data: Tensor) -> Scal
 
 def _first_and_step_of_slice(extent: Dim, axis_slice: slice) -> tuple[Dim, int]:
     """Return the first position of a slice of an axis, and the distance between its positions."""
-    if isinstance(extent, int):
-        found = range(*axis_slice.indices(extent))
+    if _is_static_slice(extent, axis_slice):
+        found = range(*axis_slice.indices(extent))  # type: ignore[arg-type]
         return found.start, found.step
-    start, step = axis_slice.start or 0, axis_slice.step or 1
-    if step < 0:
-        raise TypeError(f"the first position of a slice of {extent} that goes backwards is not known")
-    return start if start >= 0 else maximum_of_dims((extent + start, 0)), step
+    step = 1 if axis_slice.step is None else int(axis_slice.step)
+    first, _ = _bounds_of_slice(extent, axis_slice, step)
+    return (maximum_of_dims((first, 0)) if step > 0 else minimum_of_dims((first, extent - 1))), step
 
 
 _END_OF_AXIS = 2**31 - 1

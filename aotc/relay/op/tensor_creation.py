@@ -16,7 +16,20 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, AxisMap, DType, OpPattern, TensorType, Type, Types, declare_arguments, require
+from aotc.ir import (
+    AotcError,
+    AxisMap,
+    Dim,
+    DType,
+    OpPattern,
+    SymDim,
+    TensorType,
+    Type,
+    Types,
+    declare_arguments,
+    maximum_of_dims,
+    require,
+)
 from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, NoAttrs, attribute_field
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op.opdef import (
@@ -47,7 +60,7 @@ class FilledAttrs(InitAttrs):
 
 
 class FullAttrs(InitAttrs):
-    shape: tuple[int, ...] = attribute_field(parameter_default=())
+    shape: tuple[int | SymDim, ...] = attribute_field(parameter_default=())
 
 
 # --- one value: zeros, ones, full, and in the shape of a tensor
@@ -55,7 +68,7 @@ class FullAttrs(InitAttrs):
 
 def _infer_filled_type(a: InitAttrs, types: Types) -> Type:
     given = require_scalar_tensor_type("full.value", types[0], "fill value").dtype if types else "float32"
-    require("init.shape", all(d >= 0 for d in a.shape), f"negative dimension in {a.shape}")
+    require("init.shape", all(isinstance(d, SymDim) or d >= 0 for d in a.shape), f"negative dimension in {a.shape}")
     return TensorType(a.shape, DType(a.dtype or given))
 
 
@@ -139,7 +152,9 @@ def _range_start_or_zero_without_stop(value: Any, arguments: Mapping[str, Any]) 
     return 0 if arguments["stop"] is None else _number_or_constant_value(value)
 
 
-def _range_stop_or_start(value: Any, arguments: Mapping[str, Any]) -> float:
+def _range_stop_or_start(value: Any, arguments: Mapping[str, Any]) -> float | SymDim:
+    if isinstance(value, SymDim):
+        return value
     return _number_or_constant_value(arguments["start"] if value is None else value)
 
 
@@ -150,7 +165,7 @@ class ArangeAttrs(Attrs):
     """
 
     start: int | float = attribute_field(type="Expr | float", convert=_range_start_or_zero_without_stop)
-    stop: int | float = attribute_field(
+    stop: int | float | SymDim = attribute_field(
         type="Expr | float | None", parameter_default=None, convert=_range_stop_or_start
     )
     step: int | float = attribute_field(
@@ -159,7 +174,11 @@ class ArangeAttrs(Attrs):
     dtype: str = attribute_field(parameter_default="float32")
 
 
-def _arange_element_count(a: ArangeAttrs) -> int:
+def _arange_element_count(a: ArangeAttrs) -> Dim:
+    if isinstance(a.stop, SymDim):
+        text = f"a range up to {a.stop}, which is known at run time only, must go from 0 in steps of 1"
+        require("arange.step", a.start == 0 and a.step == 1, text)
+        return maximum_of_dims((a.stop, 0))
     finite = all(math.isfinite(v) for v in (a.start, a.stop, a.step))
     require(
         "arange.step", finite and a.step != 0, f"a range from {a.start} to {a.stop} with step {a.step} is not possible"

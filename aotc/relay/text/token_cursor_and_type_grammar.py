@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from aotc.ir import AotcError, Dim, DType, IncompleteType, SymDim
+from aotc.ir import AotcError, Dim, DType, IncompleteType, SymDim, dim_in_attribute
 from aotc.ir.types import (
     MAX_TYPE_DEPTH,
     FuncType,
@@ -239,13 +239,17 @@ def parse_attribute_value(cursor: Cursor) -> object:
 
 
 def parse_attribute_value_or_dimension(cursor: Cursor) -> object:
-    """Parse an attribute value or a symbolic dimension (`n`, `n<=8`, `?`)."""
+    """Parse an attribute value, in which symbolic dimensions (`n`, `n<=8`, `?`) may be."""
     word = cursor.current_token.kind == "name" and cursor.current_token.text not in _CONSTANT_WORDS
-    return (
-        _parse_dimension(cursor)
-        if word or cursor.is_at_token("?") or cursor.token_after_current.text == "<="
-        else parse_attribute_value(cursor)
-    )
+    if word or cursor.is_at_token("?") or cursor.token_after_current.text == "<=":
+        is_bounded_below = cursor.current_token.kind == "number"
+        dim = _parse_dimension(cursor)
+        return dim if is_bounded_below or isinstance(dim, int) else dim_in_attribute(dim.name, dim.upper)
+    with cursor.limit_nesting_depth():
+        if cursor.skip_token_if("["):
+            items = cursor.yield_before_comma_separated_items("]")
+            return tuple(parse_attribute_value_or_dimension(cursor) for _ in items)
+    return parse_attribute_value(cursor)
 
 
 def _parse_map_key(cursor: Cursor) -> str:

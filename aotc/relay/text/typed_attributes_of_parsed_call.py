@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from aotc.ir import AotcError, Attrs, Op, SymDim, did_you_mean_hint
+from aotc.ir import AotcError, Attrs, Op, SymDim, did_you_mean_hint, dim_in_attribute
 
 #: For each type of an attribute, a description of its text syntax for hints; None is described by
 #: itself.
@@ -63,11 +63,10 @@ def _convert_attribute_or_raise(op: Op, name: str, value: object, annotation: An
     try:
         return _convert_value_to_annotated_type(value, annotation)
     except TypeError:
-        kind = (
-            annotation.__name__
-            if isinstance(annotation, type)
-            else str(annotation).replace("aotc.ir.dimensions.SymDim", "dimension")
-        )
+        kind = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+        kind = kind.replace("aotc.ir.dimensions.SymDim", "dimension")
+        # tuples of numbers may have dimensions in them, which are rare
+        kind = kind.replace("int | dimension,", "int,").replace("int | dimension]", "int]")
         written = " or ".join(_SYNTAX_DESCRIPTION_BY_TYPE.get(part, part) for part in kind.split(" | "))
         text = f"attribute `{name}` of {op.name} must be {kind}, got {value!r}"
         raise AotcError("attribute", text, hint=f"write {written}") from None
@@ -93,7 +92,7 @@ def _convert_value_to_annotated_type(value: object, annotation: Any) -> object:
     if annotation is int and isinstance(value, bool):
         raise TypeError
     if annotation is SymDim and isinstance(value, str):
-        return SymDim(value)
+        return dim_in_attribute(value)
     if isinstance(annotation, type) and issubclass(annotation, str) and isinstance(value, str):
         return annotation(value)
     if annotation is Any or (isinstance(annotation, type) and isinstance(value, annotation)):

@@ -366,7 +366,7 @@ class _Blocks:
         return attrs.replace(axis=axis), AxisOrder(*left)
 
     def _blocked_pad_attrs(self, attrs: PadAttrs) -> Attrs | None:
-        widths = [(0, 0)] * sum(map(len, self.places))
+        widths: list[Any] = [(0, 0)] * sum(map(len, self.places))
         for width, places in zip(attrs.pad_width, self.places, strict=True):
             if len(places) > 1 and tuple(width) != (0, 0):
                 return None
@@ -386,9 +386,10 @@ class _Blocks:
             step = attrs.strides[k % len(attrs.strides)]
             if attrs.slice_mode != "end" or step != 1:
                 return None
-            if begin[k] % size or end[k] % size:
+            first, last = begin[k], end[k]
+            if not isinstance(first, int) or not isinstance(last, int) or first % size or last % size:
                 return None
-            begin[k], end[k] = begin[k] // size, end[k] // size
+            begin[k], end[k] = first // size, last // size
         places = tuple(self.places[axis][0] for axis in axes)
         as_before = attrs.axes is None and places == tuple(range(len(places)))
         return attrs.replace(begin=tuple(begin), end=tuple(end), axes=None if as_before else places)

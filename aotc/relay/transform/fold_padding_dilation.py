@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from aotc.ir import dims_in_attrs
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import pool
 from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
@@ -43,7 +44,8 @@ def _padding_plus_pad_widths(pad_attrs: Any, layout: str, padding: tuple[int, ..
     None if nn.pad is not constant padding, pads other than spatial axes, or crops.
     """
     n = len(layout) - 2
-    if pad_attrs.pad_mode != "constant" or sorted(layout) != sorted(DATA_LAYOUT_BY_RANK.get(n, "")):
+    known = pad_attrs.pad_mode == "constant" and not dims_in_attrs(pad_attrs)
+    if not known or sorted(layout) != sorted(DATA_LAYOUT_BY_RANK.get(n, "")):
         return None
     outside = [pad_attrs.pad_width[layout.index(letter)] for letter in "NC"]
     inside = [pad_attrs.pad_width[layout.index(letter)] for letter in DATA_LAYOUT_BY_RANK[n][2:]]
@@ -133,6 +135,8 @@ def _merge_nested_pads(node: Call) -> Expr | WhyNot | None:
     same = value is not None and pass_base.is_constant_filled_with(inner.args[1], float(value))
     if outer.pad_mode != "constant" or first.pad_mode != "constant" or not same:
         return WhyNot("the two pads fill in different values")
+    if dims_in_attrs(outer) or dims_in_attrs(first):
+        return WhyNot("a width is known at run time only")
     widths = tuple((a + c, b + d) for (a, b), (c, d) in zip(outer.pad_width, first.pad_width, strict=True))
     if any(w < 0 for a in (outer, first) for pair in a.pad_width for w in pair):
         return WhyNot("a pad crops")

@@ -22,7 +22,19 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import DType, Op, OpPattern, PassContext, TensorType, TupleType, Type, merge_spans
+from aotc.ir import (
+    DType,
+    Op,
+    OpPattern,
+    PassContext,
+    TensorType,
+    TupleType,
+    Type,
+    merge_spans,
+    product_of_dims,
+    same_dim,
+    tensor_types,
+)
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, require_function, type_of
 from aotc.relay.graph_api import (
     IRModule,
@@ -33,6 +45,7 @@ from aotc.relay.graph_api import (
     rewrite_bottom_up,
     substitute_variables,
 )
+from aotc.relay.op.opdef import OpDef
 from aotc.relay.transform.pass_base import FunctionPass, is_constant_with_finite_elements
 
 #: Largest number of nodes in one group.
@@ -192,7 +205,7 @@ class _ForwardGraph:
 
     def _add_edges_to_call(self, node: _Node, call: Call) -> None:
         if isinstance(call.op, Op):
-            node.pattern = call.op.pattern
+            node.pattern = OpPattern.OPAQUE if _is_reshape_under_condition(call) else call.op.pattern
         else:
             self._mark_exprs_used_outside_dataflow(call.op)
         result = call.checked_type
@@ -202,6 +215,18 @@ class _ForwardGraph:
             if edge is OpPattern.BROADCAST and same:
                 edge = OpPattern.ELEMWISE
             self.by_ref[arg].outputs.append((node, edge))
+
+
+def _is_reshape_under_condition(call: Call) -> bool:
+    """Return True if a call reshapes a tensor to a shape that has as many elements for some sizes only:
+    kernels, which are proven for all sizes, cannot contain it.
+    """
+    if not isinstance(call.op, OpDef) or not call.op.view:
+        return False
+    (source,), (result,) = tensor_types(type_of(call.args[0])), tensor_types(type_of(call))
+    if source.is_static and result.is_static:
+        return False
+    return not same_dim(product_of_dims(source.shape), product_of_dims(result.shape))
 
 
 def _is_inlinable_constant(constant: Constant) -> bool:

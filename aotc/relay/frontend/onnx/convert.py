@@ -51,6 +51,7 @@ from aotc.relay.frontend.onnx.node import (
 )
 from aotc.relay.frontend.onnx.ops_sequences import is_absent
 from aotc.relay.frontend.onnx.sequence_inputs import element_name, tensor_type_of_value
+from aotc.relay.frontend.size_conditions import SIZE_CONDITIONS_ATTRIBUTE, collect_size_conditions
 from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var, global_uses, type_of
 
 _LOG: Final = logging.getLogger(__name__)
@@ -336,14 +337,17 @@ def from_onnx(
     problems = Problems("onnx-node", hint_on_options_to_fix_dims(types))
     conversion = _Conversion(loaded, local, problems, has_loops)
     scope = _Scope(loaded.opsets, ChainMap(dict(params)))
-    with running_or_new_budget_scope():
+    with running_or_new_budget_scope(), collect_size_conditions() as conditions:
         if local:
             check_recursion_and_expanded_node_count(graph, local, loaded.source)
         conversion.convert_graph(graph, scope)
     body, output_names = _main_function_body(conversion, graph, scope)
     main = Function(tuple(params.values()), body, span=Span(loaded.source))
     functions = _used_functions(main, conversion.global_functions)
-    return IRModule({"main": main, **functions}, {"output_names": tuple(output_names)})
+    attributes: dict[str, Any] = {"output_names": tuple(output_names)}
+    if conditions:
+        attributes[SIZE_CONDITIONS_ATTRIBUTE] = tuple(conditions)
+    return IRModule({"main": main, **functions}, attributes)
 
 
 def _used_functions(main: Function, functions: Mapping[str, Function]) -> dict[str, Function]:

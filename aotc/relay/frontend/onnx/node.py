@@ -24,12 +24,13 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
-from aotc.ir import AotcError, Array, DType, TensorType, TupleType, require
+from aotc.ir import AotcError, Array, Dim, DType, SymDim, TensorType, TupleType, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis, converter_parameters
 from aotc.relay.frontend.onnx import microsoft_operator_schemas
 from aotc.relay.frontend.onnx.load import dtype_of_onnx_type, onnx_type_of_dtype
 from aotc.relay.frontend.quantization import is_quantize_call
+from aotc.relay.frontend.size_values import size_values
 from aotc.relay.graph_api import Expr, Function, Var, compile_time_elements, tensor_type_of, type_of
 
 #: Type of a converter's parameter for an input whose value must be known at compile time. If a
@@ -39,6 +40,9 @@ KnownArray: TypeAlias = Annotated[Array, "known"]
 #: single one.
 KnownInts: TypeAlias = Annotated[list[int], "known"]
 KnownInt: TypeAlias = Annotated[int, "known"]
+#: Type of a converter's parameter for a list of numbers, which may be sizes that are known at run time
+#: only: numbers and dimensions.
+Sizes: TypeAlias = Annotated[list[Dim], "sizes"]
 #: Type of a converter's parameter for a data type that is None (code 0 in the model) where the
 #: converter chooses it.
 OptionalDType: TypeAlias = Annotated[DType | None, "stated"]
@@ -119,8 +123,33 @@ class OnnxNode:
             return None
         value = compile_time_elements(input_expr)
         if value is None:
-            raise AotcError("onnx-runtime-shape", f"`{attribute_name}` of {self.op_type} is not known at compile time")
+            sizes = self._size_values(input_expr, attribute_name)
+            if symbolic := [str(v) for v in sizes.reshape(-1) if isinstance(v, SymDim)]:
+                text = f"`{attribute_name}` of {self.op_type} depends on sizes that are known at run time only"
+                raise AotcError("onnx-runtime-shape", f"{text}: {', '.join(symbolic)}")
+            value = sizes.astype(tensor_type_of(input_expr).dtype.numpy)
         return value
+
+    def _size_values(self, input_expr: Expr, name: str) -> Array:
+        """Return the values of an input that holds sizes: numbers and dimensions. Raises AotcError (code
+        "onnx-runtime-shape") if they are not known.
+        """
+        values = size_values(input_expr)
+        if values is None:
+            raise AotcError("onnx-runtime-shape", f"`{name}` of {self.op_type} is not known at compile time")
+        return values
+
+    def sizes_of_attribute_or_input(self, input_index: int, attribute_name: str) -> list[Dim] | None:
+        """Return the numbers and dimensions in the attribute `attribute_name` of an ONNX node, or else in
+        its input `input_index`; None if the node omits both.
+
+        Raises AotcError (code "onnx-runtime-shape") if they are not known, even as formulas.
+        """
+        input_expr = self.optional_input(input_index)
+        if attribute_name in self.attrs or input_expr is None or compile_time_elements(input_expr) is not None:
+            value = self.constant_value_of_attribute_or_input(input_index, attribute_name)
+            return None if value is None else [int(v) for v in value.reshape(-1)]
+        return list(self._size_values(input_expr, attribute_name).reshape(-1))
 
     def positional_converter_argument(self, index: int, parameter: Parameter) -> Any:
         """Return the value to pass for a positional parameter of a converter: an input expression,
@@ -130,9 +159,13 @@ class OnnxNode:
         name, annotation, needed = parameter.name, parameter.annotation, parameter.default is Parameter.empty
         if annotation == TensorList:
             return sequence_elements(self[index])
-        if annotation not in (KnownArray, KnownInts, KnownInt):
+        if annotation not in (KnownArray, KnownInts, KnownInt, Sizes):
             return self[index] if needed else self.optional_input(index)
-        value = self.constant_value_of_attribute_or_input(index, name)
+        value: Any
+        if annotation == Sizes:
+            value = self.sizes_of_attribute_or_input(index, name)
+        else:
+            value = self.constant_value_of_attribute_or_input(index, name)
         require(
             "onnx-input",
             value is not None or not needed,
@@ -140,7 +173,7 @@ class OnnxNode:
         )
         if value is None:
             return parameter.default
-        if annotation == KnownArray:
+        if annotation in (KnownArray, Sizes):
             return value
         numbers = [int(v) for v in value.reshape(-1)]
         if annotation == KnownInts:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aotc.ir import AotcError, Array, DType, require
+from aotc.ir import AotcError, Array, DType, exact_quotient_or_none, is_static, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
@@ -25,6 +25,7 @@ from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import KnownArray, KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, pad_or_crop
 from aotc.relay.op.dft_as_matrix_product import expand_fourier_transform, fourier_matrix_of_interleaved_parts
+from aotc.relay.op.resize_sampling import ResizeAttrs, axis_mappings_of_resize
 
 # --- resizing
 
@@ -98,6 +99,54 @@ def _scales_or_sizes_of_resize_node(node: OnnxNode) -> tuple[list[float], list[i
     return scales, sizes
 
 
+#: Coordinate modes in which an output of a resize by a whole factor has the same place relative to its
+#: source element in tensors of all extents.
+_MODES_OF_EACH_EXTENT = ("asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
+
+
+def _resize_by_whole_factors(x: Expr, method: str, coordinate_mode: str, nearest_mode: str, node: OnnxNode) -> Expr:
+    """Convert a Resize that repeats each element of axes whose extents are known at run time only.
+
+    Raises AotcError (code "onnx-dynamic") for any other resizing of such axes.
+    """
+    places = [g.normalize_axis(a, g.rank(x)) for a in node.attrs.get("axes") or range(g.rank(x))]
+    factors = _whole_factors_or_none(x, places, node)
+    rounding = nearest_mode if nearest_mode != "simple" else "floor"
+    is_repeat = factors is not None and method == "nearest_neighbor" and coordinate_mode in _MODES_OF_EACH_EXTENT
+    if factors is None or not is_repeat or not all(_repeats(f, coordinate_mode, rounding) for f in factors):
+        sizes = ", ".join(map(str, g.dims(x)))
+        text = f"{node.op_type} of ({sizes}), a shape that is known at run time only, is supported"
+        raise AotcError("onnx-dynamic", f"{text} for the nearest element by whole factors")
+    for axis, factor in zip(places, factors, strict=True):
+        if factor != 1:
+            x = g.call_op("repeat", x, repeats=factor, axis=axis)
+    return x
+
+
+def _whole_factors_or_none(x: Expr, places: Sequence[int], node: OnnxNode) -> list[int] | None:
+    """Return the factors by which a Resize multiplies extents; None if one is no whole number."""
+    newer = node.op_type != "Upsample" and node.since >= 11
+    sizes = node.sizes_of_attribute_or_input(3, "sizes") if newer else None
+    factors: list[Any]
+    if sizes:
+        policy = node.attrs.get("keep_aspect_ratio_policy", "stretch")
+        if len(sizes) != len(places) or policy != "stretch":
+            return None
+        factors = [exact_quotient_or_none(size, g.dims(x)[k]) for size, k in zip(sizes, places, strict=True)]
+    else:
+        factors, _ = _scales_or_sizes_of_resize_node(node)
+    whole = [int(f) for f in factors if isinstance(f, (int, float)) and math.isfinite(f) and f >= 1 and f == int(f)]
+    return whole if len(whole) == len(places) else None
+
+
+def _repeats(factor: int, coordinate_mode: str, rounding: str) -> bool:
+    """Return True if a resize by a whole factor takes element o // factor for each output o."""
+    attrs = ResizeAttrs(size=(2 * factor,), coordinate_transformation_mode=coordinate_mode)
+    (axis,) = axis_mappings_of_resize(1, attrs, (2,))
+    outputs = np.arange(2 * factor, dtype=np.int64)
+    return bool((axis.nearest_source_index(outputs, rounding).clip(0, 1) == outputs // factor).all())
+
+
 def _apply_aspect_ratio_policy(sizes: list[int], extents: list[int], policy: str) -> tuple[list[int], list[float]]:
     """Return result extents and scale factors. With the policy "not_larger" or "not_smaller" all
     axes use the smallest or the largest factor, as ONNX's keep_aspect_ratio_policy defines;
@@ -123,11 +172,13 @@ def _resize(
     """Convert Resize and Upsample: transpose the resized axes to the end, flatten the other axes to
     one, resize, and undo both.
     """
-    shape, crops = g.shape(x), coordinate_transformation_mode == "tf_crop_and_resize"
     method = _METHODS.get(mode, "")
     require(
         "onnx-resize", bool(method), f"{node.op_type} has the unknown mode {mode!r}; known modes: {', '.join(_METHODS)}"
     )
+    if not is_static(g.dims(x)):
+        return _resize_by_whole_factors(x, method, coordinate_transformation_mode, nearest_mode, node)
+    shape, crops = g.shape(x), coordinate_transformation_mode == "tf_crop_and_resize"
     axes = _resized_axes(node, shape, crops)
     result_shape = [axes[k].size if k in axes else n for k, n in enumerate(shape)]
     g.checked_shape(result_shape, g.dtype(x), f"the result of {node.op_type}")

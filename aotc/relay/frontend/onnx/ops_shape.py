@@ -16,16 +16,40 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, Dim, DType, is_static, require
+from aotc.ir import (
+    AotcError,
+    Array,
+    Dim,
+    DType,
+    SymDim,
+    interval_of_dim,
+    is_static,
+    maximum_of_dims,
+    product_of_dims,
+    require,
+    require_static_shape,
+    same_dim,
+    sum_of_dims,
+)
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
-from aotc.relay.frontend.onnx.node import KnownArray, KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.onnx.node import (
+    KnownArray,
+    KnownInt,
+    KnownInts,
+    OnnxNode,
+    Sizes,
+    Table,
+    table_by_function_name,
+)
+from aotc.relay.frontend.size_conditions import require_equal_dims
+from aotc.relay.frontend.size_values import size_values
 from aotc.relay.frontend.slice_pad_depth_to_space import (
     check_and_normalize_constant_indices,
     depth_to_space,
     gather_slices,
-    normalize_negative_indices,
+    normalize_indices_into_axis,
     pad_or_crop,
     space_to_depth,
 )
@@ -34,7 +58,7 @@ from aotc.relay.op.type_rules import broadcast_two_shapes
 # --- reshaping
 
 
-def _reshape(x: Expr, shape: KnownInts, *, allowzero: int = 0) -> Expr:
+def _reshape(x: Expr, shape: Sizes, *, allowzero: int = 0) -> Expr:
     dims = g.dims(x)
     target: list[Dim] = []
     for k, d in enumerate(shape):
@@ -44,11 +68,7 @@ def _reshape(x: Expr, shape: KnownInts, *, allowzero: int = 0) -> Expr:
         target.append(dims[k] if copied else d)
     both = allowzero and 0 in shape and -1 in shape
     require("onnx-reshape", not both, f"{shape} contains both 0 and -1, which allowzero=1 forbids")
-    if not is_static(target):
-        if is_static(dims) or list(target) == list(dims):
-            return x
-        return g.call_op("reshape", x, newshape=tuple(shape), allowzero=False)
-    return g.reshape(x, [d for d in target if isinstance(d, int)])
+    return x if target == list(dims) else g.reshape(x, target)
 
 
 def _flatten(x: Expr, *, axis: int = 1) -> Expr:
@@ -57,14 +77,17 @@ def _flatten(x: Expr, *, axis: int = 1) -> Expr:
     require("onnx-axis", 0 <= place <= rank, f"axis {axis} is outside rank {rank}")
     if place == 1 and rank > 2:
         return g.call_op("nn.batch_flatten", x)
-    shape = g.shape(x)
-    return g.reshape(x, (math.prod(shape[:place]), math.prod(shape[place:])))
+    shape = g.dims(x)
+    return g.reshape(x, (product_of_dims(shape[:place]), product_of_dims(shape[place:])))
 
 
 def _squeeze(x: Expr, axes: KnownInts | None = None, *, node: OnnxNode) -> Expr:
     # an empty attribute counts as an omitted one
     if axes is None or (not axes and node.optional_input(1) is None):
-        return g.squeeze(x, [k for k, d in enumerate(g.shape(x)) if d == 1])
+        sizes = g.dims(x)
+        if any(isinstance(d, SymDim) and d.lower <= 1 for d in sizes):
+            g.shape(x)
+        return g.squeeze(x, [k for k, d in enumerate(sizes) if d == 1])
     return g.squeeze(x, sorted(g.normalize_axis(a, g.rank(x)) for a in axes))
 
 
@@ -100,32 +123,39 @@ def _concat(*parts: Expr, axis: int = 1) -> Expr:
 
 
 def _split(
-    x: Expr, split: KnownInts | None = None, *, axis: Axis = 0, num_outputs: int | None = None, node: OnnxNode
+    x: Expr, split: Sizes | None = None, *, axis: Axis = 0, num_outputs: int | None = None, node: OnnxNode
 ) -> Sequence[Expr | None]:
-    size, names = g.dim(x, axis), len(node.is_output_named)
+    size, names = g.dims(x)[axis], len(node.is_output_named)
     text = f"num_outputs is {num_outputs}, the node has {names} outputs"
     require("onnx-split", num_outputs in (None, names), text)
     count = len(split) if split is not None else names if num_outputs is None else num_outputs
     if count > names:
         g.check_unroll_count(count, "a split")
-    if split is None:
+    if split is None and isinstance(size, SymDim):
+        require("onnx-split", count > 0, f"{size} elements cannot be split into {count} parts")
+        # a last part of less than 0 elements is a wrong size, which is found when the model runs
+        most = (size + (count - 1)) // count
+        split = [most] * (count - 1) + [size - most * (count - 1)]
+    elif split is None:
+        assert isinstance(size, int)
         # the last part is smaller if the number of parts does not divide the extent
         part = -(-size // max(count, 1))
-        split = [min(part, size - k * part) for k in range(count)]
-        fits = 0 < count <= max(size, names) and min(split) >= 0
+        parts = [min(part, size - k * part) for k in range(count)]
+        split = list(parts)
+        fits = 0 < count <= max(size, names) and min(parts) >= 0
         require(
             "onnx-split",
             fits,
             f"{size} elements cannot be split into {count} parts of {part} elements with a smaller last part",
         )
-    fits = sum(split) == size and min(split, default=0) >= 0 and len(split) >= names
-    require("onnx-split", fits, f"parts {split} do not add up to {size} elements")
+    text = f"parts {split} do not add up to {size} elements"
+    fits = all(isinstance(part, SymDim) or part >= 0 for part in split) and len(split) >= names
+    require("onnx-split", fits, text)
+    require_equal_dims("onnx-split", sum_of_dims(split), size, text)
     return g.split(x, split, axis)
 
 
-def _slice(
-    x: Expr, starts: KnownInts, ends: KnownInts, axes: KnownInts | None = None, steps: KnownInts | None = None
-) -> Expr:
+def _slice(x: Expr, starts: Sizes, ends: Sizes, axes: KnownInts | None = None, steps: KnownInts | None = None) -> Expr:
     steps = [1] * len(starts) if steps is None else steps
     places = [g.normalize_axis(a, g.rank(x)) for a in (axes if axes is not None else range(len(starts)))]
     fits = len(starts) == len(ends) == len(places) == len(steps)
@@ -137,9 +167,16 @@ def _slice(
         f"a step of 0 in {steps}",
         hint="use 1 or greater, or a negative step to go backwards",
     )
-    box = []
+    box: list[tuple[Dim, Dim, int, int]] = []
     for start, end, axis, step in zip(starts, ends, places, steps, strict=True):
-        size = g.dim(x, axis)
+        size = g.dims(x)[axis]
+        if not isinstance(size, int) or not isinstance(start, int) or not isinstance(end, int):
+            if (start, step) == (0, 1) and isinstance(end, int) and end >= np.iinfo(np.int32).max:
+                continue
+            if step < 0:  # starts at element 0 at the least
+                start = maximum_of_dims((start, 0 - size))
+            box.append((start, end, axis, step))
+            continue
         first, last = _clip_slice_bounds(start, end, step, size)
         if (first, last, step) != (0, size, 1):
             # a backward slice down to element 0 needs an end that numpy does not count from the end
@@ -157,12 +194,7 @@ def _clip_slice_bounds(start: int, end: int, step: int, size: int) -> tuple[int,
 
 
 def _pad(
-    x: Expr,
-    pads: KnownInts | None = None,
-    filling: OptionalExpr = None,
-    axes: KnownInts | None = None,
-    *,
-    node: OnnxNode,
+    x: Expr, pads: Sizes | None = None, filling: OptionalExpr = None, axes: KnownInts | None = None, *, node: OnnxNode
 ) -> Expr:
     rank = g.rank(x)
     pads = node.attrs.get("paddings") or pads  # the name of the attribute in operator set 1
@@ -174,34 +206,54 @@ def _pad(
         len(pads) == 2 * len(places),
         f"{len(pads)} pads are given for {len(places)} axes; two per axis are needed",
     )
-    given = [(0, 0)] * rank
+    given: list[tuple[Dim, Dim]] = [(0, 0)] * rank
     for k, axis in enumerate(places):
         given[axis] = pads[k], pads[k + len(places)]
-    sizes = [d + max(b, 0) + max(a, 0) for d, (b, a) in zip(g.shape(x), given, strict=True)]
-    g.checked_shape(sizes, g.dtype(x), "the result of Pad")
+    added = [[maximum_of_dims((w, 0)) for w in pair] for pair in given]
+    sizes = [sum_of_dims((d, *pair)) for d, pair in zip(g.dims(x), added, strict=True)]
+    g.checked_dims(sizes, g.dtype(x), "the result of Pad")
     mode, value = node.attrs.get("mode", "constant"), node.attrs.get("value", 0.0)
     if mode != "constant":
         return pad_or_crop(x, given, mode=mode)
     return pad_or_crop(x, given, filling if filling is not None else value if g.dtype(x).is_float else int(value))
 
 
-def _tile(x: Expr, repeats: KnownInts, axis: KnownInt | None = None) -> Expr:
+def _tile(x: Expr, repeats: Sizes, axis: KnownInt | None = None) -> Expr:
     if axis is not None:  # operator set 1 repeats along one axis
         require("onnx-tile", len(repeats) == 1, f"the number of tiles must be one value, got {repeats}")
         place = g.normalize_axis(axis, g.rank(x))
         repeats = [repeats[0] if k == place else 1 for k in range(g.rank(x))]
-    fits = len(repeats) == g.rank(x) and min(repeats, default=1) >= 0
+    fits = len(repeats) == g.rank(x) and all(isinstance(r, SymDim) or r >= 0 for r in repeats)
     require("onnx-tile", fits, f"repeats {repeats} do not fit rank {g.rank(x)}")
-    g.checked_shape([d * r for d, r in zip(g.shape(x), repeats, strict=True)], g.dtype(x), "the result of Tile")
+    sizes = [product_of_dims(pair) for pair in zip(g.dims(x), repeats, strict=True)]
+    g.checked_dims(sizes, g.dtype(x), "the result of Tile")
     return x if all(r == 1 for r in repeats) else g.call_op("tile", x, reps=tuple(repeats))
 
 
-def _expand(x: Expr, shape: KnownInts) -> Expr:
-    given_shape = g.checked_shape(shape, g.dtype(x), "the shape of Expand")
-    target = broadcast_two_shapes(g.dims(x), given_shape)
-    if not is_static(target):
-        g.shape(x)
-    return g.broadcast_to(x, g.checked_shape(target, g.dtype(x), "the result of Expand"))
+def _expand(x: Expr, shape: Sizes) -> Expr:
+    given_shape = g.checked_dims(shape, g.dtype(x), "the shape of Expand")
+    rank = max(g.rank(x), len(given_shape))
+    left, right = ((1,) * (rank - len(s)) + tuple(s) for s in (g.dims(x), given_shape))
+    if is_static(left) and is_static(right):
+        target = broadcast_two_shapes(left, right)
+    else:
+        target = tuple(map(_expanded_dim, left, right))
+    return g.broadcast_to(x, g.checked_dims(target, g.dtype(x), "the result of Expand"))
+
+
+def _expanded_dim(extent: Dim, wanted: Dim) -> Dim:
+    """Return the extent to which Expand broadcasts an axis: `wanted`, unless that is 1."""
+    if same_dim(extent, wanted) or wanted == 1:
+        return extent
+    if extent == 1:
+        return wanted
+    text = f"an extent of {extent} cannot be expanded to {wanted}"
+    if interval_of_dim(wanted)[0] <= 1 <= interval_of_dim(extent)[0] - 1:
+        # the extent of the data is at least 2: the wanted one may be 1
+        require_equal_dims("onnx-expand", product_of_dims((wanted - 1, wanted - extent)), 0, text)
+    else:
+        require_equal_dims("onnx-expand", wanted, extent, text)
+    return wanted if isinstance(wanted, int) else extent
 
 
 # --- shapes as values, and constants
@@ -209,9 +261,17 @@ def _expand(x: Expr, shape: KnownInts) -> Expr:
 
 def _shape(x: Expr, *, start: int = 0, end: int | None = None) -> Expr:
     chosen = g.dims(x)[start:end]
-    if not is_static(chosen):
-        g.shape(x, "a tensor whose shape is asked for")
-    return g.constant([d for d in chosen if isinstance(d, int)], "int64")
+    if is_static(chosen):
+        return g.constant(chosen, "int64")
+    sizes = g.call_op("shape_of", x, dtype="int64")
+    first, last, _ = slice(start, end).indices(g.rank(x))
+    return sizes if (first, last) == (0, g.rank(x)) else g.strided_slice(sizes, [first], [max(first, last)], [0])
+
+
+def _size(x: Expr) -> Expr:
+    if is_static(g.dims(x)):
+        return g.constant(math.prod(g.shape(x)), "int64")
+    return g.call_op("ndarray_size", x, dtype="int64")
 
 
 _CONSTANT_ATTRIBUTE_DTYPES = {
@@ -231,14 +291,46 @@ def _constant(*, node: OnnxNode, value: Any = None, **values: Any) -> Expr:
     raise AotcError("onnx-constant", "this form of constant is not supported (a string or sparse tensor)")
 
 
-def _constant_of_shape(shape: KnownInts, *, value: Any = None, node: OnnxNode) -> Expr:
+def _constant_of_shape(shape: Sizes, *, value: Any = None, node: OnnxNode) -> Expr:
     filling = np.zeros(1, np.float32) if value is None else node.tensor(value)
     dtype = DType.from_numpy(filling)
     only = g.require_single_element(filling, "the value of ConstantOfShape")
-    return g.full(only, g.checked_shape(shape, dtype, "the result of ConstantOfShape"), dtype)
+    sizes = g.checked_dims(shape, dtype, "the result of ConstantOfShape")
+    if not is_static(sizes):
+        return g.call_op("full", g.constant(only, dtype), shape=sizes, dtype=str(dtype))
+    return g.full(only, require_static_shape(sizes), dtype)
 
 
-def _range(start: KnownArray, limit: KnownArray, delta: KnownArray) -> Expr:
+def _range(start: Expr, limit: Expr, delta: Expr, *, node: OnnxNode) -> Expr:
+    given = [size_values(x) for x in (start, limit, delta)]
+    if any(v is not None and any(isinstance(d, SymDim) for d in v.reshape(-1)) for v in given):
+        return _range_of_sizes(start, limit, delta, node)
+    names = ("start", "limit", "delta")
+    values = [node.constant_value_of_attribute_or_input(k, name) for k, name in enumerate(names)]
+    return _constant_range(*(v for v in values if v is not None))
+
+
+def _range_of_sizes(start: Expr, limit: Expr, delta: Expr, node: OnnxNode) -> Expr:
+    """Return a range whose number of elements is known at run time only."""
+    names = ("start", "limit", "delta")
+    first, last, step = (_single_size(node.sizes_of_attribute_or_input(k, name)) for k, name in enumerate(names))
+    require("onnx-range", isinstance(step, int) and step != 0, f"the step of Range must be a number, got {step}")
+    assert isinstance(step, int)
+    span = last - first if step > 0 else first - last
+    count = maximum_of_dims(((span + (abs(step) - 1)) // abs(step), 0))
+    dtype = g.dtype(start)
+    steps = g.cast(g.call_op("arange", start=0, stop=count, step=1, dtype="int64"), dtype)
+    scaled = steps if step == 1 else g.mul(steps, step)
+    return scaled if isinstance(first, int) and first == 0 else g.add(scaled, g.reshape(start, ()))
+
+
+def _single_size(values: list[Dim] | None) -> Dim:
+    require("onnx-range", values is not None and len(values) == 1, "each input of Range must be one value")
+    assert values is not None
+    return values[0]
+
+
+def _constant_range(start: Array, limit: Array, delta: Array) -> Expr:
     dtype = DType.from_numpy(start)
     number: Any = float if dtype.is_float else int
     first, last, step = (number(g.require_single_element(v, "each input of Range")) for v in (start, limit, delta))
@@ -272,11 +364,19 @@ def _reverse_sequence(x: Expr, lengths: Expr, *, time_axis: int = 0, batch_axis:
 
 
 def _gather(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
-    return gather_slices(x, normalize_negative_indices(indices, g.dim(x, axis)), axis)
+    return gather_slices(x, normalize_indices_into_axis(x, indices, axis), axis)
 
 
 def _gather_elements(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
-    return g.call_op("gather", x, check_and_normalize_constant_indices(indices, g.dim(x, axis)), axis=axis)
+    return g.call_op("gather", x, _indices_into_axis(x, indices, axis), axis=axis)
+
+
+def _indices_into_axis(x: Expr, indices: Expr, axis: int) -> Expr:
+    """Return indices into an axis with constant negative ones counted from the start."""
+    size = g.dims(x)[axis]
+    if isinstance(size, int) or not isinstance(indices, Constant):
+        return check_and_normalize_constant_indices(indices, size) if isinstance(size, int) else indices
+    return normalize_indices_into_axis(x, indices, axis)
 
 
 def _check_and_transpose_index_tuples(indices: Expr, axis_extents: tuple[int, ...]) -> Expr:
@@ -306,7 +406,7 @@ def _scatter_reduction_name(reduction: str) -> str:
 
 
 def _scatter_elements(x: Expr, indices: Expr, updates: Expr, *, axis: Axis = 0, reduction: str = "none") -> Expr:
-    places = check_and_normalize_constant_indices(indices, g.dim(x, axis))
+    places = _indices_into_axis(x, indices, axis)
     return g.call_op("scatter_elements", x, places, updates, axis=axis, reduction=_scatter_reduction_name(reduction))
 
 
@@ -377,7 +477,7 @@ OPS: Table = {
     ),
     **table_by_function_name(_unsqueeze),
     "DepthToSpace": partial(_convert_depth_space_rearrangement, depth_to_space),
-    "Size": lambda x: g.constant(math.prod(g.shape(x)), "int64"),
+    "Size": _size,
     "SpaceToDepth": partial(_convert_depth_space_rearrangement, space_to_depth),
     "GatherND": _gather_nd,
     "Scatter": _scatter_elements,

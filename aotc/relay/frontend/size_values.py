@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of integer tensors that hold sizes: what is computed from shapes is known as formulas when a
+model is compiled, even where the shapes are known at run time only.
+
+size_values(shape_of(x))                          # [n, 3]: x has the shape (n, 3)
+size_values(concatenate((take(shape_of(x), 0), [-1])))      # [n, -1]
+
+Operators on such tensors stay in the graph; what is used as a size only is never computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir import (
+    Dim,
+    Op,
+    SymDim,
+    TensorType,
+    interval_of_dim,
+    maximum_of_dims,
+    minimum_of_dims,
+    product_of_dims,
+    same_dim,
+    sum_of_dims,
+)
+from aotc.relay.graph_api import Call, Constant, Expr, Tuple, TupleGetItem, children, depth_first_post_order
+
+Array: TypeAlias = np.ndarray[Any, Any]
+#: Values of a tensor: an array of numbers and dimensions; for a tuple, one array per field.
+Values: TypeAlias = "Array | tuple[Array, ...]"
+#: Largest number of elements of a tensor whose values are known as formulas.
+MAX_SIZE_VALUES: Final = 64
+
+
+class _UnknownError(Exception):
+    """A value that is not known as a formula."""
+
+
+def size_values(expr: Expr) -> Array | None:
+    """Return the values of a tensor of integers or bools, an array of numbers and dimensions of the
+    tensor's shape; None if they are not known when the model is compiled.
+    """
+    known: dict[Expr, Values | None] = {}
+    for node in depth_first_post_order([expr], _operands):
+        known[node] = _values_of_node(node, known)
+    result = known[expr]
+    return result if isinstance(result, np.ndarray) else None
+
+
+def _operands(node: Expr) -> Sequence[Expr]:
+    """Return the nodes whose values determine the value of a node."""
+    if isinstance(node, (Tuple, TupleGetItem)):
+        return children(node)
+    if not isinstance(node, Call) or not isinstance(node.op, Op) or node.op.name in _SHAPE_RULES:
+        return ()
+    return node.args if _is_small(node) and node.op.name in _RULES else ()
+
+
+def _is_small(node: Expr) -> bool:
+    ty = node.checked_type
+    return not isinstance(ty, TensorType) or (ty.is_static and ty.numel <= MAX_SIZE_VALUES)
+
+
+def _values_of_node(node: Expr, known: Mapping[Expr, Values | None]) -> Values | None:
+    if not _is_small(node):
+        return None
+    match node:
+        case Constant():
+            integers = node.data.dtype.kind in "iub"
+            return node.data.astype(object) if integers and node.data.size <= MAX_SIZE_VALUES else None
+        case Tuple():
+            fields = [known[f] for f in node.fields]
+            return tuple(f for f in fields if isinstance(f, np.ndarray)) if all_arrays(fields) else None
+        case TupleGetItem():
+            whole = known[node.tuple_value]
+            return whole[node.index] if isinstance(whole, tuple) else None
+        case Call(op=Op(name=name)) if name in _SHAPE_RULES:
+            return _SHAPE_RULES[name](node)
+        case Call(op=Op(name=name) as op) if name in _RULES:
+            arguments = [known[a] for a in node.args]
+            if any(a is None for a in arguments):
+                return None
+            try:
+                return _as_values(_RULES[name](op, node, *arguments))
+            except (_UnknownError, ValueError, TypeError, IndexError):
+                return None
+    return None
+
+
+def all_arrays(values: Sequence[object]) -> bool:
+    """Return True if all values are arrays."""
+    return all(isinstance(v, np.ndarray) for v in values)
+
+
+def _as_values(value: Any) -> Values:
+    if isinstance(value, (tuple, list)):
+        return tuple(np.asarray(v, object) for v in value)
+    result = np.empty(np.shape(value), object)
+    result[...] = value
+    return result
+
+
+# --- operators on shapes
+
+
+def _values_of_shape(node: Call) -> Array:
+    ty = node.args[0].checked_type
+    assert isinstance(ty, TensorType)
+    result = np.empty(ty.rank, object)
+    result[:] = list(ty.shape)
+    return result
+
+
+def _value_of_element_count(node: Call) -> Array:
+    ty = node.args[0].checked_type
+    assert isinstance(ty, TensorType)
+    result = np.empty((), object)
+    result[()] = product_of_dims(ty.shape)
+    return result
+
+
+_SHAPE_RULES: Final[Mapping[str, Callable[[Call], Array]]] = {
+    "shape_of": _values_of_shape,
+    "ndarray_size": _value_of_element_count,
+}
+
+
+# --- operators on values
+
+
+def _move_elements(op: Op, node: Call, *values: Any) -> Any:
+    """Run the reference of an operator that only moves elements of its first argument."""
+    indices = [v.astype(np.int64) for v in values[1:]]
+    return op.reference(node.attrs, values[0], *indices)
+
+
+def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule of an operator that is computed for each element."""
+    vectorized: dict[int, Any] = {}
+
+    def rule(_: Op, __: Call, *values: Array) -> Any:
+        count = len(values)
+        if count not in vectorized:
+            vectorized[count] = np.frompyfunc(function, count, 1)
+        return vectorized[count](*values)
+
+    return rule
+
+
+def _add(a: Dim, b: Dim) -> Dim:
+    return sum_of_dims((a, b))
+
+
+def _truncated_quotient(a: Dim, b: Dim) -> Dim:
+    """Return a quotient of integers as C computes it, for operands that are known not to be negative."""
+    if interval_of_dim(a)[0] < 0 or interval_of_dim(b)[0] < 1:
+        raise _UnknownError
+    return a // b
+
+
+def _floored_quotient(a: Dim, b: Dim) -> Dim:
+    if interval_of_dim(b)[0] < 1:
+        raise _UnknownError
+    return a // b
+
+
+def _floored_remainder(a: Dim, b: Dim) -> Dim:
+    return a - b * _floored_quotient(a, b)
+
+
+def _truncated_remainder(a: Dim, b: Dim) -> Dim:
+    return a - b * _truncated_quotient(a, b)
+
+
+def _absolute(a: Dim) -> Dim:
+    if interval_of_dim(a)[0] < 0:
+        raise _UnknownError
+    return a
+
+
+def _equal(a: Dim, b: Dim) -> bool:
+    if same_dim(a, b):
+        return True
+    if not isinstance(a, SymDim) and not isinstance(b, SymDim):
+        return bool(a == b)
+    (low, high), (least, most) = interval_of_dim(a), interval_of_dim(b)
+    if high < least or most < low:
+        return False
+    raise _UnknownError
+
+
+def _less(a: Dim, b: Dim) -> bool:
+    (low, high), (least, most) = interval_of_dim(a), interval_of_dim(b)
+    if high < least:
+        return True
+    if low >= most:
+        return False
+    raise _UnknownError
+
+
+def _chosen(condition: Any, a: Any, b: Any) -> Any:
+    return a if condition else b
+
+
+def _cast(_: Op, node: Call, values: Array) -> Array:
+    ty, given = node.checked_type, node.args[0].checked_type
+    assert isinstance(ty, TensorType)
+    assert isinstance(given, TensorType)
+    if not (ty.dtype.is_integer and ty.dtype.bits >= 32 and given.dtype.is_integer):
+        raise _UnknownError
+    return values
+
+
+def _reduction(combine: Callable[[Sequence[Dim]], Dim]) -> Callable[..., Any]:
+    """Return the rule of a reduction of all elements."""
+
+    def rule(_: Op, node: Call, values: Array) -> Any:
+        ty = node.checked_type
+        assert isinstance(ty, TensorType)
+        if ty.numel != 1:
+            raise _UnknownError
+        result = np.empty(ty.static_shape, object)
+        result[...] = combine(list(values.reshape(-1)))
+        return result
+
+    return rule
+
+
+def _concatenated(op: Op, node: Call, parts: tuple[Array, ...]) -> Any:
+    return op.reference(node.attrs, tuple(parts))
+
+
+_MOVES: Final = ("take", "strided_slice", "reshape", "squeeze", "expand_dims", "transpose", "split", "copy", "reverse")
+_RULES: Final[Mapping[str, Callable[..., Any]]] = {
+    **dict.fromkeys(_MOVES, _move_elements),
+    **dict.fromkeys(("broadcast_to", "tile", "repeat"), _move_elements),
+    "concatenate": _concatenated,
+    "stack": _concatenated,
+    "cast": _cast,
+    "add": _elementwise(_add),
+    "subtract": _elementwise(lambda a, b: a - b),
+    "multiply": _elementwise(lambda a, b: product_of_dims((a, b))),
+    "negative": _elementwise(lambda a: 0 - a),
+    "abs": _elementwise(_absolute),
+    "divide": _elementwise(_truncated_quotient),
+    "floor_divide": _elementwise(_floored_quotient),
+    "floor_mod": _elementwise(_floored_remainder),
+    "mod": _elementwise(_truncated_remainder),
+    "maximum": _elementwise(lambda a, b: maximum_of_dims((a, b))),
+    "minimum": _elementwise(lambda a, b: minimum_of_dims((a, b))),
+    "equal": _elementwise(_equal),
+    "not_equal": _elementwise(lambda a, b: not _equal(a, b)),
+    "less": _elementwise(_less),
+    "greater": _elementwise(lambda a, b: _less(b, a)),
+    "less_equal": _elementwise(lambda a, b: not _less(b, a)),
+    "greater_equal": _elementwise(lambda a, b: not _less(a, b)),
+    "where": _elementwise(_chosen),
+    "prod": _reduction(product_of_dims),
+    "sum": _reduction(sum_of_dims),
+    "max": _reduction(maximum_of_dims),
+    "min": _reduction(minimum_of_dims),
+}

@@ -169,6 +169,18 @@ def test_a_divisor_in_a_loop_that_may_be_empty_may_be_zero() -> None:
     assert relation_of(fill, {**ranges, n: (1, 3)}).covers(first_element, {m, n})
 
 
+@pytest.mark.parametrize("bits", [21, 32, 62])
+def test_loops_with_more_iterations_than_numbers_of_64_bits_are_not_enumerated(bits: int) -> None:
+    """Sums of their trip counts overflow; the proof does not need them."""
+    i, j, k, e, n, m = (Var(name) for name in "ijkenm")
+    zero = const(0.0, BUFFER.dtype)
+    ranges: dict[Var, Interval] = {n: (1, 1 << bits), m: (1, 1 << bits)}
+    nest = For(i, n * 1, For(j, m * 1, For(k, m * 1, Store(BUFFER, (i * m + j) * m + k, zero))))
+    whole, elements = relation_of(nest, ranges), relation_of(For(e, n * m * m, Store(BUFFER, e * 1, zero)), ranges)
+    assert whole.covers(elements, {n, m})
+    assert not whole.covers(relation_of(For(e, n * m * m + 1, Store(BUFFER, e * 1, zero)), ranges), {n, m})
+
+
 @pytest.mark.parametrize("op", ["floordiv", "floormod"])
 def test_a_store_that_would_divide_by_zero_says_nothing_of_a_load(op: str) -> None:
     """The loop over t is empty if n is 0, the one number that it may be; the load is made."""

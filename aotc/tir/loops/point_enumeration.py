@@ -24,6 +24,8 @@ Points: TypeAlias = "dict[Var, Int64Array]"
 
 #: Largest number of points, and of elements, that are enumerated.
 MAX_ENUMERATED_POINTS: Final = 1 << 18
+#: Largest value of a variable; arithmetic of 64 bits is exact for the trip counts up to it.
+_MOST_ENUMERATED_VALUE: Final = 1 << 61
 _NUMPY_FUNCTION_OF_OP: Final[Mapping[str, Callable[..., Any]]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "floormod": np.mod,
     "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
@@ -80,13 +82,16 @@ class PointEnumerator:
             with suppress(NotEnumerableError):
                 self._add_var(other)
         size = next(iter(self.points.values())).size if self.points else 1
-        highest = np.full(size, int(max(high, low - 1)), np.int64)
+        if abs(low) > _MOST_ENUMERATED_VALUE:
+            raise NotEnumerableError
+        highest = np.full(size, int(min(max(high, low - 1), _MOST_ENUMERATED_VALUE)), np.int64)
         for last in lasts:
             with suppress(NotEnumerableError):
                 highest = np.minimum(highest, value_of_form(last, self.points))
         step = self.steps.get(var, 1)
         trips = np.clip((highest - int(low)) // step + 1, 0, self.max_values)
-        if trips.sum() > MAX_ENUMERATED_POINTS:
+        # the sum of long trips would overflow
+        if max(trips.max(initial=0), trips.sum()) > MAX_ENUMERATED_POINTS:
             raise NotEnumerableError
         copies = np.repeat(np.arange(trips.size), trips)
         turn = np.arange(copies.size) - (np.cumsum(trips) - trips)[copies]

@@ -18,7 +18,6 @@ origin of each variable at its least value: m' * n' + m' + n' for (m' + 1) * (n'
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
@@ -58,7 +57,7 @@ def multiply_polynomials(a: Polynomial, b: Polynomial) -> Polynomial:
     total: Polynomial = {}
     for x, c in a.items():
         for y, d in b.items():
-            monomial = tuple(sorted(x + y))
+            monomial = tuple(sorted(x + y)) if x and y else x or y
             total[monomial] = total.get(monomial, 0) + c * d
     return {monomial: c for monomial, c in total.items() if c}
 
@@ -87,22 +86,42 @@ def divide_polynomial(dividend: Polynomial, divisor: Polynomial) -> tuple[Polyno
     """Return a quotient and a rest with `dividend == quotient * divisor + rest`; the rest has no term
     that is a multiple of the leading term of the divisor.
     """
-    lead = max(divisor, key=_monomial_order)
-    lead_factors = Counter(lead)
+    lead = next(iter(divisor)) if len(divisor) == 1 else max(divisor, key=_monomial_order)
+    lead_coefficient = divisor[lead]
     quotient: Polynomial = {}
     rest: Polynomial = {}
+    if len(divisor) == 1:  # no multiple of the divisor changes another term
+        for monomial, c in dividend.items():
+            factors = _monomial_without_factors(monomial, lead) if c % lead_coefficient == 0 else None
+            if factors is None:
+                rest[monomial] = c
+            else:
+                quotient[factors] = c // lead_coefficient
+        return quotient, rest
     while dividend:
         monomial = max(dividend, key=_monomial_order)
         c = dividend[monomial]
-        factors = Counter(monomial)
-        if c % divisor[lead] == 0 and lead_factors <= factors:
-            term = {tuple(sorted((factors - lead_factors).elements())): c // divisor[lead]}
-            quotient = add_multiple_of_terms(quotient, term)
-            dividend = add_multiple_of_terms(dividend, multiply_polynomials(term, divisor), -1)
-        else:
+        factors = _monomial_without_factors(monomial, lead) if c % lead_coefficient == 0 else None
+        if factors is None:
             rest[monomial] = c
             dividend = {m: d for m, d in dividend.items() if m != monomial}
+        else:
+            term = {factors: c // lead_coefficient}
+            quotient[factors] = term[factors]  # terms come in decreasing order: each once
+            dividend = add_multiple_of_terms(dividend, multiply_polynomials(term, divisor), -1)
     return quotient, rest
+
+
+def _monomial_without_factors(monomial: Monomial, factors: Monomial) -> Monomial | None:
+    """Return a product of variables divided by another one; None if that is no product."""
+    if not factors:
+        return monomial
+    rest = [*monomial]
+    for var in factors:
+        if var not in rest:
+            return None
+        rest.remove(var)
+    return tuple(rest)
 
 
 def _monomial_order(monomial: Monomial) -> tuple[int, Monomial]:
@@ -138,6 +157,7 @@ class PolynomialBounds:
         self._free = {v for v, ends in enumerate(zip(lows, highs, strict=True)) if ends == (-math.inf, math.inf)}
         self._facts = [_divided_by_common_factor(self._with_origins(fact), 1) for fact in facts]
         self._facts_of_var: dict[int, list[tuple[Polynomial, Polynomial]]] = {}
+        self._goals: dict[tuple[frozenset[tuple[Monomial, int]], int], list[Polynomial]] = {}
         self._parameters = parameters
         self._remaining = _MAX_EXAMINED_POLYNOMIALS_OF_FACTS
         self._bounding = {v for fact in self._facts for monomial, c in fact.items() if c > 0 for v in monomial}
@@ -175,12 +195,15 @@ class PolynomialBounds:
             goal, kept = stack.pop()
             if self._greatest(goal) <= 0:
                 return True
-            key = frozenset(goal.items()), kept
-            if key in seen:
+            key = frozenset(goal.items())
+            if (key, kept) in seen:
                 continue
-            seen.add(key)
+            seen.add((key, kept))
             for var in sorted(variables_of_polynomial(goal) - kept, key=order):
-                simpler = sorted(self._goals_without_variable(goal, var), key=_size_of_polynomial)
+                simpler = self._goals.get((key, var))
+                if simpler is None:
+                    simpler = sorted(self._goals_without_variable(goal, var), key=_size_of_polynomial)
+                    self._goals[key, var] = simpler
                 if simpler:
                     stack += [(goal, kept | {var}), *((other, kept) for other in reversed(simpler))]
                     break
@@ -231,19 +254,19 @@ class PolynomialBounds:
                 yield _divided_by_common_factor(total, -1)
 
     def _least(self, polynomial: Polynomial) -> Bound:
-        return -self._greatest({monomial: -c for monomial, c in polynomial.items()})
+        return -self._greatest(polynomial, -1)
 
-    def _greatest(self, polynomial: Polynomial) -> Bound:
-        """Return an upper bound of a polynomial in distances."""
+    def _greatest(self, polynomial: Polynomial, sign: int = 1) -> Bound:
+        """Return an upper bound of a polynomial in distances, or of its negation (`sign` -1)."""
         total: Bound = 0
         for monomial, c in polynomial.items():
             if not monomial:
-                total += c
+                total += sign * c
             elif not self._free.isdisjoint(monomial):
                 return math.inf
-            elif c > 0:
+            elif (c > 0) == (sign > 0):
                 lengths = [self._lengths[var] for var in monomial]
-                total += 0 if 0 in lengths else c * math.prod(lengths)
+                total += 0 if 0 in lengths else sign * c * math.prod(lengths)
         return total
 
 

@@ -166,6 +166,30 @@ def test_equal_to_onnx_runtime_at_every_size(name: str, tmp_path: Path) -> None:
     assert list(session.dims) == list(dims)
 
 
+def test_outputs_overlap_inputs_at_every_size(tmp_path: Path) -> None:
+    """Tensors that overlap in memory have the values that they have in memory of their own."""
+    make, dims, cases = MODELS["convolutions"]
+    proto = make()
+    plain, overlapping = (
+        aotc.compile(
+            proto,
+            dims=dims,
+            target="c",
+            output=tmp_path / str(overlaps),
+            cflags=["-O0"],
+            config={"compile.overlap": overlaps},
+            instruments=[ProgramVerifier()] if overlaps else [],
+        )
+        for overlaps in (False, True)
+    )
+    assert overlapping.metadata["footprint"]["arena"] <= 0.8 * plain.metadata["footprint"]["arena"]
+    sessions = [plain.session(), overlapping.session()]
+    for seed, values in enumerate(cases):
+        arrays = inputs_of(sessions[0], dict(zip(dims, values, strict=True)), seed)
+        expected, results = (session.run(None, arrays) for session in sessions)
+        assert all(map(np.array_equal, results, expected))
+
+
 def test_equal_to_a_compilation_of_one_size(tmp_path: Path) -> None:
     proto = perceptron()
     varying = aotc.compile(proto, dims={"batch": (0, 6)}, target="c", output=tmp_path / "a", cflags=["-O0"]).session()

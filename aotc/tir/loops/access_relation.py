@@ -37,13 +37,17 @@ from aotc.tir.loops.integer_constraints import LinearSum, Terms
 from aotc.tir.loops.integer_system import IntegerSystem, divide_bound
 from aotc.tir.loops.offset_dimensions import OffsetDimension, split_offsets_into_dimensions
 from aotc.tir.loops.point_enumeration import MAX_ENUMERATED_POINTS, NotEnumerableError
-from aotc.tir.simplify import Interval
+from aotc.tir.simplify import Bound, Interval
 
 Float64Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 #: Largest number of pairs of pieces of two relations that are compared.
 _MAX_COMPARED_PAIRS: Final = 256
 #: Number of values of each variable that are enumerated first.
 _VALUES_OF_FIRST_ENUMERATION: Final = 3
+#: Largest number of pairs of pieces of which least distances are computed, and of times that the interval
+#: of a least distance is halved.
+_MAX_PAIRS_OF_DISTANCES: Final = 16
+_MAX_BISECTIONS: Final = 6
 
 
 @frozen(eq=False)
@@ -153,6 +157,38 @@ class AccessRelation:
                 certain.update(access.certain_elements().tolist())
         return all(certain.issuperset(elements.ravel().tolist()) for elements in needed)
 
+    def least_distance(
+        self,
+        later: AccessRelation,
+        element_bytes: tuple[int, int],
+        fixed: Container[Var],
+        loop: tuple[Var, int] | None = None,
+    ) -> Bound:
+        """Return by how many bytes the memory of the stores must begin before that of the loads, so that
+        no load reads what a store has overwritten; infinity if no distance is proven.
+
+        later           loads that follow the stores of this relation
+        element_bytes   bytes of an element that is stored, and of one that is loaded
+        fixed           variables that have one value in all iterations of both relations
+        loop            a loop variable and the distance of its values, where only the loads of a later
+                        iteration follow a store; None if all loads follow
+
+        Every greater distance has this property, too. It holds for all values of extents that are known
+        at run time only. A negative distance lets the memory of the stores begin after that of the loads.
+        """
+        if not self.accesses or not later.accesses:
+            return math.inf
+        if loop is not None and all(a.ranges[loop[0]][1] - a.ranges[loop[0]][0] < loop[1] for a in self.accesses):
+            return -math.inf  # there is one iteration at most
+        pairs = _pairs_within_limit(self.accesses, later.accesses, _MAX_PAIRS_OF_DISTANCES)
+        if pairs is None:
+            return math.inf
+        least: Bound = -math.inf
+        for store, load in pairs:
+            question = _DistanceQuestion(store, load, element_bytes, fixed, loop)
+            least = max(least, question.least_distance_above(least))
+        return least
+
     def is_injective(self, var: Var, step: int, fixed: Container[Var]) -> bool:
         """Return True if no element that is written for one value of a loop variable is accessed for
         another value of it.
@@ -216,33 +252,112 @@ def _pieces_of_accesses(accesses: Iterable[Access], *, merges_offsets: bool) -> 
     ]
 
 
-def _pairs_within_limit(a: Sequence[Access], b: Sequence[Access]) -> list[tuple[_Piece, _Piece]] | None:
+def _pairs_within_limit(
+    a: Sequence[Access], b: Sequence[Access], most: int = _MAX_COMPARED_PAIRS
+) -> list[tuple[_Piece, _Piece]] | None:
     """Return the pairs of a piece of `a` and a piece of `b` of which at least one is written; None if
-    there are too many.
+    there are more than `most`.
     """
     for merges_offsets in (False, True):
         pieces = _pieces_of_accesses(a, merges_offsets=merges_offsets)
         others = pieces if a is b else _pieces_of_accesses(b, merges_offsets=merges_offsets)
-        if len(pieces) * len(others) <= _MAX_COMPARED_PAIRS:
+        if len(pieces) * len(others) <= most:
             return [(p, q) for p in pieces for q in others if p.is_write or q.is_write]
     return None
 
 
 def _are_pieces_disjoint(a: _Piece, b: _Piece, fixed: Container[Var]) -> bool:
     """Return True if two pieces are proven to have no common element."""
-    system = IntegerSystem()
-    shared: dict[Expr, LinearSum] = {}
-    points = [_iteration_point(system, p.access, lambda e: is_invariant(e, fixed), shared) for p in (a, b)]
-    return _is_address_equation_unsolvable(system, a, points[0], b, points[1])
+    system, a_point, b_point = _any_two_iterations(a, b, fixed)
+    return _is_address_equation_unsolvable(system, a, a_point, b, b_point)
 
 
 def _are_iterations_disjoint(a: _Piece, b: _Piece, var: Var, step: int, fixed: Container[Var]) -> bool:
     """Return True if a piece in one iteration has no common element with another piece in a later
     iteration of a loop.
     """
+    system, first, second = _iteration_and_later_one(a, b, var, step, fixed)
+    return _is_address_equation_unsolvable(system, a, first, b, second)
+
+
+@frozen(eq=False)
+class _DistanceQuestion:
+    """The question for the least distance of one piece of stores from one of loads; see
+    `AccessRelation.least_distance` for the fields.
+    """
+
+    store: _Piece
+    load: _Piece
+    element_bytes: tuple[int, int]
+    fixed: Container[Var]
+    loop: tuple[Var, int] | None
+
+    def least_distance_above(self, known: Bound) -> Bound:
+        """Return the least distance in bytes that is proven, infinity if none is; at most `known` if the
+        least distance may be less than that.
+
+        The bounds of both addresses prove a distance. Lesser ones are tried: those of the constant offsets,
+        which are exact for most loops, then those between the last one without a proof and the least one
+        with a proof.
+        """
+        stored, loaded = self.element_bytes
+        last = self.store.offset + sum(distance * (count - 1) for distance, count in self.store.dimensions)
+        last_form = LinearForm(self.store.access.form.terms, last)
+        first_form = LinearForm(self.load.access.form.terms, self.load.offset)
+        proven = (bounds_of_linear_form(last_form, self.store.access.ranges)[1] + 1) * stored
+        proven -= bounds_of_linear_form(first_form, self.load.access.ranges)[0] * loaded
+        if proven <= known:
+            return known
+        unproven: Bound = -math.inf
+        candidates = {known} if known > -math.inf else set()
+        candidates |= {end * stored - self.load.offset * loaded for end in (self.store.offset, last + 1)}
+        for candidate in sorted(candidates):
+            if known <= candidate < proven:
+                if self.is_proven(int(candidate)):
+                    return candidate
+                unproven = candidate
+        for _ in range(_MAX_BISECTIONS if -math.inf < unproven and proven < math.inf else 0):
+            middle = int(unproven + proven) // 2
+            if middle == unproven:
+                break
+            if self.is_proven(middle):
+                proven = middle
+            else:
+                unproven = middle
+        return proven
+
+    def is_proven(self, distance: int) -> bool:
+        """Return True if no byte of an element that is stored is proven to be `distance` or more bytes after
+        the begin of an element that is loaded later.
+        """
+        system, first, second = (
+            _any_two_iterations(self.store, self.load, self.fixed)
+            if self.loop is None
+            else _iteration_and_later_one(self.store, self.load, *self.loop, self.fixed)
+        )
+        stored, loaded = self.element_bytes
+        total, const = _sum_of_addresses(system, ((stored, self.store, first), (-loaded, self.load, second)))
+        system.add_inequality(total, const + stored - distance - 1)
+        return system.has_no_solution()
+
+
+def _any_two_iterations(
+    a: _Piece, b: _Piece, fixed: Container[Var]
+) -> tuple[IntegerSystem, IterationPoint, IterationPoint]:
+    """Return a system with an iteration that makes the accesses of `a`, and one that makes those of `b`."""
     system = IntegerSystem()
     shared: dict[Expr, LinearSum] = {}
     first, second = (_iteration_point(system, p.access, lambda e: is_invariant(e, fixed), shared) for p in (a, b))
+    return system, first, second
+
+
+def _iteration_and_later_one(
+    a: _Piece, b: _Piece, var: Var, step: int, fixed: Container[Var]
+) -> tuple[IntegerSystem, IterationPoint, IterationPoint]:
+    """Return a system with an iteration of a loop that makes the accesses of `a`, and a later one that
+    makes those of `b`.
+    """
+    system, first, second = _any_two_iterations(a, b, fixed)
     (low, high), (other_low, other_high) = a.access.ranges[var], b.access.ranges[var]
     low, high = min(low, other_low), max(high, other_high)
     number = system.add_variable(low, high)
@@ -253,7 +368,7 @@ def _are_iterations_disjoint(a: _Piece, b: _Piece, var: Var, step: int, fixed: C
         system.add_inequality({number: -1, distance: -step}, int(high))
     for point in (first, second):
         point.require_limits_of_var(var)
-    return _is_address_equation_unsolvable(system, a, first, b, second)
+    return system, first, second
 
 
 def _is_access_within(access: Access, size: int | LinearForm) -> bool:
@@ -283,15 +398,22 @@ def _is_address_equation_unsolvable(
     system: IntegerSystem, a: _Piece, a_point: IterationPoint, b: _Piece, b_point: IterationPoint
 ) -> bool:
     """Return True if two pieces, at two points, are proven to have no common element."""
+    system.add_equation(*_sum_of_addresses(system, ((1, a, a_point), (-1, b, b_point))))
+    return system.has_no_solution()
+
+
+def _sum_of_addresses(system: IntegerSystem, parts: Iterable[tuple[int, _Piece, IterationPoint]]) -> LinearSum:
+    """Return the sum of the addresses of elements of some pieces, each multiplied by a factor, at points
+    at which the conditions of the accesses hold.
+    """
     total: Terms = {}
     const = 0
-    for sign, piece, point in ((1, a, a_point), (-1, b, b_point)):
+    for factor, piece, point in parts:
         terms, offset = point.sum_of_form(LinearForm(piece.access.form.terms, piece.offset))
-        const += sign * offset
+        const += factor * offset
         for var, c in terms.items():
-            total[var] = total.get(var, 0) + sign * c
+            total[var] = total.get(var, 0) + factor * c
         for distance, count in piece.dimensions:
-            total[system.add_variable(0, count - 1)] = sign * distance
+            total[system.add_variable(0, count - 1)] = factor * distance
         point.require_conditions(piece.access.conditions)
-    system.add_equation({v: c for v, c in total.items() if c}, const)
-    return system.has_no_solution()
+    return {v: c for v, c in total.items() if c}, const

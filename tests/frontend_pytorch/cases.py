@@ -327,6 +327,11 @@ def indexing() -> Iterator[tuple[str, Case]]:
     yield "index_add_twice", (lambda x, v: x.index_add(1, torch.tensor([1, 1]), v), (real(4, 3), real(4, 2)))
     yield "take", (lambda x, i: torch.take(x, i), (real(3, 4), whole(5, low=-12, high=12)))
     yield "one_hot", (lambda i: F.one_hot(i, 6), (whole(2, 3, low=0),))
+    edges = torch.linspace(-1.3, 2.7, 8)
+    special = torch.tensor([-1.3, 2.7, 2.8, -1.4, float("nan"), 0.5, float("inf")])
+    yield "histc", (lambda x: torch.histc(torch.cat([x.flatten(), edges, special]), 7, -1.3, 2.7), (real(5, 8),))
+    yield "histc_of_its_own_range", (lambda x: (torch.histc(x, 5), torch.histc(0 * x + 3, 4)), (real(5, 8),))
+    yield "histc_half", (lambda x: torch.histc(x, 3, 0, 2), (real(4, 9).half(),))
     yield (
         "bucketize",
         (

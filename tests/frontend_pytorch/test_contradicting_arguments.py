@@ -127,6 +127,7 @@ CASES: list[Case] = [
     (A.arange.start_step, [0, 4, 1], {2: (0, -1)}),
     (A.eye.default, [3], {0: (-1,)}),
     (A.linspace.default, [0, 1, 5], {2: (-1,)}),
+    (A.histc.default, [t(5), 3, 0, 1], {1: (0,), 3: (-1,)}),
     (A.glu.default, [t(2, 4), 1], {0: (t(2, 3),), 1: (2,)}),
     (A.prelu.default, [t(2, 3, 4), t(3)], {1: (t(4), t(2))}),
     (A.index_add.default, [t(3, 2), 0, index(2), t(2, 2)], {1: (2,), 3: (t(3, 2), t(2, 3))}),

@@ -255,6 +255,39 @@ def _searchsorted(
     return g.where(g.call_op("isnan", values), tv.static_dim(rows, g.rank(rows) - 1), count)
 
 
+def _histc(x: Expr, bins: int = 100, min: TorchValue = 0, max: TorchValue = 0) -> Expr:
+    """Convert histc: how many elements lie in each of `bins` intervals of equal width, as floats.
+
+    The intervals divide the range from `min` to `max` or, if these are equal, that of the elements.  An
+    element at the upper end counts in the last one; those outside and NaN count nowhere.  As in
+    PyTorch, an element's interval is the integer part of (x - min) * bins / (max - min).
+    """
+    dtype, elements = str(g.dtype(x)), g.flatten(x)
+    lower_end, upper_end = tv.to_python_number(min), tv.to_python_number(max)
+    if bins <= 0 or not lower_end <= upper_end:
+        text = f"histc of {bins} bins from {lower_end} to {upper_end} does not exist"
+        raise AotcError("torch-argument", text, hint="the number of bins is positive, and max is not below min")
+    if not tv.static_dim(elements, 0):
+        return g.full(0, (bins,), dtype)
+    low: Expr = g.constant(lower_end, dtype)
+    high: Expr = g.constant(upper_end, dtype)
+    if lower_end == upper_end:
+        least, greatest = (g.call_reduction(kind, elements, (0,), False) for kind in ("min", "max"))
+        margin = g.cast(g.call_op("equal", least, greatest), dtype)
+        low, high = g.sub(least, margin), g.add(greatest, margin)
+    place = g.div(g.mul(g.sub(elements, low), float(bins)), g.sub(high, low))
+    is_inside = g.call_op(
+        "logical_and", g.call_op("less_equal", low, elements), g.call_op("less_equal", elements, high)
+    )
+    interval = g.cast(g.where(is_inside, place, 0.0), "int64")
+    interval = g.call_op("minimum", interval, g.constant(bins - 1, "int64"))
+    # counted as integers: sums of ones in narrow floats stop growing
+    counts = g.call_op(
+        "scatter_elements", g.full(0, (bins,), "int64"), interval, g.cast(is_inside, "int64"), axis=0, reduction="add"
+    )
+    return g.cast(counts, dtype)
+
+
 def _grouped_matmul(x: Expr, mat2: Expr, offs: Expr | None = None, bias: Expr | None = None, /) -> Expr:
     """Convert _grouped_mm of rows in groups: row r of x (rows, k) times matrix m of mat2 (groups, k,
     n), where `offs` are the ends of the groups of rows.
@@ -284,7 +317,7 @@ def _grouped_matmul(x: Expr, mat2: Expr, offs: Expr | None = None, bias: Expr | 
 
 
 OPS: Table = {
-    **tv.converter_table_by_function_name(_copysign, _erfinv, hypot, _kthvalue, _lgamma, _median),
+    **tv.converter_table_by_function_name(_copysign, _erfinv, _histc, hypot, _kthvalue, _lgamma, _median),
     **tv.converter_table_by_function_name(_bucketize, _searchsorted),
     **dict.fromkeys(("cdist", "_cdist_forward"), _cdist),
     **dict.fromkeys(("pdist", "_pdist_forward"), _pdist),

@@ -7,9 +7,10 @@ rounding is asked for.
 """
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -18,11 +19,16 @@ from aotc.checking.model_reference_runs import Reference, make_session_runner, r
 from aotc.driver.import_model import import_tflite_front_end
 from aotc.ir import AotcError, frozen, open_regular_file
 
+#: Function from the inputs of a model to its outputs, both in the order of the model.
+Interpret: TypeAlias = Callable[[list[Any]], list[Any]]
 #: Module and package name of the interpreter for each rounding.
 _INTERPRETER_PACKAGES: Final = {
     "tflm": ("tflite_micro", "tflite-micro"),
     "litert": ("ai_edge_litert", "ai-edge-litert"),
 }
+#: Type of the numbers of runs that stand for the contents of resource variables, which no resource
+#: variable has.
+_RUN_NUMBER_DTYPE: Final = "complex128"
 #: Size in bytes of the arena in which TFLite Micro allocates tensors.
 _TFLM_ARENA_BYTES: Final = 1 << 28
 
@@ -87,26 +93,44 @@ def make_tflite_reference(model: TfliteFile, output_names: Sequence[str]) -> Ref
     rounding = stated_or_installed_interpreter_rounding(model.path, model.rounding)
     name = _INTERPRETER_PACKAGES[rounding][1]
     data = _read_tflite_file(model.path)
-    session = _Session(data, _INTERPRETER_BY_ROUNDING[rounding])
+    main = import_tflite_front_end().read_model(data).main
+    session = _Session(data, _INTERPRETER_BY_ROUNDING[rounding], len(main.inputs), len(main.outputs))
     return Reference(
         name,
         make_session_runner(name, session, output_names),
         return_none_as_unavailable_evaluation,
-        has_exact_integers=_has_quantized_activations(data),
+        # integers that are no constants; a model whose weights alone are quantized has none
+        has_exact_integers=any(tensor.is_quantized and tensor.data is None for tensor in main.tensors),
     )
 
 
-@frozen(eq=False)
+@dataclass(eq=False)
 class _Session:
-    """A TFLite file with the `run` method of an ONNX Runtime session; each run creates a new
-    interpreter.
+    """A TFLite file with the `run` method of an ONNX Runtime session.
+
+    Each run creates a new interpreter, unless it receives what the run before returned as the
+    contents of resource variables: then it continues with the interpreter of that run, which holds
+    the variables. No interpreter shows them, so that what a run returns for them is the number of the
+    run.
     """
 
     data: bytes
-    interpret: Any
+    new_interpreter: Callable[[bytes, list[Any]], Interpret]
+    input_count: int
+    output_count: int
+    _interpret: Interpret | None = None
+    _runs: int = 0
 
-    def run(self, _: Any, inputs: Arrays) -> list[Any]:
-        return [np.asarray(v) for v in self.interpret(self.data, list(inputs.values()))]
+    def run(self, output_names: Sequence[str], inputs: Arrays) -> list[Any]:
+        given = list(inputs.values())
+        arrays, variables = given[: self.input_count], given[self.input_count :]
+        continues = bool(variables) and all(v.dtype == _RUN_NUMBER_DTYPE and v == self._runs for v in variables)
+        if self._interpret is None or not continues:
+            self._interpret = self.new_interpreter(self.data, arrays)
+        outputs = [np.array(v) for v in self._interpret(arrays)]
+        self._runs += 1
+        number = np.array(self._runs, _RUN_NUMBER_DTYPE)
+        return outputs + [number] * (len(output_names) - self.output_count)
 
 
 def _new_tflite_micro_interpreter(model_data: bytes) -> Any:
@@ -116,44 +140,40 @@ def _new_tflite_micro_interpreter(model_data: bytes) -> Any:
     return runtime.Interpreter.from_bytes(model_data, arena_size=_TFLM_ARENA_BYTES)
 
 
-def _run_tflite_micro(model_data: bytes, inputs: list[Any]) -> list[Any]:
-    """Run TFLite Micro on inputs in the order of the model; return the outputs."""
-    interpreter = _new_tflite_micro_interpreter(model_data)
-    for place, array in enumerate(inputs):
-        interpreter.set_input(array, place)
-    interpreter.invoke()
-    return [interpreter.get_output(k) for k in range(_count_tflite_outputs(model_data))]
-
-
-def _count_tflite_outputs(model_data: bytes) -> int:
-    """Return the number of outputs of the first subgraph of a TFLite model."""
-    import tflite
-
-    return int(tflite.Model.GetRootAs(model_data, 0).Subgraphs(0).OutputsLength())
-
-
-def _has_quantized_activations(model_data: bytes) -> bool:
-    """Return True if a TFLite model has quantized integers that are no constants; a model whose
-    weights alone are quantized has none.
+def _start_tflite_micro(model_data: bytes, _: list[Any]) -> Interpret:
+    """Return a function that runs TFLite Micro on inputs in the order of the model and returns the
+    outputs.
     """
-    tensors = import_tflite_front_end().read_model(model_data).tensors
-    return any(tensor.is_quantized and tensor.data is None for tensor in tensors)
+    interpreter = _new_tflite_micro_interpreter(model_data)
+    output_count = len(import_tflite_front_end().read_model(model_data).main.outputs)
+
+    def run(inputs: list[Any]) -> list[Any]:
+        for place, array in enumerate(inputs):
+            interpreter.set_input(array, place)
+        interpreter.invoke()
+        return [interpreter.get_output(k) for k in range(output_count)]
+
+    return run
 
 
-def _run_litert(model_data: bytes, inputs: list[Any]) -> list[Any]:
-    """Run LiteRT on inputs in the order of the model, with input tensors resized to their shapes;
-    return the outputs.
+def _start_litert(model_data: bytes, first_inputs: list[Any]) -> Interpret:
+    """Return a function that runs LiteRT on inputs in the order of the model and returns the outputs;
+    its input tensors are resized to the shapes of `first_inputs`.
     """
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=model_data)
-    for detail, array in zip(interpreter.get_input_details(), inputs, strict=True):
+    for detail, array in zip(interpreter.get_input_details(), first_inputs, strict=True):
         interpreter.resize_tensor_input(detail["index"], array.shape)
     interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+
+    def run(inputs: list[Any]) -> list[Any]:
+        for detail, array in zip(interpreter.get_input_details(), inputs, strict=True):
+            interpreter.set_tensor(detail["index"], array)
+        interpreter.invoke()
+        return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+
+    return run
 
 
-_INTERPRETER_BY_ROUNDING: Final = {"tflm": _run_tflite_micro, "litert": _run_litert}
+_INTERPRETER_BY_ROUNDING: Final = {"tflm": _start_tflite_micro, "litert": _start_litert}

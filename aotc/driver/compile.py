@@ -29,7 +29,7 @@ from aotc.driver.import_model import (
     changed_buffers_of_exported_program,
     export_pytorch_module,
     functional_exported_program,
-    import_model_of_any_format,
+    import_model_and_state,
     inputs_without_default_values,
     is_exported_program_or_pt2_path,
     is_pytorch_module,
@@ -317,6 +317,12 @@ class CompileOptions(CompileOptionFields):
 
     def import_as_graph_module(self, model: Model) -> IRModule:
         """Convert a model in any supported form to a graph module whose parameters are constants."""
+        return self._import_module_and_state_of_file(model)[0]
+
+    def _import_module_and_state_of_file(self, model: Model) -> tuple[IRModule, tuple[StatePair, ...]]:
+        """Convert a model as `import_as_graph_module` does; return the module, and the state that a
+        TFLite file states.
+        """
         if not (
             isinstance(model, (str, Path, IRModule)) or is_exported_program_or_pt2_path(model) or _is_onnx_model(model)
         ):
@@ -332,10 +338,10 @@ class CompileOptions(CompileOptionFields):
             raise AotcError("tflite-rounding", text, hint="leave " + option_text("rounding") + " out")
         shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
         with running_or_new_budget_scope(self.config or {}):
-            module = import_model_of_any_format(
+            module, state = import_model_and_state(
                 model, shapes, dims, self.tflite_rounding_or_default, self.graph_cut, self.machine.gpu is None
             )
-        return bind_params_as_constants(module, self._constant_params_and_initial_state()[0])
+        return bind_params_as_constants(module, self._constant_params_and_initial_state()[0]), state
 
     def _constant_params_and_initial_state(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Divide the option `params` into values of constants, and first contents of state."""
@@ -348,10 +354,12 @@ class CompileOptions(CompileOptionFields):
         model = functional_exported_program(model)
         buffers, contents = changed_buffers_of_exported_program(model)
         state = {**buffers, **(self.state or {})}
+        model, initial = inputs_without_default_values(model, state) if state else (model, {})
+        module, variables = self._import_module_and_state_of_file(model)
+        state = {**{pair.past: pair.present for pair in variables}, **state}
         if not state:
-            return self.import_as_graph_module(model), ()
-        model, initial = inputs_without_default_values(model, state)
-        module = self.import_as_graph_module(model)
+            return module, ()
+        contents |= {pair.past: pair.initial for pair in variables if pair.initial is not None}
         first = contents | initial | self._constant_params_and_initial_state()[1]
         return module, resolve_state_pairs(state, module, first)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import models from ONNX, PyTorch exported programs, TFLite files and Relay text as graph modules.
 
-module = import_model_of_any_format("net.pt2", {}, {"batch": 1}, "tflm")
+module, state = import_model_and_state("net.pt2", {}, {"batch": 1}, "tflm")
 module = read_relay_text("net.relay")
 """
 
@@ -17,6 +17,7 @@ from aotc.ir import COMPILE_CALL, AotcError, Array, DimSpecification, frozen, op
 from aotc.relay.frontend.onnx import cut_model, from_onnx, load_model
 from aotc.relay.frontend.onnx.model_inputs import names_of_inputs_with_default, remove_default_values
 from aotc.relay.graph_api import IRModule, bind_params_by_name
+from aotc.relay.state_pair import StatePair
 from aotc.relay.text.parser import parse
 
 
@@ -177,21 +178,22 @@ def require_tflite_model_is_not_cut(model: Any, cut: Cut) -> None:
         raise AotcError("cut", text, hint=hint)
 
 
-def import_model_of_any_format(
+def import_model_and_state(
     model: Any,
     shapes: Mapping[str, Any],
     dims: Mapping[str, DimSpecification],
     rounding: str,
     cut: Cut = NO_CUT,
     has_loops: bool = True,
-) -> IRModule:
-    """Convert a model in any supported form to a graph module whose parameters are constants.
+) -> tuple[IRModule, tuple[StatePair, ...]]:
+    """Convert a model in any supported form to a graph module whose parameters are constants; return
+    the module, and the state that the file itself states: the resource variables of TFLite.
 
     shapes      shapes of inputs by name, for models with dynamic dimensions
     dims        values or ranges of symbolic dimensions by name
     rounding    the reference implementation that integers of a TFLite model reproduce
     cut         the tensors between which the model is converted
-    has_loops   False to unroll the loops of an ONNX model wherever their trip counts are known
+    has_loops   False to unroll loops wherever their trip counts are known
 
     Raises AotcError if shapes or dims are given for a format that fixes them itself, and if a
     format cannot be cut.
@@ -203,13 +205,13 @@ def import_model_of_any_format(
             text = "a module of the graph IR states the shapes of its inputs itself"
             hint = "leave " + option_text("input_shapes") + " and " + option_text("dims") + " out"
             raise AotcError("pin-module", text, hint=hint)
-        return model if isinstance(model, IRModule) else read_relay_text(model)
+        return model if isinstance(model, IRModule) else read_relay_text(model), ()
     if is_exported_program_or_pt2_path(model):
         if shapes:
             text = "an exported program states the shapes of its inputs itself, up to dynamic dimensions"
             hint = "leave " + option_text("input_shapes") + " out; " + option_text("dims") + " pins dynamic dimensions"
             raise AotcError("pin-exported", text, hint=hint)
-        return import_exported_program(model, dims)
+        return import_exported_program(model, dims), ()
     if is_tflite_path(model):
         if dims:
             text = "TFLite models have no named dimensions"
@@ -217,10 +219,12 @@ def import_model_of_any_format(
                 "leave " + option_text("dims") + " out; " + option_text("input_shapes") + " gives the shapes of inputs"
             )
             raise AotcError("tflite-pin", text, hint=hint)
-        ends = {"cut_before": cut.before, "cut_after": cut.after}
-        module: IRModule = import_tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding, **ends)
-        return module
-    return from_onnx(model, shape=shapes, dims=dims, name=name, has_loops=has_loops)
+        options = {"cut_before": cut.before, "cut_after": cut.after, "has_loops": has_loops}
+        imported: tuple[IRModule, tuple[StatePair, ...]] = import_tflite_front_end().import_tflite(
+            model, shape=shapes, rounding=rounding, **options
+        )
+        return imported
+    return from_onnx(model, shape=shapes, dims=dims, name=name, has_loops=has_loops), ()
 
 
 def inputs_without_default_values(model: Any, state: Mapping[str, str]) -> tuple[Any, dict[str, Array]]:

@@ -113,7 +113,7 @@ def test_files_in_the_way_are_named_all_at_once(output: Path) -> None:
 
 def test_changed_files_stop_a_compile_before_it_begins(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (output / "src" / "net.c").write_text("mine")
-    monkeypatch.setattr("aotc.driver.compile.import_model_of_any_format", lambda *_: pytest.fail("the model was read"))
+    monkeypatch.setattr("aotc.driver.compile.import_model_and_state", lambda *_: pytest.fail("the model was read"))
     with pytest.raises(AotcError, match=r"src/net\.c: changed since"):
         aotc.compile("net.onnx", output=output, build=False)
 

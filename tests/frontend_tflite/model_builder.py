@@ -10,7 +10,8 @@ litert(model.data([x], [y]), [array])           # [array]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,9 +33,33 @@ class Builder:
         self.model.version = 3
         self.model.buffers = [fb.BufferT()]
         self.model.operatorCodes = []
+        self.model.subgraphs = []
+        self.graph = self.add_subgraph()
+
+    def add_subgraph(self) -> Any:
+        """A further subgraph, to which `tensor` and `op` add from now on; `graph` is the current one."""
         self.graph = fb.SubGraphT()
         self.graph.tensors, self.graph.operators = [], []
-        self.model.subgraphs = [self.graph]
+        self.model.subgraphs.append(self.graph)
+        return self.graph
+
+    @contextmanager
+    def subgraph(self) -> Iterator[int]:
+        """The number of a further subgraph, which is the current one inside; `ends` states its inputs
+        and outputs."""
+        before = self.graph
+        self.add_subgraph()
+        yield len(self.model.subgraphs) - 1
+        self.graph = before
+
+    def ends(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        self.graph.inputs, self.graph.outputs = list(inputs), list(outputs)
+
+    def variable(self, name: str) -> int:
+        """A resource variable by its name; the tensor that refers to it."""
+        made = self.tensor((), "resource")
+        self.op("VAR_HANDLE", [], [made], "VarHandleOptions", sharedName=name, container="")
+        return made
 
     def tensor(
         self, shape: Sequence[int], dtype: str = "float32", data: Any = None, scale: Any = None, zero: Any = 0,
@@ -84,7 +109,7 @@ class Builder:
 
     def data(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
         """The bytes of the file."""
-        self.graph.inputs, self.graph.outputs = list(inputs), list(outputs)
+        self.ends(inputs, outputs)
         return packed(self.model)
 
     def saved(self, inputs: Sequence[int], outputs: Sequence[int], path: str = "net.tflite") -> str:
@@ -102,14 +127,23 @@ def packed(model: Any) -> bytes:
 
 def litert(data: bytes, inputs: Sequence[Any], xnnpack: bool = True) -> list[Any]:
     """What LiteRT gives."""
+    (outputs,) = litert_runs(data, [inputs], xnnpack)
+    return outputs
+
+
+def litert_runs(data: bytes, runs: Sequence[Sequence[Any]], xnnpack: bool = True) -> list[list[Any]]:
+    """What LiteRT gives in several runs of one interpreter."""
     kinds = OpResolverType
     kind = kinds.AUTO if xnnpack else kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     interpreter = Interpreter(model_content=data, experimental_op_resolver_type=kind)
     interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+    results = []
+    for inputs in runs:
+        for detail, array in zip(interpreter.get_input_details(), inputs, strict=True):
+            interpreter.set_tensor(detail["index"], array)
+        interpreter.invoke()
+        results.append([interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()])
+    return results
 
 
 def tflm_interpreter(data: bytes) -> Any:

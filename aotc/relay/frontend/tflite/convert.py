@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convert the operators of a TFLite model to the graph IR and collect all problems.
 
-Input: a file and, optionally, other shapes of its inputs. Output: an IRModule with one function,
-@main.
+Input: a file and, optionally, other shapes of its inputs. Output: an IRModule with the function
+@main, and functions for loops.
 
     module = from_tflite("net.tflite", rounding="litert")
     module.attrs["output_names"]                  # ("scores",)
+    module, state = import_tflite("stream.tflite")     # state: the resource variables that runs change
 """
 
 from collections import Counter
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from aotc.ir import AotcError, Span, TensorType, did_you_mean_hint, option_text, require, require_known_name
 from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
@@ -22,7 +23,14 @@ from aotc.relay.frontend.error_collection import PoisonedError, Problems
 from aotc.relay.frontend.graph_cut import NodeTensors, select_nodes_between_tensors
 from aotc.relay.frontend.tflite.converter_table import CONVERTERS, INTEGERS, MOVES
 from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import ARITHMETIC_BY_ROUNDING, IntegerArithmetic
-from aotc.relay.frontend.tflite.load import TfliteModel, TfliteOperator, TfliteTensor, read_model
+from aotc.relay.frontend.tflite.load import (
+    TfliteModel,
+    TfliteOperator,
+    TfliteSubgraph,
+    TfliteTensor,
+    read_model,
+    require_valid_file,
+)
 from aotc.relay.frontend.tflite.node import (
     TfliteNode,
     arithmetic_for_operator,
@@ -30,12 +38,25 @@ from aotc.relay.frontend.tflite.node import (
     check_quantization_support,
     check_quantized_dtypes,
 )
-from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var, tensor_type_of
+from aotc.relay.frontend.tflite.resource_variables import ResourceVariables
+from aotc.relay.graph_api import (
+    Constant,
+    Expr,
+    Function,
+    IRModule,
+    Tuple,
+    Var,
+    bind_params_by_name,
+    compile_time_elements,
+    tensor_type_of,
+)
+from aotc.relay.state_pair import StatePair
 
+#: Largest number of subgraphs that run one another.
+_MAX_SUBGRAPH_DEPTH: Final = 32
 _STATIC_SHAPE_HINT = "aotc compiles for static shapes: give those of the inputs with " + option_text("input_shapes")
 
 
-@g.replace_graph_prefix_of_error_codes("tflite")
 def from_tflite(
     model: str | Path | bytes | Any,
     *,
@@ -44,6 +65,7 @@ def from_tflite(
     name: str | None = None,
     cut_before: Sequence[str] = (),
     cut_after: Sequence[str] = (),
+    has_loops: bool = True,
 ) -> IRModule:
     """Convert a TFLite model (a path, its bytes, or a `tflite.TfliteModel`) to a module.
 
@@ -53,26 +75,54 @@ def from_tflite(
     name      name of the model in source locations; None for its file name
     cut_before   names of tensors that become the inputs; operators before them are omitted
     cut_after    names of tensors that become the outputs; operators after them are omitted
+    has_loops    False to unroll each loop whose trip count is known, for targets without loops
 
-    The parameters of @main are the inputs of the first subgraph, under their names; quantized
-    tensors remain integers. `attrs["output_names"]` holds the names of the outputs; several outputs
-    are returned as a tuple.
+    The parameters of @main are the inputs of the first subgraph, under their names, then the
+    contents before a run of each resource variable that runs change; quantized tensors remain
+    integers. `attrs["output_names"]` holds the names of the outputs, then those of the contents
+    after a run; several outputs are returned as a tuple.
 
     Raises AotcError listing every problem of the model: see `read_model`; and every operator that
     cannot be converted, with its number, the name of its result, and a hint.
     """
+    return import_tflite(
+        model,
+        shape=shape,
+        rounding=rounding,
+        name=name,
+        cut_before=cut_before,
+        cut_after=cut_after,
+        has_loops=has_loops,
+    )[0]
+
+
+@g.replace_graph_prefix_of_error_codes("tflite")
+def import_tflite(
+    model: str | Path | bytes | Any,
+    *,
+    shape: Mapping[str, Sequence[int]] | None = None,
+    rounding: str = "tflm",
+    name: str | None = None,
+    cut_before: Sequence[str] = (),
+    cut_after: Sequence[str] = (),
+    has_loops: bool = True,
+) -> tuple[IRModule, tuple[StatePair, ...]]:
+    """Convert a TFLite model to a module, as `from_tflite` does; return the module and the state
+    pairs of the resource variables that runs change.
+    """
     require_known_name("tflite-rounding", "rounding", rounding, tuple(ARITHMETIC_BY_ROUNDING))
     loaded = read_model(model, name)
     with running_or_new_budget_scope():
-        part, operators = _cut_model_between_tensors(loaded, cut_before, cut_after)
-        return _Conversion(part, ARITHMETIC_BY_ROUNDING[rounding]).convert_module(dict(shape or {}), operators)
+        part, operators = _cut_subgraph_between_tensors(loaded.main, cut_before, cut_after)
+        conversion = _Conversion(loaded, ARITHMETIC_BY_ROUNDING[rounding], has_loops)
+        return conversion.convert_module(part, dict(shape or {}), operators)
 
 
-def _cut_model_between_tensors(
-    loaded: TfliteModel, before: Sequence[str], after: Sequence[str]
-) -> tuple[TfliteModel, list[int]]:
-    """Return the model with its inputs and outputs replaced by the tensors of a cut, and the
-    indices of the operators between them.
+def _cut_subgraph_between_tensors(
+    loaded: TfliteSubgraph, before: Sequence[str], after: Sequence[str]
+) -> tuple[TfliteSubgraph, list[int]]:
+    """Return the subgraph with its inputs and outputs replaced by the tensors of a cut, and the
+    indices of the operators between them. Raises AotcError (code "cut") if they read variables.
     """
     if not before and not after:
         return loaded, list(range(len(loaded.operators)))
@@ -85,6 +135,11 @@ def _cut_model_between_tensors(
     outputs = list(after) or list(tensor_names(loaded.outputs))
     part = select_nodes_between_tensors(links, tensor_names(loaded.inputs), outputs, before)
     inputs, results = (tuple(map(names.index, given)) for given in (part.inputs, outputs))
+    reading = next((k for k in part.nodes if loaded.operators[k].name == "READ_VARIABLE"), None)
+    if reading is not None:
+        text = "a part of a model that reads resource variables cannot be compiled"
+        hint = "cut before the tensors that are read, or compile the whole model"
+        raise AotcError("cut", text, span=loaded.operator_span(reading), hint=hint)
     return replace(loaded, inputs=inputs, outputs=results), part.nodes
 
 
@@ -100,32 +155,113 @@ def _number_duplicate_tensor_names(names: Sequence[str]) -> Iterator[str]:
 
 
 class _Conversion:
-    """The state of the conversion of one TFLite model: the expressions of its tensors by index."""
+    """The conversion of one TFLite model: its resource variables, and the functions of its loops."""
 
-    def __init__(self, loaded: TfliteModel, rounding: IntegerArithmetic) -> None:
+    def __init__(self, loaded: TfliteModel, rounding: IntegerArithmetic, has_loops: bool) -> None:
         self.loaded = loaded
         self.rounding = rounding
-        self.problems = Problems("tflite-node", _STATIC_SHAPE_HINT)
+        self.has_loops = has_loops
+        self.functions: dict[str, Function] = {}
+        self.variables = ResourceVariables(set())
+        #: Numbers of the subgraphs that are being converted, each of which an operator of the one
+        #: before runs.
+        self.running: list[int] = []
+
+    def convert_module(
+        self, main: TfliteSubgraph, shapes: dict[str, Sequence[int]], operator_indices: Sequence[int]
+    ) -> tuple[IRModule, tuple[StatePair, ...]]:
+        """Convert the operators of the main subgraph with these indices to a module; `shapes` are
+        shapes of inputs by name. Return the module and its state. Raises AotcError with all problems.
+        """
+        problems = Problems("tflite-node", _STATIC_SHAPE_HINT)
+        graph = _SubgraphConversion(self, main, problems)
+        params = graph.input_variables(shapes)
+        self.variables.used_names.update(param.name for param in params)
+        self.running.append(main.index)
+        graph.convert_operators(operator_indices)
+        outputs = list(graph.output_expressions())
+        problems.raise_collected_problems()
+        names = list(_number_duplicate_tensor_names([main.tensors[k].name for k in main.outputs]))
+        state = list(self.variables.state(names))
+        constants = self.variables.unchanged_parameters()
+        params += [variable for variable, _, _ in state]
+        outputs += [last for _, last, _ in state]
+        body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
+        unchanged = [v for v in self.variables.parameters() if v.name in constants]
+        function = Function((*params, *unchanged), body, span=Span(main.source))
+        function = bind_params_by_name(function, constants) if constants else function
+        pairs = tuple(pair for _, _, pair in state)
+        attrs = {"output_names": (*names, *(pair.present for pair in pairs))}
+        return IRModule({"main": function, **self.functions}, attrs), pairs
+
+    def convert_subgraph(self, index: int, inputs: Sequence[Expr]) -> list[Expr]:
+        """Convert a subgraph with the given inputs and return its outputs. Raises AotcError with all
+        its problems, and for a subgraph that does not exist or that runs itself (code
+        "tflite-subgraph").
+        """
+        graph = self.loaded.subgraph(index)
+        text = f"subgraph {index} runs itself: {' runs '.join(map(str, [*self.running, index]))}"
+        hint = "recursion cannot be compiled: use a loop"
+        require_valid_file("tflite-subgraph", index not in self.running, text, hint)
+        text = f"more than {_MAX_SUBGRAPH_DEPTH} subgraphs run one another"
+        require("tflite-subgraph", len(self.running) <= _MAX_SUBGRAPH_DEPTH, text)
+        text = f"subgraph {index} has {len(graph.inputs)} inputs, but {len(inputs)} are given"
+        require("tflite-subgraph", len(graph.inputs) == len(inputs), text)
+        problems = Problems("tflite-node", _STATIC_SHAPE_HINT)
+        conversion = _SubgraphConversion(self, graph, problems)
+        for number, value in zip(graph.inputs, inputs, strict=True):
+            conversion.check_and_store_output(number, value)
+        self.running.append(index)
+        try:
+            conversion.convert_operators(range(len(graph.operators)))
+            outputs = list(conversion.output_expressions())
+        finally:
+            self.running.pop()
+        problems.raise_collected_problems()
+        return outputs
+
+    def initialize_variables(self, index: int) -> None:
+        """Set the contents of variables before the first run: those that a subgraph assigns. Raises
+        AotcError (code "tflite-variable") if they are not known when the model is compiled.
+        """
+        text = "CALL_ONCE in a subgraph that other operators run is not supported"
+        require("tflite-variable", self.running == [self.loaded.main.index], text)
+        before = self.variables.exchange_contents({})
+        try:
+            self.convert_subgraph(index, ())
+        finally:
+            assigned = self.variables.exchange_contents(before)
+        contents = {k: compile_time_elements(value) for k, value in assigned.items()}
+        for k, array in contents.items():
+            text = f"the first contents of resource variable {self.variables.name(k)!r} are not constant"
+            require("tflite-variable", array is not None, text)
+        self.variables.initialize({k: array for k, array in contents.items() if array is not None})
+
+    def unchanged_values(self, index: int) -> set[int]:
+        """Return the positions of the inputs of a subgraph that are its outputs at the same
+        positions.
+        """
+        graph = self.loaded.subgraph(index)
+        return {k for k, (a, b) in enumerate(zip(graph.inputs, graph.outputs, strict=False)) if a == b}
+
+
+class _SubgraphConversion:
+    """The conversion of one subgraph: the expressions of its tensors by index."""
+
+    def __init__(self, control: _Conversion, loaded: TfliteSubgraph, problems: Problems) -> None:
+        self.control = control
+        self.loaded = loaded
+        self.problems = problems
         self.values: dict[int, Expr] = {}
 
-    def convert_module(self, shapes: dict[str, Sequence[int]], operator_indices: Sequence[int]) -> IRModule:
-        """Convert the TFLite operators with these indices to a module; `shapes` are shapes of
-        inputs by name. Raises AotcError with all problems.
-        """
-        loaded = self.loaded
-        params = self.input_variables(shapes)
+    def convert_operators(self, operator_indices: Sequence[int]) -> None:
+        """Convert the operators with these indices, and collect their problems."""
         for index in operator_indices:
-            op = loaded.operators[index]
+            op = self.loaded.operators[index]
             with self.problems.collect_errors_at(
-                loaded.operator_span(index), malformed_message=partial(self.unsupported_operand_types_message, op)
+                self.loaded.operator_span(index), malformed_message=partial(self.unsupported_operand_types_message, op)
             ):
                 self.convert_operator(op)
-        outputs = list(self.output_expressions())
-        self.problems.raise_collected_problems()
-        body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
-        main = Function(tuple(params), body, span=Span(loaded.source))
-        names = tuple(_number_duplicate_tensor_names([loaded.tensors[k].name for k in loaded.outputs]))
-        return IRModule({"main": main}, {"output_names": names})
 
     def input_variables(self, shapes: dict[str, Sequence[int]]) -> list[Var]:
         """Return the inputs of the TFLite model as variables of @main. Raises AotcError (code
@@ -140,6 +276,8 @@ class _Conversion:
         params = []
         for number, name in zip(loaded.inputs, names, strict=True):
             tensor, span = loaded.tensors[number], Span(loaded.source, node=name)
+            text = f"input {name!r} is a resource variable, which is not supported"
+            require("tflite-variable", not tensor.resource, text)
             shape = g.checked_shape(shapes.get(name, tensor.shape), tensor.dtype, f"input {name!r}")
             params.append(Var(name, TensorType(shape, tensor.dtype), span))
             self.values[number] = params[-1]
@@ -165,6 +303,9 @@ class _Conversion:
         span = Span(self.loaded.source, node=tensor.name)
         if tensor.data is not None:
             return self.values.setdefault(tensor_index, Constant(tensor.data, span))
+        text = f"tensor {tensor.name!r} keeps its value between runs of subgraph {self.loaded.index}"
+        hint = "only tensors of the first subgraph may do so: convert the model with resource variables"
+        require_valid_file("tflite-variable", self.loaded.index == 0, text, hint)
         zero = int(tensor.zero[0]) if tensor.is_quantized else 0
         zeros = g.full(zero, tensor.shape, str(tensor.dtype))
         return self.values.setdefault(tensor_index, zeros)
@@ -186,8 +327,8 @@ class _Conversion:
         args = tuple(None if k < 0 else self.tensor_expression(k) for k in op.inputs)
         results = tuple(tensors[k] for k in op.outputs)
         sides = declared_tensors(op.inputs), results, declared_tensors(op.intermediates)
-        rounding = arithmetic_for_operator(self.rounding, op.name, (*sides[0], *results))
-        node = TfliteNode(op, args, *sides, rounding)
+        rounding = arithmetic_for_operator(self.control.rounding, op.name, (*sides[0], *results))
+        node = TfliteNode(op, args, *sides, rounding, self.control)
         if op.name not in INTEGERS:
             check_quantization_support(node, op.name in MOVES)
         else:

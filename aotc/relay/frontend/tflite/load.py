@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read TFLite files: parse the flatbuffer and check every number in it.
 
-Input: a path, bytes, or a `tflite.Model`. Output: a `TfliteModel` of tensors and operators.
-Constants are views of the bytes of the file.
+Input: a path, bytes, or a `tflite.Model`. Output: a `TfliteModel` of subgraphs of tensors and
+operators. Constants are views of the bytes of the file, except sparse ones, which become dense.
 
     model = read_model("net.tflite")
-    model.operators[0].name                 # "CONV_2D"
-    model.tensors[0].scale                  # one float32, or one for each element of an axis
+    model.main.operators[0].name            # "CONV_2D"
+    model.main.tensors[0].scale             # one float32, or one for each element of an axis
+    model.subgraph(1)                       # the body of a loop
 
 Offsets in a damaged file may have any value: the flatbuffers package reads numbers at any position
 inside the file and raises an exception beyond its end. Counts are compared with the size of the
@@ -19,6 +20,7 @@ import math
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,12 @@ import tflite
 from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular_file, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
+from aotc.relay.frontend.tflite.sparse_tensors import (
+    CompressedDimension,
+    DenseDimension,
+    SparseFormat,
+    expand_sparse_elements,
+)
 
 #: The supported version of the schema, which is stored in every file.
 SCHEMA_VERSION: Final = 3
@@ -50,6 +58,8 @@ _DTYPES: Final = {
     "UINT16": "uint16",
     "INT4": "int8",
     "BFLOAT16": "bfloat16",
+    # a resource is the number of a variable
+    "RESOURCE": "int32",
 }
 _TYPE_NAMES: Final = {v: k for k, v in vars(tflite.TensorType).items() if isinstance(v, int)}
 _OPTION_TABLE_NAMES: Final = {v: k for k, v in vars(tflite.BuiltinOptions).items() if isinstance(v, int)}
@@ -66,6 +76,7 @@ class TfliteTensor:
     variable      True if it retains its value between runs; its initial value represents zero
     packed        True if the file stores two 4-bit elements per byte
     scaled        True if the file has a scale; that of 32-bit integers is not stored in `scale`
+    resource      True if it is a reference to a resource variable
     """
 
     name: str
@@ -78,6 +89,7 @@ class TfliteTensor:
     variable: bool
     packed: bool = False
     scaled: bool = False
+    resource: bool = False
 
     @property
     def is_quantized(self) -> bool:
@@ -116,10 +128,15 @@ class TfliteOperator:
 
 
 @frozen(eq=False)
-class TfliteModel:
-    """The first subgraph of a TFLite file; `source` is the name of the model in diagnostics."""
+class TfliteSubgraph:
+    """A subgraph of a TFLite file.
+
+    source    name of the model in diagnostics
+    index     number of the subgraph; 0 is the one that runs of the model compute
+    """
 
     source: str
+    index: int
     tensors: tuple[TfliteTensor, ...]
     operators: tuple[TfliteOperator, ...]
     inputs: tuple[int, ...]
@@ -131,7 +148,31 @@ class TfliteModel:
         """
         op = self.operators[index]
         name = self.tensors[op.outputs[0]].name if op.outputs else ""
-        return Span(self.source, node=f"{op.name}#{index} {name[:_MAX_SHOWN_CHARACTERS]}".rstrip())
+        place = f"subgraph {self.index}: " if self.index else ""
+        return Span(self.source, node=f"{place}{op.name}#{index} {name[:_MAX_SHOWN_CHARACTERS]}".rstrip())
+
+
+@frozen(eq=False)
+class TfliteModel:
+    """A TFLite file: `main` is its first subgraph, the others are read when they are asked for."""
+
+    main: TfliteSubgraph
+    subgraph_count: int
+    _reader: Any
+    _subgraphs: dict[int, TfliteSubgraph] = field(default_factory=dict)
+
+    def subgraph(self, index: int) -> TfliteSubgraph:
+        """Return a subgraph by its number. Raises AotcError if it does not exist (code
+        "tflite-subgraph"), or with all problems of its tensors and operators.
+        """
+        if index == self.main.index:
+            return self.main
+        exists = 0 <= index < self.subgraph_count
+        text = f"subgraph {index} does not exist, the model has {self.subgraph_count}"
+        require_valid_file("tflite-subgraph", exists, text)
+        if index not in self._subgraphs:
+            self._subgraphs[index] = self._reader.read_subgraph(index)
+        return self._subgraphs[index]
 
 
 def require_valid_file(code: str, condition: bool, text: str, hint: str = _DAMAGED_FILE_HINT) -> None:
@@ -180,7 +221,8 @@ def read_model(model: str | Path | bytes | Any, name: str | None = None) -> Tfli
     name   name of the model in source locations; None for its file name
 
     Raises AotcError with all problems found: not a TFLite file, an unsupported version of the
-    schema, offsets outside of the file, tensors of unsupported types or sizes, sparse tensors.
+    schema, offsets outside of the file, tensors of unsupported types or sizes, sparse tensors whose
+    formats contradict their shapes.
     """
     if isinstance(model, (str, Path)):
         with open_regular_file(Path(model), "tflite-file") as file:
@@ -200,38 +242,44 @@ def read_model(model: str | Path | bytes | Any, name: str | None = None) -> Tfli
         hint = "convert the model again with a current version of TensorFlow"
         text = f"version {version} of the schema is not supported (only {SCHEMA_VERSION} is)"
         require_valid_file("tflite-version", version == SCHEMA_VERSION, text, hint)
-        return _Reader(root, source, problems).read_first_subgraph()
+        count = _checked_vector_length(root.SubgraphsLength(), root, 4, "subgraphs")
+        require_valid_file("tflite-file", count > 0, "the model has no subgraph")
+        reader = _Reader(root, source)
+        return TfliteModel(reader.read_subgraph(0), count, reader)
     problems.raise_collected_problems()
     raise AssertionError
 
 
 @frozen(eq=False)
 class _Reader:
-    """Reads the tensors and operators of one TFLite file; their problems are collected in
-    `problems`.
-    """
+    """Reads the subgraphs of one TFLite file."""
 
     root: Any
     source: str
-    problems: Problems
 
-    def read_first_subgraph(self) -> TfliteModel:
-        graphs = _checked_vector_length(self.root.SubgraphsLength(), self.root, 4, "subgraphs")
-        require_valid_file("tflite-file", graphs > 0, "the model has no subgraph")
-        graph = self.root.Subgraphs(0)
-        tensors = self.read_tensors(graph)
-        operators = []
-        for index in range(_checked_vector_length(graph.OperatorsLength(), graph, 4, "operators")):
-            with (
-                self.problems.collect_errors_at(Span(self.source, node=f"operator {index}")),
-                _raise_damaged_file_on_read_error(f"operator {index}"),
-            ):
-                operators.append(self.read_operator(graph.Operators(index), len(tensors)))
-        ends = (self.read_tensor_indices(graph, side, len(tensors)) for side in ("Inputs", "Outputs"))
-        inputs, outputs = ends
-        require_valid_file("tflite-file", bool(outputs), "the model has no outputs")
-        self.problems.raise_collected_problems()
-        return TfliteModel(self.source, tuple(tensors), tuple(operators), inputs, outputs)
+    def read_subgraph(self, index: int) -> TfliteSubgraph:
+        """Read a subgraph that exists. Raises AotcError with all problems of its tensors and
+        operators.
+        """
+        place = f"subgraph {index}: " if index else ""
+        problems = Problems("tflite-file")
+        with problems.collect_errors_at(Span(self.source)), _raise_damaged_file_on_read_error(f"{place}the file"):
+            graph = self.root.Subgraphs(index)
+            tensors = self.read_tensors(graph, problems, place)
+            operators = []
+            for number in range(_checked_vector_length(graph.OperatorsLength(), graph, 4, "operators")):
+                with (
+                    problems.collect_errors_at(Span(self.source, node=f"{place}operator {number}")),
+                    _raise_damaged_file_on_read_error(f"operator {number}"),
+                ):
+                    operators.append(self.read_operator(graph.Operators(number), len(tensors)))
+            ends = (self.read_tensor_indices(graph, side, len(tensors)) for side in ("Inputs", "Outputs"))
+            inputs, outputs = ends
+            require_valid_file("tflite-file", index > 0 or bool(outputs), "the model has no outputs")
+            problems.raise_collected_problems()
+            return TfliteSubgraph(self.source, index, tuple(tensors), tuple(operators), inputs, outputs)
+        problems.raise_collected_problems()
+        raise AssertionError
 
     def read_tensor_indices(self, table: Any, name: str, tensor_count: int, min_index: int = 0) -> tuple[int, ...]:
         indices = tuple(_read_number_vector(table, name, np.int64).tolist())
@@ -242,15 +290,15 @@ class _Reader:
 
     # --- tensors
 
-    def read_tensors(self, graph: Any) -> list[TfliteTensor]:
+    def read_tensors(self, graph: Any, problems: Problems, place: str) -> list[TfliteTensor]:
         tensors = []
         for index in range(_checked_vector_length(graph.TensorsLength(), graph, 4, "tensors")):
             with (
-                self.problems.collect_errors_at(Span(self.source, node=f"tensor {index}")),
+                problems.collect_errors_at(Span(self.source, node=f"{place}tensor {index}")),
                 _raise_damaged_file_on_read_error(f"tensor {index}"),
             ):
                 tensors.append(self.read_tensor(graph.Tensors(index), index))
-        self.problems.raise_collected_problems()
+        problems.raise_collected_problems()
         return tensors
 
     def read_tensor(self, table: Any, index: int) -> TfliteTensor:
@@ -259,9 +307,6 @@ class _Reader:
         label = f"tensor {index} ({name[:_MAX_SHOWN_CHARACTERS]!r})"
         text = f"{label} has type {kind}, which is not supported"
         require("tflite-dtype", kind in _DTYPES, text)
-        require_valid_file(
-            "tflite-dtype", table.Sparsity() is None, f"{label} is sparse", "convert the model without sparsity"
-        )
         dtype = DType(_DTYPES[kind])
         shape = g.checked_shape(_read_number_vector(table, "Shape", np.int64).tolist(), dtype, label)
         data = self.read_constant_data(table, dtype, shape, kind == "INT4", label)
@@ -274,7 +319,7 @@ class _Reader:
         require("tflite-quant", zero_fits, f"{label} has a zero point outside the range of {dtype}")
         variable = bool(table.IsVariable())
         packed = kind == "INT4"
-        return TfliteTensor(name, shape, dtype, scale, zero, axis, data, variable, packed, scaled)
+        return TfliteTensor(name, shape, dtype, scale, zero, axis, data, variable, packed, scaled, kind == "RESOURCE")
 
     def read_constant_data(
         self, table: Any, dtype: DType, shape: tuple[int, ...], packed: bool, subject: str
@@ -292,6 +337,9 @@ class _Reader:
         )
         require_valid_file("tflite-file", buffer.Size() == 0, text, hint=hint)
         raw = _read_number_vector(buffer, "Data", np.uint8)
+        if table.Sparsity() is not None:
+            require("tflite-dtype", not packed, f"{subject} is sparse and has 4-bit elements, which is not supported")
+            return _read_sparse_elements(raw, table.Sparsity(), dtype, shape, subject)
         size = math.prod(shape)
         if not raw.size:
             return None
@@ -319,6 +367,40 @@ class _Reader:
         outputs = self.read_tensor_indices(table, "Outputs", tensor_count)
         inner = self.read_tensor_indices(table, "Intermediates", tensor_count, -1)
         return TfliteOperator(name, custom, code.Version(), inputs, outputs, inner, _typed_option_table(table))
+
+
+def _read_sparse_elements(raw: Array, table: Any, dtype: DType, shape: tuple[int, ...], subject: str) -> Array:
+    """Return the dense elements of a sparse constant of which the file stores the elements `raw`."""
+    require_valid_file("tflite-file", raw.size % dtype.itemsize == 0, f"the data of {subject} end within an element")
+    levels: list[DenseDimension | CompressedDimension] = []
+    for k in range(_checked_vector_length(table.DimMetadataLength(), table, 4, "levels")):
+        level = table.DimMetadata(k)
+        if level.Format() == tflite.DimensionType.DENSE:
+            levels.append(DenseDimension(int(level.DenseSize())))
+            continue
+        vectors = (
+            _read_sparse_index_vector(kind, vector, subject)
+            for kind, vector in (
+                (level.ArraySegmentsType(), level.ArraySegments()),
+                (level.ArrayIndicesType(), level.ArrayIndices()),
+            )
+        )
+        levels.append(CompressedDimension(*vectors))
+    order, blocked = (_read_number_vector(table, name, np.int64).tolist() for name in ("TraversalOrder", "BlockMap"))
+    sparse = SparseFormat(tuple(order), tuple(blocked), tuple(levels))
+    return expand_sparse_elements(raw.view(dtype.numpy), shape, sparse, subject)
+
+
+def _read_sparse_index_vector(kind: int, union: Any, subject: str) -> Array:
+    """Return a vector of segments or indices of a sparse tensor, whose elements have the type that
+    the union `kind` states.
+    """
+    name = next((n for n, v in vars(tflite.SparseIndexVector).items() if v == kind), "NONE")
+    text = f"{subject} has a sparse dimension without segments or indices"
+    require_valid_file("tflite-file", name != "NONE" and union is not None, text)
+    vector = getattr(tflite, name)()
+    vector.Init(union.Bytes, union.Pos)
+    return _read_number_vector(vector, "Values", np.int64)
 
 
 def _typed_option_table(table: Any) -> Any:

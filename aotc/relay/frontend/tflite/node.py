@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -31,7 +31,8 @@ from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
     IntegerArithmetic,
 )
 from aotc.relay.frontend.tflite.load import TfliteOperator, TfliteTensor
-from aotc.relay.graph_api import Constant, Expr, compile_time_elements
+from aotc.relay.frontend.tflite.resource_variables import ResourceVariables
+from aotc.relay.graph_api import Constant, Expr, Function, compile_time_elements
 
 #: Type of a converter's parameter for an input whose value must be known at compile time.
 KnownArray: TypeAlias = Annotated[Array, "known"]
@@ -106,9 +107,43 @@ _SCALED_OPERATORS: Final = (
 #: Operators that LiteRT computes on int16 without a scale as on integers.
 _PLAIN_INT16_OPERATORS: Final = frozenset({"ADD", "MUL"})
 #: Operators that accept integers of every type, since they do not read them or convert them.
-_ANY_INTEGER_OPERATORS: Final = frozenset({"BROADCAST_ARGS", "CAST", "DEQUANTIZE", "RANK", "SHAPE"})
+_ANY_INTEGER_OPERATORS: Final = frozenset(
+    {"BROADCAST_ARGS", "CALL_ONCE", "CAST", "DEQUANTIZE", "IF", "RANK", "SHAPE", "VAR_HANDLE", "WHILE"}
+)
 #: Fused activations, in the order of their codes in the schema.
 FUSED_ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
+
+
+class ControlContext(Protocol):
+    """The conversion of a model, as operators that run subgraphs or use variables see it.
+
+    variables    the resource variables
+    functions    the global functions of the module other than @main, by name
+    has_loops    False to unroll a loop wherever its trip count is known
+    """
+
+    @property
+    def variables(self) -> ResourceVariables: ...
+
+    @property
+    def functions(self) -> dict[str, Function]: ...
+
+    @property
+    def has_loops(self) -> bool: ...
+
+    def convert_subgraph(self, index: int, inputs: Sequence[Expr]) -> list[Expr]:
+        """Convert a subgraph with the given inputs and return its outputs. Raises AotcError with all
+        its problems, and for a subgraph that does not exist or that runs itself (code
+        "tflite-subgraph").
+        """
+
+    def initialize_variables(self, index: int) -> None:
+        """Set the contents of variables before the first run: those that a subgraph assigns."""
+
+    def unchanged_values(self, index: int) -> set[int]:
+        """Return the positions of the inputs of a subgraph that are its outputs at the same
+        positions.
+        """
 
 
 @frozen(eq=False)
@@ -120,6 +155,7 @@ class TfliteNode:
     results   declarations of the outputs
     inner     declarations of the intermediate tensors, which only carry scales
     rounding  integer arithmetic of the interpreter whose results are reproduced
+    control   the conversion of the model, for subgraphs and variables
     """
 
     op: TfliteOperator
@@ -128,6 +164,7 @@ class TfliteNode:
     results: tuple[TfliteTensor, ...]
     inner: tuple[TfliteTensor | None, ...]
     rounding: IntegerArithmetic
+    control: ControlContext
 
     def __getitem__(self, index: int) -> Expr:
         """Return an input expression of the TFLite operator. Raises AotcError (code "tflite-input")

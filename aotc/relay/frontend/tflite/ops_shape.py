@@ -305,6 +305,11 @@ def _convert_gather_nd_node(x: Expr, indices: Expr) -> Expr:
     )
 
 
+def _convert_densify_node(x: Expr) -> Expr:
+    """Convert DENSIFY, whose input is a sparse constant, which is dense when the file is read."""
+    return x
+
+
 def _convert_scatter_nd_node(indices: Expr, updates: Expr, shape: KnownInts, *, node: TfliteNode) -> Expr:
     """Convert SCATTER_ND; quantized tensors must have the zero point 0, since both interpreters
     start from the integer 0 and add integers unchanged.
@@ -426,6 +431,7 @@ OPS: Table = {
     "BROADCAST_ARGS": _convert_broadcast_args_node,
     "BROADCAST_TO": _convert_broadcast_to_node,
     "CONCATENATION": _convert_concatenation_node,
+    "DENSIFY": _convert_densify_node,
     "DEPTH_TO_SPACE": _convert_depth_to_space_node,
     "EMBEDDING_LOOKUP": _convert_embedding_lookup_node,
     "EXPAND_DIMS": _convert_expand_dims_node,

@@ -65,6 +65,8 @@ install_tools() {
     command -v "$machine-linux-gnu-gcc" >/dev/null 2>&1 || missing="$missing gcc-$machine-linux-gnu"
     command -v "qemu-$machine" >/dev/null 2>&1 || missing="$missing qemu-user"
   done
+  # WebAssembly
+  command -v node >/dev/null 2>&1 || missing="$missing nodejs"
   # packages of models are built by these
   command -v ninja >/dev/null 2>&1 || missing="$missing ninja-build"
   command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
@@ -75,6 +77,10 @@ install_tools() {
   install_firmware_tools
   command -v clang-19 >/dev/null 2>&1 || apt_install clang-19 ||
     echo "not installed, kernels are compared without it, and vectors of RISC-V are not tested: clang-19" >&2
+  { command -v wasm-ld-19 && [ -e /usr/lib/wasm32-wasi/libc.a ] &&
+    ls /usr/lib/llvm-19/lib/clang/19/lib/wasm32-unknown-wasi/libclang_rt.builtins.a; } >/dev/null 2>&1 ||
+    apt_install lld-19 wasi-libc libclang-rt-19-dev-wasm32 ||
+    echo "not installed, WebAssembly is not tested: lld-19 wasi-libc libclang-rt-19-dev-wasm32" >&2
   command -v x86_64-w64-mingw32-gcc >/dev/null 2>&1 || apt_install gcc-mingw-w64-x86-64-posix ||
     echo "not installed, the runtime is not compiled for Windows: gcc-mingw-w64-x86-64-posix" >&2
   command -v chromium >/dev/null 2>&1 || apt_install chromium ||

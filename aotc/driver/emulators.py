@@ -12,10 +12,11 @@ from aotc.tir import Target
 
 #: Debian's package of the emulators of programs for Linux.
 QEMU_USER_PACKAGE: Final = "qemu-user"
-#: Emulators of boards by architecture, and their Debian packages.
+#: Emulators of boards by architecture, and their Debian packages; node runs WebAssembly.
 BARE_METAL_EMULATORS: Final = {
     "arm": ("qemu-system-arm", "qemu-system-arm"),
     "riscv32": ("qemu-system-riscv32", "qemu-system-misc"),
+    "wasm32": ("node", "nodejs"),
 }
 
 

@@ -50,7 +50,11 @@ _BARE_METAL_CROSS_COMPILERS: Final = {
     "riscv32": (
         "riscv64-unknown-elf-gcc --specs=picolibc.specs", "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
     ),
+    "wasm32": ("clang-19 --target=wasm32-wasi", "clang-19 lld-19 wasi-libc libclang-rt-19-dev-wasm32"),
 }  # fmt: skip
+#: Compilers for WebAssembly, the newest first. WASI is the interface of programs to their host; the C library has it.
+_WASM_COMPILERS: Final = (*(f"clang-{version}" for version in range(23, 13, -1)), "clang")
+_WASM_ARGUMENTS: Final = ("--target=wasm32-wasi",)
 #: Compilers that translate vector types to instructions of RISC-V's vector extension, and their Debian packages.
 #: gcc 12 accepts the flags of the extension, and translates vectors element by element.
 _RISCV_VECTOR_COMPILERS: Final = ("clang", *(f"clang-{version}" for version in range(23, 18, -1)))
@@ -164,6 +168,8 @@ def _default_compiler_commands(target: Target | None) -> Sequence[tuple[str, ...
     if _has_riscv_vectors(target):
         architecture_args = (f"--target={target.machine}-linux-gnu",) if foreign else ()
         return [(name, *architecture_args) for name in _RISCV_VECTOR_COMPILERS]
+    if foreign == "wasm32":
+        return [(name, *_WASM_ARGUMENTS) for name in _WASM_COMPILERS]
     if foreign in _BARE_METAL_CROSS_COMPILERS:
         return [tuple(shlex.split(_BARE_METAL_CROSS_COMPILERS[foreign][0]))]
     return [(gnu_cross_compiler_name(foreign),)] if foreign else [(name,) for name in C_COMPILER_CANDIDATES]
@@ -330,11 +336,12 @@ def run_compiler(
 
 
 def archiver_of_compiler(toolchain: Toolchain) -> str:
-    """Return the archiver command `ar` that belongs to a C compiler (-print-prog-name=ar), for
-    static libraries.
+    """Return the archiver command that belongs to a C compiler, for static libraries: `ar`, and that of
+    LLVM for WebAssembly, whose object files others do not index.
     """
-    done = _run_compiler_command([*toolchain.cc, "-print-prog-name=ar"], PROBE_TIMEOUT_SECONDS)
-    return done.output.decode("utf-8", "replace").strip() if done.code == 0 else "ar"
+    name = "llvm-ar" if architecture_compiled_for(toolchain) == "wasm32" else "ar"
+    done = _run_compiler_command([*toolchain.cc, f"-print-prog-name={name}"], PROBE_TIMEOUT_SECONDS)
+    return done.output.decode("utf-8", "replace").strip() if done.code == 0 else name
 
 
 def compiler_version_line(toolchain: Toolchain) -> str:
@@ -394,7 +401,7 @@ def require_compiler_for_architecture(toolchain: Toolchain, target: Target) -> N
     # one RISC-V compiler generates code for both 32 and 64 bits
     if (
         target.machine
-        and architecture
+        and architecture not in ("", target.machine)
         and architecture.removesuffix("64") != target.machine.removesuffix("32").removesuffix("64")
     ):
         text = f"{shlex.join(toolchain.cc)} makes code for {architecture}"

@@ -70,11 +70,13 @@ _ARM_MACROS: Final = {
     "mve": "__ARM_FEATURE_MVE",
 }
 _RISCV_MACROS: Final = {"v": "__riscv_vector", "zvl256b": "__riscv_zvl256b"}
+_WASM_MACROS: Final = {"simd128": "__wasm_simd128__"}
 _MACROS_BY_MACHINE: Final = {
     "x86_64": _X86_MACROS,
     "aarch64": _AARCH64_MACROS,
     "arm": _ARM_MACROS,
     "riscv64": _RISCV_MACROS,
+    "wasm32": _WASM_MACROS,
 }
 _MICRO_KERNEL_VECTOR_BYTES: Final = {"mve": 16}
 #: By name. Names of x86 features are those of /proc/cpuinfo, except those in

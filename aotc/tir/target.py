@@ -17,6 +17,7 @@ from typing import Any, Final
 from aotc.ir import AotcError, DType, did_you_mean_hint, frozen, normalized_architecture_name
 from aotc.tir import micro_kernels
 from aotc.tir.micro_kernels import MicroKernel as MicroKernel
+from aotc.tir.target_costs import Budget as Budget
 from aotc.tir.target_costs import CodeSize as CodeSize
 from aotc.tir.target_costs import GpuCosts as GpuCosts
 from aotc.tir.target_costs import Strips as Strips
@@ -24,46 +25,6 @@ from aotc.tir.target_costs import Threads as Threads
 from aotc.tir.target_costs import Tiles as Tiles
 from aotc.tir.target_costs import Winograd as Winograd
 from aotc.tir.target_validation import require_consistent_target
-
-
-@frozen(kw_only=True)
-class Budget:
-    """Limits on the growth of code, parameters and memory that optimizations for speed may cause.
-
-    stack_bytes       largest scratch memory of a kernel that may be placed on its stack
-    row_bytes         size of a row of accumulators that fits in the L1 cache together with the operands
-    array_bytes       parameters smaller than this become C arrays, larger ones a file that the assembler includes
-    parameter_growth  largest factor by which parameters may grow (or by parameter_room bytes); 1 forbids growth
-    parameter_saving  estimated cycles that each added byte of parameters must save per run
-    group_padding     largest padding of the channels of a group to whole blocks, as a fraction of its channels, where
-                      parameters may grow
-    block_padding     largest padding of output channels to blocks that are larger than the smallest ones, as a fraction
-                      of the channels
-    unrolled          largest number of multiply-adds in an unrolled loop body
-    written           largest number of multiply-adds in the code of one tiled contraction, border tiles included
-    pieces            largest number of pieces that a loop nest may be split into where conditions change ...
-    piece_nodes       ... and largest growth in expression nodes; beyond it, conditions stay inside the loops
-    unpacked_bytes    int8 constants of at most this size in total are not packed as int4, where memory is not limited:
-                      they are read from the second-level cache, and whole bytes are faster
-    transposed        side of the square tiles of a transposition: one cache line of float32 elements; 1 disables tiling
-    index_nodes       a tensor whose indices have more nodes is stored instead of recomputed at each read
-    """
-
-    stack_bytes: int = 4096
-    row_bytes: int = 1024
-    array_bytes: int = 64 << 10
-    parameter_growth: float = 1.0
-    parameter_room: int = 0
-    parameter_saving: float = 0.08
-    group_padding: float = 1.0
-    block_padding: float = 1 / 8
-    unrolled: int = 320
-    written: int = 4096
-    pieces: int = 512
-    piece_nodes: int = 1 << 15
-    unpacked_bytes: int = 1 << 20
-    transposed: int = 16
-    index_nodes: int = 256
 
 
 @frozen(kw_only=True)
@@ -469,6 +430,21 @@ RISCV64_V256: Final = replace(
     features=("v", "zvl256b"),
 )
 _RISCV: Final = (RISCV64, RISCV64_V128, RISCV64_V256)
+#: WebAssembly with 128-bit vectors, in browsers and node. It has no fused multiply-add, and one memory; the parameters
+#: are C arrays, as assemblers have no directive that includes a file in its data. Registers are those of x86-64.
+_WASM_FLAGS: Final = ("-msimd128", "-mbulk-memory")
+WASM32: Final = replace(
+    _VECTOR_TARGET,
+    name="wasm32",
+    machine="wasm32",
+    threads=None,
+    budget=replace(_VECTOR_TARGET.budget, array_bytes=1 << 62),
+    spaces=(Space(name="memory", align=16),),
+    bare=True,
+    cflags=_WASM_FLAGS,
+    base_cflags=_WASM_FLAGS,
+    features=("simd128",),
+)
 
 #: GPUs of NVIDIA.  A thread has its scratch in memory, as much of it as all threads that are resident could need.
 #: Loops stay whole, with their conditions, since each of their iterations may be another thread.  What is to stay in a
@@ -560,6 +536,7 @@ _ALL_TARGETS: Final = (
     AARCH64_BF16,
     *_RISCV,
     *_MICROCONTROLLERS,
+    WASM32,
     CUDA,
 )
 TARGETS: Final = {t.name: t for t in _ALL_TARGETS}

@@ -268,3 +268,43 @@ class Strips:
     recurrence_block_overhead: float = 0.5
     interleaved_l2_caches: int = 2
     input_tiles_beyond_l2: int = 8
+
+
+@frozen(kw_only=True)
+class Budget:
+    """Limits on the growth of code, parameters and memory that optimizations for speed may cause.
+
+    stack_bytes       largest scratch memory of a kernel that may be placed on its stack
+    row_bytes         size of a row of accumulators that fits in the L1 cache together with the operands
+    array_bytes       parameters smaller than this become C arrays, larger ones a file that the assembler includes
+    parameter_growth  largest factor by which parameters may grow (or by parameter_room bytes); 1 forbids growth
+    parameter_saving  estimated cycles that each added byte of parameters must save per run
+    group_padding     largest padding of the channels of a group to whole blocks, as a fraction of its channels, where
+                      parameters may grow
+    block_padding     largest padding of output channels to blocks that are larger than the smallest ones, as a fraction
+                      of the channels
+    unrolled          largest number of multiply-adds in an unrolled loop body
+    written           largest number of multiply-adds in the code of one tiled contraction, border tiles included
+    pieces            largest number of pieces that a loop nest may be split into where conditions change ...
+    piece_nodes       ... and largest growth in expression nodes; beyond it, conditions stay inside the loops
+    unpacked_bytes    int8 constants of at most this size in total are not packed as int4, where memory is not limited:
+                      they are read from the second-level cache, and whole bytes are faster
+    transposed        side of the square tiles of a transposition: one cache line of float32 elements; 1 disables tiling
+    index_nodes       a tensor whose indices have more nodes is stored instead of recomputed at each read
+    """
+
+    stack_bytes: int = 4096
+    row_bytes: int = 1024
+    array_bytes: int = 64 << 10
+    parameter_growth: float = 1.0
+    parameter_room: int = 0
+    parameter_saving: float = 0.08
+    group_padding: float = 1.0
+    block_padding: float = 1 / 8
+    unrolled: int = 320
+    written: int = 4096
+    pieces: int = 512
+    piece_nodes: int = 1 << 15
+    unpacked_bytes: int = 1 << 20
+    transposed: int = 16
+    index_nodes: int = 256

@@ -17,11 +17,11 @@ from tests.codegen.batch import STRICT
 from tests.codegen.bit_comparison import wrong
 from tests.ops.harness import assert_agrees, flat, interpret, kernel_job
 from tests.share import share
-from tests.targets.machines import FOREIGN, PORTABLE, machine
+from tests.targets.machines import ELSEWHERE, PORTABLE, machine
 
 FAMILIES = {family.__name__.removeprefix("aotc.relay.op."): family for family in operators.OPERATOR_MODULES}
 VECTORS = ("x86-64-v3",)
-OTHERS = [*product(FAMILIES, [*FOREIGN, *PORTABLE])]
+OTHERS = [*product(FAMILIES, [*ELSEWHERE, *PORTABLE])]
 QUARTER = len(FAMILIES) // 4
 
 

@@ -33,6 +33,9 @@ ALIGNMENT = 64
 SYSTEMS = {name: t for name, t in TARGETS.items() if t.machine and not t.bare}
 FOREIGN = tuple(name for name, t in SYSTEMS.items() if t.machine not in ("x86_64", normalized_architecture_name()))
 """Targets that need an emulator here, for programs of Linux."""
+ELSEWHERE = (*FOREIGN, "wasm32")
+"""These and WebAssembly, whose programs node runs; projects for it have no example program."""
+WASI = Path(__file__).with_name("wasi.mjs")
 PORTABLE = tuple(f"c on {name}" for name in FOREIGN if name == TARGETS[name].machine)
 """Portable C there."""
 
@@ -71,8 +74,9 @@ class Machine:
     def program(self, source: Path, *flags: str) -> Path:
         """A C file compiled to a program that needs no libraries of the machine; without warnings, unless asked for."""
         made = source.with_suffix("")
+        static = ("-static",) if self.target.machine != "wasm32" else ()
         flags = (*FLAGS, *self.target.cflags, *(() if "-Wall" in flags else ("-w",)), *flags)
-        command = (*self.compiler, "-std=c99", "-static", *flags, source, "-o", made, "-lm")
+        command = (*self.compiler, "-std=c99", *static, *flags, source, "-o", made, "-lm")
         run(command, source.parent)
         return made
 
@@ -134,6 +138,10 @@ def machine(name: str) -> Machine:
     there = there or target.machine
     if there in ("", normalized_architecture_name()):
         return Machine(target, require_tool("gcc"))
+    if there == "wasm32":
+        compiler = f"{require_tool('clang-19')} --target=wasm32-wasi"
+        require_tool("wasm-ld-19")
+        return Machine(target, compiler, (require_tool("node"), "--no-warnings", str(WASI)))
     emulator, *cpu = qemu_command(there, target)
     cc = require_tool(gnu_cross_compiler_name(there))
     if least_riscv_vector_bits(target.features):

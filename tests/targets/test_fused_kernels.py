@@ -20,7 +20,7 @@ from aotc.tir.expr import Binary, Buffer, Load, Select, Var, const
 from aotc.tir.stmt import Block, Declare, For, Kernel, Store
 from aotc.tir.target import Target
 from tests.targets.fused_functions import LONGEST_ROW, Fused, fused
-from tests.targets.machines import FOREIGN, PORTABLE, Machine, machine, native_targets
+from tests.targets.machines import ELSEWHERE, PORTABLE, Machine, machine, native_targets
 from tests.targets.random_kernels import Job, disagreements, lowered, of_fused
 
 SEEDS, WIDE, AT_ONCE = 540, 2040, 60
@@ -29,7 +29,7 @@ WAS_WRONG = (24, 45, 181, 221, 320)
 """Seeds of kernels that gcc 12 compiles wrongly for x86-64-v3 or -v4 where loads stay under conditions."""
 SAMPLE = sorted({*WAS_WRONG, *range(0, SEEDS, 90), *range(SEEDS, WIDE, 150)})
 VECTORS = [t for t in native_targets() if t != "c"]
-TARGETS = (*native_targets(), *FOREIGN, *PORTABLE)
+TARGETS = (*native_targets(), *ELSEWHERE, *PORTABLE)
 EVERY = [(t, first) for t in TARGETS for first in range(0, WIDE if t == "x86-64-v3" else SEEDS, AT_ONCE)]
 
 
@@ -43,7 +43,7 @@ def test_some_fused_kernels(target: str, tmp_path: Path) -> None:
     assert disagreements(kernels(SAMPLE, here), here, tmp_path) == []
 
 
-@pytest.mark.parametrize("target", [*FOREIGN, *PORTABLE])
+@pytest.mark.parametrize("target", [*ELSEWHERE, *PORTABLE])
 def test_some_fused_kernels_elsewhere(target: str, tmp_path: Path) -> None:
     here = machine(target)
     assert disagreements(kernels(SAMPLE[::4], here), here, tmp_path) == []
@@ -131,7 +131,7 @@ def guarded_kernel(size: int) -> Kernel:
     return Kernel(name="guarded", inputs=(x, s), outputs=(y,), body=body)
 
 
-@pytest.mark.parametrize("target", [*VECTORS, *FOREIGN])
+@pytest.mark.parametrize("target", [*VECTORS, *ELSEWHERE])
 def test_loads_under_a_condition(target: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x, s = rng.standard_normal((2, 64)).astype(np.float32)

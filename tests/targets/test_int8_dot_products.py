@@ -36,12 +36,12 @@ from tests.conftest import require_tool
 from tests.e2e.projects import run
 from tests.ops.harness import Job, interpret, kernel_job
 from tests.share import share
-from tests.targets.machines import FOREIGN, machine, native_targets, targets_that_cannot_run
+from tests.targets.machines import ELSEWHERE, machine, native_targets, targets_that_cannot_run
 
 Array = np.ndarray[Any, Any]
 VECTORS = [name for name, t in TARGETS.items() if t.micro_kernels and t.vector_bytes and not t.versions]
 HERE = [name for name in native_targets() if name in VECTORS]
-THERE = [name for name in FOREIGN if name in VECTORS]
+THERE = [name for name in ELSEWHERE if name in VECTORS]
 
 
 def some_bytes(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array:

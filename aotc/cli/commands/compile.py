@@ -144,6 +144,7 @@ def render_compile_result(data: JsonObject) -> RenderedParts:
 def _c_language_and_float_abi_lines(metadata: JsonObject) -> RenderedParts:
     """Yield lines on the C language and float ABI that a bare-metal project requires."""
     extended = "C99; inline assembly, as gcc and clang take it (--portable: none)"
-    yield f"language     {extended if metadata['inline_assembly'] else 'C99'}"
+    plain = "C99" if resolve_target(metadata["target"]).is_scalar else "C99 with vectors, as gcc and clang take them"
+    yield f"language     {extended if metadata['inline_assembly'] else plain}"
     if abi := metadata["float_abi"]:
         yield f"float ABI    {abi} (without -mfloat-abi among the flags of the application)"

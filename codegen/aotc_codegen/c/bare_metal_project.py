@@ -50,6 +50,7 @@ from aotc_codegen.c.workspace_parameter import workspace_struct_definition, work
 _COMPILER_AND_ARCHIVER: Final = {
     "arm": ("arm-none-eabi-gcc", "arm-none-eabi-ar"),
     "riscv32": ("'riscv64-unknown-elf-gcc --specs=picolibc.specs'", "riscv64-unknown-elf-ar"),
+    "wasm32": ("'clang-19 --target=wasm32-wasi'", "llvm-ar-19"),
 }
 #: Pattern of calls of C math library functions in kernels.
 _MATH_CALL_PATTERN: Final = re.compile(r"\b(sqrt|fma|fmod|floor|ceil|trunc|rint|round|copysign|fabs)(f?)\(")
@@ -95,6 +96,10 @@ def _preprocessor_lines_rejecting_flags(
         text = f"this code is for little-endian processors with the extensions of {target.name}"
         hint = "correct the flags of the C compiler, or generate it with --portable"
         checks += [f"#if defined(__arm__) && ({missing})", f'#error "{text}: {hint}"', "#endif"]
+    if target.machine == "wasm32":
+        missing = " || ".join(f"!defined({PROCESSOR_FEATURES[f].macro})" for f in target.features)
+        text = f"kernels for {target.name} need vectors of 128 bits: compile with {target.cflags[0]}"
+        checks += [f"#if {missing}", f'#error "{text}"', "#endif"]
     return checks
 
 
@@ -247,12 +252,14 @@ def _build_files_and_readme(name: str, template_values: dict[str, Any]) -> dict[
     }
 
 
-def _readme_compiler_values(float_abi_name: str, files: Mapping[str, FileContent]) -> dict[str, str]:
+def _readme_compiler_values(target: Target, files: Mapping[str, FileContent]) -> dict[str, str]:
     """Return the README texts on the required C compiler and, if the target has a choice, on the
     float ABI.
     """
+    float_abi_name = float_abi(target)
+    language = "a\nC99 compiler," if target.is_scalar else "gcc or\nclang, since its kernels have vectors of GNU C,"
     return {
-        "language": _INLINE_ASSEMBLY_README_TEXT if has_inline_assembly(files) else "a\nC99 compiler,",
+        "language": _INLINE_ASSEMBLY_README_TEXT if has_inline_assembly(files) else language,
         "abi_said": f"; the float ABI\nis `{float_abi_name}` without such flags" if float_abi_name else "",
     }
 
@@ -408,7 +415,7 @@ def emit_bare_metal_project(
         files[f"src/{name}_params.c"] = render_template("params.c", **common | {"arrays": common["array"].splitlines()})
     if single_file:
         files = _merge_into_single_source(kernels, files, common)
-    common |= _source_and_header_lists(files) | _readme_compiler_values(float_abi(target), files)
+    common |= _source_and_header_lists(files) | _readme_compiler_values(target, files)
     files |= {f"src/{name}_params.bin": weights.contents, **_build_files_and_readme(name, common)}
     metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes), **state_metadata(state)}
     metadata["float_abi"] = float_abi(target)

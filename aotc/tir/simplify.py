@@ -269,9 +269,15 @@ _LINEAR_FORM_OF_OPERATION: Final[Mapping[str, Callable[[str, LinearForm, LinearF
 def recombine_divmod_terms(form: LinearForm, ranges: _RangesOrScope) -> LinearForm:
     """Combine quotients and remainders: x // c * (k * c) + x % c * k == x * k.
 
-    The ranges of variables prove further quotients equal to x // c."""
+    The ranges of variables prove further quotients equal to x // c, for a literal c."""
     for atom, k in form.terms.items():
         match atom:
+            case Binary(op="floormod", a=x, b=c) if not isinstance(c, Const):
+                product = Binary("mul", Binary("floordiv", x, c), c)
+                if form.terms.get(product) == k:
+                    both = LinearForm({atom: k, product: k})
+                    combined = form.add_multiple(both, -1).add_multiple(linear_form(x, ranges), k)
+                    return recombine_divmod_terms(combined, ranges)
             case Binary(op="floormod", a=x, b=Const(value=c)) if int(c) * k in form.terms.values():
                 whole = LinearForm({atom: 1}).add_multiple(linear_form(binary("floordiv", x, c), ranges), int(c))
                 has_all_terms = all(form.terms.get(t) == k * factor for t, factor in whole.terms.items())

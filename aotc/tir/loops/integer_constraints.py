@@ -76,13 +76,18 @@ class IntegerConstraints:
         for number, known in self.products.items():
             if known == factors:
                 return number
-        low, high = (1, 1) if other is None else (self.lows[other], self.highs[other])
-        for symbol in factors[0]:
-            ends = [_multiply(x, y) for x in (low, high) for y in (self.lows[symbol], self.highs[symbol])]
-            low, high = min(ends), max(ends)
-        number = self.add_variable(low, high)
+        number = self.add_variable(*self.interval_of_product(factors))
         self.products[number] = factors
         return number
+
+    def interval_of_product(self, factors: _Product) -> tuple[Bound, Bound]:
+        """Return the interval of a product, by the intervals of its factors."""
+        symbols, other = factors
+        low, high = (1, 1) if other is None else (self.lows[other], self.highs[other])
+        for symbol in symbols:
+            ends = [_multiply(x, y) for x in (low, high) for y in (self.lows[symbol], self.highs[symbol])]
+            low, high = min(ends), max(ends)
+        return low, high
 
     def add_equation(self, terms: Mapping[int, int], const: int) -> None:
         """Require that a sum is 0."""

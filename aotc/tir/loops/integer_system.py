@@ -238,6 +238,8 @@ class IntegerSystem(IntegerConstraints):
         for var, c in terms.items():
             symbols, other = self.factors_of(var)
             factors.setdefault(other, {})[symbols] = c
+        if factors.keys() == {None}:
+            return None  # such as the definition of a quotient of two symbols
         factors.setdefault(None, {})
         factors[None] = add_multiple_of_terms(factors[None], {(): const} if const else {})
         known = self.polynomial_bounds(others)
@@ -252,10 +254,13 @@ class IntegerSystem(IntegerConstraints):
                 quotient = add_multiple_of_terms(quotient, multiply_polynomials(whole, base))
                 small = add_multiple_of_terms(small, multiply_polynomials(rest, base))
             distance = add_multiple_of_terms(one, stride, -1)
-            if quotient and all(
-                known.is_never_positive(add_multiple_of_terms(distance, small, sign)) for sign in (1, -1)
-            ):
-                return [self.sum_of_polynomial(small), self.sum_of_polynomial(quotient)]
+            # the multiple of the stride that the constant terms contain may belong to the small sum
+            for shift in (0, 1, -1) if _contains_stride(factors[None], stride) else (0,):
+                whole, rest = add_multiple_of_terms(quotient, one, shift), add_multiple_of_terms(small, stride, -shift)
+                if whole and all(
+                    known.is_never_positive(add_multiple_of_terms(distance, rest, sign)) for sign in (1, -1)
+                ):
+                    return [self.sum_of_polynomial(rest), self.sum_of_polynomial(whole)]
         return None
 
     def _divide_inequalities_by_symbols(self) -> None:
@@ -320,8 +325,8 @@ class IntegerSystem(IntegerConstraints):
         return is_changed
 
     def _tighten_intervals(self) -> bool:
-        """Tighten the intervals of variables by the inequalities and equations, each once; return True
-        if an interval became smaller.
+        """Tighten the intervals of variables by the inequalities and equations, each once, and those of
+        products by those of their factors; return True if an interval became smaller.
         """
         is_changed = False
         for terms, const in (*self.inequalities, *self.equations, *((_negate(t), -c) for t, c in self.equations)):
@@ -338,12 +343,19 @@ class IntegerSystem(IntegerConstraints):
                 else:
                     rest = high - factor * self.lows[var]
                     is_changed = self._narrow_interval_of_variable(var, -math.inf, rest // -factor) or is_changed
+        for product, factors in self.products.items():
+            is_changed = self._narrow_interval_of_variable(product, *self.interval_of_product(factors)) or is_changed
         return is_changed
 
 
 def divide_bound(bound: Bound, divisor: int) -> Bound:
     """Return a bound divided by a positive number and rounded down; infinities stay infinite."""
     return bound if math.isinf(bound) else bound // divisor
+
+
+def _contains_stride(polynomial: Polynomial, stride: Polynomial) -> bool:
+    """Return True if the quotient of a polynomial and a stride, which is no number, is not 0."""
+    return any(stride) and bool(divide_polynomial(polynomial, stride)[0])
 
 
 def _negate(terms: Terms) -> Terms:

@@ -180,12 +180,18 @@ class PolynomialBounds:
         """Return True if a polynomial is proven to be at most 0."""
         goal = _divided_by_common_factor(self._with_origins(polynomial), -1)
         # variables that bound others come last, in one attempt parameters after them
-        return self._is_proven(goal, lambda var: (var in self._bounding, var)) or (
-            self._is_proven(goal, lambda var: (var in self._parameters, var in self._bounding, var))
+        return (
+            self._is_proven(goal, lambda var: (var in self._bounding, var))
+            or self._is_proven(goal, lambda var: (var in self._bounding, var), prefers_symbolic_bounds=True)
+            or self._is_proven(goal, lambda var: (var in self._parameters, var in self._bounding, var))
         )
 
-    def _is_proven(self, goal: Polynomial, order: Callable[[int], tuple[int, ...]]) -> bool:
-        """Return True if a search proves that a polynomial is at most 0; it replaces variables in an order."""
+    def _is_proven(
+        self, goal: Polynomial, order: Callable[[int], tuple[int, ...]], prefers_symbolic_bounds: bool = False
+    ) -> bool:
+        """Return True if a search proves that a polynomial is at most 0; it replaces variables in an order,
+        first by bounds after which few terms remain or, with `prefers_symbolic_bounds`, many terms.
+        """
         stack: list[tuple[Polynomial, frozenset[int]]] = [(goal, frozenset())]
         seen: set[tuple[frozenset[tuple[Monomial, int]], frozenset[int]]] = set()
         for _ in range(_MAX_EXAMINED_POLYNOMIALS):
@@ -204,6 +210,8 @@ class PolynomialBounds:
                 if simpler is None:
                     simpler = sorted(self._goals_without_variable(goal, var), key=_size_of_polynomial)
                     self._goals[key, var] = simpler
+                if prefers_symbolic_bounds:
+                    simpler = sorted(simpler, key=_degree_and_missing_terms)
                 if simpler:
                     stack += [(goal, kept | {var}), *((other, kept) for other in reversed(simpler))]
                     break
@@ -273,6 +281,12 @@ class PolynomialBounds:
 def _size_of_polynomial(polynomial: Polynomial) -> tuple[int, int]:
     """Return the degree and the number of terms."""
     return max(map(len, polynomial), default=0), len(polynomial)
+
+
+def _degree_and_missing_terms(polynomial: Polynomial) -> tuple[int, int]:
+    """Return the degree and the negated number of terms."""
+    degree, terms = _size_of_polynomial(polynomial)
+    return degree, -terms
 
 
 def _divided_by_common_factor(polynomial: Polynomial, sign: int) -> Polynomial:

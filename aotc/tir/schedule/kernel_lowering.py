@@ -15,7 +15,7 @@ from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loop_invariants, optimize_loop_nests
 from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest, find_attention_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
-from aotc.tir.schedule.contraction import build_contraction_nest
+from aotc.tir.schedule.contraction import build_contraction_nest, build_contraction_nest_of_run_time_extents
 from aotc.tir.schedule.contraction.untiled_contraction import contraction_as_reduction
 from aotc.tir.schedule.stages.inplace_outputs import output_input_pairs_that_may_share_memory
 from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
@@ -173,11 +173,25 @@ class Lowering:
         """Return the loop nest of a stage that shares no loops with other stages."""
         if 0 in stage.anchor_extents:
             return Block(())
-        stmt = self._stmts_of_stage(stage, 0)
-        if isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern)) and _has_known_extents(stage.anchor):
+        nest = self._contraction_nest_of_run_time_extents(stage)
+        stmt = self._stmts_of_stage(stage, 0) if nest is None else nest
+        builds_loops = isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern))
+        if nest is not None or (builds_loops and _has_known_extents(stage.anchor)):
             # these builders optimize their own loops; simplify what was added to store each element
             return hoist_costly_loop_invariants(simplify_stmt(stmt, {}))
         return optimize_loop_nests(stmt, self.builder.target.budget)
+
+    def _contraction_nest_of_run_time_extents(self, stage: ComputeStage) -> Stmt | None:
+        """Return the loop nest in tiles of a stage whose anchor is a contraction with extents that are known
+        at run time only; None for another stage, and if no tiling fits.
+        """
+        anchor, builder = stage.anchor, self.builder
+        if not isinstance(anchor, te.Contraction) or _has_known_extents(anchor):
+            return None
+        a, b = (builder.memory[tensor_graph.strip_views(t)].buffer for t in (anchor.a, anchor.b))
+        store = builder.function_finishing_and_storing_element(stage)
+        nest = build_contraction_nest_of_run_time_extents(anchor, a, b, store, builder.target, builder.numbers)
+        return None if nest is None else builder.add_buffers_of_nest_and_return_stmt(nest)
 
     def _stmts_of_stage(self, stage: ComputeStage, outer_loop_count: int) -> Stmt:
         """Return the statements of one stage (an anchor tensor with its epilogue) inside its outer

@@ -25,6 +25,8 @@ Modules, in the order in which a contraction passes through them:
     int8_depthwise                     CPU tilings of int8 depthwise convolutions, four kernel
                                        offsets per dot product
     tile_segments                      splits an axis into tiles of equal size and a remainder
+    run_time_extents                   the typical extents of a contraction whose extents are known at
+                                       run time only
     operand_packing                    one description of copies to scratch, shared memory and registers,
                                        and the generator of their loops
     operand_staging                    copies an operand with its padding to scratch, so that vector
@@ -71,6 +73,7 @@ the number of tiles (`tile_segments.TileSegment.count`) becomes a trip count.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from aotc.tir import Buffer, Target, te
@@ -87,15 +90,18 @@ from aotc.tir.schedule.contraction.cpu_tilings_vector_along_weights import tilin
 from aotc.tir.schedule.contraction.gpu_block_tiles import gpu_tiling_candidates
 from aotc.tir.schedule.contraction.int8_depthwise import int8_depthwise_tilings
 from aotc.tir.schedule.contraction.memory_kernels import memory_kernel_candidates
+from aotc.tir.schedule.contraction.run_time_extents import RunTimeExtents, contraction_of_typical_size, merge_row_axes
 from aotc.tir.schedule.contraction.tiling_choice import choose_tiling
 from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate, TilingRequest
 from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block_size
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
+from aotc.tir.stmt import Number
 
 __all__ = [
     "ContractionNest",
     "StoreFn",
     "build_contraction_nest",
+    "build_contraction_nest_of_run_time_extents",
     "cpu_tiling_candidates",
     "tiling_candidates",
     "weight_packing_block_size",
@@ -135,17 +141,25 @@ def tiling_candidates(
 
 
 def cpu_tiling_candidates(
-    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
+    contraction: te.Contraction,
+    a: Buffer,
+    b: Buffer,
+    store: StoreFn,
+    target: Target,
+    run_time: RunTimeExtents | None = None,
 ) -> list[TilingCandidate]:
     """Return every way to compute `contraction` on a CPU by micro-kernels, each with its cost in
     cycles; none if the contraction is empty or has no form that a micro-kernel accepts.
+
+    run_time    what is known at run time only of a contraction of typical extents: the generators of
+                its tilings are those that vectorize along weights
     """
     if any(extent == 0 for _, extent in (*contraction.axes, *contraction.reduce_axes)):
         return []
     kernels = [k for k in target.micro_kernels if k.accepts_types(a.dtype, b.dtype, contraction.dtype)]
     candidates: list[TilingCandidate] = []
     for kernel in kernels:
-        if kernel.level == "memory":
+        if kernel.level == "memory" and run_time is None:
             request = _tiling_request(contraction, a, b, store, target, 1, kernel)
             candidates += [] if request is None else memory_kernel_candidates(contraction, request)
     contraction = move_taps_before_reduction_axes(contraction) if target.ordered else contraction
@@ -156,9 +170,29 @@ def cpu_tiling_candidates(
     dots = [k for k in on_vectors if lanes in (k.lanes or (lanes,))]
     for kernel in (*dots, MULTIPLY_ADD):
         request = _tiling_request(contraction, a, b, finish, target, lanes, kernel)
-        for tilings in _REGISTER_TILING_GENERATORS if kernel.group == 1 else _REGISTER_TILING_GENERATORS[:1]:
-            candidates += [] if request is None else tilings(request)
+        is_every_generator = kernel.group == 1 and run_time is None
+        for tilings in _REGISTER_TILING_GENERATORS if is_every_generator else _REGISTER_TILING_GENERATORS[:1]:
+            candidates += [] if request is None else tilings(replace(request, run_time=run_time))
     return candidates
+
+
+def build_contraction_nest_of_run_time_extents(
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target, numbers: Sequence[Number]
+) -> ContractionNest | None:
+    """Return the loop nest of a contraction, some of whose extents are known at run time only, by the
+    tiling that is cheapest at its largest sizes; None if no tiling fits, or for a target without vectors.
+
+    numbers    the sizes of the kernel
+    """
+    if target.is_scalar or target.gpu is not None:
+        return None
+    contraction, joined = merge_row_axes(contraction)
+    found = contraction_of_typical_size(contraction, numbers)
+    if found is None:
+        return None
+    typical, run_time = found
+    candidates = cpu_tiling_candidates(typical, a, b, lambda at, v: store(joined(at), v), target, run_time)
+    return choose_tiling(typical, a, b, target, candidates).build_loop_nests() if candidates else None
 
 
 def _tiling_request(

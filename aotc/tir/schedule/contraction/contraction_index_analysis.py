@@ -13,7 +13,7 @@ with flat addresses in a buffer:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import product
 
@@ -409,10 +409,10 @@ class FusedDataAxes:
 
 
 def fuse_data_axes(
-    analysis: ContractionAnalysis, dims: Sequence[OperandDimension], address: LinearForm
+    analysis: ContractionAnalysis, dims: Sequence[OperandDimension], address: LinearForm, unfusible: Container[Var] = ()
 ) -> FusedDataAxes:
-    """Return the axes of the data with fusible axes fused; axes on which `dims` have a border are
-    not fused.
+    """Return the axes of the data with fusible axes fused; axes on which `dims` have a border, and those
+    in `unfusible`, are not fused.
     """
     order = [var for var, _ in analysis.c.axes]
     axes: list[te.Axis] = []
@@ -420,7 +420,8 @@ def fuse_data_axes(
     for var, extent in analysis.pixel:
         outer = axes[-1] if axes else None
         adjacent = outer is not None and order.index(var) == order.index(outer[0]) + 1
-        if outer is None or not adjacent or not are_axes_fusible(outer, (var, extent), address, dims):
+        apart = outer is None or not adjacent or outer[0] in unfusible or var in unfusible
+        if outer is None or apart or not are_axes_fusible(outer, (var, extent), address, dims):
             axes.append((var, extent))
             continue
         address = LinearForm({t: k for t, k in address.terms.items() if t is not outer[0]}, address.const)

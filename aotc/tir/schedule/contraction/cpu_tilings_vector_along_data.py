@@ -74,9 +74,9 @@ def _tiling_for_columns_and_channels(
     axes = _split_output_axes_into_tile_axes(request, split, data, column_vectors, lanes)
     if axes is None:
         return None
-    x = request.operand_or_scratch_copy(request.a, pixels.position, staging)
+    x = request.operand_or_scratch_copy(request.a, pixels.position.to_expr(), staging)
     y = (
-        request.operand_or_scratch_copy(request.b, row_major_address(split.b), None)
+        request.operand_or_scratch_copy(request.b, row_major_address(split.b).to_expr(), None)
         if weights is None
         else weights.operand
     )

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from aotc.ir import frozen
-from aotc.tir import Var, linear_form, te
+from aotc.tir import Expr, Var, as_expr, linear_form, substitute, te
 from aotc.tir.schedule.contraction import contraction_index_analysis, tile_segments
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
@@ -51,6 +51,8 @@ def tilings_vectorized_along_weights(request: TilingRequest) -> list[RegisterTil
     c = request.contraction
     axes = [a for a in c.axes if a[0] is c.lane] if c.lane is not None else list(reversed(request.analysis.channel))
     for axis in axes:
+        if request.run_time_extent(axis[0]) is not None:
+            continue
         lanes = request.lanes if not c.block else math.gcd(request.lanes, c.block)
         while lanes > max(4, axis[1]) and not are_indices_independent_of_var(request.analysis.a, axis[0]):
             lanes //= 2
@@ -185,7 +187,7 @@ def _padded_data_copy(attempt: _TileAttempt) -> StagedOperand | None:
     the data cannot be copied, or not be padded.
     """
     req, split = attempt.req, attempt.split
-    if not req.can_pad_with_zeros(split.a):
+    if req.run_time is not None or not req.can_pad_with_zeros(split.a):
         return None
     inner, vector = req.output_axis_vars_of_data_only | req.reduction_axis_vars, req.group
     if attempt.is_vector_along_weights:
@@ -207,7 +209,7 @@ def _build_tiling_of_data_or_padded_copy(
     position = (
         row_major_address(split.a) if padded_copy is None else linear_form(padded_copy.operand.flat, split.ranges)
     )
-    pixels = fuse_data_axes(req.analysis, dims, position)
+    pixels = fuse_data_axes(req.analysis, dims, position, () if req.run_time is None else req.run_time.unfusible_axes)
     tiles = _register_tile_sizes(attempt, pixels, tiles_rows)
     open_dims = [d for d in dims if not d.inside]
     borders = [d for d in open_dims if d.variables_of_index & set(tiles)]
@@ -227,12 +229,11 @@ def _build_tiling_of_data_or_padded_copy(
     panel = _pack_weights_into_panel(attempt) if needs_panel else None
     if needs_panel and panel is None:
         return None
-    x = req.operand_or_scratch_copy(
-        req.b, row_major_address(split.b) if panel is None else linear_form(panel.operand.flat, {}), panel
-    )
-    y = req.operand_or_scratch_copy(req.a, pixels.position, padded_copy)
+    weights = req.weight_address(split.b) if panel is None else linear_form(panel.operand.flat, {}).to_expr()
+    x = req.operand_or_scratch_copy(req.b, weights, panel)
+    y = req.operand_or_scratch_copy(req.a, _data_address(req, split, pixels, padded_copy), padded_copy)
     tiling = RegisterTiling(
-        _order_tile_loops(attempt, _split_data_axes_into_tiles(pixels, tiles, borders, taps), panel, padded_copy),
+        _order_tile_loops(attempt, _split_data_axes_into_tiles(req, pixels, tiles, borders, taps), panel, padded_copy),
         attempt.multiply_add_step(x, y),
         ReductionLoops(
             (),
@@ -252,6 +253,16 @@ def _build_tiling_of_data_or_padded_copy(
     return None if estimated_multiply_add_code_size(candidate.tiling) > req.target.budget.written else candidate
 
 
+def _data_address(
+    request: TilingRequest, split: ChannelSplit, pixels: FusedDataAxes, padded_copy: StagedOperand | None
+) -> Expr:
+    """Return the address of an element of the data, or of its padded copy, in the fused axes."""
+    if request.run_time is None or padded_copy is not None:
+        return pixels.position.to_expr()
+    fused = request.output_axis_vars_of_data_only - {var for var, _ in pixels.axes}
+    return substitute(request.data_address(split.a), dict.fromkeys(fused, as_expr(0)))
+
+
 def _register_tile_sizes(attempt: _TileAttempt, pixels: FusedDataAxes, tiles_rows: bool) -> dict[Var, int]:
     """Return the register-tile size along each tiled axis of the data: columns, and rows if an
     image is narrow.
@@ -262,6 +273,8 @@ def _register_tile_sizes(attempt: _TileAttempt, pixels: FusedDataAxes, tiles_row
     if not wide:
         return {}
     column, extent = wide[-1]
+    if attempt.req.run_time_extent(column) is not None:
+        return {column: min(budget, tile_segments.MAX_RUN_TIME_TILE_POSITIONS)}
     sizes = {column: min(budget, extent)}
     if attempt.is_vector_along_weights and len(wide) > 1:
         fitting = (
@@ -270,7 +283,8 @@ def _register_tile_sizes(attempt: _TileAttempt, pixels: FusedDataAxes, tiles_row
             if _data_bytes_read_by_output_positions(attempt, {column: n}) <= target.l1
         )
         sizes[column] = next(fitting, sizes[column])
-    if tiles_rows and len(wide) > 1 and extent * 2 <= budget:
+    is_row_known = len(wide) > 1 and attempt.req.run_time_extent(wide[-2][0]) is None
+    if tiles_rows and is_row_known and extent * 2 <= budget:
         sizes[wide[-2][0]] = min(budget // extent, wide[-2][1])
     return sizes
 
@@ -293,6 +307,8 @@ def _needs_weight_panel(attempt: _TileAttempt, rows: int) -> bool:
         return False
     if req.group is not None:
         return True
+    if req.run_time is not None and not req.run_time.are_weights_static:
+        return attempt.lanes > 1 and not attempt.are_weights_contiguous
     few_rows = rows < req.target.tiles.min_panel_rows or attempt.is_vector_along_weights
     in_place = attempt.are_weights_contiguous and few_rows and attempt.axis[1] >= attempt.lanes
     return attempt.lanes > 1 and not in_place
@@ -301,6 +317,8 @@ def _needs_weight_panel(attempt: _TileAttempt, rows: int) -> bool:
 def _pack_weights_into_panel(attempt: _TileAttempt) -> StagedOperand | None:
     """Return a copy of the weights in which the lanes are contiguous; None if they cannot be copied."""
     req, split = attempt.req, attempt.split
+    if req.run_time is not None and not req.run_time.are_weights_static:
+        return None
     if req.group is not None:
         axes = ((split.lane, split.size), (req.group, req.contraction.group))
         return pack_operand_in_axis_order("panel", req.b, split.b, (*req.contraction.reduce_axes, *axes))
@@ -311,13 +329,22 @@ def _pack_weights_into_panel(attempt: _TileAttempt) -> StagedOperand | None:
 
 
 def _split_data_axes_into_tiles(
-    pixels: FusedDataAxes, tile_sizes: Mapping[Var, int], borders: Sequence[OperandDimension], taps: Sequence[te.Axis]
+    request: TilingRequest,
+    pixels: FusedDataAxes,
+    tile_sizes: Mapping[Var, int],
+    borders: Sequence[OperandDimension],
+    taps: Sequence[te.Axis],
 ) -> list[TileAxis]:
     """Return the axes that only the data depends on, split into tiles; tiled axes are innermost."""
     tile_axes: list[TileAxis] = []
     for var, extent in pixels.axes:
+        run_time_extent = request.run_time_extent(var)
         if var not in tile_sizes:
-            tile_axes.append(tile_segments.untiled_axis(var, extent))
+            tile_axes.append(tile_segments.untiled_axis(var, extent, run_time_extent))
+            continue
+        if run_time_extent is not None:
+            segments = (tile_segments.whole_tiles(extent, tile_sizes[var]),)
+            tile_axes.append(TileAxis(var, extent, segments, "y", run_time_extent=run_time_extent))
             continue
         signature = BorderSignature.signature_for_axis(borders, var, taps)
         tile_axes.append(

@@ -14,8 +14,8 @@ from typing import TypeAlias
 from aotc.ir import frozen
 from aotc.tir import Expr, Stmt, Var, as_expr, minimum
 from aotc.tir.schedule.contraction.operand_staging import CopyFn
-from aotc.tir.schedule.contraction.tile_segments import TileAxis, TileSegment
-from aotc.tir.stmt import Block, forall
+from aotc.tir.schedule.contraction.tile_segments import TileAxis, TileSegment, tiles_of_run_time_extent
+from aotc.tir.stmt import Block, If, forall
 
 
 @frozen(eq=False)
@@ -75,6 +75,8 @@ def _loops_over_remaining_axes(
     if len(outer.starts) == len(levels):
         return body(outer)
     axis = levels[len(outer.starts)]
+    if axis.run_time_extent is not None:
+        return _loops_over_axis_of_run_time_extent(levels, copies, body, outer, axis.run_time_extent)
     stmts: list[Stmt] = []
     for segment in axis.segments:
         loop = Var(axis.var.name)
@@ -84,4 +86,28 @@ def _loops_over_remaining_axes(
         if axis in copies:
             stmt = Block((copies[axis](tile.operand_var_values()), stmt))
         stmts.append(stmt if segment.count == 1 else forall(loop, segment.count, stmt))
+    return Block(stmts) if len(stmts) != 1 else stmts[0]
+
+
+def _loops_over_axis_of_run_time_extent(
+    levels: Sequence[TileAxis],
+    copies: Mapping[TileAxis | None, CopyFn],
+    body: TileBody,
+    outer: OutputTile,
+    extent: Expr,
+) -> Stmt:
+    """Return the loops over the next axis, whose extent is known at run time only, and inner axes."""
+    axis = levels[len(outer.starts)]
+    stmts: list[Stmt] = []
+    for tiles in tiles_of_run_time_extent(extent, max(segment.size for segment in axis.segments)):
+        loop = Var(axis.var.name)
+        base = tiles.begin if tiles.count is None else tiles.begin + loop * tiles.size
+        segment = TileSegment(0, 1, tiles.size, tuple(range(tiles.size)))
+        tile = OutputTile({**outer.starts, axis: base}, {**outer.segments, axis: segment})
+        stmt = _loops_over_remaining_axes(levels, copies, body, tile)
+        if axis in copies:
+            stmt = Block((copies[axis](tile.operand_var_values()), stmt))
+        if tiles.count is not None:
+            stmt = forall(loop, tiles.count, stmt)
+        stmts.append(stmt if tiles.condition is None else If(tiles.condition, stmt))
     return Block(stmts) if len(stmts) != 1 else stmts[0]

@@ -14,11 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
+from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Const, Expr, Var, as_expr, te
+from aotc.tir import Const, Expr, Var, all_of, as_expr, minimum, te
 from aotc.tir.schedule.contraction.contraction_index_analysis import OperandDimension
 from aotc.tir.simplify import simplify
+
+#: Largest number of positions of a tile along an axis whose extent is known at run time only: tiles of
+#: each smaller number of positions have code of their own.
+MAX_RUN_TIME_TILE_POSITIONS: Final = 6
 
 
 @frozen
@@ -52,6 +57,8 @@ class TileAxis:
     lanes   elements of a vector; 1 if positions are computed one by one
     split   (tile, lane, size) if the operands address a position as tile * size + lane instead of
             `var`
+    run_time_extent   the extent of a run, if it is known at run time only; `extent` is a typical one then,
+            and `segments`, of which one has the largest tiles, are those of the typical extent
     """
 
     var: Var
@@ -60,6 +67,7 @@ class TileAxis:
     role: str = "outer"
     lanes: int = 1
     split: tuple[Var, Var, int] | None = None
+    run_time_extent: Expr | None = None
 
     def operand_var_values(self, tile_start: Expr, offset: int) -> dict[Var, Expr]:
         """Return the values of the operands' variables at position base + offset of an output axis."""
@@ -88,9 +96,58 @@ class TileAxis:
         return sum(s.count for s in self.segments)
 
 
-def untiled_axis(var: Var, extent: int) -> TileAxis:
+def untiled_axis(var: Var, extent: int, run_time_extent: Expr | None = None) -> TileAxis:
     """Return an output axis that is not tiled: its loop runs position by position."""
-    return TileAxis(var, extent, (TileSegment(0, extent, 1, (0,)),))
+    return TileAxis(var, extent, (TileSegment(0, extent, 1, (0,)),), run_time_extent=run_time_extent)
+
+
+def whole_tiles(extent: int, tile_size: int) -> TileSegment:
+    """Return tiles of `tile_size` positions, as many as an extent takes."""
+    return TileSegment(0, -(-extent // tile_size), tile_size, tuple(range(tile_size)))
+
+
+@frozen
+class RunTimeTiles:
+    """`count` consecutive tiles of `size` positions from position `begin` on, where `condition` holds.
+
+    count      a number known at run time only; None for one tile
+    condition  None if the tiles exist in any case
+    """
+
+    begin: Expr
+    size: int
+    count: Expr | None = None
+    condition: Expr | None = None
+
+
+def tiles_of_run_time_extent(extent: Expr, tile_size: int) -> list[RunTimeTiles]:
+    """Split an extent that is known at run time only into tiles of `tile_size` positions and, in place of
+    the last of them and a remainder, two tiles of equal sizes or of sizes that differ by 1.
+
+    No tile is smaller than half of the others, if the extent is at least `tile_size`: small tiles take
+    longer for each position. For tiles of 8, an extent of 19 is 8 + 6 + 5.
+    """
+    if tile_size == 1:
+        return [RunTimeTiles(as_expr(0), 1, extent)]
+    quotient, rest = extent // tile_size, extent % tile_size
+    # the last tile is divided unless nothing or one position less than a tile remains
+    whole = quotient - minimum(minimum(rest, 1), tile_size - 1 - rest)
+    tiles = [RunTimeTiles(as_expr(0), tile_size, whole)]
+    is_long = extent >= tile_size
+    for size in range(tile_size // 2 + 1, tile_size):
+        least, most = max(2 * size - tile_size - 1, 1), min(2 * size - tile_size, tile_size - 2)
+        if least <= most:
+            condition = all_of(is_long, rest >= least, rest <= most)
+            tiles.append(RunTimeTiles((quotient - 1) * tile_size, size, condition=condition))
+    for size in range(1, tile_size):
+        exists = all_of(extent < tile_size, rest.equal(size))
+        least, most = max(2 * size - tile_size, 1), min(2 * size - tile_size + 1, tile_size - 2)
+        if least <= most:
+            exists = exists | all_of(is_long, rest >= least, rest <= most)
+        if size == tile_size - 1:
+            exists = exists | rest.equal(size)
+        tiles.append(RunTimeTiles(extent - size, size, condition=all_of(extent >= size, exists)))
+    return tiles
 
 
 def tiles_with_smaller_last(extent: int, tile_size: int) -> tuple[TileSegment, ...]:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Expr, LinearForm, Stmt, Target, Var, const, linear_form, substitute, te
+from aotc.tir import Block, Buffer, Expr, Stmt, Target, Var, const, linear_form, substitute, te
 from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
 from aotc.tir.schedule.contraction import contraction_index_analysis
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
@@ -28,6 +28,7 @@ from aotc.tir.schedule.contraction.contraction_index_analysis import (
 )
 from aotc.tir.schedule.contraction.operand_staging import CopyFn, StagedOperand, stage_operand_in_scratch
 from aotc.tir.schedule.contraction.register_tiling_types import RegisterTiling
+from aotc.tir.schedule.contraction.run_time_extents import RunTimeExtents
 from aotc.tir.schedule.contraction.tile_loop_nest import build_tiled_loop_nest
 from aotc.tir.schedule.contraction.tile_segments import TileAxis, untiled_axis
 from aotc.tir.schedule.contraction.tiling_cost import strided_walk_cycles, tiling_cycles, weight_load_wait_cycles
@@ -50,6 +51,7 @@ class TilingRequest:
     target     the target
     lanes      elements of a vector; 1 if the types have no vector arithmetic
     kernel     the micro-kernel that multiplies
+    run_time   what is known at run time only, if the contraction has typical extents
     """
 
     analysis: ContractionAnalysis
@@ -60,6 +62,7 @@ class TilingRequest:
     target: Target
     lanes: int
     kernel: MicroKernel = MULTIPLY_ADD
+    run_time: RunTimeExtents | None = None
 
     @property
     def contraction(self) -> te.Contraction:
@@ -150,11 +153,23 @@ class TilingRequest:
         words = [kind, *(f"{key}={value}" for key, value in {"axis": axis_index, **parameters}.items())]
         return " ".join(words if self.group is None else [*words, self.kernel.name])
 
-    def operand_or_scratch_copy(
-        self, buffer: Buffer, address: LinearForm, staging: StagedOperand | None
-    ) -> AddressedOperand:
+    def run_time_extent(self, var: Var) -> Expr | None:
+        """Return the extent of an axis, if it is known at run time only."""
+        return None if self.run_time is None else self.run_time.extents.get(var)
+
+    def data_address(self, dims: Sequence[OperandDimension]) -> Expr:
+        """Return the address of an element of the data in its buffer."""
+        known = contraction_index_analysis.row_major_address(dims)
+        return known.to_expr() if self.run_time is None else self.run_time.data_address(dims)
+
+    def weight_address(self, dims: Sequence[OperandDimension]) -> Expr:
+        """Return the address of a weight in its buffer."""
+        known = contraction_index_analysis.row_major_address(dims)
+        return known.to_expr() if self.run_time is None else self.run_time.weight_address(dims)
+
+    def operand_or_scratch_copy(self, buffer: Buffer, address: Expr, staging: StagedOperand | None) -> AddressedOperand:
         """Return an operand of the contraction, or its scratch copy, at an address."""
-        first = substitute(address.to_expr(), {} if self.group is None else {self.group: const(0)})
+        first = substitute(address, {} if self.group is None else {self.group: const(0)})
         return AddressedOperand(buffer if staging is None else staging.operand.buffer, first)
 
     def operand_scratch_copy(
@@ -172,7 +187,11 @@ class TilingRequest:
         loops.
         """
         tiled = self.output_axis_vars_of_data_only | ({axis[0]} if axis else set())
-        return [untiled_axis(var, extent) for var, extent in self.contraction.axes if var not in tiled]
+        return [
+            untiled_axis(var, extent, self.run_time_extent(var))
+            for var, extent in self.contraction.axes
+            if var not in tiled
+        ]
 
 
 @frozen(eq=False)
@@ -255,7 +274,16 @@ def complete_tiling_candidate(
     if sum(b.nbytes for b in scratch) > request.target.tiles.copies_l1_caches * request.target.l1:
         cost *= request.target.tiles.large_copies
     tiling = replace(tiling, copies=_scratch_copies_by_containing_loop_axis(stagings, levels))
+    if request.run_time is not None:
+        tiling = _with_run_time_reduction(tiling, request.run_time)
     return RegisterTilingCandidate(cost * request.target.tiles.slowdown, name, tiling, scratch)
+
+
+def _with_run_time_reduction(tiling: RegisterTiling, run_time: RunTimeExtents) -> RegisterTiling:
+    """Return a tiling whose reduction loops end at the extents of a run."""
+    reduction = tiling.reduction
+    looped: list[tuple[Var, Any]] = [(var, run_time.extents.get(var, extent)) for var, extent in reduction.looped]
+    return replace(tiling, reduction=replace(reduction, looped=looped))
 
 
 def _weight_bytes_fetched(request: TilingRequest, tiling: RegisterTiling) -> int:
@@ -315,7 +343,9 @@ def _combine_byte_groups_into_one_dot_step(request: TilingRequest, tiling: Regis
     if wide.groups == 1:
         return tiling
     for var, extent in tiling.reduction.looped:
-        if linear_form(step.y.flat, {}).coefficient(var) == step.kernel.group and extent % wide.groups == 0:
+        is_known = request.run_time_extent(var) is None
+        adjacent = linear_form(step.y.flat, {}).coefficient(var) == step.kernel.group
+        if is_known and adjacent and extent % wide.groups == 0:
             tiling = _split_reduction_axis(tiling, (var, extent), wide.groups)
             return replace(tiling, product=replace(tiling.product, wide=wide))
     return tiling
@@ -340,6 +370,8 @@ def _add_partial_sums_to_hide_latency(request: TilingRequest, tiling: RegisterTi
     if not reduction.looped or reduction.taps or reduction.looped[-1][0] in variables_of_dimensions(reduction.guards):
         return tiling
     var, extent = reduction.looped[-1]
+    if request.run_time_extent(var) is not None:
+        return tiling
     factor = next((f for f in (8, 4, 6, 5, 3, 7, 2) if extent % f == 0), 1)
     if factor == 1:
         return tiling

@@ -55,12 +55,7 @@ def contraction_as_reduction(contraction: te.Contraction) -> te.Reduce:
         *zip(contraction.a_index, contraction.a.shape, strict=True),
         *zip(contraction.b_index, contraction.b.shape, strict=True),
     ]
-    tests: list[Expr] = []
-    for index, extent in places:
-        least, greatest = _least_and_greatest_index(index, extents)
-        tests += [] if least is not None and interval_of_dim(least)[0] >= 0 else [index >= 0]
-        is_below = greatest is not None and interval_of_dim(extent - 1 - greatest)[0] >= 0
-        tests += [] if is_below else [index < extent]
+    tests = [test for index, extent in places for test in tests_of_index_range(index, extent, extents)]
     inside = all_of(*tests) if tests else None
     left = cast(contraction.a[contraction.a_index], contraction.dtype)
     if contraction.fill and inside is not None:
@@ -75,6 +70,16 @@ def contraction_as_reduction(contraction: te.Contraction) -> te.Reduce:
         body=left * cast(contraction.b[contraction.b_index], contraction.dtype),
         guard=inside,
     )
+
+
+def tests_of_index_range(index: Expr, extent: te.Extent, extents: Mapping[Var, te.Extent]) -> list[Expr]:
+    """Return the conditions, of `index >= 0` and `index < extent`, that are not known to hold for all
+    values of axes with these extents.
+    """
+    least, greatest = _least_and_greatest_index(index, extents)
+    tests: list[Expr] = [] if least is not None and interval_of_dim(least)[0] >= 0 else [index >= 0]
+    is_below = greatest is not None and interval_of_dim(extent - 1 - greatest)[0] >= 0
+    return tests if is_below else [*tests, index < extent]
 
 
 def _least_and_greatest_index(index: Expr, extents: Mapping[Var, te.Extent]) -> tuple[Dim, Dim] | tuple[None, None]:

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extents of a contraction that are known at run time only.
+
+A contraction is tiled at a typical size: its copy with typical extents (`contraction_of_typical_size`)
+has a layout, a cost and candidates as one with known extents. Loops and addresses then take the
+extents of a run (`RunTimeExtents`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from aotc.ir import SymDim, frozen, interval_of_dim, is_static, product_of_dims, same_dim
+from aotc.tir import Expr, Var, as_expr, te
+from aotc.tir.schedule.contraction.contraction_index_analysis import OperandDimension, variables_in
+from aotc.tir.schedule.contraction.untiled_contraction import tests_of_index_range
+from aotc.tir.stmt import Number
+
+T = TypeVar("T")
+
+
+@frozen(eq=False)
+class RunTimeExtents:
+    """What is known at run time only of a contraction whose other form has typical extents.
+
+    extents           the extents of axes that are known at run time only
+    a_shape, b_shape  the shapes of data and weights
+    unfusible_axes    axes that have no extent, or no distance of neighbors in the data, that is known
+    """
+
+    extents: Mapping[Var, Expr]
+    a_shape: tuple[te.Extent, ...]
+    b_shape: tuple[te.Extent, ...]
+    unfusible_axes: frozenset[Var]
+
+    def data_address(self, dims: Sequence[OperandDimension]) -> Expr:
+        """Return the address of an element of the data."""
+        return te.flat_index(self.a_shape, [dim.index.to_expr() for dim in dims])
+
+    def weight_address(self, dims: Sequence[OperandDimension]) -> Expr:
+        """Return the address of a weight."""
+        return te.flat_index(self.b_shape, [dim.index.to_expr() for dim in dims])
+
+    @property
+    def are_weights_static(self) -> bool:
+        """True if the shape of the weights is known."""
+        return is_static(self.b_shape)
+
+
+def merge_row_axes(contraction: te.Contraction) -> tuple[te.Contraction, Callable[[Sequence[Expr]], tuple[Expr, ...]]]:
+    """Merge neighboring axes of the output that only the data depends on, if they are whole neighboring
+    dimensions of the data: batch and length of a sequence are one axis of rows then.
+
+    Return the contraction, and a function that maps its output indices to those of `contraction`.
+    """
+    pair = next((k for k in range(len(contraction.axes) - 1) if _is_whole_pair_of_dimensions(contraction, k)), None)
+    if pair is None:
+        return contraction, tuple
+    number = pair
+    (outer, rows), (inner, columns) = contraction.axes[number : number + 2]
+    place = contraction.a_index.index(outer)
+    extent = te.as_extent(product_of_dims((rows, columns)))
+    merged, joined = merge_row_axes(
+        replace(
+            contraction,
+            shape=_with_merged_pair(contraction.shape, number, extent),
+            axes=_with_merged_pair(contraction.axes, number, (inner, extent)),
+            a=te.view(contraction.a, _with_merged_pair(contraction.a.shape, place, extent)),
+            a_index=_with_merged_pair(contraction.a_index, place, inner),
+        )
+    )
+
+    def split_merged_index(indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        inside = joined(indices)
+        row = inside[number]
+        return (*inside[:number], row // as_expr(columns), row % as_expr(columns), *inside[number + 1 :])
+
+    return merged, split_merged_index
+
+
+def _is_whole_pair_of_dimensions(contraction: te.Contraction, number: int) -> bool:
+    """Return True if an output axis and the next one are two neighboring dimensions of the data, and nothing
+    else depends on them.
+    """
+    (outer, rows), (inner, columns) = contraction.axes[number : number + 2]
+    index, shape = contraction.a_index, contraction.a.shape
+    place = index.index(outer) if outer in index[:-1] else -1
+    if place < 0 or index[place + 1] != inner:
+        return False
+    others = variables_in(*index[:place], *index[place + 2 :], *contraction.b_index)
+    return not {outer, inner} & others and same_dim(shape[place], rows) and same_dim(shape[place + 1], columns)
+
+
+def _with_merged_pair(items: tuple[T, ...], place: int, merged: T) -> tuple[T, ...]:
+    """Return items with those at `place` and after it replaced by one."""
+    return (*items[:place], merged, *items[place + 2 :])
+
+
+def contraction_of_typical_size(
+    contraction: te.Contraction, numbers: Sequence[Number]
+) -> tuple[te.Contraction, RunTimeExtents] | None:
+    """Return a contraction with typical extents, those of the greatest sizes, and what is known at run
+    time only of it; None if it may read outside of an operand of run-time extents.
+
+    numbers    the sizes of the kernel
+    """
+    sizes = {number.var.name: int(number.most) for number in numbers}
+
+    def typical_extent(extent: te.Extent) -> int:
+        value = extent.bind(sizes) if isinstance(extent, SymDim) else extent
+        return value if isinstance(value, int) else int(interval_of_dim(value)[1])
+
+    def typical_axes(axes: Sequence[te.Axis]) -> tuple[te.Axis, ...]:
+        return tuple((var, typical_extent(extent)) for var, extent in axes)
+
+    def typical_tensor(tensor: te.Tensor) -> te.Tensor:
+        if tensor.is_static:
+            return tensor
+        shape = tuple(map(typical_extent, tensor.shape))
+        return te.Placeholder(name=tensor.name, shape=shape, dtype=tensor.dtype)
+
+    axes = (*contraction.axes, *contraction.reduce_axes)
+    extents = {var: as_expr(extent) for var, extent in axes if not is_static([extent])}
+    known = {var for var, _ in axes} - extents.keys()
+    operands = ((contraction.a_index, contraction.a.shape), (contraction.b_index, contraction.b.shape))
+    for indices, shape in operands:
+        for index, extent in zip(indices, shape, strict=True):
+            is_known = is_static([extent]) and variables_in(index) <= known
+            if not is_known and tests_of_index_range(index, extent, dict(axes)):
+                return None
+    typical = replace(
+        contraction,
+        shape=tuple(map(typical_extent, contraction.shape)),
+        axes=typical_axes(contraction.axes),
+        reduce_axes=typical_axes(contraction.reduce_axes),
+        a=typical_tensor(contraction.a),
+        b=typical_tensor(contraction.b),
+    )
+    # the distance of neighbors along a dimension is the product of the extents of inner ones
+    is_pitch_known = [is_static(contraction.a.shape[k + 1 :]) for k in range(contraction.a.rank)]
+    by_dimension = zip(contraction.a_index, is_pitch_known, strict=True)
+    unknown = {var for index, is_known in by_dimension if not is_known for var in variables_in(index)}
+    unfusible = frozenset(unknown | extents.keys())
+    return typical, RunTimeExtents(extents, contraction.a.shape, contraction.b.shape, unfusible)

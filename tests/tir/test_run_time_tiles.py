@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles of contractions whose extents are known at run time only.
+
+Kernels run in the interpreter on arrays of exactly the elements of a call, with scratch memory that holds NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.ir import SymDim
+from aotc.tir import as_expr, te
+from aotc.tir.expr import Const, Expr, Var, maximum, substitute, variable_of_symbol
+from aotc.tir.interpreter import compile_kernel
+from aotc.tir.kernel_text import to_text
+from aotc.tir.kernel_verifier import verify
+from aotc.tir.schedule import schedule
+from aotc.tir.schedule.contraction.tile_segments import MAX_RUN_TIME_TILE_POSITIONS, tiles_of_run_time_extent
+from aotc.tir.simplify import simplify
+from aotc.tir.stmt import Kernel, Number
+from aotc.tir.target import TARGETS
+from tests.codegen.batch import finished
+
+Array = np.ndarray[Any, Any]
+LARGEST = {"n0": 3, "n1": 19}
+N0, N1 = (SymDim(name, most) for name, most in LARGEST.items())
+EXTENT = Var("n")
+
+
+def value_at(expr: Expr, extent: int) -> Any:
+    """The value of an expression of the extent."""
+    result = simplify(substitute(expr, {EXTENT: as_expr(extent)}), {})
+    assert isinstance(result, Const)
+    return result.value
+
+
+@pytest.mark.parametrize("size", range(1, MAX_RUN_TIME_TILE_POSITIONS + 3))
+def test_tiles_divide_every_extent_without_small_tiles(size: int) -> None:
+    tiles = tiles_of_run_time_extent(EXTENT, size)
+    for extent in range(5 * size + 2):
+        found: list[tuple[int, int]] = []
+        for item in tiles:
+            if item.condition is None or value_at(item.condition, extent):
+                count = 1 if item.count is None else value_at(item.count, extent)
+                found += [(value_at(item.begin, extent) + k * item.size, item.size) for k in range(count)]
+        covered = [position for begin, length in sorted(found) for position in range(begin, begin + length)]
+        assert covered == list(range(extent))
+        assert extent < size or 2 * min(length for _, length in found) >= size
+
+
+def dense() -> tuple[Sequence[te.Placeholder], te.Tensor]:
+    """relu(x @ w)."""
+    x, w = te.placeholder((N1, 5), "float32", "x"), te.placeholder((5, 20), "float32", "w")
+    y = te.contraction((N1, 20), (5,), x, lambda i, j, k: (i, k), w, lambda i, j, k: (k, j), dtype="float32", lane=1)
+    return (x, w), te.compute((N1, 20), lambda i, j: maximum(y[i, j], 0.0))
+
+
+def dense_of_sequences() -> tuple[Sequence[te.Placeholder], te.Tensor]:
+    """x @ w + z, with a batch of sequences, whose axes are one axis of rows."""
+    x, w = te.placeholder((N0, N1, 8), "float32", "x"), te.placeholder((8, 16), "float32", "w")
+    z = te.placeholder((N0, N1, 16), "float32", "z")
+    y = te.contraction(
+        (N0, N1, 16), (8,), x, lambda b, i, j, k: (b, i, k), w, lambda b, i, j, k: (k, j), dtype="float32", lane=2
+    )
+    return (x, w, z), te.compute((N0, N1, 16), lambda b, i, j: y[b, i, j] + z[b, i, j])
+
+
+def batched_product() -> tuple[Sequence[te.Placeholder], te.Tensor]:
+    """x @ w, where the batch, the rows and the reduction are known at run time only."""
+    x, w = te.placeholder((N0, N1, N1), "float32", "x"), te.placeholder((N0, N1, 8), "float32", "w")
+    y = te.contraction(
+        (N0, N1, 8), (N1,), x, lambda b, i, j, k: (b, i, k), w, lambda b, i, j, k: (b, k, j), dtype="float32", lane=2
+    )
+    return (x, w), y
+
+
+#: Definitions, and their reference.
+CASES: dict[str, tuple[Callable[[], tuple[Sequence[te.Placeholder], te.Tensor]], Callable[..., Array]]] = {
+    "dense": (dense, lambda x, w: np.maximum(x @ w, 0)),
+    "dense_of_sequences": (dense_of_sequences, lambda x, w, z: x @ w + z),
+    "batched_product": (batched_product, lambda x, w: x @ w),
+}
+
+
+def kernel_of(name: str, target: str) -> tuple[Kernel, Sequence[te.Placeholder]]:
+    inputs, output = CASES[name][0]()
+    numbers = [Number(variable_of_symbol(n), 0, most) for n, most in LARGEST.items()]
+    return finished(schedule(name, inputs, (output,), TARGETS[target], None, numbers), TARGETS[target]), inputs
+
+
+@pytest.mark.parametrize(("name", "target"), [("dense", "aarch64"), *((name, "x86-64-v3") for name in CASES)])
+def test_tiled_kernels_agree_with_numpy_at_every_size(name: str, target: str) -> None:
+    kernel, inputs = kernel_of(name, target)
+    assert "acc0_1" in to_text(kernel)  # a tile of several rows
+    verify(kernel)
+    run, rng = compile_kernel(kernel), np.random.default_rng(0)
+    for sizes in ((0, 4), (2, 0), (3, 1), (1, 19), *((1 + n % 3, n) for n in range(2, 19))):
+        values = {"n0": sizes[0], "n1": sizes[1]}
+        shapes = [[d.bind(values) if isinstance(d, SymDim) else d for d in tensor.shape] for tensor in inputs]
+        arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+        expected = CASES[name][1](*arrays)
+        result = np.full(expected.size, np.nan, np.float32)
+        scratch = [np.full(b.size, np.nan, b.dtype.numpy) for b in kernel.workspace]
+        numbers = [values[number.var.name] for number in kernel.numbers]
+        run.run_kernel_in_place([*(a.reshape(-1) for a in arrays), result, *scratch], numbers)
+        np.testing.assert_allclose(result.reshape(expected.shape), expected, rtol=1e-5, atol=1e-5)

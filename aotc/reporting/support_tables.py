@@ -21,7 +21,7 @@ from aotc.tir import PROCESSOR_FEATURES, TARGETS, Target
 
 def supported_operator_table() -> dict[str, Any]:
     """List the graph operators with their fusion kinds, the ONNX operators with a converter by
-    domain, and the builtin TFLite operators (none if the package tflite is not installed).
+    domain, and the builtin and custom TFLite operators (none if the package tflite is not installed).
 
     ONNX operators defined as functions of others need no converter and are not listed.
     """
@@ -36,7 +36,8 @@ def supported_operator_table() -> dict[str, Any]:
     ]
     onnx = {d or "ai.onnx": list(ops) for d, ops in supported_ops().items()}
     known = find_spec("tflite") is not None
-    tflite = sorted(import_tflite_front_end().CONVERTERS) if known else []
+    front_end = import_tflite_front_end() if known else None
+    tflite = sorted([*front_end.CONVERTERS, *front_end.CUSTOM_CONVERTERS]) if front_end else []
     return {"operators": operators, "onnx": onnx, "tflite": tflite}
 
 

@@ -140,7 +140,7 @@ THIRD_PARTY = {
     "aotc.tir": {"ml_dtypes"},
     "aotc.relay.frontend.onnx": {"onnx", "google"},
     "aotc.relay.frontend.pytorch": {"torch"},
-    "aotc.relay.frontend.tflite": {"tflite"},
+    "aotc.relay.frontend.tflite": {"flatbuffers", "tflite"},
     "aotc_codegen": {"jinja2"},
     "aotc.driver": {"onnx", "tflite", "tomli", "torch"},
     "aotc.checking": {"ai_edge_litert", "onnx", "onnxruntime", "ml_dtypes", "tflite", "tflite_micro", "torch"},

@@ -87,7 +87,7 @@ class Builder:
 
     def op(
         self, name: str, inputs: Sequence[int], outputs: Sequence[int], options: str = "", version: int = 1,
-        intermediates: Sequence[int] = (), **fields: Any,
+        intermediates: Sequence[int] = (), custom_options: bytes = b"", **fields: Any,
     ) -> None:  # fmt: skip
         """An operator, a custom one where its name is no builtin's."""
         code, made = fb.OperatorCodeT(), fb.OperatorT()
@@ -99,6 +99,8 @@ class Builder:
         self.model.operatorCodes.append(code)
         made.inputs, made.outputs = list(inputs), list(outputs)
         made.intermediates = list(intermediates) or None
+        if custom_options:
+            made.customOptions = np.frombuffer(custom_options, np.uint8)
         if options:
             made.builtinOptionsType = getattr(fb.BuiltinOptions, options)
             made.builtinOptions = getattr(fb, f"{options}T")()

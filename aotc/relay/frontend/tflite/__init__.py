@@ -15,7 +15,7 @@ Importing this package requires the package `tflite`, the schema of the format.
 """
 
 from aotc.relay.frontend.tflite.convert import from_tflite, import_tflite
-from aotc.relay.frontend.tflite.converter_table import CONVERTERS
+from aotc.relay.frontend.tflite.converter_table import CONVERTERS, CUSTOM_CONVERTERS
 from aotc.relay.frontend.tflite.load import read_model
 
-__all__ = ["CONVERTERS", "from_tflite", "import_tflite", "read_model"]
+__all__ = ["CONVERTERS", "CUSTOM_CONVERTERS", "from_tflite", "import_tflite", "read_model"]

@@ -21,7 +21,7 @@ from aotc.ir.compilation_work_and_memory_limits import current_budget, running_o
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
 from aotc.relay.frontend.graph_cut import NodeTensors, select_nodes_between_tensors
-from aotc.relay.frontend.tflite.converter_table import CONVERTERS, INTEGERS, MOVES
+from aotc.relay.frontend.tflite.converter_table import CONVERTERS, CUSTOM_CONVERTERS, DEQUANTIZING, INTEGERS, MOVES
 from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import ARITHMETIC_BY_ROUNDING, IntegerArithmetic
 from aotc.relay.frontend.tflite.load import (
     TfliteModel,
@@ -313,10 +313,10 @@ class _SubgraphConversion:
     def convert_operator(self, op: TfliteOperator) -> None:
         """Convert one TFLite operator and store the expressions of its outputs."""
         current_budget().spend_compile_time_budget("compile.max_nodes", 1, "the model")
-        converter = None if op.custom else CONVERTERS.get(op.name)
+        table = CUSTOM_CONVERTERS if op.custom else CONVERTERS
+        converter = table.get(op.name)
         if converter is None:
-            kind = "custom operator" if op.custom else "operator"
-            hint = "" if op.custom else did_you_mean_hint(op.name, CONVERTERS)
+            kind, hint = "custom operator" if op.custom else "operator", did_you_mean_hint(op.name, table)
             default_hint = "`aotc ops` lists the supported operators"
             raise AotcError("tflite-op", f"{kind} {op.name} is not supported", hint=hint or default_hint)
         tensors = self.loaded.tensors
@@ -329,10 +329,10 @@ class _SubgraphConversion:
         sides = declared_tensors(op.inputs), results, declared_tensors(op.intermediates)
         rounding = arithmetic_for_operator(self.control.rounding, op.name, (*sides[0], *results))
         node = TfliteNode(op, args, *sides, rounding, self.control)
-        if op.name not in INTEGERS:
-            check_quantization_support(node, op.name in MOVES)
-        else:
+        if op.name in INTEGERS:
             check_quantized_dtypes(node)
+        elif op.name not in DEQUANTIZING:
+            check_quantization_support(node, op.name in MOVES)
         output = call_converter(converter, node)
         values = list(output) if isinstance(output, Sequence) else [output]
         text = f"{op.name} has {len(results)} outputs, {len(values)} are computed"

@@ -105,6 +105,7 @@ class TfliteOperator:
     inputs, outputs   indices of tensors; -1 for an omitted input
     intermediates     indices of tensors that only carry scales
     options           flatbuffer table of its options, None if there is none
+    custom_options    options of a custom operator, in a format of its own
     """
 
     name: str
@@ -114,6 +115,7 @@ class TfliteOperator:
     outputs: tuple[int, ...]
     intermediates: tuple[int, ...]
     options: Any
+    custom_options: bytes = b""
 
     def option_value(self, name: str) -> Any:
         """Return an option by its name in the schema, or None if the operator has no options.
@@ -366,7 +368,8 @@ class _Reader:
         inputs = self.read_tensor_indices(table, "Inputs", tensor_count, -1)
         outputs = self.read_tensor_indices(table, "Outputs", tensor_count)
         inner = self.read_tensor_indices(table, "Intermediates", tensor_count, -1)
-        return TfliteOperator(name, custom, code.Version(), inputs, outputs, inner, _typed_option_table(table))
+        own = _read_number_vector(table, "CustomOptions", np.uint8).tobytes() if custom else b""
+        return TfliteOperator(name, custom, code.Version(), inputs, outputs, inner, _typed_option_table(table), own)
 
 
 def _read_sparse_elements(raw: Array, table: Any, dtype: DType, shape: tuple[int, ...], subject: str) -> Array:

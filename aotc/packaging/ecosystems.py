@@ -60,7 +60,8 @@ class Ecosystem:
     tools               programs that build a package: the first one always, the others only for some packages
     projects            "bare" or "hosted" if only projects without or with an operating system fit
     for_boards          True if packages are compiled for microcontrollers, with the flags of a board
-    content             "sources"; "merged" for one source with one header; "library" for the built library
+    content             "sources"; "merged" for one source with one header; "library" for the built library;
+                        "module" for a module of WebAssembly, which is compiled when the package is made
     wrapper             True if a C++ class is among the headers
     archive             file name of a zip archive of all other files; "" if there is none
     large_parameters    size of parameters in bytes above which there is a warning
@@ -74,7 +75,7 @@ class Ecosystem:
     tools: tuple[PackagingTool, ...] = ()
     projects: Literal["any", "bare", "hosted"] = "any"
     for_boards: bool = False
-    content: Literal["sources", "merged", "library"] = "sources"
+    content: Literal["sources", "merged", "library", "module"] = "sources"
     wrapper: bool = False
     archive: str = ""
     large_parameters: int = 16 * MIB
@@ -167,6 +168,25 @@ ECOSYSTEMS: Final[Mapping[str, Ecosystem]] = {
         files={"meson.build": "meson/meson.build", **_EXAMPLE},
         wrapper=True,
         tools=(PackagingTool("meson", "meson", "meson"), PackagingTool("ninja", "ninja-build", "ninja")),
+    ),
+    "npm": Ecosystem(
+        title="an npm package",
+        names=PackageNameRule(
+            r"(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*",
+            "up to 214 lower-case letters, digits, '.', '_' and '-', after a scope such as @scope/ or none",
+            lower=True,
+            most=214,
+            reserved=frozenset(["node_modules", "favicon.ico"]),
+        ),
+        files={
+            "package.json": "npm/package.json",
+            "index.js": "npm/index.js",
+            "index.d.ts": "npm/index.d.ts",
+            "examples/run_once.js": "npm/run_once.js",
+        },
+        tools=(PackagingTool("node", "nodejs"),),
+        projects="bare",
+        content="module",
     ),
     "pkg-config": Ecosystem(
         title="a library with pkg-config",

@@ -53,11 +53,16 @@ class SourceGroup:
 
 @frozen
 class PackagedTensor:
-    """An input or output: its member in the C structure, its number of elements and its C type."""
+    """An input or output: its member in the C structure, its shape and its C type."""
 
     name: str
-    elements: int
+    shape: tuple[int, ...]
     ctype: str
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
 
 
 @frozen
@@ -189,7 +194,7 @@ def _tensors(rows: Iterable[Mapping[str, Any]]) -> tuple[PackagedTensor, ...]:
             text = f"the shape of {row['name']}, {row['shape']}, is known at run time only, and packages need numbers"
             raise package_error(text, "give each dimension a size with " + option_text("dims"))
     return tuple(
-        PackagedTensor(str(row["c_name"]), math.prod(row["shape"]), c_memory_type(DType(row["dtype"]))) for row in rows
+        PackagedTensor(str(row["c_name"]), tuple(row["shape"]), c_memory_type(DType(row["dtype"]))) for row in rows
     )
 
 

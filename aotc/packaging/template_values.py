@@ -20,6 +20,7 @@ from aotc.packaging.package_information import PackageInformation
 from aotc.packaging.project_sources import PackagedTensor, ProjectSources
 from aotc.packaging.rendering import render_package_template
 
+_MODEL_CLASS_TEXT: Final = "The class `Model` has the memory of its runs, and `run` takes and returns arrays."
 #: Number of elements of an output that examples print.
 _SHOWN_ELEMENTS: Final = 16
 #: Version of the structures in aotc.h, which loaders compare.
@@ -27,6 +28,7 @@ _ABI_VERSION_PATTERN: Final = re.compile(rb"^#define AOTC_ABI_VERSION (\d+)$", r
 #: Words of Rust that cannot be raw identifiers.
 _RUST_PATH_WORDS: Final = frozenset({"crate", "self", "super", "Self"})
 _RUST_TYPES: Final = {"float": "f32", "double": "f64"}
+_JAVASCRIPT_ARRAYS: Final = {"float": "Float32Array", "double": "Float64Array"}
 
 
 def template_values(
@@ -48,6 +50,8 @@ def template_values(
         "inputs": [_tensor_values(tensor) for tensor in sources.inputs],
         "outputs": [_tensor_values(tensor) for tensor in sources.outputs],
         "states": states if sources.has_state else [],
+        "stateless": [] if sources.has_state else ["none"],
+        "shown_elements": _SHOWN_ELEMENTS,
         "no_arguments": [] if sources.inputs or sources.has_state else ["none"],
         "workspace_bytes": sources.sizes["WORKSPACE_BYTES"],
         "workspace_alignment": sources.sizes["WORKSPACE_ALIGNMENT"],
@@ -72,7 +76,8 @@ def _file_values(sources: ProjectSources, row: Ecosystem) -> dict[str, Any]:
     system = ["m", *(["pthread"] if sources.threads else [])]
     header = path_in_folder(row.headers, f"{sources.name}.h")
     interfaces = {
-        "library": "The class `Model` has the memory of its runs, and `run` takes and returns arrays.",
+        "library": _MODEL_CLASS_TEXT,
+        "module": _MODEL_CLASS_TEXT,
         "sources": f"`{header}` declares `{sources.name}_run` and the sizes of its memory; the example shows how it is "
         "called. A run allocates nothing.",
     }
@@ -164,6 +169,7 @@ def _tensor_values(tensor: PackagedTensor) -> Mapping[str, Any]:
     is_float = tensor.ctype in ("float", "double")
     numbers = "k % 17" if is_float else "k % 2"
     rust = _RUST_TYPES.get(tensor.ctype) or re.sub(r"^(u?)int(\d+)_t$", lambda m: f"{m[1] or 'i'}{m[2]}", tensor.ctype)
+    array_type = _javascript_array(tensor.ctype)
     return {
         "name": tensor.name,
         "ctype": tensor.ctype,
@@ -172,10 +178,24 @@ def _tensor_values(tensor: PackagedTensor) -> Mapping[str, Any]:
         "fill": f"({tensor.ctype})({numbers})" + (" * 0.125f - 1.0f" if is_float else ""),
         "shown": min(tensor.elements, _SHOWN_ELEMENTS),
         "format": "%.9g" if tensor.ctype == "float" else "%.17g",
+        "shape": list(tensor.shape),
+        "array_type": array_type,
+        "js_fill": f"BigInt({numbers})"
+        if array_type.startswith("Big")
+        else f"({numbers})" + (" * 0.125 - 1" if is_float else ""),
+        "js_variable": f"array_{tensor.name}",
         "rust_type": rust,
         "rust_field": _rust_identifier(tensor.name),
         "rust_fill": f"({numbers}) as {rust}" + (" * 0.125 - 1.0" if is_float else ""),
     }
+
+
+def _javascript_array(ctype: str) -> str:
+    """Return the class of JavaScript's arrays whose elements have a C type: int8_t is Int8Array."""
+    if ctype in _JAVASCRIPT_ARRAYS:
+        return _JAVASCRIPT_ARRAYS[ctype]
+    unsigned, bits = re.fullmatch(r"(u?)int(\d+)_t", ctype).groups()  # type: ignore[union-attr]
+    return f"{'Big' if bits == '64' else ''}{'Uint' if unsigned else 'Int'}{bits}Array"
 
 
 def _rust_identifier(name: str) -> str:

@@ -26,9 +26,10 @@ from aotc.packaging.project_sources import ProjectSources, package_error, read_p
 from aotc.packaging.rendering import render_package_template
 from aotc.packaging.single_file import merge_sources_into_one
 from aotc.packaging.template_values import path_in_folder, template_values
+from aotc.packaging.wasm_module import compile_wasm_module
 
-#: Architectures of machines that run an operating system.
-_HOST_MACHINES = frozenset({"x86_64", "aarch64", "riscv64"})
+#: Architectures of machines that are no microcontrollers.
+_HOST_MACHINES = frozenset({"x86_64", "aarch64", "riscv64", "wasm32"})
 
 
 @frozen
@@ -107,6 +108,9 @@ def require_target_fits_ecosystem(sources: ProjectSources, row: Ecosystem) -> No
     if row.for_boards and sources.threads:
         text = f"{row.title} cannot contain code with threads of an operating system"
         raise package_error(text, "compile with " + option_text("environment", "bare"))
+    if row.content == "module" and target.machine != "wasm32":
+        text = f"{row.title} contains a module of WebAssembly, and {sources.name} was compiled for {target.name}"
+        raise package_error(text, "compile with " + option_text("target", "wasm32"))
     if row.projects == "bare" and not sources.bare:
         text = f"{row.title} has no room for the parts that need an operating system"
         raise package_error(text, "compile with " + option_text("environment", "bare"))
@@ -162,7 +166,10 @@ def package_files(
 
 
 def _source_files(sources: ProjectSources, row: Ecosystem, values: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return headers and sources in the folders of an ecosystem, or merged."""
+    """Return headers and sources in the folders of an ecosystem, merged, or compiled to a module."""
+    if row.content == "module":
+        glue = render_package_template("npm/module.c", **values)
+        return {f"{sources.name}.wasm": compile_wasm_module(sources, glue)}
     if row.content == "merged":
         header, source = merge_sources_into_one(sources)
         return {f"{sources.name}.h": header.encode(), f"{sources.name}.c": source.encode()}

@@ -169,6 +169,10 @@ def build_wheel(package: Path, scratch: Path) -> str:
     return printed([sys.executable, "-m", module], scratch, PYTHONPATH=str(scratch / "site"))
 
 
+def run_npm_package(package: Path, scratch: Path) -> str:
+    return printed([require_tool("node"), package / "examples" / "run_once.js"], scratch)
+
+
 def build_esp_idf_component(package: Path, scratch: Path) -> str:
     """The component and the example, by a function of ESP-IDF that is written here."""
     (scratch / "idf.cmake").write_text("""
@@ -305,6 +309,7 @@ BUILDERS: dict[str, Builder] = {
     "conan": build_with_conan,
     "esp-idf": build_esp_idf_component,
     "meson": build_with_meson,
+    "npm": run_npm_package,
     "pkg-config": build_with_pkg_config,
     "platformio": build_platformio_library,
     "rust": build_with_cargo,

@@ -62,6 +62,7 @@ class InputSet:
     usual     True for the inputs of a file and for random ones that are neither scaled nor
               additional
     within_scales  True if the values have the range that a quantized model has scales for
+    later     arrays of the runs that follow, for a model whose state grows; None: arrays of the same shapes
     """
 
     source: str
@@ -69,6 +70,7 @@ class InputSet:
     factor: float = 1.0
     usual: bool = True
     within_scales: bool = True
+    later: tuple[Arrays, ...] | None = None
 
 
 def input_types(module: IRModule) -> dict[str, TensorType]:

@@ -54,10 +54,14 @@ class ReferenceState:
 
 def inputs_of_consecutive_runs(given: InputSet, pairs: Sequence[StatePair]) -> list[InputSet]:
     """Return the inputs of the runs for one set of inputs: this set alone for a model without
-    state, otherwise `COMPARED_RUNS` sets with the values at other places.
+    state, this set and those that it names for a state that grows, otherwise `COMPARED_RUNS` sets with the
+    values at other places.
     """
     if not pairs:
         return [given]
+    if given.later is not None:
+        runs = enumerate((given.arrays, *given.later))
+        return [replace(given, source=f"{given.source}, run {k + 1}", arrays=arrays) for k, arrays in runs]
     return [
         replace(
             given,

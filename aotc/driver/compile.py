@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from aotc_codegen.c.c_identifiers import c_model_identifier
@@ -34,6 +35,7 @@ from aotc.driver.import_model import (
     is_exported_program_or_pt2_path,
     is_pytorch_module,
     is_tflite_path,
+    ranges_of_growing_states,
 )
 from aotc.driver.memory_budgets import Budgets
 from aotc.driver.output_folder import check_project_can_be_written_to_folder
@@ -319,9 +321,13 @@ class CompileOptions(CompileOptionFields):
         """Convert a model in any supported form to a graph module whose parameters are constants."""
         return self._import_module_and_state_of_file(model)[0]
 
-    def _import_module_and_state_of_file(self, model: Model) -> tuple[IRModule, tuple[StatePair, ...]]:
+    def _import_module_and_state_of_file(
+        self, model: Model, more_dims: Mapping[str, DimSpecification] = MappingProxyType({})
+    ) -> tuple[IRModule, tuple[StatePair, ...]]:
         """Convert a model as `import_as_graph_module` does; return the module, and the state that a
         TFLite file states.
+
+        more_dims    ranges of dimensions in addition to those of the option `dims`
         """
         if not (
             isinstance(model, (str, Path, IRModule)) or is_exported_program_or_pt2_path(model) or _is_onnx_model(model)
@@ -336,7 +342,7 @@ class CompileOptions(CompileOptionFields):
         if self.rounding and not is_tflite_path(model):
             text = "the rounding is chosen for TFLite models alone; others state their own"
             raise AotcError("tflite-rounding", text, hint="leave " + option_text("rounding") + " out")
-        shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
+        shapes, dims = dict(self.input_shapes or {}), {**(self.dims or {}), **more_dims}
         with running_or_new_budget_scope(self.config or {}):
             module, state = import_model_and_state(
                 model, shapes, dims, self.tflite_rounding_or_default, self.graph_cut, self.machine.gpu is None
@@ -355,7 +361,8 @@ class CompileOptions(CompileOptionFields):
         buffers, contents = changed_buffers_of_exported_program(model)
         state = {**buffers, **(self.state or {})}
         model, initial = inputs_without_default_values(model, state) if state else (model, {})
-        module, variables = self._import_module_and_state_of_file(model)
+        lengths = ranges_of_growing_states(model, state, self.dims or {})
+        module, variables = self._import_module_and_state_of_file(model, lengths)
         state = {**{pair.past: pair.present for pair in variables}, **state}
         if not state:
             return module, ()

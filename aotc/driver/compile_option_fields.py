@@ -116,10 +116,10 @@ class CompileOptionFields:
     state: Mapping[str, str] | None = option_field(
         None,
         "Keep output PRESENT as input PAST of the next run, in a block of memory of the caller;"
-        " a * in both names stands for equal texts.",
+        " a * in both names stands for equal texts, and a number the capacity of a state that grows.",
         python="A mapping from names of inputs to names of outputs; `session.new_state()` makes a block.",
         command="--state",
-        metavar="PAST=PRESENT",
+        metavar="PAST=PRESENT[:CAPACITY]",
         multiple=True,
         parse=parse_state_pairs,
         format_value=format_state_pair,

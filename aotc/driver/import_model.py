@@ -12,10 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.driver.state_pairs import input_names_matching_state
+from aotc.driver.state_pairs import input_names_matching_state, lengths_of_growing_states
 from aotc.ir import COMPILE_CALL, AotcError, Array, DimSpecification, frozen, open_regular_file, option_text
 from aotc.relay.frontend.onnx import cut_model, from_onnx, load_model
-from aotc.relay.frontend.onnx.model_inputs import names_of_inputs_with_default, remove_default_values
+from aotc.relay.frontend.onnx.model_inputs import (
+    dim_names_of_values,
+    names_of_inputs_with_default,
+    remove_default_values,
+)
 from aotc.relay.graph_api import IRModule, bind_params_by_name
 from aotc.relay.state_pair import StatePair
 from aotc.relay.text.parser import parse
@@ -241,6 +245,23 @@ def inputs_without_default_values(model: Any, state: Mapping[str, str]) -> tuple
         return model, {}
     named = input_names_matching_state(state, names_of_inputs_with_default(load_model(model)))
     return remove_default_values(load_model(model), named) if named else (model, {})
+
+
+def ranges_of_growing_states(
+    model: Any, state: Mapping[str, str], dims: Mapping[str, DimSpecification]
+) -> dict[str, DimSpecification]:
+    """Return ranges for the lengths of the states of an ONNX model that grow, from the capacities in the option
+    `state`. Models of other formats state the ranges themselves.
+
+    dims    values and ranges that the caller gives, which are not replaced
+    """
+    if isinstance(model, IRModule) or is_relay_text_path(model) or is_exported_program_or_pt2_path(model):
+        return {}
+    if is_tflite_path(model) or not any(":" in present for present in state.values()):
+        return {}
+    graph = load_model(model).graph
+    lengths = lengths_of_growing_states(state, *(dim_names_of_values(side) for side in (graph.input, graph.output)))
+    return {name: (0, capacity) for name, capacity in lengths.items() if name not in dims}
 
 
 def bind_params_as_constants(module: IRModule, params: Mapping[str, Any] | None) -> IRModule:

@@ -62,6 +62,7 @@ from aotc.relay.backend.module_to_program import lower_main_to_program
 from aotc.relay.graph_api import Function, IRModule, infer_module, post_order
 from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
 from aotc.relay.state_pair import StatePair
+from aotc.relay.transform.append_to_state import append_to_states
 from aotc.relay.transform.pack_constant_weights import types_of_contraction
 from aotc.relay.transform.pipeline import optimize, require_lowering_passes
 from aotc.relay.transform.split_state import split_states
@@ -230,7 +231,9 @@ class Compilation:
             text = f"code for {self.target.name} does not keep state between runs"
             hint = "leave " + option_text("state") + " out, and pass the state as inputs and outputs, which may stay"
             raise AotcError("target", text, hint=hint + " in the memory of the GPU")
-        parts = split_states(infer_module(self.module), self.state) if self.state else (self.module, ())
+        parts: tuple[IRModule, tuple[StatePair, ...]] = (self.module, ())
+        if self.state:
+            parts = split_states(append_to_states(infer_module(self.module), self.state), self.state)
         object.__setattr__(self, "_module_and_state_parts", parts)
         object.__setattr__(self, "target", target_for_accuracy_and_precision(self.target, self.context))
 

@@ -155,7 +155,7 @@ def load_aotc_library(library: Path, inputs: Arrays, threads: int) -> LoadedImpl
     """
     session = load(library, threads=threads)
     given = {info.name: inputs[info.name] for info in session.get_inputs()}
-    state = session.new_state_or_none()
+    state = session.new_state_or_none(measured=True)
     binding = session.bind(given, state=state)
 
     def outputs_of_first_run() -> list[Array]:

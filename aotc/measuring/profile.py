@@ -252,7 +252,7 @@ def profile_library(
     session = load(path, isa=isa, device=device, check=check)
     rows = _steps_with_kernels_of_isa(metadata, session.isa)
     arrays = read_or_draw_session_inputs(session, inputs, input_ranges)
-    binding = session.bind(arrays, state=session.new_state_or_none())
+    binding = session.bind(arrays, state=session.new_state_or_none(measured=True))
     target = resolve_target(session.isa or metadata["target"])
     binding.run()
     plain = [milliseconds_per_call(binding.run) for _ in range(repeat)]

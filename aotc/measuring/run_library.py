@@ -41,7 +41,7 @@ def run_library(
         require_not_an_input_file(outputs, "outputs-file", [library, inputs])
     session = load(library, **options)
     arrays = read_or_draw_session_inputs(session, inputs, input_ranges)
-    state = session.new_state_or_none()
+    state = session.new_state_or_none(measured=True)
     results = session.run(None, arrays, state=state)
     binding = session.bind(arrays, state=state)
     times = [milliseconds_per_call(binding.run) for _ in range(repeat)]

@@ -28,6 +28,7 @@ ENTRY_SYMBOL: Final = _HEADER_CONSTANTS["ENTRY_SYMBOL"]
 ABI_VERSION_OF_SIZES: Final = int(_HEADER_CONSTANTS["ABI_VERSION_SIZES"])
 STATE_SYMBOL: Final = _HEADER_CONSTANTS["STATE_SYMBOL"]
 SIZES_SYMBOL: Final = _HEADER_CONSTANTS["SIZES_SYMBOL"]
+GROWING_STATE_SYMBOL: Final = _HEADER_CONSTANTS["GROWING_STATE_SYMBOL"]
 #: Bits of a status that hold its code; above them is the number of the violated condition.
 STATUS_CODE_MASK: Final = 0xFF
 #: Number of bytes at the beginning of a block of state that identify the model.
@@ -41,6 +42,7 @@ void aotc_model_threads_destroy(const aotc_threads *threads);
 const aotc_cuda_program *aotc_model_cuda_program(void);
 const aotc_state *{_HEADER_CONSTANTS["STATE_SYMBOL"]}(void);
 const aotc_sizes *{_HEADER_CONSTANTS["SIZES_SYMBOL"]}(void);
+const aotc_growing_state *{_HEADER_CONSTANTS["GROWING_STATE_SYMBOL"]}(void);
 """
 
 
@@ -69,6 +71,9 @@ ffi: Final = cffi_interface_for(
 DTYPE_BY_CODE: Final = tuple(
     DType(name.removeprefix("AOTC_").lower()) for _, name in sorted(ffi.typeof("aotc_dtype").elements.items())
 )
+
+#: Code of the status of a run for which a state has no room.
+CAPACITY_STATUS: Final = int(ffi.typeof("aotc_status").relements["AOTC_ERROR_CAPACITY"])
 
 #: Text for each status code of a run; the C function with these texts is not exported by libraries.
 STATUS_MESSAGES: Final = dict(enumerate(re.findall(r'^    "(.*)",$', _SOURCE, re.MULTILINE)))

@@ -36,6 +36,7 @@ from aotc.runtime.abi import (
     ABI_VERSION_OF_SIZES,
     DTYPE_BY_CODE,
     ENTRY_SYMBOL,
+    GROWING_STATE_SYMBOL,
     MAX_THREADS,
     SIZES_SYMBOL,
     STATE_HASH_BYTES,
@@ -300,6 +301,12 @@ def _state_descriptor(handle: Any) -> Any:
     return None if entry is None else entry()
 
 
+def _growing_state_descriptor(handle: Any) -> Any:
+    """Return the description of a library's state that grows; None for others."""
+    entry = getattr(handle, GROWING_STATE_SYMBOL, None)
+    return None if entry is None else entry()
+
+
 def run_sizes_of_library(path: Path, handle: Any, model: Any) -> RunSizes | None:
     """Return the sizes that the shapes of a library's tensors depend on; None for known shapes."""
     if int(model.abi_version) != ABI_VERSION_OF_SIZES:
@@ -326,6 +333,8 @@ class Library:
     state_bytes              size of the block of state in bytes; 0 for a model that keeps nothing between runs
     state_alignment          alignment of the block, in bytes
     state_header             bytes at the beginning of each block, which identify the model
+    growing_state            the C description of a state that grows; None for others
+    state_length_size        name of the size of a run that is the length of this state; None for others
     sizes                    sizes of a run that the shapes of tensors depend on; None if all shapes are known
     run                      the C function; releases the GIL
     isas                     instruction sets of the kernels, best first, each with the features that this
@@ -352,6 +361,9 @@ class Library:
         self.run: Any = model.run
         self._state = _state_descriptor(self.handle)
         self.sizes = run_sizes_of_library(path, self.handle, model)
+        self.growing_state = _growing_state_descriptor(self.handle)
+        growing = self.growing_state
+        self.state_length_size = None if growing is None else _decode_c_string(growing.size)
         self.state_bytes, self.state_alignment, self.state_header = 0, 1, b""
         if self._state is not None:
             # the last input is the block of state

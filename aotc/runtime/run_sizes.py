@@ -19,10 +19,12 @@ from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.dimension_ranges import DimRange, dim_text_in_sizes, symbol_of_multiples
 from aotc.ir.dimensions import Dim, SymDim, dim_of_text, solve_dims
-from aotc.runtime.abi import ffi
+from aotc.runtime.abi import CAPACITY_STATUS, STATUS_CODE_MASK, ffi
 from aotc.runtime.tensor_info import TensorInfo
 
 Shapes: TypeAlias = "list[tuple[int, ...]]"
+#: Diagnostic code of a run for which a state has no room.
+STATE_FULL_CODE: Final = "state-full"
 _INT64_ARRAY_TYPE: Final = ffi.typeof("int64_t[]")
 
 
@@ -76,10 +78,12 @@ class RunSizes:
         return replace(info, shape=shape, bounds=tuple(bounds))
 
     def values_from_inputs(
-        self, inputs: Mapping[str, Any], infos: Sequence[TensorInfo]
+        self, inputs: Mapping[str, Any], infos: Sequence[TensorInfo], known: Mapping[str, int] = MappingProxyType({})
     ) -> tuple[dict[str, int], list[Diagnostic]]:
         """Return the values of all sizes by name, from the shapes of the inputs, and a diagnostic for each
         shape that does not fit.
+
+        known    sizes that are known without the inputs, such as the length of a state
         """
         shapes = {info.name: _shape_or_none(inputs.get(info.name)) for info in infos}
         rows = [
@@ -89,7 +93,7 @@ class RunSizes:
         ]
         problems = [_shape_diagnostic(info, shape) for info, shape, dims in rows if len(shape) != len(dims)]
         rows = [row for row in rows if len(row[1]) == len(row[2])]
-        symbols = self._solve(rows, problems)
+        symbols = self._solve(rows, problems, self._symbols_of_sizes(known))
         if problems:
             return {}, problems
         for info, shape, dims in rows:
@@ -97,19 +101,22 @@ class RunSizes:
             if any(e is not None and e != size for e, size in zip(expected, shape, strict=True)):
                 problems.append(_shape_diagnostic(info, shape, self._text_of_known_sizes(info, symbols)))
         values = self._sizes_of_symbols(symbols)
-        problems += self._range_diagnostics(values)
+        problems += self._range_diagnostics({name: v for name, v in values.items() if name not in known})
         if not problems and len(values) < len(self.ranges) and None not in shapes.values():
             missing = ", ".join(name for name in self.ranges if name not in values)
             problems.append(Diagnostic("input-shape", f"the shapes of the inputs do not tell the size {missing}"))
         return values, problems
 
     def _solve(
-        self, rows: Sequence[tuple[TensorInfo, tuple[int, ...], tuple[Dim, ...]]], problems: list[Diagnostic]
+        self,
+        rows: Sequence[tuple[TensorInfo, tuple[int, ...], tuple[Dim, ...]]],
+        problems: list[Diagnostic],
+        known: Mapping[str, int],
     ) -> dict[str, int]:
-        """Return the values of symbols; dimensions that are one symbol come first, and the first input that
-        states a size determines it.
+        """Return the values of symbols, of which some are known; dimensions that are one symbol come first, and
+        the first input that states a size determines it.
         """
-        symbols: dict[str, int] = {}
+        symbols = dict(known)
         for whole in (True, False):
             for info, shape, dims in rows:
                 unknown = [
@@ -154,27 +161,38 @@ class RunSizes:
         rows = zip(self.ranges.items(), self._symbols, strict=True)
         return {name: symbols[s] * r.step for (name, r), s in rows if s in symbols}
 
+    def _symbols_of_sizes(self, values: Mapping[str, int]) -> dict[str, int]:
+        """Return the values of symbols for some sizes by name."""
+        rows = zip(self.ranges.items(), self._symbols, strict=True)
+        return {s: values[name] // r.step for (name, r), s in rows if name in values}
+
+    def has_dims_with(self, name: str) -> bool:
+        """Return True if the shape of a tensor depends on a size."""
+        symbol = dict(zip(self.ranges, self._symbols, strict=True))[name]
+        dims = (d for side in (self._inputs, self._outputs) for shape in side for d in shape)
+        return any(isinstance(d, SymDim) and symbol in d.symbols for d in dims)
+
     def values_array(self, values: Mapping[str, int]) -> Any:
         """Return sizes as the array that C takes."""
         return ffi.new(_INT64_ARRAY_TYPE, [values[name] for name in self.ranges])
 
     def input_shapes(self, values: Mapping[str, int]) -> Shapes:
         """Return the shapes of the inputs for sizes."""
-        rows = zip(self.ranges.items(), self._symbols, strict=True)
-        symbols = {s: values[name] // r.step for (name, r), s in rows}
+        symbols = self._symbols_of_sizes(values)
         return [tuple(_value(d, symbols) for d in dims) for dims in self._inputs]
 
     def output_shapes(self, values: Mapping[str, int]) -> Shapes:
         """Return the shapes of the outputs for sizes.
 
-        Raises AotcError (code "input-shape") if the model does not run with these sizes.
+        Raises AotcError (code "input-shape") if the model does not run with these sizes; code "state-full" if a
+        state has no room for what the run appends.
         """
         extents = ffi.new(_INT64_ARRAY_TYPE, max(1, sum(map(len, self._outputs))))
         status = int(self._descriptor.shapes(self.values_array(values), extents))
         if status != 0:
             text = ", ".join(f"{name} {value}" for name, value in values.items())
             text = f"the model does not run with the sizes {text}: {self.reason(status)}"
-            raise AotcError("input-shape", text)
+            raise AotcError(code_of_size_status(status), text)
         flat = iter([int(extents[k]) for k in range(sum(map(len, self._outputs)))])
         return [tuple(next(flat) for _ in dims) for dims in self._outputs]
 
@@ -186,6 +204,11 @@ class RunSizes:
     def typical(self) -> dict[str, int]:
         """The sizes of a typical run."""
         return {name: r.most if r.typical is None else r.typical for name, r in self.ranges.items()}
+
+
+def code_of_size_status(status: int) -> str:
+    """Return the diagnostic code of a status that says that a model does not run with sizes."""
+    return STATE_FULL_CODE if status & STATUS_CODE_MASK == CAPACITY_STATUS else "input-shape"
 
 
 def _shape_or_none(value: Any) -> tuple[int, ...] | None:

@@ -27,13 +27,14 @@ from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.ir.dimension_ranges import DimRange
 from aotc.ir.option_mentions_in_messages import option_text
 from aotc.runtime import tensor_info as tensors
-from aotc.runtime.abi import STATUS_CODE_MASK, STATUS_MESSAGES, ffi
+from aotc.runtime.abi import CAPACITY_STATUS, STATUS_CODE_MASK, STATUS_MESSAGES, ffi
 from aotc.runtime.dlpack import is_on_gpu
 from aotc.runtime.fork_safety import new_fork_safe_lock_for
 from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
 from aotc.runtime.gpu_tensors import GpuRunTensors
 from aotc.runtime.library import Library, ThreadPool, find_library
-from aotc.runtime.state import State
+from aotc.runtime.run_sizes import STATE_FULL_CODE
+from aotc.runtime.state import MeasuredState, State, require_fitting_state
 from aotc.runtime.tensor_info import (
     Array,
     TensorInfo,
@@ -102,12 +103,19 @@ class _RunInterface:
     expected           name, dtype and shape of each input
     results            shape and dtype in memory of each output
     sizes              C array of the sizes of the run; NULL for a model whose shapes do not depend on sizes
+    length             length of the state on which these shapes depend; None if they depend on none
     """
 
-    __slots__ = ("expected", "inputs", "outputs", "results", "sizes")
+    __slots__ = ("expected", "inputs", "length", "outputs", "results", "sizes")
 
-    def __init__(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], sizes: Any = ffi.NULL) -> None:
-        self.inputs, self.outputs, self.sizes = inputs, outputs, sizes
+    def __init__(
+        self,
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        sizes: Any = ffi.NULL,
+        length: int | None = None,
+    ) -> None:
+        self.inputs, self.outputs, self.sizes, self.length = inputs, outputs, sizes, length
         self.expected = [(i.name, i.dtype.numpy, tuple(i.shape)) for i in inputs]
         self.results = [(tuple(i.shape), i.c_memory_dtype) for i in outputs]
 
@@ -150,13 +158,16 @@ class Session:
         self._frames: list[_RunFrame] = []
         self._sizes = library.sizes
         self._interface = _RunInterface(library.inputs, library.outputs) if library.sizes is None else None
-        self._interfaces_by_shapes: dict[tuple[tuple[int, ...] | None, ...], _RunInterface] = {}
+        self._interfaces_by_shapes: dict[tuple[tuple[int, ...] | int | None, ...], _RunInterface] = {}
         self._input_names = [info.name for info in library.inputs]
         self._state_position = len(library.inputs) + (library.sizes is not None)
         self._direct = all(i.c_memory_dtype == i.dtype.numpy for i in library.inputs)
         self._converted = [
             (k, i.dtype.numpy) for k, i in enumerate(library.outputs) if i.c_memory_dtype != i.dtype.numpy
         ]
+        length, sizes = library.state_length_size, library.sizes
+        self._length_size = length
+        self._has_dims_with_length = length is not None and sizes is not None and sizes.has_dims_with(length)
         self._places = {info.name: k for k, info in enumerate(library.outputs)}
         self.name = library.name
         self.version = library.version
@@ -212,8 +223,13 @@ class Session:
             raise AotcError("state", text, hint=hint + " to keep an output as an input of the next run")
         return State(self._library, data)
 
-    def new_state_or_none(self) -> State | None:
-        """Return a new state; None for a model that keeps nothing between runs."""
+    def new_state_or_none(self, *, measured: bool = False) -> State | None:
+        """Return a new state; None for a model that keeps nothing between runs.
+
+        measured    True for runs whose times are measured: a state that grows has the typical length before each
+        """
+        if measured and self._length_size is not None and self._sizes is not None:
+            return MeasuredState(self._library, self._sizes.typical[self._length_size])
         return self.new_state() if self.state_bytes else None
 
     def run(
@@ -238,18 +254,19 @@ class Session:
         stream    CUDA stream for the run: a number or a torch stream; None: the legacy stream, if tensors are
                   in GPU memory.  The results are complete when this function returns
         state     state of a model that keeps tensors between runs, from `new_state`; the run changes it, unless
-                  it raises an error.  Another thread must not use it at the same time
+                  it raises an error (code "state-full" if it has no room for what the run appends).  Another
+                  thread must not use it at the same time
 
         Raises AotcError with one diagnostic for each problem.
         """
-        interface = self._interface or self._interface_for_inputs(inputs)
+        interface = self._interface or self._interface_for_inputs(inputs, state)
         sources = self._input_buffers_if_readable_in_place(interface, inputs)
         chosen = self._output_positions_if_valid(output_names)
         if outputs is not None or stream is not None or (sources is None and _has_gpu_inputs(inputs)):
             return self._run_with_gpu_tensors(output_names, inputs, outputs, stream)
         if sources is None or chosen is None:
             sources, chosen = self._validate_and_copy_inputs(interface, output_names, inputs)
-        self._require_fitting_state(state)
+        require_fitting_state(self._library, state)
         frame = self._take_or_create_run_frame()
         try:
             read, written, workspace, _ = frame
@@ -261,39 +278,32 @@ class Session:
             for k, (shape, dtype) in enumerate(interface.results):
                 results.append(result := np.empty(shape, dtype))
                 written[k] = _memory(result)
-            self._invoke_with_state(read, written, workspace, None, state)
+            self._invoke_with_state(read, written, workspace, None, state, interface.length)
         finally:
             self._frames.append(frame)
         for k, dtype in self._converted:
             results[k] = results[k].astype(dtype)
         return [results[k] for k in chosen]
 
-    def _require_fitting_state(self, state: State | None) -> None:
-        """Raise AotcError (code "state") unless a state is given for a model with state only, and is
-        one of this model.
-        """
-        if state is None:
-            if self.state_bytes:
-                text = f"{self.name} keeps tensors between runs, and needs a state"
-                hint = "make one by state = session.new_state(), and pass it to each run: state=state"
-                raise AotcError("state", text, hint=hint)
-            return
-        if not isinstance(state, State):
-            text = f"state must be a State made by session.new_state(), not {type(state).__name__}"
-            raise AotcTypeError("state", text)
-        if not self.state_bytes:
-            raise AotcError("state", f"{self.name} keeps nothing between runs: it takes no state")
-        state.require_state_of(self._library)
+    def _invoke_with_state(
+        self, read: Any, written: Any, workspace: Any, options: Any, state: State | None, length: int | None = None
+    ) -> None:
+        """Run the compiled model once; for a model with state, with exclusive use of `state`.
 
-    def _invoke_with_state(self, read: Any, written: Any, workspace: Any, options: Any, state: State | None) -> None:
-        """Run the compiled model once; for a model with state, with exclusive use of `state`."""
+        length    length that the state must have; None for any
+        """
         if state is None:
             self._invoke_compiled_model(read, written, workspace, options)
             return
         lock = state.require_lock()
         try:
+            if length is not None and state.length != length:
+                text = f"the shapes of the inputs are those of a state of length {length}; this one has length "
+                hint = "bind arrays again after each run, as the shapes depend on the length"
+                raise AotcError("state", text + str(state.length), hint=hint)
             read[self._state_position] = state.pointer
             self._invoke_compiled_model(read, written, workspace, options)
+            state.end_run()
         finally:
             lock.release()
 
@@ -323,17 +333,26 @@ class Session:
         exchange.copy_outputs_to_caller_arrays()
         return [exchange.results[k] for k in numbers]
 
-    def _interface_for_inputs(self, inputs: Mapping[str, Any]) -> _RunInterface:
-        """Return the descriptions of tensors for the sizes that the shapes of inputs state; AotcError if a
-        shape, or another property of an input, does not fit the model.
+    def _interface_for_inputs(self, inputs: Mapping[str, Any], state: State | None = None) -> _RunInterface:
+        """Return the descriptions of tensors for the sizes that the shapes of inputs and the length of the
+        state state; AotcError if a shape, or another property of an input, does not fit the model.
         """
         assert self._sizes is not None
         tensors.require_mapping("input", inputs)
-        shapes = tuple([a.shape if type(a := inputs.get(name)) is np.ndarray else None for name in self._input_names])
-        known = self._interfaces_by_shapes.get(shapes)
-        if known is not None:
-            return known
-        values, problems = self._sizes.values_from_inputs(inputs, self._library.inputs)
+        length: dict[str, int] = {}
+        if self._length_size is not None:
+            require_fitting_state(self._library, state)
+            assert state is not None
+            # the same shapes fit any length if no shape depends on it
+            length[self._length_size] = state.length if self._has_dims_with_length else 0
+        shapes: list[tuple[int, ...] | None] = [
+            a.shape if type(a := inputs.get(name)) is np.ndarray else None for name in self._input_names
+        ]
+        key = (*shapes, *length.values())
+        found = self._interfaces_by_shapes.get(key)
+        if found is not None:
+            return found
+        values, problems = self._sizes.values_from_inputs(inputs, self._library.inputs, length)
         if problems or len(values) < len(self.dims):
             # of the properties of inputs, all but the shapes are compared with the model's
             others = convert_and_check_inputs(inputs, self._library.inputs)[1]
@@ -342,7 +361,7 @@ class Session:
         if None not in shapes:
             if len(self._interfaces_by_shapes) >= _MAX_KNOWN_SIZES:
                 self._interfaces_by_shapes.clear()
-            self._interfaces_by_shapes[shapes] = interface
+            self._interfaces_by_shapes[key] = interface
         return interface
 
     def _interface_for_sizes(self, values: Mapping[str, int]) -> _RunInterface:
@@ -353,7 +372,8 @@ class Session:
             [replace(info, shape=list(shape), bounds=None) for info, shape in zip(infos, sides, strict=True)]
             for infos, sides in zip((self._library.inputs, self._library.outputs), shapes, strict=True)
         )
-        return _RunInterface(inputs, outputs, self._sizes.values_array(values))
+        length = values[self._length_size] if self._length_size is not None and self._has_dims_with_length else None
+        return _RunInterface(inputs, outputs, self._sizes.values_array(values), length)
 
     def _input_buffers_if_readable_in_place(
         self, interface: _RunInterface, inputs: Mapping[str, Any]
@@ -415,10 +435,10 @@ class Session:
         Raises AotcError with one diagnostic for each problem.
         """
         given = {} if outputs is None else outputs
-        interface = self._interface or self._interface_for_inputs(inputs)
+        interface = self._interface or self._interface_for_inputs(inputs, state)
         arrays, problems = convert_and_check_inputs(inputs, interface.inputs)
         raise_if_problems([*problems, *tensors.diagnose_output_arrays(given, interface.outputs)])
-        self._require_fitting_state(state)
+        require_fitting_state(self._library, state)
         return Binding(self, interface, arrays, given, state)
 
     def _take_or_create_run_frame(self) -> _RunFrame:
@@ -463,7 +483,8 @@ class Session:
                 reason += f": {violated}"
             if self.device is not None:
                 reason += self.device.driver_error_text(status, workspace)
-            raise AotcError("run", f"{self.name}_run failed with status {status}: {reason}")
+            code = STATE_FULL_CODE if status & STATUS_CODE_MASK == CAPACITY_STATUS else "run"
+            raise AotcError(code, f"{self.name}_run failed with status {status}: {reason}")
 
 
 class Binding:
@@ -499,7 +520,7 @@ class Binding:
         self._keep = sources, targets, interface.sizes
         given = _new_ffi_array_of_addresses(sources, interface.sizes)
         self._arguments = given, _new_ffi_array_of_addresses(targets), workspace
-        self._state = state
+        self._state, self._length = state, interface.length
 
     def __reduce__(self) -> NoReturn:
         text = "a binding cannot be pickled: its buffers are memory of this process"
@@ -532,7 +553,7 @@ class Binding:
     def _run_with_options(self, options: Any) -> None:
         with self._lock:
             copy_array_pairs(self._loads)
-            self._session._invoke_with_state(*self._arguments, options, self._state)
+            self._session._invoke_with_state(*self._arguments, options, self._state, self._length)
             copy_array_pairs(self._stores)
 
 

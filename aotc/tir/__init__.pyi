@@ -140,7 +140,6 @@ from aotc.tir.plan.program import Program as Program
 from aotc.tir.plan.program import ProgramNode as ProgramNode
 from aotc.tir.plan.program import RowPiece as RowPiece
 from aotc.tir.plan.program import RowPieces as RowPieces
-from aotc.tir.plan.program import SizeCheck as SizeCheck
 from aotc.tir.plan.program import StateTensor as StateTensor
 from aotc.tir.plan.program import Step as Step
 from aotc.tir.plan.program import Storage as Storage
@@ -149,8 +148,10 @@ from aotc.tir.plan.program import executed_steps as executed_steps
 from aotc.tir.plan.program import map_nodes as map_nodes
 from aotc.tir.plan.program import nodes_with_step_numbers as nodes_with_step_numbers
 from aotc.tir.plan.program import sequences_in as sequences_in
-from aotc.tir.plan.program import value_of_dim as value_of_dim
 from aotc.tir.plan.similar_kernel_merging import merge_similar_kernels as merge_similar_kernels
+from aotc.tir.plan.size_checks import GrowingState as GrowingState
+from aotc.tir.plan.size_checks import SizeCheck as SizeCheck
+from aotc.tir.plan.size_checks import value_of_dim as value_of_dim
 from aotc.tir.processor_features import PROCESSOR_FEATURES as PROCESSOR_FEATURES
 from aotc.tir.processor_features import CVariant as CVariant
 from aotc.tir.processor_features import c_text_for_features as c_text_for_features

@@ -39,6 +39,8 @@ class ProgramInterpreter:
         self._compiled = cache(compile_kernel)
         #: Kernels that the last run called, in order.
         self.called: list[Kernel] = []
+        #: Length of the state that grows.
+        self.length = 0
         for tensor in program.state:
             for storage in (tensor.past, tensor.present):
                 self._memory[storage] = np.zeros(storage.size, storage.dtype.numpy)
@@ -50,7 +52,8 @@ class ProgramInterpreter:
 
         inputs   an array of the shape and dtype of each input, by name
 
-        Raise ValueError if the shapes of inputs contradict one another, or if their sizes are not allowed.
+        Raise ValueError if the shapes of inputs contradict one another, if their sizes are not allowed, or if
+        the state has no room.
         """
         program = self._program
         symbols = self._symbols_of(inputs)
@@ -78,6 +81,8 @@ class ProgramInterpreter:
             )
             for array, result in zip(outputs, results, strict=True):
                 array[:] = result
+        if program.growing is not None:
+            self.length = value_of_dim(SymDim(program.growing.size) + program.growing.added, symbols)
         for tensor in program.state:
             if tensor.has_two_copies:
                 past, present = self._memory[tensor.past], self._memory[tensor.present]
@@ -99,8 +104,14 @@ class ProgramInterpreter:
         ]
         if contradictions:
             raise ValueError("; ".join(contradictions))
+        growing = self._program.growing
+        if growing is not None:
+            values[growing.size] = self.length
         symbols = {symbol_of_multiples(name, r.step): (name, r.step) for name, r in self._program.sizes.items()}
-        return self._program.symbol_values({n: values[s] * step for s, (n, step) in symbols.items() if s in values})
+        found = self._program.symbol_values({n: values[s] * step for s, (n, step) in symbols.items() if s in values})
+        if growing is not None and not growing.check.holds(found):
+            raise ValueError(f"the state has no room: {growing.check} does not hold")
+        return found
 
     def _live_elements(self, storage: Storage, symbols: Mapping[str, int]) -> Array:
         """Return a copy of the elements of a tensor, in its shape for values of symbols."""

@@ -305,11 +305,11 @@ def test_pairs_that_a_model_does_not_have(state: Mapping[str, str], texts: list[
         assert text in message
 
 
-def test_state_that_grows_is_refused() -> None:
+def test_state_that_grows_along_a_fixed_axis_is_refused() -> None:
     model = graph_model(
         "g (float[1,4] x, float[3,4] p) => (float[4,4] q, float[1,4] y) { q = Concat<axis=0>(p, x) y = Exp(x) }"
     )
-    with pytest.raises(AotcError, match="grows from run to run"):
+    with pytest.raises(AotcError, match="a state grows along one axis, whose length is a size"):
         aotc.compile(model, state={"p": "q"}, build=False)
 
 

@@ -70,7 +70,7 @@ int main(void) {
   for (k = -1; k < 25; ++k)
     printf("%lu, ", (unsigned long)aotc_dtype_bytes(k));
   printf("0], \"messages\": [");
-  for (k = -1; k < 25; ++k)
+  for (k = -1; k < 26; ++k)
     printf("\"%s\", ", aotc_status_message(k));
   printf("\"\"], \"numbered\": [\"%s\", \"%s\", \"%s\"]}\n",
          aotc_status_message(AOTC_ERROR_DIMS + 256),

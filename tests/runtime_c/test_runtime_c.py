@@ -193,9 +193,9 @@ def test_element_sizes(tables: dict[str, Any]) -> None:
 
 def test_status_messages(tables: dict[str, Any]) -> None:
     messages = tables["messages"][1:]
-    assert dict(enumerate(messages[:24])) == STATUS_MESSAGES
-    assert len(set(messages[:24])) == 24
-    assert messages[24] == tables["messages"][0] == "unknown status"
+    assert dict(enumerate(messages[:25])) == STATUS_MESSAGES
+    assert len(set(messages[:25])) == 25
+    assert messages[25] == tables["messages"][0] == "unknown status"
     assert tables["numbered"] == [messages[22], messages[23], "unknown status"]
 
 

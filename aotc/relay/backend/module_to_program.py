@@ -24,16 +24,21 @@ from typing import Any, TypeAlias
 
 from aotc.ir import (
     AotcError,
+    DimRange,
     Op,
     Quantization,
+    SymDim,
     TensorType,
+    bound_dim,
     flatten_nested_tuple,
+    interval_of_dim,
     largest_size,
     nest_values_like_type,
     option_text,
     product_of_dims,
     report_progress,
     span_scope,
+    symbol_of_multiples,
     tensor_types,
 )
 from aotc.ir.compilation_work_and_memory_limits import current_budget
@@ -64,6 +69,7 @@ from aotc.relay.graph_api import (
 from aotc.relay.state_pair import StatePair
 from aotc.tir import (
     Branch,
+    GrowingState,
     Leave,
     Loop,
     Program,
@@ -76,6 +82,7 @@ from aotc.tir import (
     const,
     make_copy_step,
     make_fill_step,
+    value_of_dim,
 )
 
 #: Location of an expression's result: a view of a storage, or a tuple of values.
@@ -449,7 +456,8 @@ def lower_main_to_program(
         raise AotcError("not-fused", "@main is one kernel, not calls of kernels", span=main.span, hint=hint)
     if dynamic := diagnose_dynamic_inputs(main):
         raise AotcError.collect(dynamic)
-    sizes = RunTimeSizes(size_ranges_of_inputs(main, typical_sizes))
+    growing = _growing_state(state)
+    sizes = RunTimeSizes(_ranges_with_room(size_ranges_of_inputs(main, typical_sizes), growing))
     _require_target_supports_sizes(sizes, target, main)
     sizes.add_stated_conditions(module.attrs.get("size_conditions", ()), main.span)
     lowering = _Lowering(target, module, _let_bound_values(main), sizes, has_state=bool(state))
@@ -480,6 +488,7 @@ def lower_main_to_program(
     program = Program(
         name=name, inputs=tuple(inputs), outputs=outputs, body=tuple(lowering.part),
         state=_state_tensors(inputs, outputs, state), sizes=sizes.ranges, checks=tuple(sizes.checks),
+        growing=growing,
     )  # fmt: skip
     _check_bytes_of_expanded_splats(program, lowering.splats)
     _require_checks_before_run(program, main)
@@ -540,13 +549,41 @@ def _state_tensors(
 ) -> tuple[StateTensor, ...]:
     for pair in pairs:
         for storage in (*inputs, *outputs):
-            if storage.name in (pair.past, pair.present) and storage.dims is not None:
+            is_state = storage.name in (pair.past, pair.present) and pair.growth is None
+            if is_state and storage.dims is not None:
                 text = f"the state {pair.past!r} has a shape that varies at run time: {storage.dim_texts}"
                 raise AotcError("state", text, hint="pin its dimensions by " + option_text("dims", {"NAME": 1}))
     past_by_name, present_by_name = ({s.name: s for s in side} for side in (inputs, outputs))
     return tuple(
-        StateTensor(past=past_by_name[p.past], present=present_by_name[p.present], initial=p.initial) for p in pairs
+        StateTensor(
+            past=past_by_name[p.past], present=present_by_name[p.present], initial=p.initial, grows=p.growth is not None
+        )
+        for p in pairs
     )
+
+
+def _growing_state(pairs: Sequence[StatePair]) -> GrowingState | None:
+    """Return the length of the states that grow, which is one for all of them; None if there are none."""
+    growths = [pair.growth for pair in pairs if pair.growth is not None]
+    return GrowingState(growths[0].size, growths[0].added, growths[0].capacity) if growths else None
+
+
+def _ranges_with_room(ranges: Mapping[str, DimRange], growing: GrowingState | None) -> Mapping[str, DimRange]:
+    """Return the ranges of sizes in which the length of the state is at most its capacity, and has room for
+    what a typical run appends in a typical run.
+    """
+    if growing is None:
+        return ranges
+    given = ranges[growing.size]
+    intervals = {symbol_of_multiples(n, r.step): (r.least // r.step, r.most // r.step) for n, r in ranges.items()}
+    least_added, _ = interval_of_dim(growing.added)
+    if isinstance(growing.added, SymDim):
+        least_added, _ = interval_of_dim(bound_dim(growing.added, intervals))
+    length = DimRange(given.least, max(min(given.most, growing.capacity - int(least_added)), given.least))
+    symbols = {symbol_of_multiples(n, r.step): (r.typical or r.most) // r.step for n, r in ranges.items()}
+    room = growing.capacity - value_of_dim(growing.added, symbols)
+    typical = max(min(given.typical or length.most, length.most, room), length.least)
+    return {**ranges, growing.size: replace(length, typical=typical)}
 
 
 def _let_bound_values(main: Function) -> dict[Var, Expr]:

@@ -14,10 +14,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Op, TensorType, nest_values_like_type, tensor_types
+from aotc.ir import Op, TensorType, nest_values_like_type, product_of_dims, tensor_types
 from aotc.relay.backend.element_number_evaluation import evaluate_on_element_numbers
-from aotc.relay.expr import type_of
+from aotc.relay.expr import Tuple, tensor_type_of, type_of
 from aotc.relay.graph_api import Call, Expr, Function
+from aotc.relay.op.concat_split import ConcatenateAttrs
+from aotc.relay.op.type_rules import normalize_axis
 from aotc.tir import RowPiece, RowPieces
 
 #: Largest number of elements of the arguments that are followed; it bounds the compiler's memory.
@@ -31,11 +33,14 @@ MAX_PIECES: Final = 2
 
 def row_pieces_of_result(function: Function) -> RowPieces | None:
     """Return the pieces that each row of a function's result has; None if it has several results,
-    computes, or moves elements in another way.
+    computes, or moves elements in another way. Of functions with sizes that are known at run time only,
+    concatenations of two parameters are found.
     """
     types = [t for p in function.params for t in tensor_types(type_of(p))]
-    if not isinstance(type_of(function.body), TensorType) or not all(t.is_static for t in types):
+    if not isinstance(type_of(function.body), TensorType):
         return None
+    if not all(t.is_static for t in types):
+        return _joined_rows_of_run_time_length(function)
     if not 0 < sum(t.numel for t in types) <= MAX_FOLLOWED_ELEMENTS:
         return None
     # the number between the elements of two arguments is no element
@@ -46,6 +51,21 @@ def row_pieces_of_result(function: Function) -> RowPieces | None:
     arguments: dict[Expr, Any] = {p: nest_values_like_type(type_of(p), numbers) for p in function.params}
     result = evaluate_on_element_numbers(function, arguments, _only_moves_elements)
     return None if result is None else _pieces_of_rows(np.asarray(result).reshape(-1), begins)
+
+
+def _joined_rows_of_run_time_length(function: Function) -> RowPieces | None:
+    """Return the two pieces of the one row that a function has which concatenates its two parameters along
+    the outermost axis; None for other functions.
+    """
+    body = function.body
+    if not isinstance(body, Call) or not isinstance(body.attrs, ConcatenateAttrs):
+        return None
+    operands = body.args[0].fields if isinstance(body.args[0], Tuple) else ()
+    is_outermost = normalize_axis(body.attrs.axis, tensor_type_of(body).rank) == 0
+    if not is_outermost or len(operands) != MAX_PIECES or operands != function.params:
+        return None
+    lengths = [product_of_dims(tensor_type_of(p).shape) for p in function.params]
+    return RowPieces(1, tuple(RowPiece(k, 0, length, length) for k, length in enumerate(lengths)))
 
 
 def _only_moves_elements(call: Call, _: tuple[Any, ...]) -> bool:

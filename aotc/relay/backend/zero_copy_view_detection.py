@@ -80,7 +80,9 @@ def _contiguous_slice_start(
 def _is_reshape(function: Function) -> bool:
     """Return True if a function only gives its one tensor another shape, without looking at sizes."""
     calls = [n for n in post_order(function.body) if n is not function.params[0] and not isinstance(n, Op)]
-    return all(isinstance(n, Call) and isinstance(n.op, OpDef) and n.op.view for n in calls)
+    return all(
+        isinstance(n, Call) and isinstance(n.op, OpDef) and (n.op.view or n.op.name in _ANNOTATION_OPS) for n in calls
+    )
 
 
 def view_offsets_of_results(function: Function) -> list[int] | None:

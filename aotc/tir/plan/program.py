@@ -30,6 +30,7 @@ from aotc.ir import (
     symbol_of_multiples,
 )
 from aotc.tir import Const, Kernel, to_text
+from aotc.tir.plan.size_checks import GrowingState, SizeCheck, value_of_dim
 
 
 @frozen(eq=False, kw_only=True)
@@ -90,11 +91,13 @@ class StateTensor:
               the block of state
     present   storage that a run writes: an output until then; `past` itself where runs update it
     initial   contents before the first run; None for zeros
+    grows     True for a tensor that becomes longer in each run (see `GrowingState`)
     """
 
     past: Storage
     present: Storage
     initial: np.ndarray[Any, Any] | None = None
+    grows: bool = False
 
     @property
     def has_two_copies(self) -> bool:
@@ -104,34 +107,6 @@ class StateTensor:
 
 #: Value of a number of a kernel: a constant, or a formula over the sizes of a run.
 NumberValue: TypeAlias = "Const | SymDim"
-
-
-@frozen
-class SizeCheck:
-    """Condition on the sizes of a run: `left` is at least `right`, or equal to it.
-
-    relation    "==" or ">="
-    span        node of the model that needs it
-    """
-
-    left: Dim
-    relation: str
-    right: Dim
-    span: Span | None = None
-
-    def holds(self, symbols: Mapping[str, int]) -> bool:
-        """Return True if the condition holds for values of all symbols; False if a formula has no value."""
-        try:
-            left, right = (d.bind(symbols) if isinstance(d, SymDim) else d for d in (self.left, self.right))
-        except ValueError:
-            return False
-        if isinstance(left, SymDim) or isinstance(right, SymDim):
-            return False
-        return left == right if self.relation == "==" else left >= right
-
-    def __str__(self) -> str:
-        left, right = (d.name if isinstance(d, SymDim) else str(d) for d in (self.left, self.right))
-        return f"{left} {self.relation} {right}"
 
 
 @frozen
@@ -145,13 +120,14 @@ class View:
 @frozen
 class RowPiece:
     """Part of each row of a result: `length` consecutive elements of the corresponding row of an
-    input, from element `begin` on; rows of the input have `stride` elements.
+    input, from element `begin` on; rows of the input have `stride` elements. A length that depends on
+    sizes of the run is a formula over them.
     """
 
     input: int
     begin: int
-    length: int
-    stride: int
+    length: Dim
+    stride: Dim
 
 
 @frozen
@@ -439,6 +415,7 @@ class Program:
     plan              memory plan, which `aotc.tir.plan.memory_plan` computes
     sizes             sizes that a caller states for a run, by name, with their ranges
     checks            conditions on them, beside their ranges, that hold in each run
+    growing           length of the state tensors that grow; None if there are none
     steps             all kernel calls of `body` in the order of the text; the number of a call is its
                       position here
     """
@@ -453,6 +430,7 @@ class Program:
     plan: MemoryPlan = field(default_factory=MemoryPlan)
     sizes: Mapping[str, DimRange] = field(default_factory=dict)
     checks: tuple[SizeCheck, ...] = ()
+    growing: GrowingState | None = None
     steps: tuple[Step, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -464,6 +442,8 @@ class Program:
         lines = [f"program {json.dumps(self.name)} {{"]
         lines += [f"  size {json.dumps(name)}: {sizes}" for name, sizes in self.sizes.items()]
         lines += [f"  check {check}" for check in self.checks]
+        if self.growing is not None:
+            lines.append(f"  grows {self.growing.size} by {self.growing.added} up to {self.growing.capacity}")
         kept = (storage for tensor in self.state for storage in (tensor.past, tensor.present))
         for storage in dict.fromkeys((*self.inputs, *views, *self.outputs, *kept)):
             at = f" at {self.plan.offsets[storage]}" if storage in self.plan.offsets else ""
@@ -552,14 +532,6 @@ class Program:
     def distinct_kernels(self) -> tuple[Kernel, ...]:
         """Distinct kernels of the program in order of their first call."""
         return tuple(dict.fromkeys(step.kernel for step in self.steps))
-
-
-def value_of_dim(dim: Dim, symbols: Mapping[str, int]) -> int:
-    """Return the value of a dimension for values of all symbols; ValueError if there is none."""
-    value = dim.bind(symbols) if isinstance(dim, SymDim) else dim
-    if isinstance(value, SymDim):
-        raise ValueError(f"dimension {dim} has no value for {dict(symbols)}")
-    return value
 
 
 def _text_of_shape(storage: Storage) -> str:

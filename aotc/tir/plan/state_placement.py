@@ -6,18 +6,24 @@ Output: a program in which both are memory of the block of state.
 
     t0 = gru(x, h); y = dense(t0); h_out = copy(t0)   ->   h = gru(x, h); y = dense(h)
 
+A tensor that grows, present = concatenate((past, x)), is one memory in which a run writes x behind the old
+contents: concatenate becomes a copy of x.
+
 Runs write new contents over old ones if the kernel that writes comes after all that read, or may
 compute in place. Otherwise the block has two copies: a run reads one and writes the other one, and
 then the copies change roles, so that nothing is copied.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
+from aotc.ir import AotcError, Dim, Span, SymDim, bound_dim, option_text
+from aotc.tir.expr import Buffer, Load, Operand, Var
 from aotc.tir.plan.copy_elimination import is_copy_kernel
 from aotc.tir.plan.in_place_updates import nodes_updating_in_place
 from aotc.tir.plan.program import Program, ProgramNode, StateTensor, Step, Storage, View
 from aotc.tir.plan.state_window import place_window, replace_storages
+from aotc.tir.stmt import Kernel, Number, Store, forall
 
 
 def place_state(program: Program) -> Program:
@@ -27,7 +33,10 @@ def place_state(program: Program) -> Program:
     steps, placed = program.body, list[StateTensor]()
     placed_in_arena = frozenset(program.resident.values())
     for tensor in program.state:
-        steps, in_block = _place_state_tensor(steps, tensor, placed_in_arena)
+        if tensor.grows:
+            steps, in_block = _place_growing_tensor(steps, tensor, program.symbol_intervals)
+        else:
+            steps, in_block = _place_state_tensor(steps, tensor, placed_in_arena)
         placed.append(in_block)
     past, present = ({getattr(t, role) for t in program.state} for role in ("past", "present"))
     return replace(
@@ -37,6 +46,55 @@ def place_state(program: Program) -> Program:
         body=steps,
         state=tuple(placed),
     )
+
+
+def make_append_step(source: View, memory: View, begin: Dim, count: Dim, span: Span | None) -> Step:
+    """Return a step that copies `count` elements of the view `source` to the storage of `memory`, from element
+    `begin` on.
+    """
+    target = Buffer("state", memory.storage.dtype, memory.storage.size)
+    added = Buffer("source", target.dtype, source.storage.size - source.offset)
+    i, numbers = Var("i"), list[Number]()
+
+    def operand(dim: Dim, name: str) -> Operand:
+        if not isinstance(dim, SymDim):
+            return dim
+        assert dim.upper is not None
+        numbers.append(Number(Var(name), max(dim.lower, 0), dim.upper))
+        return numbers[-1].var
+
+    at, end = operand(begin, "begin"), operand(count, "count")
+    body = forall(i, end, Store(target, i + at, Load(added, i)))
+    kernel = Kernel(name="append_to_state", inputs=(added,), outputs=(target,), body=body, numbers=tuple(numbers))
+    return Step(kernel, (source, memory), span, numbers=tuple(d for d in (begin, count) if isinstance(d, SymDim)))
+
+
+def _place_growing_tensor(
+    steps: tuple[ProgramNode, ...], tensor: StateTensor, intervals: Mapping[str, tuple[int, int]]
+) -> tuple[tuple[ProgramNode, ...], StateTensor]:
+    """Return the steps with a tensor in the block of state, to which the step that joins its old contents with
+    new elements only appends these elements.
+
+    The old contents do not change, so that steps which read them may run before it and after it.
+
+    intervals    the least and the greatest value of each symbol in formulas
+    """
+    past, present = tensor.past, tensor.present
+    memory = replace(present, name=past.name, kind="state", quantization=None)
+    joins = [k for k, node in enumerate(steps) if any(v.storage is present for v in node.outputs)]
+    join = steps[joins[0]] if len(joins) == 1 else None
+    pieces = join.row_pieces.pieces if isinstance(join, Step) and join.row_pieces is not None else ()
+    if not isinstance(join, Step) or len(pieces) != 2 or join.inputs[0] != View(past):
+        text = f"the state {past.name!r} grows by what a branch, a loop or a part of a kernel computes"
+        hint = "leave it out of " + option_text("state") + ", and pass it as an input and an output"
+        raise AotcError("state", text, span=None if join is None else join.span, hint=hint)
+    begin, count = (
+        bound_dim(piece.length, intervals) if isinstance(piece.length, SymDim) else piece.length for piece in pieces
+    )
+    append = make_append_step(join.inputs[1], View(memory), begin, count, join.span)
+    steps = (*steps[: joins[0]], append, *steps[joins[0] + 1 :])
+    placed = replace_storages(steps, {past: memory, present: memory})
+    return placed, StateTensor(past=memory, present=memory, grows=True)
 
 
 def _place_state_tensor(

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from aotc.ir import Array, DType, frozen
+from aotc.ir import Array, DType, SymDim, frozen
 from aotc.tir.expr import Buffer, Load, Operand, Var
 from aotc.tir.plan.copy_elimination import is_copy_kernel
 from aotc.tir.plan.program import ProgramNode, RowPiece, StateTensor, Step, Storage, View, map_nodes
@@ -106,6 +106,8 @@ def _rows_joined_by_step(step: ProgramNode, past: Storage) -> _JoinedRows | None
     ):
         return None
     first, second = step.row_pieces.pieces
+    if isinstance(first.length, SymDim) or isinstance(first.stride, SymDim) or isinstance(second.length, SymDim):
+        return None
     rows, views = step.row_pieces.rows, (step.inputs[first.input], step.inputs[second.input])
     is_joined = first.input != second.input and views[0] == View(past) and views[1].storage is not past
     has_whole_source = second == RowPiece(second.input, 0, second.length, second.length)

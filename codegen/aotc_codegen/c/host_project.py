@@ -113,7 +113,7 @@ def model_template_values(
     arguments: list[ModelTensor | SizesArgument | StateArgument] = [*inputs]
     arguments += [SizesArgument(interface.members) for interface in size_values["sizes"]]
     arguments += [StateArgument(state.bytes)] if state else []
-    state_values = state_template_values(state, program.name, program)
+    state_values = state_template_values(state, program.name, program, size_values["growth"])
     return {
         "tensors": [*inputs, *outputs],
         "inputs": inputs,
@@ -131,7 +131,7 @@ def model_template_values(
         **state_values,
         **size_values,
         "arguments": [t.argument for t in arguments],
-        "exported": render_template("exported.c", name=program.name, states=state_values["states"], **size_values),
+        "exported": render_template("exported.c", name=program.name, **state_values, **size_values),
         "table": render_template("tensors.md", tensors=[*inputs, *outputs]),
         "sides": [(side[0].role, side) for side in (arguments, outputs) if side],
         **quantization_template_values(program.name, [*inputs, *outputs]),

@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from aotc.ir import AotcError, Dim, DimRange, SymDim, frozen, option_text, symbol_of_multiples
-from aotc.ir.dimension_formulas import Formula, FormulaCall, Interval, formula_of_name, product_of_intervals
-from aotc.tir import Const, Program, SizeCheck, Target
+from aotc.ir.dimension_formulas import Formula, FormulaCall, Interval, constant, formula_of_name, product_of_intervals
+from aotc.tir import Const, GrowingState, Program, SizeCheck, Target
 from aotc_codegen.c.c_identifiers import (
     UniqueIdentifiers,
     escape_for_c_comment,
@@ -45,19 +45,35 @@ _SIZE_STATUS: Final = """\
     if (status != AOTC_OK) return status;
   }
 """
+_SIZE_AND_STATE_STATUS: Final = """\
+  {
+    const int found = check_state(inputs->state);
+    const int status = found == AOTC_OK ? check_sizes(inputs, state_length(inputs->state)) : found;
+    if (status != AOTC_OK) return status;
+  }
+"""
+_CAPACITY_WORDS: Final = """, AOTC_ERROR_CAPACITY if the state has no
+ * room for what a run appends, or the error of the state"""
+#: C expression for the length of a state that grows, and the name of a parameter with it.
+_STATE_LENGTH: Final = "state_length(inputs->state)"
+_LENGTH_PARAMETER: Final = "length"
 
 
 @frozen
 class SizeMember:
-    """A size of a run as a member of the inputs.
+    """A size of a run: a member of the inputs, or the length of the state.
 
-    name     name of the size in the model
-    ident    name of the member
+    name        name of the size in the model
+    ident       name of the member; "" for the length of the state
+    number      position among all sizes
+    capacity    largest length of the state; None for members of the inputs
     """
 
     name: str
     ident: str
     range: DimRange
+    number: int = 0
+    capacity: int | None = None
 
     @property
     def comment(self) -> str:
@@ -78,7 +94,7 @@ class SizeMember:
     @property
     def violation(self) -> str:
         """C expression that is true for a value that is not allowed."""
-        value, r = f"inputs->{self.ident}", self.range
+        value, r = f"inputs->{self.ident}" if self.ident else _LENGTH_PARAMETER, self.range
         step = f" || {value} % {r.step} != 0" if r.step != 1 else ""
         return f"{value} < {r.least} || {value} > {r.most}{step}"
 
@@ -93,7 +109,8 @@ class SizeMember:
 class SizeInterface:
     """The sizes that callers state for each run of a model, and how statuses name a violated condition.
 
-    members             the sizes, in the order of the members of the struct of inputs
+    members             the sizes, in the order of the members of the struct of inputs; the length of the state
+                        is among them, but no member of the struct
     shift, code_mask    the bits of a status from `shift` on are the number of the violated condition;
                         `code_mask` selects the bits below, which are the error code
     """
@@ -106,19 +123,59 @@ class SizeInterface:
     @property
     def texts_of_conditions(self) -> list[str]:
         """For each number of a condition, what must hold, as a C string without its quotes."""
-        ranges = [f"the size {m.name} is {m.comment}" for m in self.members]
-        return [escape_for_c_string(text) for text in (*ranges, *map(_text_of_check, self.program.checks))]
+        ranges = [
+            f"the size {m.name} is {m.comment}"
+            if m.ident
+            else f"the length {m.name} of the state is {m.comment}, as its capacity is {m.capacity}"
+            for m in self.members
+        ]
+        growing = [] if self._growth_check is None else [f"the state has room: {self._growth_check}"]
+        return [escape_for_c_string(text) for text in (*ranges, *growing, *map(_text_of_check, self.program.checks))]
+
+    @property
+    def _growth_check(self) -> SizeCheck | None:
+        """Condition that the state has room for what a run appends; None if it follows from the ranges."""
+        growing = self.program.growing
+        if growing is None or _least_difference(growing.check, self.program) >= 0:
+            return None
+        return growing.check
+
+    @property
+    def stated_members(self) -> tuple[SizeMember, ...]:
+        """The sizes that are members of the struct of inputs."""
+        return tuple(m for m in self.members if m.ident)
+
+    @property
+    def length_parameter(self) -> str:
+        """Declaration of one more parameter of functions of sizes: the length of the state; "" for others."""
+        return f", int64_t {_LENGTH_PARAMETER}" if self.program.growing is not None else ""
+
+    @property
+    def length_argument(self) -> str:
+        """Argument for this parameter, where `inputs` are those of a run."""
+        return f", {_STATE_LENGTH}" if self.program.growing is not None else ""
+
+    @property
+    def generic_status_lines(self) -> list[str]:
+        """C statements that set the status and the shapes of outputs for the sizes in the array `sizes`."""
+        lengths = [f"sizes[{m.number}]" for m in self.members if not m.ident]
+        if not lengths:
+            return [f"status = {self.program.name}_shapes(&in, &out);"]
+        (length,) = lengths
+        return [f"status = check_sizes(&in, {length});", f"if (status == AOTC_OK) set_shapes(&in, &out, {length});"]
 
     @property
     def violations(self) -> list[tuple[str, str]]:
         """For each number of a condition: a C expression that is true where it is violated, and the
         status.
         """
-        printer = SizePrinter(self.program, "int64_t")
-        rows = [(m.violation, "AOTC_ERROR_DIMS") for m in self.members]
-        for check in self.program.checks:
+        printer = SizePrinter(self.program, "int64_t", length=_LENGTH_PARAMETER)
+        rows = [(m.violation, "AOTC_ERROR_DIMS" if m.ident else "AOTC_ERROR_CAPACITY") for m in self.members]
+        checks = [(check, "AOTC_ERROR_SHAPE") for check in self.program.checks]
+        checks = [*([] if self._growth_check is None else [(self._growth_check, "AOTC_ERROR_CAPACITY")]), *checks]
+        for check, status in checks:
             left, right = printer.expression(check.left), printer.expression(check.right)
-            rows.append((f"!({left} {check.relation} {right})", "AOTC_ERROR_SHAPE"))
+            rows.append((f"!({left} {check.relation} {right})", status))
         return [(text, f"{status} + {number << CHECK_NUMBER_SHIFT}") for number, (text, status) in enumerate(rows)]
 
     @property
@@ -135,8 +192,20 @@ def size_interface(program: Program) -> SizeInterface | None:
     inputs, _ = model_input_and_output_tensors(program)
     taken = [t.ident for t in inputs] + (["state"] if program.state else [])
     names = UniqueIdentifiers(taken, any_case=True)
-    members = (SizeMember(name, names.unique_identifier(name, "size"), r) for name, r in program.sizes.items())
+    growing = program.growing
+    members = (
+        SizeMember(name, names.unique_identifier(name, "size"), r, number)
+        if growing is None or name != growing.size
+        else SizeMember(name, "", r, number, growing.capacity)
+        for number, (name, r) in enumerate(program.sizes.items())
+    )
     return SizeInterface(program, tuple(members))
+
+
+def _least_difference(check: SizeCheck, program: Program) -> int | float:
+    """Return the least value that the left side of a condition exceeds its right side by."""
+    left, right = (formula_of_name(d.name) if isinstance(d, SymDim) else constant(d) for d in (check.left, check.right))
+    return (left - right).interval(program.symbol_intervals)[0]
 
 
 def _text_of_check(check: SizeCheck) -> str:
@@ -154,7 +223,7 @@ class SizesArgument:
     @property
     def argument(self) -> str:
         """Initializers of the members of the inputs: the sizes of a typical run."""
-        return ", ".join(str(member.typical) for member in self.members)
+        return ", ".join(str(member.typical) for member in self.members if member.ident)
 
     @property
     def descriptor(self) -> str:
@@ -167,12 +236,13 @@ class SizePrinter:
 
     ctype    signed type in which they are computed
     bits     number of bits of this type
+    length   C expression for the length of a state that grows
 
     Raise AotcError (code "dims") for a formula that may not fit this type, or divide by 0.
     """
 
-    def __init__(self, program: Program, ctype: str, bits: int = 64) -> None:
-        self._program, self._ctype, self._bits = program, ctype, bits
+    def __init__(self, program: Program, ctype: str, bits: int = 64, length: str = _STATE_LENGTH) -> None:
+        self._program, self._ctype, self._bits, self._length = program, ctype, bits, length
         interface = size_interface(program)
         members = interface.members if interface is not None else ()
         self._members = {symbol_of_multiples(m.name, m.range.step): m for m in members}
@@ -208,7 +278,8 @@ class SizePrinter:
     def _factor(self, factor: str | FormulaCall) -> str:
         if isinstance(factor, str):
             member = self._members[factor]
-            value = f"({self._ctype})inputs->{member.ident}" if self._ctype != "int64_t" else f"inputs->{member.ident}"
+            value = f"inputs->{member.ident}" if member.ident else self._length
+            value = f"({self._ctype}){value}" if self._ctype != "int64_t" else value
             return value if member.range.step == 1 else f"({value} / {member.range.step})"
         texts = [self._sum(argument) for argument in factor.arguments]
         if factor.function == "//":
@@ -271,17 +342,19 @@ def size_template_values(program: Program) -> dict[str, Any]:
     outputs_type    type of what the parameter for outputs points to: a run sets their shapes
     size_functions  C functions for sizes
     size_status     C statements that return the status of sizes that are not allowed
+    capacity_words  what the description of statuses adds for a state that grows
+    growth          the new length of the state after a run, as a C expression; none for a state that does not grow
     generic_sizes   C functions for callers that load any model
     typical_sizes   C statements that set the sizes of a typical run
     """
     interface = size_interface(program)
     struct = f"{program.name}_outputs"
     if interface is None:
-        rows = dict.fromkeys(("size_functions", "size_status", "generic_sizes"), "")
-        lists = dict.fromkeys(("sizes", "size_members", "typical_sizes"), ())
+        rows = dict.fromkeys(("size_functions", "size_status", "generic_sizes", "capacity_words"), "")
+        lists = dict.fromkeys(("sizes", "size_members", "typical_sizes", "growth"), ())
         return {"outputs_type": f"const {struct}", **lists, **rows}
     _, outputs = model_input_and_output_tensors(program)
-    printer = SizePrinter(program, "int64_t")
+    printer = SizePrinter(program, "int64_t", length=_LENGTH_PARAMETER)
     shapes = [
         f"outputs->{t.shape_member}[{axis}] = {printer.expression(dim)};"
         for t in outputs
@@ -296,6 +369,8 @@ def size_template_values(program: Program) -> dict[str, Any]:
     words = {
         "name": program.name,
         "sizes": interface,
+        "growing": _list_of(program.growing),
+        "generic_status": interface.generic_status_lines,
         "shapes": shapes,
         "workspace_bytes": program.plan.peak,
         "extents": [f"shapes[{k}] = {extent};" for k, extent in enumerate(extents)],
@@ -304,13 +379,22 @@ def size_template_values(program: Program) -> dict[str, Any]:
     helper = _FLOOR_QUOTIENT_FUNCTION + "\n" if uses_floor_quotient(program, text) else ""
     return {
         "sizes": [interface],
-        "size_members": interface.members,
+        "size_members": interface.stated_members,
         "outputs_type": struct,
         "size_functions": helper + text,
-        "size_status": _SIZE_STATUS,
+        "size_status": _SIZE_STATUS if program.growing is None else _SIZE_AND_STATE_STATUS,
+        "capacity_words": "" if program.growing is None else _CAPACITY_WORDS,
+        "growth": [
+            SizePrinter(program, "int64_t").expression(SymDim(g.size) + g.added) for g in _list_of(program.growing)
+        ],
         "generic_sizes": render_template("generic_sizes.c", **words),
-        "typical_sizes": [f"inputs.{m.ident} = {m.typical};" for m in interface.members],
+        "typical_sizes": [f"inputs.{m.ident} = {m.typical};" for m in interface.stated_members],
     }
+
+
+def _list_of(growing: GrowingState | None) -> list[GrowingState]:
+    """Return what a template repeats for a state that grows."""
+    return [] if growing is None else [growing]
 
 
 def uses_floor_quotient(program: Program, text: str) -> bool:

@@ -7,8 +7,8 @@ layout.bytes, layout.alignment
 layout.address(program, storage)      # "state + 64", or an expression with the copy that runs read
 
 The block has no pointers: copies of its bytes are states of their own. It begins with words of 32
-bits: a hash of the model and of the layout, and bits which say where the contents of tensors with
-two copies are.
+bits: a hash of the model and of the layout, the length of tensors that grow, if there are any, and bits
+which say where the contents of tensors with two copies are.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir import AotcError, frozen, option_text
 from aotc.tir import Program, StateTensor, Storage, align_up
-from aotc_codegen.c.c_identifiers import escape_for_c_comment
+from aotc_codegen.c.c_identifiers import escape_for_c_comment, escape_for_c_string
 from aotc_codegen.c.template_rendering import render_template
 
 #: Number of words of 32 bits of the hash at the beginning of the block.
@@ -37,6 +38,7 @@ class StateMember:
 
     offset    bytes from the beginning of the block
     bit       number of the bit that says which of two copies runs read; None for a single copy
+    grows     True for a tensor that becomes longer in each run
     """
 
     name: str
@@ -45,6 +47,7 @@ class StateMember:
     nbytes: int
     bit: int | None
     initial: np.ndarray[Any, Any] | None
+    grows: bool = False
 
     @property
     def initial_bytes(self) -> str:
@@ -59,12 +62,25 @@ class StateMember:
         return "{\n" + "".join(f"    {', '.join(map(str, line))},\n" for line in lines) + "}"
 
 
+@frozen
+class StateLength:
+    """Length of the tensors that grow, for templates.
+
+    name        name of the size that it is, as a C string without its quotes
+    capacity    largest length
+    """
+
+    name: str
+    capacity: int
+
+
 @frozen(eq=False)
 class StateLayout:
     """Layout of a model's block of state, common to the programs of all instruction sets.
 
-    words     words of 32 bits at the beginning: hash and bits
+    words     words of 32 bits at the beginning: hash, length and bits
     hash      hexadecimal digits of the hash of the model and of the layout
+    length    length of the tensors that grow; None if there are none
     """
 
     members: tuple[StateMember, ...]
@@ -72,6 +88,27 @@ class StateLayout:
     alignment: int
     words: int
     hash: str
+    length: StateLength | None = None
+
+    @property
+    def growing(self) -> list[StateLength]:
+        """What a template repeats for a state that grows."""
+        return [] if self.length is None else [self.length]
+
+    @property
+    def truncations(self) -> list[StateLength]:
+        """What a template repeats for a state that can be truncated: all of its tensors grow."""
+        return self.growing if all(member.grows for member in self.members) else []
+
+    @property
+    def hash_and_length_words(self) -> int:
+        """Number of words in front of the bits."""
+        return HASH_WORDS + len(self.growing)
+
+    @property
+    def bit_offset(self) -> int:
+        """Byte of the block at which the bits begin."""
+        return 4 * self.hash_and_length_words
 
     @property
     def hash_words(self) -> str:
@@ -88,7 +125,7 @@ class StateLayout:
     @property
     def bit_words(self) -> int:
         """Number of words with bits of tensors with two copies; 0 if there are none."""
-        return self.words - HASH_WORDS
+        return self.words - self.hash_and_length_words
 
     @property
     def initial_arrays(self) -> list[str]:
@@ -114,7 +151,8 @@ class StateLayout:
             {"name": m.name, "type": m.type, "offset": m.offset, "bytes": m.nbytes, "copies": 1 if m.bit is None else 2}
             for m in self.members
         ]
-        return {"bytes": self.bytes, "alignment": self.alignment, "hash": self.hash, "tensors": rows}
+        growing = {"capacity": length.capacity} if (length := self.length) is not None else {}
+        return {"bytes": self.bytes, "alignment": self.alignment, "hash": self.hash, **growing, "tensors": rows}
 
     def address(self, program: Program, storage: Storage) -> str:
         """Return a C expression for the address of a storage of kind "state" in the block."""
@@ -154,20 +192,25 @@ def state_block_layout(programs: Sequence[Program], numerics: str) -> StateLayou
     rows: list[tuple[StateTensor, ...]] = list(zip(*(p.state for p in programs), strict=True))
     _require_same_sizes(rows)
     doubled = [any(tensor.has_two_copies for tensor in row) for row in rows]
-    words = HASH_WORDS + -(-sum(doubled) // BITS_PER_WORD)
+    growing = program.growing
+    length = None if growing is None else StateLength(escape_for_c_string(growing.size), growing.capacity)
+    words = HASH_WORDS + (length is not None) - (-sum(doubled) // BITS_PER_WORD)
     offset, bit = align_up(words * 4, align), 0
     members: list[StateMember] = []
     for row, has_two in zip(rows, doubled, strict=True):
         past = row[0].past
-        size = align_up(past.nbytes, align)
-        shape = f"{past.dtype}{list(past.shape)}"
-        members.append(StateMember(past.name, shape, offset, size, bit if has_two else None, row[0].initial))
+        extents = [growing.capacity, *past.shape[1:]] if growing is not None and row[0].grows else [*past.shape]
+        size = align_up(prod(extents) * past.dtype.itemsize, align)
+        shape = f"{past.dtype}{extents}"
+        bit_or_none = bit if has_two else None
+        members.append(StateMember(past.name, shape, offset, size, bit_or_none, row[0].initial, row[0].grows))
         offset, bit = offset + size * (2 if has_two else 1), bit + has_two
     facts = [program.name, numerics, offset, align, *((m.name, m.type, m.offset, m.nbytes, m.bit) for m in members)]
+    facts += [] if length is None else [length.name, length.capacity]
     digest = hashlib.sha256(json.dumps(facts).encode())
     for member in members:
         digest.update(member.initial_bytes.encode())
-    return StateLayout(tuple(members), offset, align, words, digest.hexdigest()[: 8 * HASH_WORDS])
+    return StateLayout(tuple(members), offset, align, words, digest.hexdigest()[: 8 * HASH_WORDS], length)
 
 
 def _require_same_sizes(rows: Sequence[tuple[StateTensor, ...]]) -> None:
@@ -201,10 +244,16 @@ class StateArgument:
         return f'{{"state block", state_shape, {self.bytes}, 1, AOTC_UINT8, NULL}}'
 
 
-def state_template_values(layout: StateLayout | None, name: str, program: Program) -> dict[str, Any]:
+def state_template_values(
+    layout: StateLayout | None, name: str, program: Program, growth: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the template values for the state of a model; `layout` is None for a model without it.
 
+    growth    the new length of the state after a run, as a C expression; none for a state that does not grow
+
     states, states_with_copies    the layout, if there is one, and if a tensor has two copies
+    growing_states, truncations   the length of the state, if it grows, and if it can be truncated
+    truncate                      name of the function that truncates, or "NULL"
     state_functions               C functions for the block of state
     state_status                  C expression for the status of the block of a run
     finish_team_run               C statement that runs the steps by threads
@@ -213,13 +262,19 @@ def state_template_values(layout: StateLayout | None, name: str, program: Progra
     states = [layout] if layout is not None else []
     states_with_copies = [state for state in states if state.bit_words]
     names = {"name": name, "upper": name.upper(), "states_with_copies": states_with_copies}
+    truncations = [growing for state in states for growing in state.truncations]
+    has_finish = bool(states_with_copies or growth)
+    finish = render_template("state_team.c", states_with_copies=states_with_copies, growth=growth) if has_finish else ""
     team_run = "return threads->run(threads, steps[isa], &arguments);"
     return {
         "states": states,
+        "growing_states": [growing for state in states for growing in state.growing],
+        "truncations": truncations,
+        "truncate": f"{name}_state_truncate" if truncations else "NULL",
         "states_with_copies": states_with_copies,
         "state_functions": "".join(render_template("state.c", **names, state=state) for state in states),
         "state_status": "check_state(inputs->state)" if states else "AOTC_OK",
-        "finish_team_run": render_template("state_team.c").rstrip("\n") if states_with_copies else team_run,
+        "finish_team_run": finish.rstrip("\n") or team_run,
         "flipped_bits": [bits for state in states for bits in state.flipped_bits_of_words(program)],
     }
 

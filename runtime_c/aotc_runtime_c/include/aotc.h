@@ -56,7 +56,8 @@ typedef enum aotc_status {
   /* Of models whose shapes depend on sizes.  From bit 8 on, such a status holds
    * the number of the violated condition; NAME_check returns its text. */
   AOTC_ERROR_DIMS = 22, /* a size outside of its range, or not of its step */
-  AOTC_ERROR_SHAPE = 23 /* sizes that do not fit one another */
+  AOTC_ERROR_SHAPE = 23,   /* sizes that do not fit one another */
+  AOTC_ERROR_CAPACITY = 24 /* the state has no room for what a run appends */
 } aotc_status;
 
 /* Element types.  Floats below 32 bits are their bits; integers below 8 bits
@@ -227,6 +228,15 @@ typedef struct aotc_state {
 /* The symbol that libraries of models with state have. */
 #define AOTC_STATE_SYMBOL "aotc_model_state"
 typedef const aotc_state *(*aotc_state_fn)(void);
+
+/* A state that grows; its length is one of the sizes, which runs find in it. */
+typedef struct aotc_growing_state {
+  const char *size; /* name of this size */
+  int64_t capacity; /* largest length */
+  int64_t (*length)(const void *state);         /* -1: not a state */
+  int (*truncate)(void *state, int64_t length); /* NULL: not possible */
+} aotc_growing_state;
+#define AOTC_GROWING_STATE_SYMBOL "aotc_model_growing_state"
 
 /* The entry that loaders look up in a shared library. */
 #define AOTC_ENTRY_SYMBOL "aotc_model_entry"

@@ -30,12 +30,13 @@ static const char *const messages[] = {
     "the block of state is of another model, or was not initialized",
     "a size is outside of its range",
     "the sizes do not fit one another",
+    "the state has no room for what a run appends",
 };
 
 const char *aotc_status_message(int status) {
   const int code = status > 0 ? status & 0xff : status;
-  const int numbered = code == AOTC_ERROR_DIMS || code == AOTC_ERROR_SHAPE;
-  const int known = AOTC_OK <= status && status <= AOTC_ERROR_SHAPE;
+  const int numbered = code == AOTC_ERROR_DIMS || code == AOTC_ERROR_SHAPE || code == AOTC_ERROR_CAPACITY;
+  const int known = AOTC_OK <= status && status <= AOTC_ERROR_CAPACITY;
   return known || numbered ? messages[code] : "unknown status";
 }
 

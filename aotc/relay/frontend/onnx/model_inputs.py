@@ -9,10 +9,10 @@ Input: the inputs of the graph, and the caller's `shape` and `dims`. Output: a T
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 
 from aotc.ir import (
     AotcError,
@@ -244,6 +244,11 @@ def names_of_inputs_with_default(model: ModelProto) -> list[str]:
     """Return the names of the graph inputs that have initializers, which are their default values."""
     known = {tensor.name for tensor in model.graph.initializer}
     return [value.name for value in model.graph.input if value.name in known]
+
+
+def dim_names_of_values(values: Iterable[ValueInfoProto]) -> dict[str, list[str]]:
+    """Return the names of the dimensions of each input or output of a graph; "" for dimensions without a name."""
+    return {v.name: [d.dim_param for d in v.type.tensor_type.shape.dim] for v in values}
 
 
 def remove_default_values(model: ModelProto, names: Collection[str]) -> tuple[ModelProto, dict[str, Array]]:

@@ -74,6 +74,14 @@ def case(name: str, *inputs: Any, kind: str = "", out: str = "float32", **option
     return Case(name, inputs, kind, options, tuple(out.split()))
 
 
+def weighed(value: float) -> Any:
+    return np.array(value, np.float32)
+
+
+#: Corners of twelve boxes, many of which overlap.
+BOXES = Data((12, 4), ends=(0, 1))
+SCORES = Data((12,), ends=(-1, 1))
+
 _UNARY = """ABS CEIL COS ELU EXP FLOOR GELU HARD_SWISH LOGISTIC
 NEG RELU RELU6 RELU_0_TO_1 RELU_N1_TO_1 ROUND SIGN SIN SQUARE TANH ZEROS_LIKE"""
 _BINARY = "ADD SUB MUL DIV"
@@ -291,4 +299,26 @@ CASES = [
         alpha=0.3,
         beta=0.75,
     ),
+    case("BITCAST", f(3, 4), out="int32"),
+    case("DYNAMIC_UPDATE_SLICE", f(4, 6), f(2, 3), Data((2,), "int32", (-1, 5))),
+    case("DYNAMIC_UPDATE_SLICE", f(4, 6), f(2, 3), k(3, 1)),
+    case("FAKE_QUANT", f(5, 9), kind="FakeQuantOptions", min=-1.3, max=4.1, numBits=8, narrowRange=False),
+    case("MATRIX_DIAG", f(2, 4)),
+    case("MATRIX_SET_DIAG", f(2, 3, 5), f(2, 3)),
+    case("MATRIX_SET_DIAG", f(4, 2), f(2)),
+    *(
+        case(
+            "NON_MAX_SUPPRESSION_V4",
+            BOXES,
+            Data((12,), ends=(-1, 1)),
+            one(most),
+            weighed(o),
+            weighed(-0.5),
+            out="int32 int32",
+        )
+        for most, o in ((5, 0.4), (20, 0.1))
+    ),
+    case("NON_MAX_SUPPRESSION_V5", BOXES, SCORES, one(14), *map(weighed, (0.3, 0, 0)), out="int32 float32 int32"),
+    case("SPARSE_TO_DENSE", k([0, 1], [2, 3]), k(4, 5), f(2), weighed(0.5), kind="SparseToDenseOptions"),
+    *(case(f"UNSORTED_SEGMENT_{n}", f(5, 2), k(2, 0, 2, -1, 0), one(4)) for n in ("MAX", "MIN", "PROD", "SUM")),
 ]

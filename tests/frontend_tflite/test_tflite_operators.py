@@ -101,6 +101,9 @@ def test_integers_without_scales(dtype: str) -> None:
     ran = set()
     for case in CASES:
         data, arrays = built(with_integers(case, dtype))
+        # BITCAST to another size is refused, and LiteRT leaves the results of FAKE_QUANT unwritten
+        if case.name in ("BITCAST", "FAKE_QUANT"):
+            continue
         if not any(a.dtype == dtype for a in arrays):
             continue
         try:
@@ -117,7 +120,7 @@ def test_integers_without_scales(dtype: str) -> None:
 
 #: Operators that other files test.
 TESTED_ELSEWHERE = {
-    *("ASSIGN_VARIABLE", "CALL_ONCE", "DENSIFY", "IF", "QUANTIZE"),
+    *("ASSIGN_VARIABLE", "CALL", "CALL_ONCE", "COMPLEX_ABS", "IMAG", "REAL", "RFFT2D", "DENSIFY", "IF", "QUANTIZE"),
     *("READ_VARIABLE", "UNIDIRECTIONAL_SEQUENCE_LSTM", "VAR_HANDLE", "WHILE"),
 }
 
@@ -138,14 +141,14 @@ def test_all_that_is_not_supported_is_told_at_once() -> None:
     x, kept = model.tensor((1, 8), name="x"), model.tensor((1, 8))
     outs = [model.tensor((1, 8)) for _ in range(4)]
     model.op("ABS", [x], [kept])
-    for name, out in zip(("AudioSpectrogram", "Mfcc", "HASHTABLE", "SKIP_GRAM"), outs, strict=True):
+    for name, out in zip(("AudioSpectrogram", "Mfcc", "BUCKETIZE", "DILATE"), outs, strict=True):
         model.op(name, [x], [out])
     after = model.tensor((1, 8))
     model.op("NEG", [outs[0]], [after])
     with pytest.raises(AotcError) as caught:
         from_tflite(model.data([x], [kept, after, *outs]))
     found = caught.value.diagnostics
-    expected = ["custom operator AudioSpectrogram", "custom operator Mfcc", "operator HASHTABLE", "operator SKIP_GRAM"]
+    expected = ["custom operator AudioSpectrogram", "custom operator Mfcc", "operator BUCKETIZE", "operator DILATE"]
     assert [d.message for d in found] == [f"{text} is not supported" for text in expected]
     assert all(d.code == "tflite-op" and d.hint for d in found)
     nodes = [f"{text.split()[-1]}#{k} " for k, text in enumerate(expected, 1)]

@@ -32,13 +32,16 @@ from aotc.relay.frontend.tflite.load import (
     require_valid_file,
 )
 from aotc.relay.frontend.tflite.node import (
+    Converter,
     TfliteNode,
     arithmetic_for_operator,
     call_converter,
     check_quantization_support,
     check_quantized_dtypes,
 )
+from aotc.relay.frontend.tflite.ops_signal import COMPLEX_OPERATORS, MOVES_COMPLEX, complex_from_parts, complex_part
 from aotc.relay.frontend.tflite.resource_variables import ResourceVariables
+from aotc.relay.frontend.tflite.unsupported_operators import reason_for_missing_converter
 from aotc.relay.graph_api import (
     Constant,
     Expr,
@@ -278,6 +281,7 @@ class _SubgraphConversion:
             tensor, span = loaded.tensors[number], Span(loaded.source, node=name)
             text = f"input {name!r} is a resource variable, which is not supported"
             require("tflite-variable", not tensor.resource, text)
+            _require_real_model_input_or_output(f"input {name!r}", tensor)
             shape = g.checked_shape(shapes.get(name, tensor.shape), tensor.dtype, f"input {name!r}")
             params.append(Var(name, TensorType(shape, tensor.dtype), span))
             self.values[number] = params[-1]
@@ -286,6 +290,8 @@ class _SubgraphConversion:
     def output_expressions(self) -> Iterator[Expr]:
         for number in self.loaded.outputs:
             with self.problems.collect_errors_at(Span(self.loaded.source)):
+                tensor = self.loaded.tensors[number]
+                _require_real_model_input_or_output(f"output {tensor.name!r}", tensor)
                 yield self.tensor_expression(number)
                 continue
             if not self.problems.diagnostics:
@@ -318,7 +324,9 @@ class _SubgraphConversion:
         if converter is None:
             kind, hint = "custom operator" if op.custom else "operator", did_you_mean_hint(op.name, table)
             default_hint = "`aotc ops` lists the supported operators"
-            raise AotcError("tflite-op", f"{kind} {op.name} is not supported", hint=hint or default_hint)
+            reason = "" if op.custom else reason_for_missing_converter(op.name)
+            text = f"{kind} {op.name} is not supported" + (f": {reason}" if reason else "")
+            raise AotcError("tflite-op", text, hint=hint or default_hint)
         tensors = self.loaded.tensors
 
         def declared_tensors(tensor_indices: Sequence[int]) -> tuple[TfliteTensor | None, ...]:
@@ -333,8 +341,7 @@ class _SubgraphConversion:
             check_quantized_dtypes(node)
         elif op.name not in DEQUANTIZING:
             check_quantization_support(node, op.name in MOVES)
-        output = call_converter(converter, node)
-        values = list(output) if isinstance(output, Sequence) else [output]
+        values = _convert_complex_node(converter, node) if node.has_complex_tensors else _converted(converter, node)
         text = f"{op.name} has {len(results)} outputs, {len(values)} are computed"
         require("tflite-output", len(values) >= len(results), text)
         for number, value in zip(op.outputs, values, strict=False):
@@ -351,3 +358,33 @@ class _SubgraphConversion:
         known = (self.values.get(k) for k in op.inputs)
         types = ("none" if x is None else str(x.checked_type) for x in known)
         return f"{op.name} does not take these inputs and options: ({', '.join(types)})"
+
+
+def _require_real_model_input_or_output(subject: str, tensor: TfliteTensor) -> None:
+    hint = "convert it to real numbers in the model, with tf.math.real and tf.math.imag"
+    require_valid_file("tflite-dtype", not tensor.is_complex, f"{subject} is complex, which is not supported", hint)
+
+
+def _converted(converter: Converter, node: TfliteNode) -> list[Expr]:
+    output = call_converter(converter, node)
+    return list(output) if isinstance(output, Sequence) else [output]
+
+
+def _convert_complex_node(converter: Converter, node: TfliteNode) -> list[Expr]:
+    """Convert an operator of complex tensors: one that moves elements is applied to both parts.
+    Raises AotcError (code "tflite-dtype") for other operators that do not compute with complex numbers.
+    """
+    if node.op.name in COMPLEX_OPERATORS:
+        fits = node.op.name == "RFFT2D" or node.input_declaration(0).is_complex
+        require("tflite-dtype", fits, f"{node.op.name} of real numbers is not supported")
+        return _converted(converter, node)
+    text = f"{node.op.name} of complex numbers is not supported"
+    require("tflite-dtype", not node.op.custom and node.op.name in MOVES_COMPLEX, text)
+    parts = []
+    for part in (0, 1):
+        args = (
+            complex_part(x, part) if x is not None and tensor is not None and tensor.is_complex else x
+            for x, tensor in zip(node.args, node.inputs, strict=True)
+        )
+        parts.append(_converted(converter, replace(node, args=tuple(args))))
+    return [complex_from_parts(pair) for pair in zip(*parts, strict=True)]

@@ -14,11 +14,13 @@ from aotc.relay.frontend.tflite import (
     ops_math,
     ops_mediapipe,
     ops_nn,
+    ops_scatter,
     ops_shape,
+    ops_signal,
 )
 from aotc.relay.frontend.tflite.node import Table
 
-_CONVERTER_MODULES: Final = (lstm, ops_control, ops_math, ops_nn, ops_shape)
+_CONVERTER_MODULES: Final = (lstm, ops_control, ops_math, ops_nn, ops_scatter, ops_shape, ops_signal)
 CONVERTERS: Final[Table] = {name: c for family in _CONVERTER_MODULES for name, c in family.OPS.items()}
 #: Converters of custom operators, by the names that files state.
 CUSTOM_CONVERTERS: Final[Table] = {**detection_postprocess.CUSTOM_OPS, **ops_mediapipe.CUSTOM_OPS}

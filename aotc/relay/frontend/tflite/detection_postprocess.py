@@ -8,6 +8,7 @@ CUSTOM_OPS["TFLite_Detection_PostProcess"](encodings, predictions, anchors, node
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -80,11 +81,15 @@ def _decode_boxes(encodings: Expr, anchors: Expr, node: TfliteNode) -> Expr:
     return g.concat([g.sub(middle, half), g.add(middle, half)], 1)
 
 
-def _suppressed(boxes: Expr, scores: Expr, how: _Detection, most: int) -> tuple[Expr, Expr]:
+def suppress_boxes(
+    boxes: Expr, scores: Expr, is_valid: Callable[[Expr], Expr], threshold: float, most: int
+) -> tuple[Expr, Expr]:
     """Suppress boxes by the scores of each of several classes.
 
-    boxes    corners, (n, 4), float32
-    scores   (classes, n), float32
+    boxes       corners, (n, 4), float32
+    scores      (classes, n), float32
+    is_valid    function from scores to bools, True for each score that is not less than a valid one
+    threshold   least intersection over union by which a box suppresses worse ones
 
     Return the positions of at most `most` remaining boxes of each class, best first, followed by -1,
     as int32 (classes, most), and their number, int32 (classes, 1).
@@ -92,15 +97,12 @@ def _suppressed(boxes: Expr, scores: Expr, how: _Detection, most: int) -> tuple[
     classes, count = g.shape(scores)
     order = g.call_op("argsort", scores, axis=1, is_ascend=False, dtype="int32")
     ordered = g.call_op("take", scores, order, batch_dims=1, axis=1)
-    valid = g.call_op("greater_equal", ordered, g.constant(how.least, "float32"))
-    counts = g.call_reduction("sum", g.cast(valid, "int32"), [1], False)
+    counts = g.call_reduction("sum", g.cast(is_valid(ordered), "int32"), [1], False)
     corners = g.call_op("take", boxes, order, axis=0)
     # ranks serve as scores: the operator keeps boxes with scores above 0 only
     ranks = g.constant(np.arange(count, 0, -1, dtype=np.float32).reshape(1, count, 1))
     rows = g.concat([g.broadcast_to(ranks, (classes, count, 1)), corners], 2)
     places = g.constant(np.ascontiguousarray(np.broadcast_to(np.arange(count, dtype=np.int32), (classes, count))))
-    # LiteRT suppresses boxes that overlap by more than the threshold, the operator by at least as much
-    threshold = float(np.nextafter(np.float32(how.overlap), np.float32(2)))
     most = min(most, count)
     selection = g.call_op(
         "vision.non_max_suppression",
@@ -115,6 +117,14 @@ def _suppressed(boxes: Expr, scores: Expr, how: _Detection, most: int) -> tuple[
     found = g.strided_slice(TupleGetItem(selection, 0), [0], [most], [1])
     safe = g.call_op("take", order, g.maximum(found, 0), batch_dims=1, axis=1)
     return g.where(g.less(found, 0), g.constant(-1, "int32"), safe), TupleGetItem(selection, 1)
+
+
+def _suppressed(boxes: Expr, scores: Expr, how: _Detection, most: int) -> tuple[Expr, Expr]:
+    """Suppress boxes as `suppress_boxes` does, by the options of a detector."""
+    # LiteRT suppresses boxes that overlap by more than the threshold
+    threshold = float(np.nextafter(np.float32(how.overlap), np.float32(2)))
+    least = g.constant(how.least, "float32")
+    return suppress_boxes(boxes, scores, lambda s: g.call_op("greater_equal", s, least), threshold, most)
 
 
 def _padded_rows(x: Expr, count: int) -> Expr:

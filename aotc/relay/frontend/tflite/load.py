@@ -60,6 +60,8 @@ _DTYPES: Final = {
     "BFLOAT16": "bfloat16",
     # a resource is the number of a variable
     "RESOURCE": "int32",
+    # real and imaginary parts along a last axis that is added
+    "COMPLEX64": "float32",
 }
 _TYPE_NAMES: Final = {v: k for k, v in vars(tflite.TensorType).items() if isinstance(v, int)}
 _OPTION_TABLE_NAMES: Final = {v: k for k, v in vars(tflite.BuiltinOptions).items() if isinstance(v, int)}
@@ -77,6 +79,8 @@ class TfliteTensor:
     packed        True if the file stores two 4-bit elements per byte
     scaled        True if the file has a scale; that of 32-bit integers is not stored in `scale`
     resource      True if it is a reference to a resource variable
+    is_complex    True if it has a last axis of real and imaginary parts, which the file does not
+                  state
     """
 
     name: str
@@ -90,6 +94,7 @@ class TfliteTensor:
     packed: bool = False
     scaled: bool = False
     resource: bool = False
+    is_complex: bool = False
 
     @property
     def is_quantized(self) -> bool:
@@ -310,7 +315,8 @@ class _Reader:
         text = f"{label} has type {kind}, which is not supported"
         require("tflite-dtype", kind in _DTYPES, text)
         dtype = DType(_DTYPES[kind])
-        shape = g.checked_shape(_read_number_vector(table, "Shape", np.int64).tolist(), dtype, label)
+        parts = [2] if kind == "COMPLEX64" else []
+        shape = g.checked_shape([*_read_number_vector(table, "Shape", np.int64).tolist(), *parts], dtype, label)
         data = self.read_constant_data(table, dtype, shape, kind == "INT4", label)
         given = table.Quantization()
         scaled = given is not None and _read_number_vector(given, "Scale", np.float32).size > 0
@@ -321,7 +327,8 @@ class _Reader:
         require("tflite-quant", zero_fits, f"{label} has a zero point outside the range of {dtype}")
         variable = bool(table.IsVariable())
         packed = kind == "INT4"
-        return TfliteTensor(name, shape, dtype, scale, zero, axis, data, variable, packed, scaled, kind == "RESOURCE")
+        kinds = {"resource": kind == "RESOURCE", "is_complex": kind == "COMPLEX64"}
+        return TfliteTensor(name, shape, dtype, scale, zero, axis, data, variable, packed, scaled, **kinds)
 
     def read_constant_data(
         self, table: Any, dtype: DType, shape: tuple[int, ...], packed: bool, subject: str

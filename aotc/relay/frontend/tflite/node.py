@@ -107,8 +107,8 @@ _SCALED_OPERATORS: Final = (
 #: Operators that LiteRT computes on int16 without a scale as on integers.
 _PLAIN_INT16_OPERATORS: Final = frozenset({"ADD", "MUL"})
 #: Operators that accept integers of every type, since they do not read them or convert them.
-_ANY_INTEGER_OPERATORS: Final = frozenset(
-    {"BROADCAST_ARGS", "CALL_ONCE", "CAST", "DEQUANTIZE", "IF", "RANK", "SHAPE", "VAR_HANDLE", "WHILE"}
+ANY_INTEGER_OPERATORS: Final = frozenset(
+    {"BROADCAST_ARGS", "CALL", "CALL_ONCE", "CAST", "DEQUANTIZE", "IF", "RANK", "SHAPE", "VAR_HANDLE", "WHILE"}
 )
 #: Fused activations, in the order of their codes in the schema.
 FUSED_ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
@@ -195,6 +195,11 @@ class TfliteNode:
         """
         require("tflite-input", bool(self.results), f"{self.op.name} has no output")
         return self.results[0]
+
+    @property
+    def has_complex_tensors(self) -> bool:
+        """True if an input or an output of the TFLite operator is complex."""
+        return any(tensor is not None and tensor.is_complex for tensor in (*self.inputs, *self.results))
 
     @property
     def has_quantized_output(self) -> bool:
@@ -435,7 +440,7 @@ def check_quantized_dtypes(node: TfliteNode) -> None:
     bits; all have a scale.
     """
     name, count = node.op.name, len(node.inputs)
-    if name in _ANY_INTEGER_OPERATORS:
+    if name in ANY_INTEGER_OPERATORS:
         return
     places = (0, 1) if name in _BINARY_OPERATORS else (2,) if name == "TRANSPOSE_CONV" else (0,)
     data = [t for t in (*(node.inputs[k] for k in places if k < count), *node.results[:1]) if t is not None]

@@ -217,7 +217,12 @@ def _require_static_shapes(nodes: Iterable[Expr]) -> None:
     require("tflite-runtime-shape", all(t.is_static for t in shapes), text)
 
 
+def _convert_call_node(*inputs: Expr, subgraph: int, node: TfliteNode) -> list[Expr]:
+    return node.control.convert_subgraph(subgraph, inputs)
+
+
 OPS: Final[Table] = {
+    "CALL": _convert_call_node,
     "ASSIGN_VARIABLE": _convert_assign_variable_node,
     "CALL_ONCE": _convert_call_once_node,
     "IF": _convert_if_node,
@@ -225,6 +230,6 @@ OPS: Final[Table] = {
     "VAR_HANDLE": _convert_var_handle_node,
     "WHILE": _convert_while_node,
 }
-INTEGERS: Final[frozenset[str]] = frozenset({"CALL_ONCE", "IF", "VAR_HANDLE", "WHILE"})
+INTEGERS: Final[frozenset[str]] = frozenset({"CALL", "CALL_ONCE", "IF", "VAR_HANDLE", "WHILE"})
 #: Operators that keep or return quantized integers unchanged.
 MOVES: Final[frozenset[str]] = frozenset({"ASSIGN_VARIABLE", "READ_VARIABLE"})

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why builtin TFLite operators are not supported, for diagnostics and for the table in the documentation.
+
+reason_for_missing_converter("UNIQUE")     # "the values of its inputs decide the shape of its result"
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_DATA_DEPENDENT: Final = "the values of its inputs decide the shape of its result"
+_STRINGS: Final = "it works on strings and tables"
+_RANDOM: Final = "it draws random numbers"
+_RECURRENT: Final = "of the recurrent layers, only UNIDIRECTIONAL_SEQUENCE_LSTM is supported"
+_STABLEHLO: Final = "operators of StableHLO are not converted; convert the model to operators of TFLite"
+_NO_OPERATOR: Final = "it is no operator of models in files"
+
+_REASONS: Final = {
+    **dict.fromkeys(("SEGMENT_SUM", "UNIQUE", "WHERE"), _DATA_DEPENDENT),
+    **dict.fromkeys(
+        (
+            *("CONCAT_EMBEDDINGS", "EMBEDDING_LOOKUP_SPARSE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT"),
+            *("HASHTABLE_LOOKUP", "HASHTABLE_SIZE", "LSH_PROJECTION", "SKIP_GRAM"),
+        ),
+        _STRINGS,
+    ),
+    **dict.fromkeys(("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"), _RANDOM),
+    **dict.fromkeys(
+        (
+            *("BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN", "SVDF"),
+            "UNIDIRECTIONAL_SEQUENCE_RNN",
+        ),
+        _RECURRENT,
+    ),
+    **dict.fromkeys(("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"), _NO_OPERATOR),
+}
+
+
+def reason_for_missing_converter(name: str) -> str:
+    """Return why a builtin operator is not supported; "" if only its converter is missing."""
+    return _STABLEHLO if name.startswith("STABLEHLO_") else _REASONS.get(name, "")

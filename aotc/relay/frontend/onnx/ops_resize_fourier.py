@@ -107,7 +107,7 @@ _MODES_OF_EACH_EXTENT = ("asymmetric", "half_pixel", "half_pixel_symmetric", "py
 def _resize_by_whole_factors(x: Expr, method: str, coordinate_mode: str, nearest_mode: str, node: OnnxNode) -> Expr:
     """Convert a Resize that repeats each element of axes whose extents are known at run time only.
 
-    Raises AotcError (code "onnx-dynamic") for any other resizing of such axes.
+    Raises AotcError (code "onnx-dynamic") for any other resizing of these axes.
     """
     places = [g.normalize_axis(a, g.rank(x)) for a in node.attrs.get("axes") or range(g.rank(x))]
     factors = _whole_factors_or_none(x, places, node)

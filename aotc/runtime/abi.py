@@ -14,7 +14,7 @@ import re
 from typing import Any, Final
 
 import cffi
-from aotc_runtime_c import cuda_runtime_files, hosted_runtime_files
+from aotc_runtime_c import cuda_runtime_files, hosted_runtime_files, string_runtime_files
 
 from aotc.ir.dtype import DType
 from aotc.runtime.fork_safety import new_fork_safe_lock_for
@@ -74,6 +74,11 @@ DTYPE_BY_CODE: Final = tuple(
 
 #: Code of the status of a run for which a state has no room.
 CAPACITY_STATUS: Final = int(ffi.typeof("aotc_status").relements["AOTC_ERROR_CAPACITY"])
+
+#: Code of the element type of tensors of strings.
+STRING_CODE: Final = int(
+    re.findall(r"^#define AOTC_STRING (\d+)$", string_runtime_files()[0].read_text(encoding="utf-8"), re.MULTILINE)[0]
+)
 
 #: Text for each status code of a run; the C function with these texts is not exported by libraries.
 STATUS_MESSAGES: Final = dict(enumerate(re.findall(r'^    "(.*)",$', _SOURCE, re.MULTILINE)))

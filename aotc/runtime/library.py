@@ -41,6 +41,7 @@ from aotc.runtime.abi import (
     SIZES_SYMBOL,
     STATE_HASH_BYTES,
     STATE_SYMBOL,
+    STRING_CODE,
     ffi,
 )
 from aotc.runtime.fork_safety import ForkSafeMutex
@@ -274,11 +275,13 @@ def _tensor_infos_from_c(path: Path, pointer: Any, tensor_count: int) -> tuple[T
     infos = []
     for tensor in pointer[0:tensor_count] if tensor_count else ():
         name, code = _decode_c_string(tensor.name), int(tensor.dtype)
+        is_string = code == STRING_CODE
+        code = DTYPE_BY_CODE.index(DType("uint8")) if is_string else code
         if not 0 <= code < len(DTYPE_BY_CODE):
             text = f"the compiled library {path} gives tensor {name!r} the unknown element type code {code}"
             raise AotcError("load", text, hint="compile the model again with this version of aotc")
         shape, dtype = [int(tensor.shape[d]) for d in range(tensor.rank)], DTYPE_BY_CODE[code]
-        info = TensorInfo(name, shape, dtype, _quantization_from_c(dtype, tensor.quantization))
+        info = TensorInfo(name, shape, dtype, _quantization_from_c(dtype, tensor.quantization), is_string=is_string)
         if info.nbytes != tensor.bytes:
             text = f"tensor {name!r} of the compiled library {path} declares {tensor.bytes} bytes"
             text += f", but its shape needs {info.nbytes}"

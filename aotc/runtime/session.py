@@ -26,6 +26,7 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.ir.dimension_ranges import DimRange
 from aotc.ir.option_mentions_in_messages import option_text
+from aotc.ir.string_slots import strings_of_slots
 from aotc.runtime import tensor_info as tensors
 from aotc.runtime.abi import CAPACITY_STATUS, STATUS_CODE_MASK, STATUS_MESSAGES, ffi
 from aotc.runtime.dlpack import is_on_gpu
@@ -168,6 +169,8 @@ class Session:
         length, sizes = library.state_length_size, library.sizes
         self._length_size = length
         self._has_dims_with_length = length is not None and sizes is not None and sizes.has_dims_with(length)
+        self._has_string_inputs = any(info.is_string for info in library.inputs)
+        self._string_outputs = [k for k, info in enumerate(library.outputs) if info.is_string]
         self._places = {info.name: k for k, info in enumerate(library.outputs)}
         self.name = library.name
         self.version = library.version
@@ -194,7 +197,7 @@ class Session:
         """Return the inputs, in order, with `.name`, `.shape`, `.dtype`, and `.type` as in ONNX
         Runtime.
         """
-        return list(self._library.inputs)
+        return [info.as_strings for info in self._library.inputs]
 
     def typical_inputs(self) -> list[TensorInfo]:
         """Return the inputs as `get_inputs` does, with the shapes of a typical run: for each size, the
@@ -202,13 +205,13 @@ class Session:
         """
         if self._sizes is None:
             return self.get_inputs()
-        return list(self._interface_for_sizes(self._sizes.typical).inputs)
+        return [info.as_strings for info in self._interface_for_sizes(self._sizes.typical).inputs]
 
     def get_outputs(self) -> list[TensorInfo]:
         """Return the model's outputs, in order, with `.name`, `.shape`, `.dtype`, and `.type` as in
         ONNX Runtime.
         """
-        return list(self._library.outputs)
+        return [info.as_strings for info in self._library.outputs]
 
     def new_state(self, data: bytes | None = None) -> State:
         """Return a new state for runs of a model that keeps tensors between runs.
@@ -247,6 +250,7 @@ class Session:
         inputs    an array for each name, of exactly the shape and dtype that `get_inputs` states; sizes of a run
                   (`session.dims`) follow from the shapes.  Arrays
                   that are contiguous, aligned and in native byte order are read in place, others are copied.
+                  Strings are arrays of str objects or of numpy's str type, and outputs arrays of str objects.
                   For a model that runs on a GPU, contiguous tensors in its memory (with __dlpack__ or
                   __cuda_array_interface__) are also read in place if aligned to 16 bytes
         outputs   None: new arrays; "device": new tensors in GPU memory, `DeviceArray`, which other libraries
@@ -259,6 +263,8 @@ class Session:
 
         Raises AotcError with one diagnostic for each problem.
         """
+        if self._has_string_inputs:
+            inputs = tensors.with_slots_of_strings(inputs, self._library.inputs)
         interface = self._interface or self._interface_for_inputs(inputs, state)
         sources = self._input_buffers_if_readable_in_place(interface, inputs)
         chosen = self._output_positions_if_valid(output_names)
@@ -283,6 +289,8 @@ class Session:
             self._frames.append(frame)
         for k, dtype in self._converted:
             results[k] = results[k].astype(dtype)
+        for k in self._string_outputs:
+            results[k] = strings_of_slots(results[k])
         return [results[k] for k in chosen]
 
     def _invoke_with_state(
@@ -428,6 +436,7 @@ class Session:
         between runs.
 
         inputs     an array for each name.  Arrays that C can read in place are; others are copied at each run.
+                   Strings, also of outputs, are slots of bytes here (`aotc.ir.string_slots`)
         outputs    arrays to write to, by name: contiguous, aligned, writable, and not overlapping each other
                    or an input that is read in place.  Outputs not named get new arrays.
         state      state that each run changes, of a model that keeps tensors between runs

@@ -9,11 +9,13 @@ arrays_or_unfilled_c_buffers([array], [info])    # the array itself where its by
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir import AotcError, AotcTypeError, Diagnostic, DType, Quantization, did_you_mean_hint, frozen
+from aotc.ir.string_slots import slots_of_strings
 
 Array = np.ndarray[Any, Any]
 
@@ -37,6 +39,9 @@ class TensorInfo:
     quantization   quantization parameters of integers: `.scale`, `.zero_point`, `.axis`,
                    `.quantize(array)`, `.dequantize(array)`; None if unknown
     bounds         for each dimension, its least and its largest extent; None if all are known
+    is_string      True for strings, which are slots of bytes in memory (`aotc.ir.string_slots`)
+    string_bytes   the largest number of bytes of a string in UTF-8, where `shape` counts strings; None for
+                   other types, and where the last dimension of `shape` counts the bytes of a slot
     """
 
     name: str
@@ -44,17 +49,29 @@ class TensorInfo:
     dtype: DType
     quantization: Quantization | None = None
     bounds: tuple[tuple[int, int], ...] | None = None
+    is_string: bool = False
+    string_bytes: int | None = None
 
     @property
     def type(self) -> str:
         """The element type as ONNX Runtime writes it, for example "tensor(float)" for float32."""
+        if self.is_string:
+            return "tensor(string)"
         return f"tensor({_ONNX_RUNTIME_DTYPE_NAMES.get(self.dtype, self.dtype.replace('_', ''))})"
 
     @property
     def nbytes(self) -> int:
         """The size of the input or output tensor in bytes; the largest one if it depends on sizes."""
         extents = self.shape if self.bounds is None else [largest for _, largest in self.bounds]
-        return math.prod(extents) * self.dtype.itemsize
+        return math.prod(extents) * self.dtype.itemsize * (self.string_bytes or 1)
+
+    @property
+    def as_strings(self) -> "TensorInfo":
+        """The description of slots of strings as that of a tensor of strings; others as they are."""
+        if not self.is_string or self.string_bytes is not None:
+            return self
+        bounds = None if self.bounds is None else self.bounds[:-1]
+        return replace(self, shape=self.shape[:-1], bounds=bounds, string_bytes=self.shape[-1])
 
     @property
     def c_memory_dtype(self) -> np.dtype[Any]:
@@ -66,6 +83,25 @@ class TensorInfo:
         if self.dtype.is_integer and self.dtype.bits < 8:
             return np.dtype(np.int8 if self.dtype.is_signed else np.uint8)
         return self.dtype.numpy
+
+
+def with_slots_of_strings(inputs: Mapping[str, Any], infos: Iterable[TensorInfo]) -> dict[str, Any]:
+    """Return inputs with arrays of strings (of str objects, or of numpy's str type) converted to slots.
+
+    Raises AotcError (code "input-string") for values that are no strings, have no UTF-8 text, or are too long.
+    """
+    require_mapping("input", inputs)
+    converted, problems = dict(inputs), list[Diagnostic]()
+    for info in infos:
+        value = inputs.get(info.name)
+        if not info.is_string or not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "OUT":
+            continue
+        try:
+            converted[info.name] = slots_of_strings(np.asarray(value), int(info.shape[-1]))
+        except ValueError as error:
+            problems.append(Diagnostic("input-string", f"input {info.name!r}: {error}"))
+    raise_if_problems(problems)
+    return converted
 
 
 def arrays_or_unfilled_c_buffers(arrays: Iterable[Array], infos: Iterable[TensorInfo]) -> list[Array]:
@@ -113,7 +149,10 @@ def allocate_aligned_bytes(size: int, alignment: int) -> Array:
 
 def diagnose_dtype_and_shape(role: str, info: TensorInfo, array: Any) -> Iterable[Diagnostic]:
     """Yield diagnostics for a wrong dtype or shape of a tensor; `role` is "input" or "output"."""
-    if array.dtype.newbyteorder("=") != info.dtype.numpy:
+    if info.is_string and array.dtype != np.uint8:
+        text = f"{role} {info.name!r} is {array.dtype.name}, expected slots of strings, which are uint8"
+        yield Diagnostic(f"{role}-dtype", text, hint="aotc.ir.string_slots.slots_of_strings makes them of strings")
+    elif array.dtype.newbyteorder("=") != info.dtype.numpy:
         # in the machine's byte order
         text = f"{role} {info.name!r} is {array.dtype.name}, expected {info.dtype}"
         module = "np" if hasattr(np, info.dtype) or info.dtype.is_bool else "ml_dtypes"

@@ -8,6 +8,7 @@ include_dir()                  # .../aotc_runtime_c/include, for -I
 source_dir()                   # .../aotc_runtime_c/src
 hosted_runtime_files()         # (.../include/aotc.h, .../src/aotc_rt.c)
 hosted_runtime_files(pool=True)  # also aotc_team.h, aotc_pool.h, aotc_pool.c
+string_runtime_files()         # (.../include/aotc_strings.h,)
 cuda_runtime_files()           # (.../include/aotc_cuda.h, .../src/aotc_cuda.c, ...)
 model_loader_files()           # (.../include/aotc_loader.h, .../src/aotc_loader.c)
 emulator_dir()                 # .../aotc_runtime_c/emulator: C++ that emulates a GPU and its driver
@@ -40,6 +41,11 @@ def hosted_runtime_files(*, pool: bool = False) -> tuple[Path, ...]:
 def bare_metal_runtime_files() -> tuple[Path, ...]:
     """Return the headers that bare-metal projects contain instead of `hosted_runtime_files`."""
     return (include_dir() / "aotc_bare.h",)
+
+
+def string_runtime_files() -> tuple[Path, ...]:
+    """Return the header that projects of models with strings contain in addition."""
+    return (include_dir() / "aotc_strings.h",)
 
 
 def cuda_runtime_files() -> tuple[Path, ...]:

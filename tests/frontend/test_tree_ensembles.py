@@ -306,12 +306,3 @@ def test_what_is_refused_in_tree_ensemble(changes: dict[str, Any], text: str) ->
     proto = joint_model(np.zeros((2, FEATURES), np.float32), 1, [[1.0]], **changes)
     with pytest.raises(AotcError, match=text.replace("(", "\\(")):
         from_onnx(proto)
-
-
-def test_classifiers_with_text_labels_are_refused() -> None:
-    fields = {k.replace("target_", "class_"): v for k, v in SMALL.items() if k != "n_targets"}
-    x = np.zeros((2, FEATURES), np.float32)
-    outputs = {"label": TensorProto.STRING, "scores": FLOAT}
-    proto = one_node_model("TreeEnsembleClassifier", x, outputs, classlabels_strings=["a", "b"], **fields)
-    with pytest.raises(AotcError, match="TreeEnsembleClassifier with 'classlabels_strings' reads or gives strings"):
-        from_onnx(proto)

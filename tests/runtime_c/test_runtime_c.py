@@ -18,6 +18,7 @@ from aotc_runtime_c import (
     include_dir,
     model_loader_files,
     source_dir,
+    string_runtime_files,
 )
 
 from aotc.ir.diagnostics import AotcError
@@ -64,6 +65,7 @@ def test_package_lists_its_files() -> None:
         *bare_metal_runtime_files(),
         *model_loader_files(),
         *cuda_runtime_files(),
+        *string_runtime_files(),
     } == {*C_FILES, *HEADERS}
     assert {*hosted_runtime_files(pool=True)} - {*hosted_runtime_files()} == {
         p for p in (*C_FILES, *HEADERS) if p.stem in POOL

@@ -90,10 +90,19 @@ ResultLocation: TypeAlias = "View | tuple[Any, ...]"
 
 
 def _create_storage(
-    name: str, ty: TensorType, kind: str = "temp", data: Any = None, *, meaning: Quantization | None = None
+    name: str,
+    ty: TensorType,
+    kind: str = "temp",
+    data: Any = None,
+    *,
+    meaning: Quantization | None = None,
+    strings: Container[str] = (),
 ) -> Storage:
     shape, dims = tuple(map(largest_size, ty.shape)), None if ty.is_static else tuple(ty.shape)
-    return Storage(name=name, dtype=ty.dtype, shape=shape, kind=kind, data=data, quantization=meaning, dims=dims)
+    return Storage(
+        name=name, dtype=ty.dtype, shape=shape, kind=kind, data=data,
+        quantization=meaning, dims=dims, is_string=name in strings,
+    )  # fmt: skip
 
 
 class _TailCalls:
@@ -470,7 +479,8 @@ def lower_main_to_program(
             raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
         sizes.require_declared_bounds(ty, param.span)
         ty = sizes.bounded_type(ty, param, f"input {param.name!r}")
-        inputs.append(_create_storage(param.name, ty, "input", meaning=meaning))
+        texts = module.attrs.get("string_inputs", ())
+        inputs.append(_create_storage(param.name, ty, "input", meaning=meaning, strings=texts))
         lowering.values[param] = View(inputs[-1])
     nodes = list(post_order(main.body, lambda n: not isinstance(n, Function)))
     lowering.lower_called_functions_into_memo_cache(nodes)
@@ -483,7 +493,8 @@ def lower_main_to_program(
         quantizations_of_inputs_or_outputs(module, "output", len(views)),
     )
     rows = zip(names, types, meanings, strict=True)
-    outputs = tuple(_create_storage(name, ty, "output", meaning=meaning) for name, ty, meaning in rows)
+    texts = module.attrs.get("string_outputs", ())
+    outputs = tuple(_create_storage(n, ty, "output", meaning=meaning, strings=texts) for n, ty, meaning in rows)
     lowering.part += map(make_copy_step, views, map(View, outputs))
     program = Program(
         name=name, inputs=tuple(inputs), outputs=outputs, body=tuple(lowering.part),

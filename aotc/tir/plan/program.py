@@ -42,6 +42,8 @@ class Storage:
     kind           "input" and "output" (memory of the caller), "constant" (contents in `data`),
                    "temp" (in the arena), "state" (in the caller's block of state)
     quantization   mapping of the integers of an input or output to real numbers, if known
+    is_string      True for an input or output that holds slots of strings: the last axis counts the
+                   bytes of a slot (`aotc.ir.string_slots`)
     least          for a constant packed as 4-bit values: the number that unpacking adds; None for
                    all others
     dims           extents as formulas over the sizes of a run; None if all of them are numbers. The
@@ -57,6 +59,7 @@ class Storage:
     quantization: Quantization | None = None
     least: int | None = None
     dims: Shape | None = None
+    is_string: bool = False
 
     @property
     def size(self) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from aotc_runtime_c import bare_metal_runtime_files
+from aotc_runtime_c import bare_metal_runtime_files, string_runtime_files
 
 from aotc.ir import AotcError
 from aotc.tir import PROCESSOR_FEATURES, Program, Target
@@ -29,6 +29,7 @@ from aotc_codegen.c.host_project import (
     kernel_files_by_path,
     model_template_values,
     require_valid_model_name,
+    string_header_paths,
     write_project_and_manifest,
 )
 from aotc_codegen.c.kernel_files import FIRMWARE_FILE_SIZES, PrintedKernels, print_kernels
@@ -54,7 +55,7 @@ _COMPILER_AND_ARCHIVER: Final = {
 }
 #: Pattern of calls of C math library functions in kernels.
 _MATH_CALL_PATTERN: Final = re.compile(r"\b(sqrt|fma|fmod|floor|ceil|trunc|rint|round|copysign|fabs)(f?)\(")
-_LOCAL_INCLUDE_PATTERN: Final = re.compile(r'^#include "[^"\n]+"\n', re.MULTILINE)
+_LOCAL_INCLUDE_PATTERN: Final = re.compile(r'^#include "([^"\n]+)"\n', re.MULTILINE)
 #: README text on the compiler for projects whose kernels contain inline assembly.
 _INLINE_ASSEMBLY_README_TEXT: Final = """gcc or
 clang, since its kernels have inline assembly for this core (`aotc compile --portable` makes C99 without it),"""
@@ -164,7 +165,7 @@ def _merge_into_single_source(
             code_files[path] = str(text)
         else:
             rest[path] = text
-    (shared,) = bare_metal_runtime_files()
+    shared = {path.name: path for path in (*bare_metal_runtime_files(), *string_runtime_files())}
     parts = [
         code_files[f"src/{name}_kernel.h"],
         code_files[f"src/{name}_internal.h"],
@@ -173,9 +174,8 @@ def _merge_into_single_source(
     later = [code_files.pop(path) for path in list(code_files) if path.endswith(".c") and "_kernels_" not in path]
     parts += [kernels.render_kernel_file("kernels.c", kernels.kernels, **template_values), *later]
     source = f'#include "{name}.h"\n' + "".join(_LOCAL_INCLUDE_PATTERN.sub("", part) for part in parts)
-    common_header = shared.read_text("utf-8")
     return {
-        header: _LOCAL_INCLUDE_PATTERN.sub(lambda _: common_header, code_files[header]),
+        header: _LOCAL_INCLUDE_PATTERN.sub(lambda m: shared[m[1]].read_text("utf-8"), code_files[header]),
         f"src/{name}.c": source,
         **rest,
     }
@@ -355,6 +355,10 @@ def _require_bare_metal_compatible(program: Program, target: Target) -> None:
         raise AotcError("target", f"target {target.name} has no operating system and therefore no threads")
 
 
+def _runtime_files(program: Program) -> tuple[Path, ...]:
+    return *bare_metal_runtime_files(), *string_header_paths(program)
+
+
 def _source_and_header_lists(paths: Iterable[str]) -> dict[str, Any]:
     """Return the template values that name the C sources and headers among the files of a project."""
     return {
@@ -422,4 +426,4 @@ def emit_bare_metal_project(
     metadata["links"] = {"c": ["memcpy", "memset"], "m": math, "compiler": "arithmetic that the core lacks"}
     metadata["weights"] = {"file": f"src/{name}_params.bin", **weights.metadata_entries}
     metadata["externals"] = [external.metadata_entry(path) for path, external in externals.items()]
-    return write_project_and_manifest(directory, files, metadata, () if single_file else bare_metal_runtime_files())
+    return write_project_and_manifest(directory, files, metadata, () if single_file else _runtime_files(program))

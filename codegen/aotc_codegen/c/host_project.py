@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from aotc_runtime_c import hosted_runtime_files as runtime_sources
+from aotc_runtime_c import string_runtime_files
 
 from aotc.ir import AotcError, translate_os_errors
 from aotc.ir.file_checksum_manifest import MANIFEST_FILE_NAME, file_checksum, manifest_json_text
@@ -116,6 +117,7 @@ def model_template_values(
     state_values = state_template_values(state, program.name, program, size_values["growth"])
     return {
         "tensors": [*inputs, *outputs],
+        "string_headers": [path.name for path in string_header_paths(program)],
         "inputs": inputs,
         "outputs": outputs,
         "plan": program.plan,
@@ -136,6 +138,12 @@ def model_template_values(
         "sides": [(side[0].role, side) for side in (arguments, outputs) if side],
         **quantization_template_values(program.name, [*inputs, *outputs]),
     }
+
+
+def string_header_paths(program: Program) -> tuple[Path, ...]:
+    """Return the paths of the headers that a program with inputs or outputs of strings needs."""
+    has_strings = any(storage.is_string for storage in (*program.inputs, *program.outputs))
+    return string_runtime_files() if has_strings else ()
 
 
 def hosted_only_header_lines(template_values: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -386,7 +394,7 @@ class _HostProjectBuilder:
         libraries = "-lm -pthread" if self.team else "-lm"
         self.common |= {"flagged": flagged, "sources": sources, "libraries": libraries}
         small, name = self.params.stores_parameters_as_c_arrays, self.name
-        headers = ("aotc_pool.h", "aotc_team.h") if self.team else ()
+        headers = (*(("aotc_pool.h", "aotc_team.h") if self.team else ()), *self.common["string_headers"])
         self.common |= shared_build_file_parts(self.common, "C", self.common["runtime"], *headers)
         self.add_rendered_file(
             "Makefile",
@@ -466,4 +474,5 @@ def emit_host_project(
     metadata |= {"isas": [v.metadata_entry_of_isa_version() | {"numerics": numerics_id} for v, numerics_id in rows]}
     externals = [external.metadata_entry(path) for path, external in project.externals.items()]
     metadata |= {"externals": externals, "passes": list(passes), **state_metadata(project.state)}
-    return write_project_and_manifest(directory, project.files, metadata, runtime_sources(pool=project.team))
+    runtime = *runtime_sources(pool=project.team), *string_header_paths(project.program)
+    return write_project_and_manifest(directory, project.files, metadata, runtime)

@@ -80,7 +80,11 @@ class ModelTensor:
 
     @property
     def type(self) -> str:
-        """Element type and shape of the tensor as text, for example "float32[1, 3, 224, 224]"."""
+        """Element type and shape of the tensor as text, for example "float32[1, 3, 224, 224]"; the shape of
+        the slots for strings, "strings[3, 64]".
+        """
+        if self.storage.is_string:
+            return escape_for_c_comment(f"strings[{', '.join(self.storage.dim_texts)}]")
         return escape_for_c_comment(f"{self.storage.dtype}[{', '.join(self.storage.dim_texts)}]")
 
     @property
@@ -95,14 +99,16 @@ class ModelTensor:
         name = escape_for_c_string(s.name)
         shape = f"{self.role}{self.number}_shape"
         meaning = f"&{self.role}{self.number}_quantization" if s.quantization else "NULL"
-        return f'{{"{name}", {shape}, {s.nbytes}, {len(s.shape)}, AOTC_{s.dtype.upper()}, {meaning}}}'
+        dtype = "STRING" if s.is_string else s.dtype.upper()
+        return f'{{"{name}", {shape}, {s.nbytes}, {len(s.shape)}, AOTC_{dtype}, {meaning}}}'
 
     @property
     def metadata_entry_of_model_tensor(self) -> dict[str, Any]:
         """Entry of the tensor in the metadata."""
         s, meaning = self.storage, self.storage.quantization
         known = {key: getattr(meaning, key) for key in ("scale", "zero_point", "axis")} if meaning else None
-        entry = {"name": s.name, "c_name": self.ident, "dtype": str(s.dtype), "shape": list(s.shape)}
+        dtype = "string" if s.is_string else str(s.dtype)
+        entry = {"name": s.name, "c_name": self.ident, "dtype": dtype, "shape": list(s.shape)}
         dims = {} if s.dims is None else {"dims": s.dim_texts}
         return entry | dims | {"bytes": s.nbytes} | ({"quantization": known} if known else {})
 

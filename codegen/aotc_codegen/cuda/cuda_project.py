@@ -26,6 +26,7 @@ from aotc_codegen.c.host_project import (
     model_template_values,
     require_valid_model_name,
     shared_build_file_parts,
+    string_header_paths,
     write_project_and_manifest,
 )
 from aotc_codegen.c.kernel_files import PrintedKernels
@@ -149,7 +150,11 @@ def emit_cuda_project(
     files[f"src/{program.name}.cu"] = cuda_source
     files[f"src/{program.name}_params.bin"] = params.bytes_of_binary_parameter_file()
     files |= {f"src/{image.file}": [image.data] for image in cubins}
-    return write_project_and_manifest(directory, files, metadata, [*hosted_runtime_files(), *cuda_runtime_files()])
+    return write_project_and_manifest(directory, files, metadata, _runtime_files(program))
+
+
+def _runtime_files(program: Program) -> tuple[Path, ...]:
+    return *hosted_runtime_files(), *cuda_runtime_files(), *string_header_paths(program)
 
 
 def _kernel_resources_and_occupancy(
@@ -177,7 +182,9 @@ def _host_files_by_path(template_values: Mapping[str, Any], schedule_tables: Sch
     session = {"scratch": (), "memory": render_template("main_session.c", **template_values), "arena": "open_session()"}
     template_values = {
         **template_values,
-        **shared_build_file_parts(template_values, "C ASM", ("aotc_rt", "aotc_cuda"), "aotc_cuda.h"),
+        **shared_build_file_parts(
+            template_values, "C ASM", ("aotc_rt", "aotc_cuda"), "aotc_cuda.h", *template_values["string_headers"]
+        ),
     }
     note = render_template("session.h", **template_values)
     return {

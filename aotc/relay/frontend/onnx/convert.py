@@ -12,7 +12,7 @@ body, if the model or the ONNX standard defines one.
 
 import logging
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -37,12 +37,15 @@ from aotc.relay.frontend.onnx.function_expansion_limit import (
 from aotc.relay.frontend.onnx.load import LoadedModel
 from aotc.relay.frontend.onnx.model_inputs import (
     hint_on_options_to_fix_dims,
+    is_string_input,
     resolve_input_types,
     with_inputs_as_tensors,
 )
 from aotc.relay.frontend.onnx.node import (
     ClosedSubgraph,
+    ConvertedOutput,
     OnnxNode,
+    Strings,
     call_converter,
     check_node_signature,
     node_attributes_with_defaults,
@@ -52,13 +55,14 @@ from aotc.relay.frontend.onnx.node import (
 from aotc.relay.frontend.onnx.ops_sequences import is_absent
 from aotc.relay.frontend.onnx.sequence_inputs import element_name, tensor_type_of_value
 from aotc.relay.frontend.size_conditions import SIZE_CONDITIONS_ATTRIBUTE, collect_size_conditions
+from aotc.relay.frontend.string_slots import string_constant
 from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var, global_uses, type_of
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 #: Operators that are not supported because the shapes of their results depend on run-time values.
-_DATA_DEPENDENT_SHAPE_OPS: Final = frozenset({"NonMaxSuppression", "StringSplit"})
+_DATA_DEPENDENT_SHAPE_OPS: Final = frozenset({"NonMaxSuppression"})
 
 
 @dataclass(slots=True)
@@ -75,8 +79,8 @@ class _Scope:
 @dataclass(slots=True)
 class _Conversion:
     """The state of the conversion of one ONNX model: its functions, the problems found so far,
-    whether loops of known trip counts may stay loops, and the global functions of the module other
-    than @main.
+    whether loops of known trip counts may stay loops, the global functions of the module other
+    than @main, and the expressions that are slots of strings.
     """
 
     loaded: LoadedModel
@@ -85,6 +89,7 @@ class _Conversion:
     has_loops: bool = True
     global_functions: dict[str, Function] = field(default_factory=dict)
     random_streams: Iterator[int] = field(default_factory=count)
+    strings: set[Expr] = field(default_factory=set)
 
     # --- tensors by name
 
@@ -98,8 +103,21 @@ class _Conversion:
         value = owner[name]
         if isinstance(value, TensorProto):
             with span_scope(Span(self.loaded.source, node=name)):
-                owner[name] = value = Constant(self.loaded.decode_tensor(value))
+                owner[name] = value = self.constant_expression(value)
         return value
+
+    def constant_expression(self, tensor: TensorProto) -> Expr:
+        """Return the value of an initializer as a constant."""
+        if tensor.data_type != TensorProto.STRING:
+            return Constant(self.loaded.decode_tensor(tensor))
+        return self.marked_strings(Strings(string_constant(load.decode_string_tensor(tensor))))
+
+    def marked_strings(self, value: Expr | Strings) -> Expr:
+        """Return a result of a converter as an expression, and remember that it is slots of strings."""
+        if not isinstance(value, Strings):
+            return value
+        self.strings.add(value.slots)
+        return value.slots
 
     # --- graphs
 
@@ -156,15 +174,18 @@ class _Conversion:
             self.bind_node_outputs(proto, self.inline_function(proto, local, scope, {}), scope)
             return
         schema = operator_schema(proto.op_type, domain, scope.opsets.get(domain, 0))
-        converter = converter_of(domain, proto.op_type)
+        inputs = [self.tensor_expression(name, scope) if name else None for name in proto.input]
+        string_inputs = frozenset(k for k, value in enumerate(inputs) if value in self.strings)
+        converter = converter_of(domain, proto.op_type, of_strings=bool(string_inputs))
+        if schema is not None and converter is None:
+            _require_known_kind_of_inputs(proto, domain, schema, string_inputs)
         if (
             schema is None
             or _is_deprecated_without_function_body(schema)
             or (converter is None and not _has_function_body(schema))
         ):
             raise _unsupported_operator_error(proto, domain, scope.opsets, schema)
-        inputs = [self.tensor_expression(name, scope) if name else None for name in proto.input]
-        check_node_signature(proto, schema, inputs)
+        check_node_signature(proto, schema, [None if k in string_inputs else x for k, x in enumerate(inputs)])
         attributes = node_attributes_with_defaults(proto, schema)
         if converter is not None:
             output_flags = [bool(name) for name in proto.output]
@@ -184,6 +205,7 @@ class _Conversion:
                 self.global_functions,
                 self.has_loops,
                 partial(next, self.random_streams),
+                string_inputs,
             )
             result = call_converter(converter, node)
             self.bind_node_outputs(proto, list(result) if isinstance(result, Sequence) else [result], scope)
@@ -193,7 +215,7 @@ class _Conversion:
         body = standard_function_body(schema, proto, inputs, scope.opsets[domain])
         self.bind_node_outputs(proto, self.inline_function(proto, body, scope, attributes), scope)
 
-    def bind_node_outputs(self, proto: NodeProto, values: Sequence[Expr | None], scope: _Scope) -> None:
+    def bind_node_outputs(self, proto: NodeProto, values: Sequence[ConvertedOutput], scope: _Scope) -> None:
         """Add the outputs of an ONNX node to `scope` under their names. Raises AotcError (code
         "onnx-output") if a named output was not computed.
         """
@@ -202,7 +224,7 @@ class _Conversion:
             if name and value is None:
                 raise AotcError("onnx-output", f"output {position} of {proto.op_type} is not supported")
             if name and value is not None:
-                scope.names[name] = value
+                scope.names[name] = self.marked_strings(value)
 
     # --- functions and subgraphs
 
@@ -231,7 +253,10 @@ class _Conversion:
             raise AotcError("onnx-input", f"a subgraph takes {len(graph.input)} inputs, but {len(inputs)} are given")
         inner.names.update({v.name: x for v, x in zip(graph.input, inputs, strict=True)})
         self.convert_graph(graph, inner)
-        return [self.tensor_expression(v.name, inner) for v in graph.output]
+        outputs = [self.tensor_expression(v.name, inner) for v in graph.output]
+        if self.strings.intersection((*inputs, *outputs)):
+            raise AotcError("onnx-dtype", "a tensor of strings cannot be an input or a result of a subgraph")
+        return outputs
 
     def convert_closed_subgraph(self, scope: _Scope, graph: GraphProto, inputs: Sequence[Expr]) -> ClosedSubgraph:
         """Convert an ONNX subgraph with the given inputs, and a variable instead of each tensor of an
@@ -246,6 +271,7 @@ class _Conversion:
             value = scope.names[name]
             if not isinstance(value, (TensorProto, Constant)):
                 visible[name] = captured.setdefault(value, Var(f"c{len(captured)}", type_of(value)))
+        self.strings.update(variable for value, variable in captured.items() if value in self.strings)
         found = self.problems.diagnostics
         self.problems.diagnostics = []
         try:
@@ -258,6 +284,17 @@ class _Conversion:
         if inside:
             raise AotcError.collect(inside)
         return ClosedSubgraph(outputs, {variable: value for value, variable in captured.items()})
+
+
+def _require_known_kind_of_inputs(proto: NodeProto, domain: str, schema: Any, string_inputs: Collection[int]) -> None:
+    """Raise AotcError (code "onnx-dtype") for strings that an operator without a converter for strings reads,
+    and for an operator that has no other converter.
+    """
+    if string_inputs:
+        name = schema.inputs[min(min(string_inputs), len(schema.inputs) - 1)].name
+        raise AotcError("onnx-dtype", f"{proto.op_type} of strings is not supported: {name} is a tensor of strings")
+    text = f"{proto.op_type} needs a tensor of strings as an input"
+    require("onnx-dtype", converter_of(domain, proto.op_type, of_strings=True) is None, text)
 
 
 def _has_function_body(schema: Any) -> bool:
@@ -336,15 +373,19 @@ def from_onnx(
     params = {n: Var(n, ty, Span(loaded.source, node=n)) for n, ty in types.items()}
     problems = Problems("onnx-node", hint_on_options_to_fix_dims(types))
     conversion = _Conversion(loaded, local, problems, has_loops)
+    conversion.strings.update(params[v.name] for v in inputs if is_string_input(v))
     scope = _Scope(loaded.opsets, ChainMap(dict(params)))
     with running_or_new_budget_scope(), collect_size_conditions() as conditions:
         if local:
             check_recursion_and_expanded_node_count(graph, local, loaded.source)
         conversion.convert_graph(graph, scope)
-    body, output_names = _main_function_body(conversion, graph, scope)
+    body, output_names, string_outputs = _main_function_body(conversion, graph, scope)
     main = Function(tuple(params.values()), body, span=Span(loaded.source))
     functions = _used_functions(main, conversion.global_functions)
+    string_inputs = tuple(v.name for v in inputs if is_string_input(v))
+    texts = {"string_inputs": string_inputs, "string_outputs": tuple(string_outputs)}
     attributes: dict[str, Any] = {"output_names": tuple(output_names)}
+    attributes |= {name: value for name, value in texts.items() if value}
     if conditions:
         attributes[SIZE_CONDITIONS_ATTRIBUTE] = tuple(conditions)
     return IRModule({"main": main, **functions}, attributes)
@@ -362,18 +403,21 @@ def _used_functions(main: Function, functions: Mapping[str, Function]) -> dict[s
     return dict(sorted(used.items()))
 
 
-def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> tuple[Expr, list[str]]:
-    """Return the outputs of the ONNX graph as the body of @main, one expression or a tuple, and their
-    names. The elements of a sequence are outputs of their own. Raises AotcError with all problems
-    found during the conversion.
+def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> tuple[Expr, list[str], list[str]]:
+    """Return the outputs of the ONNX graph as the body of @main, one expression or a tuple, their
+    names, and the names of those that are strings. The elements of a sequence are outputs of their own.
+    Raises AotcError with all problems found during the conversion.
     """
     problems, span = conversion.problems, Span(conversion.loaded.source)
     outputs: list[Expr] = []
     names: list[str] = []
+    string_outputs: list[str] = []
     for value in graph.output:
         with problems.collect_errors_at(span):
             for name, tensor in _tensors_of_output(value.name, conversion.tensor_expression(value.name, scope)):
-                _check_output_dtype_and_warn_on_shape(value, tensor)
+                is_string = tensor in conversion.strings
+                _check_output_dtype_and_warn_on_shape(value, tensor, is_string)
+                string_outputs += [name] * is_string
                 outputs.append(tensor)
                 names.append(name)
             continue
@@ -382,7 +426,7 @@ def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scop
     if not graph.output:
         problems.add_problem("onnx-output", "the graph has no outputs", span)
     problems.raise_collected_problems()
-    return (outputs[0] if len(outputs) == 1 else Tuple(outputs)), names
+    return (outputs[0] if len(outputs) == 1 else Tuple(outputs)), names, string_outputs
 
 
 def _tensors_of_output(name: str, value: Expr) -> list[tuple[str, Expr]]:
@@ -398,18 +442,24 @@ def _tensors_of_output(name: str, value: Expr) -> list[tuple[str, Expr]]:
     return [(element_name(name, k), element) for k, element in enumerate(elements)]
 
 
-def _check_output_dtype_and_warn_on_shape(declared_output: Any, result: Expr) -> None:
+def _check_output_dtype_and_warn_on_shape(declared_output: Any, result: Expr, is_string: bool) -> None:
     """Raise AotcError if the declared element type of an output of the model, or of the elements of a
     sequence, differs from the computed one; log a warning if its declared shape differs.
     """
     ty = result.checked_type
     assert isinstance(ty, TensorType)
     declared = tensor_type_of_value(declared_output.type)
-    stated = ty.dtype
-    if declared.elem_type:
-        stated = load.dtype_of_onnx_type(declared.elem_type, f"output {declared_output.name!r}")
-    text = f"output {declared_output.name!r} is declared {stated}, the graph computes {ty.dtype}"
-    require("onnx-output", stated == ty.dtype, text)
+    computed = "string" if is_string else str(ty.dtype)
+    stated = computed
+    if declared.elem_type == TensorProto.STRING:
+        stated = "string"
+    elif declared.elem_type:
+        stated = str(load.dtype_of_onnx_type(declared.elem_type, f"output {declared_output.name!r}"))
+    text = f"output {declared_output.name!r} is declared {stated}, the graph computes {computed}"
+    require("onnx-output", stated == computed, text)
+    if is_string:
+        # the last dimension of slots is no dimension of the model
+        ty = TensorType(ty.shape[:-1], ty.dtype)
     dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
     shaped = declared.HasField("shape") and ty.is_static
     if shaped and (len(dims) != ty.rank or any(d not in (None, s) for d, s in zip(dims, ty.shape, strict=True))):

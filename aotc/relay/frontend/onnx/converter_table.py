@@ -10,6 +10,7 @@ from typing import Final
 
 from aotc.relay.frontend.onnx import (
     microsoft_operator_schemas,
+    ops_categories,
     ops_classical_ml,
     ops_control,
     ops_conv,
@@ -25,6 +26,7 @@ from aotc.relay.frontend.onnx import (
     ops_resize_fourier,
     ops_sequences,
     ops_shape,
+    ops_strings,
     ops_training,
     ops_tree_ensemble,
 )
@@ -46,7 +48,7 @@ _CONVERTER_MODULES = (
 
 _CONVERTERS_BY_DOMAIN: Final[Mapping[str, Table]] = {
     "": {name: converter for family in _CONVERTER_MODULES for name, converter in family.OPS.items()},
-    "ai.onnx.ml": {**ops_classical_ml.OPS, **ops_tree_ensemble.OPS},
+    "ai.onnx.ml": {**ops_categories.OPS, **ops_classical_ml.OPS, **ops_tree_ensemble.OPS},
     ops_training.DOMAIN: ops_training.OPS,
     microsoft_operator_schemas.DOMAIN: {
         **ops_quant.MICROSOFT_OPS,
@@ -58,13 +60,23 @@ _CONVERTERS_BY_DOMAIN: Final[Mapping[str, Table]] = {
 }
 
 
-def converter_of(domain: str, op_type: str) -> Converter | None:
-    """Return the converter function of an ONNX operator, or None if the front end has none for it."""
-    return _CONVERTERS_BY_DOMAIN.get(domain, {}).get(op_type)
+#: Converters of operators some of whose inputs are strings.
+_CONVERTERS_OF_STRINGS: Final[Mapping[str, Table]] = {"": ops_strings.OPS, "ai.onnx.ml": ops_strings.ML_OPS}
+
+
+def converter_of(domain: str, op_type: str, *, of_strings: bool = False) -> Converter | None:
+    """Return the converter function of an ONNX operator, or None if the front end has none for it.
+
+    of_strings    True if an input is a tensor of strings
+    """
+    return (_CONVERTERS_OF_STRINGS if of_strings else _CONVERTERS_BY_DOMAIN).get(domain, {}).get(op_type)
 
 
 def supported_ops() -> dict[str, tuple[str, ...]]:
     """Return the names of the ONNX operators that have a converter, by domain, in alphabetical
     order.
     """
-    return {domain: tuple(sorted(table)) for domain, table in _CONVERTERS_BY_DOMAIN.items()}
+    return {
+        domain: tuple(sorted({*table, *_CONVERTERS_OF_STRINGS.get(domain, {})}))
+        for domain, table in _CONVERTERS_BY_DOMAIN.items()
+    }

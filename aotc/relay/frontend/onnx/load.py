@@ -53,6 +53,23 @@ def dtype_of_onnx_type(elem_type: int, subject: str) -> DType:
     return DType(name or "")
 
 
+def decode_string_tensor(tensor: TensorProto) -> Array:
+    """Decode a TensorProto of strings to an array of str objects. Raises AotcError (code "onnx-tensor") for
+    strings that are not UTF-8, and for data that does not have the declared size.
+    """
+    label = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
+    shape = g.checked_shape(tensor.dims, DType("uint8"), label)
+    count = len(tensor.string_data)
+    text = f"the data of {label} are {count} strings, not {math.prod(shape)}, as its shape {shape} says"
+    require("onnx-tensor", count == math.prod(shape) and not tensor.raw_data, text)
+    strings = np.empty(count, object)
+    try:
+        strings[:] = [value.decode("utf-8") for value in tensor.string_data]
+    except UnicodeDecodeError as error:
+        raise AotcError("onnx-tensor", f"a string of {label} is not UTF-8") from error
+    return strings.reshape(shape)
+
+
 def onnx_type_of_dtype(dtype: str) -> int:
     """Return the ONNX element type code of a data type."""
     return int(_ELEM_TYPES[dtype])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from aotc.ir import (
     AotcError,
@@ -20,6 +20,7 @@ from aotc.ir import (
     Dim,
     DimRange,
     DimSpecification,
+    DType,
     Span,
     SymDim,
     TensorType,
@@ -44,6 +45,8 @@ from aotc.relay.frontend.onnx.sequence_inputs import names_of_sequence_inputs, w
 
 #: The largest size that a `dim_param` may spell; a greater number is the name of a symbol.
 MAX_DIM_EXTENT: Final = 1 << 60
+#: The largest number of bytes of a string that an input may hold.
+MAX_STRING_BYTES: Final = 1 << 20
 _Shape: TypeAlias = tuple[Dim, ...]
 _DeclaredShapes: TypeAlias = Mapping[str, _Shape | None]
 _ShapesByInput: TypeAlias = Mapping[str, Sequence[int]]
@@ -54,12 +57,15 @@ def resolve_input_types(
     loaded: LoadedModel, inputs: Sequence[Any], shape: _ShapesByInput, dims: _DimValues
 ) -> dict[str, TensorType]:
     """Return the type of each graph input (a ValueInfoProto) by name, with the input shapes `shape`
-    and the values or ranges `dims` of symbolic dimensions inserted.
+    and the values or ranges `dims` of symbolic dimensions inserted. An input of strings has the type of
+    its slots of bytes, whose size `dims` has under the name of the input.
 
     Raises AotcError listing every input that is not a tensor or has an unsupported type, and every
     entry of `shape` and `dims` that is unknown or contradicts the model.
     """
     span, problems = Span(loaded.source), Problems("onnx-input")
+    slot_sizes = {v.name: dims[v.name] for v in inputs if is_string_input(v) and v.name in dims}
+    dims = {name: value for name, value in dims.items() if name not in slot_sizes}
     declared: dict[str, _Shape | None] = {}
     types: dict[str, TensorType] = {}
     for value in inputs:
@@ -69,11 +75,32 @@ def resolve_input_types(
     for value in inputs:
         if value.name in declared:
             with problems.collect_errors_at(span):
-                types[value.name] = _resolve_input_type(
-                    value, declared[value.name], shape.get(value.name), bindings, ranges
-                )
+                ty = _resolve_input_type(value, declared[value.name], shape.get(value.name), bindings, ranges)
+                types[value.name] = _slots_type(value.name, ty, slot_sizes) if is_string_input(value) else ty
     problems.raise_collected_problems()
     return types
+
+
+def is_string_input(value: Any) -> bool:
+    """Return True if an input of a graph (a ValueInfoProto) is a tensor of strings."""
+    return bool(value.type.tensor_type.elem_type == TensorProto.STRING)
+
+
+def _slots_type(name: str, strings: TensorType, slot_sizes: _DimValues) -> TensorType:
+    """Return the type of the slots of strings. Raises AotcError (code "onnx-string") if the size of a slot is
+    not known, or not allowed.
+    """
+    size = slot_sizes.get(name)
+    if size is None:
+        hint = "give the largest number of bytes of a string in UTF-8, for example: "
+        text = f"input {name!r} holds strings, and their largest size is not known"
+        raise AotcError("onnx-string", text, hint=hint + option_text("dims", {name: 64}))
+    fits = isinstance(size, int) and 0 < size <= MAX_STRING_BYTES
+    require("onnx-string", fits, f"the largest size of the strings in {name!r} is {size}, not 1 to {MAX_STRING_BYTES}")
+    shape = (*strings.shape, int(str(size)))
+    if is_static(shape):
+        g.check_tensor_size(require_static_shape(shape), strings.dtype, f"input {name!r}")
+    return TensorType(shape, strings.dtype)
 
 
 def resolve_model_input_types(model: Any, shape: _ShapesByInput, dims: _DimValues) -> dict[str, TensorType]:
@@ -187,7 +214,8 @@ def _resolve_input_type(
     dim_ranges: Mapping[str, DimRange],
 ) -> TensorType:
     label = f"input {value.name!r}"
-    dtype = dtype_of_onnx_type(value.type.tensor_type.elem_type, label)
+    is_string = is_string_input(value)
+    dtype = DType("uint8") if is_string else dtype_of_onnx_type(value.type.tensor_type.elem_type, label)
     if given_shape is not None:
         shape: tuple[Dim, ...] = g.checked_shape(given_shape, dtype, label)
         if declared_shape is not None and not (

@@ -61,6 +61,13 @@ class ClosedSubgraph(NamedTuple):
     captured: dict[Var, Expr]
 
 
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """A tensor of strings that a converter returns, as slots of bytes (`aotc.ir.string_slots`)."""
+
+    slots: Expr
+
+
 @dataclass(slots=True)
 class OnnxNode:
     """The ONNX node that is being converted, with its inputs and attributes.
@@ -79,6 +86,7 @@ class OnnxNode:
                      converters add loops
     has_loops        False if a loop is to be unrolled wherever its trip count is known
     next_random_stream  function that returns the number of random nodes without a seed before it
+    string_inputs    positions of the inputs that are tensors of strings, as slots of bytes
     """
 
     op_type: str
@@ -92,6 +100,7 @@ class OnnxNode:
     functions: dict[str, Function]
     has_loops: bool
     next_random_stream: Callable[[], int]
+    string_inputs: frozenset[int] = frozenset()
 
     def __getitem__(self, index: int) -> Expr:
         """Return an input expression of the ONNX node. Raises AotcError (code "onnx-input") if the
@@ -207,7 +216,9 @@ def sequence_elements(sequence: Expr) -> list[Expr]:
     return [g.field(sequence, k) for k in range(len(ty.fields))]
 
 
-Converted: TypeAlias = Expr | Sequence[Expr | None]
+#: One result of a converter; None for an output that is not computed.
+ConvertedOutput: TypeAlias = Expr | Strings | None
+Converted: TypeAlias = Expr | Strings | Sequence[ConvertedOutput]
 #: A function that converts a node to one expression, or to one per output (None for an output that
 #: is not computed).
 Converter: TypeAlias = Callable[..., Converted]
@@ -248,13 +259,20 @@ def call_converter(converter: Converter, node: OnnxNode) -> Converted:
 def decode_attribute(attribute: AttributeProto) -> Any:
     """Return the Python value of an ONNX attribute, with bytes decoded to text; tensors and graphs
     remain protobuf messages.
+
+    Raises AotcError (code "onnx-attribute") for a list of strings that are not UTF-8: these may be data.
     """
     value = helper.get_attribute_value(attribute)
-    return [_decode_if_bytes(v) for v in value] if isinstance(value, list) else _decode_if_bytes(value)
+    if not isinstance(value, list):
+        return _decode_if_bytes(value, "replace")
+    try:
+        return [_decode_if_bytes(v, "strict") for v in value]
+    except UnicodeDecodeError as error:
+        raise AotcError("onnx-attribute", f"a string of attribute {attribute.name!r} is not UTF-8") from error
 
 
-def _decode_if_bytes(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+def _decode_if_bytes(value: Any, errors: str) -> Any:
+    return value.decode("utf-8", errors) if isinstance(value, bytes) else value
 
 
 @cache

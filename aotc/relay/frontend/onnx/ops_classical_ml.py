@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX converters of the operators of ai.onnx.ml that scale, encode and select features, and of linear
+"""ONNX converters of the operators of ai.onnx.ml that scale and select features, and of linear
 models and support vector machines.
 
 Where the standard leaves a case open (which class a score of 0 selects, the scores of a classifier
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import wraps
 from typing import Any, Final
 
 import numpy as np
@@ -21,9 +22,10 @@ from aotc.ir import AotcError, Array, did_you_mean_hint, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.matmul_einsum import matmul
-from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.onnx.node import Converted, Converter, OnnxNode, Strings, Table, table_by_function_name
 from aotc.relay.frontend.recurrent import dense_with_bias
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
+from aotc.relay.frontend.string_slots import select_strings
 
 POST_TRANSFORMS: Final = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
@@ -40,27 +42,33 @@ def require_known_attribute(node: OnnxNode, attribute: str, value: str, known: S
         raise AotcError("onnx-attribute", text, hint=did_you_mean_hint(value, known))
 
 
-def string_tensor_error(node: OnnxNode, attribute: str) -> AotcError:
-    """Return the AotcError for an attribute that makes an operator read or write strings."""
-    return AotcError(
-        "onnx-dtype",
-        f"{node.op_type} with {attribute!r} reads or gives strings; only numbers are supported",
-        hint="train the model with integer labels or categories",
-    )
-
-
-def integer_class_labels(node: OnnxNode, ints_attribute: str, strings_attribute: str) -> Array:
-    """Return the class labels of a classifier as int64 values. Raises AotcError if they are strings,
-    missing or not distinct.
+def class_labels(node: OnnxNode, ints_attribute: str) -> Array:
+    """Return the class labels of a classifier as int64 values: integers, or the positions of strings, which
+    `with_string_labels` replaces. Raises AotcError if they are missing or not distinct.
     """
-    if node.attrs.get(strings_attribute):
-        raise string_tensor_error(node, strings_attribute)
-    labels = np.asarray(node.attrs.get(ints_attribute, ()), np.int64)
-    require_attribute(labels.size > 0, node, ints_attribute, "is missing: a classifier needs class labels")
-    require_attribute(
-        np.unique(labels).size == labels.size, node, ints_attribute, f"repeats a class label: {labels[:8].tolist()}"
-    )
-    return labels
+    texts = node.attrs.get("classlabels_strings", ())
+    attribute = "classlabels_strings" if texts else ints_attribute
+    given = texts or np.asarray(node.attrs.get(ints_attribute, ()), np.int64).tolist()
+    require_attribute(len(given) > 0, node, attribute, "is missing: a classifier needs class labels")
+    require_attribute(len(set(given)) == len(given), node, attribute, f"repeats a class label: {given[:8]}")
+    return np.arange(len(texts)) if texts else np.asarray(given, np.int64)
+
+
+def with_string_labels(converter: Converter) -> Converter:
+    """Return a converter of a classifier whose first result, the labels, are strings if its class labels are."""
+
+    @wraps(converter)
+    def convert(*inputs: Expr, node: OnnxNode, **attributes: Any) -> Converted:
+        results = converter(*inputs, node=node, **attributes)
+        texts = node.attrs.get("classlabels_strings")
+        if not texts:
+            return results
+        assert isinstance(results, Sequence)
+        positions, *scores = results
+        assert positions is not None and not isinstance(positions, Strings)
+        return [Strings(select_strings(texts, positions)), *scores]
+
+    return convert
 
 
 def feature_rows(x: Expr, node: OnnxNode) -> Expr:
@@ -216,73 +224,6 @@ def _array_feature_extractor(x: Expr, indices: Expr) -> Expr:
     return g.reshape(picked, (1, -1)) if g.rank(x) == 1 else picked
 
 
-def _one_hot_encoder(x: Expr, *, node: OnnxNode) -> Expr:
-    """Convert OneHotEncoder. A value that is no category gives zeros, also with zeros=0, where ONNX Runtime fails."""
-    if node.attrs.get("cats_strings"):
-        raise string_tensor_error(node, "cats_strings")
-    categories = np.asarray(node.attrs.get("cats_int64s", ()), np.int64)
-    require_attribute(categories.size > 0, node, "cats_int64s", "is missing: OneHotEncoder needs categories")
-    is_distinct = np.unique(categories).size == categories.size
-    require_attribute(is_distinct, node, "cats_int64s", f"repeats a category: {categories[:8].tolist()}")
-    values = g.unsqueeze(g.cast(x, "int64"), (g.rank(x),))
-    return g.cast(g.equal(values, g.constant(categories)), "float32")
-
-
-#: Data type of LabelEncoder's keys and values by the suffix of the attributes that hold them.
-_LABEL_DTYPES: Final = {"int64s": "int64", "floats": "float32"}
-
-
-def _label_array(node: OnnxNode, kind: str) -> Array:
-    """Return the keys or the values of a LabelEncoder (`kind`: "keys" or "values"). Raises AotcError if
-    they are strings, missing, or given twice.
-    """
-    for text_attribute in (f"{kind}_strings", "classes_strings"):
-        if node.attrs.get(text_attribute):
-            raise string_tensor_error(node, text_attribute)
-    found = [
-        np.asarray(node.attrs[f"{kind}_{s}"], d) for s, d in _LABEL_DTYPES.items() if node.attrs.get(f"{kind}_{s}")
-    ]
-    if f"{kind}_tensor" in node.attrs:
-        found.append(node.tensor(node.attrs[f"{kind}_tensor"]))
-    text = f"{node.op_type} needs exactly one of the attributes {kind}_int64s, {kind}_floats and {kind}_tensor"
-    require("onnx-attribute", len(found) == 1, text)
-    require_attribute(found[0].ndim == 1, node, f"{kind}_tensor", f"must be a vector, got shape {found[0].shape}")
-    return found[0]
-
-
-def _default_label(node: OnnxNode, values: Array) -> Array:
-    if "default_tensor" in node.attrs:
-        default = node.tensor(node.attrs["default_tensor"])
-        fits = default.size == 1 and default.dtype == values.dtype
-        text = f"must be one value of {values.dtype}, as the values are, got {default.size} of {default.dtype}"
-        require_attribute(fits, node, "default_tensor", text)
-        return default.reshape(())
-    default = node.attrs["default_float" if values.dtype.kind == "f" else "default_int64"]
-    return np.asarray(default, values.dtype)
-
-
-def _label_encoder(x: Expr, *, node: OnnxNode) -> Expr:
-    """Convert LabelEncoder: binary search in the sorted keys; of equal keys, the first one counts."""
-    keys, values = _label_array(node, "keys"), _label_array(node, "values")
-    require_attribute(len(keys) == len(values), node, "values_*", f"has {len(values)} values for {len(keys)} keys")
-    text = f"is of type {keys.dtype}, the input of {g.dtype(x)}"
-    require_attribute(g.dtype(x) == str(keys.dtype), node, "keys_*", text)
-    default = g.constant(_default_label(node, values))
-    number_by_key = {keys[k].item(): k for k in reversed(range(len(keys))) if keys[k] == keys[k]}
-    nan_numbers = np.flatnonzero(keys != keys)
-    result: Expr = g.broadcast_to(default, g.shape(x))
-    if number_by_key:
-        order = [number_by_key[key] for key in sorted(number_by_key)]
-        sorted_keys = g.constant(keys[order])
-        place = g.call_op("searchsorted", sorted_keys, x, right=False, dtype="int32")
-        place = g.minimum(place, len(order) - 1)
-        is_key = g.equal(gather_slices(sorted_keys, place, 0), x)
-        result = g.where(is_key, gather_slices(g.constant(values[order]), place, 0), default)
-    if nan_numbers.size:
-        result = g.where(g.call_op("isnan", x), g.constant(values[nan_numbers[0]]), result)
-    return result
-
-
 def _zip_map(scores: Expr, *, node: OnnxNode) -> Expr:
     """Convert ZipMap: the scores (rows, classes) stay a tensor, of which column k belongs to class label k."""
     labels = node.attrs.get("classlabels_int64s") or node.attrs.get("classlabels_strings") or ()
@@ -317,10 +258,12 @@ def _linear_regressor(x: Expr, *, targets: int, post_transform: str, node: OnnxN
 
 def _linear_classifier(x: Expr, *, post_transform: str, node: OnnxNode) -> Converted:
     require_known_attribute(node, "post_transform", post_transform, POST_TRANSFORMS)
-    labels = integer_class_labels(node, "classlabels_ints", "classlabels_strings")
+    labels = class_labels(node, "classlabels_ints")
     count = floats_attribute(node, "intercepts").size or len(labels)
     scores = _linear_scores(x, count, node)
     if count == 1:
+        named = len(labels) == 2 or not node.attrs.get("classlabels_strings")
+        require_attribute(named, node, "classlabels_strings", f"has {len(labels)} labels; 2 are needed for 1 score")
         negative, positive = labels if len(labels) == 2 else (0, 1)
         is_positive = g.greater(g.reshape(scores, (g.dim(scores, 0),)), 0.0)
         label = g.where(is_positive, g.constant(positive, "int64"), g.constant(negative, "int64"))
@@ -423,7 +366,7 @@ def _class_votes(is_first: Expr, classes: int) -> Expr:
 def _svm_classifier(x: Expr, *, kernel_type: str, post_transform: str, node: OnnxNode) -> Converted:
     require_known_attribute(node, "post_transform", post_transform, POST_TRANSFORMS)
     kernel = _svm_kernel(node, kernel_type)
-    labels = integer_class_labels(node, "classlabels_ints", "classlabels_strings")
+    labels = class_labels(node, "classlabels_ints")
     rows = g.cast(feature_rows(x, node), "float32")
     counts = [int(n) for n in node.attrs.get("vectors_per_class", ())]
     require_attribute(min(counts, default=0) >= 0, node, "vectors_per_class", f"is negative: {counts[:8]}")
@@ -473,8 +416,9 @@ def _class_probabilities(scores: Expr, classes: int, node: OnnxNode) -> Expr:
 
 
 OPS: Table = {
-    **table_by_function_name(_array_feature_extractor, _binarizer, _feature_vectorizer, _imputer, _label_encoder),
-    **table_by_function_name(_linear_classifier, _linear_regressor, _normalizer, _one_hot_encoder, _scaler, _zip_map),
-    "SVMClassifier": _svm_classifier,
+    **table_by_function_name(_array_feature_extractor, _binarizer, _feature_vectorizer, _imputer),
+    **table_by_function_name(_linear_regressor, _normalizer, _scaler, _zip_map),
+    "LinearClassifier": with_string_labels(_linear_classifier),
+    "SVMClassifier": with_string_labels(_svm_classifier),
     "SVMRegressor": _svm_regressor,
 }

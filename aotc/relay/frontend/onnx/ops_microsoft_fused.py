@@ -18,7 +18,15 @@ from aotc.relay.frontend.activations import elu, gelu, hard_sigmoid, leaky_relu,
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.normalization import mean_centered_and_variance, rms_norm
-from aotc.relay.frontend.onnx.node import Converted, Converter, OnnxNode, Table, call_converter, table_by_function_name
+from aotc.relay.frontend.onnx.node import (
+    Converted,
+    Converter,
+    OnnxNode,
+    Strings,
+    Table,
+    call_converter,
+    table_by_function_name,
+)
 from aotc.relay.frontend.onnx.ops_conv import OPS as CONV_OPS
 from aotc.relay.frontend.onnx.ops_legacy import parametric_softplus, scaled_tanh, thresholded_relu
 from aotc.relay.frontend.onnx.ops_math import OPS as MATH_OPS
@@ -204,7 +212,9 @@ def _with_channels_last(convert: Converter) -> Converter:
         first = g.transpose(node[0], (0, rank - 1, *range(1, rank - 1)))
         result = call_converter(convert, replace(node, inputs=[first, *node.inputs[1:]]))
         values = list(result) if isinstance(result, Sequence) else [result]
-        return [v if v is None else g.transpose(v, (0, *range(2, g.rank(v)), 1)) for v in values]
+        return [
+            v if v is None or isinstance(v, Strings) else g.transpose(v, (0, *range(2, g.rank(v)), 1)) for v in values
+        ]
 
     return convert_channels_last
 

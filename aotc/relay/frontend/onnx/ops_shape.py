@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from aotc.ir import (
     AotcError,
@@ -34,12 +35,15 @@ from aotc.ir import (
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
+from aotc.relay.frontend.onnx.load import decode_string_tensor
 from aotc.relay.frontend.onnx.node import (
+    Converted,
     KnownArray,
     KnownInt,
     KnownInts,
     OnnxNode,
     Sizes,
+    Strings,
     Table,
     table_by_function_name,
 )
@@ -53,6 +57,7 @@ from aotc.relay.frontend.slice_pad_depth_to_space import (
     pad_or_crop,
     space_to_depth,
 )
+from aotc.relay.frontend.string_slots import string_constant
 from aotc.relay.op.type_rules import broadcast_two_shapes
 
 # --- reshaping
@@ -282,13 +287,18 @@ _CONSTANT_ATTRIBUTE_DTYPES = {
 }
 
 
-def _constant(*, node: OnnxNode, value: Any = None, **values: Any) -> Expr:
+def _constant(*, node: OnnxNode, value: Any = None, **values: Any) -> Converted:
+    if value is not None and value.data_type == TensorProto.STRING:
+        return Strings(string_constant(decode_string_tensor(value)))
     if value is not None:
         return Constant(node.tensor(value))
+    for name in ("value_string", "value_strings"):
+        if name in values:
+            return Strings(string_constant(values[name]))
     for name, dtype in _CONSTANT_ATTRIBUTE_DTYPES.items():
         if name in values:
             return g.constant(values[name], dtype)
-    raise AotcError("onnx-constant", "this form of constant is not supported (a string or sparse tensor)")
+    raise AotcError("onnx-constant", "this form of constant is not supported (a sparse tensor)")
 
 
 def _constant_of_shape(shape: Sizes, *, value: Any = None, node: OnnxNode) -> Expr:

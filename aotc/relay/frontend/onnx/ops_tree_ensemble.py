@@ -24,13 +24,14 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.onnx.ops_classical_ml import (
     POST_TRANSFORMS,
+    class_labels,
     feature_rows,
-    integer_class_labels,
     labels_of_greatest_scores,
     require_attribute,
     require_known_attribute,
     scores_of_both_classes,
     transform_scores,
+    with_string_labels,
 )
 from aotc.relay.frontend.onnx.tree_ensemble_tables import (
     MEMBER,
@@ -384,7 +385,7 @@ def _tree_ensemble_regressor(x: Expr, *, aggregate_function: str, post_transform
 
 def _tree_ensemble_classifier(x: Expr, *, post_transform: str, node: OnnxNode) -> Converted:
     require_known_attribute(node, "post_transform", post_transform, POST_TRANSFORMS)
-    labels = integer_class_labels(node, "classlabels_int64s", "classlabels_strings")
+    labels = class_labels(node, "classlabels_int64s")
     require_attribute(len(labels) > 1, node, "classlabels_int64s", "has 1 label; a classifier needs at least 2")
     rows = feature_rows(x, node)
     forest, node_label = _read_forest(rows, node, "class", len(labels))
@@ -493,4 +494,7 @@ def _membership_sets(node: OnnxNode, count: int) -> list[Array]:
     return np.split(values, ends + 1)[:count]
 
 
-OPS: Table = table_by_function_name(_tree_ensemble, _tree_ensemble_classifier, _tree_ensemble_regressor)
+OPS: Table = {
+    **table_by_function_name(_tree_ensemble, _tree_ensemble_regressor),
+    "TreeEnsembleClassifier": with_string_labels(_tree_ensemble_classifier),
+}

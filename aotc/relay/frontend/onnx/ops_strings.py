@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX converters for operators whose inputs are tensors of strings.
+
+Strings are slots of bytes (`aotc.ir.string_slots`). Operators that only move elements are converted for the
+positions of the elements, by their converters for numbers; the slots are then gathered at these positions.
+
+    OPS["StringConcat"](x, y)                # Strings(...)
+    OPS["Where"](node=node)                  # Strings(...)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from onnx import TensorProto
+
+from aotc.ir import require
+from aotc.relay.expr import Constant, Expr
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.onnx import ops_categories, ops_classical_ml, ops_math, ops_shape
+from aotc.relay.frontend.onnx.node import Converted, Converter, OnnxNode, Strings, Table, call_converter
+from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
+from aotc.relay.frontend.string_slots import concatenate_texts, equal_strings, slot_size, with_slot_size
+
+#: Operators whose results are elements of their inputs, at positions that do not depend on the elements.
+_MOVING_OPS: Final = (
+    "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Reshape", "ScatterElements",
+    "ScatterND", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
+)  # fmt: skip
+_NUMBER_OPS: Final[Table] = {**ops_math.OPS, **ops_shape.OPS}
+
+
+def _positions_and_slots(node: OnnxNode) -> tuple[list[Expr | None], Expr]:
+    """Return the inputs of a node with the numbers of elements in place of strings, and the slots of all
+    elements, (elements, bytes).
+    """
+    inputs, slots = list(node.inputs), list[Expr]()
+    size = max(slot_size(node[k]) for k in node.string_inputs)
+    count = 0
+    for k in sorted(node.string_inputs):
+        shape = g.shape(node[k])[:-1]
+        numbers = np.arange(count, count + math.prod(shape), dtype=np.int32)
+        g.check_materialization_cost(shape, "int32", "the positions of strings")
+        inputs[k] = g.constant(numbers.reshape(shape))
+        slots.append(g.reshape(with_slot_size(node[k], size), (numbers.size, size)))
+        count += numbers.size
+    return inputs, g.concat(slots, 0)
+
+
+def _strings_at(slots: Expr, positions: Expr) -> Strings:
+    """Return the strings at positions; a view if these are all positions in order."""
+    count, size = g.shape(slots)
+    known = positions.data.reshape(-1) if isinstance(positions, Constant) else None
+    if known is not None and np.array_equal(known, np.arange(count)):
+        return Strings(g.reshape(slots, (*g.shape(positions), size)))
+    return Strings(gather_slices(slots, positions, 0))
+
+
+def _outputs(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, Sequence) else [result]
+
+
+def _moving(converter: Converter) -> Converter:
+    """Return a converter that moves strings as `converter` moves numbers."""
+
+    def convert(*, node: OnnxNode) -> Converted:
+        inputs, slots = _positions_and_slots(node)
+        moved = call_converter(converter, replace(node, inputs=inputs, string_inputs=frozenset()))
+        return [None if positions is None else _strings_at(slots, positions) for positions in _outputs(moved)]
+
+    return convert
+
+
+def _of_shapes(converter: Converter) -> Converter:
+    """Return a converter to numbers that depend on the shapes of strings alone."""
+
+    def convert(*, node: OnnxNode) -> Converted:
+        inputs, _ = _positions_and_slots(node)
+        return call_converter(converter, replace(node, inputs=inputs, string_inputs=frozenset()))
+
+    return convert
+
+
+def _identity(x: Expr) -> Converted:
+    return Strings(x)
+
+
+def _equal(x: Expr, y: Expr) -> Expr:
+    return equal_strings(x, y)
+
+
+def _string_concat(x: Expr, y: Expr) -> Converted:
+    return Strings(concatenate_texts(x, y))
+
+
+def _cast(x: Expr, *, to: int) -> Converted:
+    text = "Cast of strings to numbers is not supported"
+    require("onnx-dtype", to == TensorProto.STRING, text)
+    return Strings(x)
+
+
+def _string_normalizer(x: Expr, *, node: OnnxNode) -> Converted:
+    """Convert StringNormalizer where it changes nothing: stop words make the shape of the result depend on data."""
+    action = node.attrs.get("case_change_action", "NONE")
+    text = f"StringNormalizer with case_change_action {action!r} is not supported"
+    require("onnx-attribute", action == "NONE", text)
+    text = "StringNormalizer with stop words is not supported: the texts decide the shape of its result"
+    require("onnx-op", not node.attrs.get("stopwords"), text)
+    return Strings(x)
+
+
+OPS: Table = {
+    **{name: _moving(_NUMBER_OPS[name]) for name in _MOVING_OPS},
+    "Cast": _cast,
+    "Equal": _equal,
+    "Identity": _identity,
+    "Shape": _of_shapes(_NUMBER_OPS["Shape"]),
+    "Size": _of_shapes(_NUMBER_OPS["Size"]),
+    "StringConcat": _string_concat,
+    "StringNormalizer": _string_normalizer,
+}
+ML_OPS: Table = {**ops_categories.OPS, "ArrayFeatureExtractor": _moving(ops_classical_ml.OPS["ArrayFeatureExtractor"])}

@@ -125,7 +125,7 @@ ECOSYSTEMS: Final[Mapping[str, Ecosystem]] = {
     "cmsis-pack": Ecosystem(
         title="a CMSIS pack",
         names=PackageNameRule(r"[A-Za-z0-9_-]+", "letters, digits, '_' and '-'"),
-        files={"{vendor}.{package}.pdsc": "cmsis-pack/pack.pdsc", **_EXAMPLE},
+        files={"{vendor}.{package}.pdsc": "cmsis-pack/pack.pdsc", "LICENSE.txt": "cmsis-pack/LICENSE.txt", **_EXAMPLE},
         tools=(PackagingTool("cpackget"),),
         projects="bare",
         for_boards=True,

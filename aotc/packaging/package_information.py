@@ -67,6 +67,9 @@ class PackageInformation:
             if not text.isprintable() or len(text) > _MAX_TEXT_CHARACTERS:
                 hint = f"write one line of at most {_MAX_TEXT_CHARACTERS} printable characters"
                 raise package_error(f"{text[:80]!r} cannot be the {field.name} of a package", hint)
+            if text != text.strip():
+                hint = "write it without spaces at its ends, or leave it out"
+                raise package_error(f"{text!r} cannot be the {field.name} of a package", hint)
         patterns = {
             "version": (_VERSION_PATTERN, "write three numbers, such as 1.2.0"),
             "license": (_LICENSE_PATTERN, "write an identifier of SPDX, such as MIT or Apache-2.0"),

@@ -21,6 +21,11 @@ from aotc.packaging.project_sources import PackagedTensor, ProjectSources
 from aotc.packaging.rendering import render_package_template
 
 _MODEL_CLASS_TEXT: Final = "The class `Model` has the memory of its runs, and `run` takes and returns arrays."
+#: Names that Meson gives to targets of its own, beyond those that no model has (`aotc_codegen.c.c_identifiers`).
+_MESON_TARGETS_TEXT: Final = (
+    "benchmark coverage cscope ctags dist distcheck etags PHONY phony reconfigure tags uninstall"
+)
+_MESON_TARGETS: Final = frozenset(_MESON_TARGETS_TEXT.split())
 #: Number of elements of an output that examples print.
 _SHOWN_ELEMENTS: Final = 16
 #: Version of the structures in aotc.h, which loaders compare.
@@ -43,6 +48,7 @@ def template_values(
         "crate": re.sub(r"\W", "_", name, flags=re.ASCII),
         "name": sources.name,
         "example": f"{sources.name}_example",
+        "meson_target": f"{sources.name}_model" if sources.name in _MESON_TARGETS else sources.name,
         "upper": sources.name.upper(),
         "kconfig": f"AOTC_MODEL_{sources.name.upper()}",
         "target": sources.target.name,

@@ -27,6 +27,7 @@ from aotc.packaging.rendering import render_package_template
 from aotc.packaging.single_file import merge_sources_into_one
 from aotc.packaging.template_values import path_in_folder, template_values
 from aotc.packaging.wasm_module import compile_wasm_module
+from aotc.tir.target import Target
 
 #: Architectures of machines that are no microcontrollers.
 _HOST_MACHINES = frozenset({"x86_64", "aarch64", "riscv64", "wasm32"})
@@ -69,7 +70,7 @@ def package_project(
     row = ecosystem_named(ecosystem)
     sources = read_project_sources(project)
     _require_separate_folders(project, output)
-    require_target_fits_ecosystem(sources, row)
+    require_project_fits_ecosystem(sources, row)
     information = information or PackageInformation()
     name, notes = package_name(sources, row, information)
     notes += _notes_on_parameters_and_tools(sources, row)
@@ -97,26 +98,37 @@ def _require_separate_folders(project: Path, output: Path) -> None:
     raise package_error(text, "name another directory with " + option_text("output"))
 
 
-def require_target_fits_ecosystem(sources: ProjectSources, row: Ecosystem) -> None:
-    """Raise AotcError (code "package") if packages of an ecosystem cannot contain a project."""
-    target = sources.target
-    kernels = [group for group in sources.groups if group.flags]
-    if row.for_boards and (kernels or target.machine in _HOST_MACHINES):
+def require_target_fits_ecosystem(target: Target, bare: bool, row: Ecosystem) -> None:
+    """Raise AotcError (code "package") if packages of an ecosystem cannot contain code for a target.
+
+    bare    True for code without an operating system
+    """
+    if target.gpu is not None:
+        text = f"packages contain C code for processors only, and {target.name} is a GPU"
+        raise package_error(text, "compile for a processor, for example with " + option_text("target", "c"))
+    if row.for_boards and target.machine in _HOST_MACHINES:
         text = f"{row.title} is compiled for microcontrollers: it cannot contain code for {target.name}"
         hint = "compile for one, for example with " + option_text("target", "cortex-m4")
         raise package_error(text, hint + ", or for all with " + option_text("target", "c"))
+    if row.content == "module" and target.machine != "wasm32":
+        text = f"{row.title} contains a module of WebAssembly, and {target.name} is another target"
+        raise package_error(text, "compile with " + option_text("target", "wasm32"))
+    if row.projects == "bare" and not bare:
+        text = f"{row.title} has no room for the parts that need an operating system"
+        raise package_error(text, "compile with " + option_text("environment", "bare"))
+    if row.projects == "hosted" and bare:
+        text = f"{row.title} contains a shared library, and {target.name} has no operating system here"
+        raise package_error(
+            text, "compile without " + option_text("environment", "bare") + ", or for a processor with one"
+        )
+
+
+def require_project_fits_ecosystem(sources: ProjectSources, row: Ecosystem) -> None:
+    """Raise AotcError (code "package") if packages of an ecosystem cannot contain a project."""
+    require_target_fits_ecosystem(sources.target, sources.bare, row)
     if row.for_boards and sources.threads:
         text = f"{row.title} cannot contain code with threads of an operating system"
         raise package_error(text, "compile with " + option_text("environment", "bare"))
-    if row.content == "module" and target.machine != "wasm32":
-        text = f"{row.title} contains a module of WebAssembly, and {sources.name} was compiled for {target.name}"
-        raise package_error(text, "compile with " + option_text("target", "wasm32"))
-    if row.projects == "bare" and not sources.bare:
-        text = f"{row.title} has no room for the parts that need an operating system"
-        raise package_error(text, "compile with " + option_text("environment", "bare"))
-    if row.projects == "hosted" and sources.bare:
-        text = f"{row.title} contains a shared library, and {sources.name} was compiled without an operating system"
-        raise package_error(text, "compile without " + option_text("environment", "bare"))
 
 
 def package_name(sources: ProjectSources, row: Ecosystem, information: PackageInformation) -> tuple[str, list[str]]:

@@ -111,3 +111,4 @@ def test_equal_projects_give_equal_bytes(tmp_path: Path) -> None:
     folders = [package_project(project, "npm", tmp_path / name).path for name in ("a", "b")]
     first, second = ({p.name: p.read_bytes() for p in f.rglob("*") if p.is_file()} for f in folders)
     assert first == second and len(first["digits.wasm"]) < 20_000
+    assert not any(str(tmp_path).encode() in data for data in first.values())

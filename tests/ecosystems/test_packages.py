@@ -108,7 +108,8 @@ def test_results_need_no_flags(
 
 
 def test_a_package_has_the_same_bytes_each_time(projects: Projects, tmp_path: Path) -> None:
-    for ecosystem, row in ECOSYSTEMS.items():
+    # `test_npm_package.py` compares modules of WebAssembly
+    for ecosystem, row in ((name, row) for name, row in ECOSYSTEMS.items() if row.content != "module"):
         project = projects("digits", row.projects == "bare", build=row.projects == "hosted")
         first, second = (package_project(project, ecosystem, tmp_path / f"{ecosystem}{k}", INFORMATION) for k in (0, 1))
         assert first.files == second.files
@@ -191,6 +192,31 @@ def test_a_model_called_example(tmp_path: Path) -> None:
     assert rules.count('name = "example",') == 1
 
 
+@pytest.mark.parametrize("name", ["dist", "benchmark"])
+def test_names_that_meson_has_for_targets_of_its_own(name: str, tmp_path: Path) -> None:
+    aotc.compile(DIGITS, name=name, output=tmp_path / "project", target="c", build=False)
+    package = package_project(tmp_path / "project", "meson", tmp_path / "package").path
+    rules = (package / "meson.build").read_text("utf-8")
+    assert f"static_library(\n  '{name}_model'," in rules and f"meson.override_dependency('{name}'" in rules
+    if name == "dist":
+        (tmp_path / "scratch").mkdir()
+        assert "scores:" in BUILDERS["meson"](package, tmp_path / "scratch")
+
+
+def test_texts_of_spaces_are_refused() -> None:
+    for field in ("name", "license", "author", "description", "url"):
+        for text in (" ", "a "):
+            with pytest.raises(aotc.AotcError, match=f"cannot be the {field} of a package"):
+                PackageInformation(**{field: text})
+
+
+def test_the_license_of_a_cmsis_pack_is_that_of_the_model(projects: Projects, tmp_path: Path) -> None:
+    package = package_project(projects("digits", True), "cmsis-pack", tmp_path / "pack", INFORMATION).path
+    (description,) = package.glob("*.pdsc")
+    assert "<license>LICENSE.txt</license>" in description.read_text("utf-8")
+    assert "MIT OR Apache-2.0" in (package / "LICENSE.txt").read_text("utf-8")
+
+
 def test_pipes_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "package.toml")
     with pytest.raises(aotc.AotcError, match="pipe"):
@@ -225,8 +251,13 @@ def test_compile_writes_a_package_in_place_of_the_project(tmp_path: Path) -> Non
     done = call("compile", DIGITS, "-o", tmp_path / "out", *options)
     assert done.code == 0 and f"package      {tmp_path / 'out'} (digits, " in done.out, done.err
     assert (tmp_path / "out" / "digits.pc.in").is_file() and not (tmp_path / "out" / "metadata.json").exists()
-    for wrong in (["--package", "messon"], ["--manifest", tmp_path / "x.toml"]):
-        assert call("compile", DIGITS, "-o", tmp_path / "no", *wrong).code == 2
+    unfit = [*options[:2], "--package", "single-file"]
+    for wrong in (["--package", "messon"], ["--manifest", tmp_path / "x.toml"], unfit):
+        refused = call("compile", DIGITS, "-o", tmp_path / "no", *wrong)
+        # nothing was compiled
+        assert refused.code == 2 and "importing" not in refused.err
+    flagged = call("compile", DIGITS, "-o", tmp_path / "out", *options, "--cflags=-g")
+    assert "sets the flags of the C compiler, without --cflags=-g" in flagged.out
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 

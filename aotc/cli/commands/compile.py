@@ -83,7 +83,7 @@ def compile_command(
         ending = f"-{ecosystem}" if ecosystem is not None else ""
         output = Path("build") / f"{c_name_of_model(model, options['name'])}{ending}"
         require_folder_without_foreign_files(output)
-    package = PackageRequest.from_options(ecosystem, manifest, output, options["overwrite"])
+    package = PackageRequest.from_options(ecosystem, manifest, output, options)
     build = build and not stopping and (package is None or package.needs_library)
     facts = _target_and_compiler_for_report_header(build, options) if watching["report"] is not None else {}
     watch = PassInspection(out, model, output, facts, **watching)

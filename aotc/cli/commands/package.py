@@ -12,11 +12,12 @@ import click
 from aotc.cli.command_definition import define_command
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
 from aotc.cli.options import PATH_TYPE, OptionDecorator, combine_option_declarations, declare_flag, declare_option
+from aotc.driver.compile import CompileOptions
 from aotc.driver.output_folder import check_project_can_be_written_to_folder, require_folder_without_foreign_files
-from aotc.ir import frozen
+from aotc.ir import frozen, option_text
 from aotc.packaging.ecosystems import ECOSYSTEMS, ecosystem_named
 from aotc.packaging.package_information import PackageInformation, combine_package_information
-from aotc.packaging.write_package import WrittenPackage, package_project
+from aotc.packaging.write_package import WrittenPackage, package_project, require_target_fits_ecosystem
 
 #: Options for the descriptive metadata of a package, such as its name, version and author.
 INFORMATION_OPTIONS: OptionDecorator = combine_option_declarations(
@@ -72,24 +73,29 @@ class PackageRequest:
     information: PackageInformation
     output: Path
     overwrite: bool
+    cflags: tuple[str, ...]
 
     @classmethod
     def from_options(
-        cls, ecosystem: str | None, manifest: Path | None, output: Path | None, overwrite: bool
+        cls, ecosystem: str | None, manifest: Path | None, output: Path | None, options: Mapping[str, Any]
     ) -> PackageRequest | None:
         """Return the request of the options of `aotc compile`; None if they ask for a project.
 
-        Raise AotcError, before anything is compiled, for an unknown ecosystem, an invalid file and an
-        output folder that cannot be written to.
+        options    the options of the compilation
+
+        Raise AotcError, before anything is compiled, for an unknown ecosystem, an invalid file, an
+        output folder that cannot be written to, and a target that the ecosystem cannot have.
         """
         if ecosystem is None and manifest is not None:
             raise click.UsageError("--manifest needs --package")
         if ecosystem is None or output is None:
             return None
-        ecosystem_named(ecosystem)
+        row = ecosystem_named(ecosystem)
         information = combine_package_information(manifest, {})
-        check_project_can_be_written_to_folder(output, overwrite)
-        return cls(ecosystem, information, output, overwrite)
+        check_project_can_be_written_to_folder(output, options["overwrite"])
+        target = CompileOptions(**options).machine
+        require_target_fits_ecosystem(target, target.bare, row)
+        return cls(ecosystem, information, output, options["overwrite"], tuple(options["cflags"]))
 
     @property
     def needs_library(self) -> bool:
@@ -99,10 +105,14 @@ class PackageRequest:
     def write(self, project: Path) -> dict[str, Any]:
         """Write the package of a project; return what `aotc compile --json` prints of it."""
         written = package_project(project, self.ecosystem, self.output, self.information, self.overwrite)
-        return {**package_json(written), "library": ""}
+        result = {**package_json(written), "library": ""}
+        if self.cflags and not self.needs_library:
+            flags = option_text("cflags", [*self.cflags])
+            result["notes"].append("the build of a package sets the flags of the C compiler, without " + flags)
+        return result
 
 
-def package_json(package: WrittenPackage) -> Mapping[str, Any]:
+def package_json(package: WrittenPackage) -> dict[str, Any]:
     """Return a written package as `aotc package --json` prints it."""
     return {"path": str(package.path), "name": package.name, "files": list(package.files), "notes": list(package.notes)}
 

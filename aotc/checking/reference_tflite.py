@@ -9,6 +9,7 @@ rounding is asked for.
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +18,7 @@ import numpy as np
 from aotc.checking.input_generation import Arrays
 from aotc.checking.model_reference_runs import Reference, make_session_runner, return_none_as_unavailable_evaluation
 from aotc.driver.import_model import import_tflite_front_end
-from aotc.ir import AotcError, frozen, open_regular_file
+from aotc.ir import AotcError, frozen, open_regular_file, option_text
 
 #: Function from the inputs of a model to its outputs, both in the order of the model.
 Interpret: TypeAlias = Callable[[list[Any]], list[Any]]
@@ -36,11 +37,12 @@ _TFLM_ARENA_BYTES: Final = 1 << 28
 @frozen
 class TfliteFile:
     """A TFLite file, and the interpreter whose integer rounding its results must have: "tflm" or
-    "litert".
+    "litert". `signature` is the name of the function that runs; None for the first subgraph.
     """
 
     path: Path
     rounding: str
+    signature: str | None = None
 
 
 def _is_interpreter_installed(rounding: str) -> bool:
@@ -88,13 +90,22 @@ def make_tflite_reference(model: TfliteFile, output_names: Sequence[str]) -> Ref
     """Return a Reference that runs the interpreter for the rounding of a TFLite file;
     `output_names` are the model's output names, in order.
 
-    Raise AotcError (code "reference") if the interpreter is not installed.
+    Raise AotcError (code "reference") if the interpreter is not installed, or cannot run a signature.
     """
     rounding = stated_or_installed_interpreter_rounding(model.path, model.rounding)
     name = _INTERPRETER_PACKAGES[rounding][1]
     data = _read_tflite_file(model.path)
-    main = import_tflite_front_end().read_model(data).main
-    session = _Session(data, _INTERPRETER_BY_ROUNDING[rounding], len(main.inputs), len(main.outputs))
+    loaded = import_tflite_front_end().read_model(data)
+    main, start = loaded.main, _INTERPRETER_BY_ROUNDING[rounding]
+    ends: tuple[Sequence[Any], Sequence[Any]] = main.inputs, main.outputs
+    if model.signature is not None:
+        if rounding != "litert":
+            hint = "compare with LiteRT: " + option_text("rounding", "litert")
+            raise AotcError("reference", f"{name} cannot run a signature of a TFLite model", hint=hint)
+        function = loaded.signature(model.signature)
+        main, ends = function.subgraph, (list(function.inputs), list(function.outputs))
+        start = partial(_start_litert_signature, model.signature, *ends)
+    session = _Session(data, start, len(ends[0]), len(ends[1]))
     return Reference(
         name,
         make_session_runner(name, session, output_names),
@@ -172,6 +183,24 @@ def _start_litert(model_data: bytes, first_inputs: list[Any]) -> Interpret:
             interpreter.set_tensor(detail["index"], array)
         interpreter.invoke()
         return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+
+    return run
+
+
+def _start_litert_signature(
+    key: str, input_names: Sequence[str], output_names: Sequence[str], model_data: bytes, _: list[Any]
+) -> Interpret:
+    """Return a function that runs a signature in LiteRT on inputs in the order of `input_names` and
+    returns the outputs in that of `output_names`.
+    """
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=model_data)
+    runner = interpreter.get_signature_runner(key)
+
+    def run(inputs: list[Any]) -> list[Any]:
+        outputs = runner(**dict(zip(input_names, inputs, strict=True)))
+        return [outputs[name] for name in output_names]
 
     return run
 

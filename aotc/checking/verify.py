@@ -170,11 +170,12 @@ def make_reference_for_model(
     return make_onnx_reference(pin_static_input_shapes(model, types), max_bytes)
 
 
-def load_model_of_any_format(model: str | Path | Model, rounding: str = "tflm") -> Model:
+def load_model_of_any_format(model: str | Path | Model, rounding: str = "tflm", signature: str | None = None) -> Model:
     """Return the model in memory: load a file of any supported format, return a loaded model
     unchanged.
 
     rounding    rounding of a TFLite file: "tflm" or "litert"
+    signature   function of a TFLite file; None for its first subgraph
     """
     if isinstance(model, IRModule):
         return model
@@ -183,7 +184,7 @@ def load_model_of_any_format(model: str | Path | Model, rounding: str = "tflm") 
     if is_relay_text_path(model):
         return read_relay_text(model)
     if isinstance(model, (str, Path)) and is_tflite_path(model):
-        return TfliteFile(Path(model), rounding)
+        return TfliteFile(Path(model), rounding, signature)
     return load_exported_program(model) if is_exported_program_or_pt2_path(model) else load_model(model)
 
 
@@ -195,6 +196,8 @@ def _options_with_installed_tflite_rounding(model: str | Path | Model, options: 
     if not (isinstance(model, (str, Path)) and is_tflite_path(model)):
         return chosen
     stated = chosen.rounding or (chosen.config or {}).get("tflite.rounding")
+    # TFLite Micro runs the first subgraph only
+    stated = stated or ("litert" if chosen.signature is not None else None)
     return replace(chosen, rounding=stated_or_installed_interpreter_rounding(Path(model), stated))
 
 
@@ -247,7 +250,8 @@ def verify(
     chosen = _options_with_verification_defaults(path, options, check_compiler, bisect, project)
     require_cpu_can_run(chosen.machine)
     _require_options_allow_comparison(path, chosen, bisect, project)
-    model = cut_model_at_tensors(load_model_of_any_format(path, chosen.tflite_rounding_or_default), chosen.graph_cut)
+    loaded = load_model_of_any_format(path, chosen.tflite_rounding_or_default, chosen.signature)
+    model = cut_model_at_tensors(loaded, chosen.graph_cut)
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
     work = chosen.start_compilation(source, toolchain=chosen.toolchain_factory())
     types, drawn = input_types(work.module), types_of_inputs_without_state(work)

@@ -77,7 +77,7 @@ def make_click_option(keyword: str) -> click.Option | None:
 
 SHAPE_OPTIONS: Final = declare_compile_options("input_shapes", "dims")
 STATE_OPTION: Final = declare_compile_options("state")
-CUT_OPTIONS: Final = declare_compile_options("cut_before", "cut_after")
+CUT_OPTIONS: Final = declare_compile_options("signature", "cut_before", "cut_after")
 TARGET_OPTIONS: Final = declare_compile_options(
     "target", "opt_level", "size", "accuracy", "precision", "float32_layers", "config"
 )

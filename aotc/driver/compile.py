@@ -345,7 +345,13 @@ class CompileOptions(CompileOptionFields):
         shapes, dims = dict(self.input_shapes or {}), {**(self.dims or {}), **more_dims}
         with running_or_new_budget_scope(self.config or {}):
             module, state = import_model_and_state(
-                model, shapes, dims, self.tflite_rounding_or_default, self.graph_cut, self.machine.gpu is None
+                model,
+                shapes,
+                dims,
+                self.tflite_rounding_or_default,
+                self.graph_cut,
+                self.machine.gpu is None,
+                self.signature,
             )
         return bind_params_as_constants(module, self._constant_params_and_initial_state()[0]), state
 

@@ -124,6 +124,13 @@ class CompileOptionFields:
         parse=parse_state_pairs,
         format_value=format_state_pair,
     )
+    signature: str | None = option_field(
+        None,
+        "Function of a TFLite model to compile, by the name of its signature; its inputs and outputs have the"
+        " names of the signature.",
+        command="--signature",
+        metavar="NAME",
+    )
     cut_before: Sequence[str] = option_field(
         (),
         "Tensor of an ONNX or TFLite model that becomes an input: leave out what computes it.",

@@ -189,6 +189,7 @@ def import_model_and_state(
     rounding: str,
     cut: Cut = NO_CUT,
     has_loops: bool = True,
+    signature: str | None = None,
 ) -> tuple[IRModule, tuple[StatePair, ...]]:
     """Convert a model in any supported form to a graph module whose parameters are constants; return
     the module, and the state that the file itself states: the resource variables of TFLite.
@@ -198,10 +199,14 @@ def import_model_and_state(
     rounding    the reference implementation that integers of a TFLite model reproduce
     cut         the tensors between which the model is converted
     has_loops   False to unroll loops wherever their trip counts are known
+    signature   name of the function of a TFLite model that is converted; None for the first subgraph
 
     Raises AotcError if shapes or dims are given for a format that fixes them itself, and if a
     format cannot be cut.
     """
+    if signature is not None and not is_tflite_path(model):
+        hint = "leave " + option_text("signature") + " out"
+        raise AotcError("tflite-signature", "only TFLite models have signatures", hint=hint)
     name = Path(model).name if cut and isinstance(model, (str, Path)) else None
     model = cut_model_at_tensors(model, cut)
     if isinstance(model, IRModule) or is_relay_text_path(model):
@@ -223,7 +228,8 @@ def import_model_and_state(
                 "leave " + option_text("dims") + " out; " + option_text("input_shapes") + " gives the shapes of inputs"
             )
             raise AotcError("tflite-pin", text, hint=hint)
-        options = {"cut_before": cut.before, "cut_after": cut.after, "has_loops": has_loops}
+        options: dict[str, Any] = {"cut_before": cut.before, "cut_after": cut.after, "has_loops": has_loops}
+        options["signature"] = signature
         imported: tuple[IRModule, tuple[StatePair, ...]] = import_tflite_front_end().import_tflite(
             model, shape=shapes, rounding=rounding, **options
         )

@@ -55,6 +55,18 @@ class Builder:
     def ends(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         self.graph.inputs, self.graph.outputs = list(inputs), list(outputs)
 
+    def signature(self, key: str, subgraph: int, inputs: dict[str, int], outputs: dict[str, int]) -> None:
+        """A function of the model: a subgraph, with names of its inputs and outputs."""
+        made = fb.SignatureDefT()
+        made.signatureKey, made.subgraphIndex = key, subgraph
+        made.inputs, made.outputs = [], []
+        for rows, ends in ((made.inputs, inputs), (made.outputs, outputs)):
+            for name, index in ends.items():
+                row = fb.TensorMapT()
+                row.name, row.tensorIndex = name, index
+                rows.append(row)
+        self.model.signatureDefs = [*(self.model.signatureDefs or []), made]
+
     def variable(self, name: str) -> int:
         """A resource variable by its name; the tensor that refers to it."""
         made = self.tensor((), "resource")

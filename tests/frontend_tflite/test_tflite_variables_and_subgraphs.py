@@ -309,3 +309,62 @@ def test_a_part_that_reads_variables_is_refused() -> None:
         from_tflite(data, cut_after=["t3"])
     assert caught.value.code == "cut"
     assert len(from_tflite(data, cut_before=["t2"], cut_after=["t3"]).main.params) == 2
+
+
+# --- signatures
+
+
+def with_signatures() -> bytes:
+    """Two functions: one adds its input to a variable, the other one divides numbers by one another."""
+    model = Builder()
+    x, y = model.tensor((4,), name="serving_x"), model.tensor((4,), name="result")
+    initialized(model, {"sum": np.array([1, 2, 3, 4.0])})
+    handle = model.variable("sum")
+    model.op("ADD", [x, read(model, handle, (4,))], [y], "AddOptions")
+    model.op("ASSIGN_VARIABLE", [handle, y], [])
+    with model.subgraph() as index:
+        a, b, c = (model.tensor((4,)) for _ in range(3))
+        model.op("DIV", [b, a], [c], "DivOptions")
+        model.ends([b, a], [c])
+    model.signature("divide", index, {"divisor": a, "dividend": b}, {"quotient": c})
+    model.signature("add", 0, {"x": x}, {"y": y})
+    model.signature("damaged", index, {"divisor": a, "dividend": a}, {"quotient": c})
+    model.signature("absent", 9, {}, {"quotient": c})
+    return model.data([x], [y])
+
+
+def test_signatures(tmp_path: Path) -> None:
+    """Inputs and outputs have the names and the order of the signature."""
+    path = tmp_path / "net.tflite"
+    path.write_bytes(with_signatures())
+    module = from_tflite(path, signature="divide")
+    assert [p.name for p in module.main.params] == ["divisor", "dividend"]
+    assert module.attrs["output_names"] == ("quotient",)
+    for key in ("divide", "add"):
+        report = verify(path, signature=key, cflags=("-O0",), seeds=1)
+        assert report.ok and report.reference == "ai-edge-litert"
+        assert len(report.cases) >= (4 if key == "add" else 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("ad", "the model has no signature 'ad'"),
+        ("damaged", "the tensors of signature 'damaged' are not the inputs and outputs of subgraph 2"),
+        ("absent", "subgraph 9 does not exist, the model has 3"),
+    ],
+)
+def test_damaged_signatures_are_refused(key: str, text: str) -> None:
+    with pytest.raises(AotcError, match=text):
+        from_tflite(with_signatures(), signature=key)
+
+
+def test_signatures_of_other_models_and_cuts_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.tflite"
+    path.write_bytes(with_signatures())
+    with pytest.raises(AotcError, match="only TFLite models have signatures"):
+        aotc.compile(from_tflite(path), signature="add")
+    with pytest.raises(AotcError, match="a signature cannot be cut at tensors"):
+        aotc.compile(path, signature="add", cut_after=["result"])
+    with pytest.raises(AotcError, match="tflite-micro cannot run a signature"):
+        verify(path, signature="add", rounding="tflm", cflags=("-O0",), seeds=1)

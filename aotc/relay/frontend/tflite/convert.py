@@ -69,6 +69,7 @@ def from_tflite(
     cut_before: Sequence[str] = (),
     cut_after: Sequence[str] = (),
     has_loops: bool = True,
+    signature: str | None = None,
 ) -> IRModule:
     """Convert a TFLite model (a path, its bytes, or a `tflite.TfliteModel`) to a module.
 
@@ -79,6 +80,8 @@ def from_tflite(
     cut_before   names of tensors that become the inputs; operators before them are omitted
     cut_after    names of tensors that become the outputs; operators after them are omitted
     has_loops    False to unroll each loop whose trip count is known, for targets without loops
+    signature    name of the function of the model to convert; its inputs and outputs have the names
+                 and the order of the signature. None for the first subgraph and the names of tensors
 
     The parameters of @main are the inputs of the first subgraph, under their names, then the
     contents before a run of each resource variable that runs change; quantized tensors remain
@@ -96,6 +99,7 @@ def from_tflite(
         cut_before=cut_before,
         cut_after=cut_after,
         has_loops=has_loops,
+        signature=signature,
     )[0]
 
 
@@ -109,6 +113,7 @@ def import_tflite(
     cut_before: Sequence[str] = (),
     cut_after: Sequence[str] = (),
     has_loops: bool = True,
+    signature: str | None = None,
 ) -> tuple[IRModule, tuple[StatePair, ...]]:
     """Convert a TFLite model to a module, as `from_tflite` does; return the module and the state
     pairs of the resource variables that runs change.
@@ -116,9 +121,24 @@ def import_tflite(
     require_known_name("tflite-rounding", "rounding", rounding, tuple(ARITHMETIC_BY_ROUNDING))
     loaded = read_model(model, name)
     with running_or_new_budget_scope():
-        part, operators = _cut_subgraph_between_tensors(loaded.main, cut_before, cut_after)
         conversion = _Conversion(loaded, ARITHMETIC_BY_ROUNDING[rounding], has_loops)
-        return conversion.convert_module(part, dict(shape or {}), operators)
+        if signature is not None:
+            if cut_before or cut_after:
+                hint = "leave " + option_text("signature") + " out, and cut the first subgraph"
+                raise AotcError("cut", "a signature cannot be cut at tensors", span=Span(loaded.main.source), hint=hint)
+            function = loaded.signature(signature)
+            inputs, outputs = (tuple(ends.values()) for ends in (function.inputs, function.outputs))
+            part = replace(function.subgraph, inputs=inputs, outputs=outputs)
+            names = tuple(function.inputs), tuple(function.outputs)
+            return conversion.convert_module(part, dict(shape or {}), range(len(part.operators)), names)
+        part, operators = _cut_subgraph_between_tensors(loaded.main, cut_before, cut_after)
+        names = _tensor_names(part, part.inputs), _tensor_names(part, part.outputs)
+        return conversion.convert_module(part, dict(shape or {}), operators, names)
+
+
+def _tensor_names(graph: TfliteSubgraph, tensor_indices: Sequence[int]) -> tuple[str, ...]:
+    """Return distinct names of tensors."""
+    return tuple(_number_duplicate_tensor_names([graph.tensors[k].name for k in tensor_indices]))
 
 
 def _cut_subgraph_between_tensors(
@@ -171,20 +191,27 @@ class _Conversion:
         self.running: list[int] = []
 
     def convert_module(
-        self, main: TfliteSubgraph, shapes: dict[str, Sequence[int]], operator_indices: Sequence[int]
+        self,
+        main: TfliteSubgraph,
+        shapes: dict[str, Sequence[int]],
+        operator_indices: Sequence[int],
+        names_of_ends: tuple[tuple[str, ...], tuple[str, ...]],
     ) -> tuple[IRModule, tuple[StatePair, ...]]:
-        """Convert the operators of the main subgraph with these indices to a module; `shapes` are
-        shapes of inputs by name. Return the module and its state. Raises AotcError with all problems.
+        """Convert the operators with these indices of the subgraph that runs compute to a module.
+        Return the module and its state. Raises AotcError with all problems.
+
+        shapes         shapes of inputs by name
+        names_of_ends  names of the inputs, and of the outputs
         """
         problems = Problems("tflite-node", _STATIC_SHAPE_HINT)
         graph = _SubgraphConversion(self, main, problems)
-        params = graph.input_variables(shapes)
+        input_names, names = names_of_ends
+        params = graph.input_variables(shapes, input_names)
         self.variables.used_names.update(param.name for param in params)
         self.running.append(main.index)
         graph.convert_operators(operator_indices)
         outputs = list(graph.output_expressions())
         problems.raise_collected_problems()
-        names = list(_number_duplicate_tensor_names([main.tensors[k].name for k in main.outputs]))
         state = list(self.variables.state(names))
         constants = self.variables.unchanged_parameters()
         params += [variable for variable, _, _ in state]
@@ -228,7 +255,7 @@ class _Conversion:
         AotcError (code "tflite-variable") if they are not known when the model is compiled.
         """
         text = "CALL_ONCE in a subgraph that other operators run is not supported"
-        require("tflite-variable", self.running == [self.loaded.main.index], text)
+        require("tflite-variable", len(self.running) == 1, text)
         before = self.variables.exchange_contents({})
         try:
             self.convert_subgraph(index, ())
@@ -266,12 +293,11 @@ class _SubgraphConversion:
             ):
                 self.convert_operator(op)
 
-    def input_variables(self, shapes: dict[str, Sequence[int]]) -> list[Var]:
-        """Return the inputs of the TFLite model as variables of @main. Raises AotcError (code
-        "tflite-pin") if `shapes` names an input that does not exist.
+    def input_variables(self, shapes: dict[str, Sequence[int]], names: Sequence[str]) -> list[Var]:
+        """Return the inputs of the TFLite model, which have `names`, as variables of @main. Raises
+        AotcError (code "tflite-pin") if `shapes` names an input that does not exist.
         """
         loaded = self.loaded
-        names = list(_number_duplicate_tensor_names([loaded.tensors[k].name for k in loaded.inputs]))
         for name in shapes.keys() - set(names):
             text = f"the model has no input {name!r}"
             hint = did_you_mean_hint(name, names) or f"inputs: {', '.join(names)}"
@@ -310,8 +336,9 @@ class _SubgraphConversion:
         if tensor.data is not None:
             return self.values.setdefault(tensor_index, Constant(tensor.data, span))
         text = f"tensor {tensor.name!r} keeps its value between runs of subgraph {self.loaded.index}"
-        hint = "only tensors of the first subgraph may do so: convert the model with resource variables"
-        require_valid_file("tflite-variable", self.loaded.index == 0, text, hint)
+        hint = "only tensors of the subgraph that is compiled may do so: convert the model with resource variables"
+        is_run_by_operator = self.loaded.index != self.control.running[0]
+        require_valid_file("tflite-variable", not is_run_by_operator, text, hint)
         zero = int(tensor.zero[0]) if tensor.is_quantized else 0
         zeros = g.full(zero, tensor.shape, str(tensor.dtype))
         return self.values.setdefault(tensor_index, zeros)

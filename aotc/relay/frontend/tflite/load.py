@@ -27,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 import tflite
 
-from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular_file, require
+from aotc.ir import AotcError, Array, DType, Span, did_you_mean_hint, frozen, open_regular_file, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.tflite.sparse_tensors import (
@@ -160,6 +160,17 @@ class TfliteSubgraph:
 
 
 @frozen(eq=False)
+class TfliteSignature:
+    """A function of a TFLite model: a subgraph, and the numbers of its tensors by the names of the
+    function's inputs and outputs, in the order of the file.
+    """
+
+    subgraph: TfliteSubgraph
+    inputs: dict[str, int]
+    outputs: dict[str, int]
+
+
+@frozen(eq=False)
 class TfliteModel:
     """A TFLite file: `main` is its first subgraph, the others are read when they are asked for."""
 
@@ -180,6 +191,25 @@ class TfliteModel:
         if index not in self._subgraphs:
             self._subgraphs[index] = self._reader.read_subgraph(index)
         return self._subgraphs[index]
+
+    def signature(self, key: str) -> TfliteSignature:
+        """Return the function of the model with a name. Raises AotcError (code "tflite-signature") if
+        there is none, or if its inputs are not those of its subgraph.
+        """
+        reader: _Reader = self._reader
+        span = Span(self.main.source)
+        tables = reader.signature_tables()
+        if key not in tables:
+            hint = did_you_mean_hint(key, tables) or f"signatures: {', '.join(tables) or 'none'}"
+            raise AotcError("tflite-signature", f"the model has no signature {key!r}", span=span, hint=hint)
+        graph = self.subgraph(tables[key].SubgraphIndex())
+        inputs, outputs = (
+            reader.read_tensor_map(tables[key], side, len(graph.tensors)) for side in ("Inputs", "Outputs")
+        )
+        same = set(inputs.values()) == set(graph.inputs) and set(outputs.values()) <= set(graph.outputs)
+        text = f"the tensors of signature {key!r} are not the inputs and outputs of subgraph {graph.index}"
+        require_valid_file("tflite-signature", same and bool(outputs), text)
+        return TfliteSignature(graph, inputs, outputs)
 
 
 def require_valid_file(code: str, condition: bool, text: str, hint: str = _DAMAGED_FILE_HINT) -> None:
@@ -287,6 +317,25 @@ class _Reader:
             return TfliteSubgraph(self.source, index, tuple(tensors), tuple(operators), inputs, outputs)
         problems.raise_collected_problems()
         raise AssertionError
+
+    def signature_tables(self) -> dict[str, Any]:
+        """Return the flatbuffer tables of the functions of the file by name."""
+        with _raise_damaged_file_on_read_error("the signatures"):
+            count = _checked_vector_length(self.root.SignatureDefsLength(), self.root, 4, "signatures")
+            tables = [self.root.SignatureDefs(k) for k in range(count)]
+            return {_decode_text(table.SignatureKey()): table for table in tables}
+
+    def read_tensor_map(self, table: Any, side: str, tensor_count: int) -> dict[str, int]:
+        """Return the numbers of the input or output tensors of a function by name."""
+        with _raise_damaged_file_on_read_error("the signatures"):
+            count = _checked_vector_length(getattr(table, f"{side}Length")(), table, 4, side)
+            rows = [getattr(table, side)(k) for k in range(count)]
+            found = {_decode_text(row.Name()): int(row.TensorIndex()) for row in rows}
+        fits = len(found) == count and all(0 <= k < tensor_count for k in found.values())
+        require_valid_file(
+            "tflite-signature", fits, f"the {side.lower()} of a signature do not exist or have equal names"
+        )
+        return found
 
     def read_tensor_indices(self, table: Any, name: str, tensor_count: int, min_index: int = 0) -> tuple[int, ...]:
         indices = tuple(_read_number_vector(table, name, np.int64).tolist())

@@ -8,7 +8,7 @@ element_reads_in_definition(order[-1])     # the elements that its body reads
 from collections.abc import Sequence
 from typing import Final
 
-from aotc.ir import largest_size, same_dim
+from aotc.ir import SymDim, largest_size, product_of_dims, same_dim
 from aotc.tir import Binary, Call, Element, Expr, Var, as_expr, te, walk
 from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.simplify import Ranges, simplify
@@ -139,8 +139,38 @@ def indices_in_reshaped_tensor(
     """
     if target is tensor or target.shape == tensor.shape:
         return tuple(indices)
-    flat = simplify(te.flat_index(tensor.shape, indices), ranges)
-    return tuple(simplify(i, ranges) for i in indices_from_flat_offset(flat, target.shape))
+    new: list[Expr] = []
+    for axes, target_axes in _groups_of_axes_with_equal_sizes(tensor.shape, target.shape):
+        flat = simplify(te.flat_index(tensor.shape[axes], indices[axes]), ranges)
+        new += indices_from_flat_offset(flat, target.shape[target_axes])
+    return tuple(simplify(i, ranges) for i in new)
+
+
+def _groups_of_axes_with_equal_sizes(
+    shape: Sequence[te.Extent], target: Sequence[te.Extent]
+) -> list[tuple[slice, slice]]:
+    """Return the shortest runs of axes of two shapes, in order, that have equal numbers of elements.
+
+    An index in a run does not depend on other runs. With extents that are known at run time only, divisions
+    by them would remain in the index otherwise: the simplifier knows no index to be less than such an
+    extent. Shapes that are known are one group, for which it finds this itself.
+    """
+    whole = slice(0, len(shape)), slice(0, len(target))
+    if not any(isinstance(extent, SymDim) for extent in (*shape, *target)):
+        return [whole]
+    groups: list[tuple[slice, slice]] = []
+    begin = target_begin = 0
+    for end in range(1, len(shape) + 1):
+        while target_begin < len(target) and target[target_begin] == 1:
+            groups.append((slice(begin, begin), slice(target_begin, target_begin + 1)))
+            target_begin += 1
+        size = product_of_dims(shape[begin:end])
+        ends = range(target_begin + 1, len(target) + 1)
+        found = next((e for e in ends if same_dim(size, product_of_dims(target[target_begin:e]))), None)
+        if found is not None:
+            groups.append((slice(begin, end), slice(target_begin, found)))
+            begin, target_begin = end, found
+    return [*groups, (slice(begin, len(shape)), slice(target_begin, len(target)))]
 
 
 def have_equal_flat_offsets(

@@ -8,7 +8,8 @@ nn.batch_matmul(%2, %v)
 
 Input: typed functions. Output: functions in which the operators of each attention are grouped in a
 primitive function. The scheduler computes it in strips of rows, so the whole score matrix is never
-stored. Operators that only move elements of q, k and v become part of the function.
+stored. Operators that only move elements of q, k and v become part of the function. Products of one row
+with sizes that are known at run time only move such elements themselves, too.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from aotc.relay.op.softmax import SoftmaxAttrs
 from aotc.relay.transform import pass_base
 from aotc.relay.transform.fuse_ops import FusedSignature, call_new_primitive_function
 from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, as_op_call, uniform_value_of_constant
+from aotc.relay.transform.single_row_products import fuse_products_of_one_row
 
 RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"
 #: Largest number of operators between the products, and before each operand.
@@ -64,7 +66,8 @@ class FuseAttention(FunctionPass):
                 )
                 if isinstance(outcome, list):
                     regions[outcome[0]] = outcome
-        return _Fuse(regions).visit_function(function) if regions else function
+        fused = _Fuse(regions).visit_function(function) if regions else function
+        return fuse_products_of_one_row(fused)
 
 
 @frozen

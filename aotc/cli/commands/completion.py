@@ -6,17 +6,16 @@ from __future__ import annotations
 from typing import Final
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from aotc.cli.command_definition import define_command
 from aotc.cli.console import Reporter
-from aotc.ir import AotcError
 
-#: The shells that have a script, and what to put where, for `--help`.
-_SHELLS: Final = ("bash", "fish", "zsh")
+#: What click completes a command line with, by the name of the shell.
+_SHELLS: Final = {"bash": BashComplete, "fish": FishComplete, "zsh": ZshComplete}
 
 
-@define_command("completion", click.argument("shell", type=click.Choice(_SHELLS)))
+@define_command("completion", click.argument("shell", type=click.Choice([*_SHELLS])))
 def completion_command(out: Reporter, shell: str) -> None:
     """Print a script that makes a shell complete `aotc`: bash, fish or zsh.
 
@@ -25,9 +24,7 @@ def completion_command(out: Reporter, shell: str) -> None:
     zsh, in ~/.zshrc:    eval "$(aotc completion zsh)"
     fish:                aotc completion fish > ~/.config/fish/completions/aotc.fish
     """
-    completion = get_completion_class(shell)
-    if completion is None:
-        raise AotcError("completion", f"the installed version of click has no completion for {shell}")
-    # the variable that click derives from the name of the command
-    script = completion(click.get_current_context().find_root().command, {}, "aotc", "_AOTC_COMPLETE").source()
+    command = click.get_current_context().find_root().command
+    # the variable is the one that click derives from the name of the command
+    script = _SHELLS[shell](command, {}, "aotc", "_AOTC_COMPLETE").source()
     out.print_text_or_json({"shell": shell, "script": script}, script)

@@ -319,3 +319,24 @@ def test_a_trained_decoder(models: Path, tmp_path: Path) -> None:
         token = int(logits.argmax())
         assert token == expected.argmax()
     assert state.length == state.capacity == 512
+
+
+def test_a_state_of_a_fixed_size_beside_one_that_grows(tmp_path: Path) -> None:
+    graph = """g (float[1,steps,4] x, float[1,1,4] h, float[1,2,n,4] past_k)
+      => (float[1,more,4] y, float[1,1,4] h_out, float[1,2,m,4] present_k) {
+      all = Concat <axis = 1> (h, x)  y = Relu (all)  h_out = ReduceMean <axes = [1], keepdims = 1> (all)
+      new = Concat <axis = 1> (h, h_out)  row = Unsqueeze (new, two)  present_k = Concat <axis = 2> (past_k, row) }"""
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
+    model.graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
+    state = {"h": "h_out", "past_*": "present_*:4"}
+    session = compiled(model, tmp_path, state=state, dims={"steps": (1, 4)}).session()
+    kept, h = session.new_state(), np.zeros((1, 1, 4), np.float32)
+    for steps in (1, 3, 2, 4):
+        x = np.random.default_rng(steps).normal(size=(1, steps, 4)).astype(np.float32)
+        joined = np.concatenate([h, x], 1)
+        (y,) = session.run(None, {"x": x}, state=kept)
+        np.testing.assert_allclose(y, np.maximum(joined, 0), rtol=1e-5, atol=1e-6)
+        h = joined.mean(1, keepdims=True)
+    assert kept.length == 4
+    with pytest.raises(AotcError, match="not all of its tensors grow"):
+        kept.truncate(0)

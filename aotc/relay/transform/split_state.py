@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import Array, TensorType, frozen
+from aotc.ir import Array, FuncType, TensorType, frozen, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, tensor_type_of
 from aotc.relay.graph_api import IRModule, children, infer_module, map_children, output_names_or_default, post_order
 from aotc.relay.op.shape import reshape
@@ -102,12 +102,22 @@ def _split_state(module: IRModule, pair: StatePair) -> tuple[IRModule, list[Stat
 
 
 def _can_follow_elements(main: Function, past: Var) -> bool:
-    """Return True if a state is small enough, and the graph has neither functions nor scopes."""
+    """Return True if a state is small enough, and the graph has neither functions nor scopes, nor sizes that are
+    known at run time only.
+    """
     ty = past.checked_type
     if not isinstance(ty, TensorType) or not ty.is_static or not 0 < ty.numel <= MAX_FOLLOWED_ELEMENTS:
         return False
     is_plain = (Var, Constant, Call, Tuple, TupleGetItem)
-    return all(isinstance(node, is_plain) or not children(node) for node in post_order(main.body))
+    return all(
+        (isinstance(node, is_plain) or not children(node)) and _is_static(node) for node in post_order(main.body)
+    )
+
+
+def _is_static(node: Expr) -> bool:
+    """Return True if the sizes of all tensors in a node's value are known."""
+    ty = node.checked_type
+    return ty is None or isinstance(ty, FuncType) or all(tensor.is_static for tensor in tensor_types(ty))
 
 
 @frozen(eq=False)

@@ -190,6 +190,19 @@ def test_outputs_overlap_inputs_at_every_size(tmp_path: Path) -> None:
         assert all(map(np.array_equal, results, expected))
 
 
+@pytest.mark.parametrize("name", ["perceptron", "encoder"])
+def test_vectors_and_threads_are_right_at_every_size(name: str, tmp_path: Path) -> None:
+    """For the processor of this machine, where matrix products have tiles of several rows."""
+    make, dims, cases = MODELS[name]
+    proto = make()
+    session = aotc.compile(proto, dims=dims, output=tmp_path / "net", cflags=["-O1"]).session(threads=2)
+    reference = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for seed, values in enumerate(cases):
+        arrays = inputs_of(session, dict(zip(dims, values, strict=True)), seed)
+        for result, expected in zip(session.run(None, arrays), reference.run(None, arrays), strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_equal_to_a_compilation_of_one_size(tmp_path: Path) -> None:
     proto = perceptron()
     varying = aotc.compile(proto, dims={"batch": (0, 6)}, target="c", output=tmp_path / "a", cflags=["-O0"]).session()

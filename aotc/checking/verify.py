@@ -15,6 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
 import onnx
 
 from aotc.checking.compare_model_runs import (
@@ -69,7 +70,7 @@ from aotc.driver.import_model import (
 )
 from aotc.driver.pipeline import Compilation, CompiledModel
 from aotc.driver.toolchain import require_cpu_can_run
-from aotc.ir import AotcError, TensorType, frozen, gpu_count, option_text, text_for_command_or_python
+from aotc.ir import AotcError, Array, TensorType, frozen, gpu_count, option_text, text_for_command_or_python
 from aotc.ir.option_description import FULL_PRECISION
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.graph_api import IRModule, infer_module, output_names_or_default
@@ -209,6 +210,14 @@ def _require_sizes_known_when_compiling(types: Mapping[str, TensorType]) -> None
         raise AotcError("dims", text, hint=hint)
 
 
+def _require_inputs_can_be_drawn(module: IRModule) -> None:
+    """Raise AotcError (code "reference") for a model with inputs of strings."""
+    for name in module.attrs.get("string_inputs", ()):
+        text = f"input {name!r} holds strings, which are not drawn at random"
+        hint = "compare outputs of `session.run` with those of ONNX Runtime for strings that the model knows"
+        raise AotcError("reference", text, hint=hint)
+
+
 @show_compile_options_in_signature
 def verify(
     path: str | Path | Model,
@@ -254,6 +263,7 @@ def verify(
     model = cut_model_at_tensors(loaded, chosen.graph_cut)
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
     work = chosen.start_compilation(source, toolchain=chosen.toolchain_factory())
+    _require_inputs_can_be_drawn(work.module)
     types, drawn = input_types(work.module), types_of_inputs_without_state(work)
     domains = domains_overridden_by_user_ranges(drawn, infer_input_domains(work.module.main), input_ranges, inputs)
     _require_sizes_known_when_compiling(types if bisect else {})
@@ -418,8 +428,24 @@ def _run_compiled_and_reference(
     outputs = reference.run(real)
     expected = contents.without_state(outputs)
     actual = dict(zip(expected, output_arrays, strict=True))
+    actual, expected = _strings_as_numbers(actual, expected)
     whole = {n: a for n, a in actual.items() if a.dtype != expected[n].dtype}
     return Run(input_set, real, actual | dequantize_tensors(sides[1], whole), expected), outputs
+
+
+def _strings_as_numbers(actual: Arrays, expected: Arrays) -> tuple[Arrays, Arrays]:
+    """Return outputs with a number in place of each string, equal numbers for equal strings."""
+    numbers: dict[str, int] = {}
+
+    def numbered(array: Array) -> Array:
+        if array.dtype != object:
+            return array
+        codes = [numbers.setdefault(str(text), len(numbers)) for text in array.reshape(-1)]
+        shaped: Array = np.array(codes, np.int64).reshape(array.shape)
+        return shaped
+
+    actual, expected = ({name: numbered(a) for name, a in side.items()} for side in (actual, expected))
+    return actual, expected
 
 
 def _run_input_sets_and_compare_outputs(

@@ -11,6 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import aotc
+from aotc.checking.verify import _strings_as_numbers, verify
 from aotc.ir import AotcError
 from aotc.relay.frontend.onnx import from_onnx
 
@@ -270,3 +271,21 @@ def test_what_is_refused() -> None:
     encoder.graph.node[0].attribute.extend(helper.make_attribute(k, v) for k, v in values.items())
     with pytest.raises(AotcError, match="a string of attribute 'keys_strings' is not UTF-8"):
         from_onnx(encoder, dims={"x": 8})
+
+
+def test_verify_compares_string_labels(tmp_path: Any) -> None:
+    cases = Cases()
+    forest = {"classlabels_strings": ["a", "b", "c"], **small_forest(3)}
+    cases.ml("TreeEnsembleClassifier", FEATURES, STRING, FLOAT, **forest)
+    path = tmp_path / "labels.onnx"
+    path.write_bytes(cases.model().SerializeToString())
+    assert verify(path, seeds=1, cflags=("-O0",), check_compiler=False).verdict == "agree"
+    path.write_bytes(identity().SerializeToString())
+    with pytest.raises(AotcError, match="'x' holds strings, which are not drawn"):
+        verify(path, dims={"x": 8})
+
+
+def test_different_strings_are_different_numbers() -> None:
+    actual, expected = {"y": strings(["a", "b", "a"])}, {"y": strings(["a", "c", "a"])}
+    found = _strings_as_numbers(actual, expected)
+    assert [side["y"].tolist() for side in found] == [[0, 1, 0], [0, 2, 0]]

@@ -20,6 +20,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from aotc.driver.compile import compile
 from aotc.ir import AotcError, Array
+from aotc.ir.string_slots import longest_utf8_bytes
 from aotc.relay.frontend.onnx.load import initializer_names
 from aotc.relay.frontend.onnx.sequence_inputs import element_name, with_tensor_inputs
 from aotc.runtime.session import Session
@@ -46,7 +47,9 @@ class AotcRep(BackendRep):  # type: ignore[misc]
         self.output_names = [v.name for v in model.graph.output]
         self._has_only_tensors = all(v.type.HasField("tensor_type") for v in inputs)
         has_dims = bool(self._options.get("dims")) and self._has_only_tensors
-        self._dynamic = not all(_has_static_shape(v) for v in inputs) and not has_dims
+        self._dynamic = not all(map(_has_static_shape, inputs)) and not has_dims
+        # the slots of strings are as large as those that are given need
+        self._dynamic |= any(v.type.tensor_type.elem_type == TensorProto.STRING for v in inputs)
         self.calls = 0
         if not self._dynamic:
             self._session_for_inputs({}, {})
@@ -88,14 +91,23 @@ class AotcRep(BackendRep):  # type: ignore[misc]
 
     def _session_for_inputs(self, feeds: Mapping[str, Array], lengths: Mapping[str, int | None]) -> Session:
         """The session for the shapes of tensors and the lengths of sequences."""
-        key = tuple((name, array.shape) for name, array in feeds.items()), tuple(lengths.items())
+        slots = {name: _slot_bytes(array) for name, array in feeds.items() if array.dtype.kind in "OU"}
+        shapes = tuple((name, array.shape) for name, array in feeds.items())
+        key = shapes, tuple(lengths.items()), tuple(slots.items())
         if key not in self._sessions:
             options = dict(self._options)
             if feeds:
                 options["input_shapes"] = {name: array.shape for name, array in feeds.items()}
+            if slots:
+                options["dims"] = {**(options.get("dims") or {}), **slots}
             model = with_tensor_inputs(self._model, lengths)
             self._sessions[key] = compile(model, **options).session()
         return self._sessions[key]
+
+
+def _slot_bytes(strings: Array) -> int:
+    """Return a power of two of bytes that each of the strings fits in."""
+    return 1 << (longest_utf8_bytes(strings.reshape(-1).tolist()) - 1).bit_length()
 
 
 def _elements_of_sequence(outputs: Mapping[str, Array], name: str) -> list[Array]:

@@ -26,6 +26,8 @@ from aotc.relay.frontend.onnx.sequence_inputs import element_name, with_tensor_i
 from aotc.runtime.session import Session
 
 _COMPILE_OPTIONS: Final = ("target", "opt_level", "cc", "cflags", "dims", "input_shapes")
+#: Range of elements of inputs that are sizes, where neither an operator nor the caller bounds them.
+_OPERAND_BOUNDS: Final = {"[*]": (0, 32)}
 #: Keywords that ONNX's own test runner passes on; they do not concern compilation.
 _IGNORED_OPTIONS: Final = ("rtol", "atol", "opset_version")
 
@@ -40,13 +42,13 @@ class AotcRep(BackendRep):  # type: ignore[misc]
 
     def __init__(self, model: ModelProto, options: Mapping[str, Any]) -> None:
         self._model = model
-        self._options = dict(options)
+        self._options = {**options, "dims": {**_OPERAND_BOUNDS, **(options.get("dims") or {})}}
         self._sessions: dict[object, Session] = {}
         inputs = [v for v in model.graph.input if v.name not in initializer_names(model.graph)]
         self.input_names = [v.name for v in inputs]
         self.output_names = [v.name for v in model.graph.output]
         self._has_only_tensors = all(v.type.HasField("tensor_type") for v in inputs)
-        has_dims = bool(self._options.get("dims")) and self._has_only_tensors
+        has_dims = bool(options.get("dims")) and self._has_only_tensors
         self._dynamic = not all(map(_has_static_shape, inputs)) and not has_dims
         # the slots of strings are as large as those that are given need
         self._dynamic |= any(v.type.tensor_type.elem_type == TensorProto.STRING for v in inputs)

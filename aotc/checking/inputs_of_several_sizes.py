@@ -93,7 +93,7 @@ def _sizes_to_verify(program: Program) -> list[dict[str, int]]:
         if program.growing is not None:
             sizes[program.growing.size] = 0
         symbols = program.symbols_of_sizes(sizes)
-        holds = all(check.holds(symbols) for check in program.checks) and _has_room(program, sizes)
+        holds = program.are_accepted(symbols) and _has_room(program, sizes)
         if sizes not in accepted and holds:
             accepted.append(sizes)
     return accepted[:_MAX_VERIFIED_SIZES]

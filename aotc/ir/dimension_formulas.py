@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 T = TypeVar("T")
 #: The largest text, power and number of terms that are read as a formula; a longer text is a name.
-MAX_FORMULA_CHARACTERS: Final = 400
+MAX_FORMULA_CHARACTERS: Final = 4000
 MAX_POWER: Final = 8
 MAX_TERMS: Final = 64
 _QUOTED_NAME: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")

@@ -154,6 +154,7 @@ from aotc.relay.op.builders import not_equal as not_equal
 from aotc.relay.op.builders import one_hot as one_hot
 from aotc.relay.op.builders import ones as ones
 from aotc.relay.op.builders import ones_like as ones_like
+from aotc.relay.op.builders import permute_axes as permute_axes
 from aotc.relay.op.builders import power as power
 from aotc.relay.op.builders import prod as prod
 from aotc.relay.op.builders import reinterpret as reinterpret

@@ -38,7 +38,15 @@ from aotc.ir import (
     run_recursive_task,
     solve_dims,
 )
+from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.op import infer_op_result_type
+from aotc.ir.size_operands import (
+    SIZE_DEFINITIONS_ATTRIBUTE,
+    SIZE_OPERANDS_ATTRIBUTE,
+    SizeOperand,
+    size_definitions_of_rows,
+    size_operands_of_rows,
+)
 from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, If, Let, Match, RefCreate, RefRead, RefWrite
@@ -152,10 +160,13 @@ def evaluate(
         return evaluate(target.main, *args, params=params, module=target, watch=watch)
     machine = _Machine(module, watch)
     frame = _Frame()
+    operands = size_operands_of_rows(module.attrs.get(SIZE_OPERANDS_ATTRIBUTE, ())) if module is not None else []
     variables = target.params if isinstance(target, Function) else tuple(free_vars(target))
     if args and not isinstance(target, Function):
         raise AotcError("interp", "pass the values of an expression's free variables by name, as params")
     values = bind_arguments(variables, args, params or {})
+    if operands and module is not None and target is module.main:
+        frame.sizes = _sizes_of_operands(operands, module, variables, values)
     if isinstance(target, Function):
         loose = free_vars(target)
         if loose:
@@ -218,6 +229,23 @@ def _to_interpreter_value(value: Any, ty: Type | None) -> Value:
             return tuple(_to_interpreter_value(item, None) for item in value)
         case _:
             return convert_argument_to_array(value, ty)
+
+
+def _sizes_of_operands(
+    operands: Iterable[SizeOperand], module: IRModule, variables: Sequence[Var], values: Sequence[Value]
+) -> dict[str, int]:
+    """Return the sizes that are elements of the inputs of @main, and those that formulas define."""
+    given = {v.name: value for v, value in zip(variables, values, strict=True)}
+    try:
+        sizes = _sizes_of_symbols(variables, values) | {o.name: o.size_of(given[o.input]) for o in operands}
+    except ValueError as error:
+        raise AotcError("interp", str(error)) from error
+    for definition in size_definitions_of_rows(module.attrs.get(SIZE_DEFINITIONS_ATTRIBUTE, ())):
+        value = formula_of_name(definition.formula).evaluate(sizes)
+        if value is None:
+            raise AotcError("interp", f"the size {definition.formula} has no value")
+        sizes[definition.name] = value
+    return sizes
 
 
 def _sizes_of_symbols(variables: Sequence[Var], values: Sequence[Value]) -> dict[str, int]:

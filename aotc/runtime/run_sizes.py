@@ -19,6 +19,7 @@ from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.dimension_ranges import DimRange, dim_text_in_sizes, symbol_of_multiples
 from aotc.ir.dimensions import Dim, SymDim, dim_of_text, solve_dims
+from aotc.ir.size_operands import SizeOperand, size_operand_of_name
 from aotc.runtime.abi import CAPACITY_STATUS, STATUS_CODE_MASK, ffi
 from aotc.runtime.tensor_info import TensorInfo
 
@@ -44,6 +45,7 @@ class RunSizes:
             }
         )
         self._symbols = [symbol_of_multiples(name, r.step) for name, r in self.ranges.items()]
+        self._operands: dict[str, SizeOperand] = {}
         self._inputs: list[tuple[Dim, ...]] = []
         self._outputs: list[tuple[Dim, ...]] = []
 
@@ -55,6 +57,11 @@ class RunSizes:
         self._inputs, self._outputs = (
             [tuple(dim_of_text(next(texts)) for _ in info.shape) for info in infos] for infos in (inputs, outputs)
         )
+        stated = {s for dims in self._inputs for d in dims if isinstance(d, SymDim) for s in d.symbols}
+        for name, symbol in zip(self.ranges, self._symbols, strict=True):
+            operand = None if symbol in stated else size_operand_of_name(name, self.ranges[name].most)
+            if operand is not None:
+                self._operands[name] = operand
         named = [
             tuple(self._symbolic_info(info, dims) for info, dims in zip(infos, shapes, strict=True))
             for infos, shapes in ((inputs, self._inputs), (outputs, self._outputs))
@@ -102,6 +109,7 @@ class RunSizes:
                 problems.append(_shape_diagnostic(info, shape, self._text_of_known_sizes(info, symbols)))
         values = self._sizes_of_symbols(symbols)
         problems += self._range_diagnostics({name: v for name, v in values.items() if name not in known})
+        problems += self._add_operands(inputs, values)
         if not problems and len(values) < len(self.ranges) and None not in shapes.values():
             missing = ", ".join(name for name in self.ranges if name not in values)
             problems.append(Diagnostic("input-shape", f"the shapes of the inputs do not tell the size {missing}"))
@@ -133,6 +141,26 @@ class RunSizes:
                 else:
                     symbols = values | symbols
         return symbols
+
+    def operand_values(self, inputs: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the sizes that are elements of inputs; ValueError for one that is out of range."""
+        return tuple(operand.size_of(inputs[operand.input]) for operand in self._operands.values())
+
+    @property
+    def operand_inputs(self) -> tuple[str, ...]:
+        """Names of the inputs whose elements are sizes."""
+        return tuple(dict.fromkeys(operand.input for operand in self._operands.values()))
+
+    def _add_operands(self, inputs: Mapping[str, Any], values: dict[str, int]) -> Iterator[Diagnostic]:
+        """Add the sizes that are elements of inputs; yield a diagnostic for each that is out of range."""
+        for name, operand in self._operands.items():
+            given = inputs.get(operand.input)
+            if given is None or not hasattr(given, "__array__") or np.size(given) <= operand.element:
+                continue  # diagnosed elsewhere
+            try:
+                values[name] = operand.size_of(given)
+            except ValueError as error:
+                yield Diagnostic("input-value", str(error))
 
     def _range_diagnostics(self, values: Mapping[str, int]) -> Iterator[Diagnostic]:
         for name, value in values.items():

@@ -159,7 +159,7 @@ class Session:
         self._frames: list[_RunFrame] = []
         self._sizes = library.sizes
         self._interface = _RunInterface(library.inputs, library.outputs) if library.sizes is None else None
-        self._interfaces_by_shapes: dict[tuple[tuple[int, ...] | int | None, ...], _RunInterface] = {}
+        self._interfaces_by_shapes: dict[tuple[Any, ...], _RunInterface] = {}
         self._input_names = [info.name for info in library.inputs]
         self._state_position = len(library.inputs) + (library.sizes is not None)
         self._direct = all(i.c_memory_dtype == i.dtype.numpy for i in library.inputs)
@@ -356,7 +356,9 @@ class Session:
         shapes: list[tuple[int, ...] | None] = [
             a.shape if type(a := inputs.get(name)) is np.ndarray else None for name in self._input_names
         ]
-        key = (*shapes, *length.values())
+        key: tuple[Any, ...] = (*shapes, *length.values())
+        for name in self._sizes.operand_inputs:
+            key += (a.tobytes() if type(a := inputs.get(name)) is np.ndarray else None,)
         found = self._interfaces_by_shapes.get(key)
         if found is not None:
             return found
@@ -366,7 +368,7 @@ class Session:
             others = convert_and_check_inputs(inputs, self._library.inputs)[1]
             raise_if_problems([*(d for d in others if d.code != "input-shape"), *problems])
         interface = self._interface_for_sizes(values)
-        if None not in shapes:
+        if None not in key:
             if len(self._interfaces_by_shapes) >= _MAX_KNOWN_SIZES:
                 self._interfaces_by_shapes.clear()
             self._interfaces_by_shapes[key] = interface
@@ -527,6 +529,8 @@ class Binding:
         self._stores = pairs_of_distinct_arrays(results, targets)
         self._memory, workspace = session._allocate_workspace()
         self._keep = sources, targets, interface.sizes
+        known = session._sizes
+        self._operands = known.operand_values(self.inputs) if known is not None else ()
         given = _new_ffi_array_of_addresses(sources, interface.sizes)
         self._arguments = given, _new_ffi_array_of_addresses(targets), workspace
         self._state, self._length = state, interface.length
@@ -561,6 +565,10 @@ class Binding:
 
     def _run_with_options(self, options: Any) -> None:
         with self._lock:
+            sizes = self._session._sizes
+            if self._operands and sizes is not None and sizes.operand_values(self.inputs) != self._operands:
+                text = f"the values of {', '.join(sizes.operand_inputs)}, which shapes depend on, have changed"
+                raise AotcError("input-value", text, hint="bind again: outputs have another shape")
             copy_array_pairs(self._loads)
             self._session._invoke_with_state(*self._arguments, options, self._state, self._length)
             copy_array_pairs(self._stores)

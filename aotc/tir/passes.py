@@ -425,7 +425,7 @@ def _accepted_symbols(program: Program) -> list[Mapping[str, int]]:
         for _ in range(_RANDOM_SIZES)
     ]
     symbols = map(program.symbols_of_sizes, sizes)
-    return [values for values in symbols if all(check.holds(values) for check in program.checks)]
+    return list(filter(program.are_accepted, symbols))
 
 
 def _verify_conditions_and_definitions(program: Program, pass_name: str) -> None:

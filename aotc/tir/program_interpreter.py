@@ -107,6 +107,7 @@ class ProgramInterpreter:
         growing = self._program.growing
         if growing is not None:
             values[growing.size] = self.length
+        values |= {name: o.size_of(inputs[o.input]) for name, o in self._program.operands.items()}
         symbols = {symbol_of_multiples(name, r.step): (name, r.step) for name, r in self._program.sizes.items()}
         found = self._program.symbol_values({n: values[s] * step for s, (n, step) in symbols.items() if s in values})
         if growing is not None and not growing.check.holds(found):

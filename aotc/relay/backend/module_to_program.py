@@ -44,6 +44,13 @@ from aotc.ir import (
 from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.ir.failure_context import Failure, attach_failure_to_exceptions
 from aotc.ir.parallel_memo import memoize_in_parallel
+from aotc.ir.size_operands import (
+    SIZE_DEFINITIONS_ATTRIBUTE,
+    SIZE_OPERANDS_ATTRIBUTE,
+    SizeOperand,
+    size_definitions_of_rows,
+    size_operands_of_rows,
+)
 from aotc.relay.backend.function_to_kernel import (
     diagnose_dynamic_inputs,
     has_static_types,
@@ -466,9 +473,9 @@ def lower_main_to_program(
     if dynamic := diagnose_dynamic_inputs(main):
         raise AotcError.collect(dynamic)
     growing = _growing_state(state)
-    sizes = RunTimeSizes(_ranges_with_room(size_ranges_of_inputs(main, typical_sizes), growing))
+    operands = size_operands_of_rows(module.attrs.get(SIZE_OPERANDS_ATTRIBUTE, ()))
+    sizes = _sizes_of_module(module, operands, _ranges_with_room(size_ranges_of_inputs(main, typical_sizes), growing))
     _require_target_supports_sizes(sizes, target, main)
-    sizes.add_stated_conditions(module.attrs.get("size_conditions", ()), main.span)
     lowering = _Lowering(target, module, _let_bound_values(main), sizes, has_state=bool(state))
     inputs: list[Storage] = []
     for param, meaning in zip(
@@ -500,10 +507,19 @@ def lower_main_to_program(
         name=name, inputs=tuple(inputs), outputs=outputs, body=tuple(lowering.part),
         state=_state_tensors(inputs, outputs, state), sizes=sizes.ranges, checks=tuple(sizes.checks),
         growing=growing,
+        operands={operand.name: operand for operand in operands}, definitions=tuple(sizes.definitions),
     )  # fmt: skip
     _check_bytes_of_expanded_splats(program, lowering.splats)
     _require_checks_before_run(program, main)
     return program
+
+
+def _sizes_of_module(module: IRModule, operands: Sequence[SizeOperand], ranges: Mapping[str, DimRange]) -> RunTimeSizes:
+    """Return the sizes that shapes of a module depend on, with the conditions that the model states."""
+    definitions = size_definitions_of_rows(module.attrs.get(SIZE_DEFINITIONS_ATTRIBUTE, ()))
+    sizes = RunTimeSizes({**ranges} | {o.name: DimRange(0, o.most - o.least) for o in operands}, definitions)
+    sizes.add_stated_conditions(module.attrs.get("size_conditions", ()), module.main.span)
+    return sizes
 
 
 def _require_target_supports_sizes(sizes: RunTimeSizes, target: Target, main: Function) -> None:
@@ -523,7 +539,7 @@ def _require_checks_before_run(program: Program, main: Function) -> None:
         text = f"sizes of a model with branches or loops must fulfill {program.checks[0]}, which is not known"
         hint = "compile one size, for example: " + option_text("dims", program.typical_sizes)
         raise AotcError("dynamic-shape", text, span=program.checks[0].span or main.span, hint=hint)
-    for check in program.checks:
+    for check in program.checks if not program.operands else ():
         if not check.holds(program.symbols_of_sizes(program.typical_sizes)):
             typical = ", ".join(f"{name} {size}" for name, size in program.typical_sizes.items())
             hint = "give typical sizes that do, for example: " + option_text("dims", {"NAME": "LEAST..MOST~TYPICAL"})

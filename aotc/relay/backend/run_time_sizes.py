@@ -27,6 +27,7 @@ from aotc.ir import (
     tensor_types,
 )
 from aotc.ir.dimension_formulas import Formula, constant, formula_of_name, symbol
+from aotc.ir.size_operands import SizeDefinition
 from aotc.relay.backend.function_to_kernel import diagnose_dynamic_shapes
 from aotc.relay.graph_api import Expr, Function, type_of
 from aotc.tir import SizeCheck
@@ -87,18 +88,21 @@ def _size_and_step(name: str, dims: Iterable[SymDim]) -> tuple[str, int]:
 class RunTimeSizes:
     """The sizes of a run, and the conditions on them that a program checks.
 
-    ranges    sizes by name
-    checks    conditions that do not follow from the ranges
+    ranges         sizes by name
+    definitions    sizes that formulas of others define
+    checks         conditions that do not follow from the ranges
     """
 
     ranges: Mapping[str, DimRange]
+    definitions: Sequence[SizeDefinition] = ()
     checks: list[SizeCheck] = field(default_factory=list)
 
     @property
     def intervals(self) -> dict[str, tuple[int, int]]:
         """The least and the greatest value of each symbol in dimensions."""
         items = self.ranges.items()
-        return {symbol_of_multiples(name, r.step): (r.least // r.step, r.most // r.step) for name, r in items}
+        stated = {symbol_of_multiples(name, r.step): (r.least // r.step, r.most // r.step) for name, r in items}
+        return stated | {d.name: (d.least, d.most) for d in self.definitions}
 
     def bounded_type(self, ty: TensorType, node: Expr, description: str) -> TensorType:
         """Return a type with the bounds that follow from the ranges.

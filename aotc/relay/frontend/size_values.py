@@ -27,7 +27,8 @@ from aotc.ir import (
     same_dim,
     sum_of_dims,
 )
-from aotc.relay.graph_api import Call, Constant, Expr, Tuple, TupleGetItem, children, depth_first_post_order
+from aotc.relay.frontend.size_operands import operand_values
+from aotc.relay.graph_api import Call, Constant, Expr, Tuple, TupleGetItem, Var, children, depth_first_post_order
 
 Array: TypeAlias = np.ndarray[Any, Any]
 #: Values of a tensor: an array of numbers and dimensions; for a tuple, one array per field.
@@ -44,9 +45,11 @@ def size_values(expr: Expr) -> Array | None:
     """Return the values of a tensor of integers or bools, an array of numbers and dimensions of the
     tensor's shape; None if they are not known when the model is compiled.
     """
+    nodes = list(depth_first_post_order([expr], _operands))
+    moved_only = all(_only_moves_elements(node) for node in nodes)
     known: dict[Expr, Values | None] = {}
-    for node in depth_first_post_order([expr], _operands):
-        known[node] = _values_of_node(node, known)
+    for node in nodes:
+        known[node] = operand_values(node, moved_only) if isinstance(node, Var) else _values_of_node(node, known)
     result = known[expr]
     return result if isinstance(result, np.ndarray) else None
 
@@ -58,6 +61,11 @@ def _operands(node: Expr) -> Sequence[Expr]:
     if not isinstance(node, Call) or not isinstance(node.op, Op) or node.op.name in _SHAPE_RULES:
         return ()
     return node.args if _is_small(node) and node.op.name in _RULES else ()
+
+
+def _only_moves_elements(node: Expr) -> bool:
+    """Return False for a call that computes other values than those of its operands."""
+    return not isinstance(node, Call) or (isinstance(node.op, Op) and node.op.name in _MOVING_OPERATORS)
 
 
 def _is_small(node: Expr) -> bool:
@@ -234,6 +242,10 @@ def _concatenated(op: Op, node: Call, parts: tuple[Array, ...]) -> Any:
     return op.reference(node.attrs, tuple(parts))
 
 
+_MOVING_OPERATORS: Final = frozenset(
+    {"take", "strided_slice", "reshape", "squeeze", "expand_dims", "transpose", "split", "copy", "reverse", "cast"}
+    | {"broadcast_to", "tile", "repeat", "concatenate", "stack", "shape_of", "ndarray_size"}
+)
 _MOVES: Final = ("take", "strided_slice", "reshape", "squeeze", "expand_dims", "transpose", "split", "copy", "reverse")
 _RULES: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys(_MOVES, _move_elements),

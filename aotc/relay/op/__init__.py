@@ -20,6 +20,7 @@ _OPERATOR_MODULE_NAMES = (
     "cast_clip_prelu",
     "reduce",
     "shape",
+    "run_time_permutation",
     "layout",
     "concat_split",
     "pad",

@@ -1028,6 +1028,12 @@ def pad(
     pad_mode   "constant" (negative widths crop), "edge", "reflect" (without the edge) or "wrap"
     """
 
+def permute_axes(data: Expr, places: int | Sequence[int], shape: int | Sequence[int]) -> Call:
+    """`data` with permuted axes: axis k of the data is axis places[k] of the result, which has a `shape`.
+
+    Both may be known at run time only; then, whoever builds the call states that they fit.
+    """
+
 def power(lhs: Expr, rhs: Expr) -> Call:
     """`power` of the elements of two tensors, which are broadcast."""
 

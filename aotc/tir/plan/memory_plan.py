@@ -194,11 +194,13 @@ def place_inputs_and_outputs_in_arena(program: Program) -> Program:
     arrays.
     """
     kept = {storage for tensor in program.state for storage in (tensor.past, tensor.present)}
+    read_at_entry = {operand.input for operand in program.operands.values()}
     resident = {
         storage: Storage(name=storage.name, dtype=storage.dtype, shape=storage.shape, dims=storage.dims)
         for storage in dict.fromkeys((*program.inputs, *program.outputs))
         if storage.size
         and storage not in kept
+        and storage.name not in read_at_entry
         and any(v.storage is storage for node in program.body for v in (*node.inputs, *node.outputs))
     }
 

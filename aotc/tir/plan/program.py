@@ -29,6 +29,7 @@ from aotc.ir import (
     product_of_dims,
     symbol_of_multiples,
 )
+from aotc.ir.size_operands import SizeDefinition, SizeOperand
 from aotc.tir import Const, Kernel, to_text
 from aotc.tir.plan.size_checks import GrowingState, SizeCheck, value_of_dim
 
@@ -416,7 +417,10 @@ class Program:
                       that holds it there
     state             tensors that are kept between runs
     plan              memory plan, which `aotc.tir.plan.memory_plan` computes
-    sizes             sizes that a caller states for a run, by name, with their ranges
+    sizes             sizes that a caller states for a run, by name, with their ranges; some are elements of
+                      inputs
+    operands          for each size that is an element of an input: where it is
+    definitions       sizes that formulas define, each after those that it depends on
     checks            conditions on them, beside their ranges, that hold in each run
     growing           length of the state tensors that grow; None if there are none
     steps             all kernel calls of `body` in the order of the text; the number of a call is its
@@ -432,6 +436,8 @@ class Program:
     state: tuple[StateTensor, ...] = ()
     plan: MemoryPlan = field(default_factory=MemoryPlan)
     sizes: Mapping[str, DimRange] = field(default_factory=dict)
+    operands: Mapping[str, SizeOperand] = field(default_factory=dict)
+    definitions: tuple[SizeDefinition, ...] = ()
     checks: tuple[SizeCheck, ...] = ()
     growing: GrowingState | None = None
     steps: tuple[Step, ...] = field(init=False)
@@ -444,6 +450,7 @@ class Program:
         views = [view.storage for view in views_in(self.body)]
         lines = [f"program {json.dumps(self.name)} {{"]
         lines += [f"  size {json.dumps(name)}: {sizes}" for name, sizes in self.sizes.items()]
+        lines += [f"  size {json.dumps(d.name)} = {d.formula}" for d in self.definitions]
         lines += [f"  check {check}" for check in self.checks]
         if self.growing is not None:
             lines.append(f"  grows {self.growing.size} by {self.growing.added} up to {self.growing.capacity}")
@@ -468,7 +475,8 @@ class Program:
     def symbol_intervals(self) -> dict[str, tuple[int, int]]:
         """The least and the greatest value of each symbol in formulas of the program."""
         ranges = self.sizes.items()
-        return {symbol_of_multiples(name, r.step): (r.least // r.step, r.most // r.step) for name, r in ranges}
+        stated = {symbol_of_multiples(name, r.step): (r.least // r.step, r.most // r.step) for name, r in ranges}
+        return stated | {d.name: (d.least, d.most) for d in self.definitions}
 
     @property
     def typical_sizes(self) -> dict[str, int]:
@@ -476,13 +484,26 @@ class Program:
         return {name: r.most if r.typical is None else r.typical for name, r in self.sizes.items()}
 
     def typical_shape(self, storage: Storage) -> tuple[int, ...]:
-        """Return the shape of a tensor in a typical run."""
+        """Return the shape of a tensor in a typical run; the largest one if values of inputs that are not
+        known decide it.
+        """
+        if self.operands:
+            return storage.shape
         symbols = self.symbols_of_sizes(self.typical_sizes)
         return tuple(value_of_dim(dim, symbols) for dim in storage.run_time_shape)
 
     def symbols_of_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the values of the symbols in formulas of the program for sizes in their ranges."""
-        return {symbol_of_multiples(name, r.step): sizes[name] // r.step for name, r in self.sizes.items()}
+        symbols = {symbol_of_multiples(name, r.step): sizes[name] // r.step for name, r in self.sizes.items()}
+        for definition in self.definitions:
+            # outside of its range for sizes that a run refuses
+            symbols[definition.name] = min(max(definition.value(symbols) or 0, definition.least), definition.most)
+        return symbols
+
+    def are_accepted(self, symbols: Mapping[str, int]) -> bool:
+        """Return True if a run accepts sizes in their ranges, for the values of all symbols."""
+        defined = all(d.value(symbols) == symbols[d.name] for d in self.definitions)
+        return defined and all(check.holds(symbols) for check in self.checks)
 
     def symbol_values(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the values of the symbols in formulas of the program for sizes by name, such as 2 for
@@ -500,6 +521,8 @@ class Program:
         for check in self.checks:
             if not check.holds(values):
                 raise ValueError(f"{check} does not hold")
+        if not self.are_accepted(values):
+            raise ValueError("a size that others define is out of its range")
         return values
 
     def map_steps(

@@ -132,7 +132,7 @@ def model_template_values(
         "input_table": "input_tensors" if arguments else "NULL",
         **state_values,
         **size_values,
-        "arguments": [t.argument for t in arguments],
+        "arguments": [t.argument for t in arguments if t.argument],
         "exported": render_template("exported.c", name=program.name, **state_values, **size_values),
         "table": render_template("tensors.md", tensors=[*inputs, *outputs]),
         "sides": [(side[0].role, side) for side in (arguments, outputs) if side],

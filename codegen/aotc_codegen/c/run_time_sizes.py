@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from aotc.ir import AotcError, Dim, DimRange, SymDim, frozen, option_text, symbol_of_multiples
+from aotc.ir import AotcError, Dim, DimRange, SymDim, dim_of_text, frozen, option_text, symbol_of_multiples
 from aotc.ir.dimension_formulas import Formula, FormulaCall, Interval, constant, formula_of_name, product_of_intervals
+from aotc.ir.size_operands import SizeOperand
 from aotc.tir import Const, GrowingState, Program, SizeCheck, Target
 from aotc_codegen.c.c_identifiers import (
     UniqueIdentifiers,
@@ -37,6 +38,12 @@ _FLOOR_QUOTIENT_FUNCTION: Final = """\
 /* a / b for b > 0, rounded down. */
 static int64_t floor_quotient(int64_t a, int64_t b) {
   return a / b - (a % b < 0);
+}
+"""
+#: Function that reads an element of an input where values out of a range count as the nearest one.
+_CLIP_FUNCTION: Final = """\
+static int64_t clip_size(int64_t value, int64_t least, int64_t most) {
+  return value < least ? least : value > most ? most : value;
 }
 """
 _SIZE_STATUS: Final = """\
@@ -64,9 +71,12 @@ class SizeMember:
     """A size of a run: a member of the inputs, or the length of the state.
 
     name        name of the size in the model
-    ident       name of the member; "" for the length of the state
+    ident       name of the member; "" for the length of the state, and for elements of inputs
     number      position among all sizes
-    capacity    largest length of the state; None for members of the inputs
+    capacity    largest length of the state; None for other sizes
+    operand     element of an input that is the size; None for other sizes
+    array       name of the member of the inputs with this element
+    is_float    True for an element of a float type, which is truncated
     """
 
     name: str
@@ -74,6 +84,31 @@ class SizeMember:
     range: DimRange
     number: int = 0
     capacity: int | None = None
+    operand: SizeOperand | None = None
+    array: str = ""
+    is_float: bool = False
+
+    @property
+    def function(self) -> str:
+        """Name of the C function that computes the size from an element of an input."""
+        return f"operand_{self.number}"
+
+    @property
+    def element(self) -> str:
+        """C expression of the element of an input that is the size."""
+        return "" if self.operand is None else f"inputs->{self.array}[{self.operand.element}]"
+
+    @property
+    def requirement(self) -> str:
+        """What is required of the value, as text."""
+        o = self.operand
+        if o is not None and o.clipped:
+            return f"the input {o.input} is given"
+        if o is not None:
+            return f"element {o.element} of the input {o.input} is {o.least} to {o.most}"
+        if self.ident:
+            return f"the size {self.name} is {self.comment}"
+        return f"the length {self.name} of the state is {self.comment}, as its capacity is {self.capacity}"
 
     @property
     def comment(self) -> str:
@@ -94,6 +129,15 @@ class SizeMember:
     @property
     def violation(self) -> str:
         """C expression that is true for a value that is not allowed."""
+        if self.operand is not None:
+            is_missing = f"inputs->{self.array} == NULL"
+            least, most = _int64_literal(self.operand.least), _int64_literal(self.operand.most)
+            if self.operand.clipped:
+                return is_missing
+            if self.is_float:  # also for NaN
+                return f"{is_missing} || !({self.element} >= {least} && {self.element} <= {most})"
+            element = f"(int64_t){self.element}"
+            return f"{is_missing} || {element} < {least} || {element} > {most}"
         value, r = f"inputs->{self.ident}" if self.ident else _LENGTH_PARAMETER, self.range
         step = f" || {value} % {r.step} != 0" if r.step != 1 else ""
         return f"{value} < {r.least} || {value} > {r.most}{step}"
@@ -110,7 +154,7 @@ class SizeInterface:
     """The sizes that callers state for each run of a model, and how statuses name a violated condition.
 
     members             the sizes, in the order of the members of the struct of inputs; the length of the state
-                        is among them, but no member of the struct
+                        and elements of inputs are among them, but no members of the struct
     shift, code_mask    the bits of a status from `shift` on are the number of the violated condition;
                         `code_mask` selects the bits below, which are the error code
     """
@@ -123,14 +167,31 @@ class SizeInterface:
     @property
     def texts_of_conditions(self) -> list[str]:
         """For each number of a condition, what must hold, as a C string without its quotes."""
-        ranges = [
-            f"the size {m.name} is {m.comment}"
-            if m.ident
-            else f"the length {m.name} of the state is {m.comment}, as its capacity is {m.capacity}"
-            for m in self.members
+        ranges = [m.requirement for m in self.members]
+        defined = [
+            (f"node {d.node}: " if d.node else "") + f"the size {d.formula} is {d.least} to {d.most}"
+            for d in self.program.definitions
         ]
         growing = [] if self._growth_check is None else [f"the state has room: {self._growth_check}"]
-        return [escape_for_c_string(text) for text in (*ranges, *growing, *map(_text_of_check, self.program.checks))]
+        checks = map(_text_of_check, self.program.checks)
+        return [escape_for_c_string(text) for text in (*ranges, *defined, *growing, *checks)]
+
+    @property
+    def operand_arrays(self) -> list[tuple[str, str, int]]:
+        """Name of the member, element type and number of elements of each input whose elements are sizes."""
+        inputs, _ = model_input_and_output_tensors(self.program)
+        used = {operand.input for operand in self.program.operands.values()}
+        return [(t.ident, t.ctype, t.storage.size) for t in inputs if t.storage.name in used]
+
+    @property
+    def operand_values(self) -> list[str]:
+        """C statements that set the elements of inputs that are sizes for the sizes in the array `sizes`."""
+        ctypes = {ident: ctype for ident, ctype, _ in self.operand_arrays}
+        return [
+            f"{m.array}_values[{m.operand.element}] = ({ctypes[m.array]})(sizes[{m.number}] + ({m.operand.least}));"
+            for m in self.members
+            if m.operand is not None
+        ]
 
     @property
     def _growth_check(self) -> SizeCheck | None:
@@ -158,7 +219,7 @@ class SizeInterface:
     @property
     def generic_status_lines(self) -> list[str]:
         """C statements that set the status and the shapes of outputs for the sizes in the array `sizes`."""
-        lengths = [f"sizes[{m.number}]" for m in self.members if not m.ident]
+        lengths = [f"sizes[{m.number}]" for m in self.members if not m.ident and m.operand is None]
         if not lengths:
             return [f"status = {self.program.name}_shapes(&in, &out);"]
         (length,) = lengths
@@ -170,7 +231,13 @@ class SizeInterface:
         status.
         """
         printer = SizePrinter(self.program, "int64_t", length=_LENGTH_PARAMETER)
-        rows = [(m.violation, "AOTC_ERROR_DIMS" if m.ident else "AOTC_ERROR_CAPACITY") for m in self.members]
+        rows = [
+            (m.violation, "AOTC_ERROR_DIMS" if m.ident or m.operand is not None else "AOTC_ERROR_CAPACITY")
+            for m in self.members
+        ]
+        for number, definition in enumerate(self.program.definitions):
+            value = f"definition_{number}(inputs)"
+            rows.append((f"{value} < {definition.least} || {value} > {definition.most}", "AOTC_ERROR_SHAPE"))
         checks = [(check, "AOTC_ERROR_SHAPE") for check in self.program.checks]
         checks = [*([] if self._growth_check is None else [(self._growth_check, "AOTC_ERROR_CAPACITY")]), *checks]
         for check, status in checks:
@@ -193,12 +260,20 @@ def size_interface(program: Program) -> SizeInterface | None:
     taken = [t.ident for t in inputs] + (["state"] if program.state else [])
     names = UniqueIdentifiers(taken, any_case=True)
     growing = program.growing
-    members = (
-        SizeMember(name, names.unique_identifier(name, "size"), r, number)
-        if growing is None or name != growing.size
-        else SizeMember(name, "", r, number, growing.capacity)
-        for number, (name, r) in enumerate(program.sizes.items())
-    )
+    if growing is not None and program.operands:
+        raise AotcError("dims", "shapes of a model whose state grows cannot depend on values of inputs")
+    arrays = {t.storage.name: t for t in inputs}
+    members: list[SizeMember] = []
+    for number, (name, r) in enumerate(program.sizes.items()):
+        operand = program.operands.get(name)
+        if operand is not None:
+            t = arrays[operand.input]
+            is_float = t.storage.dtype.is_float
+            members.append(SizeMember(name, "", r, number, None, operand, t.ident, is_float))
+        elif growing is None or name != growing.size:
+            members.append(SizeMember(name, names.unique_identifier(name, "size"), r, number))
+        else:
+            members.append(SizeMember(name, "", r, number, growing.capacity))
     return SizeInterface(program, tuple(members))
 
 
@@ -246,6 +321,7 @@ class SizePrinter:
         interface = size_interface(program)
         members = interface.members if interface is not None else ()
         self._members = {symbol_of_multiples(m.name, m.range.step): m for m in members}
+        self._definitions = {d.name: f"definition_{k}" for k, d in enumerate(program.definitions)}
 
     @cached_property
     def _intervals(self) -> Mapping[str, Interval]:
@@ -255,7 +331,16 @@ class SizePrinter:
         """Return the value of a dimension as a C expression, which binds as tightly as a sum."""
         if isinstance(dim, int):
             return str(dim)
+        if not dim.name:
+            hint = "pin some sizes when the model is compiled: " + option_text("dims", {"NAME": 1})
+            raise AotcError("dims", "the formula of a size is too long", hint=hint)
         return self._sum(formula_of_name(dim.name))
+
+    def _function_of_symbol(self, symbol: str) -> str | None:
+        """Return the C function that computes a size which callers do not state as a number."""
+        if symbol in self._definitions:
+            return self._definitions[symbol]
+        return self._members[symbol].function if self._members[symbol].operand is not None else None
 
     def _sum(self, formula: Formula) -> str:
         text = ""
@@ -277,6 +362,8 @@ class SizePrinter:
 
     def _factor(self, factor: str | FormulaCall) -> str:
         if isinstance(factor, str):
+            if (function := self._function_of_symbol(factor)) is not None:
+                return f"({self._ctype}){function}(inputs)" if self._ctype != "int64_t" else f"{function}(inputs)"
             member = self._members[factor]
             value = f"inputs->{member.ident}" if member.ident else self._length
             value = f"({self._ctype}){value}" if self._ctype != "int64_t" else value
@@ -296,6 +383,33 @@ class SizePrinter:
         for text in texts[1:]:
             result = f"(({result}) {comparison} ({text}) ? ({result}) : ({text}))"
         return result
+
+
+def _int64_literal(value: int) -> str:
+    """Return an int64 number as a C expression."""
+    return f"({value + 1} - 1)" if value == -(1 << 63) else str(value)
+
+
+def _functions_of_operands(program: Program, interface: SizeInterface) -> str:
+    """Return C functions that compute the sizes which are elements of inputs, and those that formulas define."""
+    text = _CLIP_FUNCTION + "\n" if any(o.clipped for o in program.operands.values()) else ""
+    for member in interface.members:
+        if member.operand is None:
+            continue
+        o, value = member.operand, f"(int64_t){member.element}"
+        if o.clipped:
+            value = f"clip_size({value}, {o.least}, {o.most})"
+        added = f" + {-o.least}" if o.least < 0 else f" - {o.least}" if o.least else ""
+        text += _size_function(program.name, member.function, value + added)
+    for number, definition in enumerate(program.definitions):
+        value = SizePrinter(program, "int64_t").expression(dim_of_text(definition.formula))
+        text += _size_function(program.name, f"definition_{number}", value)
+    return text
+
+
+def _size_function(model: str, name: str, value: str) -> str:
+    head = f"static int64_t {name}(const {model}_inputs *inputs) {{"
+    return f"{head}\n  return {value};\n}}\n\n"
 
 
 def _too_large_error(text: str, bits: int) -> AotcError:
@@ -376,7 +490,9 @@ def size_template_values(program: Program) -> dict[str, Any]:
         "extents": [f"shapes[{k}] = {extent};" for k, extent in enumerate(extents)],
     }
     text = render_template("sizes.c", **words)
-    helper = _FLOOR_QUOTIENT_FUNCTION + "\n" if uses_floor_quotient(program, text) else ""
+    functions = _functions_of_operands(program, interface)
+    helper = _FLOOR_QUOTIENT_FUNCTION + "\n" if uses_floor_quotient(program, functions + text) else ""
+    helper += functions
     return {
         "sizes": [interface],
         "size_members": interface.stated_members,

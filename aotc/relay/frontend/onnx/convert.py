@@ -23,6 +23,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from aotc.ir import AotcError, DimSpecification, Span, TensorType, TupleType, current_span, require, span_scope
 from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
+from aotc.ir.size_operands import SIZE_DEFINITIONS_ATTRIBUTE, SIZE_OPERANDS_ATTRIBUTE
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
@@ -38,6 +39,7 @@ from aotc.relay.frontend.onnx.load import LoadedModel
 from aotc.relay.frontend.onnx.model_inputs import (
     hint_on_options_to_fix_dims,
     is_string_input,
+    operand_ranges,
     resolve_input_types,
     with_inputs_as_tensors,
 )
@@ -55,6 +57,7 @@ from aotc.relay.frontend.onnx.node import (
 from aotc.relay.frontend.onnx.ops_sequences import is_absent
 from aotc.relay.frontend.onnx.sequence_inputs import element_name, tensor_type_of_value
 from aotc.relay.frontend.size_conditions import SIZE_CONDITIONS_ATTRIBUTE, collect_size_conditions
+from aotc.relay.frontend.size_operands import collect_size_operands
 from aotc.relay.frontend.string_slots import string_constant
 from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var, global_uses, type_of
 
@@ -375,7 +378,12 @@ def from_onnx(
     conversion = _Conversion(loaded, local, problems, has_loops)
     conversion.strings.update(params[v.name] for v in inputs if is_string_input(v))
     scope = _Scope(loaded.opsets, ChainMap(dict(params)))
-    with running_or_new_budget_scope(), collect_size_conditions() as conditions:
+    ranges = operand_ranges(dims, types)
+    with (
+        running_or_new_budget_scope(),
+        collect_size_conditions() as conditions,
+        collect_size_operands(params, ranges) as operands,
+    ):
         if local:
             check_recursion_and_expanded_node_count(graph, local, loaded.source)
         conversion.convert_graph(graph, scope)
@@ -388,6 +396,10 @@ def from_onnx(
     attributes |= {name: value for name, value in texts.items() if value}
     if conditions:
         attributes[SIZE_CONDITIONS_ATTRIBUTE] = tuple(conditions)
+    if operands.operands:
+        attributes[SIZE_OPERANDS_ATTRIBUTE] = tuple(operand.row for operand in operands.operands.values())
+    if operands.definitions:
+        attributes[SIZE_DEFINITIONS_ATTRIBUTE] = tuple(definition.row for definition in operands.definitions)
     return IRModule({"main": main, **functions}, attributes)
 
 

@@ -128,6 +128,24 @@ def with_inputs_as_tensors(loaded: LoadedModel, dims: _DimValues) -> tuple[Loade
     return LoadedModel(proto, loaded.source, loaded.opsets, loaded.folder), rest
 
 
+def is_name_of_operand_range(name: str, inputs: Collection[str]) -> bool:
+    """Return True for the name of an element of an input, such as "shape[0]", of all of its elements,
+    "shape[*]", or of all elements of all inputs, "[*]".
+    """
+    owner, _, rest = name.rpartition("[")
+    return rest.endswith("]") and (rest == "*]" or rest[:-1].isdecimal()) and (owner in inputs or name == "[*]")
+
+
+def operand_ranges(dims: _DimValues, inputs: Collection[str]) -> dict[str, DimRange | int]:
+    """Return the ranges of elements of inputs among values and ranges of dimensions. Raises AotcError (code
+    "onnx-dim") for text that is no range.
+    """
+    try:
+        return {n: dim_size_or_range(value) for n, value in dims.items() if is_name_of_operand_range(n, inputs)}
+    except ValueError as error:
+        raise AotcError("onnx-dim", str(error)) from error
+
+
 def _declared_input_shape(value: Any) -> _Shape | None:
     """Return the declared shape of an input of an ONNX model, or None if the model declares no
     rank. Raises AotcError (code "onnx-input") if the input is not a tensor.
@@ -167,6 +185,8 @@ def _symbolic_dim_values_and_ranges(
     equations: list[tuple[SymDim, int]] = []
     ranges: dict[str, DimRange] = {}
     for name, specification in dims.items():
+        if is_name_of_operand_range(name, declared):
+            continue
         dim = dim_of_text(name)
         try:
             value = dim_size_or_range(specification)

@@ -13,6 +13,7 @@ itself. The default of a parameter applies where the node omits the input or att
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from aotc.relay.frontend.converter_signatures import Axis, converter_parameters
 from aotc.relay.frontend.onnx import microsoft_operator_schemas
 from aotc.relay.frontend.onnx.load import dtype_of_onnx_type, onnx_type_of_dtype
 from aotc.relay.frontend.quantization import is_quantize_call
+from aotc.relay.frontend.size_conditions import require_at_least
+from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds
 from aotc.relay.frontend.size_values import size_values
 from aotc.relay.graph_api import Expr, Function, Var, compile_time_elements, tensor_type_of, type_of
 
@@ -48,6 +51,46 @@ Sizes: TypeAlias = Annotated[list[Dim], "sizes"]
 OptionalDType: TypeAlias = Annotated[DType | None, "stated"]
 #: Type of a converter's parameter for a sequence, passed as a list of tensors.
 TensorList: TypeAlias = Annotated[list[Expr], "sequence"]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeInput:
+    """An input of an ONNX node, or an attribute, whose values may be known at run time only.
+
+    Used as the type of a converter's parameter: the converter states which values its operator takes.
+    """
+
+    node: OnnxNode
+    index: int
+    name: str
+
+    @property
+    def count(self) -> int:
+        """The number of values."""
+        if self.name in self.node.attrs:
+            return int(np.size(self.node.attrs[self.name]))
+        return math.prod(g.shape(self.node[self.index], f"`{self.name}`"))
+
+    def within(self, least: int, most: int | None, *, clipped: bool = False, truncated: bool = False) -> list[Dim]:
+        """Return the values: numbers, and dimensions where they are known at run time only.
+
+        least, most    the values that the operator takes of what is known at run time only; None for a
+                       largest one that the caller of the compiler must state
+        clipped        True if other values count as the nearest one of these
+        truncated      True if floats are truncated to integers
+
+        Raises AotcError (code "onnx-runtime-shape") if they are not known, even as formulas.
+        """
+        with operand_bounds(OperandBounds(least, most, clipped, truncated)):
+            values = self.node.sizes_of_attribute_or_input(self.index, self.name)
+        assert values is not None
+        for value in values:
+            if isinstance(value, SymDim) and not clipped:
+                text = f"`{self.name}` of {self.node.op_type} is {value}"
+                require_at_least("onnx-runtime-shape", value, least, text)
+                if most is not None:
+                    require_at_least("onnx-runtime-shape", most, value, text)
+        return values
 
 
 class ClosedSubgraph(NamedTuple):
@@ -168,6 +211,10 @@ class OnnxNode:
         name, annotation, needed = parameter.name, parameter.annotation, parameter.default is Parameter.empty
         if annotation == TensorList:
             return sequence_elements(self[index])
+        if annotation is SizeInput:
+            given = name in self.attrs or self.optional_input(index) is not None
+            require("onnx-input", given or not needed, f"{self.op_type} requires the input `{name}`, which is missing")
+            return SizeInput(self, index, name) if given else parameter.default
         if annotation not in (KnownArray, KnownInts, KnownInt, Sizes):
             return self[index] if needed else self.optional_input(index)
         value: Any

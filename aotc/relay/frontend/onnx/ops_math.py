@@ -17,21 +17,14 @@ from functools import reduce as fold
 
 import numpy as np
 
-from aotc.ir import DType
+from aotc.ir import DType, SymDim, is_static, largest_size, require, require_static_shape
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish
 from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
-from aotc.relay.frontend.onnx.node import (
-    Converted,
-    Converter,
-    KnownInt,
-    KnownInts,
-    OnnxNode,
-    Table,
-    table_by_function_name,
-)
+from aotc.relay.frontend.onnx.node import Converted, Converter, OnnxNode, SizeInput, Table, table_by_function_name
+from aotc.relay.frontend.onnx.run_time_axes import reduce_axes_known_at_run_time
 from aotc.relay.frontend.quantization import cast_with_float8_saturation
 from aotc.relay.frontend.reductions import Axes, Reduction, reduction_by_name
 from aotc.relay.frontend.slice_pad_depth_to_space import normalize_negative_indices
@@ -231,11 +224,14 @@ def _reduction_converter(reduction: Reduction, elementwise_part: Callable[[Expr]
     """
 
     def convert_reduction(
-        x: Expr, axes: KnownInts | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+        x: Expr, axes: SizeInput | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Expr:
-        if not axes and noop_with_empty_axes:
+        values = [] if axes is None else axes.within(-g.rank(x), g.rank(x) - 1)
+        if not values and noop_with_empty_axes:
             return elementwise_part(x)
-        places = [g.normalize_axis(a, g.rank(x)) for a in axes or range(g.rank(x))]
+        if not is_static(values):
+            return reduce_axes_known_at_run_time(reduction, x, values, keepdims == 1)
+        places = [g.normalize_axis(a, g.rank(x)) for a in require_static_shape(values) or range(g.rank(x))]
         return reductions.apply_reduction(reduction, x, places, keepdims == 1)
 
     return convert_reduction
@@ -289,8 +285,14 @@ def _cumulative_operator(name: str, x: Expr, axis: Expr, *, reverse: int = 0, ex
     return result
 
 
-def _top_k(x: Expr, k: KnownInt, *, axis: Axis = -1, largest: int = 1) -> list[Expr]:
-    return reductions.top_k(x, k, axis, ascending=not largest)
+def _top_k(x: Expr, k: SizeInput, *, axis: Axis = -1, largest: int = 1) -> list[Expr]:
+    sizes = k.within(0, largest_size(g.dims(x)[axis]))
+    require("onnx-topk", len(sizes) == 1, f"`k` of TopK must be one number, got {sizes}")
+    if isinstance(sizes[0], SymDim):
+        # all elements in order, of which the first ones are taken
+        everything = reductions.top_k(x, require_static_shape((g.dims(x)[axis],))[0], axis, ascending=not largest)
+        return [g.strided_slice(part, [0], sizes, [axis]) for part in everything]
+    return reductions.top_k(x, sizes[0], axis, ascending=not largest)
 
 
 OPS: Table = {

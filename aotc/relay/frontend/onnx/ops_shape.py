@@ -23,8 +23,10 @@ from aotc.ir import (
     Dim,
     DType,
     SymDim,
+    check_rank,
     interval_of_dim,
     is_static,
+    largest_size,
     maximum_of_dims,
     product_of_dims,
     require,
@@ -42,12 +44,15 @@ from aotc.relay.frontend.onnx.node import (
     KnownInt,
     KnownInts,
     OnnxNode,
+    SizeInput,
     Sizes,
     Strings,
     Table,
     table_by_function_name,
 )
-from aotc.relay.frontend.size_conditions import require_equal_dims
+from aotc.relay.frontend.onnx.run_time_axes import chosen_axes, dims_around_new_axes, dims_of_kept_axes
+from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
+from aotc.relay.frontend.size_operands import define_size, equality_of_sizes
 from aotc.relay.frontend.size_values import size_values
 from aotc.relay.frontend.slice_pad_depth_to_space import (
     check_and_normalize_constant_indices,
@@ -63,7 +68,38 @@ from aotc.relay.op.type_rules import broadcast_two_shapes
 # --- reshaping
 
 
-def _reshape(x: Expr, shape: Sizes, *, allowzero: int = 0) -> Expr:
+def _reshape(x: Expr, shape: SizeInput, *, allowzero: int = 0) -> Expr:
+    dims = g.dims(x)
+    # no extent is larger than the number of elements, or than an extent next to one of 0
+    values = shape.within(-1, max(map(largest_size, (product_of_dims(dims), *dims)), default=1))
+    if any(isinstance(v, SymDim) and v.lower < 0 for v in values):
+        return g.reshape(x, _shape_of_run_time_values(dims, values, bool(allowzero)))
+    return _reshape_to(x, values, allowzero)
+
+
+def _shape_of_run_time_values(dims: Sequence[Dim], values: Sequence[Dim], allowzero: bool) -> list[Dim]:
+    """Return the shape that values known at run time only describe: 0 copies a dimension unless
+    `allowzero`, and one of them may be -1.
+    """
+    total = product_of_dims(dims)
+    most = max(map(largest_size, (total, *dims)), default=1)
+    negative = [equality_of_sizes(v, -1) for v in values]
+    known: list[Dim] = []
+    for k, (value, is_negative) in enumerate(zip(values, negative, strict=True)):
+        copied = 0 if allowzero or k >= len(dims) else product_of_dims((equality_of_sizes(value, 0), dims[k]))
+        # 1 in place of -1
+        known.append(define_size(sum_of_dims((value, product_of_dims((2, is_negative)), copied)), 0, most))
+    divisor = define_size(maximum_of_dims((product_of_dims(known), 1)), 1, most ** max(len(values), 1))
+    rest = define_size(total // divisor, 0, most)
+    text = "more than one value of a shape is -1"
+    require_at_least("onnx-reshape", 1, sum_of_dims(negative), text)
+    return [
+        define_size(sum_of_dims((value, product_of_dims((is_negative, rest - 1)))), 0, most)
+        for value, is_negative in zip(known, negative, strict=True)
+    ]
+
+
+def _reshape_to(x: Expr, shape: Sequence[Dim], allowzero: int) -> Expr:
     dims = g.dims(x)
     target: list[Dim] = []
     for k, d in enumerate(shape):
@@ -86,20 +122,31 @@ def _flatten(x: Expr, *, axis: int = 1) -> Expr:
     return g.reshape(x, (product_of_dims(shape[:place]), product_of_dims(shape[place:])))
 
 
-def _squeeze(x: Expr, axes: KnownInts | None = None, *, node: OnnxNode) -> Expr:
+def _squeeze(x: Expr, axes: SizeInput | None = None, *, node: OnnxNode) -> Expr:
+    rank = g.rank(x)
+    values = None if axes is None else axes.within(-rank, rank - 1)
+    if values is not None and not is_static(values):
+        chosen = chosen_axes(values, rank, "onnx-axis")
+        # if a squeezed axis has another extent than 1, the numbers of elements differ
+        return g.reshape(x, dims_of_kept_axes(g.dims(x), chosen, rank - len(values)))
     # an empty attribute counts as an omitted one
-    if axes is None or (not axes and node.optional_input(1) is None):
+    if values is None or (not values and node.optional_input(1) is None):
         sizes = g.dims(x)
         if any(isinstance(d, SymDim) and d.lower <= 1 for d in sizes):
             g.shape(x)
         return g.squeeze(x, [k for k, d in enumerate(sizes) if d == 1])
-    return g.squeeze(x, sorted(g.normalize_axis(a, g.rank(x)) for a in axes))
+    return g.squeeze(x, sorted(g.normalize_axis(a, rank) for a in require_static_shape(values)))
 
 
-def _unsqueeze(x: Expr, axes: KnownInts) -> Expr:
-    rank = g.rank(x) + len(axes)
-    places = sorted(g.normalize_axis(a, rank) for a in axes)
-    require("onnx-axis", len(set(places)) == len(places), f"an axis occurs twice in {axes}")
+def _unsqueeze(x: Expr, axes: SizeInput) -> Expr:
+    rank = g.rank(x) + axes.count
+    check_rank(rank, "the result of Unsqueeze")
+    values = axes.within(-rank, rank - 1)
+    if not is_static(values):
+        inserted = chosen_axes(values, rank, "onnx-axis")
+        return g.reshape(x, dims_around_new_axes(g.dims(x), inserted))
+    places = sorted(g.normalize_axis(a, rank) for a in require_static_shape(values))
+    require("onnx-axis", len(set(places)) == len(places), f"an axis occurs twice in {values}")
     return g.unsqueeze(x, places)
 
 
@@ -128,36 +175,37 @@ def _concat(*parts: Expr, axis: int = 1) -> Expr:
 
 
 def _split(
-    x: Expr, split: Sizes | None = None, *, axis: Axis = 0, num_outputs: int | None = None, node: OnnxNode
+    x: Expr, split: SizeInput | None = None, *, axis: Axis = 0, num_outputs: int | None = None, node: OnnxNode
 ) -> Sequence[Expr | None]:
     size, names = g.dims(x)[axis], len(node.is_output_named)
     text = f"num_outputs is {num_outputs}, the node has {names} outputs"
     require("onnx-split", num_outputs in (None, names), text)
-    count = len(split) if split is not None else names if num_outputs is None else num_outputs
+    given = None if split is None else split.within(0, largest_size(size))
+    count = len(given) if given is not None else names if num_outputs is None else num_outputs
     if count > names:
         g.check_unroll_count(count, "a split")
-    if split is None and isinstance(size, SymDim):
+    if given is None and isinstance(size, SymDim):
         require("onnx-split", count > 0, f"{size} elements cannot be split into {count} parts")
         # a last part of less than 0 elements is a wrong size, which is found when the model runs
         most = (size + (count - 1)) // count
-        split = [most] * (count - 1) + [size - most * (count - 1)]
-    elif split is None:
+        given = [most] * (count - 1) + [size - most * (count - 1)]
+    elif given is None:
         assert isinstance(size, int)
         # the last part is smaller if the number of parts does not divide the extent
         part = -(-size // max(count, 1))
         parts = [min(part, size - k * part) for k in range(count)]
-        split = list(parts)
+        given = list(parts)
         fits = 0 < count <= max(size, names) and min(parts) >= 0
         require(
             "onnx-split",
             fits,
             f"{size} elements cannot be split into {count} parts of {part} elements with a smaller last part",
         )
-    text = f"parts {split} do not add up to {size} elements"
-    fits = all(isinstance(part, SymDim) or part >= 0 for part in split) and len(split) >= names
+    text = f"parts {given} do not add up to {size} elements"
+    fits = all(isinstance(part, SymDim) or part >= 0 for part in given) and len(given) >= names
     require("onnx-split", fits, text)
-    require_equal_dims("onnx-split", sum_of_dims(split), size, text)
-    return g.split(x, split, axis)
+    require_equal_dims("onnx-split", sum_of_dims(given), size, text)
+    return g.split(x, given, axis)
 
 
 def _slice(x: Expr, starts: Sizes, ends: Sizes, axes: KnownInts | None = None, steps: KnownInts | None = None) -> Expr:
@@ -199,31 +247,42 @@ def _clip_slice_bounds(start: int, end: int, step: int, size: int) -> tuple[int,
 
 
 def _pad(
-    x: Expr, pads: Sizes | None = None, filling: OptionalExpr = None, axes: KnownInts | None = None, *, node: OnnxNode
+    x: Expr,
+    pads: SizeInput | None = None,
+    filling: OptionalExpr = None,
+    axes: KnownInts | None = None,
+    *,
+    node: OnnxNode,
 ) -> Expr:
     rank = g.rank(x)
-    pads = node.attrs.get("paddings") or pads  # the name of the attribute in operator set 1
-    if pads is None:
-        raise AotcError("onnx-input", "Pad needs `pads`; it is left out")
+    mode, value = node.attrs.get("mode", "constant"), node.attrs.get("value", 0.0)
+    widths = node.attrs.get("paddings")  # the name of the attribute in operator set 1
+    if not widths:
+        if pads is None:
+            raise AotcError("onnx-input", "Pad needs `pads`; it is left out")
+        widths = pads.within(-max(map(largest_size, g.dims(x)), default=0) if mode == "constant" else 0, None)
     places = range(rank) if axes is None else [g.normalize_axis(a, rank) for a in axes]
     require(
         "onnx-pad",
-        len(pads) == 2 * len(places),
-        f"{len(pads)} pads are given for {len(places)} axes; two per axis are needed",
+        len(widths) == 2 * len(places),
+        f"{len(widths)} pads are given for {len(places)} axes; two per axis are needed",
     )
     given: list[tuple[Dim, Dim]] = [(0, 0)] * rank
     for k, axis in enumerate(places):
-        given[axis] = pads[k], pads[k + len(places)]
+        given[axis] = widths[k], widths[k + len(places)]
     added = [[maximum_of_dims((w, 0)) for w in pair] for pair in given]
     sizes = [sum_of_dims((d, *pair)) for d, pair in zip(g.dims(x), added, strict=True)]
     g.checked_dims(sizes, g.dtype(x), "the result of Pad")
-    mode, value = node.attrs.get("mode", "constant"), node.attrs.get("value", 0.0)
     if mode != "constant":
         return pad_or_crop(x, given, mode=mode)
     return pad_or_crop(x, given, filling if filling is not None else value if g.dtype(x).is_float else int(value))
 
 
-def _tile(x: Expr, repeats: Sizes, axis: KnownInt | None = None) -> Expr:
+def _tile(x: Expr, repeats: SizeInput, axis: KnownInt | None = None) -> Expr:
+    return _tile_by(x, repeats.within(0, None), axis)
+
+
+def _tile_by(x: Expr, repeats: list[Dim], axis: int | None) -> Expr:
     if axis is not None:  # operator set 1 repeats along one axis
         require("onnx-tile", len(repeats) == 1, f"the number of tiles must be one value, got {repeats}")
         place = g.normalize_axis(axis, g.rank(x))
@@ -235,8 +294,8 @@ def _tile(x: Expr, repeats: Sizes, axis: KnownInt | None = None) -> Expr:
     return x if all(r == 1 for r in repeats) else g.call_op("tile", x, reps=tuple(repeats))
 
 
-def _expand(x: Expr, shape: Sizes) -> Expr:
-    given_shape = g.checked_dims(shape, g.dtype(x), "the shape of Expand")
+def _expand(x: Expr, shape: SizeInput) -> Expr:
+    given_shape = g.checked_dims(shape.within(0, None), g.dtype(x), "the shape of Expand")
     rank = max(g.rank(x), len(given_shape))
     left, right = ((1,) * (rank - len(s)) + tuple(s) for s in (g.dims(x), given_shape))
     if is_static(left) and is_static(right):
@@ -301,11 +360,11 @@ def _constant(*, node: OnnxNode, value: Any = None, **values: Any) -> Converted:
     raise AotcError("onnx-constant", "this form of constant is not supported (a sparse tensor)")
 
 
-def _constant_of_shape(shape: Sizes, *, value: Any = None, node: OnnxNode) -> Expr:
+def _constant_of_shape(shape: SizeInput, *, value: Any = None, node: OnnxNode) -> Expr:
     filling = np.zeros(1, np.float32) if value is None else node.tensor(value)
     dtype = DType.from_numpy(filling)
     only = g.require_single_element(filling, "the value of ConstantOfShape")
-    sizes = g.checked_dims(shape, dtype, "the result of ConstantOfShape")
+    sizes = g.checked_dims(shape.within(0, None), dtype, "the result of ConstantOfShape")
     if not is_static(sizes):
         return g.call_op("full", g.constant(only, dtype), shape=sizes, dtype=str(dtype))
     return g.full(only, require_static_shape(sizes), dtype)
@@ -431,10 +490,32 @@ def _scatter_nd(x: Expr, indices: Expr, updates: Expr, *, reduction: str = "none
     )
 
 
-def _one_hot(indices: Expr, depth: KnownInt, values: Expr, *, axis: int = -1) -> Expr:
+def _one_hot(indices: Expr, depth: SizeInput, values: Expr, *, axis: int = -1) -> Expr:
     """Convert OneHot by comparing the indices with 0, 1, ..., depth - 1; an index out of range
     matches none.
     """
+    sizes = depth.within(0, None, truncated=True)
+    require("onnx-onehot", len(sizes) == 1, f"the depth must be one number, got {sizes}")
+    if isinstance(sizes[0], SymDim):
+        return _one_hot_of_run_time_depth(indices, depth.node[depth.index], sizes[0], values, axis)
+    return _one_hot_of_known_depth(indices, int(sizes[0]), values, axis)
+
+
+def _one_hot_of_run_time_depth(indices: Expr, depth: Expr, size: Dim, values: Expr, axis: int) -> Expr:
+    rank = g.rank(indices) + 1
+    place = g.normalize_axis(axis, rank)
+    number = g.cast(g.reshape(depth, ()), "int64")
+    if g.dtype(indices) == "uint64":
+        indices = g.minimum(indices, g.cast(number, "uint64"))
+    index = g.cast(indices, "int64")
+    index = g.where(g.less(index, 0), g.add(index, number), index)
+    numbers = g.call_op("arange", start=0, stop=size, step=1, dtype="int64")
+    positions = g.reshape(numbers, (size, *(1,) * (rank - 1 - place)))
+    off, on = (gather_slices(values, g.constant(k, "int64"), 0) for k in (0, 1))
+    return g.where(g.equal(g.unsqueeze(index, [place]), positions), on, off)
+
+
+def _one_hot_of_known_depth(indices: Expr, depth: int, values: Expr, axis: int) -> Expr:
     require("onnx-onehot", depth >= 0, f"the depth must not be negative, got {depth}")
     rank = g.rank(indices) + 1
     place = g.normalize_axis(axis, rank)

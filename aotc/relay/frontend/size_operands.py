@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands of a model that are sizes: elements of its inputs, of which shapes are formulas.
+
+with collect_size_operands(inputs, ranges) as operands:
+    with operand_bounds(OperandBounds(0, 24)):
+        size_values(concatenate((shape, [-1])))     # [shape[0], shape[1], -1]
+operands.operands, operands.definitions             # what a run reads, and what it computes of them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import (
+    AotcError,
+    Dim,
+    DimRange,
+    SymDim,
+    TensorType,
+    current_span,
+    frozen,
+    interval_of_dim,
+    maximum_of_dims,
+    minimum_of_dims,
+    option_text,
+)
+from aotc.ir.dimension_formulas import formula_of_name
+from aotc.ir.size_operands import SizeDefinition, SizeOperand
+from aotc.relay.graph_api import Var
+
+#: Name of the range of what nothing else bounds.
+ALL_OPERANDS: Final = "[*]"
+#: Largest number of elements of an input that are sizes.
+MAX_OPERAND_ELEMENTS: Final = 64
+
+
+@frozen
+class OperandBounds:
+    """The values that an operand may have where it is used.
+
+    most       the largest value; None if the caller of the compiler must state it
+    clipped    True if other values count as the nearest one
+    truncated  True if floats count as the integer next to them towards 0; else they are no sizes
+    """
+
+    least: int
+    most: int | None
+    clipped: bool = False
+    truncated: bool = False
+
+
+@dataclass
+class SizeOperands:
+    """The operands of a model that is being converted.
+
+    inputs    inputs of the model, by name
+    ranges    ranges that the caller of the compiler states, by names such as "shape[0]", "shape[*]" and "[*]"
+    """
+
+    inputs: Mapping[str, Var]
+    ranges: Mapping[str, DimRange | int]
+    operands: dict[str, SizeOperand] = field(default_factory=dict)
+    definitions: list[SizeDefinition] = field(default_factory=list)
+
+    def values_of_input(self, variable: Var, bounds: OperandBounds | None) -> np.ndarray[Any, Any] | None:
+        """Return the elements of an input as dimensions; None if they cannot be sizes."""
+        ty = variable.checked_type
+        if self.inputs.get(variable.name) is not variable or not isinstance(ty, TensorType) or not ty.is_static:
+            return None
+        is_truncated = bounds is not None and bounds.truncated and ty.dtype in ("float32", "float64")
+        if not (ty.dtype.is_integer or is_truncated) or ty.dtype == "uint64" or ty.numel > MAX_OPERAND_ELEMENTS:
+            return None
+        values = np.empty(ty.static_shape, object)
+        flat = [self._operand(variable.name, k, bounds) for k in range(ty.numel)]
+        if any(v is None for v in flat):
+            return None
+        values.reshape(-1)[:] = flat
+        return values
+
+    def _operand(self, name: str, element: int, bounds: OperandBounds | None) -> Dim | None:
+        stated = self.ranges.get(f"{name}[{element}]", self.ranges.get(f"{name}[*]"))
+        if bounds is not None and bounds.most is not None and (stated is None or bounds.clipped):
+            least, most = bounds.least, bounds.most
+        else:
+            usual = self.ranges.get(ALL_OPERANDS)
+            if stated is None and usual is None:
+                if bounds is None:
+                    return None
+                raise _no_bound_error(name, element)
+            least, most = _ends(stated if stated is not None else usual)
+            if bounds is not None:
+                # what bounds all operands does not say that they are not negative
+                least = bounds.least if stated is None else max(least, bounds.least)
+                most = most if bounds.most is None else min(most, bounds.most)
+        if least > most:
+            raise AotcError("graph-dim", f"element {element} of the input {name!r} has no value in its range")
+        operand = SizeOperand(name, element, least, most, bounds is not None and bounds.clipped)
+        known = self.operands.get(operand.name)
+        if known is None or operand.most < known.most:
+            self.operands[operand.name] = operand
+        return operand.dim
+
+    def define(self, value: Dim, least: int, most: int) -> Dim:
+        """Return a size that a run computes once, with a short name, in place of a formula whose values are
+        known to be from `least` to `most`, which are at least 0.
+        """
+        if not isinstance(value, SymDim) or not value.name or formula_of_name(value.name).symbols == {value.name}:
+            return value
+        known = next((d for d in self.definitions if d.formula == value.name), None)
+        if known is None:
+            taken = {s for v in self.inputs.values() for s in _symbols_of(v)} | set(self.operands)
+            number = len(self.definitions)
+            name = next(n for k in range(number, number + len(taken) + 1) if (n := f"s{k}") not in taken)
+            span = current_span()
+            known = SizeDefinition(name, value.name, least, most, "" if span is None else span.node)
+            self.definitions.append(known)
+        return SymDim(known.name, most, least)
+
+
+def _ends(allowed: DimRange | int | None) -> tuple[int, int]:
+    if isinstance(allowed, DimRange):
+        return allowed.least, allowed.most
+    assert allowed is not None
+    return allowed, allowed
+
+
+def _symbols_of(variable: Var) -> frozenset[str]:
+    ty = variable.checked_type
+    dims = ty.shape if isinstance(ty, TensorType) else ()
+    return frozenset(s for d in dims if isinstance(d, SymDim) for s in d.symbols)
+
+
+def _no_bound_error(name: str, element: int) -> AotcError:
+    text = f"nothing bounds element {element} of the input {name!r}, on which a shape depends"
+    hint = "give its range, for example: " + option_text("dims", {f"{name}[{element}]": (0, 64)})
+    return AotcError("graph-operand-bound", text, hint=hint)
+
+
+_OPERANDS: Final[ContextVar[SizeOperands | None]] = ContextVar("aotc_size_operands", default=None)
+_BOUNDS: Final[ContextVar[OperandBounds | None]] = ContextVar("aotc_operand_bounds", default=None)
+
+
+@contextmanager
+def collect_size_operands(inputs: Mapping[str, Var], ranges: Mapping[str, DimRange | int]) -> Iterator[SizeOperands]:
+    """Context manager: yield the operands that are found while a model is converted."""
+    operands = SizeOperands(inputs, ranges)
+    token = _OPERANDS.set(operands)
+    try:
+        yield operands
+    finally:
+        _OPERANDS.reset(token)
+
+
+@contextmanager
+def operand_bounds(bounds: OperandBounds | None) -> Iterator[None]:
+    """Context manager: elements of inputs are operands with these bounds."""
+    token = _BOUNDS.set(bounds)
+    try:
+        yield
+    finally:
+        _BOUNDS.reset(token)
+
+
+def operand_values(variable: Var, moved_only: bool) -> np.ndarray[Any, Any] | None:
+    """Return the elements of an input of the model as dimensions; None for other variables.
+
+    moved_only    False if something is computed of the elements, so that bounds do not concern them
+    """
+    operands = _OPERANDS.get()
+    if operands is None:
+        return None
+    return operands.values_of_input(variable, _BOUNDS.get() if moved_only else None)
+
+
+def define_size(value: Dim, least: int, most: int) -> Dim:
+    """Return a size with a short name in place of a formula; see `SizeOperands.define`."""
+    operands = _OPERANDS.get()
+    return value if operands is None else operands.define(value, least, most)
+
+
+def equality_of_sizes(a: Dim, b: Dim) -> Dim:
+    """Return 1 where two numbers are equal, and 0 elsewhere."""
+    (low, high), (least, most) = interval_of_dim(a), interval_of_dim(b)
+    if high < least or most < low:
+        return 0
+    if isinstance(a, int) and isinstance(b, int):
+        return int(a == b)
+    difference = a - b
+    return maximum_of_dims((0, minimum_of_dims((1 - difference, 1 + difference))))

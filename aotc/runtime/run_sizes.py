@@ -29,6 +29,24 @@ STATE_FULL_CODE: Final = "state-full"
 _INT64_ARRAY_TYPE: Final = ffi.typeof("int64_t[]")
 
 
+class BoundOperands:
+    """Sizes that are elements of inputs, and the values for which the outputs of a binding were made."""
+
+    def __init__(self, operands: Sequence[SizeOperand], values: Sequence[int]) -> None:
+        self._operands, self._values = operands, values
+
+    def require_unchanged(self, inputs: Mapping[str, Any]) -> None:
+        """Raise AotcError (code "input-value") if inputs have other values now."""
+        try:
+            is_unchanged = [o.size_of(inputs[o.input]) for o in self._operands] == self._values
+        except ValueError:
+            is_unchanged = False
+        if not is_unchanged:
+            names = ", ".join(dict.fromkeys(o.input for o in self._operands))
+            text = f"the values of {names}, which shapes depend on, have changed"
+            raise AotcError("input-value", text, hint="bind again: outputs have another shape")
+
+
 class RunSizes:
     """The sizes of a run, and the dimensions of tensors that depend on them.
 
@@ -142,14 +160,15 @@ class RunSizes:
                     symbols = values | symbols
         return symbols
 
-    def operand_values(self, inputs: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the sizes that are elements of inputs; ValueError for one that is out of range."""
-        return tuple(operand.size_of(inputs[operand.input]) for operand in self._operands.values())
+    def bytes_of_operands(self, inputs: Mapping[str, Any]) -> list[bytes | None]:
+        """Return the contents of the inputs whose elements are sizes; None for what is no array."""
+        names = dict.fromkeys(operand.input for operand in self._operands.values())
+        return [a.tobytes() if type(a := inputs.get(name)) is np.ndarray else None for name in names]
 
-    @property
-    def operand_inputs(self) -> tuple[str, ...]:
-        """Names of the inputs whose elements are sizes."""
-        return tuple(dict.fromkeys(operand.input for operand in self._operands.values()))
+    def bound_operands(self, inputs: Mapping[str, Any]) -> BoundOperands | None:
+        """Return the sizes that are elements of inputs, with their values; None if there are none."""
+        operands = tuple(self._operands.values())
+        return BoundOperands(operands, [o.size_of(inputs[o.input]) for o in operands]) if operands else None
 
     def _add_operands(self, inputs: Mapping[str, Any], values: dict[str, int]) -> Iterator[Diagnostic]:
         """Add the sizes that are elements of inputs; yield a diagnostic for each that is out of range."""

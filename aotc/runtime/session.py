@@ -356,9 +356,7 @@ class Session:
         shapes: list[tuple[int, ...] | None] = [
             a.shape if type(a := inputs.get(name)) is np.ndarray else None for name in self._input_names
         ]
-        key: tuple[Any, ...] = (*shapes, *length.values())
-        for name in self._sizes.operand_inputs:
-            key += (a.tobytes() if type(a := inputs.get(name)) is np.ndarray else None,)
+        key: tuple[Any, ...] = (*shapes, *length.values(), *self._sizes.bytes_of_operands(inputs))
         found = self._interfaces_by_shapes.get(key)
         if found is not None:
             return found
@@ -529,8 +527,7 @@ class Binding:
         self._stores = pairs_of_distinct_arrays(results, targets)
         self._memory, workspace = session._allocate_workspace()
         self._keep = sources, targets, interface.sizes
-        known = session._sizes
-        self._operands = known.operand_values(self.inputs) if known is not None else ()
+        self._operands = session._sizes and session._sizes.bound_operands(self.inputs)
         given = _new_ffi_array_of_addresses(sources, interface.sizes)
         self._arguments = given, _new_ffi_array_of_addresses(targets), workspace
         self._state, self._length = state, interface.length
@@ -544,8 +541,7 @@ class Binding:
         self._run_with_options(None)
 
     def run_with_step_callback(self, on_step: int, context: int) -> None:
-        """Run the model once; C calls a function before each step of the schedule and after the
-        last one.
+        """Run the model once; C calls a function before each step and after the last one.
 
         on_step    address of an `aotc_step_fn` (see aotc.h)
         context    address passed to it
@@ -555,8 +551,7 @@ class Binding:
         )
 
     def run_recording_cuda_events(self, events: Any) -> None:
-        """Run the model once on a GPU, recording CUDA events before the first kernel and after each
-        kernel.
+        """Run the model once on a GPU, recording CUDA events before the first and after each kernel.
 
         events    C array of event handles, one more than there are steps
         """
@@ -565,10 +560,8 @@ class Binding:
 
     def _run_with_options(self, options: Any) -> None:
         with self._lock:
-            sizes = self._session._sizes
-            if self._operands and sizes is not None and sizes.operand_values(self.inputs) != self._operands:
-                text = f"the values of {', '.join(sizes.operand_inputs)}, which shapes depend on, have changed"
-                raise AotcError("input-value", text, hint="bind again: outputs have another shape")
+            if self._operands:
+                self._operands.require_unchanged(self.inputs)
             copy_array_pairs(self._loads)
             self._session._invoke_with_state(*self._arguments, options, self._state, self._length)
             copy_array_pairs(self._stores)

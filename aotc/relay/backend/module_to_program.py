@@ -44,13 +44,7 @@ from aotc.ir import (
 from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.ir.failure_context import Failure, attach_failure_to_exceptions
 from aotc.ir.parallel_memo import memoize_in_parallel
-from aotc.ir.size_operands import (
-    SIZE_DEFINITIONS_ATTRIBUTE,
-    SIZE_OPERANDS_ATTRIBUTE,
-    SizeOperand,
-    size_definitions_of_rows,
-    size_operands_of_rows,
-)
+from aotc.ir.size_operands import SIZE_OPERANDS_ATTRIBUTE, size_operands_of_rows
 from aotc.relay.backend.function_to_kernel import (
     diagnose_dynamic_inputs,
     has_static_types,
@@ -60,7 +54,7 @@ from aotc.relay.backend.function_to_kernel import (
 )
 from aotc.relay.backend.kernel_deduplication import FunctionTable, lower_function_to_kernel
 from aotc.relay.backend.row_movement_detection import row_pieces_of_result
-from aotc.relay.backend.run_time_sizes import RunTimeSizes, size_ranges_of_inputs
+from aotc.relay.backend.run_time_sizes import RunTimeSizes, size_ranges_of_inputs, sizes_of_module
 from aotc.relay.backend.sized_function_to_kernel import SizedKernel, lower_function_with_run_time_sizes
 from aotc.relay.backend.zero_copy_view_detection import view_offsets_of_results
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
@@ -390,9 +384,7 @@ class _Lowering:
         return nest_values_like_type(type_of(node), iter(results))
 
     def require_fitting_sizes(self, node: Call, function: Function) -> None:
-        """Add the conditions without which a call has no results of its type: no dimension is negative,
-        and a view has as many elements as its source.
-        """
+        """Add the conditions of a call's type: no negative dimension, and as many elements as a view has."""
         if has_static_types(function):
             return
         for inner in post_order(function.body):
@@ -419,9 +411,7 @@ class _Lowering:
             return lower_function_with_run_time_sizes(function, name, self.target, self.sizes.intervals)
 
     def lower_called_functions_into_memo_cache(self, nodes: Iterable[Expr]) -> None:
-        """Lower the functions that nodes call to kernels in several processes, so that
-        `lower_node_to_kernel_call` finds them in the cache.
-        """
+        """Lower the functions that nodes call to kernels, which later calls find in the cache."""
         for function in [n.op for n in nodes if isinstance(n, Call) and isinstance(n.op, Function)]:
             if "Compiler" not in function.attrs and view_offsets_of_results(function) is None:
                 self.table.find_or_add_structurally_equal_function(function)
@@ -474,7 +464,7 @@ def lower_main_to_program(
         raise AotcError.collect(dynamic)
     growing = _growing_state(state)
     operands = size_operands_of_rows(module.attrs.get(SIZE_OPERANDS_ATTRIBUTE, ()))
-    sizes = _sizes_of_module(module, operands, _ranges_with_room(size_ranges_of_inputs(main, typical_sizes), growing))
+    sizes = sizes_of_module(module, operands, _ranges_with_room(size_ranges_of_inputs(main, typical_sizes), growing))
     _require_target_supports_sizes(sizes, target, main)
     lowering = _Lowering(target, module, _let_bound_values(main), sizes, has_state=bool(state))
     inputs: list[Storage] = []
@@ -512,14 +502,6 @@ def lower_main_to_program(
     _check_bytes_of_expanded_splats(program, lowering.splats)
     _require_checks_before_run(program, main)
     return program
-
-
-def _sizes_of_module(module: IRModule, operands: Sequence[SizeOperand], ranges: Mapping[str, DimRange]) -> RunTimeSizes:
-    """Return the sizes that shapes of a module depend on, with the conditions that the model states."""
-    definitions = size_definitions_of_rows(module.attrs.get(SIZE_DEFINITIONS_ATTRIBUTE, ()))
-    sizes = RunTimeSizes({**ranges} | {o.name: DimRange(0, o.most - o.least) for o in operands}, definitions)
-    sizes.add_stated_conditions(module.attrs.get("size_conditions", ()), module.main.span)
-    return sizes
 
 
 def _require_target_supports_sizes(sizes: RunTimeSizes, target: Target, main: Function) -> None:

@@ -17,14 +17,14 @@ from functools import reduce as fold
 
 import numpy as np
 
-from aotc.ir import DType, SymDim, is_static, largest_size, require, require_static_shape
+from aotc.ir import DType, SymDim, is_static, require, require_static_shape
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish
 from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
 from aotc.relay.frontend.onnx.node import Converted, Converter, OnnxNode, SizeInput, Table, table_by_function_name
-from aotc.relay.frontend.onnx.run_time_axes import reduce_axes_known_at_run_time
+from aotc.relay.frontend.onnx.run_time_axes import largest_of_dims, reduce_axes_known_at_run_time
 from aotc.relay.frontend.quantization import cast_with_float8_saturation
 from aotc.relay.frontend.reductions import Axes, Reduction, reduction_by_name
 from aotc.relay.frontend.slice_pad_depth_to_space import normalize_negative_indices
@@ -286,7 +286,7 @@ def _cumulative_operator(name: str, x: Expr, axis: Expr, *, reverse: int = 0, ex
 
 
 def _top_k(x: Expr, k: SizeInput, *, axis: Axis = -1, largest: int = 1) -> list[Expr]:
-    sizes = k.within(0, largest_size(g.dims(x)[axis]))
+    sizes = k.within(0, largest_of_dims((g.dims(x)[axis],)))
     require("onnx-topk", len(sizes) == 1, f"`k` of TopK must be one number, got {sizes}")
     if isinstance(sizes[0], SymDim):
         # all elements in order, of which the first ones are taken

@@ -50,7 +50,7 @@ from aotc.relay.frontend.onnx.node import (
     Table,
     table_by_function_name,
 )
-from aotc.relay.frontend.onnx.run_time_axes import chosen_axes, dims_around_new_axes, dims_of_kept_axes
+from aotc.relay.frontend.onnx.run_time_axes import chosen_axes, dims_around_new_axes, dims_of_kept_axes, largest_of_dims
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
 from aotc.relay.frontend.size_operands import define_size, equality_of_sizes
 from aotc.relay.frontend.size_values import size_values
@@ -71,7 +71,7 @@ from aotc.relay.op.type_rules import broadcast_two_shapes
 def _reshape(x: Expr, shape: SizeInput, *, allowzero: int = 0) -> Expr:
     dims = g.dims(x)
     # no extent is larger than the number of elements, or than an extent next to one of 0
-    values = shape.within(-1, max(map(largest_size, (product_of_dims(dims), *dims)), default=1))
+    values = shape.within(-1, largest_of_dims((product_of_dims(dims), *dims)))
     if any(isinstance(v, SymDim) and v.lower < 0 for v in values):
         return g.reshape(x, _shape_of_run_time_values(dims, values, bool(allowzero)))
     return _reshape_to(x, values, allowzero)
@@ -180,7 +180,7 @@ def _split(
     size, names = g.dims(x)[axis], len(node.is_output_named)
     text = f"num_outputs is {num_outputs}, the node has {names} outputs"
     require("onnx-split", num_outputs in (None, names), text)
-    given = None if split is None else split.within(0, largest_size(size))
+    given = None if split is None else split.within(0, largest_of_dims((size,)))
     count = len(given) if given is not None else names if num_outputs is None else num_outputs
     if count > names:
         g.check_unroll_count(count, "a split")
@@ -260,7 +260,7 @@ def _pad(
     if not widths:
         if pads is None:
             raise AotcError("onnx-input", "Pad needs `pads`; it is left out")
-        widths = pads.within(-max(map(largest_size, g.dims(x)), default=0) if mode == "constant" else 0, None)
+        widths = pads.within(-(largest_of_dims(g.dims(x)) or 0) if mode == "constant" else 0, None)
     places = range(rank) if axes is None else [g.normalize_axis(a, rank) for a in axes]
     require(
         "onnx-pad",

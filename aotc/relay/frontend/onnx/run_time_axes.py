@@ -44,6 +44,14 @@ def reduce_axes_known_at_run_time(reduction: Reduction, x: Expr, axes: Sequence[
     return g.reshape(result, extents)
 
 
+def largest_of_dims(dims: Sequence[Dim]) -> int | None:
+    """Return the largest size that one of several dimensions can have, at least 1; None if nothing bounds
+    one of them.
+    """
+    sizes = [d if isinstance(d, int) else d.upper for d in dims]
+    return None if None in sizes else max((size for size in sizes if size is not None), default=1)
+
+
 def chosen_axes(axes: Sequence[Dim], rank: int, code: str) -> list[Dim]:
     """Return for each axis of a tensor 1 if it is among axes that are known at run time only, which may
     count from the end, and 0 if not. An axis that occurs twice is a wrong size.

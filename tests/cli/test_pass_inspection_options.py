@@ -165,8 +165,3 @@ def test_limits_of_every_command_that_reads_models(command: str) -> None:
     assert done.code == 2 and "--config compile.max_nodes=3" in done.err
     unknown = call(command, DIGITS, "--config", "compile.nodes=2")
     assert unknown.code == 2 and "compile.max_nodes" in unknown.err
-
-
-def test_output_is_needed() -> None:
-    done = compiled()
-    assert done.code == 2 and "--output" in done.err

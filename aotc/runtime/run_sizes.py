@@ -63,7 +63,7 @@ class RunSizes:
             }
         )
         self._symbols = [symbol_of_multiples(name, r.step) for name, r in self.ranges.items()]
-        self._operands: dict[str, SizeOperand] = {}
+        self.operands: dict[str, SizeOperand] = {}
         self._inputs: list[tuple[Dim, ...]] = []
         self._outputs: list[tuple[Dim, ...]] = []
 
@@ -79,7 +79,7 @@ class RunSizes:
         for name, symbol in zip(self.ranges, self._symbols, strict=True):
             operand = None if symbol in stated else size_operand_of_name(name, self.ranges[name].most)
             if operand is not None:
-                self._operands[name] = operand
+                self.operands[name] = operand
         named = [
             tuple(self._symbolic_info(info, dims) for info, dims in zip(infos, shapes, strict=True))
             for infos, shapes in ((inputs, self._inputs), (outputs, self._outputs))
@@ -127,7 +127,7 @@ class RunSizes:
                 problems.append(_shape_diagnostic(info, shape, self._text_of_known_sizes(info, symbols)))
         values = self._sizes_of_symbols(symbols)
         problems += self._range_diagnostics({name: v for name, v in values.items() if name not in known})
-        problems += self._add_operands(inputs, values)
+        problems += _add_operands(self.operands, inputs, values)
         if not problems and len(values) < len(self.ranges) and None not in shapes.values():
             missing = ", ".join(name for name in self.ranges if name not in values)
             problems.append(Diagnostic("input-shape", f"the shapes of the inputs do not tell the size {missing}"))
@@ -159,27 +159,6 @@ class RunSizes:
                 else:
                     symbols = values | symbols
         return symbols
-
-    def bytes_of_operands(self, inputs: Mapping[str, Any]) -> list[bytes | None]:
-        """Return the contents of the inputs whose elements are sizes; None for what is no array."""
-        names = dict.fromkeys(operand.input for operand in self._operands.values())
-        return [a.tobytes() if type(a := inputs.get(name)) is np.ndarray else None for name in names]
-
-    def bound_operands(self, inputs: Mapping[str, Any]) -> BoundOperands | None:
-        """Return the sizes that are elements of inputs, with their values; None if there are none."""
-        operands = tuple(self._operands.values())
-        return BoundOperands(operands, [o.size_of(inputs[o.input]) for o in operands]) if operands else None
-
-    def _add_operands(self, inputs: Mapping[str, Any], values: dict[str, int]) -> Iterator[Diagnostic]:
-        """Add the sizes that are elements of inputs; yield a diagnostic for each that is out of range."""
-        for name, operand in self._operands.items():
-            given = inputs.get(operand.input)
-            if given is None or not hasattr(given, "__array__") or np.size(given) <= operand.element:
-                continue  # diagnosed elsewhere
-            try:
-                values[name] = operand.size_of(given)
-            except ValueError as error:
-                yield Diagnostic("input-value", str(error))
 
     def _range_diagnostics(self, values: Mapping[str, int]) -> Iterator[Diagnostic]:
         for name, value in values.items():
@@ -256,6 +235,32 @@ class RunSizes:
 def code_of_size_status(status: int) -> str:
     """Return the diagnostic code of a status that says that a model does not run with sizes."""
     return STATE_FULL_CODE if status & STATUS_CODE_MASK == CAPACITY_STATUS else "input-shape"
+
+
+def bytes_of_operands(sizes: RunSizes, inputs: Mapping[str, Any]) -> list[bytes | None]:
+    """Return the contents of the inputs whose elements are sizes; None for what is no array."""
+    names = dict.fromkeys(operand.input for operand in sizes.operands.values())
+    return [a.tobytes() if type(a := inputs.get(name)) is np.ndarray else None for name in names]
+
+
+def bound_operands(sizes: RunSizes | None, inputs: Mapping[str, Any]) -> BoundOperands | None:
+    """Return the sizes that are elements of inputs, with their values; None if there are none."""
+    operands = () if sizes is None else tuple(sizes.operands.values())
+    return BoundOperands(operands, [o.size_of(inputs[o.input]) for o in operands]) if operands else None
+
+
+def _add_operands(
+    operands: Mapping[str, SizeOperand], inputs: Mapping[str, Any], values: dict[str, int]
+) -> Iterator[Diagnostic]:
+    """Add the sizes that are elements of inputs; yield a diagnostic for each that is out of range."""
+    for name, operand in operands.items():
+        given = inputs.get(operand.input)
+        if given is None or not hasattr(given, "__array__") or np.size(given) <= operand.element:
+            continue  # diagnosed elsewhere
+        try:
+            values[name] = operand.size_of(given)
+        except ValueError as error:
+            yield Diagnostic("input-value", str(error))
 
 
 def _shape_or_none(value: Any) -> tuple[int, ...] | None:

@@ -34,7 +34,7 @@ from aotc.runtime.fork_safety import new_fork_safe_lock_for
 from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
 from aotc.runtime.gpu_tensors import GpuRunTensors
 from aotc.runtime.library import Library, ThreadPool, find_library
-from aotc.runtime.run_sizes import STATE_FULL_CODE
+from aotc.runtime.run_sizes import STATE_FULL_CODE, bound_operands, bytes_of_operands
 from aotc.runtime.state import MeasuredState, State, require_fitting_state
 from aotc.runtime.tensor_info import (
     Array,
@@ -356,7 +356,7 @@ class Session:
         shapes: list[tuple[int, ...] | None] = [
             a.shape if type(a := inputs.get(name)) is np.ndarray else None for name in self._input_names
         ]
-        key: tuple[Any, ...] = (*shapes, *length.values(), *self._sizes.bytes_of_operands(inputs))
+        key: tuple[Any, ...] = (*shapes, *length.values(), *bytes_of_operands(self._sizes, inputs))
         found = self._interfaces_by_shapes.get(key)
         if found is not None:
             return found
@@ -527,7 +527,7 @@ class Binding:
         self._stores = pairs_of_distinct_arrays(results, targets)
         self._memory, workspace = session._allocate_workspace()
         self._keep = sources, targets, interface.sizes
-        self._operands = session._sizes and session._sizes.bound_operands(self.inputs)
+        self._operands = bound_operands(session._sizes, self.inputs)
         given = _new_ffi_array_of_addresses(sources, interface.sizes)
         self._arguments = given, _new_ffi_array_of_addresses(targets), workspace
         self._state, self._length = state, interface.length

@@ -55,7 +55,7 @@ typedef enum aotc_status {
   AOTC_ERROR_STATE = 21, /* not a block of state of this model */
   /* Of models whose shapes depend on sizes.  From bit 8 on, such a status holds
    * the number of the violated condition; NAME_check returns its text. */
-  AOTC_ERROR_DIMS = 22, /* a size outside of its range, or not of its step */
+  AOTC_ERROR_DIMS = 22,    /* a size outside of its range, or not of its step */
   AOTC_ERROR_SHAPE = 23,   /* sizes that do not fit one another */
   AOTC_ERROR_CAPACITY = 24 /* the state has no room for what a run appends */
 } aotc_status;
@@ -231,8 +231,8 @@ typedef const aotc_state *(*aotc_state_fn)(void);
 
 /* A state that grows; its length is one of the sizes, which runs find in it. */
 typedef struct aotc_growing_state {
-  const char *size; /* name of this size */
-  int64_t capacity; /* largest length */
+  const char *size;                             /* name of this size */
+  int64_t capacity;                             /* largest length */
   int64_t (*length)(const void *state);         /* -1: not a state */
   int (*truncate)(void *state, int64_t length); /* NULL: not possible */
 } aotc_growing_state;

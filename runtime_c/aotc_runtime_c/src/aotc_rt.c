@@ -35,7 +35,8 @@ static const char *const messages[] = {
 
 const char *aotc_status_message(int status) {
   const int code = status > 0 ? status & 0xff : status;
-  const int numbered = code == AOTC_ERROR_DIMS || code == AOTC_ERROR_SHAPE || code == AOTC_ERROR_CAPACITY;
+  const int numbered = code == AOTC_ERROR_DIMS || code == AOTC_ERROR_SHAPE ||
+                       code == AOTC_ERROR_CAPACITY;
   const int known = AOTC_OK <= status && status <= AOTC_ERROR_CAPACITY;
   return known || numbered ? messages[code] : "unknown status";
 }

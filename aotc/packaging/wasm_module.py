@@ -32,13 +32,15 @@ _LINKER_HINT: Final = (
 )
 
 
-def compile_wasm_module(sources: ProjectSources, glue: str) -> bytes:
+def compile_wasm_module(sources: ProjectSources, glue: str, cc: str | None = None) -> bytes:
     """Return the module of a project for WebAssembly, and of a C source `glue` that exports functions.
+
+    cc    C compiler for WebAssembly; None for that of `aotc.driver.toolchain.find_toolchain`
 
     Raise AotcError: code "no-compiler" if there is no compiler for WebAssembly, "compiler-failed" with its
     message.
     """
-    toolchain = find_toolchain(cache=False, target=sources.target)
+    toolchain = find_toolchain(cc, cache=False, target=sources.target)
     require_compiler_for_architecture(toolchain, sources.target)
     stack = _STACK_BYTES + sources.sizes.get("STACK_BYTES", 0)
     stack += -stack % _STACK_ALIGNMENT

@@ -55,12 +55,14 @@ def package_project(
     output: str | Path,
     information: PackageInformation | None = None,
     overwrite: bool = False,
+    cc: str | None = None,
 ) -> WrittenPackage:
     """Write a package of a compiled project for an ecosystem into a folder.
 
     ecosystem     a key of `aotc.packaging.ecosystems.ECOSYSTEMS`
     information   name, version, license, author and description of the package
     overwrite     allow replacing files that aotc did not write or that were changed since
+    cc            C compiler of packages that contain a module of WebAssembly; None for the default one
 
     Raise AotcError: code "package" for an unknown ecosystem, for a project or a name that the
     ecosystem cannot have, and for files that were changed since aotc wrote them; code "output" as
@@ -75,7 +77,7 @@ def package_project(
     name, notes = package_name(sources, row, information)
     notes += _notes_on_parameters_and_tools(sources, row)
     values = template_values(sources, row, name, information)
-    files = package_files(project, sources, row, f"{ecosystem}/usage.md", values)
+    files = package_files(project, sources, row, f"{ecosystem}/usage.md", values, cc)
     check_project_can_be_written_to_folder(output, overwrite)
     with stage_output_files(output, overwrite) as work:
         for path, data in files.items():
@@ -160,14 +162,20 @@ def _notes_on_parameters_and_tools(sources: ProjectSources, row: Ecosystem) -> l
 
 
 def package_files(
-    project: Path, sources: ProjectSources, row: Ecosystem, usage_template: str, values: Mapping[str, Any]
+    project: Path,
+    sources: ProjectSources,
+    row: Ecosystem,
+    usage_template: str,
+    values: Mapping[str, Any],
+    cc: str | None = None,
 ) -> dict[str, bytes]:
     """Return the files of a package: contents by relative path.
 
     usage_template    template of the part of the README on the tools of the ecosystem
+    cc                as in `package_project`
     """
     values = dict(values)
-    files = _library_files(project, values) if row.content == "library" else _source_files(sources, row, values)
+    files = _library_files(project, values) if row.content == "library" else _source_files(sources, row, values, cc)
     for path, template in {**row.files, "LICENSE-APACHE-2.0.txt": "common/LICENSE-APACHE-2.0.txt"}.items():
         files[path.format(**values)] = render_package_template(template, **values).encode()
     usage = render_package_template(usage_template, **values)
@@ -177,11 +185,13 @@ def package_files(
     return _wheel_and_readme(files, values) if row.content == "library" else files
 
 
-def _source_files(sources: ProjectSources, row: Ecosystem, values: Mapping[str, Any]) -> dict[str, bytes]:
+def _source_files(
+    sources: ProjectSources, row: Ecosystem, values: Mapping[str, Any], cc: str | None
+) -> dict[str, bytes]:
     """Return headers and sources in the folders of an ecosystem, merged, or compiled to a module."""
     if row.content == "module":
         glue = render_package_template("npm/module.c", **values)
-        return {f"{sources.name}.wasm": compile_wasm_module(sources, glue)}
+        return {f"{sources.name}.wasm": compile_wasm_module(sources, glue, cc)}
     if row.content == "merged":
         header, source = merge_sources_into_one(sources)
         return {f"{sources.name}.h": header.encode(), f"{sources.name}.c": source.encode()}

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from onnx import parser
 
 import aotc
 from aotc.packaging.package_information import PackageInformation
@@ -104,6 +105,23 @@ def test_what_cannot_be_an_npm_package(projects: Projects, tmp_path: Path, monke
     with pytest.raises(aotc.AotcError, match="no C compiler for wasm32 found"):
         package_project(project, "npm", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["module", "input"])
+def test_names_that_the_source_of_exports_could_have(name: str, tmp_path: Path) -> None:
+    """The C functions of a model, such as `module_run` and `input_run`, differ from the names of its exports."""
+    machine("wasm32")
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+      g (float[3] run, float[3] reset) => (float[3] y) { y = Sub (run, reset) }""")
+    project = aotc.compile(model, output=tmp_path / "project", name=name, target="wasm32", build=False).path
+    package = package_project(project, "npm", tmp_path / "npm").path
+    assert output_line(BUILDERS["npm"](package, tmp_path)).split()[1:] == ["0", "0", "0"]
+
+
+def test_the_compiler_of_a_package_can_be_named(tmp_path: Path) -> None:
+    project = wasm_project("digits", tmp_path)
+    with pytest.raises(aotc.AotcError, match="/nowhere/clang"):
+        package_project(project, "npm", tmp_path / "out", cc="/nowhere/clang --target=wasm32-wasi")
 
 
 def test_equal_projects_give_equal_bytes(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ class PackageRequest:
     information: PackageInformation
     output: Path
     overwrite: bool
+    cc: str | None
     cflags: tuple[str, ...]
 
     @classmethod
@@ -95,7 +96,7 @@ class PackageRequest:
         check_project_can_be_written_to_folder(output, options["overwrite"])
         target = CompileOptions(**options).machine
         require_target_fits_ecosystem(target, target.bare, row)
-        return cls(ecosystem, information, output, options["overwrite"], tuple(options["cflags"]))
+        return cls(ecosystem, information, output, options["overwrite"], options["cc"], tuple(options["cflags"]))
 
     @property
     def needs_library(self) -> bool:
@@ -104,7 +105,7 @@ class PackageRequest:
 
     def write(self, project: Path) -> dict[str, Any]:
         """Write the package of a project; return what `aotc compile --json` prints of it."""
-        written = package_project(project, self.ecosystem, self.output, self.information, self.overwrite)
+        written = package_project(project, self.ecosystem, self.output, self.information, self.overwrite, self.cc)
         result = {**package_json(written), "library": ""}
         if self.cflags and not self.needs_library:
             flags = option_text("cflags", [*self.cflags])

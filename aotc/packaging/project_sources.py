@@ -186,13 +186,17 @@ def _sizes_in_header(name: str, header: str) -> dict[str, int]:
 def _tensors(rows: Iterable[Mapping[str, Any]]) -> tuple[PackagedTensor, ...]:
     """Return the tensors of rows of the metadata.
 
-    Raise AotcError (code "package") for sizes that are known at run time only: examples and wrappers
-    have arrays.
+    Raise AotcError (code "package") for sizes that are known at run time only, and for strings: examples
+    and wrappers have arrays of numbers.
     """
     for row in rows:
-        if not all(isinstance(size, int) for size in row["shape"]):
-            text = f"the shape of {row['name']}, {row['shape']}, is known at run time only, and packages need numbers"
-            raise package_error(text, "give each dimension a size with " + option_text("dims"))
+        if "dims" in row:
+            shape = ", ".join(map(str, row["dims"]))
+            text = f"the shape of {row['name']}, ({shape}), is known at run time only, and packages need numbers"
+            raise package_error(text, "give each dimension one size with " + option_text("dims"))
+        if row["dtype"] == "string":
+            text = f"{row['name']} holds strings, and the interfaces of packages have arrays of numbers only"
+            raise package_error(text, "use the project itself, and aotc_strings.h in it")
     return tuple(
         PackagedTensor(str(row["c_name"]), tuple(row["shape"]), c_memory_type(DType(row["dtype"]))) for row in rows
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import parser
 
 import aotc
 from aotc.packaging.ecosystems import ECOSYSTEMS
@@ -154,6 +155,23 @@ def test_targets_that_an_ecosystem_cannot_have(projects: Projects, tmp_path: Pat
     assert "cannot contain code for x86-64-v4" in text and 'target="cortex-m4"' in text
     assert 'environment="bare"' in bad(projects, tmp_path, "single-file")
     assert "did you mean 'meson'" in bad(projects, tmp_path, "messon")
+
+
+def test_models_whose_tensors_are_no_arrays_of_numbers(tmp_path: Path) -> None:
+    """Examples of packages would run sizes of a run with 0, and strings as bytes."""
+    rows = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 19]> g (float[n] x) => (float[n] y) { y = Relu (x) }'
+    )
+    words = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 19]> g (string[2] x, string[2] z) => (bool[2] y) { y = Equal (x, z) }'
+    )
+    cases = (rows, {"n": (1, 4)}, r"x, \(n\), is known at run time only"), (words, {"x": 8, "z": 8}, "x holds strings")
+    for number, (model, dims, message) in enumerate(cases):
+        project = aotc.compile(
+            model, output=tmp_path / str(number), name="net", target="c", dims=dims, build=False
+        ).path
+        with pytest.raises(aotc.AotcError, match=message):
+            package_project(project, "cmake", tmp_path / "package")
 
 
 def test_names_that_an_ecosystem_forbids(projects: Projects, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ digits: $(VENV)/.verify ## Classify handwritten digits from C and from Python
 quick: setup ## Run the tests that a change most likely breaks
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow" $(QUICK)
 
-test: setup ## Run the tests, long sweeps by a seeded share (AOTC_TEST_SEED)
+test: setup ## Run the tests, long sweeps and expensive tests by a seeded share (AOTC_TEST_SEED)
 	sh tests/setup.sh tools
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow"
 

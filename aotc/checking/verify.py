@@ -202,6 +202,12 @@ def _options_with_installed_tflite_rounding(model: str | Path | Model, options: 
     return replace(chosen, rounding=stated_or_installed_interpreter_rounding(Path(model), stated))
 
 
+def _load_and_cut_model(path: str | Path | Model, chosen: CompileOptions) -> Model:
+    """Return the model, or the part of it that is left when it is cut as the options ask."""
+    loaded = load_model_of_any_format(path, chosen.tflite_rounding_or_default, chosen.signature)
+    return cut_model_at_tensors(loaded, chosen.graph_cut)
+
+
 def _require_sizes_known_when_compiling(types: Mapping[str, TensorType]) -> None:
     """Raise AotcError (code "dims") if the shape of an input depends on the sizes of a run."""
     if not all(ty.is_static for ty in types.values()):
@@ -231,8 +237,7 @@ def verify(
     project: str | Path | None = None,
     **options: Any,
 ) -> Report:
-    """Compile a model, run it, compare its outputs with an independent implementation; return a
-    Report.
+    """Compile a model, run it, compare its outputs with an independent implementation; return a Report.
 
     The implementation is ONNX Runtime or onnx's evaluator for ONNX models, torch for .pt2 files,
     tflite-micro or LiteRT for .tflite files (by the rounding that is asked for, else the one that
@@ -259,8 +264,7 @@ def verify(
     chosen = _options_with_verification_defaults(path, options, check_compiler, bisect, project)
     require_cpu_can_run(chosen.machine)
     _require_options_allow_comparison(path, chosen, bisect, project)
-    loaded = load_model_of_any_format(path, chosen.tflite_rounding_or_default, chosen.signature)
-    model = cut_model_at_tensors(loaded, chosen.graph_cut)
+    model = _load_and_cut_model(path, chosen)
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
     work = chosen.start_compilation(source, toolchain=chosen.toolchain_factory())
     _require_inputs_can_be_drawn(work.module)

@@ -467,18 +467,8 @@ def lower_main_to_program(
     sizes = sizes_of_module(module, operands, _ranges_with_room(size_ranges_of_inputs(main, typical_sizes), growing))
     _require_target_supports_sizes(sizes, target, main)
     lowering = _Lowering(target, module, _let_bound_values(main), sizes, has_state=bool(state))
-    inputs: list[Storage] = []
-    for param, meaning in zip(
-        main.params, quantizations_of_inputs_or_outputs(module, "input", len(main.params)), strict=True
-    ):
-        ty = type_of(param)
-        if not isinstance(ty, TensorType):
-            raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
-        sizes.require_declared_bounds(ty, param.span)
-        ty = sizes.bounded_type(ty, param, f"input {param.name!r}")
-        texts = module.attrs.get("string_inputs", ())
-        inputs.append(_create_storage(param.name, ty, "input", meaning=meaning, strings=texts))
-        lowering.values[param] = View(inputs[-1])
+    inputs = _create_input_storages(module, sizes)
+    lowering.values.update(zip(main.params, map(View, inputs), strict=True))
     nodes = list(post_order(main.body, lambda n: not isinstance(n, Function)))
     lowering.lower_called_functions_into_memo_cache(nodes)
     lowering.lower_nodes(nodes)
@@ -502,6 +492,21 @@ def lower_main_to_program(
     _check_bytes_of_expanded_splats(program, lowering.splats)
     _require_checks_before_run(program, main)
     return program
+
+
+def _create_input_storages(module: IRModule, sizes: RunTimeSizes) -> list[Storage]:
+    """Return the memory of the inputs of @main, with the bounds of their sizes."""
+    params = module.main.params
+    texts = module.attrs.get("string_inputs", ())
+    storages = []
+    for param, meaning in zip(params, quantizations_of_inputs_or_outputs(module, "input", len(params)), strict=True):
+        ty = type_of(param)
+        if not isinstance(ty, TensorType):
+            raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
+        sizes.require_declared_bounds(ty, param.span)
+        ty = sizes.bounded_type(ty, param, f"input {param.name!r}")
+        storages.append(_create_storage(param.name, ty, "input", meaning=meaning, strings=texts))
+    return storages
 
 
 def _require_target_supports_sizes(sizes: RunTimeSizes, target: Target, main: Function) -> None:

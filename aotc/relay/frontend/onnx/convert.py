@@ -177,17 +177,13 @@ class _Conversion:
             self.bind_node_outputs(proto, self.inline_function(proto, local, scope, {}), scope)
             return
         schema = operator_schema(proto.op_type, domain, scope.opsets.get(domain, 0))
+        if not _is_supported_operator(proto.op_type, domain, schema):
+            raise _unsupported_operator_error(proto, domain, scope.opsets, schema)
         inputs = [self.tensor_expression(name, scope) if name else None for name in proto.input]
         string_inputs = frozenset(k for k, value in enumerate(inputs) if value in self.strings)
         converter = converter_of(domain, proto.op_type, of_strings=bool(string_inputs))
-        if schema is not None and converter is None:
+        if converter is None:
             _require_known_kind_of_inputs(proto, domain, schema, string_inputs)
-        if (
-            schema is None
-            or _is_deprecated_without_function_body(schema)
-            or (converter is None and not _has_function_body(schema))
-        ):
-            raise _unsupported_operator_error(proto, domain, scope.opsets, schema)
         check_node_signature(proto, schema, [None if k in string_inputs else x for k, x in enumerate(inputs)])
         attributes = node_attributes_with_defaults(proto, schema)
         if converter is not None:
@@ -314,6 +310,16 @@ def _is_deprecated_without_function_body(schema: Any) -> bool:
     return bool(schema.deprecated) and not _has_function_body(schema)
 
 
+def _is_supported_operator(op_type: str, domain: str, schema: Any) -> bool:
+    """Return True if an operator with this schema (None: it has none) has a converter for some inputs, or is
+    defined by a function.
+    """
+    if schema is None or _is_deprecated_without_function_body(schema):
+        return False
+    converters = (converter_of(domain, op_type, of_strings=of_strings) for of_strings in (False, True))
+    return _has_function_body(schema) or any(converter is not None for converter in converters)
+
+
 def _unsupported_operator_error(proto: NodeProto, domain: str, opsets: Mapping[str, int], schema: Any) -> AotcError:
     """Return the AotcError for an ONNX operator that is not supported, with the reason."""
     name = f"{domain}::{proto.op_type}" if domain else proto.op_type
@@ -378,11 +384,10 @@ def from_onnx(
     conversion = _Conversion(loaded, local, problems, has_loops)
     conversion.strings.update(params[v.name] for v in inputs if is_string_input(v))
     scope = _Scope(loaded.opsets, ChainMap(dict(params)))
-    ranges = operand_ranges(dims, types)
     with (
         running_or_new_budget_scope(),
         collect_size_conditions() as conditions,
-        collect_size_operands(params, ranges) as operands,
+        collect_size_operands(params, operand_ranges(dims, types)) as operands,
     ):
         if local:
             check_recursion_and_expanded_node_count(graph, local, loaded.source)
@@ -390,17 +395,15 @@ def from_onnx(
     body, output_names, string_outputs = _main_function_body(conversion, graph, scope)
     main = Function(tuple(params.values()), body, span=Span(loaded.source))
     functions = _used_functions(main, conversion.global_functions)
-    string_inputs = tuple(v.name for v in inputs if is_string_input(v))
-    texts = {"string_inputs": string_inputs, "string_outputs": tuple(string_outputs)}
-    attributes: dict[str, Any] = {"output_names": tuple(output_names)}
-    attributes |= {name: value for name, value in texts.items() if value}
-    if conditions:
-        attributes[SIZE_CONDITIONS_ATTRIBUTE] = tuple(conditions)
-    if operands.operands:
-        attributes[SIZE_OPERANDS_ATTRIBUTE] = tuple(operand.row for operand in operands.operands.values())
-    if operands.definitions:
-        attributes[SIZE_DEFINITIONS_ATTRIBUTE] = tuple(definition.row for definition in operands.definitions)
-    return IRModule({"main": main, **functions}, attributes)
+    optional_attributes = {
+        "string_inputs": tuple(v.name for v in inputs if is_string_input(v)),
+        "string_outputs": tuple(string_outputs),
+        SIZE_CONDITIONS_ATTRIBUTE: tuple(conditions),
+        SIZE_OPERANDS_ATTRIBUTE: tuple(operand.row for operand in operands.operands.values()),
+        SIZE_DEFINITIONS_ATTRIBUTE: tuple(definition.row for definition in operands.definitions),
+    }
+    attributes = {name: value for name, value in optional_attributes.items() if value}
+    return IRModule({"main": main, **functions}, {"output_names": tuple(output_names), **attributes})
 
 
 def _used_functions(main: Function, functions: Mapping[str, Function]) -> dict[str, Function]:

@@ -73,17 +73,17 @@ NOTHING = """
     abs annotation.checkpoint annotation.compiler_begin annotation.compiler_end arange atan atan2 bitwise_and
     bitwise_not bitwise_or bitwise_xor broadcast_to broadcast_to_like cast cast_like ceil collapse_sum_like
     collapse_sum_to cos divide dyn.sparse_to_dense einsum equal expand_dims fast_tanh fixed_point_multiply
-    fixed_point_multiply_per_axis floor floor_divide floor_mod full full_like greater greater_equal isfinite isinf isnan
-    layout_transform left_shift less less_equal logical_and logical_not logical_or logical_xor matrix_set_diag meshgrid
-    mod negative nn.batch_flatten nn.batch_matmul nn.batch_to_space_nd
+    fixed_point_multiply_per_axis floor floor_divide floor_mod full full_like greater greater_equal isfinite isinf
+    isnan layout_transform left_shift less less_equal logical_and logical_not logical_or logical_xor matrix_set_diag
+    meshgrid mod negative nn.batch_flatten nn.batch_matmul nn.batch_to_space_nd
     nn.contrib_conv2d_winograd_without_weight_transform nn.contrib_dense_bits nn.contrib_dense_pack nn.conv1d
     nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.fast_softmax nn.gru
-    nn.l2_normalize nn.layer_norm nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu nn.rms_norm nn.rnn nn.softmax
-    not_equal ones ones_like qnn.lstm_by_series qnn.lstm_by_table qnn.softmax repeat reshape reshape_like reverse
-    reverse_reshape right_shift round sequence_mask sigmoid sign sin slice_like sliding_window sparse_fill_empty_rows
-    sparse_reshape sparse_to_dense split sqrt strided_set tanh tile trilu trunc trunc_divide trunc_mod unique
-    unravel_index vision.all_class_non_max_suppression vision.get_valid_counts vision.multibox_prior
-    vision.multibox_transform_loc vision.proposal vision.yolo_reorg zeros zeros_like
+    nn.l2_normalize nn.layer_norm nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu nn.rms_norm nn.rnn
+    nn.softmax not_equal ones ones_like permute_axes qnn.lstm_by_series qnn.lstm_by_table qnn.softmax repeat reshape
+    reshape_like reverse reverse_reshape right_shift round sequence_mask sigmoid sign sin slice_like sliding_window
+    sparse_fill_empty_rows sparse_reshape sparse_to_dense split sqrt strided_set tanh tile trilu trunc trunc_divide
+    trunc_mod unique unravel_index vision.all_class_non_max_suppression vision.get_valid_counts
+    vision.multibox_prior vision.multibox_transform_loc vision.proposal vision.yolo_reorg zeros zeros_like
 """
 """Operators that state nothing: whoever adds one decides that the defaults are right for it."""
 

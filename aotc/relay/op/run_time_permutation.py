@@ -12,6 +12,7 @@ import numpy as np
 
 from aotc.ir import Attrs, OpPattern, SymDim, TensorType, Type, Types, is_static, require
 from aotc.ir.dimensions import Dim
+from aotc.ir.op import AxisMap
 from aotc.relay.op.opdef import Array, Index, OpDef, Scalar, compute_from_element_function
 from aotc.relay.op.operator_definition import exact_samples_from_rows, require_tensor_type
 from aotc.tir import Tensor, as_expr, maximum, minimum, select
@@ -65,7 +66,8 @@ permute_axes = OpDef(
     attrs=PermuteAxesAttrs,
     infer=_infer_permute_axes_type,
     reference=_permute_axes_reference,
-    pattern=OpPattern.OPAQUE,
+    pattern=OpPattern.INJECTIVE,
+    axes=lambda _, types: AxisMap(((None,) * require_tensor_type(types[0]).rank,)),
     compute=compute_from_element_function("permute", _infer_permute_axes_type, _permuted_element),
     samples=exact_samples_from_rows(
         PermuteAxesAttrs,

@@ -220,7 +220,12 @@ class _IndexLinearizer:
             for end in operands_of_nested_min_max("min", loop.end)
         ]
         # bounds without variables are in the ranges already
-        self.lasts[var] = [last for last in lasts if last.terms and not self._changes(last)]
+        limits = lasts
+        if len(lasts) > 1 and not any(v in self.lasts for v in vars_and_buffers_in(loop.end)):
+            # a minimum that has one value in all iterations may be an extent, by which indices are multiplied
+            minimum = self.linear_form_of_index(loop.end).add_multiple(begin, -1)
+            limits = [*lasts, minimum.add_multiple(LinearForm(const=-1))]
+        self.lasts[var] = [last for last in limits if last.terms and not self._changes(last)]
         if begin.terms:
             high = max(0, min(bounds_of_linear_form(last, self.ranges)[1] for last in lasts))
             self.ranges[var] = (0, high if high == math.inf else high // loop.step * loop.step)

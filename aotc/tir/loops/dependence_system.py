@@ -84,6 +84,7 @@ class IterationPoint:
             for operand in (atom.a, atom.b):  # a minimum is at most each operand
                 terms, const = self.sum_of_form(linear_form(operand, self.ranges))
                 self.system.add_inequality({**{v: sign * c for v, c in terms.items()}, var: -sign}, sign * const)
+            self._add_symbol(var, known)
         return {var: 1}, 0
 
     def _new_sum_of_var(self, var: Var, known: dict[Expr, LinearSum]) -> LinearSum:

@@ -224,9 +224,16 @@ def test_function_bomb() -> None:
     assert len(caught.value.diagnostics) == 1
 
 
-@pytest.mark.parametrize("elem", [TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128, 77])
+@pytest.mark.parametrize("elem", [TensorProto.COMPLEX64, TensorProto.COMPLEX128, 77])
 def test_unsupported_element_types(elem: int) -> None:
     assert code_of(model_of([RELU], {"x": (2,)}, ["y"], elem=elem)) == "onnx-dtype"
+
+
+def test_strings_where_numbers_are_needed() -> None:
+    model = model_of([RELU], {"x": (2,)}, ["y"], elem=TensorProto.STRING)
+    assert code_of(model) == "onnx-string"  # their length is not stated
+    with pytest.raises(AotcError, match="Relu of strings is not supported"):
+        from_onnx(model, dims={"x": 8})
 
 
 def test_declared_output_type_contradicts() -> None:

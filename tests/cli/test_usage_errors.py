@@ -80,11 +80,13 @@ def test_unknown_operators_are_all_named(tmp_path: Path) -> None:
     assert len(data["errors"]) == 2 and data["errors"][0]["hint"]
 
 
-@pytest.mark.parametrize("elem", [TensorProto.STRING, TensorProto.COMPLEX64])
-def test_unsupported_element_types(tmp_path: Path, elem: int) -> None:
+@pytest.mark.parametrize(
+    ("elem", "text"), [(TensorProto.STRING, "--dim x=64"), (TensorProto.COMPLEX64, "element type")]
+)
+def test_element_types_that_are_unsupported_or_need_a_length(tmp_path: Path, elem: int, text: str) -> None:
     node = helper.make_node("Identity", ["x"], ["y"])
     model = save(tmp_path / "m.onnx", [node], [value("x", elem=elem)], [value("y", elem=elem)])
-    assert "element type" in refused_by_all(model)
+    assert text in refused_by_all(model)
 
 
 def test_dynamic_shapes_must_be_pinned(tmp_path: Path) -> None:

@@ -94,10 +94,13 @@ def test_compilers_define_the_macros_of_the_features_of_a_target(target: Target)
     compiler = "arm-none-eabi-gcc" if target.machine == "arm" else gnu_cross_compiler_name(target.machine)
     if target.machine == "riscv32":
         compiler = "riscv64-unknown-elf-gcc"
+    elif target.machine == "wasm32":
+        compiler = "clang-19"
     compiler = compiler if shutil.which(compiler) else "gcc" if target.machine == "x86_64" else compiler
     if shutil.which(compiler) is None:
         skip_or_fail_without(compiler)
-    command = [compiler, *target.cflags, "-dM", "-E", "-x", "c", "-"]
+    machine_flags = ["--target=wasm32-wasi"] if target.machine == "wasm32" else []
+    command = [compiler, *machine_flags, *target.cflags, "-dM", "-E", "-x", "c", "-"]
     done = subprocess.run(command, input="", capture_output=True, text=True, check=True)
     defined = set(re.findall(r"^#define (\w+)", done.stdout, re.MULTILINE))
     features = {f.name for f in PROCESSOR_FEATURES.values() if f.machine == target.machine and f.macro in defined}

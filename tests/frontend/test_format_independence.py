@@ -52,7 +52,7 @@ def test_codes_of_the_vocabulary_in_onnx() -> None:
         helper.make_node("MatMul", ["x", "x"], ["m"]),
         helper.make_node("Einsum", ["x"], ["e"], equation="abc->a"),
         helper.make_node("Softmax", ["x"], ["s"], axis=2),
-        helper.make_node("Flatten", ["n"], ["f"]),
+        helper.make_node("Einsum", ["n"], ["f"], equation="ab->a"),
     ]
     with pytest.raises(AotcError) as caught:
         from_onnx(model_of(nodes, {"x": (2, 3), "n": ("k", 3)}, ["m", "e", "s", "f"]))

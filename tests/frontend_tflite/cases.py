@@ -74,7 +74,7 @@ def case(name: str, *inputs: Any, kind: str = "", out: str = "float32", **option
     return Case(name, inputs, kind, options, tuple(out.split()))
 
 
-def weighed(value: float) -> Any:
+def weighed(value: Any) -> Any:
     return np.array(value, np.float32)
 
 
@@ -319,6 +319,15 @@ CASES = [
         for most, o in ((5, 0.4), (20, 0.1))
     ),
     case("NON_MAX_SUPPRESSION_V5", BOXES, SCORES, one(14), *map(weighed, (0.3, 0, 0)), out="int32 float32 int32"),
+    # a score that is NaN
+    case(
+        "NON_MAX_SUPPRESSION_V5",
+        Data((4, 4), ends=(0, 1)),
+        weighed([0.5, np.nan, 0.7, 0.4]),
+        one(4),
+        *map(weighed, (0.3, 0, 0)),
+        out="int32 float32 int32",
+    ),
     case("SPARSE_TO_DENSE", k([0, 1], [2, 3]), k(4, 5), f(2), weighed(0.5), kind="SparseToDenseOptions"),
     *(case(f"UNSORTED_SEGMENT_{n}", f(5, 2), k(2, 0, 2, -1, 0), one(4)) for n in ("MAX", "MIN", "PROD", "SUM")),
 ]

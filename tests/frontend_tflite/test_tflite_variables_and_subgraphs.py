@@ -169,6 +169,27 @@ def test_a_branch_may_assign_variables(tmp_path: Path) -> None:
         np.testing.assert_array_equal(a, e)
 
 
+def test_both_branches_may_assign_one_value(tmp_path: Path) -> None:
+    """An input of the branches that each of them assigns replaces the contents."""
+    model = Builder()
+    x, condition, y = model.tensor((4,)), model.tensor((1,), "bool"), model.tensor((4,))
+    initialized(model, {"last": np.array([7, 7, 7, 7.0])})
+    old = read(model, model.variable("last"), (4,))
+    branches = []
+    for operator in ("NEG", "ABS"):
+        with model.subgraph() as index:
+            a = model.tensor((4,))
+            model.op("ASSIGN_VARIABLE", [model.variable("last"), a], [])
+            model.ends([a], [compute(model, operator, a)])
+        branches.append(index)
+    model.op("IF", [condition, x], [y], "IfOptions", thenSubgraphIndex=branches[0], elseSubgraphIndex=branches[1])
+    data = model.data([x, condition], [y, old, read(model, model.variable("last"), (4,))])
+    runs = [[x.astype(np.float32), np.array([k % 2 == 0])] for k, (x,) in enumerate(frames((4,), "int32", 3))]
+    actual = compiled_runs(data, runs, tmp_path / "net.tflite")
+    for a, e in zip(actual, litert_runs(data, runs), strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
 @pytest.mark.parametrize(
     ("trips", "in_rows", "functions"), [(None, False, 1), (20, False, 1), (3, False, 0), (0, False, 0), (4, True, 0)]
 )

@@ -95,7 +95,9 @@ def suppress_boxes(
     as int32 (classes, most), and their number, int32 (classes, 1).
     """
     classes, count = g.shape(scores)
-    order = g.call_op("argsort", scores, axis=1, is_ascend=False, dtype="int32")
+    # scores that are not valid, among them NaN, are behind all others
+    ranked = g.where(is_valid(scores), scores, g.constant(-np.inf, "float32"))
+    order = g.call_op("argsort", ranked, axis=1, is_ascend=False, dtype="int32")
     ordered = g.call_op("take", scores, order, batch_dims=1, axis=1)
     counts = g.call_reduction("sum", g.cast(is_valid(ordered), "int32"), [1], False)
     corners = g.call_op("take", boxes, order, axis=0)

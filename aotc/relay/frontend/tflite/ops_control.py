@@ -102,7 +102,9 @@ def _convert_if_node(
     text = f"the subgraphs of IF have outputs of different types: {'; '.join(differ)}"
     require("tflite-subgraph", not differ, text)
     results = _branch_results(g.reshape(condition, ()), *both)
-    control.variables.exchange_contents(before | dict(zip(changed, results[len(yes) :], strict=True)))
+    # what both subgraphs assign may be one value, an input of theirs
+    same = {k: x for k, x in after_yes.items() if after_no.get(k) is x}
+    control.variables.exchange_contents(before | same | dict(zip(changed, results[len(yes) :], strict=True)))
     return results[: len(yes)]
 
 

@@ -96,15 +96,18 @@ def test_encoders() -> None:
         cases.ml("OneHotEncoder", x, FLOAT, cats_strings=KEYS)
         cases.ml("CategoryMapper", x, INT64, cats_strings=KEYS, cats_int64s=STEPS)
         cases.ml("CategoryMapper", x, INT64, cats_strings=["x" * 99], cats_int64s=[1])
+        cases.ml("CategoryMapper", x, INT64, cats_strings=["dog", "dog"], cats_int64s=[1, 2])
     cases.ml("LabelEncoder", NUMBERS, STRING, keys_int64s=[2, 7, 3], values_strings=["two", "sieben", ""])
     cases.ml("LabelEncoder", FEATURES, STRING, keys_floats=[2.0, -1.0, np.nan], values_strings=["a", "", "nan"])
-    cases.ml("CategoryMapper", NUMBERS, STRING, cats_strings=["a", "bb"], cats_int64s=[7, 3], default_string="?")
+    cases.ml("CategoryMapper", NUMBERS, STRING, cats_strings=["a", "bb", "c"], cats_int64s=[7, 3, 7],
+             default_string="?")  # fmt: skip
     cases.check()
 
 
 def test_first_version_of_label_encoder() -> None:
     cases = Cases()
     cases.ml("LabelEncoder", X, INT64, classes_strings=KEYS, default_int64=-3)
+    cases.ml("LabelEncoder", X, INT64, classes_strings=["dog", "dog"])
     cases.ml("LabelEncoder", NUMBERS, STRING, classes_strings=["a", "b", "c"], default_string="?")
     cases.check(version=1)
 
@@ -264,6 +267,13 @@ def test_what_is_refused() -> None:
     proto.graph.node[0].input.append("k")
     with pytest.raises(AotcError, match="a string of tensor 'k' is not UTF-8"):
         from_onnx(proto, dims={"x": 8})
+    scattered = identity(op="ScatterElements")
+    scattered.graph.initializer.append(helper.make_tensor("k", INT64, [1], [0]))
+    scattered.graph.initializer.append(helper.make_tensor("text", STRING, [1], [b"a"]))
+    scattered.graph.node[0].input.extend(["k", "text"])
+    scattered.graph.node[0].attribute.append(helper.make_attribute("reduction", "add"))
+    with pytest.raises(AotcError, match="ScatterElements of strings with reduction 'add' is not supported"):
+        from_onnx(scattered, dims={"x": 8})
     encoder = identity(op="LabelEncoder")
     encoder.graph.node[0].domain = "ai.onnx.ml"
     encoder.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))

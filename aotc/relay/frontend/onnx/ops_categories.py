@@ -124,7 +124,8 @@ def _label_encoder(x: Expr, *, node: OnnxNode) -> Converted:
     if node.since == 1:
         texts = np.asarray(node.attrs.get("classes_strings", ()), object)
         require_attribute(texts.size > 0, node, "classes_strings", "is missing: LabelEncoder needs labels")
-        keys, values = texts, np.arange(len(texts))
+        # of equal labels, the last one counts, contrary to later versions
+        keys, values = texts[::-1], np.arange(len(texts))[::-1]
         if not _is_string_input(node):
             keys, values = values, keys
         _require_input_type(x, keys, node, "classes_strings")
@@ -143,6 +144,8 @@ def _category_mapper(x: Expr, *, node: OnnxNode) -> Converted:
     require_attribute(0 < texts.size == numbers.size, node, "cats_strings", text)
     keys, values = (texts, numbers) if _is_string_input(node) else (numbers, texts)
     _require_input_type(x, keys, node, "cats_*")
+    # of equal keys, the last one counts, contrary to later versions of LabelEncoder
+    keys, values = keys[::-1], values[::-1]
     return _map_labels(x, keys, values, _default_label(node, values), node)
 
 

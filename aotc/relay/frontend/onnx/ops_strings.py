@@ -68,6 +68,9 @@ def _moving(converter: Converter) -> Converter:
     """Return a converter that moves strings as `converter` moves numbers."""
 
     def convert(*, node: OnnxNode) -> Converted:
+        reduction = node.attrs.get("reduction", "none")
+        text = f"{node.op_type} of strings with reduction {reduction!r} is not supported ('none' is)"
+        require("onnx-attribute", reduction == "none", text)
         inputs, slots = _positions_and_slots(node)
         moved = call_converter(converter, replace(node, inputs=inputs, string_inputs=frozenset()))
         return [None if positions is None else _strings_at(slots, positions) for positions in _outputs(moved)]

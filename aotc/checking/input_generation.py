@@ -15,6 +15,7 @@ from typing import IO, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Array, TensorType, did_you_mean_hint, frozen, open_regular_file, option_text
+from aotc.ir.size_operands import arrays_with_operands
 from aotc.relay.graph_api import IRModule, type_of
 from aotc.relay.valid_input_values_and_random_arrays import (
     UNCONSTRAINED_DOMAIN,
@@ -236,7 +237,16 @@ def read_or_draw_session_inputs(
         path,
         1,
     )
-    return arrays
+    return arrays if path is not None else _with_typical_operands(session, arrays, ranges)
+
+
+def _with_typical_operands(session: Session, arrays: Arrays, ranges: InputRanges) -> Arrays:
+    """Return random inputs in which elements that are sizes have the values of a typical run, but for inputs with a
+    range of the caller.
+    """
+    operands = [o for o in session.size_operands if o.input not in ranges]
+    typical = {name: r.most if r.typical is None else r.typical for name, r in session.dims.items()}
+    return arrays_with_operands(arrays, operands, typical)
 
 
 def quantize_real_inputs(session: Session, arrays: Arrays) -> Arrays:

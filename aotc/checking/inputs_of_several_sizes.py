@@ -10,15 +10,26 @@ from typing import Final
 
 import numpy as np
 
-from aotc.checking.input_generation import Arrays, InputSet, draw_random_inputs, read_npz_inputs
+from aotc.checking.input_generation import (
+    NO_INPUT_RANGES,
+    OTHER_INPUTS_HINT,
+    Arrays,
+    InputRanges,
+    InputSet,
+    draw_random_inputs,
+    read_npz_inputs,
+)
 from aotc.checking.state_runs import COMPARED_RUNS
-from aotc.ir import SymDim, TensorType
+from aotc.ir import AotcError, SymDim, TensorType
+from aotc.ir.size_operands import arrays_with_operands, element_of_sizes, elements_of_operands
 from aotc.relay.valid_input_values_and_random_arrays import ValueDomain
-from aotc.tir import GrowingState, Program, value_of_dim
+from aotc.tir import GrowingState, Program, find_accepted_sizes, value_of_dim
 
 #: Largest number of sizes for which inputs are made, and of random ones that are tried.
 _MAX_VERIFIED_SIZES: Final = 6
 _RANDOM_SIZE_DRAWS: Final = 64
+#: Largest number of sizes in whose neighborhood no accepted ones are found.
+_MAX_FAILED_SEARCHES: Final = 4
 
 
 def input_sets_of_sizes(
@@ -27,26 +38,42 @@ def input_sets_of_sizes(
     program: Program,
     path: str | Path | None,
     seeds: int,
+    ranges: InputRanges = NO_INPUT_RANGES,
 ) -> Iterator[InputSet]:
     """Yield sets of inputs of a model whose shapes depend on the sizes of a run: the one set in the file
     `path`, or `seeds` random sets for each of several sizes. These are the least and the largest ones,
-    those nearest to 1, the typical ones, and random ones. A state that grows is empty at first; the sets
-    have the inputs of the runs that follow, too, except that of a file, which has one run.
+    those nearest to 1, the typical ones, and random ones, or others nearby where conditions relate sizes to each
+    other. Elements of inputs that are sizes get the values for them, in `ranges` if they name the input. A state
+    that grows is empty at first; the sets have the inputs of the runs that follow, too, except that of a file,
+    which has one run.
+
+    Raise AotcError (code "input-value") if no sizes are found that the model takes.
     """
     growing = program.growing
     if path is not None:
         later: tuple[Arrays, ...] | None = None if growing is None else ()
         yield InputSet(Path(path).name, read_npz_inputs(path, types), later=later)
         return
-    for sizes in _sizes_to_verify(program):
+    for sizes in _sizes_to_verify(program, ranges):
         runs = [sizes] if growing is None else _sizes_of_consecutive_runs(program, growing, sizes)
-        text = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        text = ", ".join(f"{name} {value}" for name, value in _named_values(program, sizes))
         for seed in range(seeds):
             first, *rest = (
-                draw_random_inputs(_types_of_sizes(types, program, s), seed + k * seeds, domains)
+                arrays_with_operands(
+                    draw_random_inputs(_types_of_sizes(types, program, s), seed + k * seeds, domains),
+                    program.operands.values(),
+                    s,
+                )
                 for k, s in enumerate(runs)
             )
             yield InputSet(f"{text}, seed {seed}", first, later=None if growing is None else tuple(rest))
+
+
+def _named_values(program: Program, sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yield the sizes by name, and the values of elements of inputs that are sizes."""
+    yield from ((name, size) for name, size in sizes.items() if name not in program.operands)
+    for (name, element), operands in elements_of_operands(program.operands.values()).items():
+        yield f"{name}[{element}]", element_of_sizes(operands, sizes)
 
 
 def _types_of_sizes(
@@ -69,12 +96,15 @@ def _sizes_of_consecutive_runs(
 
 
 def _has_room(program: Program, sizes: Mapping[str, int]) -> bool:
-    """Return True if the sizes of a run are in their ranges, and a state that grows has room."""
-    is_allowed = all(size in program.sizes[name] for name, size in sizes.items())
-    return is_allowed and (program.growing is None or program.growing.check.holds(program.symbols_of_sizes(sizes)))
+    """Return True if a run accepts sizes, and a state that grows has room."""
+    if not all(size in program.sizes[name] for name, size in sizes.items()):
+        return False
+    symbols = program.symbols_of_sizes(sizes)
+    has_room = program.growing is None or program.growing.check.holds(symbols)
+    return has_room and program.are_accepted(symbols)
 
 
-def _sizes_to_verify(program: Program) -> list[dict[str, int]]:
+def _sizes_to_verify(program: Program, limits: InputRanges) -> list[dict[str, int]]:
     """Return sizes of runs that a program accepts, without repetition."""
     rng = np.random.default_rng(0)
     ranges = program.sizes.items()
@@ -88,12 +118,18 @@ def _sizes_to_verify(program: Program) -> list[dict[str, int]]:
             for _ in range(_RANDOM_SIZE_DRAWS)
         ),
     ]
+    fixed = () if program.growing is None else (program.growing.size,)
     accepted: list[dict[str, int]] = []
+    failures = 0
     for sizes in candidates:
-        if program.growing is not None:
-            sizes[program.growing.size] = 0
-        symbols = program.symbols_of_sizes(sizes)
-        holds = program.are_accepted(symbols) and _has_room(program, sizes)
-        if sizes not in accepted and holds:
-            accepted.append(sizes)
-    return accepted[:_MAX_VERIFIED_SIZES]
+        sizes |= dict.fromkeys(fixed, 0)
+        found = find_accepted_sizes(program, sizes, rng, fixed=fixed, limits=limits)
+        failures += found is None
+        if found is not None and found not in accepted:
+            accepted.append(found)
+        if len(accepted) == _MAX_VERIFIED_SIZES or failures > _MAX_FAILED_SEARCHES:
+            break
+    if not accepted:
+        names = ", ".join(dict.fromkeys(o.input for o in program.operands.values())) or ", ".join(program.sizes)
+        raise AotcError("input-value", f"no values of {names} are known that the model takes", hint=OTHER_INPUTS_HINT)
+    return accepted

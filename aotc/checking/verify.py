@@ -274,7 +274,7 @@ def verify(
     compiled = work.emit_project_and_build_library() if project is None else _load_project(Path(project), work, chosen)
     chosen.progress("running the reference")
     if compiled.metadata.get("dims"):
-        sets = input_sets_of_sizes(drawn, domains, work.scheduled_programs[0], inputs, seeds)
+        sets = input_sets_of_sizes(drawn, domains, work.scheduled_programs[0], inputs, seeds, input_ranges)
     else:
         sets = file_or_random_and_scaled_inputs(
             drawn, domains, inputs, seeds, int(compiled.metadata["macs"]), within_scales=_is_quantized_onnx(model)

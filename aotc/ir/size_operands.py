@@ -11,7 +11,7 @@ size_operand_of_name("shape[0]+1", 25)          # SizeOperand("shape", 0, -1, 24
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -70,6 +70,10 @@ class SizeOperand:
             raise ValueError(f"{text} {self.least} to {self.most}")
         return value - self.least
 
+    def size_of_value(self, value: int) -> int:
+        """Return the size for a value, or for the nearest one that is not refused."""
+        return min(max(value, self.least), self.most) - self.least
+
     @property
     def row(self) -> tuple[str, int, int, int, bool]:
         """The fields, as an item of the module attribute."""
@@ -122,6 +126,34 @@ class SizeDefinition:
     def row(self) -> tuple[str, str, int, int, str]:
         """The fields, as an item of the module attribute."""
         return self.name, self.formula, self.least, self.most, self.node
+
+
+def elements_of_operands(operands: Iterable[SizeOperand]) -> dict[tuple[str, int], list[SizeOperand]]:
+    """Return the operands of each element of an input: operators may take different values of one element."""
+    elements: dict[tuple[str, int], list[SizeOperand]] = {}
+    for operand in operands:
+        elements.setdefault((operand.input, operand.element), []).append(operand)
+    return elements
+
+
+def element_of_sizes(operands: Iterable[SizeOperand], sizes: Mapping[str, int]) -> int:
+    """Return a value of an element of an input for the sizes of its operands."""
+    values = [(o, o.least + sizes[o.name]) for o in operands]
+    exact = [v for o, v in values if not o.clipped]
+    # a value at an end of its interval may stand for values beyond
+    inner = [v for o, v in values if o.least < v < o.most]
+    return (exact or inner or [max((v for _, v in values), key=abs)])[0]
+
+
+def arrays_with_operands(
+    arrays: Mapping[str, np.ndarray[Any, Any]], operands: Iterable[SizeOperand], sizes: Mapping[str, int]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Return inputs by name in which the elements that are sizes have the values for `sizes`."""
+    result = dict(arrays)
+    for (name, element), at_element in elements_of_operands(operands).items():
+        result[name] = result[name].copy() if result[name] is arrays[name] else result[name]
+        result[name].reshape(-1)[element] = element_of_sizes(at_element, sizes)
+    return result
 
 
 def size_operands_of_rows(rows: Sequence[Sequence[Any]]) -> list[SizeOperand]:

@@ -232,6 +232,14 @@ class RunSizes:
         return {name: r.most if r.typical is None else r.typical for name, r in self.ranges.items()}
 
 
+def infos_of_typical_run(sizes: RunSizes | None, infos: Sequence[TensorInfo]) -> Sequence[TensorInfo]:
+    """Return descriptions of inputs with the shapes of a typical run, which the values of inputs may not allow."""
+    if sizes is None:
+        return infos
+    rows = zip(infos, sizes.input_shapes(sizes.typical), strict=True)
+    return [replace(info, shape=list(shape), bounds=None) for info, shape in rows]
+
+
 def code_of_size_status(status: int) -> str:
     """Return the diagnostic code of a status that says that a model does not run with sizes."""
     return STATE_FULL_CODE if status & STATUS_CODE_MASK == CAPACITY_STATUS else "input-shape"

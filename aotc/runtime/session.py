@@ -34,7 +34,7 @@ from aotc.runtime.fork_safety import new_fork_safe_lock_for
 from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
 from aotc.runtime.gpu_tensors import GpuRunTensors
 from aotc.runtime.library import Library, ThreadPool, find_library
-from aotc.runtime.run_sizes import STATE_FULL_CODE, bound_operands, bytes_of_operands
+from aotc.runtime.run_sizes import STATE_FULL_CODE, bound_operands, bytes_of_operands, infos_of_typical_run
 from aotc.runtime.state import MeasuredState, State, require_fitting_state
 from aotc.runtime.tensor_info import (
     Array,
@@ -136,6 +136,7 @@ class Session:
     device             the GPU that runs the model; None for a model compiled for CPUs
     workspace_bytes    scratch memory of one run, in bytes
     dims               sizes of a run that shapes depend on, by name, with their ranges; empty if all shapes are known
+    size_operands      sizes that are elements of inputs
     state_bytes        size of a state in bytes; 0 for a model that keeps nothing between runs
     weights_bytes      size of the parameters in the library, in bytes
     keep_alive         an object to keep alive with the session, such as a temporary directory
@@ -180,6 +181,7 @@ class Session:
         self.weights_bytes = library.weights_bytes
         self.state_bytes = library.state_bytes
         self.dims: Mapping[str, DimRange] = MappingProxyType({}) if library.sizes is None else library.sizes.ranges
+        self.size_operands = () if library.sizes is None else tuple(library.sizes.operands.values())
         self.keep_alive: object = None
 
     def __repr__(self) -> str:
@@ -203,9 +205,7 @@ class Session:
         """Return the inputs as `get_inputs` does, with the shapes of a typical run: for each size, the
         one that the compiler compared costs for.
         """
-        if self._sizes is None:
-            return self.get_inputs()
-        return [info.as_strings for info in self._interface_for_sizes(self._sizes.typical).inputs]
+        return [info.as_strings for info in infos_of_typical_run(self._sizes, self._library.inputs)]
 
     def get_outputs(self) -> list[TensorInfo]:
         """Return the model's outputs, in order, with `.name`, `.shape`, `.dtype`, and `.type` as in

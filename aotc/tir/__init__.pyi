@@ -117,6 +117,8 @@ from aotc.tir.passes import ProgramVerifier as ProgramVerifier
 from aotc.tir.passes import eliminate_copies_pass as eliminate_copies_pass
 from aotc.tir.passes import kernel_passes as kernel_passes
 from aotc.tir.passes import run_tensor_passes as run_tensor_passes
+from aotc.tir.plan.accepted_sizes import find_accepted_sizes as find_accepted_sizes
+from aotc.tir.plan.accepted_sizes import with_typical_operands as with_typical_operands
 from aotc.tir.plan.arena_packing import align_up as align_up
 from aotc.tir.plan.copy_elimination import make_copy_step as make_copy_step
 from aotc.tir.plan.copy_elimination import make_fill_step as make_fill_step

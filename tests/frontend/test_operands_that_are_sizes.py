@@ -12,8 +12,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import aotc
+from aotc.checking.input_generation import read_or_draw_session_inputs
+from aotc.checking.verify import verify
 from aotc.ir import AotcError
-from aotc.ir.size_operands import SizeOperand, size_operand_of_name
+from aotc.ir.size_operands import SizeOperand, arrays_with_operands, size_operand_of_name
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.interpreter import evaluate
 from aotc.relay.text.parser import parse
@@ -150,6 +152,28 @@ def test_values_without_bound_are_named_with_the_option() -> None:
     from_onnx(model([NODES[7]]), dims={"repeats[0]": (1, 4), "repeats[*]": 2})
     with pytest.raises(AotcError, match="no input has a dimension called 'reps"):
         from_onnx(model([NODES[7]]), dims={"reps[0]": (1, 4)})
+
+
+def test_random_inputs_have_values_that_a_run_accepts(session: aotc.Session) -> None:
+    session.run(None, read_or_draw_session_inputs(session, None))
+
+
+def test_verification_draws_values_that_a_run_accepts() -> None:
+    net = model([NODES[0], NODES[4]])
+    report = verify(net, seeds=1, check_compiler=False, target="c", cflags=["-O0"])
+    assert report.ok
+    assert len(report.cases) > 3
+    assert "shape[0] " in report.cases[0].source
+    with pytest.raises(AotcError, match=r"no values of shape, mean_axes are known that the model takes"):
+        verify(net, input_ranges={"shape": (5, 5)}, check_compiler=False, target="c", cflags=["-O0"])
+
+
+def test_an_element_that_several_operators_take_has_one_value() -> None:
+    operands = [SizeOperand("a", 0, -9, 9, True), SizeOperand("a", 0, 0, 20)]
+    sizes = {operands[0].name: 18, operands[1].name: 15}
+    given = {"a": np.array([0, 5])}
+    assert arrays_with_operands(given, operands, sizes)["a"].tolist() == [15, 5]
+    assert given["a"].tolist() == [0, 5]
 
 
 @pytest.mark.parametrize(

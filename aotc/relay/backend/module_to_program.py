@@ -84,6 +84,7 @@ from aotc.tir import (
     make_copy_step,
     make_fill_step,
     value_of_dim,
+    with_typical_operands,
 )
 
 #: Location of an expression's result: a view of a storage, or a tuple of values.
@@ -486,12 +487,11 @@ def lower_main_to_program(
     program = Program(
         name=name, inputs=tuple(inputs), outputs=outputs, body=tuple(lowering.part),
         state=_state_tensors(inputs, outputs, state), sizes=sizes.ranges, checks=tuple(sizes.checks),
-        growing=growing,
-        operands={operand.name: operand for operand in operands}, definitions=tuple(sizes.definitions),
+        growing=growing, operands={o.name: o for o in operands}, definitions=tuple(sizes.definitions),
     )  # fmt: skip
     _check_bytes_of_expanded_splats(program, lowering.splats)
     _require_checks_before_run(program, main)
-    return program
+    return with_typical_operands(program)
 
 
 def _create_input_storages(module: IRModule, sizes: RunTimeSizes) -> list[Storage]:

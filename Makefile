@@ -17,7 +17,7 @@ QUICK  := tests/arch tests/ir tests/relay tests/golden tests/errors tests/plan t
   tests/cli/test_commands.py tests/e2e/test_compile_api.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cuda demo-embedded firmware-tools digits quick test test-all fuzz fuzz-kernels lint format docs conformance bench train clean
+.PHONY: help setup demo demo-cuda demo-embedded firmware-tools digits quick test test-all fuzz fuzz-kernels lint format docs conformance zoo bench train clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -83,6 +83,10 @@ docs: $(VENV)/.docs ## Build the site of docs/ into build/docs
 
 conformance: setup ## Run the official ONNX suite through compiled C and print the counts
 	$(BIN)/python tests/conformance/run.py
+
+zoo: setup ## Compile architectures drawn from transformers, timm and scikit-learn, and write docs/zoo.md
+	$(BIN)/python -m pip install -q -e ".[zoo]"
+	$(BIN)/python -m tests.zoo --write
 
 bench: setup ## Measure and print the table of docs/performance.md
 	$(BIN)/python -m benchmarks.run

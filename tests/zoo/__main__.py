@@ -84,6 +84,8 @@ def page(results: Sequence[Result]) -> str:
     names = [
         f"- {library}: {', '.join(name for owner, name in agreeing if owner == library)}" for library in sorted(COUNTS)
     ]
+    header = ["| library | architecture | import | outcome | reason |", "|---|---|---|---|---|"]
+    listed = "\n".join([*header, *rows]) if rows else "None of those that were drawn."
     return f"""# Architectures of other libraries
 
 `make zoo` draws architectures from the registries of other libraries by a seed, builds each in a small form with random
@@ -95,9 +97,7 @@ configuration alone, which takes images, token numbers or sound. *Exported* mean
 
 ## Architectures that do not compile or differ
 
-| library | architecture | import | outcome | reason |
-|---|---|---|---|---|
-{chr(10).join(rows)}
+{listed}
 
 ## Architectures that agree by at least one import
 

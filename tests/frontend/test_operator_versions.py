@@ -111,6 +111,21 @@ def test_forms_of_version_1(op: str, shape: Any, constants: Any, attributes: Any
     np.testing.assert_array_equal(run_model(from_onnx(model), {"x": x})[0], want(x))
 
 
+def test_attributes_that_state_no_kind() -> None:
+    """Files of 2017 state no kinds; a value of another kind is still an error."""
+    node = helper.make_node("LeakyRelu", ["x"], ["y"], alpha=0.5)
+    model = model_of([node], {"x": (3,)}, ["y"], opset=6)
+    (alpha,) = model.graph.node[0].attribute
+    alpha.ClearField("type")
+    x = np.float32([-2, 0, 3])
+    np.testing.assert_array_equal(run_model(from_onnx(model), {"x": x})[0], np.float32([-1, 0, 3]))
+    assert not alpha.type
+    alpha.ClearField("f")
+    alpha.i = 1
+    with pytest.raises(AotcError, match="attribute 'alpha' of LeakyRelu must be of kind FLOAT"):
+        from_onnx(model)
+
+
 def test_batch_normalization_of_early_versions() -> None:
     """With five outputs it is in training mode; with `spatial` = 0 each element has statistics of its own."""
     rng = np.random.default_rng(0)

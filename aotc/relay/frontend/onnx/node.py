@@ -341,6 +341,27 @@ def operator_schema(op_type: str, domain: str, version: int) -> Any:
 _IGNORED_LEGACY_ATTRIBUTES: Final = frozenset({"consumed_inputs"})
 
 
+#: Fields that hold the value of an attribute, by its kind.
+_VALUE_FIELDS: Final = {
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INT: "i",
+    AttributeProto.STRING: "s",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.INTS: "ints",
+    AttributeProto.STRINGS: "strings",
+}
+
+
+def _with_kind(attribute: AttributeProto, kind: int) -> AttributeProto:
+    """Return an attribute that states no kind, as in files of 2017, with `kind` if it has a value of it."""
+    if _VALUE_FIELDS.get(kind) not in {field.name for field, _ in attribute.ListFields()}:
+        return attribute
+    stated = AttributeProto()
+    stated.CopyFrom(attribute)
+    stated.type = kind  # type: ignore[assignment]
+    return stated
+
+
 def node_attributes_with_defaults(node: NodeProto, schema: Any) -> dict[str, Any]:
     """Return the attributes of an ONNX node by name, with defaults of the operator's schema filled
     in.
@@ -357,6 +378,8 @@ def node_attributes_with_defaults(node: NodeProto, schema: Any) -> dict[str, Any
             text = f"{node.op_type} version {schema.since_version} has no attribute {name!r}"
             known = ", ".join(sorted(schema.attributes))
             raise AotcError("onnx-attribute", text, hint=f"known: {known}" if known else "it has none")
+        if not attribute.type:
+            attribute = _with_kind(attribute, int(definition.type))
         if int(definition.type) != attribute.type:
             expected = str(definition.type).rpartition(".")[2]
             raise AotcError("onnx-attribute", f"attribute {name!r} of {node.op_type} must be of kind {expected}")

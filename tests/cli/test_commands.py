@@ -231,10 +231,7 @@ def test_inspect_of_open_dimensions_says_how_to_pin_them(tmp_path: Path) -> None
     sums = helper.make_node("Einsum", ["x"], ["s"], equation="ij->i")
     nodes = [sums, helper.make_node("Neg", ["s"], ["y"])]
     asking = save(tmp_path / "asking.onnx", nodes, [value("x", ["n", 3])], [value("y", ["n"])])
-    for model, operators in (
-        (asking, {"Einsum", "Neg"}),
-        (relu(tmp_path / "relu.onnx", "n", 3), {"nn.relu"}),
-    ):
+    for model, operators in ((asking, {"Einsum", "Neg"}), (relu(tmp_path / "relu.onnx", "n", 3), {"nn.relu"})):
         said = call("inspect", model)
         assert said.code == 0 and "error" not in said.err
         assert "float32 nx3" in said.out and "--dim n=1 (dimension 0 of input 'x')" in said.out

@@ -358,7 +358,7 @@ def _with_kind(attribute: AttributeProto, kind: int) -> AttributeProto:
         return attribute
     stated = AttributeProto()
     stated.CopyFrom(attribute)
-    stated.type = kind  # type: ignore[assignment]
+    stated.type = kind
     return stated
 
 

@@ -101,10 +101,8 @@ def _create_storage(
     strings: Container[str] = (),
 ) -> Storage:
     shape, dims = tuple(map(largest_size, ty.shape)), None if ty.is_static else tuple(ty.shape)
-    return Storage(
-        name=name, dtype=ty.dtype, shape=shape, kind=kind, data=data,
-        quantization=meaning, dims=dims, is_string=name in strings,
-    )  # fmt: skip
+    return Storage(name=name, dtype=ty.dtype, shape=shape, kind=kind, data=data,
+                   quantization=meaning, dims=dims, is_string=name in strings)  # fmt: skip
 
 
 class _TailCalls:
@@ -476,10 +474,8 @@ def lower_main_to_program(
     lowering.begin_node(main.body)
     views = flatten_nested_tuple(lowering.storage_location_of_result(main.body))
     types = [sizes.bounded_type(t, main.body, "an output") for t in tensor_types(type_of(main.body))]
-    names, meanings = (
-        output_names_or_default(module, len(views)),
-        quantizations_of_inputs_or_outputs(module, "output", len(views)),
-    )
+    names = output_names_or_default(module, len(views))
+    meanings = quantizations_of_inputs_or_outputs(module, "output", len(views))
     rows = zip(names, types, meanings, strict=True)
     texts = module.attrs.get("string_outputs", ())
     outputs = tuple(_create_storage(n, ty, "output", meaning=meaning, strings=texts) for n, ty, meaning in rows)

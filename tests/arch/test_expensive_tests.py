@@ -13,7 +13,7 @@ from tests.share import MAX_EXPECTED_SECONDS, expensive_tests, leave_out_expensi
 
 
 class Case:
-    """What leave_out_expensive_cases uses of a pytest.Item."""
+    """A stand-in for a pytest.Item, with the members that leave_out_expensive_cases uses."""
 
     def __init__(self, name: str, *marks: str) -> None:
         self.nodeid, self.marks = name, [*marks]

@@ -28,7 +28,7 @@ START = "import sys; sys.argv[0] = 'aotc'; from aotc.cli import run; run()"
 
 
 def suggestions(*words: str) -> list[str]:
-    """What a shell suggests for the last word."""
+    """Return the words that a shell suggests in place of the last one."""
     *before, last = words
     return [item.value for item in ShellComplete(main, {}, "aotc", "_AOTC_COMPLETE").get_completions(before, last)]
 

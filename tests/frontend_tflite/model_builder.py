@@ -140,13 +140,13 @@ def packed(model: Any) -> bytes:
 
 
 def litert(data: bytes, inputs: Sequence[Any], xnnpack: bool = True) -> list[Any]:
-    """What LiteRT gives."""
+    """Return the outputs of a model that LiteRT runs."""
     (outputs,) = litert_runs(data, [inputs], xnnpack)
     return outputs
 
 
 def litert_runs(data: bytes, runs: Sequence[Sequence[Any]], xnnpack: bool = True) -> list[list[Any]]:
-    """What LiteRT gives in several runs of one interpreter."""
+    """Return the outputs of each of several runs of a model by one interpreter of LiteRT."""
     kinds = OpResolverType
     kind = kinds.AUTO if xnnpack else kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     interpreter = Interpreter(model_content=data, experimental_op_resolver_type=kind)
@@ -166,7 +166,7 @@ def tflm_interpreter(data: bytes) -> Any:
 
 
 def tflm(data: bytes, inputs: Sequence[Any], outputs: int = 1) -> list[Any]:
-    """What TFLite Micro gives."""
+    """Return the outputs of a model that TFLite Micro runs."""
     interpreter = tflm_interpreter(data)
     for place, array in enumerate(inputs):
         interpreter.set_input(array, place)

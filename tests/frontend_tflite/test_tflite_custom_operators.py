@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Custom operators of TFLite models: the post-processing of detectors as in LiteRT, and MediaPipe's, which
-LiteRT computes in part; the others as in MediaPipe's definitions."""
+"""Custom operators of TFLite models: the post-processing of detectors, and operators of MediaPipe.
+
+Results are compared with those of LiteRT for the operators that it has, and else with numpy functions that follow
+MediaPipe's definitions.
+"""
 
 from __future__ import annotations
 

@@ -336,7 +336,7 @@ def test_a_part_that_reads_variables_is_refused() -> None:
 
 
 def with_signatures() -> bytes:
-    """Two functions: one adds its input to a variable, the other one divides numbers by one another."""
+    """Return a model of two functions: one adds its input to a variable, the other divides one input by another."""
     model = Builder()
     x, y = model.tensor((4,), name="serving_x"), model.tensor((4,), name="result")
     initialized(model, {"sum": np.array([1, 2, 3, 4.0])})

@@ -58,7 +58,7 @@ def test_the_installed_wheel_compiles_and_runs(environment: Path, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["wheel", "archive of sources"])
 def test_an_installation_with_all_its_dependencies(archives: tuple[Path, Path], tmp_path: Path, form: str) -> None:
-    """What `pip install` of a published file gives: packages come from the index, and no other file is there."""
+    """Install an archive as users do, with its dependencies from the package index, and run the demo."""
     environment = tmp_path / "venv"
     run([sys.executable, "-m", "venv", environment], tmp_path)
     python, command = environment / "bin" / "python", environment / "bin" / "aotc"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ONNX converters of the operators of ai.onnx.ml that map categories and labels, numbers or strings.
 
-Where the standard leaves a case open (repeated keys, NaN as a key), the results are those of ONNX Runtime.
+For repeated keys and NaN as a key, the results are those of ONNX Runtime, which the standard contradicts in part.
 
     OPS["LabelEncoder"](x, node=node)        # keys_strings=["cat", "dog"], values_int64s=[0, 1]
     OPS["OneHotEncoder"](x, node=node)       # cats_strings=["cat", "dog"]
@@ -25,6 +25,9 @@ from aotc.relay.frontend.string_slots import find_strings, select_strings
 
 #: Keys and values of encoders by the suffix of the attributes that hold them.
 _DTYPES_BY_SUFFIX: Final[dict[str, Any]] = {"int64s": np.int64, "floats": np.float32, "strings": object}
+
+#: First version of LabelEncoder in which a key that is NaN is the key of each NaN; before, it is that of no number.
+_FIRST_VERSION_WITH_NAN_KEYS: Final = 4
 
 
 def _is_string_input(node: OnnxNode) -> bool:
@@ -133,6 +136,9 @@ def _label_encoder(x: Expr, *, node: OnnxNode) -> Converted:
         keys, values = _label_array(node, "keys"), _label_array(node, "values")
         require_attribute(len(keys) == len(values), node, "values_*", f"has {len(values)} values for {len(keys)} keys")
         _require_input_type(x, keys, node, "keys_*")
+        if node.since < _FIRST_VERSION_WITH_NAN_KEYS:
+            is_number = keys == keys
+            keys, values = keys[is_number], values[is_number]
     return _map_labels(x, keys, values, _default_label(node, values), node)
 
 

@@ -11,6 +11,7 @@ module runs in the numpy interpreter. Both can also be evaluated in float64.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib.util
 import re
@@ -47,6 +48,8 @@ OptionalModelRunner: TypeAlias = Callable[[Arrays], Arrays | None]
 
 #: Name of the reference evaluator of the package onnx, in reports.
 ONNX_EVALUATOR_NAME: Final = "onnx.reference"
+#: Version of the standard operators for a model that has operators of ai.onnx.ml only.
+_OPSET_OF_IDENTITY: Final = 13
 
 
 def return_none_as_unavailable_evaluation(_: Arrays) -> None:
@@ -167,6 +170,28 @@ def make_session_runner(name: str, session: Any, output_names: Sequence[str]) ->
     return run_session_by_names
 
 
+def _with_scores_in_place_of_maps(model: ModelProto) -> ModelProto:
+    """Return an ONNX model in which each ZipMap returns its scores, a tensor with a column for each class label,
+    as compiled models do, in place of a sequence of maps; the model itself if it has no ZipMap.
+    """
+    if not any(node.op_type == "ZipMap" for node in model.graph.node):
+        return model
+    from onnx import helper
+
+    changed = copy.deepcopy(model)
+    maps = set[str]()
+    for node in changed.graph.node:
+        if node.op_type == "ZipMap":
+            node.CopyFrom(helper.make_node("Identity", node.input, node.output, name=node.name))
+            maps.update(node.output)
+    for output in changed.graph.output:
+        if output.name in maps:
+            output.CopyFrom(helper.make_empty_tensor_value_info(output.name))
+    if not any(opset.domain in ("", "ai.onnx") for opset in changed.opset_import):
+        changed.opset_import.append(helper.make_opsetid("", _OPSET_OF_IDENTITY))
+    return changed
+
+
 def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES) -> Reference:
     """Return the Reference of an ONNX model: ONNX Runtime if it is installed and accepts the model,
     else onnx's reference evaluator.
@@ -174,6 +199,7 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
     Its float64 results and second evaluations come from onnx's evaluator. `max_bytes` is the
     largest number of bytes that each of them may take.
     """
+    model = _with_scores_in_place_of_maps(model)
     quantized = has_quantized_operators(model)
     name = "onnxruntime's integer kernels" if quantized else "onnxruntime"
     session, note = _onnxruntime_session_or_none(model), ""

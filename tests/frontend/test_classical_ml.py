@@ -11,6 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import aotc
+from aotc.checking.verify import verify
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx
 
@@ -133,15 +134,9 @@ def test_results_are_those_of_onnx_runtime(cases: list[Case]) -> None:
 
 
 def test_what_onnx_runtime_does_not_run() -> None:
-    """By the standard's words: NaN as a key, and thresholds of integers."""
-    proto, values = model(
-        [
-            ("LabelEncoder", HOLES, {"keys_floats": [float("nan"), 0.0, float("nan")], "values_int64s": [4, 6, 5]}),
-            ("Binarizer", np.array([-1, 0, 1], np.float32), {"threshold": -0.5}),
-        ]
-    )
-    encoded, binary = aotc.compile(proto, cflags=("-O0",)).session().run(None, values)
-    np.testing.assert_array_equal(encoded, [[4, -1, 6], [-1, 4, 6]])
+    """By the standard's words: thresholds of Binarizer with integers, and with negative numbers."""
+    proto, values = model([("Binarizer", np.array([-1, 0, 1], np.float32), {"threshold": -0.5})])
+    (binary,) = aotc.compile(proto, cflags=("-O0",)).session().run(None, values)
     np.testing.assert_array_equal(binary, [0, 1, 1])
     graph = helper.make_graph(
         [helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=-0.5)],
@@ -152,6 +147,44 @@ def test_what_onnx_runtime_does_not_run() -> None:
     integers = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 1)])
     (binary,) = aotc.compile(integers, cflags=("-O0",)).session().run(None, {"x": np.array([-1, 0, 1], np.int32)})
     np.testing.assert_array_equal(binary, [0, 1, 1])
+
+
+@pytest.mark.parametrize(("version", "label"), [(2, -1), (3, -1), (4, 4)])
+def test_nan_as_a_key_of_label_encoder(version: int, label: int) -> None:
+    keys = [float("nan"), 0.0, float("nan")]
+    some: Case = ("LabelEncoder", HOLES, {"keys_floats": keys, "values_int64s": [4, 6, 5]})
+    all_nan: Case = ("LabelEncoder", HOLES, {"keys_floats": keys[:1], "values_int64s": [4]})
+    proto, values = model([some, all_nan], version)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = session.run(None, values)
+    found = aotc.compile(proto, cflags=("-O0",)).session().run(None, values)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found[0], [[label, -1, 6], [-1, label, 6]])
+
+
+@pytest.mark.parametrize("labels", [{"classlabels_int64s": [4, -2]}, {"classlabels_strings": ["no", "a"]}])
+@pytest.mark.parametrize("opsets", [("ai.onnx.ml",), ("ai.onnx.ml", "")])
+def test_verification_compares_zip_map_by_class_label(labels: dict[str, Any], opsets: tuple[str, ...]) -> None:
+    (names,) = labels.values()
+    key = TensorProto.STRING if isinstance(names[0], str) else INT64
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(key, helper.make_tensor_type_proto(FLOAT, [])))
+    graph = helper.make_graph(
+        [
+            helper.make_node("Scaler", ["x"], ["s"], domain="ai.onnx.ml", offset=[0.5, 1.0], scale=[1.0, 2.0]),
+            helper.make_node("ZipMap", ["s"], ["y"], domain="ai.onnx.ml", **labels),
+        ],
+        "ml",
+        [helper.make_tensor_value_info("x", FLOAT, X.shape)],
+        [helper.make_value_info("y", maps)],
+    )
+    imports = [helper.make_opsetid(domain, 1 if domain else 17) for domain in opsets]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    report = verify(proto, seeds=1, cflags=("-O0",))
+    assert report.ok and report.reference == "onnxruntime", report.cases[0]
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    rows = [[row[name] for name in names] for row in session.run(None, {"x": X})[0]]
+    (found,) = aotc.compile(proto, cflags=("-O0",)).session().run(None, {"x": X})
+    np.testing.assert_allclose(found, rows, rtol=1e-6)
 
 
 def test_zip_map_keeps_the_scores_as_a_tensor() -> None:

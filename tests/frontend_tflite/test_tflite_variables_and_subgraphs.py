@@ -16,6 +16,7 @@ pytest.importorskip("tflite")
 import aotc
 from aotc.checking.verify import verify
 from aotc.ir import AotcError, flatten_nested_tuple
+from aotc.ir.compilation_work_and_memory_limits import running_or_new_budget_scope
 from aotc.relay.frontend.tflite import from_tflite, import_tflite
 from aotc.relay.graph_api import If, evaluate, post_order
 from tests.frontend_tflite.model_builder import Builder, litert_runs, tflm_interpreter
@@ -188,6 +189,11 @@ def test_both_branches_may_assign_one_value(tmp_path: Path) -> None:
     actual = compiled_runs(data, runs, tmp_path / "net.tflite")
     for a, e in zip(actual, litert_runs(data, runs), strict=True):
         np.testing.assert_array_equal(a, e)
+
+
+def test_a_loop_that_is_unrolled_is_bounded() -> None:
+    with running_or_new_budget_scope({"compile.max_unroll": 8}), pytest.raises(AotcError, match='max_unroll": 9'):
+        from_tflite(looping(20), has_loops=False)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 """TFLite converters of operators that run subgraphs, and of resource variables.
 
 A resource is the number of a variable, an int32 constant, which subgraphs receive like other values.
-What a variable holds is an expression in `Variables`: a read returns it, and an assignment replaces
+What a variable holds is an expression in `ResourceVariables`: a read returns it, and an assignment replaces
 it. A variable that runs of the model change is state: a parameter of @main with its contents before
 a run, and an output with those after it.
 
@@ -11,6 +11,7 @@ OPS["WHILE"](i, x, cond_subgraph_index=1, body_subgraph_index=2, node=node)     
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -150,7 +151,7 @@ def _unroll_loop(
     condition depends on run-time values.
     """
     condition, body = subgraphs
-    for count in range(limit + 1) if limit is not None else iter(int, 1):
+    for count in itertools.count():
         going = compile_time_elements(_loop_condition(node, condition, values))
         if going is None or (going.any() and count == limit):
             return None
@@ -158,7 +159,7 @@ def _unroll_loop(
             return list(values)
         g.check_unroll_count(count + 1, "a loop")
         values = _next_loop_values(node, body, values)
-    raise AssertionError
+    raise AssertionError("the budget bounds the iterations")
 
 
 def _loop_condition(node: TfliteNode, subgraph: int, values: Sequence[Expr]) -> Expr:

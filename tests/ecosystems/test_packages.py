@@ -210,6 +210,25 @@ def test_a_model_called_example(tmp_path: Path) -> None:
     assert rules.count('name = "example",') == 1
 
 
+@pytest.mark.parametrize("role", ["input", "output"])
+def test_models_whose_c_names_begin_as_those_of_arrays_could(role: str, tmp_path: Path) -> None:
+    """Examples and wrappers declare neither the type `output_outputs` nor the function `output_run` anew."""
+    graph = {
+        "input": "g (float[3] inputs, float[3] run) => (float[3] y) { y = Sub (inputs, run) }",
+        "output": "g (float[3] x) => (float[3] outputs, float[3] run) { outputs = Neg (x) run = Exp (x) }",
+    }
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + graph[role])
+    project = aotc.compile(model, output=tmp_path / "project", name=role, target="c", build=False).path
+    package = package_project(project, "meson", tmp_path / "package").path
+    wrapper = tmp_path / "wrapper.cpp"
+    wrapper.write_text(f'#include "{role}.hpp"\nint main() {{ {role}_cpp::model model; return model.run(); }}\n')
+    folders = {path.parent for path in package.rglob("*.h*")}
+    for command in (["gcc", "-std=c99", *project.glob("examples/*.c")], ["gcc", "-std=c99", *package.rglob("main.c")],
+                    ["g++", "-std=c++17", wrapper]):  # fmt: skip
+        assert len(command) > 2
+        printed([*command, *STRICT, "-fsyntax-only", *(f"-I{folder}" for folder in folders)], tmp_path)
+
+
 @pytest.mark.parametrize("name", ["dist", "benchmark"])
 def test_names_that_meson_has_for_targets_of_its_own(name: str, tmp_path: Path) -> None:
     aotc.compile(DIGITS, name=name, output=tmp_path / "project", target="c", build=False)

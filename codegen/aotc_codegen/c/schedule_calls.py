@@ -76,7 +76,7 @@ class ModelTensor:
     @property
     def argument(self) -> str:
         """Name of the array that holds the tensor's elements in example programs."""
-        return f"{self.role}_{self.ident}"
+        return f"{self.role}{self.number}"
 
     @property
     def type(self) -> str:

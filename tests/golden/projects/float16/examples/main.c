@@ -17,10 +17,10 @@
 enum { SHOWN = 5 };
 
 static unsigned char workspace[NET_WORKSPACE_BYTES + NET_WORKSPACE_ALIGNMENT];
-static uint16_t input_x[16];
-static uint16_t input_y[16];
-static uint16_t output_output0[16];
-static uint16_t output_output1[16];
+static uint16_t input0[16];
+static uint16_t input1[16];
+static uint16_t output0[16];
+static uint16_t output1[16];
 
 static int read_file(const char *path, void *data, size_t bytes) {
   FILE *file = fopen(path, "rb");
@@ -68,12 +68,12 @@ int main(int argc, char **argv) {
     next = 3;
   }
   memset(&inputs, 0, sizeof inputs);
-  if (next < argc && !read_file(argv[next++], input_x, 32)) return 1;
-  inputs.x = input_x;
-  if (next < argc && !read_file(argv[next++], input_y, 32)) return 1;
-  inputs.y = input_y;
-  outputs.output0 = output_output0;
-  outputs.output1 = output_output1;
+  if (next < argc && !read_file(argv[next++], input0, 32)) return 1;
+  inputs.x = input0;
+  if (next < argc && !read_file(argv[next++], input1, 32)) return 1;
+  inputs.y = input1;
+  outputs.output0 = output0;
+  outputs.output1 = output1;
   for (k = 0; k < runs; ++k) {
     const double start = milliseconds();
     double elapsed;
@@ -86,13 +86,13 @@ int main(int argc, char **argv) {
     if (k == 0 || elapsed < best) best = elapsed;
   }
   printf("output0:");
-  for (k = 0; k < SHOWN && k < 16; ++k) printf(" %g", (double)output_output0[k]);
+  for (k = 0; k < SHOWN && k < 16; ++k) printf(" %g", (double)output0[k]);
   printf("\n");
-  if (next < argc && !write_file(argv[next++], output_output0, 32)) return 1;
+  if (next < argc && !write_file(argv[next++], output0, 32)) return 1;
   printf("output1:");
-  for (k = 0; k < SHOWN && k < 16; ++k) printf(" %g", (double)output_output1[k]);
+  for (k = 0; k < SHOWN && k < 16; ++k) printf(" %g", (double)output1[k]);
   printf("\n");
-  if (next < argc && !write_file(argv[next++], output_output1, 32)) return 1;
+  if (next < argc && !write_file(argv[next++], output1, 32)) return 1;
   printf("%d runs, best %.3f ms of processor time\n", runs, best);
   return 0;
 }

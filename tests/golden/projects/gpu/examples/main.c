@@ -16,10 +16,10 @@
 
 enum { SHOWN = 5 };
 
-static float input_x[340];
-static float input_y[300];
-static float output_output0[408];
-static float output_output1[300];
+static float input0[340];
+static float input1[300];
+static float output0[408];
+static float output1[300];
 
 static int read_file(const char *path, void *data, size_t bytes) {
   FILE *file = fopen(path, "rb");
@@ -79,12 +79,12 @@ int main(int argc, char **argv) {
     next = 3;
   }
   memset(&inputs, 0, sizeof inputs);
-  if (next < argc && !read_file(argv[next++], input_x, 1360)) return 1;
-  inputs.x = input_x;
-  if (next < argc && !read_file(argv[next++], input_y, 1200)) return 1;
-  inputs.y = input_y;
-  outputs.output0 = output_output0;
-  outputs.output1 = output_output1;
+  if (next < argc && !read_file(argv[next++], input0, 1360)) return 1;
+  inputs.x = input0;
+  if (next < argc && !read_file(argv[next++], input1, 1200)) return 1;
+  inputs.y = input1;
+  outputs.output0 = output0;
+  outputs.output1 = output1;
   for (k = 0; k < runs; ++k) {
     const double start = milliseconds();
     double elapsed;
@@ -97,13 +97,13 @@ int main(int argc, char **argv) {
     if (k == 0 || elapsed < best) best = elapsed;
   }
   printf("output0:");
-  for (k = 0; k < SHOWN && k < 408; ++k) printf(" %g", (double)output_output0[k]);
+  for (k = 0; k < SHOWN && k < 408; ++k) printf(" %g", (double)output0[k]);
   printf("\n");
-  if (next < argc && !write_file(argv[next++], output_output0, 1632)) return 1;
+  if (next < argc && !write_file(argv[next++], output0, 1632)) return 1;
   printf("output1:");
-  for (k = 0; k < SHOWN && k < 300; ++k) printf(" %g", (double)output_output1[k]);
+  for (k = 0; k < SHOWN && k < 300; ++k) printf(" %g", (double)output1[k]);
   printf("\n");
-  if (next < argc && !write_file(argv[next++], output_output1, 1200)) return 1;
+  if (next < argc && !write_file(argv[next++], output1, 1200)) return 1;
   printf("%d runs, best %.3f ms of processor time\n", runs, best);
   return 0;
 }

@@ -17,8 +17,8 @@
 enum { SHOWN = 5 };
 
 static unsigned char workspace[NET_WORKSPACE_BYTES + NET_WORKSPACE_ALIGNMENT];
-static float input_x[128];
-static float output_output[5];
+static float input0[128];
+static float output0[5];
 
 static int read_file(const char *path, void *data, size_t bytes) {
   FILE *file = fopen(path, "rb");
@@ -66,9 +66,9 @@ int main(int argc, char **argv) {
     next = 3;
   }
   memset(&inputs, 0, sizeof inputs);
-  if (next < argc && !read_file(argv[next++], input_x, 512)) return 1;
-  inputs.x = input_x;
-  outputs.output = output_output;
+  if (next < argc && !read_file(argv[next++], input0, 512)) return 1;
+  inputs.x = input0;
+  outputs.output = output0;
   for (k = 0; k < runs; ++k) {
     const double start = milliseconds();
     double elapsed;
@@ -81,9 +81,9 @@ int main(int argc, char **argv) {
     if (k == 0 || elapsed < best) best = elapsed;
   }
   printf("output:");
-  for (k = 0; k < SHOWN && k < 5; ++k) printf(" %g", (double)output_output[k]);
+  for (k = 0; k < SHOWN && k < 5; ++k) printf(" %g", (double)output0[k]);
   printf("\n");
-  if (next < argc && !write_file(argv[next++], output_output, 20)) return 1;
+  if (next < argc && !write_file(argv[next++], output0, 20)) return 1;
   printf("%d runs, best %.3f ms of processor time\n", runs, best);
   return 0;
 }

@@ -229,8 +229,10 @@ class Compilation:
             object.__setattr__(self, "target", target_with_stack_array_limit(self.target, arrays))
         if self.state and self.target.gpu is not None:
             text = f"code for {self.target.name} does not keep state between runs"
-            hint = "leave " + option_text("state") + " out, and pass the state as inputs and outputs, which may stay"
-            raise AotcError("target", text, hint=hint + " in the memory of the GPU")
+            # a model may state its own state, which no option changes
+            hint = "compile for a processor, for example with " + option_text("target", "host") + "; a state that "
+            hint += option_text("state") + " names can be an input and an output instead, which may stay on the GPU"
+            raise AotcError("target", text, hint=hint)
         parts: tuple[IRModule, tuple[StatePair, ...]] = (self.module, ())
         if self.state:
             parts = split_states(append_to_states(infer_module(self.module), self.state), self.state)

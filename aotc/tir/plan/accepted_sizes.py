@@ -73,8 +73,8 @@ def find_accepted_sizes(
 
 
 def with_typical_operands(program: Program) -> Program:
-    """Return a program whose sizes that are elements of inputs have typical values that a run accepts with the typical
-    values of the other sizes, if any are found.
+    """Return a program with new typical values of the sizes that are elements of inputs: values that a run accepts
+    together with the typical values of all other sizes. The program is returned unchanged if none are found.
     """
     if not program.operands:
         return program

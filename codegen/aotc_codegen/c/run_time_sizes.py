@@ -40,7 +40,7 @@ static int64_t floor_quotient(int64_t a, int64_t b) {
   return a / b - (a % b < 0);
 }
 """
-#: Function that reads an element of an input where values out of a range count as the nearest one.
+#: Function that limits an element of an input to a range.
 _CLIP_FUNCTION: Final = """\
 static int64_t clip_size(int64_t value, int64_t least, int64_t most) {
   return value < least ? least : value > most ? most : value;
@@ -100,7 +100,7 @@ class SizeMember:
 
     @property
     def requirement(self) -> str:
-        """What is required of the value, as text."""
+        """Condition that the value fulfills, as text: "the size n is 1 to 8"."""
         o = self.operand
         if o is not None and o.clipped:
             return f"the input {o.input} is given"
@@ -278,7 +278,7 @@ def size_interface(program: Program) -> SizeInterface | None:
 
 
 def _least_difference(check: SizeCheck, program: Program) -> int | float:
-    """Return the least value that the left side of a condition exceeds its right side by."""
+    """Return a lower bound of the left side of a condition less its right side."""
     left, right = (formula_of_name(d.name) if isinstance(d, SymDim) else constant(d) for d in (check.left, check.right))
     return (left - right).interval(program.symbol_intervals)[0]
 
@@ -391,7 +391,7 @@ def _int64_literal(value: int) -> str:
 
 
 def _functions_of_operands(program: Program, interface: SizeInterface) -> str:
-    """Return C functions that compute the sizes which are elements of inputs, and those that formulas define."""
+    """Return C functions for sizes that callers do not state: elements of inputs, and values of formulas."""
     text = _CLIP_FUNCTION + "\n" if any(o.clipped for o in program.operands.values()) else ""
     for member in interface.members:
         if member.operand is None:
@@ -509,7 +509,7 @@ def size_template_values(program: Program) -> dict[str, Any]:
 
 
 def _list_of(growing: GrowingState | None) -> list[GrowingState]:
-    """Return what a template repeats for a state that grows."""
+    """Return a list of one item for a state that grows, and an empty one otherwise: templates have loops only."""
     return [] if growing is None else [growing]
 
 

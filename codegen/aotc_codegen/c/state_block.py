@@ -92,12 +92,14 @@ class StateLayout:
 
     @property
     def growing(self) -> list[StateLength]:
-        """What a template repeats for a state that grows."""
+        """The length in a list, over which templates loop; empty if no tensor grows."""
         return [] if self.length is None else [self.length]
 
     @property
     def truncations(self) -> list[StateLength]:
-        """What a template repeats for a state that can be truncated: all of its tensors grow."""
+        """The length in a list, over which templates loop, if the state can be truncated because all of its
+        tensors grow; empty otherwise.
+        """
         return self.growing if all(member.grows for member in self.members) else []
 
     @property

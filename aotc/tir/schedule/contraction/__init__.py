@@ -151,8 +151,8 @@ def cpu_tiling_candidates(
     """Return every way to compute `contraction` on a CPU by micro-kernels, each with its cost in
     cycles; none if the contraction is empty or has no form that a micro-kernel accepts.
 
-    run_time    what is known at run time only of a contraction of typical extents: the generators of
-                its tilings are those that vectorize along weights
+    run_time    extents of a run, if `contraction` has typical ones; only tilings that vectorize along weights
+                are generated then
     """
     if any(extent == 0 for _, extent in (*contraction.axes, *contraction.reduce_axes)):
         return []
@@ -179,8 +179,8 @@ def cpu_tiling_candidates(
 def build_contraction_nest_of_run_time_extents(
     contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target, numbers: Sequence[Number]
 ) -> ContractionNest | None:
-    """Return the loop nest of a contraction, some of whose extents are known at run time only, by the
-    tiling that is cheapest at its largest sizes; None if no tiling fits, or for a target without vectors.
+    """Return the loop nest of a contraction with extents that are known at run time only, by the tiling
+    that is cheapest at the largest sizes; None if no tiling fits, for a target without vectors, and for GPUs.
 
     numbers    the sizes of the kernel
     """

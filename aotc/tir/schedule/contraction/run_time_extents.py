@@ -23,11 +23,12 @@ T = TypeVar("T")
 
 @frozen(eq=False)
 class RunTimeExtents:
-    """What is known at run time only of a contraction whose other form has typical extents.
+    """Extents and shapes of a contraction in a run, beside its copy with typical extents.
 
-    extents           the extents of axes that are known at run time only
-    a_shape, b_shape  the shapes of data and weights
-    unfusible_axes    axes that have no extent, or no distance of neighbors in the data, that is known
+    extents           for each axis whose extent is known at run time only: that extent
+    a_shape, b_shape  shapes of the data and of the weights in a run
+    unfusible_axes    axes that cannot be fused with others: the extent, or the distance of neighboring elements
+                      of the data, is known at run time only
     """
 
     extents: Mapping[Var, Expr]
@@ -101,8 +102,8 @@ def _with_merged_pair(items: tuple[T, ...], place: int, merged: T) -> tuple[T, .
 def contraction_of_typical_size(
     contraction: te.Contraction, numbers: Sequence[Number]
 ) -> tuple[te.Contraction, RunTimeExtents] | None:
-    """Return a contraction with typical extents, those of the greatest sizes, and what is known at run
-    time only of it; None if it may read outside of an operand of run-time extents.
+    """Return a contraction with typical extents, those of the greatest sizes, and its extents and shapes in a
+    run; None if it may read outside of an operand whose extents are known at run time only.
 
     numbers    the sizes of the kernel
     """

@@ -21,8 +21,8 @@ from aotc.tir import Const, Expr, Var, all_of, as_expr, minimum, te
 from aotc.tir.schedule.contraction.contraction_index_analysis import OperandDimension
 from aotc.tir.simplify import simplify
 
-#: Largest number of positions of a tile along an axis whose extent is known at run time only: tiles of
-#: each smaller number of positions have code of their own.
+#: Largest number of positions of a tile along an axis whose extent is known at run time only. It is small,
+#: because there is separate code for the tiles of each smaller number of positions.
 MAX_RUN_TIME_TILE_POSITIONS: Final = 6
 
 
@@ -102,7 +102,7 @@ def untiled_axis(var: Var, extent: int, run_time_extent: Expr | None = None) -> 
 
 
 def whole_tiles(extent: int, tile_size: int) -> TileSegment:
-    """Return tiles of `tile_size` positions, as many as an extent takes."""
+    """Return the tiles of `tile_size` positions that cover an extent; the last one may exceed it."""
     return TileSegment(0, -(-extent // tile_size), tile_size, tuple(range(tile_size)))
 
 
@@ -121,11 +121,11 @@ class RunTimeTiles:
 
 
 def tiles_of_run_time_extent(extent: Expr, tile_size: int) -> list[RunTimeTiles]:
-    """Split an extent that is known at run time only into tiles of `tile_size` positions and, in place of
-    the last of them and a remainder, two tiles of equal sizes or of sizes that differ by 1.
+    """Return the tiles of an extent that is known at run time only: as many of `tile_size` positions as fit.
 
-    No tile is smaller than half of the others, if the extent is at least `tile_size`: small tiles take
-    longer for each position. For tiles of 8, an extent of 19 is 8 + 6 + 5.
+    A remainder is joined to the last of these tiles, and both are divided anew into two tiles whose sizes
+    differ by 1 at most, as small tiles take longer for each position: for tiles of 8, an extent of 19 is
+    8 + 6 + 5. A remainder of `tile_size - 1` positions, or of an extent below `tile_size`, is one tile.
     """
     if tile_size == 1:
         return [RunTimeTiles(as_expr(0), 1, extent)]

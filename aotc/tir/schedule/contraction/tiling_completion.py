@@ -51,7 +51,7 @@ class TilingRequest:
     target     the target
     lanes      elements of a vector; 1 if the types have no vector arithmetic
     kernel     the micro-kernel that multiplies
-    run_time   what is known at run time only, if the contraction has typical extents
+    run_time   extents of a run, if the contraction has typical ones; None if all extents are known
     """
 
     analysis: ContractionAnalysis

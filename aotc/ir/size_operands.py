@@ -24,6 +24,8 @@ from aotc.ir.dimensions import Dim, SymDim
 SIZE_OPERANDS_ATTRIBUTE: Final = "size_operands"
 #: Name of the module attribute that lists the sizes of a model that formulas define.
 SIZE_DEFINITIONS_ATTRIBUTE: Final = "size_definitions"
+#: Name of the module attribute that lists the conditions on sizes that a model states.
+SIZE_CONDITIONS_ATTRIBUTE: Final = "size_conditions"
 _NAME_REGEX: Final = re.compile(r"(?:clip\()?(.*)\[(\d+)\](?:, (-?\d+), (-?\d+)\))?([+-]\d+)?", re.DOTALL | re.ASCII)
 
 

@@ -27,7 +27,13 @@ from aotc.ir import (
     tensor_types,
 )
 from aotc.ir.dimension_formulas import Formula, constant, formula_of_name, symbol
-from aotc.ir.size_operands import SIZE_DEFINITIONS_ATTRIBUTE, SizeDefinition, SizeOperand, size_definitions_of_rows
+from aotc.ir.size_operands import (
+    SIZE_CONDITIONS_ATTRIBUTE,
+    SIZE_DEFINITIONS_ATTRIBUTE,
+    SizeDefinition,
+    SizeOperand,
+    size_definitions_of_rows,
+)
 from aotc.relay.backend.function_to_kernel import diagnose_dynamic_shapes
 from aotc.relay.graph_api import Expr, Function, IRModule, type_of
 from aotc.tir import SizeCheck
@@ -163,7 +169,7 @@ def sizes_of_module(module: IRModule, operands: Sequence[SizeOperand], ranges: M
     """Return the sizes that shapes of a module depend on, with the conditions that the model states."""
     definitions = size_definitions_of_rows(module.attrs.get(SIZE_DEFINITIONS_ATTRIBUTE, ()))
     sizes = RunTimeSizes({**ranges} | {o.name: DimRange(0, o.most - o.least) for o in operands}, definitions)
-    sizes.add_stated_conditions(module.attrs.get("size_conditions", ()), module.main.span)
+    sizes.add_stated_conditions(module.attrs.get(SIZE_CONDITIONS_ATTRIBUTE, ()), module.main.span)
     return sizes
 
 

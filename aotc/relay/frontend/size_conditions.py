@@ -17,8 +17,6 @@ from aotc.ir import AotcError, Dim, SymDim, current_span, interval_of_dim, requi
 
 #: Two dimensions as text, "==" or ">=" between them, and the name of the node that states the condition.
 SizeCondition: TypeAlias = tuple[str, str, str, str]
-#: Name of the module attribute that lists the conditions of a model.
-SIZE_CONDITIONS_ATTRIBUTE: Final = "size_conditions"
 
 _CONDITIONS: Final[ContextVar[list[SizeCondition] | None]] = ContextVar("aotc_size_conditions", default=None)
 

@@ -242,17 +242,22 @@ def _concatenated(op: Op, node: Call, parts: tuple[Array, ...]) -> Any:
     return op.reference(node.attrs, tuple(parts))
 
 
-_MOVING_OPERATORS: Final = frozenset(
-    {"take", "strided_slice", "reshape", "squeeze", "expand_dims", "transpose", "split", "copy", "reverse", "cast"}
-    | {"broadcast_to", "tile", "repeat", "concatenate", "stack", "shape_of", "ndarray_size"}
-)
-_MOVES: Final = ("take", "strided_slice", "reshape", "squeeze", "expand_dims", "transpose", "split", "copy", "reverse")
-_RULES: Final[Mapping[str, Callable[..., Any]]] = {
-    **dict.fromkeys(_MOVES, _move_elements),
-    **dict.fromkeys(("broadcast_to", "tile", "repeat"), _move_elements),
+_MOVING_RULES: Final[Mapping[str, Callable[..., Any]]] = {
+    **dict.fromkeys(
+        (
+            *("take", "strided_slice", "reshape", "squeeze", "expand_dims", "transpose", "split", "copy", "reverse"),
+            *("broadcast_to", "tile", "repeat"),
+        ),
+        _move_elements,
+    ),
     "concatenate": _concatenated,
     "stack": _concatenated,
     "cast": _cast,
+}
+#: Operators that compute no other values than those of their operands, or than sizes.
+_MOVING_OPERATORS: Final = frozenset({*_MOVING_RULES, *_SHAPE_RULES})
+_RULES: Final[Mapping[str, Callable[..., Any]]] = {
+    **_MOVING_RULES,
     "add": _elementwise(_add),
     "subtract": _elementwise(lambda a, b: a - b),
     "multiply": _elementwise(lambda a, b: product_of_dims((a, b))),

@@ -23,7 +23,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from aotc.ir import AotcError, DimSpecification, Span, TensorType, TupleType, current_span, require, span_scope
 from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
-from aotc.ir.size_operands import SIZE_DEFINITIONS_ATTRIBUTE, SIZE_OPERANDS_ATTRIBUTE
+from aotc.ir.size_operands import SIZE_CONDITIONS_ATTRIBUTE, SIZE_DEFINITIONS_ATTRIBUTE, SIZE_OPERANDS_ATTRIBUTE
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
@@ -56,7 +56,7 @@ from aotc.relay.frontend.onnx.node import (
 )
 from aotc.relay.frontend.onnx.ops_sequences import is_absent
 from aotc.relay.frontend.onnx.sequence_inputs import element_name, tensor_type_of_value
-from aotc.relay.frontend.size_conditions import SIZE_CONDITIONS_ATTRIBUTE, collect_size_conditions
+from aotc.relay.frontend.size_conditions import collect_size_conditions
 from aotc.relay.frontend.size_operands import collect_size_operands
 from aotc.relay.frontend.string_slots import string_constant
 from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var, global_uses, type_of

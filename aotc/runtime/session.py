@@ -342,8 +342,8 @@ class Session:
         return [exchange.results[k] for k in numbers]
 
     def _interface_for_inputs(self, inputs: Mapping[str, Any], state: State | None = None) -> _RunInterface:
-        """Return the descriptions of tensors for the sizes that the shapes of inputs and the length of the
-        state state; AotcError if a shape, or another property of an input, does not fit the model.
+        """Return the descriptions of tensors for the sizes that follow from the shapes and values of inputs
+        and from the length of the state; AotcError if a shape, or another property of an input, does not fit the model.
         """
         assert self._sizes is not None
         tensors.require_mapping("input", inputs)

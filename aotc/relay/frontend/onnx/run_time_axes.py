@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Axes of a tensor that are known at run time only: which they are, and what reductions over them and
-reshapes around them give.
+"""Convert reductions and reshapes whose axes are known at run time only.
 
-chosen_axes([axis], 3, "onnx-axis")         # [s1, s2, s3]: 1 for the axis, 0 for the others
+Each axis of the tensor has a size that is 1 if the axis is among those of the operator and 0 if it is not;
+shapes of results are formulas of these sizes.
+
+chosen_axes([axis], 3, "onnx-axis")         # [s1, s2, s3], of which s1 is 1 if `axis` is 0 or -3, and else 0
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class TfliteSignature:
 
 @frozen(eq=False)
 class TfliteModel:
-    """A TFLite file: `main` is its first subgraph, the others are read when they are asked for."""
+    """A TFLite file. `main` is its first subgraph; `subgraph` reads each other one when it is first called for it."""
 
     main: TfliteSubgraph
     subgraph_count: int

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resource variables of a TFLite model: tensors that operators read and assign, and that runs keep.
 
-variables = ResourceVariables(["x"])
+variables = ResourceVariables({"x"})
 k = variables.number("", "stream/states")           # as VAR_HANDLE does
 variables.initial[k] = zeros
 variables.assign(k, g.concat([variables.read(k), x], 1))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expand the sparse constants of TFLite files to dense ones.
 
-Input: the stored elements and the format of their positions. Output: a dense array, with zeros
-elsewhere. The format is that of the tensor algebra compiler (TACO, doi:10.1145/3133901): dimensions
-are traversed in a given order, each of them dense or compressed, and dimensions may be divided into
-blocks, which are dimensions of their own after the others.
+Input: the stored elements and the format of their positions. Output: a dense array with zeros at all
+other positions. The format is that of the tensor algebra compiler (TACO, doi:10.1145/3133901): the
+dimensions are traversed in a given order, and each of them is dense or compressed. A dimension may be
+divided into blocks of equal size; the position within a block is then one more dimension, with a
+number after those of the tensor.
 
     rows = DenseDimension(2)
     columns = CompressedDimension(np.array([0, 1, 3]), np.array([2, 0, 1]))
@@ -33,8 +34,8 @@ class DenseDimension:
 class CompressedDimension:
     """A dimension of which some positions are stored.
 
-    segments   the positions below entry k of the dimensions before are
-               `indices[segments[k] : segments[k + 1]]`
+    indices    the stored positions, for all entries of the dimensions that are traversed before this one
+    segments   `indices[segments[k] : segments[k + 1]]` are the positions for entry k of those dimensions
     """
 
     segments: Array

@@ -59,6 +59,8 @@ _WASM_ARGUMENTS: Final = ("--target=wasm32-wasi",)
 #: gcc 12 accepts the flags of the extension, and translates vectors element by element.
 _RISCV_VECTOR_COMPILERS: Final = ("clang", *(f"clang-{version}" for version in range(23, 18, -1)))
 _RISCV_VECTOR_PACKAGES: Final = "clang-19 gcc-riscv64-linux-gnu"
+#: Debian packages of a compiler for this machine and of the C library.
+_NATIVE_PACKAGES: Final = "gcc libc6-dev"
 CPUINFO_PATH: Final = Path("/proc/cpuinfo")
 #: Largest number of lines of a compiler's message that an error quotes.
 MAX_MESSAGE_LINES = 30
@@ -135,6 +137,19 @@ def _c_compiler_command(cc: str | None, target: Target | None) -> tuple[str, ...
     raise _no_compiler_error(command, candidates, target)
 
 
+def packages_of_compiler(target: Target | None) -> str:
+    """Return the Debian packages of the default C compiler for a target, separated by spaces; for this machine if
+    `target` is None.
+    """
+    if _has_riscv_vectors(target):
+        return _RISCV_VECTOR_PACKAGES
+    foreign = foreign_architecture_of_target(target)
+    if not foreign:
+        return _NATIVE_PACKAGES
+    _, packages = _BARE_METAL_CROSS_COMPILERS.get(foreign, ("", f"gcc-{foreign.replace('_', '-')}-linux-gnu"))
+    return packages
+
+
 def _no_compiler_error(command: Sequence[str], candidates: Sequence[Sequence[str]], target: Target | None) -> AotcError:
     """Return the error that the command named by the caller, or each default command, is no
     compiler for `target`.
@@ -145,12 +160,13 @@ def _no_compiler_error(command: Sequence[str], candidates: Sequence[Sequence[str
         text, hint = f"C compiler {command[0]!r} {problem}", "give its path with " + option_text("cc")
     elif _has_riscv_vectors(target):
         text = f"no C compiler that translates vectors for {target.name} found (looked for {looked_for})"
-        hint = f"install one (on Debian and Ubuntu: {_RISCV_VECTOR_PACKAGES}), name one with " + option_text("cc")
+        packages = packages_of_compiler(target)
+        hint = f"install one (on Debian and Ubuntu: {packages}), name one with " + option_text("cc")
     elif foreign:
         text = f"no C compiler for {foreign} found (looked for {looked_for}); this "
         text += f"machine is {normalized_architecture_name()}"
-        _, package = _BARE_METAL_CROSS_COMPILERS.get(foreign, ("", f"gcc-{foreign.replace('_', '-')}-linux-gnu"))
-        hint = f"install it (on Debian and Ubuntu: {package}), name one with " + option_text("cc")
+        packages = packages_of_compiler(target)
+        hint = f"install it (on Debian and Ubuntu: {packages}), name one with " + option_text("cc")
     else:
         text = f"no C compiler found (looked for {looked_for})"
         hint = "install gcc or clang, name one with " + option_text("cc")

@@ -11,7 +11,7 @@ from typing import Final
 
 from aotc_codegen.c.compiler_flags import kernel_cflags
 
-from aotc.driver.toolchain import find_toolchain, require_compiler_for_architecture, run_compiler
+from aotc.driver.toolchain import find_toolchain, packages_of_compiler, require_compiler_for_architecture, run_compiler
 from aotc.ir import AotcError
 from aotc.ir.atomic_write import temporary_folder
 from aotc.packaging.project_sources import ProjectSources
@@ -25,10 +25,6 @@ _LINK_FLAGS: Final = (
     "-Wl,--strip-all",
     # an overflow of the stack ends the run, and never writes into data
     "-Wl,--stack-first",
-)
-_LINKER_HINT: Final = (
-    "it links by wasm-ld with the C library of WASI (on Debian and Ubuntu: "
-    "clang-19 lld-19 wasi-libc libclang-rt-19-dev-wasm32)"
 )
 
 
@@ -56,5 +52,7 @@ def compile_wasm_module(sources: ProjectSources, glue: str, cc: str | None = Non
             run_compiler(command, folder, toolchain.seconds, folder / "module.wasm")
         except AotcError as error:
             (problem,) = error.diagnostics
-            raise AotcError(problem.code, problem.message, notes=problem.notes, hint=_LINKER_HINT) from error
+            packages = packages_of_compiler(sources.target)
+            hint = f"it links by wasm-ld with the C library of WASI (on Debian and Ubuntu: {packages})"
+            raise AotcError(problem.code, problem.message, notes=problem.notes, hint=hint) from error
         return (folder / "module.wasm").read_bytes()

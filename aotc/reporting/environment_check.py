@@ -28,6 +28,7 @@ from aotc.driver.toolchain import (
     cpuinfo_field,
     find_toolchain,
     foreign_architecture_of_target,
+    packages_of_compiler,
     require_compiler_for_architecture,
     require_cpu_can_run,
     require_vector_extensions,
@@ -43,7 +44,7 @@ from aotc.tir import TARGETS, Target
 #: Extras whose packages only tests and documents of aotc itself need.
 _EXTRAS_OF_DEVELOPERS: Final = frozenset({"test", "docs", "bench", "train"})
 _REQUIREMENT_PATTERN: Final = re.compile(r"""([\w.-]+)[^;]*;.*\bextra\s*==\s*["']([\w-]+)["']""")
-_INSTALL_NATIVE: Final = "apt install gcc libc6-dev"
+_INSTALL_NATIVE: Final = f"apt install {packages_of_compiler(None)}"
 _PROBE_SOURCE: Final = """\
 #include <math.h>
 #include <stdint.h>
@@ -168,8 +169,8 @@ def _compiler_for(target: Target) -> tuple[str, str]:
         require_vector_extensions(toolchain, target)
     except AotcError as error:
         text = str(error.diagnostics[0].hint)
-        if package := re.search(r"Debian and Ubuntu: ([^)]*)\)", text):
-            return "", f"apt install {package[1]}"
+        if (packages := packages_of_compiler(target)) in text:
+            return "", f"apt install {packages}"
         return "", text if foreign_architecture_of_target(target) else _INSTALL_NATIVE
     return shlex.join(toolchain.cc), ""
 

@@ -13,31 +13,17 @@ import numpy as np
 import onnxruntime
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from aotc.ir.op import Op
-from aotc.relay.expr import Call, Constant, Expr, If, Tuple, TupleGetItem
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.visitor import post_order
 
 Array = np.ndarray[Any, Any]
 
 
 def run_model(module: IRModule, inputs: Mapping[str, Array]) -> list[Array]:
     """The outputs of @main."""
-    values: dict[Expr, Any] = {p: np.asarray(inputs[p.name]) for p in module.main.params}
-    for node in post_order(module.main.body):
-        match node:
-            case Constant():
-                values[node] = node.data
-            case Tuple():
-                values[node] = tuple(values[f] for f in node.fields)
-            case TupleGetItem():
-                values[node] = values[node.tuple_value][node.index]
-            case If():
-                values[node] = values[node.true_branch if values[node.cond] else node.false_branch]
-            case Call(op=Op() as op):
-                with np.errstate(all="ignore"):
-                    values[node] = op.reference(node.attrs, *(values[a] for a in node.args))
-    result = values[module.main.body]
+    arguments = [np.asarray(inputs[p.name]) for p in module.main.params]
+    with np.errstate(all="ignore"):
+        result: Any = evaluate(module, *arguments)
     return list(result) if isinstance(result, tuple) else [result]
 
 

@@ -24,16 +24,28 @@ from aotc.checking.model_reference_runs import convert_inputs_to_float64, conver
 from aotc.relay.frontend.onnx import from_onnx
 from tests.share import draw
 
-MIN_PASSING_TESTS = {"node": 1462, "simple": 10, "real": 9, "pytorch-operator": 35, "pytorch-converted": 82}
+MIN_PASSING_TESTS = {"node": 1662, "simple": 10, "real": 9, "pytorch-operator": 35, "pytorch-converted": 82}
 """How many tests of each kind pass: the number may only grow."""
 ROUNDED = {
     "node/test_attention_4d_causal_fp16",
     "node/test_attention_4d_causal_fp16_expanded",
-    "node/test_bernoulli",  # other random numbers
+    # These tests expect the random numbers of another generator.
+    "node/test_bernoulli",
+    "node/test_bernoulli_double",
+    "node/test_bernoulli_double_expanded",
+    "node/test_bernoulli_expanded",
+    "node/test_bernoulli_seed",
+    "node/test_bernoulli_seed_expanded",
     "node/test_dft_inverse",
     "node/test_dft_inverse_opset19",
 }
 """Tests whose expected values depend on where intermediate results are rounded, or on a generator of random numbers."""
+SEQUENCES = {
+    "node/test_if_seq",
+    "node/test_optional_has_element_empty_optional_input",
+    "node/test_split_to_sequence_nokeepdims",
+}
+"""Tests that pass or expect a sequence or an optional value as one value, which a Relay module holds as tensors."""
 
 
 def by_reference(model: Any) -> Callable[[list[Any]], Sequence[Any]]:
@@ -74,6 +86,6 @@ def test_converted_models_mean_what_onnx_says(kind: str, cases_to_run: int | Non
             except Exception as error:
                 failed[case.name] = reason(error)
     wrong = {name: why for name, why in failed.items() if not why.startswith("onnx-")}
-    assert wrong.keys() <= ROUNDED, wrong
+    assert wrong.keys() <= ROUNDED | SEQUENCES, wrong
     required = MIN_PASSING_TESTS[kind] if cases_to_run is None else 1
     assert len(cases) - len(failed) >= required, f"{len(cases) - len(failed)} of {len(cases)} pass"

@@ -70,3 +70,16 @@ def transpose_square(
     span = (side - 1) * source_pitch + side
     numbers = (as_expr(n) for n in (side, source_pitch, pitch))
     return execute_to_memory("transpose_square", target, index, Load(source, as_expr(source_index), span), *numbers)
+
+
+def sum_square_rows(
+    side: int, target: Buffer, index: Operand, source: Buffer, source_index: Operand, source_pitch: int
+) -> Execute:
+    """Return the statement that writes the sums of the `side` rows of a square to `target[index]` and what
+    follows; row i of the square begins at `source[source_index + i * source_pitch]`.
+
+    The halves of a row are added until one element is left.
+    """
+    span = (side - 1) * source_pitch + side
+    operands = Load(source, as_expr(source_index), span), as_expr(side), as_expr(source_pitch)
+    return execute_to_memory("sum_square_rows", target, index, *operands)

@@ -170,6 +170,19 @@ def _transposed_square_extents(_: int, side: int, source_pitch: int, result_pitc
     return Extent(side, side, result_pitch), Extent(side, side, source_pitch)
 
 
+def _sum_square_rows(square: Any, *_: Any) -> Any:
+    """Return the sums of the rows of a square, whose halves are added until one element is left."""
+    while square.shape[1] > 1:
+        half = square.shape[1] // 2
+        square = square[:, :half] + square[:, half:]
+    return square[:, 0]
+
+
+def _summed_square_extents(_: int, side: int, source_pitch: int) -> tuple[Extent, Extent]:
+    """Return the extents of the sums of the rows of a square, and of the square."""
+    return Extent(side), Extent(side, side, source_pitch)
+
+
 def _copy_unchanged(elements: Any) -> Any:
     return elements
 
@@ -190,6 +203,12 @@ def _define_statements() -> Iterator[Instruction]:
         takes=("number[]", "int64", "int64", "int64"),
         meaning=_transpose_square,
         execution=Execution(result="number[]", extents=_transposed_square_extents),
+    )
+    yield Instruction(
+        name="sum_square_rows",
+        takes=("number[]", "int64", "int64"),
+        meaning=_sum_square_rows,
+        execution=Execution(result="number[]", extents=_summed_square_extents),
     )
     copy_text = InstructionText(
         call="aotc_copy<{bytes}>({0}, {1}, {inside})", dialects=("cuda",), function=_ASYNC_COPY_CUDA

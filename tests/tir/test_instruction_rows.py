@@ -31,6 +31,7 @@ AMX: Final = ((17, 9, 2, 64, 4, 1, 2, 8, 64, 1, 0, 0), (16, 13, 2, 512, 8, 1, 3,
 #: For each micro-kernel: the elements of operands in memory, and the values of the others.
 SAMPLES: Final[dict[str, tuple[tuple[int, ...], ...]]] = {
     "transpose_square": ((34, 4, 10, 7), (16, 4, 4, 4), (232, 8, 32, 9)),
+    "sum_square_rows": ((34, 4, 10), (64, 8, 8), (256, 16, 16)),
     "pairs2": ((7, 7), (16, 16), (1, 1)),
     "pairs2x4": ((16, 32), (40, 80)),
     "bytes1x4": ((9, 48), (4, 16)),

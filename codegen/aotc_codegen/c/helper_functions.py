@@ -357,6 +357,41 @@ def _c_function_transposing_square_block(lanes: int) -> str:
     )
 
 
+def _c_function_summing_rows_of_square_block(lanes: int) -> str:
+    """Return a function that sums each row of a square block of lanes x lanes elements.
+
+    In each round, two vectors become one: a shuffle takes one half of the partial sums of each, another one the
+    other half, and they are added, as Eklundh's algorithm would exchange them.
+    """
+    rows = [f"r{k}" for k in range(lanes)]
+    body = [f"const $vector r{k} = *(const ${{vector}}u *)(from + {k} * from_step);" for k in range(lanes)]
+    half = lanes // 2
+    while half:
+        for k in range(half):
+            masks = [lanes + j - half if j & half else j for j in range(lanes)]
+            low = ", ".join(map(str, masks))
+            high = ", ".join(str(m + half) for m in masks)
+            pair = f"{rows[k]}, {rows[k + half]}"
+            name = f"r{k}_{half}"
+            body.append(
+                f"const $vector {name} = __builtin_shufflevector({pair}, {low}) +\n"
+                f"      __builtin_shufflevector({pair}, {high});"
+            )
+            rows[k] = name
+        half //= 2
+    body.append(f"*(${{vector}}u *)to = {rows[0]};")
+    head = "$inline void $name($T *to, const $T *from, $I from_step)"
+    return (
+        f"{head} {{\n"
+        "#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)\n  " + "\n  ".join(body) + "\n#else\n"
+        f"  for (int i = 0; i < {lanes}; ++i) {{\n"
+        f"    $vector r = *(const ${{vector}}u *)(from + i * from_step);\n"
+        f"    for (int half = {lanes // 2}; half > 0; half /= 2)\n"
+        "      for (int j = 0; j < half; ++j) r[j] += r[j + half];\n"
+        "    to[i] = r[0];\n  }\n#endif\n}\n"
+    )
+
+
 def _c_function_loading_alternate_elements(lanes: int) -> str:
     """Return a function that loads a vector from every second element in memory.
 
@@ -378,13 +413,18 @@ def _c_function_loading_alternate_elements(lanes: int) -> str:
 
 
 #: For instructions that a helper function implements: the helper, and the template of its call.
-HELPER_OF_INSTRUCTION: Final = {"transpose_square": ("transpose", "$helper({0}, {4}, {1}, {3})")}
+HELPER_OF_INSTRUCTION: Final = {
+    "transpose_square": ("transpose", "$helper({0}, {4}, {1}, {3})"),
+    "sum_square_rows": ("sum_square_rows", "$helper({0}, {1}, {3})"),
+}
 
 
 def _helper_template(helper: str, dtype: DType, lanes: int, features: Collection[str]) -> HelperTemplate:
     """Return the template of a helper function for a dtype, a number of lanes and a processor."""
     if helper == "transpose":
         return HelperTemplate(_c_function_transposing_square_block(lanes))
+    if helper == "sum_square_rows":
+        return HelperTemplate(_c_function_summing_rows_of_square_block(lanes))
     if helper == "load_alternate":
         return HelperTemplate(_c_function_loading_alternate_elements(lanes))
     if helper in ("narrow", "widen"):

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loop nests of reductions: from a stage whose anchor is a te.Reduce, a statement.
 
-Five shapes, chosen by the number of elements that are combined and by the axis that is contiguous
+Six shapes, chosen by the number of elements that are combined and by the axis that is contiguous
 in memory:
 
     window     a few elements:              for j: acc = x[j]; acc += x[j + 1]; ...; y[j] = acc
     rows       the last output axis:    for k: for j: row[j] += x[k, j]        a row of accumulators, or a few rows
                                                                                of them for parts of many k
     partial    a reduction axis:        for k by 16: for l in 0..16: part[l] += x[i, k + l]
+    square     a reduction axis, for    for k by 8: for r in 0..8: for l in 0..8: part[r, l] += x[i + r, k + l]
+               many sums of few:        y[i .. i + 7] = sum_square_rows(part)
     scalar     neither:                 for k: acc += x[...]
     threads    long, on a device:       for l in 0..256: for k from l by 256: part[l] += x[i, k]        (gpu_reduction)
 
@@ -47,6 +49,7 @@ from aotc.tir import (
     te,
     tensor_graph,
 )
+from aotc.tir.instruction_statements import sum_square_rows
 from aotc.tir.loops.loop_dependence import direct_loads, straight_line_stmts, written_buffers
 from aotc.tir.loops.loop_nest_rewrites import (
     constant_unit_step_range,
@@ -66,6 +69,12 @@ _MAX_ROW_STRIDE: Final = 4
 #: Largest number of elements of a reduction that is unrolled; fewer if borders multiply the code.
 _MAX_UNROLLED_ELEMENTS: Final = 32
 _MAX_UNROLLED_GUARDED_ELEMENTS: Final = 9
+#: Number of accumulators of short rows, of which the elements of a long reduction take turns, so that a sum
+#: does not wait for the one before it; and the largest number of rows of them.
+_ACCUMULATORS_OF_SHORT_ROWS: Final = 32
+_MAX_ACCUMULATOR_ROWS: Final = 4
+#: Fewest results of which a vector of partial sums each is added at once.
+_MIN_SQUARE_SIDE: Final = 4
 #: Partial accumulators on every `ordered` target.
 ORDERED_PARTIAL_ACCUMULATORS: Final = 8
 
@@ -235,6 +244,8 @@ def _reduction_loop_nest_of_run_time_extents(
         most = bounds(as_expr(extent), builder.ranges_of_numbers)[1]
         row = _max_load_stride(reduction.update, var)
         if row is not None and row <= 1 and MIN_ACCUMULATOR_ROW_EXTENT <= most < math.inf:
+            if (nest := _reduce_with_rows_in_turn(reduction, var, extent)) is not None:
+                return loop_nest(free_axes[:-1], nest, "independent")
             limit = max(builder.target.budget.row_bytes // reduction.acc.dtype.itemsize, 1)
             nest = _reduce_with_tiles_of_accumulators(reduction, var, extent, min(int(most), limit))
             return loop_nest(free_axes[:-1], nest, "independent")
@@ -247,8 +258,72 @@ def _reduction_loop_nest_of_run_time_extents(
         if 2 * lanes <= most < math.inf:
             extent = len(constant_unit_step_range(inner)) or inner.end
             nest = _reduce_with_several_accumulators(reduction, inner, extent, lanes, int(most))
+            squares = _reduce_squares_of_results(reduction, inner, free_axes[-1], nest) if free_axes else None
+            if squares is not None:
+                return loop_nest(free_axes[:-1], squares, "independent")
             return loop_nest(free_axes, nest, "independent")
     return loop_nest(free_axes, scalar_nest, "independent")
+
+
+def _reduce_with_rows_in_turn(reduction: _ReductionParts, var: Var, extent: Operand) -> Stmt | None:
+    """Return a reduction with a few short rows of accumulators along an output axis, which successive elements
+    of the reduction update in turn; None if the row is not short, or if the reduction has several loops.
+    """
+    loop, target = reduction.update, reduction.builder.target
+    width, most = bounds(as_expr(extent), reduction.builder.ranges_of_numbers)
+    count = min(int(_ACCUMULATORS_OF_SHORT_ROWS // width), _MAX_ACCUMULATOR_ROWS) if 0 < width == most else 0
+    if count < 2 or (target.is_scalar and not target.ordered) or target.gpu is not None:
+        return None
+    if not isinstance(loop, For) or loop is not _innermost_straight_line_loop(loop) or loop.begin != as_expr(0):
+        return None
+    width = int(width)
+    name = f"{reduction.acc.name}_row"
+    rows = reduction.builder.allocate_scratch(name, reduction.acc.dtype, count * width, private=True)
+    along = partial(_loop_over_accumulator_row, reduction.acc, rows, var)
+    whole = loop.end // count * count
+    turns = [along(as_expr(0), width, loop.body, first=turn * width) for turn in range(count)]
+    chunk = Var(loop.var.name)
+    turns = [substitute_in_stmt(stmt, {loop.var: chunk + turn}) for turn, stmt in enumerate(turns)]
+    stmts = [along(as_expr(0), width * count, Assign(reduction.acc, reduction.start))]
+    stmts.append(For(chunk, whole, Block(turns), step=count, kind="reduction"))
+    stmts.append(replace(loop, begin=whole, body=along(as_expr(0), width, loop.body)))
+    while count > 1:
+        count //= 2
+        lane, other = Var("l"), count * width
+        pair = binary(reduction.op, Load(rows, lane), Load(rows, lane + other))
+        stmts.append(forall(lane, other, Store(rows, lane, pair)))
+    return Block((*stmts, along(as_expr(0), width, Block(reduction.finish))))
+
+
+def _reduce_squares_of_results(
+    reduction: _ReductionParts, inner: For, axis: tuple[Var, Operand], single_result: Stmt
+) -> Stmt | None:
+    """Return sums along a contiguous axis, for as many results at a time as a vector has lanes; None where
+    vectors of partial sums have no use.
+
+    axis             the innermost output axis
+    single_result    the reduction for one value of this axis, for the results that are left
+    """
+    (var, extent), target = axis, reduction.builder.target
+    side, size = target.lanes(reduction.acc.dtype), len(constant_unit_step_range(inner))
+    is_sum = reduction.op == "add" and reduction.acc.dtype.is_float and inner is reduction.update
+    if not is_sum or target.gpu is not None or target.ordered or side < _MIN_SQUARE_SIDE or size == 0 or size % side:
+        return None
+    scratch = partial(reduction.builder.allocate_scratch, dtype=reduction.acc.dtype, private=True)
+    square = scratch(f"{reduction.acc.name}_square", size=side * side)
+    sums = scratch(f"{reduction.acc.name}_results", size=side)
+    base, chunk = Var(var.name), Var(inner.var.name)
+    along = partial(_loop_over_accumulator_row, reduction.acc, square, inner.var)
+    rows = [substitute_in_stmt(along(chunk, side, inner.body, first=r * side), {var: base + r}) for r in range(side)]
+    stmts = [
+        *(along(chunk, side, Assign(reduction.acc, reduction.start), first=r * side) for r in range(side)),
+        For(chunk, size, Block(rows), step=side, kind="reduction"),
+        sum_square_rows(side, sums, 0, square, 0, side),
+        _loop_over_accumulator_row(reduction.acc, sums, var, base, as_expr(side), Block(reduction.finish)),
+    ]
+    whole = as_expr(extent) // side * side
+    rest = forall(var, extent, rename_declared_vars(single_result), begin=whole)
+    return Block((forall(base, whole, Block(stmts), step=side), rest))
 
 
 def _accumulator_count(reduction: _ReductionParts) -> int:
@@ -376,17 +451,15 @@ def _reduce_with_tiles_of_accumulators(reduction: _ReductionParts, var: Var, ext
 
 
 def _loop_over_accumulator_row(
-    accumulator: Var, row: Buffer, var: Var, first_value: Expr, width: Operand, body: Stmt
+    accumulator: Var, row: Buffer, var: Var, first_value: Expr, width: Operand, body: Stmt, first: Operand = 0
 ) -> Stmt:
     """Return a loop over `width` values of a variable from `first_value` on, each with its own
-    accumulator in a row.
+    accumulator in a row, from element `first` on.
     """
     lane = Var("l")
-    return forall(
-        lane,
-        width,
-        rename_declared_vars(_replace_vars_with_memory(body, {var: first_value + lane, accumulator: Load(row, lane)})),
-    )
+    accumulator_of_lane = Load(row, lane + first)
+    mapping = {var: first_value + lane, accumulator: accumulator_of_lane}
+    return forall(lane, width, rename_declared_vars(_replace_vars_with_memory(body, mapping)))
 
 
 def _largest_divisor_or_max_tile_size(extent: int, max_size: int) -> int:

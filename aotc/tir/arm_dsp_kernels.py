@@ -79,46 +79,60 @@ $inline uint32_t aotc_odd(uint32_t word) {
 #endif
 """
 
-_INTERLEAVE_ROWS_C: Final = (
-    _FUNCTION_HEAD_C
-    % "The bytes 0 and 2, 1 and 3 of each word of two rows as numbers of 16 bits, row by row; zeros behind them."
+_INTERLEAVE_ROWS_COMMENT: Final = (
+    "The bytes 0 and 2, 1 and 3 of each word of two rows as numbers of 16 bits, row by row; zeros behind them."
+)
+# Complete words have a loop of their own. With the test of an incomplete word in the loop there are two tests, of
+# which a compiler removes one only in C files whose calls all pass the same number of bytes.
+_INTERLEAVE_ROWS_BY_ASSEMBLY_C: Final = (
+    """\
+$inline void aotc_interleave(int16_t *to, uint32_t x, uint32_t y) {
+  uint32_t pair = aotc_even(x);
+  memcpy(to, &pair, 4);
+  pair = aotc_even(y);
+  memcpy(to + 2, &pair, 4);
+  pair = aotc_odd(x);
+  memcpy(to + 4, &pair, 4);
+  pair = aotc_odd(y);
+  memcpy(to + 6, &pair, 4);
+}
+"""
+    + _FUNCTION_HEAD_C % _INTERLEAVE_ROWS_COMMENT
+    + """\
+aotc_pairs2(int16_t *to, const int8_t *a, const int8_t *b, ptrdiff_t bytes) {
+  uint32_t x = 0;
+  uint32_t y = 0;
+  for (; bytes >= 4; bytes -= 4, to += 8, a += 4, b += 4) {
+    memcpy(&x, a, 4);
+    memcpy(&y, b, 4);
+    aotc_interleave(to, x, y);
+  }
+  if (bytes > 0) {
+    x = 0;
+    y = 0;
+    memcpy(&x, a, (size_t)bytes);
+    memcpy(&y, b, (size_t)bytes);
+    aotc_interleave(to, x, y);
+  }
+}
+"""
+)
+_PORTABLE_INTERLEAVE_ROWS_C: Final = (
+    _FUNCTION_HEAD_C % _INTERLEAVE_ROWS_COMMENT
     + """\
 aotc_pairs2(int16_t *to, const int8_t *a, const int8_t *b, ptrdiff_t bytes) {
   for (; bytes > 0; bytes -= 4) {
-WORD    to += 8;
+    for (int k = 0; k < 4; ++k) {
+      to[k % 2 * 4 + k / 2] = (int16_t)(k < bytes ? a[k] : 0);
+      to[k % 2 * 4 + k / 2 + 2] = (int16_t)(k < bytes ? b[k] : 0);
+    }
+    to += 8;
     a += 4;
     b += 4;
   }
 }
 """
 )
-_INTERLEAVE_WORD_BY_ASSEMBLY_C: Final = """\
-    uint32_t x = 0;
-    uint32_t y = 0;
-    uint32_t pair;
-    const size_t size = bytes >= 4 ? 4 : (size_t)bytes;
-    if (size == 4) {
-      memcpy(&x, a, 4);
-      memcpy(&y, b, 4);
-    } else {
-      memcpy(&x, a, size);
-      memcpy(&y, b, size);
-    }
-    pair = aotc_even(x);
-    memcpy(to, &pair, 4);
-    pair = aotc_even(y);
-    memcpy(to + 2, &pair, 4);
-    pair = aotc_odd(x);
-    memcpy(to + 4, &pair, 4);
-    pair = aotc_odd(y);
-    memcpy(to + 6, &pair, 4);
-"""
-_PORTABLE_INTERLEAVE_WORD_C: Final = """\
-    for (int k = 0; k < 4; ++k) {
-      to[k % 2 * 4 + k / 2] = (int16_t)(k < bytes ? a[k] : 0);
-      to[k % 2 * 4 + k / 2 + 2] = (int16_t)(k < bytes ? b[k] : 0);
-    }
-"""
 
 
 def _assembly_of_two_outputs_by_smlad(weight_address: str, rotation: str, first_sum_register: int) -> Iterator[str]:
@@ -220,13 +234,6 @@ def _assembly_or_portable_variants(assembly_text: str, portable_text: str) -> tu
     return CVariant(assembly_text, _ASSEMBLY_FEATURES), CVariant(portable_text)
 
 
-def _variants_by_word(function: str, assembly_word: str, portable_word: str) -> tuple[CVariant, CVariant]:
-    """Return both variants of a function from both texts that process one word."""
-    return _assembly_or_portable_variants(
-        _SPLIT_EVEN_ODD_BYTES_C + function.replace("WORD", assembly_word), function.replace("WORD", portable_word)
-    )
-
-
 def instruction_definitions() -> Iterator[Instruction]:
     """Yield the DSP micro-kernels as definitions of instructions: operand types, meaning in numpy and
     C code.
@@ -240,7 +247,9 @@ def instruction_definitions() -> Iterator[Instruction]:
             lambda x, _: (interleaved_int16_count(x), x, x),
             _interleave_rows_numpy_reference,
             "{1}, {2}, {n}",
-            _variants_by_word(_INTERLEAVE_ROWS_C, _INTERLEAVE_WORD_BY_ASSEMBLY_C, _PORTABLE_INTERLEAVE_WORD_C),
+            _assembly_or_portable_variants(
+                _SPLIT_EVEN_ODD_BYTES_C + _INTERLEAVE_ROWS_BY_ASSEMBLY_C, _PORTABLE_INTERLEAVE_ROWS_C
+            ),
         ),
         (
             "pairs2x4",
@@ -264,7 +273,10 @@ def instruction_definitions() -> Iterator[Instruction]:
             lambda x, _: (OUTPUTS_PER_BLOCK, x, -(-x // BYTES_PER_DOT) * BYTES_PER_DOT * OUTPUTS_PER_BLOCK),
             _dot_1_position_4_outputs_in_numpy,
             "{1}, {2}, {m}",
-            _variants_by_word(_DOT_1_POSITION_4_OUTPUTS_C, _DOT_WORD_BY_ASSEMBLY_C, _PORTABLE_DOT_WORD_C),
+            _assembly_or_portable_variants(
+                _SPLIT_EVEN_ODD_BYTES_C + _DOT_1_POSITION_4_OUTPUTS_C.replace("WORD", _DOT_WORD_BY_ASSEMBLY_C),
+                _DOT_1_POSITION_4_OUTPUTS_C.replace("WORD", _PORTABLE_DOT_WORD_C),
+            ),
         ),
     )
     return (define_memory_micro_kernel(*row) for row in table)

@@ -373,6 +373,27 @@ def test_signatures(tmp_path: Path) -> None:
         assert len(report.cases) >= (4 if key == "add" else 1)
 
 
+def test_variables_that_another_signature_assigns_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Each signature is compiled alone: one that only reads a variable always reads its first contents."""
+    model = Builder()
+    x, y = model.tensor((4,)), model.tensor((4,))
+    initialized(model, {"sum": np.array([1, 2, 3, 4.0]), "factor": np.ones(4)})
+    model.op("ADD", [x, read(model, model.variable("sum"), (4,))], [y], "AddOptions")
+    model.op("MUL", [y, read(model, model.variable("factor"), (4,))], [z := model.tensor((4,))], "MulOptions")
+    with model.subgraph() as index:
+        a = model.tensor((4,))
+        model.op("ASSIGN_VARIABLE", [model.variable("sum"), a], [])
+        model.ends([a], [a])
+    model.signature("add", 0, {"x": x}, {"y": z})
+    model.signature("set", index, {"a": a}, {"same": a})
+    data = model.data([x], [z])
+    for key, expected in (("add", ["'sum', which the signature 'set' assigns"]), ("set", [])):
+        caplog.clear()
+        from_tflite(data, signature=key)
+        assert len(caplog.messages) == len(expected)
+        assert all(text in message for text, message in zip(expected, caplog.messages, strict=True))
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [

@@ -9,6 +9,7 @@ Input: a file and, optionally, other shapes of its inputs. Output: an IRModule w
     module, state = import_tflite("stream.tflite")     # state: the resource variables that runs change
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +41,7 @@ from aotc.relay.frontend.tflite.node import (
     check_quantized_dtypes,
 )
 from aotc.relay.frontend.tflite.ops_signal import COMPLEX_OPERATORS, MOVES_COMPLEX, complex_from_parts, complex_part
-from aotc.relay.frontend.tflite.resource_variables import ResourceVariables
+from aotc.relay.frontend.tflite.resource_variables import ResourceVariables, assigned_variables
 from aotc.relay.frontend.tflite.unsupported_operators import reason_for_missing_converter
 from aotc.relay.graph_api import (
     Constant,
@@ -57,6 +58,7 @@ from aotc.relay.state_pair import StatePair
 
 #: Largest number of subgraphs that run one another.
 _MAX_SUBGRAPH_DEPTH: Final = 32
+_LOG: Final = logging.getLogger(__name__)
 _STATIC_SHAPE_HINT = "aotc compiles for static shapes: give those of the inputs with " + option_text("input_shapes")
 
 
@@ -214,6 +216,8 @@ class _Conversion:
         problems.raise_collected_problems()
         state = list(self.variables.state(names))
         constants = self.variables.unchanged_parameters()
+        if constants:
+            self._warn_about_variables_that_others_assign(main)
         params += [variable for variable, _, _ in state]
         outputs += [last for _, last, _ in state]
         body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
@@ -223,6 +227,20 @@ class _Conversion:
         pairs = tuple(pair for _, _, pair in state)
         attrs = {"output_names": (*names, *(pair.present for pair in pairs))}
         return IRModule({"main": function, **self.functions}, attrs), pairs
+
+    def _warn_about_variables_that_others_assign(self, main: TfliteSubgraph) -> None:
+        """Log a warning for variables whose contents become constants, but which the function of
+        another signature assigns.
+        """
+        for key, graph in self.loaded.signature_subgraphs().items():
+            shared = assigned_variables(graph) & self.variables.unchanged_variables()
+            if graph.index != main.index and shared:
+                names = ", ".join(sorted(repr(name) for _, name in shared))
+                text = (
+                    "%s: the compiled model always reads the first contents of the resource variables %s, which the "
+                    "signature %r assigns: each signature is compiled alone"
+                )
+                _LOG.warning(text, main.source, names, key)
 
     def convert_subgraph(self, index: int, inputs: Sequence[Expr]) -> list[Expr]:
         """Convert a subgraph with the given inputs and return its outputs. Raises AotcError with all

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
@@ -191,6 +191,16 @@ class TfliteModel:
         if index not in self._subgraphs:
             self._subgraphs[index] = self._reader.read_subgraph(index)
         return self._subgraphs[index]
+
+    def signature_subgraphs(self) -> dict[str, TfliteSubgraph]:
+        """Return the subgraph of each signature by its name, without those that cannot be read.
+        Raises AotcError if the table of the signatures is damaged.
+        """
+        result = {}
+        for key, table in self._reader.signature_tables().items():
+            with suppress(AotcError):
+                result[key] = self.subgraph(table.SubgraphIndex())
+        return result
 
     def signature(self, key: str) -> TfliteSignature:
         """Return the function of the model with a name. Raises AotcError (code "tflite-signature") if

@@ -24,6 +24,7 @@ from aotc.relay.frontend.tail_recursion import (
     tail_recursive_loop,
 )
 from aotc.relay.frontend.tflite.node import KnownInts, Table, TfliteNode
+from aotc.relay.frontend.tflite.resource_variables import container_and_name
 from aotc.relay.graph_api import (
     Constant,
     Expr,
@@ -44,13 +45,8 @@ def _convert_call_once_node(*, init_subgraph_index: int, node: TfliteNode) -> li
     return []
 
 
-def _decode(name: object) -> str:
-    return name.decode("utf-8", "replace") if isinstance(name, bytes) else ""
-
-
 def _convert_var_handle_node(*, node: TfliteNode) -> Expr:
-    container, name = (_decode(node.op.option_value(option)) for option in ("Container", "SharedName"))
-    return g.constant(node.control.variables.number(container, name), "int32")
+    return g.constant(node.control.variables.number(*container_and_name(node.op)), "int32")
 
 
 def _variable_number(node: TfliteNode, resource: Sequence[int]) -> int:

@@ -14,8 +14,26 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from aotc.ir import AotcError, Array, DType, TensorType, require
+from aotc.relay.frontend.tflite.load import TfliteOperator, TfliteSubgraph
 from aotc.relay.graph_api import Expr, Var, tensor_type_of
 from aotc.relay.state_pair import StatePair
+
+
+def container_and_name(handle: TfliteOperator) -> tuple[str, str]:
+    """Return the container and the name of the variable to which an operator VAR_HANDLE refers."""
+
+    def text(option: str) -> str:
+        value = handle.option_value(option)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+
+    return text("Container"), text("SharedName")
+
+
+def assigned_variables(graph: TfliteSubgraph) -> set[tuple[str, str]]:
+    """Return the containers and names of the variables that operators of a subgraph assign."""
+    handles = {op.outputs[0]: container_and_name(op) for op in graph.operators if op.name == "VAR_HANDLE"}
+    assigned = (op.inputs[0] for op in graph.operators if op.name == "ASSIGN_VARIABLE")
+    return {handles[tensor] for tensor in assigned if tensor in handles}
 
 
 @dataclass
@@ -102,7 +120,15 @@ class ResourceVariables:
         """Return the contents of the parameters that no operator assigns, by name: they are
         constants.
         """
-        return {v.name: self.initial[k] for k, v in self._parameters.items() if self._contents.get(k, v) is v}
+        return {self._parameters[k].name: self.initial[k] for k in self._unchanged_numbers()}
+
+    def unchanged_variables(self) -> set[tuple[str, str]]:
+        """Return the containers and names of the variables that operators read, but do not assign."""
+        unchanged = set(self._unchanged_numbers())
+        return {key for key, number in self._numbers.items() if number in unchanged}
+
+    def _unchanged_numbers(self) -> Iterator[int]:
+        return (k for k, v in self._parameters.items() if self._contents.get(k, v) is v)
 
     def state(self, output_names: Collection[str]) -> Iterator[tuple[Var, Expr, StatePair]]:
         """Yield the parameter, the contents after a run, and the state pair of each variable that

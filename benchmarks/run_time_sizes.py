@@ -22,6 +22,7 @@ import aotc
 from aotc.checking.input_generation import draw_random_inputs
 from aotc.ir.types import TensorType
 from benchmarks.networks import minilm
+from benchmarks.onnx_graph_builder import resnet18
 
 #: The sizes of a model: ranges for one library, and the sizes that are measured.
 Sizes = tuple[dict[str, str], list[dict[str, int]]]
@@ -43,6 +44,13 @@ def _with_symbolic_dimensions(model: onnx.ModelProto, dims: dict[int, str]) -> o
     return model
 
 
+def _with_symbolic_images(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model of one image whose height and width are symbols."""
+    for axis, name in ((2, "height"), (3, "width")):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    return model
+
+
 MODELS: Final[dict[str, tuple[Callable[[], onnx.ModelProto], Sizes]]] = {
     "minilm": (
         lambda: _with_symbolic_dimensions(minilm(), {0: "batch", 1: "seq"}),
@@ -50,7 +58,14 @@ MODELS: Final[dict[str, tuple[Callable[[], onnx.ModelProto], Sizes]]] = {
             {"batch": "1..4", "seq": "1..256~128"},
             [{"batch": b, "seq": n} for b, n in ((1, 16), (1, 64), (1, 128), (1, 256), (4, 32))],
         ),
-    )
+    ),
+    "resnet18": (
+        lambda: _with_symbolic_images(resnet18()),
+        (
+            {"height": "32..256~224", "width": "32..256~224"},
+            [{"height": h, "width": w} for h, w in ((32, 64), (160, 160), (192, 256), (224, 224), (250, 190))],
+        ),
+    ),
 }
 
 

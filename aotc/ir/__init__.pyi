@@ -53,6 +53,7 @@ from aotc.ir.dimensions import dim_of_text as dim_of_text
 from aotc.ir.dimensions import exact_quotient_or_none as exact_quotient_or_none
 from aotc.ir.dimensions import indexdiv as indexdiv
 from aotc.ir.dimensions import interval_of_dim as interval_of_dim
+from aotc.ir.dimensions import is_never_negative as is_never_negative
 from aotc.ir.dimensions import is_shape_compatible_binding_symbols as is_shape_compatible_binding_symbols
 from aotc.ir.dimensions import is_static as is_static
 from aotc.ir.dimensions import largest_number_of_elements as largest_number_of_elements

@@ -166,6 +166,23 @@ class Formula:
 
         intervals    the intervals of symbols; symbols without one are at least 0
         """
+        low, high = self._interval_of_independent_terms(intervals)
+        # k * d * (f // d) is k * (f - f % d), whose symbols other terms may cancel: n - 2 * (n // 2) is at most 1
+        exact, remainders = self, list[tuple[int, int]]()
+        for factors, number in self.terms:
+            match factors:
+                case [FormulaCall(function="//", arguments=(dividend, by))]:
+                    divisor = by.constant_or_none
+                    if divisor is not None and divisor > 0 and number % divisor == 0:
+                        exact += dividend * constant(number // divisor) - Formula(((factors, number),))
+                        remainders.append((0, -(number // divisor) * (divisor - 1)))
+        if not remainders:
+            return low, high
+        least, most = exact._interval_of_independent_terms(intervals)
+        return max(low, least + sum(map(min, remainders))), min(high, most + sum(map(max, remainders)))
+
+    def _interval_of_independent_terms(self, intervals: Mapping[str, Interval]) -> Interval:
+        """Return the interval of a formula whose terms take all of their values independently."""
         low: int | float = 0
         high: int | float = 0
         for factors, number in self.terms:

@@ -154,6 +154,13 @@ def interval_of_dim(dim: Dim) -> Interval:
     return index(dim), index(dim)
 
 
+def is_never_negative(dim: Dim) -> bool:
+    """Return True if a dimension is known to be at least 0, by its bounds or by its formula."""
+    if not isinstance(dim, SymDim) or not dim.name:
+        return interval_of_dim(dim)[0] >= 0
+    return dim.lower >= 0 or formula_of_name(dim.name).interval({})[0] >= 0
+
+
 def _difference_of_intervals(a: Dim, b: Dim) -> Interval:
     (a_low, a_high), (b_low, b_high) = interval_of_dim(a), interval_of_dim(b)
     return a_low - b_high, a_high - b_low

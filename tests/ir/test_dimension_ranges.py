@@ -152,3 +152,10 @@ def test_intervals_contain_all_values(formula: Formula, ends: list[tuple[int, in
     for values in product(*(sorted({least, (least + most) // 2, most}) for least, most in intervals.values())):
         value = formula.evaluate(dict(zip("nmk", values, strict=True)))
         assert value is None or low <= value <= high
+
+
+def test_intervals_cancel_quotients() -> None:
+    n, two = symbol("n"), constant(2)
+    assert (n - two * (n // two)).interval({}) == (0, 1)
+    assert (two * ((n + constant(5)) // two) - n).interval({"n": (0, 100)}) == (4, 5)
+    assert (n - two * two * (n // two)).interval({"n": (0, 10)}) == (-10, 2)

@@ -10,6 +10,9 @@ converted as a whole, by ConvertLayout, if this shortens the estimated time of i
 of the required transforms. Depthwise convolutions and narrow images gain; Winograd's algorithm
 needs the channels first.
 
+Networks of images whose height or width is known at run time only are always converted on targets with
+vectors: there, vectors along the channels are the only ones of a known number of elements.
+
 On microcontrollers whose 8-bit dot products read the channels of a position as one run of memory,
 memory decides instead of time: with the channels first, a convolution copies all of its data into
 channels-last order.
@@ -23,7 +26,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from aotc.ir import Attrs, JsonFormat, Op, PassContext, TensorType, load_or_compute_memoized_result, tensor_types
+from aotc.ir import (
+    Attrs,
+    JsonFormat,
+    Op,
+    PassContext,
+    TensorType,
+    is_static,
+    load_or_compute_memoized_result,
+    tensor_types,
+)
 from aotc.relay.graph_api import Call, Expr, Function, IRModule, post_order, tensor_type_of, type_of
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs, conv2d
 from aotc.relay.op.layout import LayoutTransformAttrs
@@ -58,11 +70,12 @@ class SelectLayout(FunctionPass):
         channels_last = ctx.get_config("relay.SelectLayout.channels_last", None)
         by_bytes = self.target.bare and _uses_contiguous_dot_products(self.target)
         chooses = channels_last or by_bytes or not self.target.is_scalar
-        if channels_last is False or not chooses or not any(map(_is_static_conv2d, post_order(function))):
+        varies = not self.target.is_scalar and any(map(_has_run_time_image_size, post_order(function)))
+        if channels_last is False or not chooses or not (varies or any(map(_is_static_conv2d, post_order(function)))):
             return function
         rules = (_nchw_input_rule(self.target.tiles.nchw_input_channels),)
         converted = Rewriter(rules).rewrite_to_fixpoint(convert_to_layouts(function, _DESIRED_LAYOUTS, quiet=True))
-        if channels_last:
+        if channels_last or varies:
             return converted
         if by_bytes:
             return (
@@ -83,6 +96,15 @@ def _is_static_conv2d(node: Expr) -> bool:
     if not isinstance(node, Call) or not isinstance(node.attrs, Conv2DAttrs):
         return False
     return all(tensor_type_of(e).is_static for e in (node, *node.args))
+
+
+def _has_run_time_image_size(node: Expr) -> bool:
+    """Return True if a node is a 2-D convolution of NCHW images whose height or width is known at run time
+    only.
+    """
+    if not isinstance(node, Call) or not isinstance(node.attrs, Conv2DAttrs) or node.attrs.data_layout != "NCHW":
+        return False
+    return not all(is_static(tensor_type_of(e).shape[2:]) for e in (node, node.args[0]))
 
 
 # --- the input layer

@@ -43,7 +43,7 @@ from aotc.tir.loops.loop_dependence import (
 from aotc.tir.loops.loop_dependence import ranges_inside_loops as ranges_in
 from aotc.tir.loops.register_transposes import transpose_squares_in_registers
 from aotc.tir.loops.statement_vectorization import ScalarError, vectorize_stmt, vectorize_stmt_or_none
-from aotc.tir.simplify import Ranges, bounds, simplify, simplify_stmt
+from aotc.tir.simplify import Ranges, bounds, linear_form, simplify, simplify_stmt
 from aotc.tir.stmt import (
     Declare,
     For,
@@ -123,6 +123,12 @@ def _may_alias_buffer_pairs(kernel: Kernel) -> frozenset[tuple[Buffer, Buffer]]:
 def _has_run_time_sizes(kernel: Kernel) -> bool:
     """Return True if a number of a kernel is an extent."""
     return any(number.var.dtype == INDEX for number in kernel.numbers)
+
+
+def _is_multiple(expr: Expr, factor: int) -> bool:
+    """Return True if an expression is not constant, and a multiple of a number by its linear form."""
+    form = linear_form(expr, {})
+    return bool(form.terms) and all(number % factor == 0 for number in (*form.terms.values(), form.const))
 
 
 @frozen
@@ -206,6 +212,8 @@ class _LoopVectorizer:
         vectors = self._vector_form_of_body(loop, loop.begin if once else var, lanes, loads_in_bounds)
         if vectors is None or not _has_no_more_scalar_than_vector_work(vectors, self.target.call_cost):
             return None
+        if self.has_run_time_sizes and _is_multiple(loop.end - loop.begin, lanes):
+            return forall(var, loop.end, vectors, begin=loop.begin, step=lanes)
         whole = simplify(loop.begin + count, {})
         end = whole if isinstance(whole, Const) else decrement_loop_end(loop.end, lanes - 1)
         most = vectors if once else forall(var, end, vectors, begin=loop.begin, step=lanes)

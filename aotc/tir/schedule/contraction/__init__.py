@@ -27,6 +27,8 @@ Modules, in the order in which a contraction passes through them:
     tile_segments                      splits an axis into tiles of equal size and a remainder
     run_time_extents                   the typical extents of a contraction whose extents are known at
                                        run time only
+    padded_strips                      strips of output positions that read a copy of their data with the
+                                       border around it
     operand_packing                    one description of copies to scratch, shared memory and registers,
                                        and the generator of their loops
     operand_staging                    copies an operand with its padding to scratch, so that vector
@@ -72,11 +74,12 @@ Packed layouts appear only in the indices of an operand (`o // 32, k, o % 32`);
 the number of tiles (`tile_segments.TileSegment.count`) becomes a trip count.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
-from aotc.tir import Buffer, Target, te
+from aotc.tir import Buffer, Expr, Target, Var, te
 from aotc.tir.micro_kernels import MULTIPLY_ADD, MicroKernel
 from aotc.tir.schedule.contraction import untiled_contraction
 from aotc.tir.schedule.contraction.contraction_index_analysis import (
@@ -90,12 +93,13 @@ from aotc.tir.schedule.contraction.cpu_tilings_vector_along_weights import tilin
 from aotc.tir.schedule.contraction.gpu_block_tiles import gpu_tiling_candidates
 from aotc.tir.schedule.contraction.int8_depthwise import int8_depthwise_tilings
 from aotc.tir.schedule.contraction.memory_kernels import memory_kernel_candidates
+from aotc.tir.schedule.contraction.padded_strips import copy_data_in_padded_strips
 from aotc.tir.schedule.contraction.run_time_extents import RunTimeExtents, contraction_of_typical_size, merge_row_axes
 from aotc.tir.schedule.contraction.tiling_choice import choose_tiling
 from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate, TilingRequest
 from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block_size
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
-from aotc.tir.stmt import Number
+from aotc.tir.stmt import Block, Number, loop_nest
 
 __all__ = [
     "ContractionNest",
@@ -186,11 +190,48 @@ def build_contraction_nest_of_run_time_extents(
     """
     if target.is_scalar or target.gpu is not None:
         return None
+    contraction, joined = split_grouped_channel_axis(contraction)
+    if contraction_of_typical_size(contraction, numbers) is not None:
+        return _nest_of_typical_size(contraction, a, b, lambda at, v: store(joined(at), v), target, numbers)
+    strip = copy_data_in_padded_strips(contraction, a, target)
+    if strip is None:
+        return None
+    whole = strip.whole_index
+    nest = _nest_of_typical_size(
+        strip.contraction,
+        strip.buffer,
+        b,
+        lambda at, v: store(joined(whole(at)), v),
+        target,
+        numbers,
+        {strip.axis: strip.part},
+    )
+    if nest is None:
+        return None
+    stmt = loop_nest(strip.loops, Block((strip.copy, nest.stmt)), "independent")
+    return replace(nest, stmt=stmt, workspace=(strip.buffer, *nest.workspace))
+
+
+def _nest_of_typical_size(
+    contraction: te.Contraction,
+    a: Buffer,
+    b: Buffer,
+    store: StoreFn,
+    target: Target,
+    numbers: Sequence[Number],
+    parts: Mapping[Var, tuple[Expr, Expr]] = MappingProxyType({}),
+) -> ContractionNest | None:
+    """Return the loop nest of a contraction that reads nothing out of range, by the tiling that is cheapest at the
+    largest sizes; None if no tiling fits, or if it may read out of range.
+
+    parts    for axes that are parts of longer ones: the positions there at which the part begins and ends
+    """
     contraction, joined = merge_row_axes(contraction)
     found = contraction_of_typical_size(contraction, numbers)
     if found is None:
         return None
     typical, run_time = found
+    run_time = run_time.with_parts(parts)
     candidates = cpu_tiling_candidates(typical, a, b, lambda at, v: store(joined(at), v), target, run_time)
     return choose_tiling(typical, a, b, target, candidates).build_loop_nests() if candidates else None
 

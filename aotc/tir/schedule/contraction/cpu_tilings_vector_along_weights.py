@@ -340,7 +340,8 @@ def _split_data_axes_into_tiles(
     for var, extent in pixels.axes:
         run_time_extent = request.run_time_extent(var)
         if var not in tile_sizes:
-            tile_axes.append(tile_segments.untiled_axis(var, extent, run_time_extent))
+            part = request.part_of_longer_axis(var)
+            tile_axes.append(tile_segments.untiled_axis(var, extent, run_time_extent, part))
             continue
         if run_time_extent is not None:
             segments = (tile_segments.whole_tiles(extent, tile_sizes[var]),)

@@ -9,7 +9,7 @@ extents of a run (`RunTimeExtents`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TypeVar
 
 from aotc.ir import SymDim, frozen, interval_of_dim, is_static, product_of_dims, same_dim
@@ -29,12 +29,14 @@ class RunTimeExtents:
     a_shape, b_shape  shapes of the data and of the weights in a run
     unfusible_axes    axes that cannot be fused with others: the extent, or the distance of neighboring elements
                       of the data, is known at run time only
+    parts             for each axis that is part of a longer axis: the positions there at which it begins and ends
     """
 
     extents: Mapping[Var, Expr]
     a_shape: tuple[te.Extent, ...]
     b_shape: tuple[te.Extent, ...]
     unfusible_axes: frozenset[Var]
+    parts: Mapping[Var, tuple[Expr, Expr]] = field(default_factory=dict)
 
     def data_address(self, dims: Sequence[OperandDimension]) -> Expr:
         """Return the address of an element of the data."""
@@ -43,6 +45,12 @@ class RunTimeExtents:
     def weight_address(self, dims: Sequence[OperandDimension]) -> Expr:
         """Return the address of a weight."""
         return te.flat_index(self.b_shape, [dim.index.to_expr() for dim in dims])
+
+    def with_parts(self, parts: Mapping[Var, tuple[Expr, Expr]]) -> RunTimeExtents:
+        """Return these extents with those of axes that are parts of longer ones, and are not fused."""
+        extents = {var: end - begin for var, (begin, end) in parts.items()}
+        unfusible = self.unfusible_axes | extents.keys()
+        return replace(self, extents={**self.extents, **extents}, parts=parts, unfusible_axes=unfusible)
 
     @property
     def are_weights_static(self) -> bool:

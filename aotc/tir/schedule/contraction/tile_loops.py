@@ -99,6 +99,13 @@ def _loops_over_axis_of_run_time_extent(
     """Return the loops over the next axis, whose extent is known at run time only, and inner axes."""
     axis = levels[len(outer.starts)]
     stmts: list[Stmt] = []
+    if axis.part is not None and axis.max_tile_elements == 1:
+        loop, (first, end) = Var(axis.var.name), axis.part
+        tile = OutputTile({**outer.starts, axis: loop - first}, {**outer.segments, axis: TileSegment(0, 1, 1, (0,))})
+        stmt = _loops_over_remaining_axes(levels, copies, body, tile)
+        if axis in copies:
+            stmt = Block((copies[axis](tile.operand_var_values()), stmt))
+        return forall(loop, end, stmt, begin=first)
     for tiles in tiles_of_run_time_extent(extent, max(segment.size for segment in axis.segments)):
         loop = Var(axis.var.name)
         base = tiles.begin if tiles.count is None else tiles.begin + loop * tiles.size

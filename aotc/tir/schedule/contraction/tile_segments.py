@@ -59,6 +59,8 @@ class TileAxis:
             `var`
     run_time_extent   the extent of a run, if it is known at run time only; `extent` is a typical one then,
             and `segments`, of which one has the largest tiles, are those of the typical extent
+    part    for an axis of run-time extent that is part of a longer axis: the positions there at which it begins
+            and ends. The loop over an axis that is not tiled then counts positions of the longer axis
     """
 
     var: Var
@@ -68,6 +70,7 @@ class TileAxis:
     lanes: int = 1
     split: tuple[Var, Var, int] | None = None
     run_time_extent: Expr | None = None
+    part: tuple[Expr, Expr] | None = None
 
     def operand_var_values(self, tile_start: Expr, offset: int) -> dict[Var, Expr]:
         """Return the values of the operands' variables at position base + offset of an output axis."""
@@ -96,9 +99,11 @@ class TileAxis:
         return sum(s.count for s in self.segments)
 
 
-def untiled_axis(var: Var, extent: int, run_time_extent: Expr | None = None) -> TileAxis:
+def untiled_axis(
+    var: Var, extent: int, run_time_extent: Expr | None = None, part: tuple[Expr, Expr] | None = None
+) -> TileAxis:
     """Return an output axis that is not tiled: its loop runs position by position."""
-    return TileAxis(var, extent, (TileSegment(0, extent, 1, (0,)),), run_time_extent=run_time_extent)
+    return TileAxis(var, extent, (TileSegment(0, extent, 1, (0,)),), run_time_extent=run_time_extent, part=part)
 
 
 def whole_tiles(extent: int, tile_size: int) -> TileSegment:

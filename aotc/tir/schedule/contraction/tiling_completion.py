@@ -157,6 +157,10 @@ class TilingRequest:
         """Return the extent of an axis, if it is known at run time only."""
         return None if self.run_time is None else self.run_time.extents.get(var)
 
+    def part_of_longer_axis(self, var: Var) -> tuple[Expr, Expr] | None:
+        """Return where an axis that is part of a longer one begins and ends there."""
+        return None if self.run_time is None else self.run_time.parts.get(var)
+
     def data_address(self, dims: Sequence[OperandDimension]) -> Expr:
         """Return the address of an element of the data in its buffer."""
         known = contraction_index_analysis.row_major_address(dims)
@@ -188,7 +192,7 @@ class TilingRequest:
         """
         tiled = self.output_axis_vars_of_data_only | ({axis[0]} if axis else set())
         return [
-            untiled_axis(var, extent, self.run_time_extent(var))
+            untiled_axis(var, extent, self.run_time_extent(var), self.part_of_longer_axis(var))
             for var, extent in self.contraction.axes
             if var not in tiled
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from aotc.ir import Dim, frozen, interval_of_dim
+from aotc.ir import Dim, frozen, interval_of_dim, is_never_negative
 from aotc.tir import Buffer, Expr, Load, Var, all_of, cast, const, linear_form, select, te
 from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, loop_nest
 
@@ -76,13 +76,13 @@ def tests_of_index_range(index: Expr, extent: te.Extent, extents: Mapping[Var, t
     """Return the conditions, of `index >= 0` and `index < extent`, that are not known to hold for all
     values of axes with these extents.
     """
-    least, greatest = _least_and_greatest_index(index, extents)
+    least, greatest = least_and_greatest_index(index, extents)
     tests: list[Expr] = [] if least is not None and interval_of_dim(least)[0] >= 0 else [index >= 0]
-    is_below = greatest is not None and interval_of_dim(extent - 1 - greatest)[0] >= 0
+    is_below = greatest is not None and is_never_negative(extent - 1 - greatest)
     return tests if is_below else [*tests, index < extent]
 
 
-def _least_and_greatest_index(index: Expr, extents: Mapping[Var, te.Extent]) -> tuple[Dim, Dim] | tuple[None, None]:
+def least_and_greatest_index(index: Expr, extents: Mapping[Var, te.Extent]) -> tuple[Dim, Dim] | tuple[None, None]:
     """Return the bounds of an index that is a linear form of axes with these extents, as dimensions;
     None for another index.
     """

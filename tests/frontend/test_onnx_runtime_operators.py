@@ -111,6 +111,47 @@ def fused_cases() -> Iterator[tuple[str, Sequence[Array | None], int, dict[str, 
     yield "MultiHeadAttention", [floats(*SEQUENCE), *split], 1, {"num_heads": 2}
     grown = [*([floats(*SEQUENCE)] * 3), None, None, None, floats(2, 2, 3, 4), floats(2, 2, 3, 4)]
     yield "MultiHeadAttention", grown, 3, {"num_heads": 2}
+    yield from grouped_attention_cases()
+    ids = np.array([[0, 1, 2, 3, 4], [7, 5, 3, 1, 0]])
+    for x, positions, attributes in (
+        (floats(2, 5, 32), ids, {}),
+        (floats(2, 5, 48), np.array([3]), {"num_heads": 2, "rotary_embedding_dim": 16, "interleaved": 1}),
+        (floats(2, 2, 5, 16), ids, {"interleaved": 1}),
+    ):
+        yield "RotaryEmbedding", [x, positions, floats(9, 8), floats(9, 8)], 1, attributes
+
+
+def grouped_attention_cases() -> Iterator[tuple[str, list[Array | None], int, dict[str, Any]]]:
+    """Prompts and steps, with lengths of all sequences, and features of the scores."""
+    heads, rotary = {"num_heads": 4, "kv_num_heads": 2}, [floats(9, 8), floats(9, 8)]
+
+    def case(
+        steps: int,
+        past: int | None,
+        last: list[int],
+        total: int,
+        *more: Array | None,
+        size: int = 16,
+        **attributes: Any,
+    ) -> tuple[str, list[Array | None], int, dict[str, Any]]:
+        batch = len(last)
+        new = [floats(batch, steps, count * size) for count in (4, 2, 2)]
+        caches = [None] * 2 if past is None else [floats(batch, 2, past, size) for _ in range(2)]
+        lengths = [np.array(last, np.int32), np.array(total, np.int32)]
+        return "GroupQueryAttention", [*new, *caches, *lengths, *more], 3, heads | attributes
+
+    yield case(4, None, [3, 3], 4)
+    yield case(4, 0, [3, 3], 4, *rotary, do_rotary=1)
+    yield case(1, 5, [5, 5], 6, *rotary, size=32, do_rotary=1, rotary_interleaved=1)
+    yield case(3, 5, [7], 8, *rotary, np.array([[2, 8, 4]]), do_rotary=1)
+    yield case(3, None, [2, 2], 3, *rotary, np.array([[2, 8, 4], [1, 1, 1]]), do_rotary=1)
+    yield case(
+        3, 5, [7], 8, None, None, None, floats(1, 4, 3, 8), floats(4), local_window_size=3, softcap=2.0, scale=0.7
+    )
+    yield case(6, None, [5], 6, local_window_size=2, smooth_softmax=1)
+    yield case(1, 6, [5, 5], 6, None, None, None, floats(1, 1, 1, 6))
+    packed = [floats(2, 1, 128), None, None, floats(2, 2, 5, 16), floats(2, 2, 5, 16), np.array([5, 5], np.int32)]
+    yield "GroupQueryAttention", [*packed, np.array(6, np.int32), *rotary], 3, heads | {"do_rotary": 1}
 
 
 FUSED: Final = list(fused_cases())
@@ -159,11 +200,20 @@ def test_what_is_refused_is_named() -> None:
         ("FusedConv", [floats(*IMAGE), floats(4, 3, 1, 1)], {"activation": "Clip"}, "does not take 0 parameters"),
         ("Attention", [floats(*SEQUENCE), floats(8, 24)], {"num_heads": 5}, "cannot be divided into 5 heads"),
         ("MultiHeadAttention", [floats(*SEQUENCE)], {"num_heads": 2}, "keys and values of MultiHeadAttention"),
+        ("GroupQueryAttention", grouped(4), {"num_heads": 4, "kv_num_heads": 3}, "divided evenly among 3 heads"),
+        ("GroupQueryAttention", grouped(4), {"num_heads": 2, "kv_num_heads": 2, "causal": 0}, "causal 0"),
+        ("GroupQueryAttention", grouped(5), {"num_heads": 2, "kv_num_heads": 2}, "total_sequence_length .* is 5"),
+        ("RotaryEmbedding", [floats(2, 5, 8), np.array([0]), *[floats(9, 3)] * 2], {"num_heads": 2}, "3 columns"),
     ]  # fmt: skip
     for op, values, attributes, message in cases:
         model, _ = node_model(op, values, 1, 17, "com.microsoft", attributes)
         with pytest.raises(AotcError, match=message):
             from_onnx(model)
+
+
+def grouped(total: int) -> list[Array | None]:
+    """Operands of GroupQueryAttention: a prompt of four tokens, said to be `total` ones."""
+    return [*([floats(1, 4, 8)] * 3), None, None, np.array([3], np.int32), np.array(total, np.int32)]
 
 
 def networks() -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -260,7 +260,7 @@ def size_interface(program: Program) -> SizeInterface | None:
     taken = [t.ident for t in inputs] + (["state"] if program.state else [])
     names = UniqueIdentifiers(taken, any_case=True)
     growing = program.growing
-    if growing is not None and program.operands:
+    if growing is not None and program.definitions:
         raise AotcError("dims", "shapes of a model whose state grows cannot depend on values of inputs")
     arrays = {t.storage.name: t for t in inputs}
     members: list[SizeMember] = []

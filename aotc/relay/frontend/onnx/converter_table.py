@@ -21,6 +21,7 @@ from aotc.relay.frontend.onnx import (
     ops_matmul_norm_recurrent,
     ops_microsoft_attention,
     ops_microsoft_fused,
+    ops_microsoft_grouped_attention,
     ops_quant,
     ops_random,
     ops_resize_fourier,
@@ -55,6 +56,7 @@ _CONVERTERS_BY_DOMAIN: Final[Mapping[str, Table]] = {
         **ops_low_bit_weights.OPS,
         **ops_microsoft_attention.OPS,
         **ops_microsoft_fused.OPS,
+        **ops_microsoft_grouped_attention.OPS,
     },
     microsoft_operator_schemas.CHANNELS_LAST_DOMAIN: ops_microsoft_fused.CHANNELS_LAST_OPS,
 }

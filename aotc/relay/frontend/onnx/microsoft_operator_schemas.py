@@ -89,6 +89,15 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
         "D data, J indices, H scales, D zero_points?",
         "bits=4 block_size=128 gather_axis=0 quantize_axis=1",
     ),
+    "GroupQueryAttention": (
+        "G query, G key?, G value?, G past_key?, G past_value?, I seqlens_k, I total_sequence_length, G cos_cache?, "
+        "G sin_cache?, J position_ids?, G attention_bias?, G head_sink?, S k_scale?, S v_scale?, G q_norm_weight?, "
+        "G k_norm_weight?, I query_seqlens?",
+        "num_heads:INT! kv_num_heads:INT! scale:FLOAT softcap:FLOAT local_window_size=-1 do_rotary=0 "
+        "rotary_interleaved=0 smooth_softmax=-1 qk_output=0 causal=1 k_quant_type='NONE' v_quant_type='NONE' "
+        "kv_cache_bit_width:INT sliding_window_cache=0 q_norm_epsilon:FLOAT k_norm_epsilon:FLOAT "
+        "qk_norm_epsilon:FLOAT",
+    ),
     "MatMulIntegerToFloat": ("Q A, W B, F a_scale, F b_scale, Q a_zero_point?, W b_zero_point?, F bias?", ""),
     "MatMulNBits": (
         "H A, U B, H scales, P zero_points?, I g_idx?, H bias?",
@@ -132,6 +141,10 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "QuantizeLinear": ("F x, F y_scale, K y_zero_point?", "axis:INT"),
     "QuickGelu": ("G X", "alpha=1.702"),
+    "RotaryEmbedding": (
+        "G input, J position_ids, G cos_cache, G sin_cache",
+        "num_heads=0 rotary_embedding_dim=0 interleaved=0 is_packed_batching=0 scale=1.0",
+    ),
     "SkipLayerNormalization": ("G input, G skip, G gamma, G beta?, G bias?", "epsilon=1e-12"),
     "SkipSimplifiedLayerNormalization": ("G input, G skip, G gamma, G bias?", "epsilon=1e-12"),
     "TransposeMatMul": ("G A, G B", "alpha=1.0 transA=0 transB=0"),
@@ -154,6 +167,7 @@ _OUTPUT_COUNTS: Final = {
     "BiasDropout": 2,
     "DynamicQuantizeLSTM": 3,
     "EmbedLayerNormalization": 3,
+    "GroupQueryAttention": 4,
     "LayerNormalization": 3,
     "MultiHeadAttention": 4,
     "QAttention": 2,

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GroupQueryAttention of com.microsoft with its caches as state, against ONNX Runtime fed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper, parser
+
+import aotc
+from aotc.driver.pass_observers import ProgramVerifier
+from aotc.ir.diagnostics import AotcError
+from aotc.runtime.session import Session
+
+Array = np.ndarray[Any, Any]
+HEADS, KEY_HEADS, SIZE, CAPACITY = 4, 2, 16, 12
+DIM: Final = HEADS * SIZE
+
+
+def decoder(batch: int, past: str, total: str) -> onnx.ModelProto:
+    """One layer, whose lengths are inputs, and whose keys are rotated by their positions."""
+    cache = f"float[{batch},{KEY_HEADS},{past},{SIZE}]"
+    longer = f"float[{batch},{KEY_HEADS},{total},{SIZE}]"
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17, "com.microsoft": 1]>
+        g (float[{batch},1,{DIM}] x, {cache} past_k, {cache} past_v, int32[{batch}] last, int32 total)
+          => (float[{batch},1,{DIM}] y, {longer} present_k, {longer} present_v) {{
+          q = MatMul (x, wq)  k = MatMul (x, wk)  v = MatMul (x, wv)
+          a, present_k, present_v = com.microsoft.GroupQueryAttention
+            <num_heads = {HEADS}, kv_num_heads = {KEY_HEADS}, do_rotary = 1, local_window_size = 7>
+            (q, k, v, past_k, past_v, last, total, cosines, sines)
+          y = MatMul (a, wo)
+        }}""")
+    rng = np.random.default_rng(0)
+    shapes = {"wq": (DIM, DIM), "wk": (DIM, KEY_HEADS * SIZE), "wv": (DIM, KEY_HEADS * SIZE), "wo": (DIM, DIM)}
+    shapes |= {"cosines": (CAPACITY, SIZE // 2), "sines": (CAPACITY, SIZE // 2)}
+    values = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in values.items())
+    return model
+
+
+def session_with(model: onnx.ModelProto, state: dict[str, str], folder: Path) -> Session:
+    options: dict[str, Any] = {"target": "host", "cflags": ["-O0"], "instruments": [ProgramVerifier()]}
+    return aotc.compile(model, output=folder / "net", state=state, **options).session()
+
+
+def step(lengths: Array, number: int) -> dict[str, Array]:
+    """Inputs of a step of sequences that have so many earlier tokens."""
+    x = np.random.default_rng(number).normal(size=(len(lengths), 1, DIM)).astype(np.float32)
+    return {"x": x, "last": lengths.astype(np.int32), "total": np.array(lengths.max() + 1, np.int32)}
+
+
+class Reference:
+    """ONNX Runtime with the caches as inputs and outputs."""
+
+    def __init__(self, model: onnx.ModelProto, batch: int, length: int) -> None:
+        self.session = ort.InferenceSession(model.SerializeToString())
+        self.caches = [np.zeros((batch, KEY_HEADS, length, SIZE), np.float32)] * 2
+
+    def __call__(self, inputs: dict[str, Array]) -> Array:
+        y, *self.caches = self.session.run(None, {**inputs, "past_k": self.caches[0], "past_v": self.caches[1]})
+        return np.asarray(y)
+
+
+def test_caches_grow_in_place_and_other_lengths_are_refused(tmp_path: Path) -> None:
+    model = decoder(1, "past", "longer")
+    session = session_with(model, {"past_*": f"present_*:{CAPACITY}"}, tmp_path)
+    state, reference = session.new_state(), Reference(model, 1, 0)
+    for n in range(CAPACITY):
+        inputs = step(np.array([n]), n)
+        np.testing.assert_allclose(session.run(None, inputs, state=state)[0], reference(inputs), 1e-4, 1e-5)
+    assert state.length == CAPACITY
+    state.truncate(5)
+    before = bytes(state)
+    for last, total in ((5, 5), (4, 6), (5, 7)):
+        wrong = step(np.array([5]), 0) | {"last": np.array([last], np.int32), "total": np.array(total, np.int32)}
+        with pytest.raises(AotcError, match="GroupQueryAttention"):
+            session.run(None, wrong, state=state)
+    assert bytes(state) == before
+
+
+def test_sequences_of_a_batch_have_lengths_of_their_own(tmp_path: Path) -> None:
+    model = decoder(2, str(CAPACITY), str(CAPACITY))
+    session = session_with(model, {"past_*": "present_*"}, tmp_path)
+    state, reference = session.new_state(), Reference(model, 2, CAPACITY)
+    lengths = np.array([0, 0])
+    for n in range(9):
+        inputs = step(lengths, n)
+        np.testing.assert_allclose(session.run(None, inputs, state=state)[0], reference(inputs), 1e-4, 1e-5)
+        lengths = lengths + 1 if n != 3 else np.array([4, 1])  # the second one begins again behind its first token
+    before = bytes(state)
+    for last, total in ((4, 3), (3, CAPACITY + 1)):
+        wrong = step(np.array([3, last]), 0) | {"total": np.array(total, np.int32)}
+        with pytest.raises(AotcError, match="GroupQueryAttention"):
+            session.run(None, wrong, state=state)
+    assert bytes(state) == before

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 from aotc_codegen.c.compiler_flags import non_kernel_cflags
 from aotc_codegen.c.project_metadata import write_metadata_file
 
+from aotc.driver.object_compiler import ObjectCompiler
 from aotc.driver.toolchain import (
-    ObjectCompiler,
     Toolchain,
     archiver_of_compiler,
     require_compiler_for_architecture,

@@ -39,9 +39,9 @@ from aotc_codegen.c.template_rendering import render_template
 
 from aotc.driver.compile_sources import make_project_object_compiler
 from aotc.driver.emulators import qemu_command
+from aotc.driver.object_compiler import ObjectCompiler
 from aotc.driver.subprocesses import run_program
 from aotc.driver.toolchain import (
-    ObjectCompiler,
     Toolchain,
     architecture_compiled_for,
     compiler_version_line,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the C compiler, check what it can compile for, run it, and cache its object files.
+"""Find the C compiler, check what it can compile for, and run it.
 
 toolchain = find_toolchain(cc=None, cflags=("-g",), target=target)
 run_compiler((*toolchain.cc, *toolchain.cflags, "-c", "net.c"), cwd=folder)      # AotcError if it fails
@@ -11,27 +11,17 @@ import platform
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias, TypeGuard
 
 from aotc_codegen.c.compiler_flags import least_riscv_vector_bits, riscv_vector_requirement_lines
 
 from aotc.driver.object_cache import ObjectCache, sha256_of_parts, user_object_cache
-from aotc.driver.subprocesses import FinishedProcess, kill_all_started_programs, run_program
-from aotc.ir import (
-    COMPILE_CALL,
-    AotcError,
-    frozen,
-    normalized_architecture_name,
-    option_text,
-    report_progress,
-    translate_os_errors,
-)
+from aotc.driver.subprocesses import FinishedProcess, run_program
+from aotc.ir import COMPILE_CALL, AotcError, frozen, normalized_architecture_name, option_text, translate_os_errors
 from aotc.ir.atomic_write import temporary_folder
 from aotc.tir import (
     PROCESSOR_FEATURES,
@@ -225,7 +215,7 @@ def cpuinfo_field(name: str) -> str:
     return ""
 
 
-def _usable_cpu_feature_flags() -> frozenset[str]:
+def usable_cpu_feature_flags() -> frozenset[str]:
     """Return the processor's feature flags, without AMX if the operating system does not save its
     registers.
     """
@@ -237,7 +227,7 @@ def _usable_cpu_feature_flags() -> frozenset[str]:
 def usable_processor_features() -> frozenset[str]:
     """Return the instruction sets of this machine's processor that targets, or texts of instructions, name."""
     known = {name for name, feature in PROCESSOR_FEATURES.items() if feature.machine == normalized_architecture_name()}
-    return feature_names_from_cpu_flags(_usable_cpu_feature_flags()) & known
+    return feature_names_from_cpu_flags(usable_cpu_feature_flags()) & known
 
 
 def _riscv_extensions(isa: str) -> frozenset[str]:
@@ -265,7 +255,7 @@ def resolve_target(target: str | Target) -> Target:
     if isinstance(target, Target):
         return target
     if target == "host":
-        return host_target(platform.machine(), _usable_cpu_feature_flags())
+        return host_target(platform.machine(), usable_cpu_feature_flags())
     return get_target(target)
 
 
@@ -274,7 +264,7 @@ def require_cpu_can_run(target: Target) -> None:
     architecture, or the processor is known to lack features that the target, or each of its
     versions, needs.
     """
-    flags = feature_names_from_cpu_flags(_usable_cpu_feature_flags())
+    flags = feature_names_from_cpu_flags(usable_cpu_feature_flags())
     # most systems do not list the length of RISC-V's vector registers: libraries check it themselves
     unlisted = () if any(flag.startswith("zvl") for flag in flags) else ("zvl",)
     lacks = [
@@ -313,7 +303,7 @@ def best_runnable_version(target: Target) -> Target:
     return every[index_of_best_runnable_version(every)]
 
 
-def _run_compiler_command(
+def run_compiler_command(
     command: Sequence[str], seconds: float, cwd: Path | None = None, stdin_bytes: bytes = b""
 ) -> FinishedProcess:
     try:
@@ -337,7 +327,7 @@ def run_compiler(
     Raise AotcError (code "compiler-failed") with the compiler's message if it fails or does not
     write `required_output`.
     """
-    done = _run_compiler_command(command, seconds, cwd)
+    done = run_compiler_command(command, seconds, cwd)
     problem = f"failed with exit code {done.code}" if done.code else ""
     if (
         not problem
@@ -356,13 +346,13 @@ def archiver_of_compiler(toolchain: Toolchain) -> str:
     LLVM for WebAssembly, whose object files others do not index.
     """
     name = "llvm-ar" if architecture_compiled_for(toolchain) == "wasm32" else "ar"
-    done = _run_compiler_command([*toolchain.cc, f"-print-prog-name={name}"], PROBE_TIMEOUT_SECONDS)
+    done = run_compiler_command([*toolchain.cc, f"-print-prog-name={name}"], PROBE_TIMEOUT_SECONDS)
     return done.output.decode("utf-8", "replace").strip() if done.code == 0 else name
 
 
 def compiler_version_line(toolchain: Toolchain) -> str:
     """Return the first line of the compiler's --version: "cc (Debian 12.2.0-14) 12.2.0"."""
-    output = _run_compiler_command([*toolchain.cc, "--version"], PROBE_TIMEOUT_SECONDS).output
+    output = run_compiler_command([*toolchain.cc, "--version"], PROBE_TIMEOUT_SECONDS).output
     return (output.decode("utf-8", "backslashreplace").splitlines() or ["unknown"])[0]
 
 
@@ -388,14 +378,14 @@ def _may_translate_vectors(cc: tuple[str, ...], target: Target, timeout_seconds:
         for number, (text, probe_flags) in enumerate(probes):
             (Path(folder) / "probe.c").write_text(text, encoding="utf-8")
             command = [*cc, *probe_flags, "-c", "probe.c", "-o", "probe.o"]
-            if _run_compiler_command(command, timeout_seconds, Path(folder)).code == 0:
+            if run_compiler_command(command, timeout_seconds, Path(folder)).code == 0:
                 return number == 0
     return True
 
 
 @lru_cache
 def _architecture_from_dumpmachine(command: tuple[str, ...], seconds: float) -> str:
-    done = _run_compiler_command([*command, "-dumpmachine"], seconds)
+    done = run_compiler_command([*command, "-dumpmachine"], seconds)
     triple = done.output.decode("utf-8", "replace")
     return normalized_architecture_name(triple.strip().partition("-")[0]) if done.code == 0 else ""
 
@@ -446,154 +436,9 @@ def require_vector_extensions(toolchain: Toolchain, target: Target) -> None:
 def compiler_identity_hash(toolchain: Toolchain) -> str:
     """Return a hash of the compiler's path, file size, modification time and version."""
     path = Path(shutil.which(toolchain.cc[0]) or toolchain.cc[0]).resolve()
-    version_output = _run_compiler_command(
+    version_output = run_compiler_command(
         [*toolchain.cc, "--version"], min(toolchain.seconds, PROBE_TIMEOUT_SECONDS)
     ).output
     with translate_os_errors("compiler-failed", f"run {toolchain.cc[0]}"):
         stat = path.stat()
     return sha256_of_parts(str(path), f"{stat.st_size} {stat.st_mtime_ns}", version_output)
-
-
-#: Prefixes of flags that write further files, or read files that the preprocessor does not show.
-UNCACHED_FLAG_PREFIXES = (
-    "--coverage",
-    "-fprofile",
-    "-ftest-coverage",
-    "-save-temps",
-    "-M",
-    "@",
-    "-fplugin",
-    "-specs",
-    "--specs",
-)
-
-
-_COMMENT_PATTERN: Final = rb"/\*.*?\*/"
-_INCLUDE_LINE_PATTERN: Final = rb"#[ \t]*include[ \t]+(?:<[^>\n]+>|\"[^\"\n]+\")(?=[ \t]*\n)"
-_LEADING_INCLUDES_PATTERN: Final = re.compile(
-    rb"(?:\s+|" + _COMMENT_PATTERN + rb"|" + _INCLUDE_LINE_PATTERN + rb")*", re.DOTALL
-)
-_STRING_OR_COMMENT_PATTERN: Final = re.compile(
-    rb"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|" + _COMMENT_PATTERN + rb"|//[^\n]*", re.DOTALL
-)
-#: Matches text whose preprocessing depends on more than the macros defined before it.
-_CONTEXT_DEPENDENT_PATTERN: Final = re.compile(
-    rb"include|embed|__has_|__(?:FILE|BASE_FILE|LINE|DATE|TIME|TIMESTAMP|COUNTER|INCLUDE_LEVEL)__|\\\n|\?\?"
-)
-
-
-def _split_leading_includes(c_source: bytes) -> tuple[bytes, bytes] | None:
-    """Split a C file into its leading #include lines and the remaining text without comments.
-
-    None if the remaining text may preprocess differently depending on its context (__LINE__,
-    further includes, ...).
-    """
-    match = _LEADING_INCLUDES_PATTERN.match(c_source)
-    begin = match[0] if match is not None else b""
-    rest = _STRING_OR_COMMENT_PATTERN.sub(lambda part: part[1] or b" ", c_source[len(begin) :])
-    if _CONTEXT_DEPENDENT_PATTERN.search(rest):
-        return None
-    return b"\n".join(
-        [*re.findall(_INCLUDE_LINE_PATTERN, re.sub(_COMMENT_PATTERN, b" ", begin, flags=re.DOTALL)), b""]
-    ), rest
-
-
-@dataclass(frozen=True)
-class ObjectCompiler:
-    """Compiles C files in a directory to object files, reusing cached objects.
-
-    flags     compiler flags of all files
-    special   additional flags of some files, before the user's flags
-
-    The cache key of an object is a hash of the preprocessed file, so that headers and macros count
-    and comments do not.  For files that begin with equal includes, the preprocessor runs once on
-    these includes, and the remaining text is hashed as it is.
-    """
-
-    toolchain: Toolchain
-    flags: tuple[str, ...]
-    directory: Path
-    special: Mapping[Path, Sequence[str]] = field(default_factory=dict)
-    _headers: dict[tuple[str, ...], bytes | None] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def _object_cache_key_salt(self) -> str:
-        """A hash that separates cached objects of different toolchains, and of different CPUs for
-        -march=native.
-        """
-        toolchain = self.toolchain
-        native = any("native" in flag for flag in (*toolchain.cc, *self.flags, *toolchain.cflags))
-        cpu = " ".join(sorted(_usable_cpu_feature_flags())) if native else ""
-        return sha256_of_parts(compiler_identity_hash(toolchain), *toolchain.cc, cpu)
-
-    def _flags_for_source(self, source: Path) -> tuple[str, ...]:
-        return (*self.flags, *self.special.get(source, ()), *self.toolchain.cflags)
-
-    def compile_to_object(self, source: Path, object_file: Path) -> None:
-        """Compile one file, or copy its object from the cache; AotcError (code "compiler-failed")
-        on failure.
-        """
-        cache, key = self.toolchain.cache, self._object_cache_key(source)
-        if cache is not None and key is not None and (data := cache.get(key)) is not None:
-            object_file.write_bytes(data)
-            return
-        name = str(source.relative_to(self.directory))
-        command = (*self.toolchain.cc, *self._flags_for_source(source), "-c", name, "-o", str(object_file))
-        run_compiler(command, self.directory, self.toolchain.seconds, object_file)
-        if cache is not None and key is not None:
-            cache.put(key, object_file.read_bytes())
-
-    def _object_cache_key(self, source: Path) -> str | None:
-        """Return the cache key of an object; None if it may depend on files that the preprocessor
-        does not read.
-        """
-        flags = self._flags_for_source(source)
-        uncached = any(flag.startswith(UNCACHED_FLAG_PREFIXES) for flag in (*self.toolchain.cc[1:], *flags))
-        if self.toolchain.cache is None or source.suffix != ".c" or uncached:
-            return None
-        # keep line markers for debuggers
-        debugging = any(flag.startswith("-g") for flag in flags)
-        if not debugging and (parts := _split_leading_includes(source.read_bytes())):
-            headers, rest = parts
-            known = self._preprocess_includes_once(
-                headers, (*flags, "-iquote", str(source.parent.relative_to(self.directory)))
-            )
-            if known is not None:
-                return sha256_of_parts("behind headers", self._object_cache_key_salt, *flags, known, rest)
-        text = self._run_preprocessor(*flags, *(() if debugging else ("-P",)), str(source.relative_to(self.directory)))
-        return sha256_of_parts(self._object_cache_key_salt, *flags, text) if text else None
-
-    def _run_preprocessor(self, *arguments: str, text: bytes = b"") -> bytes | None:
-        """Run the C preprocessor (cc -E); return its output, None if it fails."""
-        command = (*self.toolchain.cc, *arguments, "-E")
-        done = _run_compiler_command(command, self.toolchain.seconds, self.directory, text)
-        return done.output if done.code == 0 else None
-
-    def _preprocess_includes_once(self, include_lines: bytes, flags: Sequence[str]) -> bytes | None:
-        """Return the preprocessed includes with the macros that they define (-dD); computed once
-        per set of flags.
-        """
-        key = (include_lines.decode("latin-1"), *flags)
-        if key not in self._headers:
-            self._headers[key] = self._run_preprocessor(*flags, "-dD", "-P", "-x", "c", "-", text=include_lines)
-        return self._headers[key]
-
-    def compile_objects_in_parallel(self, jobs: Sequence[tuple[Path, Path]]) -> None:
-        """Compile (source, object) pairs in parallel, one job per processor, and trim the cache
-        afterwards.
-        """
-        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            try:
-                running = {pool.submit(self.compile_to_object, *job): job[0].name for job in jobs}
-                report_progress(0, len(jobs), jobs[0][0].name if jobs else "")
-                for done, result in enumerate(as_completed(running), 1):
-                    result.result()
-                    report_progress(done, len(jobs), running[result])
-            except BaseException as error:
-                pool.shutdown(wait=False, cancel_futures=True)
-                if not isinstance(error, Exception):
-                    # an interrupt
-                    kill_all_started_programs()
-                raise
-        if self.toolchain.cache is not None and self.toolchain.cache.misses:
-            self.toolchain.cache.trim_cache_if_enough_was_added()

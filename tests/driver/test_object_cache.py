@@ -19,7 +19,8 @@ from onnx import helper, numpy_helper
 
 import aotc
 from aotc.driver.object_cache import ObjectCache, cache_folder, sha256_of_parts, user_object_cache
-from aotc.driver.toolchain import ObjectCompiler, Toolchain
+from aotc.driver.object_compiler import ObjectCompiler
+from aotc.driver.toolchain import Toolchain
 from aotc.driver.tuning_store import TuningRecord, TuningStore, cpu_model_name
 from aotc.ir.atomic_write import open_for_atomic_write
 from aotc.ir.diagnostics import AotcError

@@ -14,8 +14,8 @@ from aotc_codegen.c.template_rendering import render_template
 
 from aotc import relay
 from aotc.driver.compile import compile
+from aotc.driver.object_compiler import ObjectCompiler
 from aotc.driver.toolchain import (
-    ObjectCompiler,
     Toolchain,
     architecture_compiled_for,
     compiler_version_line,

@@ -103,6 +103,12 @@ def require_tool(name: str) -> str:
 
 
 @pytest.fixture
+def no_ziglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the Python package with zig's C compiler from this process."""
+    monkeypatch.setitem(sys.modules, "ziglang", None)
+
+
+@pytest.fixture
 def clang() -> str:
     return require_tool("clang")
 

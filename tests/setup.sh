@@ -83,6 +83,8 @@ install_tools() {
     echo "not installed, WebAssembly is not tested: lld-19 wasi-libc libclang-rt-19-dev-wasm32" >&2
   command -v x86_64-w64-mingw32-gcc >/dev/null 2>&1 || apt_install gcc-mingw-w64-x86-64-posix ||
     echo "not installed, the runtime is not compiled for Windows: gcc-mingw-w64-x86-64-posix" >&2
+  command -v wine64 >/dev/null 2>&1 || [ -x /usr/lib/wine/wine64 ] || apt_install wine64 ||
+    echo "not installed, programs for Windows are not run: wine64" >&2
   command -v chromium >/dev/null 2>&1 || apt_install chromium ||
     echo "not installed, the test of reports in a browser is skipped: chromium" >&2
 }

@@ -7,7 +7,6 @@ record_library_checksum(directory, metadata, library)        # for whoever loads
 """
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias
 from aotc_codegen.c.compiler_flags import non_kernel_cflags
 from aotc_codegen.c.project_metadata import write_metadata_file
 
+from aotc.driver.compiled_system import LINUX, MACOS, OperatingSystem, flags_of_mingw_gcc, system_of_this_machine
 from aotc.driver.object_compiler import ObjectCompiler
 from aotc.driver.toolchain import (
     Toolchain,
@@ -23,14 +23,16 @@ from aotc.driver.toolchain import (
     require_compiler_for_architecture,
     require_vector_extensions,
     run_compiler,
+    system_compiled_for,
+    triple_compiled_for,
 )
 from aotc.ir.atomic_write import temporary_folder
 from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.runtime.library_integrity import sha256_of_file
 from aotc.tir.target import Target
 
-#: Omit the build ID: hashing all parameters takes most of the link time.
-_NO_BUILD_ID_LINK_FLAGS = ("-Wl,--build-id=none",) if sys.platform == "linux" else ()
+#: Omit the build ID of ELF files: hashing all parameters takes most of the link time.
+_NO_BUILD_ID_LINK_FLAG = "-Wl,--build-id=none"
 
 
 def make_project_object_compiler(
@@ -41,7 +43,10 @@ def make_project_object_compiler(
     The arguments are those of `build_project_library`.
     """
     hidden = () if visible else ("-fvisibility=hidden",)
-    shared = ("-ffunction-sections", "-fdata-sections") if target.bare else ("-fPIC", *hidden)
+    shared = ("-ffunction-sections", "-fdata-sections")
+    if not target.bare:
+        system, triple = system_compiled_for(toolchain), triple_compiled_for(toolchain)
+        shared = (*system.object_flags, *hidden, *flags_of_mingw_gcc(triple))
     flags = ("-std=c99", *shared, "-Iinclude", "-Isrc", *non_kernel_cflags(target))
     special = {directory / file: isa["cflags"] for isa in metadata.get("isas", ()) for file in isa["files"]}
     return ObjectCompiler(toolchain, flags, directory, special)
@@ -52,8 +57,9 @@ def build_project_library(
 ) -> Path:
     """Compile and link the project in `directory`; return the path of the library.
 
-    metadata  "library": path of the library; "isas": instruction sets with the compiler flags of
-              their files (all other files are compiled for the baseline of the architecture);
+    metadata  "library": path of the library, in which ".so" stands for the suffix of the system that the
+              compiler compiles for; "isas": instruction sets with the compiler flags of their files (all
+              other files are compiled for the baseline of the architecture);
               "externals": kernel sources written by the user's own code generator
     visible   export every function, not only the functions marked as exported
 
@@ -63,7 +69,9 @@ def build_project_library(
     """
     require_compiler_for_architecture(toolchain, target)
     require_vector_extensions(toolchain, target)
-    library = directory / str(metadata["library"])
+    system = system_compiled_for(toolchain)
+    library_name = str(metadata["library"]) if target.bare else system.shared_library_path(str(metadata["library"]))
+    library = directory / library_name
     library.parent.mkdir(exist_ok=True)
     patterns = ("src/*.c", "src/*.S", "runtime/*.c")
     sources = sorted(path for pattern in patterns for path in directory.glob(pattern))
@@ -78,21 +86,23 @@ def build_project_library(
         ranked = sorted(rest, key=lambda s: (s.suffix == ".c", -s.stat().st_size, s))
         compiler.compile_objects_in_parallel([(source, objects[source]) for source in ranked])
         if target.bare:
-            command = (
-                archiver_of_compiler(toolchain),
-                "rcs",
-                str(metadata["library"]),
-                *sorted(map(str, objects.values())),
-            )
+            command = (archiver_of_compiler(toolchain), "rcs", library_name, *sorted(map(str, objects.values())))
             run_compiler(command, directory, toolchain.seconds, library)
             return library
-        threads = ("-pthread",) if any(s.name == "aotc_pool.c" for s in sources) else ()
-        files = (*map(str, objects.values()), *threads, "-lm", *_NO_BUILD_ID_LINK_FLAGS, "-o", str(metadata["library"]))
+        has_threads = any(s.name == "aotc_pool.c" for s in sources)
+        files = (*map(str, objects.values()), *_shared_library_link_flags(system, library, has_threads=has_threads))
+        files = (*files, "-o", library_name)
         link = partial(run_compiler, cwd=directory, seconds=toolchain.seconds, required_output=library)
         _link_and_require_user_kernels_defined(
-            link, (*toolchain.cc, "-shared", *toolchain.cflags, *files), list(externals.values())
+            link, (*toolchain.cc, "-shared", *toolchain.cflags, *files), list(externals.values()), system
         )
     return library
+
+
+def _shared_library_link_flags(system: OperatingSystem, library: Path, *, has_threads: bool) -> tuple[str, ...]:
+    threads = system.thread_flags if has_threads else ()
+    build_id = (_NO_BUILD_ID_LINK_FLAG,) if system is LINUX and system_of_this_machine() is LINUX else ()
+    return (*threads, *system.math_flags, *build_id, *system.library_name_flags(library.name))
 
 
 def record_library_checksum(directory: Path, metadata: dict[str, Any], library: Path) -> None:
@@ -134,7 +144,10 @@ def _compile_external_kernels(
 
 
 def _link_and_require_user_kernels_defined(
-    link: Callable[[Sequence[str]], None], command: Sequence[str], externals: Sequence[ExternalKernelMetadata]
+    link: Callable[[Sequence[str]], None],
+    command: Sequence[str],
+    externals: Sequence[ExternalKernelMetadata],
+    system: OperatingSystem,
 ) -> None:
     """Link the library; raise AotcError (code "external") for a kernel that the user's code does
     not define.
@@ -142,7 +155,7 @@ def _link_and_require_user_kernels_defined(
     The linker is asked to check this, because an undefined kernel would otherwise only fail when
     the library is loaded.
     """
-    flag = "-Wl,-u,_" if sys.platform == "darwin" else "-Wl,--require-defined="
+    flag = "-Wl,-u,_" if system is MACOS else "-Wl,--require-defined="
     required = [f"{flag}{e['kernel']}" for e in externals]
     try:
         link((*command, *required))

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from aotc.driver.compiled_system import flags_for_compiler
 from aotc.driver.object_cache import sha256_of_parts
 from aotc.driver.subprocesses import kill_all_started_programs
 from aotc.driver.toolchain import (
@@ -98,7 +99,8 @@ class ObjectCompiler:
         return sha256_of_parts(compiler_identity_hash(toolchain), *toolchain.cc, cpu)
 
     def _flags_for_source(self, source: Path) -> tuple[str, ...]:
-        return (*self.flags, *self.special.get(source, ()), *self.toolchain.cflags)
+        flags = (*self.flags, *self.special.get(source, ()), *self.toolchain.cflags)
+        return flags_for_compiler(self.toolchain.cc, flags)
 
     def compile_to_object(self, source: Path, object_file: Path) -> None:
         """Compile one file, or copy its object from the cache; AotcError (code "compiler-failed")

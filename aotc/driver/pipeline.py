@@ -405,6 +405,7 @@ class Compilation:
                 if toolchain is not None:
                     self.progress(BUILDING)
                     library = build_project_library(work, metadata, toolchain, self.target_without_duplicate_versions)
+                    metadata["library"] = library.relative_to(work).as_posix()
                     if self.checked:
                         self.progress(CHECKING_COMPILER)
                         unchecked = check_c_compiler_on_project(

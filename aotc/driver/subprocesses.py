@@ -9,6 +9,7 @@ done.code, done.output, done.errors
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -82,7 +83,11 @@ def kill_all_started_programs() -> None:
 
 def _kill_process_group(process_group_id: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process_group_id, signal.SIGKILL)
+        if sys.platform == "win32":
+            # there are no groups: a process has the number of its own
+            os.kill(process_group_id, signal.SIGTERM)
+        else:
+            os.killpg(process_group_id, signal.SIGKILL)
 
 
 register_child_terminator(kill_all_started_programs)

@@ -19,6 +19,13 @@ from typing import Final, TypeAlias, TypeGuard
 
 from aotc_codegen.c.compiler_flags import least_riscv_vector_bits, riscv_vector_requirement_lines
 
+from aotc.driver.compiled_system import (
+    OperatingSystem,
+    flags_for_compiler,
+    native_compiler_commands,
+    split_command_line,
+    system_of_triple,
+)
 from aotc.driver.object_cache import ObjectCache, sha256_of_parts, user_object_cache
 from aotc.driver.subprocesses import FinishedProcess, run_program
 from aotc.ir import COMPILE_CALL, AotcError, frozen, normalized_architecture_name, option_text, translate_os_errors
@@ -33,7 +40,6 @@ from aotc.tir import (
     reject_result_changing_c_flags,
 )
 
-C_COMPILER_CANDIDATES = ("cc", "gcc", "clang")
 #: Cross compilers of bare-metal architectures, and the Debian packages of compiler and C library.
 _BARE_METAL_CROSS_COMPILERS: Final = {
     "arm": ("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi"),
@@ -100,7 +106,7 @@ def find_toolchain(
         raise AotcError("cc-timeout", f"the time limit of {limit:g} seconds is too short for a C compiler")
     command = _c_compiler_command(cc, target)
     reject_result_changing_c_flags((*command[1:], *cflags))
-    return Toolchain(command, tuple(cflags), user_object_cache() if cache else None, limit)
+    return Toolchain(command, flags_for_compiler(command, cflags), user_object_cache() if cache else None, limit)
 
 
 def _c_compiler_command(cc: str | None, target: Target | None) -> tuple[str, ...]:
@@ -115,13 +121,15 @@ def _c_compiler_command(cc: str | None, target: Target | None) -> tuple[str, ...
         )
     command_text = cc or os.environ.get("CC") or ""
     try:
-        command = tuple(shlex.split(command_text))
+        command = split_command_line(command_text)
     except ValueError as error:
         raise AotcError("no-compiler", f"C compiler {command_text!r} is not a command: {error}") from error
     candidates = (command,) if command else _default_compiler_commands(target)
     for name, *extra_args in candidates:
         if path := shutil.which(name):
             found = (name if Path(path).is_absolute() else str(Path(path).absolute()), *extra_args)
+            if _takes_options_of_msvc(found):
+                break
             if command or not _has_riscv_vectors(target) or _may_translate_vectors(found, target):
                 return found
     raise _no_compiler_error(command, candidates, target)
@@ -145,7 +153,10 @@ def _no_compiler_error(command: Sequence[str], candidates: Sequence[Sequence[str
     compiler for `target`.
     """
     foreign, looked_for = foreign_architecture_of_target(target), ", ".join(name for name, *_ in candidates)
-    if command:
+    if command and _takes_options_of_msvc(command):
+        text = f"the C compiler {command[0]!r} takes the options of MSVC, and aotc gives those of gcc and clang"
+        hint = "name clang instead, which is installed beside clang-cl, with " + option_text("cc")
+    elif command:
         problem = "is a folder, not a compiler" if Path(command[0]).is_dir() else "not found"
         text, hint = f"C compiler {command[0]!r} {problem}", "give its path with " + option_text("cc")
     elif _has_riscv_vectors(target):
@@ -163,6 +174,10 @@ def _no_compiler_error(command: Sequence[str], candidates: Sequence[Sequence[str
     return AotcError("no-compiler", text, hint=hint + ", or emit sources only with " + option_text("build", False))
 
 
+def _takes_options_of_msvc(command: Sequence[str]) -> bool:
+    return Path(command[0]).stem.lower() in ("cl", "clang-cl")
+
+
 def _has_riscv_vectors(target: Target | None) -> TypeGuard[Target]:
     """Return True if kernels for a target use the vector extension of RISC-V."""
     return target is not None and least_riscv_vector_bits(target.features) > 0
@@ -178,13 +193,13 @@ def _default_compiler_commands(target: Target | None) -> Sequence[tuple[str, ...
         return [(name, *_WASM_ARGUMENTS) for name in _WASM_COMPILERS]
     if foreign in _BARE_METAL_CROSS_COMPILERS:
         return [tuple(shlex.split(_BARE_METAL_CROSS_COMPILERS[foreign][0]))]
-    return [(gnu_cross_compiler_name(foreign),)] if foreign else [(name,) for name in C_COMPILER_CANDIDATES]
+    return [(gnu_cross_compiler_name(foreign),)] if foreign else native_compiler_commands()
 
 
 def flags_in_compiler_command(cc: str | None = None) -> tuple[str, ...]:
     """Return the flags inside the compiler command `cc` or $CC; () if it cannot be parsed."""
     with suppress(ValueError):
-        return tuple(shlex.split(cc or os.environ.get("CC") or "")[1:])
+        return split_command_line(cc or os.environ.get("CC") or "")[1:]
     return ()
 
 
@@ -384,18 +399,27 @@ def _may_translate_vectors(cc: tuple[str, ...], target: Target, timeout_seconds:
 
 
 @lru_cache
-def _architecture_from_dumpmachine(command: tuple[str, ...], seconds: float) -> str:
+def _triple_from_dumpmachine(command: tuple[str, ...], seconds: float) -> str:
     done = run_compiler_command([*command, "-dumpmachine"], seconds)
-    triple = done.output.decode("utf-8", "replace")
-    return normalized_architecture_name(triple.strip().partition("-")[0]) if done.code == 0 else ""
+    return done.output.decode("utf-8", "replace").strip() if done.code == 0 else ""
+
+
+def triple_compiled_for(toolchain: Toolchain) -> str:
+    """Return the target triple that a compiler prints for -dumpmachine; "" if it prints none."""
+    command = (*toolchain.cc, *toolchain.cflags)
+    return _triple_from_dumpmachine(command, min(toolchain.seconds, PROBE_TIMEOUT_SECONDS))
+
+
+def system_compiled_for(toolchain: Toolchain) -> OperatingSystem:
+    """Return the operating system that a compiler generates code for."""
+    return system_of_triple(triple_compiled_for(toolchain))
 
 
 def architecture_compiled_for(toolchain: Toolchain) -> str:
     """Return the architecture that a compiler generates code for (-dumpmachine); "" if no target
     has it.
     """
-    command = (*toolchain.cc, *toolchain.cflags)
-    architecture = _architecture_from_dumpmachine(command, min(toolchain.seconds, PROBE_TIMEOUT_SECONDS))
+    architecture = normalized_architecture_name(triple_compiled_for(toolchain).partition("-")[0])
     return architecture if any(t.machine == architecture for t in TARGETS.values()) else ""
 
 

@@ -18,11 +18,11 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Final
 
+from aotc.driver.compiled_system import native_compiler_commands
 from aotc.driver.emulators import BARE_METAL_EMULATORS, QEMU_USER_PACKAGE, qemu_command
 from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.driver.object_cache import user_object_cache, why_folder_is_untrusted
 from aotc.driver.toolchain import (
-    C_COMPILER_CANDIDATES,
     PROBE_TIMEOUT_SECONDS,
     compiler_version_line,
     cpuinfo_field,
@@ -34,6 +34,7 @@ from aotc.driver.toolchain import (
     require_vector_extensions,
     resolve_target,
     run_compiler,
+    system_compiled_for,
     usable_processor_features,
 )
 from aotc.ir import AotcError, gpu_count, normalized_architecture_name
@@ -100,7 +101,7 @@ def _compilers() -> list[dict[str, str]]:
     names = [shlex.join(shlex.split(os.environ["CC"]))] if os.environ.get("CC", "").strip() else []
     numbered = {path.name for folder in os.get_exec_path() for path in _gcc_and_clang_versions(Path(folder))}
     found = []
-    for name in dict.fromkeys([*names, *C_COMPILER_CANDIDATES, *sorted(numbered)]):
+    for name in dict.fromkeys([*names, *map(shlex.join, native_compiler_commands()), *sorted(numbered)]):
         with suppress(AotcError):
             toolchain = find_toolchain(name, cache=False)
             found.append({"command": name, "version": compiler_version_line(toolchain)})
@@ -123,7 +124,8 @@ def _default_compiler() -> tuple[str, str]:
     with temporary_folder("aotc-doctor-") as folder:
         library = Path(folder) / "probe.so"
         (Path(folder) / "probe.c").write_text(_PROBE_SOURCE, encoding="utf-8")
-        command = [*toolchain.cc, "-shared", "-fPIC", "probe.c", "-o", str(library), "-lm"]
+        system = system_compiled_for(toolchain)
+        command = [*toolchain.cc, "-shared", *system.object_flags, "probe.c", "-o", str(library), *system.math_flags]
         try:
             run_compiler(command, Path(folder), PROBE_TIMEOUT_SECONDS, library)
         except AotcError as error:

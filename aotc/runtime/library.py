@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count, takewhile
@@ -179,8 +180,11 @@ def _path_spelling_unique_to_file(path: Path) -> str:
     """Return a spelling of an absolute path that is unique to the file that is there now.
 
     The dynamic linker of glibc identifies loaded libraries by path, even if the file was replaced
-    since.  Each file seen at a path therefore gets its own spelling, with one more slash.
+    since.  Each file seen at a path therefore gets its own spelling, with one more slash.  Windows
+    keeps the file of a loaded library, and reads slashes in paths differently.
     """
+    if sys.platform == "win32":
+        return str(path)
     stat = path.stat()
     with _SPELLINGS_LOCK:
         spellings = _SPELLINGS_BY_PATH.setdefault(path, {})
@@ -214,6 +218,9 @@ def _load_failure_error(path: Path, error: OSError) -> AotcError:
             notes = []
             hint = "compile with " + option_text("target", "host") + " to run it here; "
             hint += "docs/targets/cpu.md explains cross compilation"
+        elif (system := _system_of_library_file(head)) not in ("", _THIS_SYSTEM):
+            text, notes = f"{path} is a library for {system}, this system is {_THIS_SYSTEM}", []
+            hint = "compile with " + option_text("target", "host") + " to run the model on this machine"
         elif head.startswith(b"!<arch>\n"):
             text, notes = f"{path} is a static library, which programs are linked with; it cannot be run here", []
             hint = "compile with " + option_text("target", "host") + " to run the model on this machine"
@@ -223,6 +230,20 @@ def _load_failure_error(path: Path, error: OSError) -> AotcError:
             hint = text_for_command_or_python(command=f"`aotc compile {shlex.quote(str(path))} -o DIR`", python=call)
             hint += " makes a library of it"
     return AotcError("load", text, notes=notes, hint=hint)
+
+
+#: First bytes of the files of shared libraries, by the system that loads them.
+_LIBRARY_MAGIC: Final = {
+    "Linux": (b"\x7fELF",),
+    "macOS": (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\xca\xfe\xba\xbf"),
+    "Windows": (b"MZ",),
+}
+_THIS_SYSTEM: Final = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, "Linux")
+
+
+def _system_of_library_file(head: bytes) -> str:
+    """Return the system whose libraries begin with these bytes; "" for others."""
+    return next((system for system, magic in _LIBRARY_MAGIC.items() if head.startswith(magic)), "")
 
 
 def _require_model_descriptor(path: Path, handle: Any) -> Any:

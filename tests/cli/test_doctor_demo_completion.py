@@ -49,6 +49,7 @@ def test_doctor_names_compilers_targets_and_packages() -> None:
     assert all(word in text for word in ("host target", "cache ", "cortex-m4", "onnxruntime"))
 
 
+@pytest.mark.usefixtures("no_ziglang")
 def test_doctor_without_programs_names_what_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment_check, "_installed_version", lambda name: None if name == "tflite" else "1.0")
     outcome = call("doctor", "--json", env={"PATH": "/nowhere", "CC": ""})

@@ -156,6 +156,7 @@ def test_targets_that_cannot_run_here(tmp_path: Path, command: str) -> None:
     )
 
 
+@pytest.mark.usefixtures("no_ziglang")
 def test_no_compiler(tmp_path: Path) -> None:
     text = refused("compile", DIGITS, "-o", tmp_path / "out", env={"PATH": "/nowhere", "CC": ""})
     assert "no C compiler found" in text and "--no-build" in text

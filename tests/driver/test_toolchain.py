@@ -134,6 +134,7 @@ def test_flags_say_for_which_machine_clang_compiles(clang: str) -> None:
         )
 
 
+@pytest.mark.usefixtures("no_ziglang")
 def test_no_compiler_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")

@@ -71,15 +71,16 @@ def run(command: Sequence[str | Path], cwd: Path, **env: str) -> str:
     return done.stdout
 
 
-def build_program_that_opens_libraries(compiler: str, folder: Path) -> Path:
+def build_program_that_opens_libraries(compiler: str, folder: Path, libraries: Sequence[str] = ("-ldl",)) -> Path:
     """The program of isa_host.c with the loader: it prints the status of opening a library and of a run.
 
-    compiler    the C compiler of the architecture for which the program is built
+    compiler     the C compiler of the architecture for which the program is built
+    libraries    what it is linked with
     """
     sources = (Path(__file__).parent / "isa_host.c", *model_loader_files(), *hosted_runtime_files())
     files = [file for file in sources if file.suffix == ".c"]
     program = folder / "host"
-    run([compiler, "-std=c99", "-O1", f"-I{include_dir()}", *files, "-ldl", "-o", program], folder)
+    run([compiler, "-std=c99", "-O1", f"-I{include_dir()}", *files, *libraries, "-o", program], folder)
     return program
 
 

@@ -46,6 +46,19 @@ def test_project_built_by_make(tiny_library: Path, tmp_path: Path, folder: str, 
     assert load(tmp_path).path == tmp_path / folder / "libtiny.so"
 
 
+@pytest.mark.parametrize(("head", "system"), [(b"MZ\x90\0", "Windows"), (b"\xcf\xfa\xed\xfe", "macOS")])
+def test_libraries_for_other_systems_are_named(head: bytes, system: str, tmp_path: Path) -> None:
+    (tmp_path / "lib.so").write_bytes(head + bytes(400))
+    assert f"is a library for {system}, this system is Linux" in refusal(tmp_path / "lib.so")
+
+
+@pytest.mark.parametrize("suffix", [".dll", ".dylib"])
+def test_libraries_of_other_systems_are_found(suffix: str, tiny_library: Path, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    shutil.copy(tiny_library, tmp_path / "lib" / f"libtiny{suffix}")
+    assert load(tmp_path).path == tmp_path / "lib" / f"libtiny{suffix}"
+
+
 def test_project_without_a_library(tmp_path: Path) -> None:
     assert "no compiled library" in refusal(tmp_path)
 

@@ -42,12 +42,14 @@ CPUID_LOCATION_BY_FEATURE: Final = {
     for name, bit in bits.items()
 }
 #: Location of each feature of AArch64: the entry of Linux's auxiliary vector (AT_HWCAP is 16,
-#: AT_HWCAP2 is 26), the bit in it, and the variable of macOS. Source: Linux,
-#: Documentation/arch/arm64/elf_hwcaps.rst; Apple, "Determining instruction set characteristics".
+#: AT_HWCAP2 is 26), the bit in it, the variable of macOS, and the number for Windows' function
+#: IsProcessorFeaturePresent, which says no of numbers that it is too old to know. Source: Linux,
+#: Documentation/arch/arm64/elf_hwcaps.rst; Apple, "Determining instruction set characteristics";
+#: Microsoft, winnt.h, PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE and the like.
 AARCH64_LOCATION_BY_FEATURE: Final = {
-    "dotprod": (16, 20, "FEAT_DotProd"),
-    "i8mm": (26, 13, "FEAT_I8MM"),
-    "bf16": (26, 14, "FEAT_BF16"),
+    "dotprod": (16, 20, "FEAT_DotProd", 43),
+    "i8mm": (26, 13, "FEAT_I8MM", 66),
+    "bf16": (26, 14, "FEAT_BF16", 68),
 }
 #: C code that asks Linux to save AMX tiles for this process, by arch_prctl(ARCH_REQ_XCOMP_PERM,
 #: 18).
@@ -89,7 +91,7 @@ def cpu_feature_check_code(features: Sequence[str]) -> str:
         return render_template("cpu_riscv64.c", names=features, rows=vector_bytes)
     if AARCH64_LOCATION_BY_FEATURE.keys() & set(features):
         places = [AARCH64_LOCATION_BY_FEATURE[feature] for feature in features]
-        rows = [f'{{{entry}, {bit}, "hw.optional.arm.{variable}"}}' for entry, bit, variable in places]
+        rows = [f'{{{entry}, {bit}, "hw.optional.arm.{name}", {windows}}}' for entry, bit, name, windows in places]
         return render_template("cpu_aarch64.c", names=features, rows=rows)
     locations = [CPUID_LOCATION_BY_FEATURE[feature] for feature in features]
     rows = [f"{{{leaf:#x}, {part}, {word}, {bit}, {state:#x}}}" for leaf, part, word, bit, state in locations]

@@ -87,7 +87,7 @@ def common_template_values(model_name: str, uses_team: bool) -> dict[str, Any]:
         "version": VERSION,
         "number": _numeric_version(VERSION),
     }
-    rules = {"stamp": render_template("stamp.mk"), "clean": render_template("clean.mk")}
+    rules = {rule: render_template(f"{rule}.mk") for rule in ("stamp", "clean", "system")}
     return {**words, **rules, "team_includes": ['#include "aotc_team.h"'] if uses_team else []}
 
 

@@ -11,6 +11,10 @@
 #else
 #define AOTC_EXPORT
 #endif
+#if defined(_WIN32) && defined(__clang__)
+/* the header, which is for callers as well, says nothing of libraries */
+#pragma clang diagnostic ignored "-Wdll-attribute-on-redeclaration"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

@@ -115,7 +115,7 @@ class _KernelComparison:
         numbers = {kernel: f"{k}" for k, kernel in enumerate(program.distinct_kernels)}
         interpreted = cache(compile_kernel)
         call_of_step = dict(zip(program.steps, self._calls.steps, strict=True))
-        for step in executed_steps(program.body, self._is_true):
+        for step in executed_steps(program.body, self._is_true, lambda _: None):
             call, kernel = call_of_step[step], step.kernel
             self._require_and_count_memory_of_step(step)
             outputs = list(zip(step.outputs, step.kernel.outputs, strict=True))

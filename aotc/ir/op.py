@@ -131,6 +131,8 @@ class Op:
     refine     (attrs, argument types, None if unknown) -> the list with types filled in that follow
     scratch    (attrs, argument types) -> number of elements of temporary arrays of the reference, if
                it exceeds the size of arguments and results by far; None otherwise
+    finds      for an operator that gives a name to a size which a run finds: the attribute that is the size, and
+               the position of the argument whose one element is its value
 
     The following fields are derived from the pattern, the axis map and names of attributes if None:
 
@@ -154,6 +156,7 @@ class Op:
     axes: Axes | None = None
     refine: Refine | None = None
     scratch: Scratch | None = None
+    finds: tuple[str, int] | None = None
     layout: LayoutTreatment | str | None = None
     moved: Moved | None = None
     precision: PrecisionTreatment | None = None

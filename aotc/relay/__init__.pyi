@@ -69,6 +69,7 @@ from aotc.relay.op.builders import acos as acos
 from aotc.relay.op.builders import acosh as acosh
 from aotc.relay.op.builders import add as add
 from aotc.relay.op.builders import adv_index as adv_index
+from aotc.relay.op.builders import after as after
 from aotc.relay.op.builders import all as all
 from aotc.relay.op.builders import any as any
 from aotc.relay.op.builders import arange as arange
@@ -124,6 +125,7 @@ from aotc.relay.op.builders import isfinite as isfinite
 from aotc.relay.op.builders import isinf as isinf
 from aotc.relay.op.builders import isnan as isnan
 from aotc.relay.op.builders import layout_transform as layout_transform
+from aotc.relay.op.builders import leading_rows as leading_rows
 from aotc.relay.op.builders import left_shift as left_shift
 from aotc.relay.op.builders import less as less
 from aotc.relay.op.builders import less_equal as less_equal
@@ -150,6 +152,7 @@ from aotc.relay.op.builders import mod as mod
 from aotc.relay.op.builders import multiply as multiply
 from aotc.relay.op.builders import ndarray_size as ndarray_size
 from aotc.relay.op.builders import negative as negative
+from aotc.relay.op.builders import nonzero_positions as nonzero_positions
 from aotc.relay.op.builders import not_equal as not_equal
 from aotc.relay.op.builders import one_hot as one_hot
 from aotc.relay.op.builders import ones as ones

@@ -308,6 +308,7 @@ class _Machine:
         self._uses: dict[Function, Counter[Expr]] = {}
         self._dynamic_calls: dict[Call, bool] = {}
         self._sized_functions: dict[Function, bool] = {}
+        self._found: dict[str, int] = {}
 
     def call_function_value(self, callee: Value, args: Sequence[Value]) -> Task[Value]:
         """Return the result of calling a function value."""
@@ -395,13 +396,25 @@ class _Machine:
             self._watch.check_before_op_call(call)
         attrs = call.attrs
         if dims_in_attrs(attrs):
+            if op.finds is not None:
+                self._find_size(call, op.finds, args)
             try:
-                attrs = bind_dims_in_attrs(attrs, sizes)
+                attrs = bind_dims_in_attrs(attrs, {**self._found, **sizes} if self._found else sizes)
             except ValueError as error:
                 raise AotcError("interp", f"{op.name}: {error}", span=call.span) from error
         if attrs is not call.attrs or self._has_dynamic_argument(call):
             infer_op_result_type(op, attrs, [type_of_array_or_tuple(arg) for arg in args], call.span)
         return _reference_result_to_value(op.reference(attrs, *args))
+
+    def _find_size(self, call: Call, finds: tuple[str, int], args: Sequence[Value]) -> None:
+        """Note the value of the size that a call finds. Raise AotcError if it is larger than its bound."""
+        name, position = finds
+        dim, value = getattr(call.attrs, name), args[position]
+        assert isinstance(value, np.ndarray)
+        if not 0 <= value.item() <= (value.item() if dim.upper is None else dim.upper):
+            text = f"the size {dim.name} is {value.item()}, more than its bound {dim.upper}"
+            raise AotcError("interp", text, span=call.span)
+        self._found[dim.name] = value.item()
 
     def _has_dims_in_attributes(self, function: Function) -> bool:
         """Return True if an attribute in a function, or in a function in it, is known at run time only."""

@@ -18,7 +18,8 @@ from aotc.ir import Op, Span, frozen
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var
 from aotc.relay.graph_api import IRModule, children, post_order
 from aotc.reporting.svg_charts import Box, Picture
-from aotc.tir.plan.program import Program, Storage
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.storage import Storage
 
 #: Largest number of boxes of a picture.
 MAX_BOXES: Final = 2000

@@ -34,6 +34,7 @@ from aotc.ir import (
 from aotc.ir.file_checksum_manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME
 from aotc.runtime.abi import (
     ABI_VERSION,
+    ABI_VERSION_OF_FOUND_SIZES,
     ABI_VERSION_OF_SIZES,
     DTYPE_BY_CODE,
     ENTRY_SYMBOL,
@@ -256,7 +257,7 @@ def _require_model_descriptor(path: Path, handle: Any) -> Any:
         raise AotcError("load", f"{path} is no compiled model: {ENTRY_SYMBOL} returns a null pointer")
     # the first field of every version
     version = int(ffi.cast("const uint32_t *", model)[0])
-    if version not in (ABI_VERSION, ABI_VERSION_OF_SIZES):
+    if version not in (ABI_VERSION, ABI_VERSION_OF_SIZES, ABI_VERSION_OF_FOUND_SIZES):
         text = f"{path} was compiled for version {version} of the binary interface, this is version {ABI_VERSION}"
         raise AotcError("load", text, hint="compile the model again with the installed aotc")
     return model
@@ -333,12 +334,13 @@ def _growing_state_descriptor(handle: Any) -> Any:
 
 def run_sizes_of_library(path: Path, handle: Any, model: Any) -> RunSizes | None:
     """Return the sizes that the shapes of a library's tensors depend on; None for known shapes."""
-    if int(model.abi_version) != ABI_VERSION_OF_SIZES:
+    version = int(model.abi_version)
+    if version not in (ABI_VERSION_OF_SIZES, ABI_VERSION_OF_FOUND_SIZES):
         return None
     entry = getattr(handle, SIZES_SYMBOL, None)
     if entry is None:
         raise AotcError("load", f"{path} is no compiled model: it has no symbol {SIZES_SYMBOL}")
-    return RunSizes(entry())
+    return RunSizes(entry(), version == ABI_VERSION_OF_FOUND_SIZES)
 
 
 class Library:
@@ -395,8 +397,9 @@ class Library:
             self.state_bytes, self.state_alignment = int(self._state.bytes), max(1, int(self._state.alignment))
             self.state_header = self._read_state_header()
         if self.sizes is not None:
-            # behind the tensors is the array of sizes
-            self.inputs, self.outputs = self.sizes.symbolic_infos(self.inputs[:-1], self.outputs)
+            # behind the tensors are the array of sizes, and that of the shapes of outputs
+            outputs = self.outputs[:-1] if self.sizes.found else self.outputs
+            self.inputs, self.outputs = self.sizes.symbolic_infos(self.inputs[:-1], outputs)
 
     def initialize_state(self, pointer: Any) -> int:
         """Make memory a state as it is before the first run; return a status, 0 for success."""

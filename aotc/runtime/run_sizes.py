@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -50,18 +51,21 @@ class BoundOperands:
 class RunSizes:
     """The sizes of a run, and the dimensions of tensors that depend on them.
 
-    ranges    the sizes by name, with their ranges, in the order in which C takes them
+    ranges    the sizes that inputs state, by name, with their ranges, in the order in which C takes them
+    found     the sizes that a run finds, with their ranges; in C they follow the others
     """
 
-    def __init__(self, descriptor: Any) -> None:
+    def __init__(self, descriptor: Any, has_found: bool = False) -> None:
         self._descriptor = descriptor
         sizes = [descriptor.sizes[k] for k in range(descriptor.num_sizes)]
-        self.ranges: Mapping[str, DimRange] = MappingProxyType(
-            {
-                bytes(ffi.string(s.name)).decode("utf-8", "replace"): DimRange(s.least, s.most, s.step, s.typical)
-                for s in sizes
-            }
-        )
+        ranges = {
+            bytes(ffi.string(s.name)).decode("utf-8", "replace"): DimRange(s.least, s.most, s.step, s.typical)
+            for s in sizes
+        }
+        names = list(ranges)
+        count = len(names) - (int(descriptor.num_found) if has_found else 0)
+        self.ranges: Mapping[str, DimRange] = MappingProxyType({name: ranges[name] for name in names[:count]})
+        self.found: Mapping[str, DimRange] = MappingProxyType({name: ranges[name] for name in names[count:]})
         self._symbols = [symbol_of_multiples(name, r.step) for name, r in self.ranges.items()]
         self.operands: dict[str, SizeOperand] = {}
         self._inputs: list[tuple[Dim, ...]] = []
@@ -71,7 +75,7 @@ class RunSizes:
         self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
     ) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
         """Return descriptions of tensors whose shapes name the sizes, for those of the largest extents."""
-        texts = self._dim_texts()
+        texts = _dim_texts(self._descriptor)
         self._inputs, self._outputs = (
             [tuple(dim_of_text(next(texts)) for _ in info.shape) for info in infos] for infos in (inputs, outputs)
         )
@@ -86,15 +90,10 @@ class RunSizes:
         ]
         return named[0], named[1]
 
-    def _dim_texts(self) -> Iterator[str]:
-        k = 0
-        while True:
-            yield bytes(ffi.string(self._descriptor.dims[k])).decode("utf-8", "replace")
-            k += 1
-
     def _symbolic_info(self, info: TensorInfo, dims: Sequence[Dim]) -> TensorInfo:
         ranges = self.ranges.values()
         intervals = {s: (r.least // r.step, r.most // r.step) for s, r in zip(self._symbols, ranges, strict=True)}
+        intervals |= {name: (r.least, r.most) for name, r in self.found.items()}
         bounds = [
             (d, d) if isinstance(d, int) else (int(formula_of_name(d.name).interval(intervals)[0]), largest)
             for d, largest in zip(dims, info.shape, strict=True)
@@ -200,7 +199,8 @@ class RunSizes:
 
     def values_array(self, values: Mapping[str, int]) -> Any:
         """Return sizes as the array that C takes."""
-        return ffi.new(_INT64_ARRAY_TYPE, [values[name] for name in self.ranges])
+        largest = [r.most for r in self.found.values()]
+        return ffi.new(_INT64_ARRAY_TYPE, [*(values[name] for name in self.ranges), *largest])
 
     def input_shapes(self, values: Mapping[str, int]) -> Shapes:
         """Return the shapes of the inputs for sizes."""
@@ -208,17 +208,26 @@ class RunSizes:
         return [tuple(_value(d, symbols) for d in dims) for dims in self._inputs]
 
     def output_shapes(self, values: Mapping[str, int]) -> Shapes:
-        """Return the shapes of the outputs for sizes.
+        """Return the shapes of the outputs for sizes; extents that depend on sizes which a run finds are the
+        largest ones.
 
         Raises AotcError (code "input-shape") if the model does not run with these sizes; code "state-full" if a
         state has no room for what the run appends.
         """
-        extents = ffi.new(_INT64_ARRAY_TYPE, max(1, sum(map(len, self._outputs))))
+        extents = self.new_shapes_array()
         status = int(self._descriptor.shapes(self.values_array(values), extents))
         if status != 0:
             text = ", ".join(f"{name} {value}" for name, value in values.items())
             text = f"the model does not run with the sizes {text}: {self.reason(status)}"
             raise AotcError(code_of_size_status(status), text)
+        return self.shapes_of_array(extents)
+
+    def new_shapes_array(self) -> Any:
+        """Return a C array for the shapes of all outputs, one behind the other."""
+        return ffi.new(_INT64_ARRAY_TYPE, max(1, sum(map(len, self._outputs))))
+
+    def shapes_of_array(self, extents: Any) -> Shapes:
+        """Return the shapes of the outputs in such an array."""
         flat = iter([int(extents[k]) for k in range(sum(map(len, self._outputs)))])
         return [tuple(next(flat) for _ in dims) for dims in self._outputs]
 
@@ -230,6 +239,11 @@ class RunSizes:
     def typical(self) -> dict[str, int]:
         """The sizes of a typical run."""
         return {name: r.most if r.typical is None else r.typical for name, r in self.ranges.items()}
+
+
+def _dim_texts(descriptor: Any) -> Iterator[str]:
+    for k in count():
+        yield bytes(ffi.string(descriptor.dims[k])).decode("utf-8", "replace")
 
 
 def infos_of_typical_run(sizes: RunSizes | None, infos: Sequence[TensorInfo]) -> Sequence[TensorInfo]:

@@ -14,9 +14,9 @@ options.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, combinations, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias
@@ -34,6 +34,12 @@ from aotc.runtime.fork_safety import new_fork_safe_lock_for
 from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
 from aotc.runtime.gpu_tensors import GpuRunTensors
 from aotc.runtime.library import Library, ThreadPool, find_library
+from aotc.runtime.run_interface import (
+    POINTER_ARRAY_TYPE,
+    RunInterface,
+    new_ffi_array_of_addresses,
+    require_no_memory_overlap,
+)
 from aotc.runtime.run_sizes import STATE_FULL_CODE, bound_operands, bytes_of_operands, infos_of_typical_run
 from aotc.runtime.state import MeasuredState, State, require_fitting_state
 from aotc.runtime.tensor_info import (
@@ -48,7 +54,6 @@ from aotc.runtime.tensor_info import (
 
 #: Number of combinations of input shapes whose sizes a session keeps.
 _MAX_KNOWN_SIZES: Final = 1024
-_POINTER_ARRAY_TYPE: Final = ffi.typeof("void *[]")
 #: Flags of numpy arrays that are aligned and C-contiguous: NPY_ARRAY_ALIGNED | NPY_ARRAY_C_CONTIGUOUS.
 _ALIGNED_CONTIGUOUS_FLAGS: Final = 0x101
 #: Returns a buffer of an array's memory for C.
@@ -84,41 +89,6 @@ def load(
     is no driver or no suitable GPU; "checksum" if the contents differ or no checksum is known.
     """
     return Session(Library(find_library(Path(path), check)), threads, isa, device)
-
-
-def _new_ffi_array_of_addresses(arrays: Sequence[Array], sizes: Any = ffi.NULL) -> Any:
-    """Return a new cffi array of pointers to the memory of numpy arrays, to an array of sizes if there is
-    one, and one more entry for a state.
-    """
-    addresses: list[Any] = list(map(_memory, arrays))
-    if sizes != ffi.NULL:
-        addresses.append(sizes)
-    # one more for a state
-    return ffi.new(_POINTER_ARRAY_TYPE, [*addresses, ffi.NULL])
-
-
-class _RunInterface:
-    """Descriptions of the tensors of a run, whose shapes are known.
-
-    inputs, outputs    descriptions, in order
-    expected           name, dtype and shape of each input
-    results            shape and dtype in memory of each output
-    sizes              C array of the sizes of the run; NULL for a model whose shapes do not depend on sizes
-    length             length of the state on which these shapes depend; None if they depend on none
-    """
-
-    __slots__ = ("expected", "inputs", "length", "outputs", "results", "sizes")
-
-    def __init__(
-        self,
-        inputs: Sequence[TensorInfo],
-        outputs: Sequence[TensorInfo],
-        sizes: Any = ffi.NULL,
-        length: int | None = None,
-    ) -> None:
-        self.inputs, self.outputs, self.sizes, self.length = inputs, outputs, sizes, length
-        self.expected = [(i.name, i.dtype.numpy, tuple(i.shape)) for i in inputs]
-        self.results = [(tuple(i.shape), i.c_memory_dtype) for i in outputs]
 
 
 #: C arrays of pointers to inputs and outputs, pointer to the workspace, owner of the workspace.
@@ -159,8 +129,8 @@ class Session:
         self._calls = 0
         self._frames: list[_RunFrame] = []
         self._sizes = library.sizes
-        self._interface = _RunInterface(library.inputs, library.outputs) if library.sizes is None else None
-        self._interfaces_by_shapes: dict[tuple[Any, ...], _RunInterface] = {}
+        self._interface = RunInterface(library.inputs, library.outputs) if library.sizes is None else None
+        self._interfaces_by_shapes: dict[tuple[Any, ...], RunInterface] = {}
         self._input_names = [info.name for info in library.inputs]
         self._state_position = len(library.inputs) + (library.sizes is not None)
         self._direct = all(i.c_memory_dtype == i.dtype.numpy for i in library.inputs)
@@ -284,14 +254,31 @@ class Session:
             for k, (shape, dtype) in enumerate(interface.results):
                 results.append(result := np.empty(shape, dtype))
                 written[k] = _memory(result)
+            written[len(results)] = shapes = self._new_array_for_found_shapes()
             self._invoke_with_state(read, written, workspace, None, state, interface.length)
         finally:
             self._frames.append(frame)
+        results = self._without_room(results, shapes)
         for k, dtype in self._converted:
             results[k] = results[k].astype(dtype)
         for k in self._string_outputs:
             results[k] = strings_of_slots(results[k])
         return [results[k] for k in chosen]
+
+    def _new_array_for_found_shapes(self) -> Any:
+        """Return a C array for the shapes of outputs; NULL if they do not depend on sizes that a run finds."""
+        return ffi.NULL if self._sizes is None or not self._sizes.found else self._sizes.new_shapes_array()
+
+    def _without_room(self, arrays: list[Array], shapes: Any) -> list[Array]:
+        """Return the arrays of outputs in the shapes that a run has found: views of the beginnings of arrays with
+        room for the largest ones.
+
+        shapes    the array that the run has written; NULL if the shapes were known before
+        """
+        if self._sizes is None or shapes == ffi.NULL:
+            return arrays
+        rows = zip(arrays, self._sizes.shapes_of_array(shapes), strict=True)
+        return [a if a.shape == shape else a.reshape(-1)[: math.prod(shape)].reshape(shape) for a, shape in rows]
 
     def _invoke_with_state(
         self, read: Any, written: Any, workspace: Any, options: Any, state: State | None, length: int | None = None
@@ -341,7 +328,7 @@ class Session:
         exchange.copy_outputs_to_caller_arrays()
         return [exchange.results[k] for k in numbers]
 
-    def _interface_for_inputs(self, inputs: Mapping[str, Any], state: State | None = None) -> _RunInterface:
+    def _interface_for_inputs(self, inputs: Mapping[str, Any], state: State | None = None) -> RunInterface:
         """Return the descriptions of tensors for the sizes that follow from the shapes and values of inputs
         and from the length of the state; AotcError if a shape, or another property of an input, does not fit the model.
         """
@@ -372,7 +359,7 @@ class Session:
             self._interfaces_by_shapes[key] = interface
         return interface
 
-    def _interface_for_sizes(self, values: Mapping[str, int]) -> _RunInterface:
+    def _interface_for_sizes(self, values: Mapping[str, int]) -> RunInterface:
         """Return the descriptions of tensors for sizes; AotcError if the model does not run with them."""
         assert self._sizes is not None
         shapes = self._sizes.input_shapes(values), self._sizes.output_shapes(values)
@@ -381,10 +368,10 @@ class Session:
             for infos, sides in zip((self._library.inputs, self._library.outputs), shapes, strict=True)
         )
         length = values[self._length_size] if self._length_size is not None and self._depends_on_length else None
-        return _RunInterface(inputs, outputs, self._sizes.values_array(values), length)
+        return RunInterface(inputs, outputs, self._sizes.values_array(values), length)
 
     def _input_buffers_if_readable_in_place(
-        self, interface: _RunInterface, inputs: Mapping[str, Any]
+        self, interface: RunInterface, inputs: Mapping[str, Any]
     ) -> list[Any] | None:
         """Return buffers of the inputs if all are valid and can be read in place by C; None
         otherwise.
@@ -418,7 +405,7 @@ class Session:
             return None
 
     def _validate_and_copy_inputs(
-        self, interface: _RunInterface, output_names: Iterable[str] | None, inputs: Mapping[str, Any]
+        self, interface: RunInterface, output_names: Iterable[str] | None, inputs: Mapping[str, Any]
     ) -> tuple[list[Any], Iterable[int]]:
         """Validate the inputs; return buffers for C, copied if needed, and the positions of the
         named outputs.
@@ -460,9 +447,9 @@ class Session:
             return self._frames.pop()
         except IndexError:
             memory, workspace = self._allocate_workspace()
-            # one more for a state
-            counts = self._state_position + 1, len(self._library.outputs)
-            read, written = (ffi.new(_POINTER_ARRAY_TYPE, max(1, count)) for count in counts)
+            # one more for a state, and for the shapes of outputs
+            counts = self._state_position + 1, len(self._library.outputs) + 1
+            read, written = (ffi.new(POINTER_ARRAY_TYPE, max(1, count)) for count in counts)
             return read, written, workspace, memory
 
     def _allocate_workspace(self) -> tuple[Array | DeviceSession, Any]:
@@ -499,7 +486,8 @@ class Session:
 class Binding:
     """A session with fixed buffers: a run allocates and checks nothing.
 
-    inputs, outputs    the arrays, by name
+    inputs, outputs    the arrays, by name.  An output whose size a run finds has room for the largest one; after
+                       a run it is a view of the beginning of the array, of the shape that was found
 
     A binding has its own workspace.  Runs of one binding by several threads are executed one after
     another.
@@ -508,7 +496,7 @@ class Binding:
     def __init__(
         self,
         session: Session,
-        interface: _RunInterface,
+        interface: RunInterface,
         inputs: Sequence[Array],
         outputs: Mapping[str, Array],
         state: State | None = None,
@@ -522,14 +510,15 @@ class Binding:
         sources = arrays_or_unfilled_c_buffers(inputs, infos_in)
         targets = arrays_or_unfilled_c_buffers(results, infos_out)
         if outputs:
-            _require_no_memory_overlap(dict(self.outputs), dict(zip(self.inputs, sources, strict=True)))
+            require_no_memory_overlap(dict(self.outputs), dict(zip(self.inputs, sources, strict=True)))
         self._loads = pairs_of_distinct_arrays(sources, inputs)
         self._stores = pairs_of_distinct_arrays(results, targets)
         self._memory, workspace = session._allocate_workspace()
         self._keep = sources, targets, interface.sizes
         self._operands = bound_operands(session._sizes, self.inputs)
-        given = _new_ffi_array_of_addresses(sources, interface.sizes)
-        self._arguments = given, _new_ffi_array_of_addresses(targets), workspace
+        given = new_ffi_array_of_addresses(sources, interface.sizes)
+        self._found, self._results = session._new_array_for_found_shapes(), results
+        self._arguments = given, new_ffi_array_of_addresses(targets, self._found), workspace
         self._state, self._length = state, interface.length
 
     def __reduce__(self) -> NoReturn:
@@ -565,6 +554,9 @@ class Binding:
             copy_array_pairs(self._loads)
             self._session._invoke_with_state(*self._arguments, options, self._state, self._length)
             copy_array_pairs(self._stores)
+            if self._found != ffi.NULL:
+                arrays = self._session._without_room(self._results, self._found)
+                self.outputs = MappingProxyType(dict(zip(self.outputs, arrays, strict=True)))
 
 
 def _require_output_positions(
@@ -587,14 +579,3 @@ def _has_gpu_inputs(inputs: object) -> bool:
 
 def _arrays_by_tensor_name(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> Mapping[str, Array]:
     return MappingProxyType({info.name: array for info, array in zip(infos, arrays, strict=True)})
-
-
-def _require_no_memory_overlap(outputs: Mapping[str, Array], inputs: Mapping[str, Array]) -> None:
-    """Raise AotcError if an output shares memory with another output or with an input that is read
-    in place.
-    """
-    written = [(f"output {name!r}", array) for name, array in outputs.items()]
-    read = [(f"input {name!r}", array) for name, array in inputs.items()]
-    pairs = chain(combinations(written, 2), product(written, read))
-    shared = [f"{first} and {second} share memory" for (first, a), (second, b) in pairs if np.may_share_memory(a, b)]
-    raise_if_problems([Diagnostic("output-overlap", text, hint="give each its own array") for text in shared])

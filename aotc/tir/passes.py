@@ -10,16 +10,16 @@ In: the program that lowering returns.  Out: the program that code generation pr
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice, product
 from typing import Any, ClassVar, Final, TypeAlias
 
-from aotc.ir import AotcError, DType, Pass, PassContext, PassInfo, PassInstrument, Sequential, report_progress
+from aotc.ir import AotcError, DType, Pass, PassContext, PassInfo, PassInstrument, Sequential, SymDim, report_progress
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.parallel_memo import memoize_in_parallel
-from aotc.tir import Branch, C, Kernel, Leave, Loop, Program, ProgramNode, Step, Storage, Target
+from aotc.tir import Branch, C, Define, Kernel, Leave, Loop, Program, ProgramNode, Step, Storage, Target
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
 from aotc.tir.expr import INDEX, Const
 from aotc.tir.functions.fma_contraction import contract_kernel_to_fma
@@ -433,7 +433,7 @@ def _verify_conditions_and_definitions(program: Program, pass_name: str) -> None
     way to a call writes the temporaries that it reads, and all outputs.
     """
     given = {storage for storage in program.inputs if storage not in program.resident}
-    written = _WaysThroughProgram(pass_name).written_after(program.body, frozenset(given)) or frozenset()
+    written = _WaysThroughProgram(program, pass_name).written_after(program.body, frozenset(given)) or frozenset()
     missing = [s.name for s in program.outputs if s.size and s not in written and s not in given]
     if missing and program.has_control_flow:
         text = f"{pass_name}: not every way through the program writes the outputs {', '.join(missing)}"
@@ -446,9 +446,31 @@ class _WaysThroughProgram:
     left   for each loop around the current sequence: what is written where it is left
     """
 
-    def __init__(self, pass_name: str) -> None:
+    def __init__(self, program: Program, pass_name: str) -> None:
         self._pass_name = pass_name
         self._left: list[list[frozenset[Storage]]] = []
+        self._found = {node.size for node in program.found}
+        self._defined: set[str] = set()
+
+    def _define(self, node: Define) -> None:
+        """Note that a size is known; raise AotcError if it is known already, if calls may not reach this point, or
+        if it is no single integer.
+        """
+        storage, offset = node.value.storage, node.value.offset
+        fits = storage.dtype in ("int32", "int64") and 0 <= offset < storage.size
+        if not fits or node.size in self._defined or node.size not in self._found:
+            text = f"{self._pass_name}: the size {node.size} is element {offset} of {storage.name}"
+            raise AotcError("tir-verify", f"{text}, or is defined twice", span=node.span)
+        self._defined.add(node.size)
+        for check in node.checks:
+            self._require_defined(node, (d for d in (check.left, check.right) if isinstance(d, SymDim)))
+
+    def _require_defined(self, node: Step | Define, dims: Iterable[SymDim]) -> None:
+        """Raise AotcError for a formula with a size that calls find later."""
+        unknown = {s for d in dims for s in d.symbols} & self._found - self._defined
+        if unknown:
+            text = f"{self._pass_name}: the size {', '.join(sorted(unknown))} is used before it is found"
+            raise AotcError("tir-verify", text, span=node.span)
 
     def written_after(self, nodes: Sequence[ProgramNode], written: frozenset[Storage]) -> frozenset[Storage] | None:
         """Return what is written after a sequence on all ways through it, given what was written
@@ -459,7 +481,11 @@ class _WaysThroughProgram:
             self._require_written(node, written)
             match node:
                 case Step():
+                    self._require_defined(node, (n for n in node.numbers if isinstance(n, SymDim)))
                     after: frozenset[Storage] | None = written | {view.storage for view in node.outputs}
+                case Define():
+                    self._define(node)
+                    after = written
                 case Leave():
                     if not self._left:
                         raise AotcError("tir-verify", f"{self._pass_name}: the program leaves a loop outside of loops")
@@ -502,7 +528,9 @@ class _WaysThroughProgram:
         return written
 
     def _require_written(self, node: ProgramNode, written: frozenset[Storage]) -> None:
-        read = node.inputs if isinstance(node, Step) else (node.condition,) if isinstance(node, Branch) else ()
+        read = node.inputs if isinstance(node, (Step, Define)) else ()
+        if isinstance(node, Branch):
+            read = (node.condition,)
         for view in read:
             if view.storage.kind == "temp" and view.storage.size and view.storage not in written:
                 text = f"{self._pass_name}: {view.storage.name} is read, but not every way to its reader writes it"

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import Array, SymDim, solve_dims, symbol_of_multiples
-from aotc.tir import Buffer, Kernel, Program, Storage, View, compile_kernel, executed_steps, value_of_dim
+from aotc.tir import Buffer, Define, Kernel, Program, Storage, View, compile_kernel, executed_steps, value_of_dim
 
 #: Byte that the arena and outputs hold before a run.
 _PATTERN: Final = 0x5A
@@ -52,8 +52,8 @@ class ProgramInterpreter:
 
         inputs   an array of the shape and dtype of each input, by name
 
-        Raise ValueError if the shapes of inputs contradict one another, if their sizes are not allowed, or if
-        the state has no room.
+        Raise ValueError if the shapes of inputs contradict one another, if their sizes or those that the run finds
+        are not allowed, or if the state has no room.
         """
         program = self._program
         symbols = self._symbols_of(inputs)
@@ -69,7 +69,17 @@ class ProgramInterpreter:
         for storage in program.constants:
             self._memory[storage] = np.asarray(storage.data).reshape(-1)
         self.called = []
-        for step in executed_steps(program.body, lambda view: bool(self._memory[view.storage][view.offset])):
+
+        def is_true(view: View) -> bool:
+            return bool(self._memory[view.storage][view.offset])
+
+        def define(node: Define) -> None:
+            value = int(self._memory[node.value.storage][node.value.offset])
+            symbols[node.size] = value
+            if not 0 <= value <= node.most or not all(check.holds(symbols) for check in node.checks):
+                raise ValueError(f"the size {node.size} that the run finds is {value}, which is not allowed")
+
+        for step in executed_steps(program.body, is_true, define):
             kernel = step.kernel
             self.called.append(kernel)
             arrays = [self._elements(v, b).copy() for v, b in zip(step.inputs, kernel.inputs, strict=True)]

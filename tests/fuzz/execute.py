@@ -20,7 +20,8 @@ from aotc.ir.dtype import DType
 from aotc.relay.module import IRModule
 from aotc.runtime.session import load
 from aotc.tir.interpreter import compile_kernel, run_kernel
-from aotc.tir.plan.program import Program, Storage, View
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import Buffer
 from tests.e2e.projects import write_raw
 from tests.targets.machines import native_targets

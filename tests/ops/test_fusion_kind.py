@@ -43,6 +43,8 @@ OTHERWISE = {
     "annotation.checkpoint": Kind.POINTWISE,
     "annotation.compiler_begin": Kind.POINTWISE,
     "annotation.compiler_end": Kind.POINTWISE,
+    "after": Kind.INJECTIVE,  # calls of these are no kernels: the order of calls depends on them
+    "leading_rows": Kind.INJECTIVE,
 }
 """Operators that state another pattern than the one derived, which is the kind here."""
 

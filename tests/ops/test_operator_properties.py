@@ -24,7 +24,8 @@ STATED = {
         vision.roi_pool
     """,
     "layout=BARRIER": """
-        image.dilation2d nn.correlation nn.deformable_im2col qnn.add qnn.avg_pool2d qnn.mul qnn.subtract
+        after image.dilation2d leading_rows nn.correlation nn.deformable_im2col qnn.add qnn.avg_pool2d qnn.mul
+        qnn.subtract
     """,
     "layout=NC": """
         nn.dense
@@ -79,6 +80,7 @@ NOTHING = """
     nn.contrib_conv2d_winograd_without_weight_transform nn.contrib_dense_bits nn.contrib_dense_pack nn.conv1d
     nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.fast_softmax nn.gru
     nn.l2_normalize nn.layer_norm nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu nn.rms_norm nn.rnn
+    nonzero_positions
     nn.softmax not_equal ones ones_like permute_axes qnn.lstm_by_series qnn.lstm_by_table qnn.softmax repeat reshape
     reshape_like reverse reverse_reshape right_shift round sequence_mask sigmoid sign sin slice_like sliding_window
     sparse_fill_empty_rows sparse_reshape sparse_to_dense split sqrt strided_set tanh tile trilu trunc trunc_divide

@@ -18,7 +18,8 @@ from aotc.tir.plan.memory_space_assignment import (
     element_accesses_per_storage,
     spread_blocks_over_memories,
 )
-from aotc.tir.plan.program import ArenaPart, Program
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.storage import ArenaPart
 from aotc.tir.stmt import For, Store
 from tests.plan.test_arena_packing import assert_valid, blocks
 from tests.plan.test_memory_plan import SIZE, elementwise, program, storage

@@ -56,6 +56,7 @@ int main(void) {
   FIELD(aotc_sizes, dims);
   FIELD(aotc_sizes, shapes);
   FIELD(aotc_sizes, check);
+  FIELD(aotc_sizes, num_found);
   printf("\"end\": [0, 0]}, \"sizes\": {\"aotc_tensor\": %lu, "
          "\"aotc_quantization\": %lu, \"aotc_run_options\": %lu, "
          "\"aotc_model\": %lu, \"aotc_isa\": %lu, "

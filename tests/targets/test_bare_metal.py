@@ -21,7 +21,7 @@ from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir import AotcError, DType
 from aotc.tir.bare_metal_portable_and_small_targets import target_for_environment
-from aotc.tir.plan.program import Storage
+from aotc.tir.plan.storage import Storage
 from aotc.tir.target import get_target
 from tests.codegen.batch import Array
 from tests.conftest import require_tool

@@ -33,7 +33,8 @@ from aotc.tir.passes import (
     program_passes,
     run_tensor_passes,
 )
-from aotc.tir.plan.program import MemoryPlan, Program, View
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.storage import MemoryPlan, View
 from aotc.tir.stmt import Block, Store, walk_stmts
 from aotc.tir.target import get_target
 from tests.ops.harness import type_of_value

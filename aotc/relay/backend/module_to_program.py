@@ -45,6 +45,12 @@ from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.ir.failure_context import Failure, attach_failure_to_exceptions
 from aotc.ir.parallel_memo import memoize_in_parallel
 from aotc.ir.size_operands import SIZE_OPERANDS_ATTRIBUTE, size_operands_of_rows
+from aotc.relay.backend.found_sizes import (
+    found_size_of_function,
+    found_sizes_of_module,
+    gives_first_operand,
+    with_checks_of_found_sizes,
+)
 from aotc.relay.backend.function_to_kernel import (
     diagnose_dynamic_inputs,
     has_static_types,
@@ -56,6 +62,7 @@ from aotc.relay.backend.kernel_deduplication import FunctionTable, lower_functio
 from aotc.relay.backend.row_movement_detection import row_pieces_of_result
 from aotc.relay.backend.run_time_sizes import RunTimeSizes, size_ranges_of_inputs, sizes_of_module
 from aotc.relay.backend.sized_function_to_kernel import SizedKernel, lower_function_with_run_time_sizes
+from aotc.relay.backend.tail_calls import TailCalls
 from aotc.relay.backend.zero_copy_view_detection import view_offsets_of_results
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.graph_api import (
@@ -70,6 +77,7 @@ from aotc.relay.graph_api import (
 from aotc.relay.state_pair import StatePair
 from aotc.tir import (
     Branch,
+    Define,
     GrowingState,
     Leave,
     Loop,
@@ -105,55 +113,6 @@ def _create_storage(
                    quantization=meaning, dims=dims, is_string=name in strings)  # fmt: skip
 
 
-class _TailCalls:
-    """Calls of a function in itself, all of which are results of the function.
-
-    nodes   these calls, and the choices between them and other results
-    """
-
-    def __init__(self, name: str, function: Function) -> None:
-        """Find the calls. Raise AotcError (code "first-class-function") if the function calls itself
-        elsewhere, or is not recursive.
-        """
-        self.calls: list[Call] = []
-        self.nodes: set[Expr] = set()
-        self._params = function.params
-        self._add_calls_in_result(name, function.body)
-        every = [n for n in post_order(function.body) if isinstance(n, GlobalVar) and n.name == name]
-        users = [n for n in post_order(function.body) if name in _names_of_used_functions(n)]
-        if not every or set(users) != set(self.calls):
-            text = f"@{name}, a function that calls itself or is a value, cannot be compiled"
-            hint = "a function that is recursive only in its results becomes a loop"
-            raise AotcError("first-class-function", text, span=function.span, hint=hint)
-
-    def _add_calls_in_result(self, name: str, node: Expr) -> bool:
-        """Add the calls that are results of a node; return True if there are any."""
-        match node:
-            case Let():
-                found = self._add_calls_in_result(name, node.body)
-            case If():
-                in_first = self._add_calls_in_result(name, node.true_branch)
-                found = self._add_calls_in_result(name, node.false_branch) or in_first
-            case Call(op=GlobalVar(name=called)) if called == name:
-                self.calls.append(node)
-                found = True
-            case _:
-                return False
-        if found:
-            self.nodes.add(node)
-        return found
-
-    def is_passed_on_unchanged(self, position: int) -> bool:
-        """Return True if all calls pass on a parameter of the function."""
-        return all(call.args[position] is self._params[position] for call in self.calls)
-
-
-def _names_of_used_functions(node: Expr) -> set[str]:
-    """Return the names of global functions that are operands of a node."""
-    operands = (node.op, *node.args) if isinstance(node, Call) else node.fields if isinstance(node, Tuple) else ()
-    return {n.name for n in operands if isinstance(n, GlobalVar)}
-
-
 @dataclass(slots=True)
 class _Lowering:
     """State of the lowering of a module's @main to a program: storages, kernels and calls so far.
@@ -163,6 +122,7 @@ class _Lowering:
     parts    calls of each block
     part     calls of the current block
     splats   constants that repeat one value, by the storage that has all of their elements
+    found    values of the sizes that calls have found
     """
 
     target: Target
@@ -178,6 +138,7 @@ class _Lowering:
     names: Counter[str] = field(default_factory=Counter)
     has_state: bool = False
     splats: dict[Storage, Constant] = field(default_factory=dict)
+    found: dict[str, View] = field(default_factory=dict)
     whole_of_view: dict[Storage, Storage] = field(default_factory=dict)
 
     def storage_location_of_result(self, node: Expr) -> ResultLocation:
@@ -245,7 +206,14 @@ class _Lowering:
         args = [view for a in node.args for view in flatten_nested_tuple(self.storage_location_of_result(a))]
         types = [self.sizes.bounded_type(t, node, "a result") for t in tensor_types(type_of(node))]
         offsets = None if "Compiler" in function.attrs else view_offsets_of_results(function)
+        if gives_first_operand(function):
+            offsets = [0]
         self.require_fitting_sizes(node, function)
+        if (found := found_size_of_function(function)) is not None:
+            part = self.new_temporary_storage_view(types[0], "v")
+            self.part += self.definition_of_size(found.size, args[found.position], node)
+            self.part.append(make_copy_step(args[0], part))
+            return part
         if offsets is not None:
             parts = [self.new_temporary_storage_view(t, "v") for t in types]
             sources = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
@@ -262,6 +230,17 @@ class _Lowering:
         rows = row_pieces_of_result(function) if self.has_state and "Compiler" not in function.attrs else None
         self.part.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes, function, rows, numbers))
         return nest_values_like_type(type_of(node), iter(outputs))
+
+    def definition_of_size(self, size: str, value: View, node: Expr) -> list[Define]:
+        """Return the definition of a size that a call finds; none if it has this value already. Raise AotcError
+        (code "found-size") if it has another one.
+        """
+        known = self.found.setdefault(size, value)
+        if known != value:
+            text = f"the size {size}, which a run finds, is that of two tensors"
+            raise AotcError("found-size", text, span=node.span)
+        is_new = size not in {n.size for n in self.part if isinstance(n, Define)}
+        return [Define(size, value, self.sizes.found[size], (), node.span)] if is_new else []
 
     def begin_node(self, node: Expr) -> None:
         """Let the next calls be appended to the part of the schedule that the node belongs to."""
@@ -284,7 +263,7 @@ class _Lowering:
         return where the results are.
         """
         function = self.module[name]
-        tail = _TailCalls(name, function)
+        tail = TailCalls(name, function)
         results = [self.new_temporary_storage_view(t, "r") for t in tensor_types(type_of(node))]
         body = replace(self, lets=_let_bound_values(function), values={}, parts={}, part=[], scopes=None)
         carried: dict[int, list[View]] = {}
@@ -314,7 +293,7 @@ class _Lowering:
     def tail_of_iteration(
         self,
         node: Expr,
-        tail: _TailCalls,
+        tail: TailCalls,
         carried: Mapping[int, Sequence[View]],
         results: Sequence[View],
         held: list[Storage],
@@ -464,6 +443,7 @@ def lower_main_to_program(
     growing = _growing_state(state)
     operands = size_operands_of_rows(module.attrs.get(SIZE_OPERANDS_ATTRIBUTE, ()))
     sizes = sizes_of_module(module, operands, _ranges_with_room(size_ranges_of_inputs(main, typical_sizes), growing))
+    sizes.found = found_sizes_of_module(module, sizes.ranges, target)
     _require_target_supports_sizes(sizes, target, main)
     lowering = _Lowering(target, module, _let_bound_values(main), sizes, has_state=bool(state))
     inputs = _create_input_storages(module, sizes)
@@ -480,9 +460,10 @@ def lower_main_to_program(
     texts = module.attrs.get("string_outputs", ())
     outputs = tuple(_create_storage(n, ty, "output", meaning=meaning, strings=texts) for n, ty, meaning in rows)
     lowering.part += map(make_copy_step, views, map(View, outputs))
+    body, checks = with_checks_of_found_sizes(lowering.part, sizes, main)
     program = Program(
-        name=name, inputs=tuple(inputs), outputs=outputs, body=tuple(lowering.part),
-        state=_state_tensors(inputs, outputs, state), sizes=sizes.ranges, checks=tuple(sizes.checks),
+        name=name, inputs=tuple(inputs), outputs=outputs, body=body,
+        state=_state_tensors(inputs, outputs, state), sizes=sizes.ranges, checks=checks,
         growing=growing, operands={o.name: o for o in operands}, definitions=tuple(sizes.definitions),
     )  # fmt: skip
     _check_bytes_of_expanded_splats(program, lowering.splats)
@@ -518,10 +499,11 @@ def _require_checks_before_run(program: Program, main: Function) -> None:
     """Raise AotcError if a condition on sizes may concern a part of the program only, or if the sizes of
     a typical run violate one.
     """
-    if program.has_control_flow and program.checks:
-        text = f"sizes of a model with branches or loops must fulfill {program.checks[0]}, which is not known"
+    checks = (*program.checks, *(check for node in program.found for check in node.checks))
+    if checks and any(isinstance(node, (Branch, Loop)) for node in program.body):
+        text = f"sizes of a model with branches or loops must fulfill {checks[0]}, which is not known"
         hint = "compile one size, for example: " + option_text("dims", program.typical_sizes)
-        raise AotcError("dynamic-shape", text, span=program.checks[0].span or main.span, hint=hint)
+        raise AotcError("dynamic-shape", text, span=checks[0].span or main.span, hint=hint)
     for check in program.checks if not program.operands else ():
         if not check.holds(program.symbols_of_sizes(program.typical_sizes)):
             typical = ", ".join(f"{name} {size}" for name, size in program.typical_sizes.items())

@@ -96,11 +96,13 @@ class RunTimeSizes:
 
     ranges         sizes by name
     definitions    sizes that formulas of others define
+    found          sizes that calls find, with their largest values
     checks         conditions that do not follow from the ranges
     """
 
     ranges: Mapping[str, DimRange]
     definitions: Sequence[SizeDefinition] = ()
+    found: Mapping[str, int] = field(default_factory=dict)
     checks: list[SizeCheck] = field(default_factory=list)
 
     @property
@@ -108,7 +110,8 @@ class RunTimeSizes:
         """The least and the greatest value of each symbol in dimensions."""
         items = self.ranges.items()
         stated = {symbol_of_multiples(name, r.step): (r.least // r.step, r.most // r.step) for name, r in items}
-        return stated | {d.name: (d.least, d.most) for d in self.definitions}
+        found = {name: (0, most) for name, most in self.found.items()}
+        return stated | {d.name: (d.least, d.most) for d in self.definitions} | found
 
     def bounded_type(self, ty: TensorType, node: Expr, description: str) -> TensorType:
         """Return a type with the bounds that follow from the ranges.

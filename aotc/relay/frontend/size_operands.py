@@ -9,7 +9,7 @@ operands.operands, operands.definitions             # what a run reads, and what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ from aotc.ir import (
 )
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.size_operands import SizeDefinition, SizeOperand
-from aotc.relay.graph_api import Var
+from aotc.relay.graph_api import Expr, Var
 
 #: Name of the range of what nothing else bounds.
 ALL_OPERANDS: Final = "[*]"
@@ -61,12 +61,14 @@ class SizeOperands:
 
     inputs    inputs of the model, by name
     ranges    ranges that the caller of the compiler states, by names such as "shape[0]", "shape[*]" and "[*]"
+    found     calls that find sizes in a run, by name of the size
     """
 
     inputs: Mapping[str, Var]
     ranges: Mapping[str, DimRange | int]
     operands: dict[str, SizeOperand] = field(default_factory=dict)
     definitions: list[SizeDefinition] = field(default_factory=list)
+    found: dict[str, Expr] = field(default_factory=dict)
 
     def values_of_input(self, variable: Var, bounds: OperandBounds | None) -> np.ndarray[Any, Any] | None:
         """Return the elements of an input as dimensions; None if they cannot be sizes."""
@@ -114,13 +116,22 @@ class SizeOperands:
             return value
         known = next((d for d in self.definitions if d.formula == value.name), None)
         if known is None:
-            taken = {s for v in self.inputs.values() for s in _symbols_of(v)} | set(self.operands)
-            number = len(self.definitions)
-            name = next(n for k in range(number, number + len(taken) + 1) if (n := f"s{k}") not in taken)
+            name = self._unused_name("s", len(self.definitions))
             span = current_span()
             known = SizeDefinition(name, value.name, least, most, "" if span is None else span.node)
             self.definitions.append(known)
         return SymDim(known.name, most, least)
+
+    def _unused_name(self, prefix: str, number: int) -> str:
+        """Return a name for a size that no size of the inputs has."""
+        taken = {s for v in self.inputs.values() for s in _symbols_of(v)} | set(self.operands) | set(self.found)
+        taken.update(d.name for d in self.definitions)
+        return next(n for k in range(number, number + len(taken) + 1) if (n := f"{prefix}{k}") not in taken)
+
+    def find(self, most: int, call: Callable[[SymDim], Expr]) -> None:
+        """Add a size from 0 to `most` that a call finds in each run, which a function makes for its name."""
+        name = self._unused_name("found", len(self.found))
+        self.found[name] = call(SymDim(name, most))
 
 
 def _ends(allowed: DimRange | int | None) -> tuple[int, int]:
@@ -182,6 +193,16 @@ def define_size(value: Dim, least: int, most: int) -> Dim:
     """Return a size with a short name in place of a formula; see `SizeOperands.define`."""
     operands = _OPERANDS.get()
     return value if operands is None else operands.define(value, least, most)
+
+
+def find_size(most: int, call: Callable[[SymDim], Expr]) -> None:
+    """Add a size that a call finds in each run; see `SizeOperands.find`. Raise AotcError (code "found-size") if
+    the sizes of this model must be known when it is compiled.
+    """
+    operands = _OPERANDS.get()
+    if operands is None:
+        raise AotcError("found-size", "the elements of a tensor decide the shape of the result")
+    operands.find(most, call)
 
 
 def equality_of_sizes(a: Dim, b: Dim) -> Dim:

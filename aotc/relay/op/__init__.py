@@ -56,6 +56,7 @@ _OPERATOR_MODULE_NAMES = (
     "einsum",
     "dyn",
     "unique_and_segments",
+    "found_sizes",
     "tree_ensemble",
     "pairwise_coupling",
     "matrix_determinant",

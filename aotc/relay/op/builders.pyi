@@ -58,6 +58,9 @@ def affine_grid(data: Expr, target_shape: int | Sequence[int]) -> Call:
     result.
     """
 
+def after(data: Expr, earlier: Expr) -> Call:
+    """`data`, unchanged, once `earlier` is computed: what depends on it may depend on sizes that are found then."""
+
 def all(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
     """The all over `axis` (None: all axes; `exclude`: all but these)."""
 
@@ -762,6 +765,13 @@ def layer_norm(
 def layout_transform(data: Expr, src_layout: str, dst_layout: str) -> Call:
     """`data` converted from one layout to another; incomplete blocks are zero-padded."""
 
+def leading_rows(data: Expr, count: Expr, rows: int | SymDim) -> Call:
+    """The first rows of `data`, as many as the one element of `count` says.
+
+    `rows` is this number: a size that is known at run time only, from this call on. Each size is the `rows` of
+    one `count`.
+    """
+
 def leaky_relu(data: Expr, alpha: float = 0.25) -> Call:
     """x where x > 0, else alpha * x."""
 
@@ -999,6 +1009,13 @@ def non_max_suppression(
     in order with suppressed ones set to -1 (moved to the end with `invalid_to_bottom`), or with
     `return_indices` a tuple: the remaining rows' `indices` (N, A), followed by -1, and their number
     (N, 1).
+    """
+
+def nonzero_positions(data: Expr) -> Call:
+    """The indices of all elements that are not 0, in row-major order, and their number.
+
+    The result is a tuple: the indices, one row for each element of the data, of which the first ones are used and
+    the others are 0; and the number of rows that are used, of shape (1,). NaN is not 0.
     """
 
 def not_equal(lhs: Expr, rhs: Expr) -> Call:

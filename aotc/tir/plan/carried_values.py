@@ -23,14 +23,13 @@ from aotc.tir.plan.program import (
     Program,
     ProgramNode,
     Step,
-    Storage,
-    View,
     map_nodes,
     nodes_with_step_numbers,
     steps_in,
     views_in,
 )
 from aotc.tir.plan.state_window import replace_storages
+from aotc.tir.plan.storage import Storage, View
 
 
 def carry_values_in_place(program: Program) -> Program:

@@ -19,6 +19,7 @@ from aotc.tir import (
     Branch,
     Buffer,
     Const,
+    Define,
     For,
     Kernel,
     Leave,
@@ -142,6 +143,9 @@ class _CopyElimination:
                 yes, no = (self.nodes_without_copies(arm)[0] for arm in node.arms)
                 kept.append(replace(node, condition=condition, arms=(yes, no)))
                 written.update(node.results)
+                continue
+            if isinstance(node, Define):
+                kept.append(replace(node, value=_replace_storage_by_view(node.value, self.places)))
                 continue
             step = _replace_storages_by_views(node, self.places)
             if not is_copy_kernel(step.kernel) or not self._takes_over_copy(step, written):

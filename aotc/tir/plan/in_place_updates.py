@@ -17,8 +17,9 @@ from functools import cache
 from aotc.tir.loops.loop_dependence import read_buffers
 from aotc.tir.plan.copy_elimination import is_copy_of_whole_buffer
 from aotc.tir.plan.memory_plan import merge_inplace_params
-from aotc.tir.plan.program import ProgramNode, Step, Storage, View
+from aotc.tir.plan.program import ProgramNode, Step
 from aotc.tir.plan.state_window import replace_storages
+from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import Block, Execute, Kernel, Stmt, walk_stmts
 
 

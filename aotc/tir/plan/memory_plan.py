@@ -35,18 +35,8 @@ from aotc.tir.plan.memory_space_assignment import (
     element_accesses_per_storage,
     spread_blocks_over_memories,
 )
-from aotc.tir.plan.program import (
-    ArenaPart,
-    Branch,
-    Loop,
-    MemoryPlan,
-    Program,
-    Step,
-    Storage,
-    View,
-    map_nodes,
-    nodes_with_step_numbers,
-)
+from aotc.tir.plan.program import Branch, Define, Loop, Program, Step, map_nodes, nodes_with_step_numbers
+from aotc.tir.plan.storage import ArenaPart, MemoryPlan, Storage, View
 from aotc.tir.stmt import Kernel, map_exprs, memoized_kernel
 
 
@@ -62,7 +52,8 @@ def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
     """Return the lifetime of each temporary, in steps.
 
     Counters of last-block reductions are live in all steps, as they must stay zero between runs. The
-    condition of a branch is live until the first step in its arms begins. What is written before a loop
+    condition of a branch is live until the first step in its arms begins, and the value of a size until the next
+    step does. What is written before a loop
     and read in it is live until the step after the loop, as the next iteration reads it again.
     """
     lives: dict[Storage, Lifetime] = {}
@@ -89,6 +80,7 @@ def _extend_lifetimes_over_control_flow(program: Program, lives: dict[Storage, L
     """Extend the lifetimes of temporaries, found from the arguments of steps, to conditions and loops."""
     nodes = list(nodes_with_step_numbers(program.body))
     conditions = [(node.condition.storage, numbers.start) for node, numbers in nodes if isinstance(node, Branch)]
+    conditions += [(node.value.storage, numbers.start) for node, numbers in nodes if isinstance(node, Define)]
     for storage, number in conditions:
         if storage in lives:
             lives[storage].last_step = max(lives[storage].last_step, number)

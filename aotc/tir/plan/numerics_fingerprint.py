@@ -18,6 +18,7 @@ from aotc.tir import (
     Branch,
     Buffer,
     Call,
+    Define,
     Kernel,
     Program,
     ProgramNode,
@@ -83,6 +84,10 @@ def _lines_of_calls(
             args = [(places.setdefault(v.storage, len(places)), v.offset) for v in node.args]
             numbers = "".join(f" {number}" for number in node.numbers)
             lines.append(f"call {kernels[node.kernel]} {args}{numbers}")
+            continue
+        if isinstance(node, Define):
+            at = places.setdefault(node.value.storage, len(places)), node.value.offset
+            lines += [f"size {node.size} {at} {node.most}", *map(str, node.checks)]
             continue
         if isinstance(node, Branch):
             lines.append(f"if {places.setdefault(node.condition.storage, len(places))} {node.condition.offset}")

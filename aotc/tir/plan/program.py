@@ -10,115 +10,18 @@ Calls run in the order of `body`. A `Branch` is a choice at run time between two
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
-import numpy as np
-
-from aotc.ir import (
-    Dim,
-    DimRange,
-    DType,
-    Quantization,
-    Shape,
-    Span,
-    SymDim,
-    frozen,
-    product_of_dims,
-    symbol_of_multiples,
-)
+from aotc.ir import Dim, DimRange, Span, SymDim, frozen, symbol_of_multiples
 from aotc.ir.size_operands import SizeDefinition, SizeOperand
 from aotc.tir import Const, Kernel, to_text
 from aotc.tir.plan.size_checks import GrowingState, SizeCheck, value_of_dim
-
-
-@frozen(eq=False, kw_only=True)
-class Storage:
-    """Memory that holds one tensor; compared by identity.
-
-    name           name in the model, from which code generation derives C identifiers
-    shape          extents; the largest ones if they depend on sizes that are known at run time
-    kind           "input" and "output" (memory of the caller), "constant" (contents in `data`),
-                   "temp" (in the arena), "state" (in the caller's block of state)
-    quantization   mapping of the integers of an input or output to real numbers, if known
-    is_string      True for an input or output that holds slots of strings: the last axis counts the
-                   bytes of a slot (`aotc.ir.string_slots`)
-    least          for a constant packed as 4-bit values: the number that unpacking adds; None for
-                   all others
-    dims           extents as formulas over the sizes of a run; None if all of them are numbers. The
-                   elements are dense in these extents, from the beginning of the memory on
-    """
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-    kind: str = "temp"
-    data: np.ndarray[Any, Any] | None = None
-    align: int = 64
-    quantization: Quantization | None = None
-    least: int | None = None
-    dims: Shape | None = None
-    is_string: bool = False
-
-    @property
-    def size(self) -> int:
-        """Number of elements of the stored tensor; the largest one if it depends on sizes."""
-        return math.prod(self.shape)
-
-    @property
-    def run_time_shape(self) -> Shape:
-        """Extents, as formulas where they depend on sizes that are known at run time."""
-        return self.shape if self.dims is None else self.dims
-
-    @property
-    def dim_texts(self) -> list[str]:
-        """Extents as numbers, or as formulas over the sizes of a run."""
-        return [d.name if isinstance(d, SymDim) else str(d) for d in self.run_time_shape]
-
-    @property
-    def element_count(self) -> Dim:
-        """Number of elements, as a formula if it depends on sizes that are known at run time."""
-        return product_of_dims(self.run_time_shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
-
-
-@frozen(eq=False, kw_only=True)
-class StateTensor:
-    """Tensor that a model keeps between runs.
-
-    past      storage that a run reads: an input until `aotc.tir.plan.state_placement` places it in
-              the block of state
-    present   storage that a run writes: an output until then; `past` itself where runs update it
-    initial   contents before the first run; None for zeros
-    grows     True for a tensor that becomes longer in each run (see `GrowingState`)
-    """
-
-    past: Storage
-    present: Storage
-    initial: np.ndarray[Any, Any] | None = None
-    grows: bool = False
-
-    @property
-    def has_two_copies(self) -> bool:
-        """Return True if runs read one copy and write another one, which then change roles."""
-        return self.past is not self.present
-
+from aotc.tir.plan.storage import MemoryPlan, StateTensor, Storage, View
 
 #: Value of a number of a kernel: a constant, or a formula over the sizes of a run.
 NumberValue: TypeAlias = "Const | SymDim"
-
-
-@frozen
-class View:
-    """Contiguous part of a storage from element `offset` on, which a kernel gets as an argument."""
-
-    storage: Storage
-    offset: int = 0
 
 
 @frozen
@@ -245,6 +148,30 @@ class Loop:
 
 
 @frozen(eq=False)
+class Define:
+    """Point of the schedule from which on a size is known that the calls before have found.
+
+    size      name of the size, which formulas in the calls that follow may contain
+    value     view of one element of an integer type: the value
+    most      largest value, which the memory of tensors is planned for
+    checks    conditions on this size and on those that were known before: a run ends if one of them, or the
+              range from 0 to `most`, is violated
+    """
+
+    size: str
+    value: View
+    most: int
+    checks: tuple[SizeCheck, ...] = ()
+    span: Span | None = None
+    outputs: ClassVar[tuple[View, ...]] = ()
+    workspace: ClassVar[tuple[View, ...]] = ()
+
+    @property
+    def inputs(self) -> tuple[View, ...]:
+        return (self.value,)
+
+
+@frozen(eq=False)
 class Leave:
     """End of the innermost loop; the last node of an arm."""
 
@@ -255,7 +182,7 @@ class Leave:
 
 
 #: Part of the schedule.
-ProgramNode: TypeAlias = "Step | Branch | Loop | Leave"
+ProgramNode: TypeAlias = "Step | Branch | Loop | Define | Leave"
 
 
 def sequences_in(node: ProgramNode) -> tuple[tuple[ProgramNode, ...], ...]:
@@ -276,20 +203,25 @@ def steps_in(nodes: Iterable[ProgramNode]) -> Iterator[Step]:
 
 
 def views_in(nodes: Iterable[ProgramNode]) -> Iterator[View]:
-    """Yield the arguments of calls and the conditions of branches, in the order of the text."""
+    """Yield the arguments of calls, the conditions of branches and the values of sizes, in the order of the text."""
     for node in nodes:
         if isinstance(node, Step):
             yield from node.args
         elif isinstance(node, Branch):
             yield node.condition
+        elif isinstance(node, Define):
+            yield node.value
         for sequence in sequences_in(node):
             yield from views_in(sequence)
 
 
-def executed_steps(nodes: Iterable[ProgramNode], is_true: Callable[[View], bool]) -> Generator[Step, None, bool]:
+def executed_steps(
+    nodes: Iterable[ProgramNode], is_true: Callable[[View], bool], define: Callable[[Define], None]
+) -> Generator[Step, None, bool]:
     """Yield the calls that a run makes, in order; return True if they leave the loop around them.
 
     is_true   returns the value of a condition, after the calls before it have been made
+    define    called where a size is known
     """
     for node in nodes:
         match node:
@@ -297,11 +229,13 @@ def executed_steps(nodes: Iterable[ProgramNode], is_true: Callable[[View], bool]
                 yield node
             case Leave():
                 return True
+            case Define():
+                define(node)
             case Loop():
-                while not (yield from executed_steps(node.body, is_true)):
+                while not (yield from executed_steps(node.body, is_true, define)):
                     pass
             case Branch():
-                if (yield from executed_steps(node.arms[0 if is_true(node.condition) else 1], is_true)):
+                if (yield from executed_steps(node.arms[0 if is_true(node.condition) else 1], is_true, define)):
                     return True
     return False
 
@@ -318,17 +252,20 @@ def has_team_steps(nodes: Iterable[ProgramNode]) -> bool:
     return any(step.kernel.team for step in steps_in(nodes))
 
 
-def nodes_with_step_numbers(nodes: Iterable[ProgramNode], first: int = 0) -> Iterator[tuple[Branch | Loop, range]]:
-    """Yield each branch and loop in a sequence, outer ones first, with the numbers of the calls in it.
+def nodes_with_step_numbers(
+    nodes: Iterable[ProgramNode], first: int = 0
+) -> Iterator[tuple[Branch | Loop | Define, range]]:
+    """Yield each branch and loop in a sequence, outer ones first, with the numbers of the calls in it; and each
+    definition of a size, with the empty range before the call that follows.
 
     first    number of the first call of the sequence
     """
     for node in nodes:
-        if not isinstance(node, (Branch, Loop)):
+        if not isinstance(node, (Branch, Loop, Define)):
             first += isinstance(node, Step)
             continue
         begin = first
-        inner: list[tuple[Branch | Loop, range]] = []
+        inner: list[tuple[Branch | Loop | Define, range]] = []
         for sequence in sequences_in(node):
             inner += nodes_with_step_numbers(sequence, first)
             first += sum(1 for _ in steps_in(sequence))
@@ -361,48 +298,11 @@ def map_nodes(
             body = map_nodes(node.body, new_steps, new_view)
             carried, held, results = map(new_storages, (node.carried, node.held, node.results))
             mapped.append(replace(node, body=body, carried=carried, held=held, results=results))
+        elif isinstance(node, Define):
+            mapped.append(replace(node, value=new_view(node.value)))
         else:
             mapped.append(node)
     return tuple(mapped)
-
-
-@frozen
-class ArenaPart:
-    """Part of the arena that lies in one memory: `bytes` bytes from byte `begin` on."""
-
-    memory: str
-    begin: int
-    bytes: int
-
-
-@frozen
-class MemoryPlan:
-    """Offsets of temporaries in the arena, in bytes.
-
-    peak          size of the arena in bytes
-    lower_bound   largest sum of bytes live at one step; no plan for this schedule can be smaller
-    parts         parts of the arena in memories, in address order, if the target has several; no
-                  temporary crosses parts
-    """
-
-    offsets: Mapping[Storage, int] = field(default_factory=dict)
-    peak: int = 0
-    lower_bound: int = 0
-    align: int = 64
-    parts: tuple[ArenaPart, ...] = ()
-
-    @property
-    def bytes_above_lower_bound(self) -> int:
-        """Number of bytes by which the planned arena exceeds its lower bound."""
-        return self.peak - self.lower_bound
-
-    def arena_part_and_offset(self, storage: Storage) -> tuple[int, int]:
-        """Return the number of the part that holds a temporary (0 if there are no parts), and the
-        offset in this part.
-        """
-        at = self.offsets[storage]
-        number = max((k for k, part in enumerate(self.parts) if part.begin <= at), default=0)
-        return number, at - (self.parts[number].begin if self.parts else 0)
 
 
 @frozen(eq=False, kw_only=True)
@@ -425,6 +325,8 @@ class Program:
     growing           length of the state tensors that grow; None if there are none
     steps             all kernel calls of `body` in the order of the text; the number of a call is its
                       position here
+    found             sizes that calls find, in the order of their definitions in `body`, which are in no branch
+                      or loop
     """
 
     name: str
@@ -441,9 +343,11 @@ class Program:
     checks: tuple[SizeCheck, ...] = ()
     growing: GrowingState | None = None
     steps: tuple[Step, ...] = field(init=False)
+    found: tuple[Define, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(steps_in(self.body)))
+        object.__setattr__(self, "found", tuple(node for node in self.body if isinstance(node, Define)))
 
     def __str__(self) -> str:
         """Return the program as text: its storage, the calls in order, and the text of each kernel."""
@@ -463,7 +367,7 @@ class Program:
 
     @property
     def has_control_flow(self) -> bool:
-        """Return True if values at run time decide which calls run."""
+        """Return True if values at run time decide which calls run, or with which sizes."""
         return any(not isinstance(node, Step) for node in self.body)
 
     @property
@@ -476,7 +380,8 @@ class Program:
         """The least and the greatest value of each symbol in formulas of the program."""
         ranges = self.sizes.items()
         stated = {symbol_of_multiples(name, r.step): (r.least // r.step, r.most // r.step) for name, r in ranges}
-        return stated | {d.name: (d.least, d.most) for d in self.definitions}
+        found = {d.size: (0, d.most) for d in self.found}
+        return stated | {d.name: (d.least, d.most) for d in self.definitions} | found
 
     @property
     def typical_sizes(self) -> dict[str, int]:
@@ -493,12 +398,14 @@ class Program:
         return tuple(value_of_dim(dim, symbols) for dim in storage.run_time_shape)
 
     def symbols_of_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the values of the symbols in formulas of the program for sizes in their ranges."""
+        """Return the values of the symbols in formulas of the program for sizes in their ranges. Sizes that calls
+        find have their largest values.
+        """
         symbols = {symbol_of_multiples(name, r.step): sizes[name] // r.step for name, r in self.sizes.items()}
         for definition in self.definitions:
             # outside of its range for sizes that a run refuses
             symbols[definition.name] = min(max(definition.value(symbols) or 0, definition.least), definition.most)
-        return symbols
+        return symbols | {d.size: d.most for d in self.found}
 
     def are_accepted(self, symbols: Mapping[str, int]) -> bool:
         """Return True if a run accepts sizes in their ranges, for the values of all symbols."""
@@ -581,6 +488,10 @@ def _lines_of_nodes(nodes: Iterable[ProgramNode], indent: str) -> Iterator[str]:
             continue
         if isinstance(node, Leave):
             yield f"{indent}leave"
+            continue
+        if isinstance(node, Define):
+            yield f"{indent}size {json.dumps(node.size)} = {_text_of_view(node.value)}, at most {node.most}"
+            yield from (f"{indent}check {check}" for check in node.checks)
             continue
         yield f"{indent}if {_text_of_view(node.condition)} {{" if isinstance(node, Branch) else f"{indent}loop {{"
         for number, sequence in enumerate(sequences_in(node)):

@@ -35,7 +35,7 @@ from aotc_codegen.c.host_project import (
 from aotc_codegen.c.kernel_files import FIRMWARE_FILE_SIZES, PrintedKernels, print_kernels
 from aotc_codegen.c.parameter_files import ParameterLayout
 from aotc_codegen.c.project_metadata import describe_compiled_program, estimate_memory_footprint
-from aotc_codegen.c.run_time_sizes import null_conditions, pointer_bits, require_sizes_fit_memory, size_lines
+from aotc_codegen.c.run_time_sizes import pointer_bits
 from aotc_codegen.c.schedule_calls import (
     ModelTensor,
     model_input_and_output_tensors,
@@ -43,6 +43,7 @@ from aotc_codegen.c.schedule_calls import (
     schedule_call_lines,
 )
 from aotc_codegen.c.selftest import SelftestData, selftest_template_values
+from aotc_codegen.c.size_code import definition_lines, null_conditions, size_lines
 from aotc_codegen.c.state_block import state_block_layout, state_metadata
 from aotc_codegen.c.template_rendering import render_template
 from aotc_codegen.c.workspace_parameter import workspace_struct_definition, workspace_template_values
@@ -400,11 +401,11 @@ def emit_bare_metal_project(
     state = state_block_layout([program], numerics)
     common = common_template_values(name, False)
     common |= model_template_values(program, target, numerics, params, cflags, state)
-    require_sizes_fit_memory(program, pointer_bits(target))
-    lines, numbers = size_lines(program, dialect_for_target(target).index, pointer_bits(target))
+    sizes = size_lines(program, dialect_for_target(target).index, pointer_bits(target))
+    definitions = definition_lines(program, sizes, "return status;")
     common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
-        "size_lines": lines,
-        "steps": schedule_call_lines(program, kernels, params, state, numbers),
+        "size_lines": sizes.at_entry,
+        "steps": schedule_call_lines(program, kernels, params, state, sizes.names, definitions),
         "resident": resident_tensors_header_text(program),
         "requirements": _preprocessor_lines_rejecting_flags(target, math, kernels),
     }

@@ -34,14 +34,7 @@ from aotc_codegen.c.project_metadata import (
     write_metadata_file,
 )
 from aotc_codegen.c.quantization_macros import quantization_template_values
-from aotc_codegen.c.run_time_sizes import (
-    SizesArgument,
-    null_conditions,
-    pointer_bits,
-    require_sizes_fit_memory,
-    size_lines,
-    size_template_values,
-)
+from aotc_codegen.c.run_time_sizes import SizesArgument, pointer_bits
 from aotc_codegen.c.schedule_calls import (
     ModelTensor,
     model_input_and_output_tensors,
@@ -50,6 +43,7 @@ from aotc_codegen.c.schedule_calls import (
     schedule_call_lines,
     thread_scratch_layout,
 )
+from aotc_codegen.c.size_code import definition_lines, null_conditions, size_lines, size_template_values
 from aotc_codegen.c.state_block import (
     StateArgument,
     StateLayout,
@@ -114,7 +108,7 @@ def model_template_values(
     arguments: list[ModelTensor | SizesArgument | StateArgument] = [*inputs]
     arguments += [SizesArgument(interface.members) for interface in size_values["sizes"]]
     arguments += [StateArgument(state.bytes)] if state else []
-    state_values = state_template_values(state, program.name, program, size_values["growth"])
+    state_values = state_template_values(state, program.name, program, size_values["growth"], size_values["run_result"])
     return {
         "tensors": [*inputs, *outputs],
         "string_headers": [path.name for path in string_header_paths(program)],
@@ -135,7 +129,7 @@ def model_template_values(
         "arguments": [t.argument for t in arguments if t.argument],
         "exported": render_template("exported.c", name=program.name, **state_values, **size_values),
         "table": render_template("tensors.md", tensors=[*inputs, *outputs]),
-        "sides": [(side[0].role, side) for side in (arguments, outputs) if side],
+        "sides": [(side[0].role, side) for side in (arguments, [*outputs, *size_values["found_shapes"]]) if side],
         **quantization_template_values(program.name, [*inputs, *outputs]),
     }
 
@@ -255,9 +249,10 @@ class _InstructionSetVersion:
         self.team_base = round_up_to_team_alignment(program.plan.peak)
         self.team_bytes = thread_scratch_layout(program)[1]
         bits = pointer_bits(target)
-        require_sizes_fit_memory(program, bits)
-        self.size_lines, numbers = size_lines(program, dialect_for_target(target).index, bits)
-        self.steps = schedule_call_lines(program, self.kernels, params, state, numbers)
+        sizes = size_lines(program, dialect_for_target(target).index, bits)
+        self.size_lines = sizes.at_entry
+        definitions = definition_lines(program, sizes, "return;")
+        self.steps = schedule_call_lines(program, self.kernels, params, state, sizes.names, definitions)
 
     @property
     def workspace_bytes_per_additional_thread(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DType, frozen
-from aotc.tir.plan.program import Storage
+from aotc.tir.plan.storage import Storage
 from aotc_codegen.c.c_types import c_literal, c_memory_type
 
 PARAMETER_ALIGNMENT_BYTES: Final = 64

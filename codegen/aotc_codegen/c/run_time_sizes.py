@@ -12,14 +12,14 @@ that no formula over sizes in their ranges leaves the type in which it is comput
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
-from aotc.ir import AotcError, Dim, DimRange, SymDim, dim_of_text, frozen, option_text, symbol_of_multiples
+from aotc.ir import AotcError, Dim, DimRange, SymDim, frozen, option_text, symbol_of_multiples
 from aotc.ir.dimension_formulas import Formula, FormulaCall, Interval, constant, formula_of_name, product_of_intervals
 from aotc.ir.size_operands import SizeOperand
-from aotc.tir import Const, GrowingState, Program, SizeCheck, Target
+from aotc.tir import Program, SizeCheck, Target
 from aotc_codegen.c.c_identifiers import (
     UniqueIdentifiers,
     escape_for_c_comment,
@@ -27,43 +27,15 @@ from aotc_codegen.c.c_identifiers import (
     model_node_names_of_span,
 )
 from aotc_codegen.c.project_metadata import REGISTER_BYTES_BY_MACHINE
-from aotc_codegen.c.schedule_calls import ModelTensor, model_input_and_output_tensors
-from aotc_codegen.c.template_rendering import render_template
+from aotc_codegen.c.schedule_calls import model_input_and_output_tensors
 
 #: Bits of a status from which on it carries the number of a condition.
 CHECK_NUMBER_SHIFT: Final = 8
 #: Largest magnitude of formulas, by the number of bits of the type in which they are computed.
-_LARGEST_MAGNITUDE: Final = {32: (1 << 31) - 1, 64: (1 << 63) - 1}
-_FLOOR_QUOTIENT_FUNCTION: Final = """\
-/* a / b for b > 0, rounded down. */
-static int64_t floor_quotient(int64_t a, int64_t b) {
-  return a / b - (a % b < 0);
-}
-"""
-#: Function that limits an element of an input to a range.
-_CLIP_FUNCTION: Final = """\
-static int64_t clip_size(int64_t value, int64_t least, int64_t most) {
-  return value < least ? least : value > most ? most : value;
-}
-"""
-_SIZE_STATUS: Final = """\
-  {
-    const int status = check_sizes(inputs);
-    if (status != AOTC_OK) return status;
-  }
-"""
-_SIZE_AND_STATE_STATUS: Final = """\
-  {
-    const int found = check_state(inputs->state);
-    const int status = found == AOTC_OK ? check_sizes(inputs, state_length(inputs->state)) : found;
-    if (status != AOTC_OK) return status;
-  }
-"""
-_CAPACITY_WORDS: Final = """, AOTC_ERROR_CAPACITY if the state has no
- * room for what a run appends, or the error of the state"""
+LARGEST_MAGNITUDE: Final = {32: (1 << 31) - 1, 64: (1 << 63) - 1}
 #: C expression for the length of a state that grows, and the name of a parameter with it.
 _STATE_LENGTH: Final = "state_length(inputs->state)"
-_LENGTH_PARAMETER: Final = "length"
+LENGTH_PARAMETER: Final = "length"
 
 
 @frozen
@@ -77,6 +49,8 @@ class SizeMember:
     operand     element of an input that is the size; None for other sizes
     array       name of the member of the inputs with this element
     is_float    True for an element of a float type, which is truncated
+    output      name of the member of the outputs with a size that a run finds; "" for other sizes
+    node        name of the node of the model that finds the size; "" for other sizes
     """
 
     name: str
@@ -87,6 +61,8 @@ class SizeMember:
     operand: SizeOperand | None = None
     array: str = ""
     is_float: bool = False
+    output: str = ""
+    node: str = ""
 
     @property
     def function(self) -> str:
@@ -102,6 +78,9 @@ class SizeMember:
     def requirement(self) -> str:
         """Condition that the value fulfills, as text: "the size n is 1 to 8"."""
         o = self.operand
+        if self.output:
+            where = f"node {self.node}: " if self.node else ""
+            return f"{where}the size {self.name}, which the run finds, is {self.comment}"
         if o is not None and o.clipped:
             return f"the input {o.input} is given"
         if o is not None:
@@ -128,7 +107,9 @@ class SizeMember:
 
     @property
     def violation(self) -> str:
-        """C expression that is true for a value that is not allowed."""
+        """C expression that is true for a value that is not allowed; "" for a size that a run finds."""
+        if self.output:
+            return ""
         if self.operand is not None:
             is_missing = f"inputs->{self.array} == NULL"
             least, most = _int64_literal(self.operand.least), _int64_literal(self.operand.most)
@@ -138,7 +119,7 @@ class SizeMember:
                 return f"{is_missing} || !({self.element} >= {least} && {self.element} <= {most})"
             element = f"(int64_t){self.element}"
             return f"{is_missing} || {element} < {least} || {element} > {most}"
-        value, r = f"inputs->{self.ident}" if self.ident else _LENGTH_PARAMETER, self.range
+        value, r = f"inputs->{self.ident}" if self.ident else LENGTH_PARAMETER, self.range
         step = f" || {value} % {r.step} != 0" if r.step != 1 else ""
         return f"{value} < {r.least} || {value} > {r.most}{step}"
 
@@ -154,7 +135,8 @@ class SizeInterface:
     """The sizes that callers state for each run of a model, and how statuses name a violated condition.
 
     members             the sizes, in the order of the members of the struct of inputs; the length of the state
-                        and elements of inputs are among them, but no members of the struct
+                        and elements of inputs are among them, but no members of the struct; then those that a run
+                        finds, which are members of the struct of outputs
     shift, code_mask    the bits of a status from `shift` on are the number of the violated condition;
                         `code_mask` selects the bits below, which are the error code
     """
@@ -173,7 +155,8 @@ class SizeInterface:
             for d in self.program.definitions
         ]
         growing = [] if self._growth_check is None else [f"the state has room: {self._growth_check}"]
-        checks = map(_text_of_check, self.program.checks)
+        found = (check for node in self.program.found for check in node.checks)
+        checks = map(_text_of_check, (*self.program.checks, *found))
         return [escape_for_c_string(text) for text in (*ranges, *defined, *growing, *checks)]
 
     @property
@@ -207,9 +190,14 @@ class SizeInterface:
         return tuple(m for m in self.members if m.ident)
 
     @property
+    def found_members(self) -> tuple[SizeMember, ...]:
+        """The sizes that a run finds, which are members of the struct of outputs."""
+        return tuple(m for m in self.members if m.output)
+
+    @property
     def length_parameter(self) -> str:
         """Declaration of one more parameter of functions of sizes: the length of the state; "" for others."""
-        return f", int64_t {_LENGTH_PARAMETER}" if self.program.growing is not None else ""
+        return f", int64_t {LENGTH_PARAMETER}" if self.program.growing is not None else ""
 
     @property
     def length_argument(self) -> str:
@@ -219,7 +207,7 @@ class SizeInterface:
     @property
     def generic_status_lines(self) -> list[str]:
         """C statements that set the status and the shapes of outputs for the sizes in the array `sizes`."""
-        lengths = [f"sizes[{m.number}]" for m in self.members if not m.ident and m.operand is None]
+        lengths = [f"sizes[{m.number}]" for m in self.members if not m.ident and not m.output and m.operand is None]
         if not lengths:
             return [f"status = {self.program.name}_shapes(&in, &out);"]
         (length,) = lengths
@@ -227,10 +215,10 @@ class SizeInterface:
 
     @property
     def violations(self) -> list[tuple[str, str]]:
-        """For each number of a condition: a C expression that is true where it is violated, and the
-        status.
+        """For each condition that is checked when a run begins: a C expression that is true where it is violated,
+        and the status.
         """
-        printer = SizePrinter(self.program, "int64_t", length=_LENGTH_PARAMETER)
+        printer = SizePrinter(self.program, "int64_t", length=LENGTH_PARAMETER)
         rows = [
             (m.violation, "AOTC_ERROR_DIMS" if m.ident or m.operand is not None else "AOTC_ERROR_CAPACITY")
             for m in self.members
@@ -243,7 +231,25 @@ class SizeInterface:
         for check, status in checks:
             left, right = printer.expression(check.left), printer.expression(check.right)
             rows.append((f"!({left} {check.relation} {right})", status))
-        return [(text, f"{status} + {number << CHECK_NUMBER_SHIFT}") for number, (text, status) in enumerate(rows)]
+        return [(text, _status(status, k)) for k, (text, status) in enumerate(rows) if text]
+
+    @property
+    def violations_of_found_sizes(self) -> list[tuple[int, list[tuple[str, str]]]]:
+        """For each size that a run finds: its number, and for each condition that is checked then, what `violations`
+        has for others.
+        """
+        printer = SizePrinter(self.program, "int64_t")
+        first = len(self.texts_of_conditions) - sum(len(node.checks) for node in self.program.found)
+        rows: list[tuple[int, list[tuple[str, str]]]] = []
+        for k, (node, member) in enumerate(zip(self.program.found, self.found_members, strict=True)):
+            value = f"outputs->{member.output}"
+            conditions = [(f"{value} < 0 || {value} > {node.most}", _status("AOTC_ERROR_SHAPE", member.number))]
+            for number, check in enumerate(node.checks, first):
+                left, right = printer.expression(check.left), printer.expression(check.right)
+                conditions.append((f"!({left} {check.relation} {right})", _status("AOTC_ERROR_SHAPE", number)))
+            first += len(node.checks)
+            rows.append((k, conditions))
+        return rows
 
     @property
     def dim_texts(self) -> list[str]:
@@ -254,14 +260,17 @@ class SizeInterface:
 
 def size_interface(program: Program) -> SizeInterface | None:
     """Return the interface of a model to the sizes of a run; None if all its shapes are known."""
-    if not program.sizes:
+    if not program.sizes and not program.found:
         return None
-    inputs, _ = model_input_and_output_tensors(program)
+    inputs, outputs = model_input_and_output_tensors(program)
     taken = [t.ident for t in inputs] + (["state"] if program.state else [])
     names = UniqueIdentifiers(taken, any_case=True)
     growing = program.growing
     if growing is not None and program.definitions:
         raise AotcError("dims", "shapes of a model whose state grows cannot depend on values of inputs")
+    if program.found and program.state:
+        text = f"a model with state cannot have results whose size depends on data: {program.found[0].size}"
+        raise AotcError("found-size", text, span=program.found[0].span)
     arrays = {t.storage.name: t for t in inputs}
     members: list[SizeMember] = []
     for number, (name, r) in enumerate(program.sizes.items()):
@@ -274,7 +283,17 @@ def size_interface(program: Program) -> SizeInterface | None:
             members.append(SizeMember(name, names.unique_identifier(name, "size"), r, number))
         else:
             members.append(SizeMember(name, "", r, number, growing.capacity))
+    names = UniqueIdentifiers([name for t in outputs for name in (t.ident, t.shape_member) if name], any_case=True)
+    for node in program.found:
+        ident = names.unique_identifier(node.size, "size")
+        at = "".join(model_node_names_of_span(node.span)[-1:])
+        members.append(SizeMember(node.size, "", DimRange(0, node.most), len(members), output=ident, node=at))
     return SizeInterface(program, tuple(members))
+
+
+def _status(code: str, number: int) -> str:
+    """Return the C expression of a status with the number of a condition."""
+    return f"{code} + {number << CHECK_NUMBER_SHIFT}"
 
 
 def _least_difference(check: SizeCheck, program: Program) -> int | float:
@@ -353,7 +372,7 @@ class SizePrinter:
             pieces = [*([str(abs(number))] if abs(number) != 1 or not factors else []), *map(self._factor, factors)]
             sign = ("-" if number < 0 else "") if not text else (" - " if number < 0 else " + ")
             text += sign + " * ".join(pieces)
-        if most > _LARGEST_MAGNITUDE[self._bits]:
+        if most > LARGEST_MAGNITUDE[self._bits]:
             raise _too_large_error(str(formula), self._bits)
         return text or "0"
 
@@ -365,6 +384,8 @@ class SizePrinter:
             if (function := self._function_of_symbol(factor)) is not None:
                 return f"({self._ctype}){function}(inputs)" if self._ctype != "int64_t" else f"{function}(inputs)"
             member = self._members[factor]
+            if member.output:
+                return ("" if self._ctype == "int64_t" else f"({self._ctype})") + f"outputs->{member.output}"
             value = f"inputs->{member.ident}" if member.ident else self._length
             value = f"({self._ctype}){value}" if self._ctype != "int64_t" else value
             return value if member.range.step == 1 else f"({value} / {member.range.step})"
@@ -390,43 +411,9 @@ def _int64_literal(value: int) -> str:
     return f"({value + 1} - 1)" if value == -(1 << 63) else str(value)
 
 
-def _functions_of_operands(program: Program, interface: SizeInterface) -> str:
-    """Return C functions for sizes that callers do not state: elements of inputs, and values of formulas."""
-    text = _CLIP_FUNCTION + "\n" if any(o.clipped for o in program.operands.values()) else ""
-    for member in interface.members:
-        if member.operand is None:
-            continue
-        o, value = member.operand, f"(int64_t){member.element}"
-        if o.clipped:
-            value = f"clip_size({value}, {o.least}, {o.most})"
-        added = f" + {-o.least}" if o.least < 0 else f" - {o.least}" if o.least else ""
-        text += _size_function(program.name, member.function, value + added)
-    for number, definition in enumerate(program.definitions):
-        value = SizePrinter(program, "int64_t").expression(dim_of_text(definition.formula))
-        text += _size_function(program.name, f"definition_{number}", value)
-    return text
-
-
-def _size_function(model: str, name: str, value: str) -> str:
-    head = f"static int64_t {name}(const {model}_inputs *inputs) {{"
-    return f"{head}\n  return {value};\n}}\n\n"
-
-
 def _too_large_error(text: str, bits: int) -> AotcError:
     hint = "give a smaller largest size: " + option_text("dims", {"NAME": "LEAST..MOST"})
     return AotcError("dims", f"the size {text} may need more than {bits} bits", hint=hint)
-
-
-def size_lines(program: Program, ctype: str, bits: int) -> tuple[list[str], dict[SymDim, str]]:
-    """Return C lines that compute the numbers of a program's calls from the sizes of a run, and the
-    name of each number.
-
-    ctype, bits    type of index arithmetic in kernels, and its number of bits
-    """
-    printer = SizePrinter(program, ctype, bits)
-    dims = dict.fromkeys(n for step in program.steps for n in step.numbers if not isinstance(n, Const))
-    names = {dim: f"size_{k}" for k, dim in enumerate(dims)}
-    return [f"const {ctype} {name} = {printer.expression(dim)};" for dim, name in names.items()], names
 
 
 def pointer_bits(target: Target) -> int:
@@ -434,106 +421,3 @@ def pointer_bits(target: Target) -> int:
     small.
     """
     return 8 * REGISTER_BYTES_BY_MACHINE.get(target.machine, 4) if target.bare else 64
-
-
-def require_sizes_fit_memory(program: Program, bits: int) -> None:
-    """Raise AotcError (code "dims") if a tensor of the largest sizes, or the arena, has more bytes than
-    a pointer of a number of bits can address.
-    """
-    largest = max((s.nbytes for s in (*program.inputs, *program.outputs, *program.storages_of_kind("temp"))), default=0)
-    total = max(largest, program.plan.peak)
-    if program.sizes and total > _LARGEST_MAGNITUDE[bits]:
-        sizes = ", ".join(f"{name} {r}" for name, r in program.sizes.items())
-        hint = "give smaller largest sizes: " + option_text("dims", {"NAME": "LEAST..MOST"})
-        raise AotcError("dims", f"tensors of the largest sizes ({sizes}) need {total} bytes", hint=hint)
-
-
-def size_template_values(program: Program) -> dict[str, Any]:
-    """Return the template values for the sizes of a run.
-
-    sizes           the interface, if shapes depend on sizes
-    size_members    the sizes of the interface
-    outputs_type    type of what the parameter for outputs points to: a run sets their shapes
-    size_functions  C functions for sizes
-    size_status     C statements that return the status of sizes that are not allowed
-    capacity_words  what the description of statuses adds for a state that grows
-    growth          the new length of the state after a run, as a C expression; none for a state that does not grow
-    generic_sizes   C functions for callers that load any model
-    typical_sizes   C statements that set the sizes of a typical run
-    """
-    interface = size_interface(program)
-    struct = f"{program.name}_outputs"
-    if interface is None:
-        rows = dict.fromkeys(("size_functions", "size_status", "generic_sizes", "capacity_words"), "")
-        lists = dict.fromkeys(("sizes", "size_members", "typical_sizes", "growth"), ())
-        return {"outputs_type": f"const {struct}", **lists, **rows}
-    _, outputs = model_input_and_output_tensors(program)
-    printer = SizePrinter(program, "int64_t", length=_LENGTH_PARAMETER)
-    shapes = [
-        f"outputs->{t.shape_member}[{axis}] = {printer.expression(dim)};"
-        for t in outputs
-        if t.shape_member
-        for axis, dim in enumerate(t.storage.run_time_shape)
-    ]
-    extents = [
-        f"out.{t.shape_member}[{axis}]" if t.shape_member else str(dim)
-        for t in outputs
-        for axis, dim in enumerate(t.storage.run_time_shape)
-    ]
-    words = {
-        "name": program.name,
-        "sizes": interface,
-        "growing": _list_of(program.growing),
-        "generic_status": interface.generic_status_lines,
-        "shapes": shapes,
-        "workspace_bytes": program.plan.peak,
-        "extents": [f"shapes[{k}] = {extent};" for k, extent in enumerate(extents)],
-    }
-    text = render_template("sizes.c", **words)
-    functions = _functions_of_operands(program, interface)
-    helper = _FLOOR_QUOTIENT_FUNCTION + "\n" if uses_floor_quotient(program, functions + text) else ""
-    helper += functions
-    return {
-        "sizes": [interface],
-        "size_members": interface.stated_members,
-        "outputs_type": struct,
-        "size_functions": helper + text,
-        "size_status": _SIZE_STATUS if program.growing is None else _SIZE_AND_STATE_STATUS,
-        "capacity_words": "" if program.growing is None else _CAPACITY_WORDS,
-        "growth": [
-            SizePrinter(program, "int64_t").expression(SymDim(g.size) + g.added) for g in _list_of(program.growing)
-        ],
-        "generic_sizes": render_template("generic_sizes.c", **words),
-        "typical_sizes": [f"inputs.{m.ident} = {m.typical};" for m in interface.stated_members],
-    }
-
-
-def _list_of(growing: GrowingState | None) -> list[GrowingState]:
-    """Return a list of one item for a state that grows, and an empty one otherwise: templates have loops only."""
-    return [] if growing is None else [growing]
-
-
-def uses_floor_quotient(program: Program, text: str) -> bool:
-    """Return True if C code calls `floor_quotient`, or if the numbers of a program's calls need it."""
-    printer = SizePrinter(program, "int64_t")
-    numbers = [n for step in program.steps for n in step.numbers if not isinstance(n, Const)]
-    return "floor_quotient(" in text or any("floor_quotient(" in printer.expression(n) for n in numbers)
-
-
-def null_conditions(program: Program, tensors: Sequence[ModelTensor]) -> list[str]:
-    """Return C expressions that are true for a pointer to a tensor that must not be NULL, without
-    the comparison with NULL: a tensor without elements needs no memory.
-    """
-    printer = SizePrinter(program, "int64_t")
-    rows: list[str] = []
-    for t in tensors:
-        if not t.storage.size:
-            continue
-        count = t.storage.element_count
-        may_be_empty = isinstance(count, SymDim) and _least_value(count, program) < 1
-        rows.append((f"{printer.expression(count)} != 0 && " if may_be_empty else "") + f"{t.role}s->{t.ident}")
-    return rows
-
-
-def _least_value(dim: SymDim, program: Program) -> int | float:
-    return formula_of_name(dim.name).interval(program.symbol_intervals)[0]

@@ -14,16 +14,16 @@ from aotc.ir import SymDim, frozen
 from aotc.tir import Const
 from aotc.tir.plan.program import (
     Branch,
+    Define,
     Leave,
     Loop,
     Program,
     ProgramNode,
     Step,
-    Storage,
-    View,
     has_team_steps,
     may_leave_loop,
 )
+from aotc.tir.plan.storage import Storage, View
 from aotc_codegen.c.c_identifiers import (
     UniqueIdentifiers,
     escape_for_c_comment,
@@ -50,6 +50,7 @@ class ModelTensor:
     ident    name of the struct member
     typical_shape    shape of the tensor in a typical run
     shape_member     name of the struct member with the shape of an output that depends on sizes; else ""
+    is_found         True for an output whose shape depends on a size that a run finds
     """
 
     role: str
@@ -58,6 +59,7 @@ class ModelTensor:
     storage: Storage
     typical_shape: tuple[int, ...]
     shape_member: str = ""
+    is_found: bool = False
 
     @property
     def typical_elements(self) -> int:
@@ -68,6 +70,20 @@ class ModelTensor:
     def typical_bytes(self) -> int:
         """Number of bytes of the tensor in a typical run."""
         return self.typical_elements * self.storage.dtype.itemsize
+
+    @property
+    def elements_after_run(self) -> str:
+        """C expression for the number of elements after a typical run with the struct `outputs`."""
+        if not self.is_found:
+            return str(self.typical_elements)
+        return " * ".join(f"outputs.{self.shape_member}[{axis}]" for axis in range(len(self.storage.shape)))
+
+    @property
+    def bytes_after_run(self) -> str:
+        """C expression for the number of bytes after a typical run with the struct `outputs`."""
+        if not self.is_found:
+            return str(self.typical_bytes)
+        return f"(size_t)({self.elements_after_run}) * {self.storage.dtype.itemsize}"
 
     @property
     def ctype(self) -> str:
@@ -137,6 +153,7 @@ def _tensors_with_unique_idents(
     # macros are derived from the names, in upper case
     names = UniqueIdentifiers(reserved, any_case=True)
     idents = {s: names.unique_identifier(s.name) for s in storages}
+    found = {node.size for node in program.found}
     shaped = [s for s in storages if role == "output" and s.dims is not None]
     shape_members = {s: names.unique_identifier(f"{idents[s]}_shape") for s in shaped}
     return [
@@ -147,6 +164,7 @@ def _tensors_with_unique_idents(
             s,
             program.typical_shape(s),
             shape_members.get(s, ""),
+            any(isinstance(d, SymDim) and d.symbols & found for d in s.run_time_shape),
         )
         for number, (s, name) in enumerate(idents.items())
     ]
@@ -210,14 +228,17 @@ def schedule_call_lines(
     params: ParameterLayout,
     state: StateLayout | None = None,
     sizes: Mapping[SymDim, str] = MappingProxyType({}),
+    definitions: Mapping[str, tuple[str, list[str]]] = MappingProxyType({}),
 ) -> list[str]:
     """Return C lines with the calls of a program; steps that are not split among threads run on the
     first thread.
 
     state    layout of the block of state; None for a model without state
     sizes    C variables with the numbers of calls that depend on the sizes of a run
+    definitions    for each size that a run finds: the C variable that holds it, and lines behind its assignment
     """
-    return _SchedulePrinter(program, kernels, params, state, sizes).lines_of_nodes(program.body, program.has_team_steps)
+    printer = _SchedulePrinter(program, kernels, params, state, sizes, definitions)
+    return printer.lines_of_nodes(program.body, program.has_team_steps)
 
 
 class _SchedulePrinter:
@@ -230,9 +251,10 @@ class _SchedulePrinter:
         params: ParameterLayout,
         state: StateLayout | None,
         sizes: Mapping[SymDim, str],
+        definitions: Mapping[str, tuple[str, list[str]]],
     ) -> None:
         self._program, self._kernels, self._params, self._state = program, kernels, params, state
-        self._sizes = sizes
+        self._sizes, self._definitions = sizes, definitions
         self._members = {
             t.storage: f"{t.role}s->{t.ident}" for side in model_input_and_output_tensors(program) for t in side
         }
@@ -247,7 +269,7 @@ class _SchedulePrinter:
         rows: list[str] = []
         last: bool | None = None
         for node in nodes:
-            team = teams and (has_team_steps([node]) or may_leave_loop([node]))
+            team = teams and (has_team_steps([node]) or may_leave_loop([node]) or isinstance(node, Define))
             if last is not None and (last or team):
                 rows.append("AOTC_TEAM_SYNC(team);")
             last = team
@@ -259,9 +281,18 @@ class _SchedulePrinter:
                     rows += self._lines_of_branch(node, team, alone)
                 case Loop():
                     rows += self._lines_of_loop(node, team, alone)
+                case Define():
+                    rows += self._lines_of_definition(node, team)
                 case Leave():
                     rows.append("break;")
         return rows
+
+    def _lines_of_definition(self, node: Define, team: bool) -> list[str]:
+        """Return the lines that give a size its value, which all threads read before the calls that follow."""
+        variable, rest = self._definitions[node.size]
+        value = f"(int64_t)*({self._pointer(node.value, 'const ')});"
+        assign = f"{'if (first) ' if team else ''}{variable} = {value}{_comment_on_node(node)}"
+        return [assign, *(["AOTC_TEAM_SYNC(team);"] if team else []), *rest]
 
     def _lines_of_loop(self, loop: Loop, team: bool, alone: str) -> list[str]:
         """Return the lines of a loop; a team that runs it waits at the end of each iteration."""

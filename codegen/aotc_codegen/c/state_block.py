@@ -247,11 +247,12 @@ class StateArgument:
 
 
 def state_template_values(
-    layout: StateLayout | None, name: str, program: Program, growth: Sequence[str] = ()
+    layout: StateLayout | None, name: str, program: Program, growth: Sequence[str] = (), run_result: str = "AOTC_OK"
 ) -> dict[str, Any]:
     """Return the template values for the state of a model; `layout` is None for a model without it.
 
     growth    the new length of the state after a run, as a C expression; none for a state that does not grow
+    run_result    C expression of the status of a run after the calls
 
     states, states_with_copies    the layout, if there is one, and if a tensor has two copies
     growing_states, truncations   the length of the state, if it grows, and if it can be truncated
@@ -265,8 +266,11 @@ def state_template_values(
     states_with_copies = [state for state in states if state.bit_words]
     names = {"name": name, "upper": name.upper(), "states_with_copies": states_with_copies}
     truncations = [growing for state in states for growing in state.truncations]
-    has_finish = bool(states_with_copies or growth)
-    finish = render_template("state_team.c", states_with_copies=states_with_copies, growth=growth) if has_finish else ""
+    has_result = run_result != "AOTC_OK"
+    result = f"status == AOTC_OK ? {run_result} : status" if has_result else "status"
+    rows = {"states_with_copies": states_with_copies, "growth": growth, "team_result": result}
+    has_finish = bool(states_with_copies or growth or has_result)
+    finish = render_template("state_team.c", **rows) if has_finish else ""
     team_run = "return threads->run(threads, steps[isa], &arguments);"
     return {
         "states": states,

@@ -11,7 +11,8 @@ Input: a program with a memory plan. Output: values for templates.
 from typing import Any
 
 from aotc.ir import frozen
-from aotc.tir.plan.program import Program, Storage
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.storage import Storage
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers, escape_for_c_comment
 from aotc_codegen.c.template_rendering import render_template
 

@@ -29,6 +29,7 @@ extern "C" {
 #define AOTC_ABI_VERSION 3
 /* Of models whose shapes depend on sizes: old loaders cannot run them. */
 #define AOTC_ABI_VERSION_SIZES 4
+#define AOTC_ABI_VERSION_FOUND_SIZES 5 /* and a run finds some of them */
 
 typedef enum aotc_status {
   AOTC_OK = 0,
@@ -195,7 +196,8 @@ typedef struct aotc_size {
 
 /* The sizes of a model whose shapes depend on them.  In `aotc_model` the input
  * behind the tensors, and before a block of state, is an array of int64_t with
- * a value for each size; shapes and bytes of tensors are the largest ones. */
+ * a value for each size; shapes and bytes of tensors are the largest ones.  A
+ * run finds the last `num_found`; one more output then gets the shapes, too. */
 typedef struct aotc_sizes {
   int32_t num_sizes;
   const aotc_size *sizes;
@@ -208,6 +210,7 @@ typedef struct aotc_sizes {
   int (*shapes)(const int64_t *sizes, int64_t *shapes);
   /* What a status says of sizes; "" for statuses that say nothing of them. */
   const char *(*check)(int status);
+  int32_t num_found; /* since AOTC_ABI_VERSION_FOUND_SIZES */
 } aotc_sizes;
 
 /* The symbol of libraries whose shapes depend on sizes. */

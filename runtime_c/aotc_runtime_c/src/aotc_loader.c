@@ -263,7 +263,7 @@ static int failed(int status, const char *text, char *message, size_t bytes) {
   return status;
 }
 
-/* Whether a library has sizes, as a model of version 4 must. */
+/* Whether a library has sizes, as a model of version 4 or 5 must. */
 static int find_sizes(aotc_library *library) {
   const symbol_t symbol = find_symbol(library->handle, AOTC_SIZES_SYMBOL);
   aotc_sizes_fn entry;
@@ -285,7 +285,7 @@ static int find_model(aotc_library *library, char *message, size_t bytes) {
   if (library->model == NULL)
     status = AOTC_ERROR_SYMBOL;
   else if (library->model->abi_version == AOTC_ABI_VERSION ||
-           (library->model->abi_version == AOTC_ABI_VERSION_SIZES &&
+           (library->model->abi_version - AOTC_ABI_VERSION_SIZES < 2u &&
             find_sizes(library)))
     return AOTC_OK;
   return failed(status, aotc_status_message(status), message, bytes);

@@ -27,6 +27,7 @@ from aotc.ir.size_operands import SIZE_CONDITIONS_ATTRIBUTE, SIZE_DEFINITIONS_AT
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
+from aotc.relay.frontend.found_sizes import with_sizes_found_before_use
 from aotc.relay.frontend.onnx import load, microsoft_operator_schemas
 from aotc.relay.frontend.onnx.attention_head_count_check import check_head_counts
 from aotc.relay.frontend.onnx.converter_table import converter_of
@@ -393,7 +394,7 @@ def from_onnx(
             check_recursion_and_expanded_node_count(graph, local, loaded.source)
         conversion.convert_graph(graph, scope)
     body, output_names, string_outputs = _main_function_body(conversion, graph, scope)
-    main = Function(tuple(params.values()), body, span=Span(loaded.source))
+    main = Function(params.values(), with_sizes_found_before_use(body, operands.found), span=Span(loaded.source))
     functions = _used_functions(main, conversion.global_functions)
     optional_attributes = {
         "string_inputs": tuple(v.name for v in inputs if is_string_input(v)),

@@ -37,6 +37,7 @@ from aotc.ir import (
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
+from aotc.relay.frontend.found_sizes import nonzero_positions
 from aotc.relay.frontend.onnx.load import decode_string_tensor
 from aotc.relay.frontend.onnx.node import (
     Converted,
@@ -63,6 +64,7 @@ from aotc.relay.frontend.slice_pad_depth_to_space import (
     space_to_depth,
 )
 from aotc.relay.frontend.string_slots import string_constant
+from aotc.relay.graph_api import compile_time_elements
 from aotc.relay.op.type_rules import broadcast_two_shapes
 
 # --- reshaping
@@ -538,8 +540,11 @@ def _compress(x: Expr, condition: KnownArray, *, axis: int | None = None) -> Exp
     return gather_slices(x, positions, g.normalize_axis(axis, g.rank(x)))
 
 
-def _non_zero(x: KnownArray) -> Expr:
-    return g.constant(np.stack(np.nonzero(np.atleast_1d(x))), "int64")
+def _non_zero(x: Expr) -> Expr:
+    known = compile_time_elements(x)
+    if known is not None:
+        return g.constant(np.stack(np.nonzero(np.atleast_1d(known))), "int64")
+    return g.transpose(nonzero_positions(g.reshape(x, (1,)) if g.rank(x) == 0 else x), (1, 0))
 
 
 def _tensor_scatter(past: Expr, update: Expr, start: OptionalExpr = None, *, axis: Axis = -2, mode: str) -> Expr:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results whose number of rows the elements of their operands decide.
+
+positions, = found_rows(count, positions)               # Tensor[(found0<=24, 2), int64]
+body = with_sizes_found_before_use(body, found)         # what uses the size found0 is computed after it is found
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aotc.ir import AotcError, Op, SymDim, dims_in_attrs, largest_size
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.size_operands import find_size
+from aotc.relay.graph_api import Call, Expr, children, depth_first_post_order, typed_op_call
+from aotc.relay.visitor import rewrite_bottom_up
+
+
+def found_rows(count: Expr, *tensors: Expr) -> list[Expr]:
+    """Return the first rows of tensors, as many as the one element of `count` says: a size that a run finds. All
+    tensors have the same number of rows, which is the largest value of this size.
+    """
+    results: list[Expr] = []
+
+    def calls(size: SymDim) -> Expr:
+        results.extend(g.call_op("leading_rows", tensor, count, rows=size) for tensor in tensors)
+        return results[0]
+
+    find_size(largest_size(g.dims(tensors[0])[0]), calls)
+    return results
+
+
+def nonzero_positions(x: Expr) -> Expr:
+    """Return the indices of the elements of `x` that are not 0, in row-major order: one row for each of them."""
+    found = g.call_op("nonzero_positions", x)
+    return found_rows(g.field(found, 1), g.field(found, 0))[0]
+
+
+def with_sizes_found_before_use(body: Expr, found: Mapping[str, Expr]) -> Expr:
+    """Return an expression whose calls with sizes that a run finds in their attributes depend on the calls that find
+    them: a tensor of zeros may have a shape that is known as a formula, without any operand of this shape.
+
+    found    a call that finds the size, by name of the size
+
+    Raise AotcError (code "found-size") for such a call without operands.
+    """
+    if not found:
+        return body
+    available: dict[Expr, frozenset[str]] = {}
+    for node in depth_first_post_order([body, *found.values()], children):
+        names = frozenset[str]().union(*(available[c] for c in children(node)))
+        if isinstance(node, Call) and isinstance(node.op, Op) and node.op.finds is not None:
+            names |= {getattr(node.attrs, node.op.finds[0]).name}
+        available[node] = names
+    memo: dict[Expr, Expr] = {}
+
+    def rewrite(old: Expr, new: Expr) -> Expr:
+        if not isinstance(old, Call) or not isinstance(new, Call) or not isinstance(new.op, Op):
+            return new
+        used = {s for dim in dims_in_attrs(old.attrs) for s in dim.symbols}
+        args = list(new.args)
+        for name in sorted((used & found.keys()) - available[old]):
+            if not args:
+                text = f"{new.op.name} has no operand, and depends on the size {name}, which a run finds"
+                raise AotcError("found-size", text, span=old.span)
+            args[0] = g.call_op("after", args[0], rewrite_bottom_up(found[name], rewrite, memo=memo))
+        return new if args == list(new.args) else typed_op_call(new.op, args, new.attrs, new.span)
+
+    return rewrite_bottom_up(body, rewrite, memo=memo)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators for results whose number of rows the elements of their operands decide.
+
+positions, count = nonzero_positions(x)            # one row of indices for each element that is not 0, and room
+leading_rows(positions, count, rows=SymDim("n", 24))    # the rows that were found; from here on their number is n
+after(x, y)                                        # x, computed after y: shapes may depend on a size found for y
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from aotc.ir import Attrs, SymDim, TensorType, TupleType, Type, Types, declare_arguments, require, require_static_shape
+from aotc.ir.op import AxisMap, LayoutTreatment
+from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
+from aotc.relay.op.operator_definition import exact_sample, random_array, require_tensor_type
+from aotc.tir import (
+    Assign,
+    Block,
+    Buffer,
+    Declare,
+    For,
+    If,
+    Load,
+    Stmt,
+    Store,
+    Tensor,
+    Var,
+    const,
+    maximum,
+    minimum,
+    te,
+)
+
+
+class NonzeroPositionsAttrs(Attrs):
+    """The indices of all elements that are not 0, in row-major order, and their number.
+
+    The result is a tuple: the indices, one row for each element of the data, of which the first ones are used and
+    the others are 0; and the number of rows that are used, of shape (1,). NaN is not 0.
+    """
+
+
+def _infer_nonzero_positions_type(_: NonzeroPositionsAttrs, types: Types) -> Type:
+    data = require_tensor_type(types[0])
+    require("nonzero_positions.rank", data.rank >= 1, "a scalar has no indices")
+    text = f"the shape of {data} is known at run time only"
+    require("nonzero_positions.shape", data.is_static, text)
+    return TupleType((TensorType((data.numel, data.rank), "int64"), TensorType((1,), "int64")))
+
+
+def _nonzero_positions_reference(_: NonzeroPositionsAttrs, data: Array) -> tuple[Array, Array]:
+    found = np.argwhere(data)
+    rows = np.zeros((data.size, data.ndim), np.int64)
+    rows[: len(found)] = found
+    return rows, np.array([len(found)], np.int64)
+
+
+def _compute_nonzero_positions(_: NonzeroPositionsAttrs, data: Tensor) -> tuple[Tensor, ...]:
+    shape = require_static_shape(data.shape)
+    rank, room = len(shape), data.size
+
+    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+        rows, number = outputs
+        count, clear = Var("count"), Var("clear")
+        indices = tuple(Var(f"i{axis}") for axis in range(rank))
+        place = maximum(minimum(count, room - 1), 0) * rank  # limited so that bounds can be proven
+        stores = [Store(rows, place + axis, index) for axis, index in enumerate(indices)]
+        element: Scalar = Load(inputs[0], te.flat_index(shape, indices))
+        is_found = element if data.dtype.is_bool else element.not_equal(const(0, data.dtype))
+        body: Stmt = If(is_found, Block((*stores, Assign(count, count + 1))))
+        for index, extent in reversed(list(zip(indices, shape, strict=True))):
+            body = For(index, extent, body)
+        rest = For(clear, room * rank, Store(rows, clear, const(0, "int64")), begin=maximum(count, 0) * rank)
+        return Block((Declare(count, const(0)), body, rest, Store(number, const(0), count)))
+
+    if not room:
+        empty = te.compute((0, rank), lambda *_: const(0, "int64"), "positions")
+        return empty, te.compute((1,), lambda _: const(0, "int64"), "count")
+    return te.extern("nonzero", [((room, rank), "int64"), ((1,), "int64")], [data], build)
+
+
+def _nonzero_positions_samples() -> Samples:
+    for shape, dtype in (((3, 4), "float32"), ((7,), "bool"), ((2, 3, 2), "int8"), ((0, 2), "float32")):
+        data = random_array(shape, dtype)
+        data = np.where(random_array(shape, "bool", 7), data, np.zeros((), data.dtype)).astype(data.dtype)
+        yield exact_sample(NonzeroPositionsAttrs(), data)
+    yield exact_sample(NonzeroPositionsAttrs(), np.array([0, np.nan, -0.0, np.inf, 1], np.float32))
+
+
+nonzero_positions = OpDef(
+    name="nonzero_positions",
+    attrs=NonzeroPositionsAttrs,
+    infer=_infer_nonzero_positions_type,
+    reference=_nonzero_positions_reference,
+    compute=_compute_nonzero_positions,
+    samples=_nonzero_positions_samples,
+)
+
+
+class LeadingRowsAttrs(Attrs):
+    """The first rows of `data`, as many as the one element of `count` says.
+
+    `rows` is this number: a size that is known at run time only, from this call on. Each size is the `rows` of
+    one `count`.
+    """
+
+    rows: int | SymDim
+
+
+def _infer_leading_rows_type(a: LeadingRowsAttrs, types: Types) -> Type:
+    data, count = map(require_tensor_type, types)
+    require("leading_rows.rows", data.rank >= 1, "a scalar has no rows")
+    fits = count.is_static and count.numel == 1 and count.dtype.is_integer
+    require("leading_rows.count", fits, f"{count} is not one integer")
+    whole = data.shape[0]
+    fits = isinstance(a.rows, SymDim) or (a.rows >= 0 and (isinstance(whole, SymDim) or a.rows <= whole))
+    require("leading_rows.rows", fits, f"{data} has no {a.rows} rows")
+    return TensorType((a.rows, *data.shape[1:]), data.dtype)
+
+
+def _leading_rows_reference(_: LeadingRowsAttrs, data: Array, count: Array) -> Array:
+    return data[: int(count.reshape(-1)[0])]
+
+
+def _leading_rows_element(_: LeadingRowsAttrs, i: Index, data: Tensor, count: Tensor) -> Scalar:
+    return data[i]
+
+
+def _leading_rows_samples() -> Samples:
+    for shape, rows in (((5, 2), 3), ((4,), 0), ((4,), 4), ((3, 0), 2)):
+        yield exact_sample(LeadingRowsAttrs(rows=rows), random_array(shape), np.array([rows], np.int64))
+
+
+leading_rows = OpDef(
+    name="leading_rows",
+    attrs=LeadingRowsAttrs,
+    args=declare_arguments("data", "count"),
+    infer=_infer_leading_rows_type,
+    reference=_leading_rows_reference,
+    axes=lambda _, types: AxisMap(((None, *range(1, require_tensor_type(types[0]).rank)),)),
+    layout=LayoutTreatment.BARRIER,
+    element=_leading_rows_element,
+    finds=("rows", 1),
+    samples=_leading_rows_samples,
+)
+
+
+class AfterAttrs(Attrs):
+    """`data`, unchanged, once `earlier` is computed: what depends on it may depend on sizes that are found then."""
+
+
+def _after_samples() -> Samples:
+    yield exact_sample(AfterAttrs(), random_array((3, 2)), random_array((2,), "int32"))
+
+
+after = OpDef(
+    name="after",
+    attrs=AfterAttrs,
+    args=declare_arguments("data", "earlier"),
+    infer=lambda _, types: next(map(require_tensor_type, types)),
+    reference=lambda _, data, earlier: data,
+    axes=lambda _, types: AxisMap((tuple(range(require_tensor_type(types[0]).rank)),)),
+    layout=LayoutTreatment.BARRIER,
+    element=lambda _, i, data, earlier: data[i],
+    samples=_after_samples,
+)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one run of a compiled model gets: descriptions of its tensors, and C arrays of their addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, combinations, product
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.diagnostics import Diagnostic
+from aotc.runtime.abi import ffi
+from aotc.runtime.tensor_info import Array, TensorInfo, raise_if_problems
+
+POINTER_ARRAY_TYPE: Final = ffi.typeof("void *[]")
+
+
+def new_ffi_array_of_addresses(arrays: Sequence[Array], sizes: Any = ffi.NULL) -> Any:
+    """Return a new cffi array of pointers to the memory of numpy arrays, to an array of sizes or shapes if there is
+    one, and one more entry for a state.
+    """
+    addresses: list[Any] = list(map(ffi.from_buffer, arrays))
+    if sizes != ffi.NULL:
+        addresses.append(sizes)
+    # one more for a state
+    return ffi.new(POINTER_ARRAY_TYPE, [*addresses, ffi.NULL])
+
+
+class RunInterface:
+    """Descriptions of the tensors of a run, whose shapes are known.
+
+    inputs, outputs    descriptions, in order
+    expected           name, dtype and shape of each input
+    results            shape and dtype in memory of each output
+    sizes              C array of the sizes of the run; NULL for a model whose shapes do not depend on sizes
+    length             length of the state on which these shapes depend; None if they depend on none
+    """
+
+    __slots__ = ("expected", "inputs", "length", "outputs", "results", "sizes")
+
+    def __init__(
+        self,
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        sizes: Any = ffi.NULL,
+        length: int | None = None,
+    ) -> None:
+        self.inputs, self.outputs, self.sizes, self.length = inputs, outputs, sizes, length
+        self.expected = [(i.name, i.dtype.numpy, tuple(i.shape)) for i in inputs]
+        self.results = [(tuple(i.shape), i.c_memory_dtype) for i in outputs]
+
+
+def require_no_memory_overlap(outputs: Mapping[str, Array], inputs: Mapping[str, Array]) -> None:
+    """Raise AotcError if an output shares memory with another output or with an input that is read
+    in place.
+    """
+    written = [(f"output {name!r}", array) for name, array in outputs.items()]
+    read = [(f"input {name!r}", array) for name, array in inputs.items()]
+    pairs = chain(combinations(written, 2), product(written, read))
+    shared = [f"{first} and {second} share memory" for (first, a), (second, b) in pairs if np.may_share_memory(a, b)]
+    raise_if_problems([Diagnostic("output-overlap", text, hint="give each its own array") for text in shared])

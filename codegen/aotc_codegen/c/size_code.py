@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C code for the sizes of a run: functions that check them and set shapes, and the numbers of calls.
+
+lines = size_lines(program, "ptrdiff_t", 64)       # const ptrdiff_t size_0 = 2 * inputs->batch;
+size_template_values(program)["size_functions"]    # static int check_sizes(...) { ... }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from aotc.ir import AotcError, SymDim, dim_of_text, frozen, option_text
+from aotc.ir.dimension_formulas import formula_of_name
+from aotc.tir import Const, GrowingState, Program
+from aotc_codegen.c.run_time_sizes import (
+    LARGEST_MAGNITUDE,
+    LENGTH_PARAMETER,
+    SizeInterface,
+    SizePrinter,
+    size_interface,
+)
+from aotc_codegen.c.schedule_calls import ModelTensor, model_input_and_output_tensors
+from aotc_codegen.c.template_rendering import render_template
+
+_FLOOR_QUOTIENT_FUNCTION: Final = """\
+/* a / b for b > 0, rounded down. */
+static int64_t floor_quotient(int64_t a, int64_t b) {
+  return a / b - (a % b < 0);
+}
+"""
+#: Function that limits an element of an input to a range.
+_CLIP_FUNCTION: Final = """\
+static int64_t clip_size(int64_t value, int64_t least, int64_t most) {
+  return value < least ? least : value > most ? most : value;
+}
+"""
+_SIZE_STATUS: Final = """\
+  {
+    const int status = check_sizes(inputs);
+    if (status != AOTC_OK) return status;
+  }
+"""
+_SIZE_AND_STATE_STATUS: Final = """\
+  {
+    const int found = check_state(inputs->state);
+    const int status = found == AOTC_OK ? check_sizes(inputs, state_length(inputs->state)) : found;
+    if (status != AOTC_OK) return status;
+  }
+"""
+_CAPACITY_WORDS: Final = """, AOTC_ERROR_CAPACITY if the state has no
+ * room for what a run appends, or the error of the state"""
+
+
+@frozen(eq=False)
+class ShapesArgument:
+    """Template values of the shapes of all outputs as an output of a generic call, behind the tensors.
+
+    extents    number of extents
+    number     position among the outputs
+    """
+
+    extents: int
+    number: int
+    role: str = "output"
+
+    @property
+    def descriptor(self) -> str:
+        """C initializer of the aotc_tensor that describes the shapes to callers."""
+        return f'{{"shapes", shapes_shape, {8 * self.extents}, 1, AOTC_INT64, NULL}}'
+
+
+def _functions_of_operands(program: Program, interface: SizeInterface) -> str:
+    """Return C functions for sizes that callers do not state: elements of inputs, and values of formulas."""
+    text = _CLIP_FUNCTION + "\n" if any(o.clipped for o in program.operands.values()) else ""
+    for member in interface.members:
+        if member.operand is None:
+            continue
+        o, value = member.operand, f"(int64_t){member.element}"
+        if o.clipped:
+            value = f"clip_size({value}, {o.least}, {o.most})"
+        added = f" + {-o.least}" if o.least < 0 else f" - {o.least}" if o.least else ""
+        text += _size_function(program.name, member.function, value + added)
+    for number, definition in enumerate(program.definitions):
+        value = SizePrinter(program, "int64_t").expression(dim_of_text(definition.formula))
+        text += _size_function(program.name, f"definition_{number}", value)
+    return text
+
+
+def _size_function(model: str, name: str, value: str) -> str:
+    head = f"static int64_t {name}(const {model}_inputs *inputs) {{"
+    return f"{head}\n  return {value};\n}}\n\n"
+
+
+@frozen
+class SizeLines:
+    """C lines that compute the numbers of a program's calls from the sizes of a run.
+
+    at_entry         lines in front of all calls
+    at_definition    for each size that a run finds, lines behind its definition
+    names            name of each number
+    """
+
+    at_entry: list[str]
+    at_definition: Mapping[str, list[str]]
+    names: Mapping[SymDim, str]
+
+
+def size_lines(program: Program, ctype: str, bits: int) -> SizeLines:
+    """Return C lines that compute the numbers of a program's calls from the sizes of a run. Raise AotcError (code
+    "dims") if tensors of the largest sizes do not fit into memory.
+
+    ctype, bits    type of index arithmetic in kernels, and its number of bits
+    """
+    _require_sizes_fit_memory(program, bits)
+    printer = SizePrinter(program, ctype, bits)
+    dims = dict.fromkeys(n for step in program.steps for n in step.numbers if not isinstance(n, Const))
+    names = {dim: f"size_{k}" for k, dim in enumerate(dims)}
+    at_definition: dict[str, list[str]] = {node.size: [] for node in program.found}
+    order = list(at_definition)
+    at_entry: list[str] = []
+    for dim, name in names.items():
+        last = max((order.index(s) for s in dim.symbols if s in at_definition), default=-1)
+        (at_entry if last < 0 else at_definition[order[last]]).append(
+            f"const {ctype} {name} = {printer.expression(dim)};"
+        )
+    return SizeLines(at_entry, at_definition, names)
+
+
+def _require_sizes_fit_memory(program: Program, bits: int) -> None:
+    """Raise AotcError (code "dims") if a tensor of the largest sizes, or the arena, has more bytes than
+    a pointer of a number of bits can address.
+    """
+    largest = max((s.nbytes for s in (*program.inputs, *program.outputs, *program.storages_of_kind("temp"))), default=0)
+    total = max(largest, program.plan.peak)
+    if (program.sizes or program.found) and total > LARGEST_MAGNITUDE[bits]:
+        sizes = ", ".join(f"{name} {r}" for name, r in program.sizes.items())
+        hint = "give smaller largest sizes: " + option_text("dims", {"NAME": "LEAST..MOST"})
+        raise AotcError("dims", f"tensors of the largest sizes ({sizes}) need {total} bytes", hint=hint)
+
+
+def definition_lines(program: Program, sizes: SizeLines, failure: str) -> dict[str, tuple[str, list[str]]]:
+    """Return for each size that a run finds: the C variable that holds it, and the lines behind its assignment,
+    which check it and compute the numbers of later calls.
+
+    failure    statement that ends the run if a condition is violated, where `status` is the status
+    """
+    interface = size_interface(program)
+    members = () if interface is None else interface.found_members
+    lines: dict[str, tuple[str, list[str]]] = {}
+    for number, member in enumerate(members):
+        check = f"check_found_{number}(inputs, outputs)"
+        test = [f"if ({check} != AOTC_OK) {failure}"]
+        if "status" in failure:
+            test = ["{", f"  const int status = {check};", f"  if (status != AOTC_OK) {failure}", "}"]
+        lines[member.name] = (f"outputs->{member.output}", [*test, *sizes.at_definition[member.name]])
+    return lines
+
+
+def size_template_values(program: Program) -> dict[str, Any]:
+    """Return the template values for the sizes of a run, beside those of `_values_of_found_sizes`.
+
+    sizes           the interface, if shapes depend on sizes
+    size_members    the sizes of the interface
+    outputs_type    type of what the parameter for outputs points to: a run sets their shapes
+    size_functions  C functions for sizes
+    size_status     C statements that return the status of sizes that are not allowed
+    capacity_words  what the description of statuses adds for a state that grows
+    growth          the new length of the state after a run, as a C expression; none for a state that does not grow
+    generic_sizes   C functions for callers that load any model
+    typical_sizes   C statements that set the sizes of a typical run
+    """
+    interface = size_interface(program)
+    struct = f"{program.name}_outputs"
+    if interface is None:
+        rows = dict.fromkeys(("size_functions", "size_status", "generic_sizes", "capacity_words"), "")
+        lists = dict.fromkeys(("sizes", "size_members", "typical_sizes", "growth"), ())
+        return {"outputs_type": f"const {struct}", **lists, **rows, **_values_of_found_sizes(program, None, ())}
+    _, outputs = model_input_and_output_tensors(program)
+    printer = SizePrinter(program, "int64_t", length=LENGTH_PARAMETER)
+    shapes = [
+        f"outputs->{t.shape_member}[{axis}] = {printer.expression(dim)};"
+        for t in outputs
+        if t.shape_member
+        for axis, dim in enumerate(t.storage.run_time_shape)
+    ]
+    assignments = _assignments_of_extents(outputs)
+    found = interface.found_members
+    words = {
+        "name": program.name,
+        "sizes": interface,
+        "found": [found] if found else [],
+        "found_functions": _functions_of_found_sizes(program, interface, outputs) if found else "",
+        "num_found": len(found),
+        "setter": "set_largest_shapes" if found else "set_shapes",
+        "growing": _list_of(program.growing),
+        "generic_status": interface.generic_status_lines,
+        "shapes": shapes,
+        "workspace_bytes": program.plan.peak,
+        "extents": assignments,
+    }
+    text = render_template("sizes.c", **words)
+    functions = _functions_of_operands(program, interface)
+    helper = _FLOOR_QUOTIENT_FUNCTION + "\n" if uses_floor_quotient(program, functions + text) else ""
+    helper += functions
+    return {
+        "sizes": [interface],
+        "size_members": interface.stated_members,
+        "outputs_type": struct,
+        **_values_of_found_sizes(program, interface, assignments),
+        "size_functions": helper + text,
+        "size_status": _SIZE_STATUS if program.growing is None else _SIZE_AND_STATE_STATUS,
+        "capacity_words": "" if program.growing is None else _CAPACITY_WORDS,
+        "growth": [
+            SizePrinter(program, "int64_t").expression(SymDim(g.size) + g.added) for g in _list_of(program.growing)
+        ],
+        "generic_sizes": render_template("generic_sizes.c", **words),
+        "typical_sizes": [f"inputs.{m.ident} = {m.typical};" for m in interface.stated_members],
+    }
+
+
+def _assignments_of_extents(outputs: Sequence[ModelTensor]) -> list[str]:
+    """Return C statements that set the array `shapes` to the shapes in the struct `out`."""
+    extents = [
+        f"out.{t.shape_member}[{axis}]" if t.shape_member else str(dim)
+        for t in outputs
+        for axis, dim in enumerate(t.storage.run_time_shape)
+    ]
+    return [f"shapes[{k}] = {extent};" for k, extent in enumerate(extents)]
+
+
+def _values_of_found_sizes(
+    program: Program, interface: SizeInterface | None, assignments: Sequence[str]
+) -> dict[str, Any]:
+    """Return the template values for the sizes that a run finds.
+
+    assignments     C statements that set the array `shapes` to the shapes of outputs
+
+    found_members   these sizes
+    found_shapes    the shapes of outputs as one more output of generic calls, if a run finds sizes
+    steps_outputs   type of what the parameter for outputs of the calls points to: they set sizes that they find
+    begin_run       C statements that set shapes, or sizes that a run finds later, before the calls
+    run_result      C expression of the status of a run after the calls
+    generic_run     C statements that end a generic call
+    """
+    found = () if interface is None else interface.found_members
+    struct = f"{program.name}_outputs"
+    call = f"{program.name}_run(&in, &out, workspace, options)"
+    if not found:
+        begin = () if interface is None else [f"set_shapes(inputs, outputs{interface.length_argument});"]
+        return {
+            **dict.fromkeys(("found_members", "found_shapes"), ()),
+            "steps_outputs": f"const {struct}",
+            "begin_run": begin,
+            "run_result": "AOTC_OK",
+            "generic_run": [f"return {call};"],
+        }
+    _, outputs = model_input_and_output_tensors(program)
+    array = f"int64_t *const shapes = (int64_t *)outputs[{len(outputs)}];"
+    lines = [f"status = {call};", "if (status == AOTC_OK) {", *(f"  {row}" for row in (array, *assignments)), "}"]
+    return {
+        "found_members": found,
+        "found_shapes": [ShapesArgument(len(assignments), len(outputs))],
+        "steps_outputs": struct,
+        "begin_run": [f"outputs->{m.output} = 0;" for m in found],
+        "run_result": "finish_run(inputs, outputs)",
+        "generic_run": [*lines, "return status;"],
+    }
+
+
+def _functions_of_found_sizes(program: Program, interface: SizeInterface, outputs: Sequence[ModelTensor]) -> str:
+    """Return C functions that check the sizes which a run finds, and set shapes before and after the calls."""
+    names = {node.size for node in program.found}
+    room = [f"outputs->{m.output} = {m.range.most};" for m in interface.found_members]
+    largest = [
+        f"outputs->{t.shape_member}[{axis}] = {t.storage.shape[axis]};"
+        for t in outputs
+        for axis, dim in enumerate(t.storage.run_time_shape)
+        if isinstance(dim, SymDim) and dim.symbols & names
+    ]
+    checks = [
+        render_template("check_found_size.c", name=program.name, number=number, violations=violations)
+        for number, violations in interface.violations_of_found_sizes
+    ]
+    numbers = range(len(checks))
+    words = {"name": program.name, "room": room, "largest": largest, "checks": "".join(checks), "numbers": numbers}
+    return render_template("found_sizes.c", **words)
+
+
+def _list_of(growing: GrowingState | None) -> list[GrowingState]:
+    """Return a list of one item for a state that grows, and an empty one otherwise: templates have loops only."""
+    return [] if growing is None else [growing]
+
+
+def uses_floor_quotient(program: Program, text: str) -> bool:
+    """Return True if C code calls `floor_quotient`, or if the numbers of a program's calls need it."""
+    printer = SizePrinter(program, "int64_t")
+    numbers = [n for step in program.steps for n in step.numbers if not isinstance(n, Const)]
+    return "floor_quotient(" in text or any("floor_quotient(" in printer.expression(n) for n in numbers)
+
+
+def null_conditions(program: Program, tensors: Sequence[ModelTensor]) -> list[str]:
+    """Return C expressions that are true for a pointer to a tensor that must not be NULL, without
+    the comparison with NULL: a tensor without elements needs no memory.
+    """
+    printer = SizePrinter(program, "int64_t")
+    rows: list[str] = []
+    for t in tensors:
+        if not t.storage.size:
+            continue
+        count = t.storage.element_count
+        # a size that a run finds is not known before
+        may_be_empty = isinstance(count, SymDim) and not t.is_found and _least_value(count, program) < 1
+        rows.append((f"{printer.expression(count)} != 0 && " if may_be_empty else "") + f"{t.role}s->{t.ident}")
+    return rows
+
+
+def _least_value(dim: SymDim, program: Program) -> int | float:
+    return formula_of_name(dim.name).interval(program.symbol_intervals)[0]

@@ -72,6 +72,7 @@ from aotc.driver.pipeline import Compilation, CompiledModel
 from aotc.driver.toolchain import require_cpu_can_run
 from aotc.ir import AotcError, Array, TensorType, frozen, gpu_count, option_text, text_for_command_or_python
 from aotc.ir.option_description import FULL_PRECISION
+from aotc.ir.string_slots import STRING_INPUTS_ATTRIBUTE
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.graph_api import IRModule, infer_module, output_names_or_default
 from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
@@ -218,7 +219,7 @@ def _require_sizes_known_when_compiling(types: Mapping[str, TensorType]) -> None
 
 def _require_inputs_can_be_drawn(module: IRModule) -> None:
     """Raise AotcError (code "reference") for a model with inputs of strings."""
-    for name in module.attrs.get("string_inputs", ()):
+    for name in module.attrs.get(STRING_INPUTS_ATTRIBUTE, ()):
         text = f"input {name!r} holds strings, which are not drawn at random"
         hint = "compare outputs of `session.run` with those of ONNX Runtime for strings that the model knows"
         raise AotcError("reference", text, hint=hint)

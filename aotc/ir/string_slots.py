@@ -18,6 +18,9 @@ import numpy as np
 
 from aotc.ir.ndarray import Array
 
+#: Names of the module attributes that list the inputs and the outputs that are strings.
+STRING_INPUTS_ATTRIBUTE: Final = "string_inputs"
+STRING_OUTPUTS_ATTRIBUTE: Final = "string_outputs"
 #: Byte that fills a slot behind the text of a string.
 STRING_PADDING: Final = 0xFF
 _PADDING: Final = bytes([STRING_PADDING])

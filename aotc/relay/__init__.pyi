@@ -170,6 +170,7 @@ from aotc.relay.op.builders import reverse_sequence as reverse_sequence
 from aotc.relay.op.builders import right_shift as right_shift
 from aotc.relay.op.builders import round as round
 from aotc.relay.op.builders import rsqrt as rsqrt
+from aotc.relay.op.builders import run_automaton as run_automaton
 from aotc.relay.op.builders import scatter_elements as scatter_elements
 from aotc.relay.op.builders import scatter_nd as scatter_nd
 from aotc.relay.op.builders import searchsorted as searchsorted

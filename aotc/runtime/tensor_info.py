@@ -150,17 +150,23 @@ def allocate_aligned_bytes(size: int, alignment: int) -> Array:
 def diagnose_dtype_and_shape(role: str, info: TensorInfo, array: Any) -> Iterable[Diagnostic]:
     """Yield diagnostics for a wrong dtype or shape of a tensor; `role` is "input" or "output"."""
     if info.is_string and array.dtype != np.uint8:
-        text = f"{role} {info.name!r} is {array.dtype.name}, expected slots of strings, which are uint8"
-        yield Diagnostic(f"{role}-dtype", text, hint="aotc.ir.string_slots.slots_of_strings makes them of strings")
+        text = f"{role} {info.name!r} is {array.dtype.name}, expected strings"
+        hint = (
+            'give an array of str objects, such as np.array(["text"], object); memory that is bound holds their bytes, '
+        )
+        yield Diagnostic(f"{role}-dtype", text, hint=hint + "as aotc.ir.string_slots.slots_of_strings returns them")
     elif array.dtype.newbyteorder("=") != info.dtype.numpy:
         # in the machine's byte order
         text = f"{role} {info.name!r} is {array.dtype.name}, expected {info.dtype}"
         module = "np" if hasattr(np, info.dtype) or info.dtype.is_bool else "ml_dtypes"
         name = "bool_" if info.dtype.is_bool else info.dtype
         yield Diagnostic(f"{role}-dtype", text, hint=f"convert it with .astype({module}.{name})")
-    if list(array.shape) != info.shape:
-        text = f"{role} {info.name!r} has shape {list(array.shape)}, expected {info.shape}"
-        yield Diagnostic(f"{role}-shape", text)
+    given, expected = list(array.shape), info.shape
+    if given != expected:
+        if info.is_string and given[-1:] == expected[-1:]:
+            # the caller knows nothing of the dimension of bytes
+            given, expected = given[:-1], expected[:-1]
+        yield Diagnostic(f"{role}-shape", f"{role} {info.name!r} has shape {given}, expected {expected}")
 
 
 def diagnose_unknown_names(role: str, names: Iterable[Any], infos: Sequence[TensorInfo]) -> Iterable[Diagnostic]:

@@ -6,19 +6,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, helper
 
 import aotc
 from aotc.checking.verify import _strings_as_numbers, verify
 from aotc.ir import AotcError
 from aotc.relay.frontend.onnx import from_onnx
+from tests.frontend.string_cases import BOOL, FLOAT, INT64, STRING, Cases, strings
 
-FLOAT, INT64, STRING, BOOL, INT32 = (
-    TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING, TensorProto.BOOL, TensorProto.INT32,
-)  # fmt: skip
-Array = np.ndarray[Any, Any]
 KEYS = ["cat", "dog", "", "häuser", "a word of twenty-six bytes", "a\0b", "a", "ab", "語"]
 #: Known and unknown strings, among them prefixes of keys and strings longer than each key.
 X = np.array([["cat", "dog", "cats"], ["", "häuser", "h"], ["a\0b", "a", "語"]], object)
@@ -26,64 +22,6 @@ LONG = np.array([["a word of twenty-six bytes", "a word of twenty-six bytes!"]],
 NUMBERS = np.array([[2, 7, -1], [0, 8, 3]], np.int64)
 FEATURES = np.array([[1, 2], [-1, 0.3], [0, 0], [0.5, 0.5]], np.float32)
 STEPS = list(range(10, 10 + len(KEYS)))
-SLOT_BYTES = 30
-
-
-def strings(values: Any) -> Array:
-    return np.asarray(values, object)
-
-
-def elem_type(array: Array) -> int:
-    return int(STRING if array.dtype == object else helper.np_dtype_to_tensor_dtype(array.dtype))
-
-
-class Cases:
-    """A model with one node for each case."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.inputs: list[Any] = []
-        self.outputs: list[Any] = []
-        self.initializers: list[Any] = []
-        self.feeds: dict[str, Array] = {}
-
-    def add(
-        self, op: str, *inputs: Array, types: tuple[int, ...], constants: tuple[Array, ...] = (), **attrs: Any
-    ) -> None:
-        """Add a node that reads inputs of the model, and then constants."""
-        number = len(self.nodes)
-        names = [f"x{number}_{k}" for k in range(len(inputs) + len(constants))]
-        for name, array in zip(names, inputs, strict=False):
-            self.inputs.append(helper.make_tensor_value_info(name, elem_type(array), array.shape))
-            self.feeds[name] = array
-        for name, array in zip(names[len(inputs) :], constants, strict=True):
-            data = [t.encode() for t in array.reshape(-1)] if array.dtype == object else array.reshape(-1)
-            self.initializers.append(helper.make_tensor(name, elem_type(array), array.shape, data))
-        results = [helper.make_tensor_value_info(f"y{number}_{k}", t, None) for k, t in enumerate(types)]
-        self.outputs += results
-        self.nodes.append(helper.make_node(op, names, [r.name for r in results], name=f"node{number}", **attrs))
-
-    def ml(self, op: str, x: Array, *types: int, **attrs: Any) -> None:
-        self.add(op, x, types=types, domain="ai.onnx.ml", **attrs)
-
-    def model(self, version: int = 3, opset: int = 20) -> ModelProto:
-        graph = helper.make_graph(self.nodes, "strings", self.inputs, self.outputs, self.initializers)
-        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", version)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=9)
-
-    def check(self, **versions: int) -> None:
-        """Compare compiled C with ONNX Runtime: labels and strings exactly, scores to its rounding."""
-        proto = self.model(**versions)
-        session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-        dims = {name: SLOT_BYTES for name, array in self.feeds.items() if array.dtype == object}
-        expected = session.run(None, self.feeds)
-        found = aotc.compile(proto, dims=dims, cflags=("-O0",)).session().run(None, self.feeds)
-        for info, a, b in zip(self.outputs, expected, found, strict=True):
-            assert a.dtype == b.dtype and a.shape == b.shape, info.name
-            if a.dtype == np.float32:
-                np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6, err_msg=info.name)
-            else:
-                assert a.tolist() == b.tolist(), info.name
 
 
 def test_encoders() -> None:
@@ -247,8 +185,10 @@ def test_session_takes_strings_in_each_form(session: Any) -> None:
     assert y.tolist() == ["語語", "12345678"]
     (info,) = session.get_inputs()
     assert (info.shape, info.type, info.string_bytes, info.nbytes) == ([2], "tensor(string)", 8, 16)
-    with pytest.raises(AotcError, match="expected slots of strings"):
+    with pytest.raises(AotcError, match="'x' is int64, expected strings"):
         session.run(None, {"x": np.zeros(2, np.int64)})
+    with pytest.raises(AotcError, match=r"has shape \[1, 2\], expected \[2\]"):
+        session.run(None, {"x": strings([["a", "b"]])})
 
 
 def test_what_is_refused() -> None:

@@ -39,7 +39,7 @@ STATED = {
         dyn.ones dyn.reshape dyn.squeeze dyn.strided_slice dyn.tile dyn.topk dyn.zeros max min ndarray_size
         nn.adaptive_max_pool1d nn.adaptive_max_pool2d nn.adaptive_max_pool3d nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d
         nn.batch_norm nn.dropout nn.global_max_pool1d nn.global_max_pool2d nn.global_max_pool3d nn.max_pool1d
-        nn.max_pool2d nn.max_pool3d one_hot scatter_elements scatter_nd searchsorted shape_of sort topk
+        nn.max_pool2d nn.max_pool3d one_hot run_automaton scatter_elements scatter_nd searchsorted shape_of sort topk
     """,
     "precision=NEVER": """
         acos acosh asin asinh atanh cosh cumprod cumsum dft dyn.image.resize2d dyn.nn.upsampling dyn.nn.upsampling3d erf

@@ -45,6 +45,7 @@ from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.ir.failure_context import Failure, attach_failure_to_exceptions
 from aotc.ir.parallel_memo import memoize_in_parallel
 from aotc.ir.size_operands import SIZE_OPERANDS_ATTRIBUTE, size_operands_of_rows
+from aotc.ir.string_slots import STRING_INPUTS_ATTRIBUTE, STRING_OUTPUTS_ATTRIBUTE
 from aotc.relay.backend.found_sizes import (
     found_size_of_function,
     found_sizes_of_module,
@@ -454,10 +455,9 @@ def lower_main_to_program(
     lowering.begin_node(main.body)
     views = flatten_nested_tuple(lowering.storage_location_of_result(main.body))
     types = [sizes.bounded_type(t, main.body, "an output") for t in tensor_types(type_of(main.body))]
-    names = output_names_or_default(module, len(views))
     meanings = quantizations_of_inputs_or_outputs(module, "output", len(views))
-    rows = zip(names, types, meanings, strict=True)
-    texts = module.attrs.get("string_outputs", ())
+    rows = zip(output_names_or_default(module, len(views)), types, meanings, strict=True)
+    texts = module.attrs.get(STRING_OUTPUTS_ATTRIBUTE, ())
     outputs = tuple(_create_storage(n, ty, "output", meaning=meaning, strings=texts) for n, ty, meaning in rows)
     lowering.part += map(make_copy_step, views, map(View, outputs))
     body, checks = with_checks_of_found_sizes(lowering.part, sizes, main)
@@ -474,7 +474,7 @@ def lower_main_to_program(
 def _create_input_storages(module: IRModule, sizes: RunTimeSizes) -> list[Storage]:
     """Return the memory of the inputs of @main, with the bounds of their sizes."""
     params = module.main.params
-    texts = module.attrs.get("string_inputs", ())
+    texts = module.attrs.get(STRING_INPUTS_ATTRIBUTE, ())
     storages = []
     for param, meaning in zip(params, quantizations_of_inputs_or_outputs(module, "input", len(params)), strict=True):
         ty = type_of(param)

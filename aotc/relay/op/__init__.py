@@ -60,6 +60,7 @@ _OPERATOR_MODULE_NAMES = (
     "tree_ensemble",
     "pairwise_coupling",
     "matrix_determinant",
+    "automaton",
     "annotation",
     "qnn.target_independent_rounding",
     "qnn.requantize",

@@ -1242,6 +1242,16 @@ def round(data: Expr) -> Call:
 def rsqrt(data: Expr) -> Call:
     """`rsqrt` of each element."""
 
+def run_automaton(symbols: Expr, table: Expr, reverse: bool = False) -> Call:
+    """The state of a deterministic finite automaton after each symbol of each row of `symbols` (..., n).
+
+    `table` (states, symbols) holds the next state for each state and symbol, and has the element type of the
+    result. The automaton starts each row in state 0. Symbols and states that the table does not have count as the
+    nearest ones that it has.
+
+    reverse  True to read each row from its end
+    """
+
 def scatter_elements(data: Expr, indices: Expr, updates: Expr, axis: int = 0, reduction: str = "update") -> Call:
     """A copy of `data` with updates[i, j, ...] written to position indices[i, j, ...] along `axis`.
 

@@ -24,6 +24,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 from aotc.ir import AotcError, DimSpecification, Span, TensorType, TupleType, current_span, require, span_scope
 from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
 from aotc.ir.size_operands import SIZE_CONDITIONS_ATTRIBUTE, SIZE_DEFINITIONS_ATTRIBUTE, SIZE_OPERANDS_ATTRIBUTE
+from aotc.ir.string_slots import STRING_INPUTS_ATTRIBUTE, STRING_OUTPUTS_ATTRIBUTE
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
@@ -397,8 +398,8 @@ def from_onnx(
     main = Function(params.values(), with_sizes_found_before_use(body, operands.found), span=Span(loaded.source))
     functions = _used_functions(main, conversion.global_functions)
     optional_attributes = {
-        "string_inputs": tuple(v.name for v in inputs if is_string_input(v)),
-        "string_outputs": tuple(string_outputs),
+        STRING_INPUTS_ATTRIBUTE: tuple(v.name for v in inputs if is_string_input(v)),
+        STRING_OUTPUTS_ATTRIBUTE: tuple(string_outputs),
         SIZE_CONDITIONS_ATTRIBUTE: tuple(conditions),
         SIZE_OPERANDS_ATTRIBUTE: tuple(operand.row for operand in operands.operands.values()),
         SIZE_DEFINITIONS_ATTRIBUTE: tuple(definition.row for definition in operands.definitions),

@@ -11,7 +11,8 @@ positions of the elements, by their converters for numbers; the slots are then g
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,14 +24,21 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.onnx import ops_categories, ops_classical_ml, ops_math, ops_shape
 from aotc.relay.frontend.onnx.node import Converted, Converter, OnnxNode, Strings, Table, call_converter
+from aotc.relay.frontend.onnx.ops_classical_ml import require_attribute, require_known_attribute
+from aotc.relay.frontend.onnx.ops_ngrams import ngrams_of_pool, weighted_ngram_counts
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
-from aotc.relay.frontend.string_slots import concatenate_texts, equal_strings, slot_size, with_slot_size
+from aotc.relay.frontend.string_slots import concatenate_texts, equal_strings, find_strings, slot_size, with_slot_size
+from aotc.relay.frontend.text_operations import changed_case, matches_expression
+from aotc.relay.frontend.unicode_case import case_mapping
 
 #: Operators whose results are elements of their inputs, at positions that do not depend on the elements.
 _MOVING_OPS: Final = (
     "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Reshape", "ScatterElements",
     "ScatterND", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
 )  # fmt: skip
+#: Languages in which the capital of "i" has a dot.
+_LANGUAGES_WITH_DOTTED_CAPITALS: Final = frozenset({"az", "crh", "ku", "tr", "tt"})
+_ASCII_END: Final = 0x80
 _NUMBER_OPS: Final[Table] = {**ops_math.OPS, **ops_shape.OPS}
 
 
@@ -107,13 +115,36 @@ def _cast(x: Expr, *, to: int) -> Converted:
 
 
 def _string_normalizer(x: Expr, *, node: OnnxNode) -> Converted:
-    """Convert StringNormalizer where it changes nothing: stop words make the shape of the result depend on data."""
-    action = node.attrs.get("case_change_action", "NONE")
-    text = f"StringNormalizer with case_change_action {action!r} is not supported"
-    require("onnx-attribute", action == "NONE", text)
+    """Convert StringNormalizer without stop words: these make the shape of the result depend on data."""
     text = "StringNormalizer with stop words is not supported: the texts decide the shape of its result"
     require("onnx-op", not node.attrs.get("stopwords"), text)
-    return Strings(x)
+    action = node.attrs.get("case_change_action", "NONE")
+    require_known_attribute(node, "case_change_action", action, ("NONE", "LOWER", "UPPER"))
+    return Strings(x if action == "NONE" else changed_case(x, _case_mapping(node, action.lower())))
+
+
+def _case_mapping(node: OnnxNode, case: str) -> Mapping[int, int]:
+    """Return the code points that a change of case changes in the locale of a StringNormalizer: all that have a
+    case, those of ASCII in the locale C.
+    """
+    locale = str(node.attrs.get("locale", ""))
+    language = re.split("[_.@-]", locale)[0].lower()
+    text = f"is {locale!r}; the letters 'i' of this language have other capitals than in all other languages"
+    require_attribute(language not in _LANGUAGES_WITH_DOTTED_CAPITALS, node, "locale", text)
+    mapping = case_mapping(case)
+    if locale in ("C", "POSIX"):
+        return {old: new for old, new in mapping.items() if max(old, new) < _ASCII_END}
+    return mapping
+
+
+def _regex_full_match(x: Expr, *, pattern: str) -> Expr:
+    return matches_expression(x, pattern)
+
+
+def _tf_idf_vectorizer(x: Expr, *, node: OnnxNode) -> Expr:
+    """Convert TfIdfVectorizer of strings."""
+    words, ngrams = ngrams_of_pool(node, "pool_strings")
+    return weighted_ngram_counts(find_strings(x, words), ngrams, len(words), node)
 
 
 OPS: Table = {
@@ -121,9 +152,11 @@ OPS: Table = {
     "Cast": _cast,
     "Equal": _equal,
     "Identity": _identity,
+    "RegexFullMatch": _regex_full_match,
     "Shape": _of_shapes(_NUMBER_OPS["Shape"]),
     "Size": _of_shapes(_NUMBER_OPS["Size"]),
     "StringConcat": _string_concat,
     "StringNormalizer": _string_normalizer,
+    "TfIdfVectorizer": _tf_idf_vectorizer,
 }
 ML_OPS: Table = {**ops_categories.OPS, "ArrayFeatureExtractor": _moving(ops_classical_ml.OPS["ArrayFeatureExtractor"])}

@@ -191,11 +191,11 @@ class RunSizes:
         rows = zip(self.ranges.items(), self._symbols, strict=True)
         return {s: values[name] // r.step for (name, r), s in rows if name in values}
 
-    def may_depend_on(self, name: str) -> bool:
-        """Return True if the shape of a tensor depends on a size, or if a condition may relate it to other sizes."""
+    def has_dims_with(self, name: str) -> bool:
+        """Return True if the shape of a tensor depends on a size."""
         symbol = dict(zip(self.ranges, self._symbols, strict=True))[name]
         dims = (d for side in (self._inputs, self._outputs) for shape in side for d in shape)
-        return len(self.ranges) > 1 or any(isinstance(d, SymDim) and symbol in d.symbols for d in dims)
+        return any(isinstance(d, SymDim) and symbol in d.symbols for d in dims)
 
     def values_array(self, values: Mapping[str, int]) -> Any:
         """Return sizes as the array that C takes."""

@@ -139,7 +139,7 @@ class Session:
         ]
         length, sizes = library.state_length_size, library.sizes
         self._length_size = length
-        self._depends_on_length = length is not None and sizes is not None and sizes.may_depend_on(length)
+        self._has_dims_with_length = length is not None and sizes is not None and sizes.has_dims_with(length)
         self._has_string_inputs = any(info.is_string for info in library.inputs)
         self._string_outputs = [k for k, info in enumerate(library.outputs) if info.is_string]
         self._places = {info.name: k for k, info in enumerate(library.outputs)}
@@ -338,8 +338,9 @@ class Session:
         if self._length_size is not None:
             require_fitting_state(self._library, state)
             assert state is not None
-            # the same shapes fit any length if nothing depends on it
-            length[self._length_size] = state.length if self._depends_on_length else 0
+            # the same shapes fit any length if no shape depends on it, and no condition relates it to other sizes
+            is_relevant = self._has_dims_with_length or len(self.dims) > 1
+            length[self._length_size] = state.length if is_relevant else 0
         shapes: list[tuple[int, ...] | None] = [
             a.shape if type(a := inputs.get(name)) is np.ndarray else None for name in self._input_names
         ]
@@ -367,7 +368,7 @@ class Session:
             [replace(info, shape=list(shape), bounds=None) for info, shape in zip(infos, sides, strict=True)]
             for infos, sides in zip((self._library.inputs, self._library.outputs), shapes, strict=True)
         )
-        length = values[self._length_size] if self._length_size is not None and self._depends_on_length else None
+        length = values[self._length_size] if self._length_size is not None and self._has_dims_with_length else None
         return RunInterface(inputs, outputs, self._sizes.values_array(values), length)
 
     def _input_buffers_if_readable_in_place(

@@ -42,23 +42,17 @@ def check_head_counts(operator: str, inputs: Sequence[Expr | None], attributes: 
 
 
 def _require_head_count(operator: str, x: Expr, attribute_name: str, stated_count: int) -> int:
-    shape = g.shape(x)
+    shape = g.dims(x)
     if len(shape) == 4:
-        text = f"{attribute_name} is {stated_count}, an input of shape {tuple(shape)} has {shape[1]} heads"
+        count = g.dim(x, 1)
+        text = f"{attribute_name} is {stated_count}, an input of shape {shape} has {count} heads"
         require(
-            "onnx-attribute",
-            stated_count in (0, shape[1]),
-            text,
-            hint=f"leave {attribute_name} out, or make them equal",
+            "onnx-attribute", stated_count in (0, count), text, hint=f"leave {attribute_name} out, or make them equal"
         )
-        return max(1, shape[1])
-    text = (
-        f"{operator} with an input of shape {tuple(shape)} needs {attribute_name}, the number of heads, of at least 1"
-    )
+        return max(1, count)
+    text = f"{operator} with an input of shape {shape} needs {attribute_name}, the number of heads, of at least 1"
     require("onnx-attribute", stated_count > 0, f"{text}; it is {stated_count}")
-    text = (
-        f"{attribute_name} is {stated_count}, which does not divide the "
-        f"{shape[-1]} elements of the last axis of {tuple(shape)}"
-    )
-    require("onnx-attribute", shape[-1] % stated_count == 0, text)
+    width = g.dim(x, -1)
+    text = f"{attribute_name} is {stated_count}, which does not divide the {width} elements of the last axis of {shape}"
+    require("onnx-attribute", width % stated_count == 0, text)
     return stated_count

@@ -13,13 +13,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, require
+from aotc.ir import AotcError, Dim, is_static, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.onnx.ops_microsoft_grouped_attention import positions_up_to, split_heads
 from aotc.relay.frontend.onnx.ops_quant import quantized_matmul_as_float, quantized_tensor_of_scale_zero_inputs
+from aotc.relay.frontend.size_conditions import require_equal_dims
 from aotc.relay.frontend.slice_pad_depth_to_space import select_element
 
 _DEFAULT_MASK_FILTER_VALUE: Final = -10000.0
@@ -41,24 +43,33 @@ def _attend(
     hidden  the boolean mask of what is ignored, which broadcasts to (batch, heads, steps, positions), or None
     """
     query, key, value = heads
-    batch, count, steps, size = g.shape(query)
-    positions, dtype = g.dim(key, 2), g.dtype(query)
+    batch, _, steps, _ = g.dims(query)
+    positions, dtype = g.dims(key)[2], g.dtype(query)
     scores = matmul(query, g.transpose(key, (0, 1, 3, 2)))
-    scores = g.mul(scores, node.attrs.get("scale", 0.0) or 1 / math.sqrt(size))
+    scores = g.mul(scores, node.attrs.get("scale", 0.0) or 1 / math.sqrt(g.dim(query, 3)))
     if hidden is not None:
         filtered = node.attrs.get("mask_filter_value", _DEFAULT_MASK_FILTER_VALUE)
         scores = g.add(scores, g.mul(g.cast(hidden, dtype), max(filtered, float(dtype.min))))
     if attention_bias is not None:
         scores = g.add(scores, attention_bias)
     if unidirectional:
-        rows = np.arange(steps)[:, None] + positions - steps
-        later = g.constant(np.arange(positions) > rows)
-        scores = g.where(later, float(dtype.min), scores)
+        scores = g.where(_later_positions(steps, positions), float(dtype.min), scores)
     mixed = matmul(g.call_op("nn.softmax", scores, axis=-1), value)
-    return g.reshape(g.transpose(mixed, (0, 2, 1, 3)), (batch, steps, count * g.dim(value, 3)))
+    return g.reshape(g.transpose(mixed, (0, 2, 1, 3)), (batch, steps, g.dim(query, 1) * g.dim(value, 3)))
 
 
-def _ignored_positions(node: OnnxNode, mask: OptionalExpr, batch: int, steps: int, position_count: int) -> OptionalExpr:
+def _later_positions(steps: Dim, positions: Dim) -> Expr:
+    """Return the boolean mask (steps, positions) of positions behind each of the last `steps` ones."""
+    if isinstance(steps, int) and isinstance(positions, int):
+        rows = np.arange(steps)[:, None] + positions - steps
+        return g.constant(np.arange(positions) > rows)
+    # as many positions lie behind a step as steps do
+    columns, rows_behind = positions_up_to(positions), positions_up_to(steps)
+    last = g.cast(g.sub(g.extent(columns, 0), g.extent(rows_behind, 0)), "int32")
+    return g.greater(g.reshape(columns, (1, positions)), g.add(g.reshape(rows_behind, (steps, 1)), last))
+
+
+def _ignored_positions(node: OnnxNode, mask: OptionalExpr, batch: Dim, steps: Dim, position_count: Dim) -> OptionalExpr:
     """Return the boolean mask of positions that attention must ignore, in a shape that broadcasts
     to (batch, heads, steps, positions); None if there is no mask.
 
@@ -67,7 +78,11 @@ def _ignored_positions(node: OnnxNode, mask: OptionalExpr, batch: int, steps: in
     """
     if mask is None:
         return None
-    dims, positions = g.dims(mask), g.iota(position_count, "int32")
+    dims, positions = g.dims(mask), positions_up_to(position_count)
+    if len(dims) in (2, 3) and not is_static((dims[-1], position_count)):
+        text = f"a mask of {dims[-1]} positions does not fit the {position_count} positions of {node.op_type}"
+        require_equal_dims("onnx-attention", dims[-1], position_count, text)
+        dims = (*dims[:-1], position_count)
     if dims == (batch, position_count):
         return g.reshape(g.equal(mask, 0), (batch, 1, 1, position_count))
     if dims == (batch, steps, position_count):
@@ -75,18 +90,12 @@ def _ignored_positions(node: OnnxNode, mask: OptionalExpr, batch: int, steps: in
     if dims == (batch,):
         hidden = g.call_op("greater_equal", positions, g.reshape(mask, (batch, 1)))
         return g.reshape(hidden, (batch, 1, 1, position_count))
-    if dims == (2 * batch,) and node.op_type == "Attention":
+    if isinstance(batch, int) and dims == (2 * batch,) and node.op_type == "Attention":
         ends, starts = (g.reshape(part, (batch, 1)) for part in g.split(mask, [batch, batch], 0))
         outside = g.call_op("greater_equal", positions, ends), g.less(positions, starts)
         return g.reshape(g.call_op("logical_or", *outside), (batch, 1, 1, position_count))
     raise AotcError("onnx-quant" if node.op_type == "QAttention" else "onnx-attention",
                     f"a mask of shape {dims} of {node.op_type} is not supported")  # fmt: skip
-
-
-def _split_heads(x: Expr, count: int) -> Expr:
-    """Reshape (batch, steps, heads * size) to (batch, heads, steps, size)."""
-    batch, steps, width = g.shape(x)
-    return g.transpose(g.reshape(x, (batch, steps, count, width // count)), (0, 2, 1, 3))
 
 
 def _require_heads(node: OnnxNode, count: int, widths: Sequence[int]) -> None:
@@ -128,7 +137,7 @@ def _attention(
     _require_heads(node, num_heads, widths)
     joined = matmul(x, weights)
     joined = joined if bias is None else g.add(joined, bias)
-    query, key, value = (_split_heads(part, num_heads) for part in g.split(joined, widths, 2))
+    query, key, value = (split_heads(part, num_heads) for part in g.split(joined, widths, 2))
     return _attend_with_past(node, (query, key, value), mask, past, attention_bias, unidirectional)
 
 
@@ -153,13 +162,19 @@ def _attend_with_past(
 ) -> list[Expr]:
     """Return the result of attention with the keys and values of the past before the given ones, and all of them."""
     query, key, value = heads
-    if past is not None:
+    batch, _, steps, _ = g.dims(query)
+    present: OptionalExpr = None
+    if past is not None and not is_static(g.dims(past)):
+        present = g.concat([past, g.stack([key, value], 0)], 3)
+        key, value = (select_element(present, 0, k) for k in range(2))
+    elif past is not None:
         key = g.concat([select_element(past, 0, 0), key], 2)
         value = g.concat([select_element(past, 0, 1), value], 2)
-    batch, _, steps, _ = g.shape(query)
-    hidden = _ignored_positions(node, mask, batch, steps, g.dim(key, 2))
+    hidden = _ignored_positions(node, mask, batch, steps, g.dims(key)[2])
     y = _attend(node, (query, key, value), hidden, attention_bias, unidirectional)
-    return [y, g.stack([key, value], 0)] if node.needs_output(1) else [y]
+    if present is None and node.needs_output(1):
+        present = g.stack([key, value], 0)
+    return [y] if present is None else [y, present]
 
 
 def _qkv_heads_from_quantized_projection(node: OnnxNode, head_count: int) -> Expr:
@@ -203,8 +218,8 @@ def _multi_head_attention(
     q, k, v = _separate_heads(node, query, key, value, bias, num_heads)
     if past_key is not None and past_value is not None:
         k, v = g.concat([past_key, k], 2), g.concat([past_value, v], 2)
-    batch, _, steps, _ = g.shape(q)
-    hidden = _ignored_positions(node, key_padding_mask, batch, steps, g.dim(k, 2))
+    batch, _, steps, _ = g.dims(q)
+    hidden = _ignored_positions(node, key_padding_mask, batch, steps, g.dims(k)[2])
     y = _attend(node, (q, k, v), hidden, attention_bias, unidirectional)
     return [y, k, v, None]
 
@@ -234,7 +249,7 @@ def _separate_heads(
         parts = [g.add(p, b) if g.rank(p) == 3 else p for p, b in zip(parts, biases, strict=True)]
     widths = [g.dim(p, 2) for p in parts if g.rank(p) == 3]
     _require_heads(node, count, widths)
-    q, k, v = (_split_heads(p, count) if g.rank(p) == 3 else p for p in parts)
+    q, k, v = (split_heads(p, count) if g.rank(p) == 3 else p for p in parts)
     return q, k, v
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GroupQueryAttention of com.microsoft with its caches as state, against ONNX Runtime fed by hand."""
+"""Attention layers of ONNX and of com.microsoft with their caches as state, against ONNX Runtime fed by hand."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from aotc.runtime.session import Session
 Array = np.ndarray[Any, Any]
 HEADS, KEY_HEADS, SIZE, CAPACITY = 4, 2, 16, 12
 DIM: Final = HEADS * SIZE
+#: Numbers of new tokens of the runs of a model whose number of tokens is a size.
+STEPS: Final = (3, 1, 2, 1, 1)
 
 
 def decoder(batch: int, past: str, total: str) -> onnx.ModelProto:
@@ -44,8 +46,8 @@ def decoder(batch: int, past: str, total: str) -> onnx.ModelProto:
     return model
 
 
-def session_with(model: onnx.ModelProto, state: dict[str, str], folder: Path) -> Session:
-    options: dict[str, Any] = {"target": "host", "cflags": ["-O0"], "instruments": [ProgramVerifier()]}
+def session_with(model: onnx.ModelProto, state: dict[str, str], folder: Path, **options: Any) -> Session:
+    options = {"target": "host", "cflags": ["-O0"], "instruments": [ProgramVerifier()]} | options
     return aotc.compile(model, output=folder / "net", state=state, **options).session()
 
 
@@ -58,19 +60,22 @@ def step(lengths: Array, number: int) -> dict[str, Array]:
 class Reference:
     """ONNX Runtime with the caches as inputs and outputs."""
 
-    def __init__(self, model: onnx.ModelProto, batch: int, length: int) -> None:
+    def __init__(self, model: onnx.ModelProto) -> None:
         self.session = ort.InferenceSession(model.SerializeToString())
-        self.caches = [np.zeros((batch, KEY_HEADS, length, SIZE), np.float32)] * 2
+        pasts = [i for i in self.session.get_inputs() if i.name.startswith("past_")]
+        shapes = {i.name: [d if isinstance(d, int) else 0 for d in i.shape] for i in pasts}
+        self.caches = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
 
     def __call__(self, inputs: dict[str, Array]) -> Array:
-        y, *self.caches = self.session.run(None, {**inputs, "past_k": self.caches[0], "past_v": self.caches[1]})
+        y, *presents = self.session.run(None, {**inputs, **self.caches})
+        self.caches = dict(zip(self.caches, presents, strict=True))
         return np.asarray(y)
 
 
 def test_caches_grow_in_place_and_other_lengths_are_refused(tmp_path: Path) -> None:
     model = decoder(1, "past", "longer")
     session = session_with(model, {"past_*": f"present_*:{CAPACITY}"}, tmp_path)
-    state, reference = session.new_state(), Reference(model, 1, 0)
+    state, reference = session.new_state(), Reference(model)
     for n in range(CAPACITY):
         inputs = step(np.array([n]), n)
         np.testing.assert_allclose(session.run(None, inputs, state=state)[0], reference(inputs), 1e-4, 1e-5)
@@ -87,7 +92,7 @@ def test_caches_grow_in_place_and_other_lengths_are_refused(tmp_path: Path) -> N
 def test_sequences_of_a_batch_have_lengths_of_their_own(tmp_path: Path) -> None:
     model = decoder(2, str(CAPACITY), str(CAPACITY))
     session = session_with(model, {"past_*": "present_*"}, tmp_path)
-    state, reference = session.new_state(), Reference(model, 2, CAPACITY)
+    state, reference = session.new_state(), Reference(model)
     lengths = np.array([0, 0])
     for n in range(9):
         inputs = step(lengths, n)
@@ -99,3 +104,42 @@ def test_sequences_of_a_batch_have_lengths_of_their_own(tmp_path: Path) -> None:
         with pytest.raises(AotcError, match="GroupQueryAttention"):
             session.run(None, wrong, state=state)
     assert bytes(state) == before
+
+
+def layers() -> onnx.ModelProto:
+    """MultiHeadAttention, com.microsoft's Attention, and that of ONNX with grouped
+    heads, one behind the other, for several new tokens.
+    """
+    cache, longer = (f"float[1,{HEADS},{n},{SIZE}]" for n in ("past", "longer"))
+    shared, shared_longer = (f"float[1,{KEY_HEADS},{n},{SIZE}]" for n in ("past", "longer"))
+    model = parser.parse_model(f"""
+        <ir_version: 11, opset_import: ["" : 23, "com.microsoft": 1]>
+        g (float[1,steps,{DIM}] x, {cache} past_k, {cache} past_v,
+           float[2,1,{HEADS},past,{SIZE}] past_kv, {shared} past_keys, {shared} past_values)
+          => (float[1,steps,{DIM}] y, {longer} present_k, {longer} present_v,
+              float[2,1,{HEADS},longer,{SIZE}] present_kv,
+              {shared_longer} present_keys, {shared_longer} present_values) {{
+          q = MatMul (x, wq)  k = MatMul (x, wk)  v = MatMul (x, wv)
+          a, present_k, present_v = com.microsoft.MultiHeadAttention <num_heads = {HEADS}, unidirectional = 1>
+            (q, k, v, , , , past_k, past_v)
+          b, present_kv = com.microsoft.Attention <num_heads = {HEADS}, unidirectional = 1> (a, w, bias, , past_kv)
+          r = MatMul (b, wr)  s = MatMul (b, ws)  t = MatMul (b, wt)
+          y, present_keys, present_values = Attention
+            <is_causal = 1, q_num_heads = {HEADS}, kv_num_heads = {KEY_HEADS}> (r, s, t, , past_keys, past_values)
+        }}""")
+    rng = np.random.default_rng(0)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("wq", "wk", "wv", "wr"), (DIM, DIM))
+    shapes |= {"w": (DIM, 3 * DIM), "bias": (3 * DIM,), "ws": (DIM, DIM // 2), "wt": (DIM, DIM // 2)}
+    values = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in values.items())
+    return model
+
+
+def test_layers_with_caches_of_several_kinds_grow_together(tmp_path: Path) -> None:
+    dims = {"steps": (1, max(STEPS))}
+    session = session_with(layers(), {"past_*": f"present_*:{CAPACITY}"}, tmp_path, dims=dims, target="c")
+    state, reference = session.new_state(), Reference(layers())
+    for count in STEPS:
+        inputs = {"x": np.random.default_rng(count).normal(size=(1, count, DIM)).astype(np.float32)}
+        np.testing.assert_allclose(session.run(None, inputs, state=state)[0], reference(inputs), 1e-4, 1e-4)
+    assert state.length == sum(STEPS)

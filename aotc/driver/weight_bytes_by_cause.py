@@ -94,7 +94,7 @@ def _calls_with_constant_weights(graph: IRModule) -> Iterator[tuple[Call, Consta
             given, inner = {}, [node]
         for call in inner:
             weight = given.get(call.args[1], call.args[1]) if len(call.args) > 1 else None
-            if isinstance(weight, Constant) and all(map(_is_static_tensor, (call, *call.args[:2]))):
+            if isinstance(weight, Constant):
                 yield call, weight
 
 
@@ -107,23 +107,31 @@ def _weight_elements_before_packing_or_none(call: Call) -> int | None:
     """Return the number of weight elements of a call before the Winograd transform and padding;
     None if unchanged.
     """
-    data = tensor_type_of(call.args[0]).static_shape
     match call.attrs:
-        case Conv2DWinogradAttrs(channels=channels, groups=groups):
-            return channels * (data[1] // groups) * FILTER_EXTENT**2
+        case Conv2DWinogradAttrs(channels=channels):
+            return channels * tensor_type_of(call.args[1]).static_shape[3] * FILTER_EXTENT**2
         case ConvAttrs(channels=int(channels), data_layout=layout, kernel_layout=kernel) as attrs:
             packed = layout.isupper() and not kernel.isupper()
-            inputs = data[layout.index("C")] // attrs.groups if packed else 0
+            inputs = _size_of_axis(call.args[0], layout.index("C")) // attrs.groups if packed else 0
             return channels * inputs * math.prod(attrs.kernel_size or ()) if packed else None
         case DensePackAttrs(units=int(units)):
-            return units * data[-1]
+            return units * _size_of_axis(call.args[0], -1)
     return None
+
+
+def _size_of_axis(expr: Expr, axis: int) -> int:
+    """Return the extent of an axis whose size is known."""
+    extent = tensor_type_of(expr).shape[axis]
+    assert isinstance(extent, int)
+    return extent
 
 
 def _cycles_saved_by_winograd(call: Call, target: Target) -> float:
     """Return the cycles that Winograd convolution saves in a call, or would save if the project
-    were not small.
+    were not small; 0 for a call whose time is not estimated, as its sizes are known at run time only.
     """
+    if not all(map(_is_static_tensor, (call, *call.args[:2]))):
+        return 0.0
     shape, data = tensor_type_of(call).static_shape, tensor_type_of(call.args[0])
     match call.attrs:
         case Conv2DWinogradAttrs(tile_size=tile, groups=groups):

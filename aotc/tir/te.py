@@ -169,7 +169,8 @@ class Winograd(Tensor):
 
     out[n, o, y, x] of shape (N, O, H, W), from `a` (N, C, IH, IW) and the transformed weights `b`
     ((tile+2)**2, groups * ceil(O/groups/block), C/groups, block).  `pads` are the zeros before the
-    first row and column; what lies outside `a` counts as zero.
+    first row and column; what lies outside `a` counts as zero.  With `channels_last`, out is (N, H, W, O),
+    `a` is (N, IH, IW, C), the height and width may be known at run time only, and there is one group.
     """
 
     axes: tuple[Axis, ...]
@@ -177,6 +178,7 @@ class Winograd(Tensor):
     b: Tensor
     tile: int
     pads: tuple[int, int]
+    channels_last: bool = False
 
     @property
     def packed_weight_block_size(self) -> int:
@@ -190,7 +192,7 @@ class Winograd(Tensor):
     @property
     def groups(self) -> int:
         """Number of groups of channels that are convolved separately."""
-        return self.a.shape[1] // self.b.shape[2]
+        return 1 if self.channels_last else self.a.shape[1] // self.b.shape[2]
 
 
 BuildFn: TypeAlias = Callable[[Sequence[Buffer], Sequence[Buffer], Sequence[Buffer]], Stmt]
@@ -337,17 +339,29 @@ def contraction(
     return Contraction(a=a, a_index=of_a, b=b, b_index=of_b, **facts)
 
 
-def winograd(shape: Sequence[Dim], a: Tensor, b: Tensor, *, tile: int, pads: tuple[int, int]) -> Winograd:
+def winograd(
+    shape: Sequence[Dim], a: Tensor, b: Tensor, *, tile: int, pads: tuple[int, int], channels_last: bool = False
+) -> Winograd:
     """Return a 3x3 convolution with stride 1 that Winograd's algorithm computes.
 
-    shape                shape (N, O, H, W) of the result
-    a, b, tile, pads     as the fields of `Winograd`
+    shape                shape (N, O, H, W) of the result, or (N, H, W, O)
+    a, b, tile, pads, channels_last     as the fields of `Winograd`
 
-    Raises TypeError for a shape that is known at run time only.
+    Raises TypeError for a shape (N, O, H, W) that is known at run time only.
     """
-    _require_static_tensors("winograd", shape, (a, b))
-    axes = _new_axes(shape, "i")
-    return Winograd(name="winograd", shape=extents_of(shape), dtype=a.dtype, axes=axes, a=a, b=b, tile=tile, pads=pads)
+    if not channels_last:
+        _require_static_tensors("winograd", shape, (a, b))
+    return Winograd(
+        name="winograd",
+        shape=extents_of(shape),
+        dtype=a.dtype,
+        axes=_new_axes(shape, "i"),
+        a=a,
+        b=b,
+        tile=tile,
+        pads=pads,
+        channels_last=channels_last,
+    )
 
 
 def extern(

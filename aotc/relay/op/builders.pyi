@@ -290,6 +290,7 @@ def contrib_conv2d_winograd_without_weight_transform(
     *,
     channels: int,
     groups: int = 1,
+    data_layout: str = "NCHW",
 ) -> Call:
     """3x3 Winograd convolution of data (N, groups * I, H, W) by transformed weights in layout
     HWOI{n}o; stride 1.
@@ -302,6 +303,7 @@ def contrib_conv2d_winograd_without_weight_transform(
     padding     top, left, bottom, right
     channels    of the output; the weights hold whole blocks
     groups      number of groups of channels; the weights of each group are padded to whole blocks
+    data_layout NCHW, or NHWC with one group, for the data and the result
     """
 
 def contrib_dense_bits(

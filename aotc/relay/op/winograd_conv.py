@@ -25,6 +25,7 @@ from aotc.ir import (
     OpPattern,
     PrecisionTreatment,
     QuantizationTreatment,
+    Shape,
     TensorType,
     Type,
     Types,
@@ -73,12 +74,14 @@ class Conv2DWinogradAttrs(Attrs):
     padding     top, left, bottom, right
     channels    of the output; the weights hold whole blocks
     groups      number of groups of channels; the weights of each group are padded to whole blocks
+    data_layout NCHW, or NHWC with one group, for the data and the result
     """
 
     tile_size: int
     padding: tuple[int, ...] = padding_attribute_field(2, 4)
     channels: int
     groups: int = 1
+    data_layout: str = "NCHW"
 
 
 def _checked_transformed_tile_size(tile: int, *types: TensorType) -> int:
@@ -150,7 +153,9 @@ def _input_channels_per_group(a: Conv2DWinogradAttrs, input_channels: Dim) -> in
 def _infer_winograd_conv_type(a: Conv2DWinogradAttrs, types: Types) -> Type:
     data, weight = require_tensor_of_rank("conv.data-rank", types[0], 4), require_tensor_type(types[1], "weight")
     alpha = _checked_transformed_tile_size(a.tile_size, data, weight)
-    inputs = _input_channels_per_group(a, data.shape[1])
+    known = a.data_layout == "NCHW" or (a.data_layout == "NHWC" and a.groups == 1)
+    require("conv.groups", known, f"{a.groups} groups of channels in layout {a.data_layout} are not supported")
+    inputs = _input_channels_per_group(a, data.shape[a.data_layout.index("C")])
     fits = weight.rank == 5 and weight.shape[:2] == (alpha, alpha) and weight.shape[3] == inputs
     expected_shape = f"({alpha}, {alpha}, O / block, {inputs}, block)"
     require("winograd.weight", fits, lambda: f"weight must have shape {expected_shape}, got {shape_text(weight.shape)}")
@@ -159,11 +164,15 @@ def _infer_winograd_conv_type(a: Conv2DWinogradAttrs, types: Types) -> Type:
     text = f"the weight has {blocks} blocks of {block} output channels, but `channels` is {a.channels}"
     text += f" in {a.groups} groups" if a.groups > 1 else ""
     require("conv.block", whole, text)
-    space = [
-        window_count(d, FILTER_EXTENT, pad=p)
-        for d, p in zip(data.shape[2:], pad_pairs_of_axes(a.padding, 2), strict=True)
-    ]
-    return TensorType((data.shape[0], a.channels, *space), data.dtype)
+    return TensorType(_output_shape(a, data.shape), data.dtype)
+
+
+def _output_shape(a: Conv2DWinogradAttrs, data: Shape) -> Shape:
+    """Return the shape of the result in the layout of the data."""
+    last = a.data_layout == "NHWC"
+    space = data[1:3] if last else data[2:]
+    sizes = [window_count(d, FILTER_EXTENT, pad=p) for d, p in zip(space, pad_pairs_of_axes(a.padding, 2), strict=True)]
+    return (data[0], *sizes, a.channels) if last else (data[0], a.channels, *sizes)
 
 
 def _invert_winograd_weights(a: Conv2DWinogradAttrs, weight: Array) -> Array:
@@ -178,24 +187,32 @@ def _invert_winograd_weights(a: Conv2DWinogradAttrs, weight: Array) -> Array:
 
 def _winograd_conv_reference(a: Conv2DWinogradAttrs, data: Array, weight: Array) -> Any:
     """Compute the direct convolution with the untransformed weights."""
-    plain = conv.Conv2DAttrs(padding=befores_then_afters_padding(a.padding, 2), groups=a.groups)
+    plain = conv.Conv2DAttrs(
+        padding=befores_then_afters_padding(a.padding, 2), groups=a.groups, data_layout=a.data_layout
+    )
     return conv.conv2d.reference(plain, data, _invert_winograd_weights(a, weight))
 
 
 def _compute_winograd_conv(a: Conv2DWinogradAttrs, data: Tensor, weight: Tensor) -> Tensor:
     pads = pad_pairs_of_axes(a.padding, 2)
-    space = [window_count(d, FILTER_EXTENT, pad=p) for d, p in zip(data.shape[2:], pads, strict=True)]
     return te.winograd(
-        (data.shape[0], a.channels, *space),
+        _output_shape(a, data.shape),
         data,
         te.view(weight, (prod(weight.shape[:2]), *weight.shape[2:])),
         tile=a.tile_size,
         pads=(pads[0][0], pads[1][0]),
+        channels_last=a.data_layout == "NHWC",
     )
 
 
 def _winograd_conv_sample(
-    tile: int, data_shape: tuple[int, ...], channels: int, block: int, padding: tuple[int, ...], groups: int = 1
+    tile: int,
+    data_shape: tuple[int, ...],
+    channels: int,
+    block: int,
+    padding: tuple[int, ...],
+    groups: int = 1,
+    data_layout: str = "NCHW",
 ) -> Sample:
     inputs = data_shape[1] // groups
     plain = random_array((channels, inputs, FILTER_EXTENT, FILTER_EXTENT), seed=1)
@@ -203,8 +220,12 @@ def _winograd_conv_sample(
     by_group = u.reshape(tile + 2, tile + 2, groups, channels // groups, inputs)
     padded = np.pad(by_group, ((0, 0), (0, 0), (0, 0), (0, -(channels // groups) % block), (0, 0)))
     packed = padded.reshape(tile + 2, tile + 2, -1, block, inputs)
-    attributes = Conv2DWinogradAttrs(tile_size=tile, padding=padding, channels=channels, groups=groups)
-    return Sample(args=(random_array(data_shape), np.ascontiguousarray(np.moveaxis(packed, 3, 4))), attrs=attributes)
+    attributes = Conv2DWinogradAttrs(
+        tile_size=tile, padding=padding, channels=channels, groups=groups, data_layout=data_layout
+    )
+    data = random_array(data_shape)
+    data = np.ascontiguousarray(np.moveaxis(data, 1, 3)) if data_layout == "NHWC" else data
+    return Sample(args=(data, np.ascontiguousarray(np.moveaxis(packed, 3, 4))), attrs=attributes)
 
 
 def _winograd_conv_test_samples() -> Samples:
@@ -214,6 +235,8 @@ def _winograd_conv_test_samples() -> Samples:
     yield _winograd_conv_sample(4, (1, 2, 8, 30), 20, 32, (2, 3, 0, 0))
     yield _winograd_conv_sample(4, (2, 6, 9, 5), 32, 8, (1, 1, 1, 1), groups=2)
     yield _winograd_conv_sample(2, (1, 6, 5, 8), 15, 4, (1, 1, 0, 1), groups=3)
+    yield _winograd_conv_sample(4, (2, 9, 10, 13), 16, 16, (1, 1, 1, 1), data_layout="NHWC")
+    yield _winograd_conv_sample(2, (1, 3, 5, 4), 5, 8, (2, 0, 1, 1), data_layout="NHWC")
 
 
 contrib_conv2d_winograd_weight_transform = OpDef(

@@ -33,7 +33,7 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import Dim, DType, Op, PassContext, frozen, is_static, numel, span_scope
+from aotc.ir import Dim, DType, Op, PassContext, Shape, SymDim, frozen, is_static, largest_size, numel, span_scope
 from aotc.relay.graph_api import (
     MAX_FOLDED_CONSTANT_BYTES,
     Call,
@@ -375,7 +375,13 @@ class _Pack(GraphMutator):
         padded = self._pad_groups_to_whole_blocks(weight, attrs.groups, block)
         packed = self._pack_weight_cached(padded, "HWOI", f"HWOI{block}o", tile)
         return winograd_conv.contrib_conv2d_winograd_without_weight_transform(
-            call.args[0], packed, tile, attrs.padding, channels=weight.data.shape[0], groups=attrs.groups
+            call.args[0],
+            packed,
+            tile,
+            attrs.padding,
+            channels=weight.data.shape[0],
+            groups=attrs.groups,
+            data_layout=attrs.data_layout,
         )
 
     def _pad_groups_to_whole_blocks(self, weight: Constant, groups: int, block: int) -> Constant:
@@ -456,7 +462,7 @@ def choose_winograd_tiles(function: Function, target: Target, ctx: PassContext) 
     usual = max((limits.parameter_growth - 1.0) * size, limits.parameter_room)
     budget = usual if growth is None else (growth - 1.0) * size
     calls = {
-        w: [n for n in used[w] if isinstance(n, Call) and _is_static_float32_3x3_stride_1_conv2d(n) and n.args[1] is w]
+        w: [n for n in used[w] if isinstance(n, Call) and _is_float32_3x3_stride_1_conv2d(n) and n.args[1] is w]
         for w in constants
     }
     weights = [w for w in constants if calls[w] and is_constant_with_finite_elements(w)]
@@ -541,10 +547,23 @@ def estimated_winograd_or_direct_cycles(call: Call, input_channels_per_group: in
     """
     a = call.attrs
     assert isinstance(a, ConvAttrs)
-    images, outputs, height, width = tensor_type_of(call).static_shape
+    images, outputs, height, width = _largest_output_sizes(call, a)
     return estimated_cycles_of_3x3_convolution(
         (images, outputs, height, width), input_channels_per_group, tile, target, a.groups
     )
+
+
+def _is_bounded(shape: Shape) -> bool:
+    """Return True if each dimension is known, or has a name and an upper bound."""
+    return all(not isinstance(d, SymDim) or (d.name and d.upper is not None) for d in shape)
+
+
+def _largest_output_sizes(call: Call, attrs: ConvAttrs) -> tuple[int, int, int, int]:
+    """Return the images, channels, height and width of the result of a 2-D convolution, the largest ones where they
+    are known at run time only.
+    """
+    sizes = dict(zip(attrs.out_layout or attrs.data_layout, map(largest_size, tensor_type_of(call).shape), strict=True))
+    return sizes["N"], sizes["C"], sizes["H"], sizes["W"]
 
 
 def _winograd_channel_block_size(call: Call, weight: Constant, tile: int, target: Target) -> int:
@@ -553,23 +572,27 @@ def _winograd_channel_block_size(call: Call, weight: Constant, tile: int, target
     """
     a = call.attrs
     assert isinstance(a, ConvAttrs)
-    tiles = [-(-extent // tile) for extent in tensor_type_of(call).static_shape[2:]]
+    tiles = [-(-extent // tile) for extent in _largest_output_sizes(call, a)[2:]]
     return _output_channel_block_size(call, weight.data.shape[0] // a.groups, tiles, target, channels_last=False)
 
 
-def _is_static_float32_3x3_stride_1_conv2d(call: Call) -> bool:
-    """Return True for a float32 NCHW convolution with 3x3 filters, stride 1 and dilation 1, whose
-    channels are in one group or in groups of several channels.
+def _is_float32_3x3_stride_1_conv2d(call: Call) -> bool:
+    """Return True for a float32 convolution with 3x3 filters, stride 1 and dilation 1: of NCHW data of
+    known shape, with channels in one group or in groups of several channels, or of NHWC data whose height or
+    width is known at run time only, with channels in one group.
     """
     a = call.attrs
+    if not isinstance(a, Conv2DAttrs) or a.kernel_layout != "OIHW" or a.out_layout not in ("", a.data_layout):
+        return False
+    shape = tensor_type_of(call).shape
+    if a.data_layout == "NCHW":
+        fits = is_static(shape) and (a.groups == 1 or tensor_type_of(call.args[1]).shape[1] != 1)
+    else:
+        fits = a.data_layout == "NHWC" and a.groups == 1 and not is_static(shape[1:3]) and _is_bounded(shape)
     return (
-        isinstance(a, Conv2DAttrs)
-        and (a.data_layout, a.kernel_layout) == ("NCHW", "OIHW")
-        and a.out_layout in ("", "NCHW")
-        and (a.groups == 1 or tensor_type_of(call.args[1]).shape[1] != 1)
+        fits
         and {*a.strides, *a.dilation} == {1}
-        and is_static(tensor_type_of(call).shape)
-        and 0 not in tensor_type_of(call).shape
+        and 0 not in shape
         and all(tensor_type_of(x).dtype == "float32" for x in (*call.args, call))
         and tensor_type_of(call.args[1]).shape[2:] == (FILTER_EXTENT, FILTER_EXTENT)
     )

@@ -8,7 +8,7 @@ nn.conv2d(%x, %w), ...   =>   nn.conv2d(%x, %w, data_layout="NCHW", out_layout="
 Input: typed functions. Output: functions with equal results and unchanged parameters. A function is
 converted as a whole, by ConvertLayout, if this shortens the estimated time of its convolutions and
 of the required transforms. Depthwise convolutions and narrow images gain; Winograd's algorithm
-needs the channels first.
+needs the channels first, if the size of the images is known.
 
 Networks of images whose height or width is known at run time only are always converted on targets with
 vectors: there, vectors along the channels are the only ones of a known number of elements.

@@ -15,6 +15,7 @@ from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loop_invariants, optimize_loop_nests
 from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest, find_attention_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
+from aotc.tir.schedule.algorithms.winograd_channels_last import build_winograd_channels_last
 from aotc.tir.schedule.contraction import build_contraction_nest, build_contraction_nest_of_run_time_extents
 from aotc.tir.schedule.contraction.untiled_contraction import contraction_as_reduction
 from aotc.tir.schedule.stages.inplace_outputs import output_input_pairs_that_may_share_memory
@@ -176,7 +177,7 @@ class Lowering:
         nest = self._contraction_nest_of_run_time_extents(stage)
         stmt = self._stmts_of_stage(stage, 0) if nest is None else nest
         builds_loops = isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern))
-        if nest is not None or (builds_loops and _has_known_extents(stage.anchor)):
+        if nest is not None or (builds_loops and _has_known_extents(stage.anchor)) or _has_channels_last(stage.anchor):
             # these builders optimize their own loops; simplify what was added to store each element
             return hoist_costly_loop_invariants(simplify_stmt(stmt, {}))
         return optimize_loop_nests(stmt, self.builder.target.budget)
@@ -207,9 +208,8 @@ class Lowering:
                 a, b = (builder.memory[tensor_graph.strip_views(t)].buffer for t in (anchor.a, anchor.b))
                 store = builder.function_finishing_and_storing_element(stage)
                 if isinstance(anchor, te.Winograd):
-                    return builder.add_buffers_of_nest_and_return_stmt(
-                        build_winograd(anchor, a, b, store, builder.target)
-                    )
+                    build = build_winograd_channels_last if anchor.channels_last else build_winograd
+                    return builder.add_buffers_of_nest_and_return_stmt(build(anchor, a, b, store, builder.target))
                 # thread blocks must be the outermost loops of a kernel
                 alone = len(self.stages) == 1 and not self._copy_loops_for_duplicate_outputs()
                 nest = build_contraction_nest(anchor, a, b, store, builder.target, is_whole_kernel=alone)
@@ -222,6 +222,11 @@ class Lowering:
                     builder.stmts_storing_element_of_stage_tensors(stage, None),
                     "independent",
                 )
+
+
+def _has_channels_last(anchor: te.Tensor) -> bool:
+    """Return True if the anchor of a stage is a Winograd convolution with the channels last."""
+    return isinstance(anchor, te.Winograd) and anchor.channels_last
 
 
 def _has_known_extents(anchor: te.Tensor) -> bool:

@@ -109,7 +109,7 @@ def estimated_cycles_of_3x3_convolution(
 
 
 @frozen
-class _TransformEmitter:
+class TransformEmitter:
     """Emits statements that compute linear combinations of vectors, for Winograd transforms, into
     registers.
     """
@@ -223,8 +223,8 @@ class _WinogradBuilder:
         self.chunk = -(-self.columns // -(-self.columns * w.tile // target.winograd.transformed_columns))
         line = target.line // w.dtype.itemsize
         self.phases = new_private_scratch_buffer("phases", w.dtype, w.tile**2 * self.plane)
-        self.layer = _round_up_to_odd_cache_line_count(self.channels * self.places, line)
-        self.step = _round_up_to_odd_cache_line_count(self.rows * self.columns * self.width, line)
+        self.layer = round_up_to_odd_cache_line_count(self.channels * self.places, line)
+        self.step = round_up_to_odd_cache_line_count(self.rows * self.columns * self.width, line)
         self.data = new_private_scratch_buffer("data", w.dtype, self.alpha**2 * self.layer)
         self.product = new_private_scratch_buffer("product", w.dtype, self.alpha**2 * self.step)
         self.tile = new_private_scratch_buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes)
@@ -307,7 +307,7 @@ class _WinogradBuilder:
         """Return the Winograd input transform V = B^T d B of all tiles of a strip and one channel,
         a vector of tiles at a time.
         """
-        place, out = Var("place"), _TransformEmitter(self.lanes, [])
+        place, out = Var("place"), TransformEmitter(self.lanes, [])
 
         def load_patch_element(i: int, j: int) -> Expr:
             return Load(self.phases, self._patch_element_address_in_phase_planes(i, j, place), self.lanes)
@@ -373,7 +373,7 @@ class _WinogradBuilder:
         """Return the output transform A^T M A of some tiles of a row and a vector of output
         channels, stored on the stack.
         """
-        m, tile, out = self.w.tile, Var("t"), _TransformEmitter(self.lanes, [])
+        m, tile, out = self.w.tile, Var("t"), TransformEmitter(self.lanes, [])
         place = row * self.columns + row_part * self.chunk + tile
         group, vector = (
             channel_vector // self._output_vectors_per_group,
@@ -418,7 +418,7 @@ class _WinogradBuilder:
         return forall(lane, minimum(self.lanes, outputs - vector * self.lanes), body)
 
 
-def _round_up_to_odd_cache_line_count(elements: int, cache_line_elements: int) -> int:
+def round_up_to_odd_cache_line_count(elements: int, cache_line_elements: int) -> int:
     """Return a size of at least `elements` elements that is an odd number of cache lines of
     `cache_line_elements` elements.
 

@@ -105,6 +105,7 @@ __all__ = [
     "ContractionNest",
     "StoreFn",
     "build_contraction_nest",
+    "build_contraction_nest_of_parts",
     "build_contraction_nest_of_run_time_extents",
     "cpu_tiling_candidates",
     "tiling_candidates",
@@ -192,12 +193,12 @@ def build_contraction_nest_of_run_time_extents(
         return None
     contraction, joined = split_grouped_channel_axis(contraction)
     if contraction_of_typical_size(contraction, numbers) is not None:
-        return _nest_of_typical_size(contraction, a, b, lambda at, v: store(joined(at), v), target, numbers)
+        return build_contraction_nest_of_parts(contraction, a, b, lambda at, v: store(joined(at), v), target, numbers)
     strip = copy_data_in_padded_strips(contraction, a, target)
     if strip is None:
         return None
     whole = strip.whole_index
-    nest = _nest_of_typical_size(
+    nest = build_contraction_nest_of_parts(
         strip.contraction,
         strip.buffer,
         b,
@@ -212,7 +213,7 @@ def build_contraction_nest_of_run_time_extents(
     return replace(nest, stmt=stmt, workspace=(strip.buffer, *nest.workspace))
 
 
-def _nest_of_typical_size(
+def build_contraction_nest_of_parts(
     contraction: te.Contraction,
     a: Buffer,
     b: Buffer,

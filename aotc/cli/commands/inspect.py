@@ -17,7 +17,7 @@ from aotc.cli import compile_options
 from aotc.cli import options as options_of
 from aotc.cli.command_definition import define_command
 from aotc.cli.console import JsonObject, RenderedParts, Reporter
-from aotc.cli.options import declare_flag
+from aotc.cli.options import PATH_TYPE, declare_flag, declare_option
 from aotc.cli.options_in_messages import spell_option_references_for_command
 from aotc.cli.result_tables import (
     format_arena_size,
@@ -29,6 +29,8 @@ from aotc.ir.dimension_ranges import DimRange, dim_size_or_range, dim_text_in_si
 from aotc.ir.dimensions import SymDim, dim_of_text
 from aotc.ir.option_value_text import format_state_pair
 from aotc.ir.terminal_safe_text import PreformattedText
+from aotc.reporting.memory_map import describe_memory_map
+from aotc.reporting.memory_map_picture import write_memory_map
 from aotc.reporting.model_inspection import MAX_LARGEST_KERNELS, SHARED_LIBRARY_SUFFIXES, inspect_model, inspect_project
 from aotc.reporting.text_tables import describe_register_spills, format_with_unit_prefix, make_borderless_table
 
@@ -37,6 +39,14 @@ from aotc.reporting.text_tables import describe_register_spills, format_with_uni
     "inspect",
     options_of.MODEL_ARGUMENT,
     declare_flag("--memory", "Show the arena over the steps of the schedule."),
+    declare_option(
+        "--memory-map",
+        "Write what a compiled project takes of flash and RAM to a file, .json or .svg; repeatable.",
+        PATH_TYPE,
+        multiple=True,
+        metavar="FILE",
+    ),
+    declare_option("--elf", "Linked program for --memory-map; default: the plan and the library.", PATH_TYPE),
     compile_options.SHAPE_OPTIONS,
     compile_options.STATE_OPTION,
     compile_options.CUT_OPTIONS,
@@ -45,13 +55,18 @@ from aotc.reporting.text_tables import describe_register_spills, format_with_uni
     compile_options.BOARD_OPTIONS,
     compile_options.declare_compile_options("workspace_io", "io_dtype"),
 )
-def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) -> None:
+def inspect_command(
+    out: Reporter, model: Path, memory: bool, memory_map: Sequence[Path], elf: Path | None, **options: Any
+) -> None:
     """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library
     does.
 
     Parts of a model that cannot be compiled are listed, and the exit code is 0. --json prints the
     metadata of a project.
     """
+    if memory_map or elf is not None:
+        _write_memory_maps(out, model, memory_map, elf)
+        return
     if model.is_dir() or model.suffix in SHARED_LIBRARY_SUFFIXES:
         out.print_result(inspect_project(model), render_project_metadata)
         return
@@ -63,6 +78,23 @@ def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) ->
     out.print_result(
         inspection, render_memory_per_step if memory and "moments" in inspection else render_model_inspection
     )
+
+
+def _write_memory_maps(out: Reporter, project: Path, files: Sequence[Path], elf: Path | None) -> None:
+    """Print the memory map of a project as a table, or as JSON, and write it to files."""
+    result = describe_memory_map(project, elf)
+    for file in files:
+        write_memory_map(result, file)
+    out.print_result(result, render_memory_map)
+
+
+def render_memory_map(data: JsonObject) -> RenderedParts:
+    """Format a memory map: the regions, and the largest items of each."""
+    for region in data["regions"]:
+        yield f"{region['name']}  {format_with_unit_prefix(region['bytes'], 'B')}"
+        largest = sorted(region["items"], key=lambda item: (-item["bytes"], item["name"]))[:MAX_LARGEST_KERNELS]
+        rows = [(str(i["bytes"]), i["kind"], i["name"], ", ".join(i.get("nodes", ())[:3])) for i in largest]
+        yield make_borderless_table("bytes", "", "name", "nodes", rows=rows, numeric_columns=slice(1))
 
 
 def render_project_metadata(data: JsonObject) -> RenderedParts:

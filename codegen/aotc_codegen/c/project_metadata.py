@@ -14,6 +14,7 @@ from aotc.ir.version import VERSION
 from aotc.tir import (
     Kernel,
     Program,
+    Storage,
     Target,
     estimated_code_bytes,
     estimated_stack_bytes,
@@ -82,6 +83,7 @@ def describe_compiled_program(
             "gap": plan.bytes_above_lower_bound,
             "alignment": plan.align,
             "buffers": buffers,
+            "parameters": _parameter_rows(program, params),
             "spaces": _memory_name_of_each_role(program, target, params),
             **_arena_parts_metadata(program),
         },
@@ -91,6 +93,27 @@ def describe_compiled_program(
         "kernels": len(set(kernel_names.values())),
         "steps": steps,
     }
+
+
+def _parameter_rows(program: Program, params: ParameterLayout) -> list[dict[str, Any]]:
+    """Return for each stored constant its name in C, the array that holds it with the offset there, its bytes without
+    padding, its memory (if the target has several), and the model nodes of the first step that reads it.
+    """
+    nodes: dict[Storage, list[str]] = {}
+    for step in program.steps:
+        for view in step.inputs:
+            if view.storage in params.homes:
+                nodes.setdefault(params.stored_equal_constant(view.storage), model_node_names_of_span(step.span))
+    rows = []
+    for storage in params.offsets:
+        name, at = params.c_symbol_of_constant(storage), params.byte_offset_in_file(storage)
+        piece = next(p for p in reversed(params.pieces) if p.begin <= at)
+        place = {"array": params.c_array_name(piece), "offset": at - piece.begin}
+        if params.stores_parameters_as_c_arrays:
+            place = {"array": name, "offset": 0}
+        memory = {"memory": piece.memory} if piece.memory else {}
+        rows.append({"name": name, **place, "bytes": storage.nbytes, **memory, "nodes": nodes.get(storage, [])})
+    return rows
 
 
 def _memory_name_of_each_role(program: Program, target: Target, params: ParameterLayout) -> dict[str, str]:

@@ -20,6 +20,8 @@ _net_params:
 net_params:
   .incbin "src/net_params.bin"
 #if defined(__ELF__)
+  .type net_params, %object
+  .size net_params, . - net_params
   .section .note.GNU-stack, "", %progbits
 #endif
 #endif

@@ -93,6 +93,23 @@ def test_libraries_are_linked(triple: str, zig: str, tmp_path: Path) -> None:
     assert net.metadata["library"] == f"lib/libnet{suffix}"
 
 
+def test_scalar_projects_need_no_extensions_of_gcc(clang: str, tmp_path: Path) -> None:
+    """Strict C11, and the language of Microsoft's compiler as clang checks it, with the headers of mingw-w64."""
+    headers = Path("/usr/share/mingw-w64/include")
+    if not headers.is_dir():
+        skip_or_fail_without("mingw-w64-common")
+    net = aotc.compile(affine(160, 0), output=tmp_path / "net", name="net", target="c", build=False)
+    files = [*net.path.glob("src/*.c"), *net.path.glob("runtime/*.c")]
+    common = ["-std=c11", "-pedantic-errors", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-Isrc", "-fsyntax-only"]
+    run(["gcc", *common, *files, "examples/main.c"], net.path)
+    windows = ["--target=x86_64-pc-windows-msvc", "-isystem", headers]
+    run([clang, *windows, *common, *(file for file in files if file.name != "params_to_c.c")], net.path)
+    with pytest.raises(AssertionError):
+        # clang checks as Microsoft's compiler does: there is no __GNUC__
+        (tmp_path / "gnu.c").write_text("#if !defined(__GNUC__)\n#error without\n#endif\nint one(void);\n")
+        run([clang, *windows, *common, tmp_path / "gnu.c"], net.path)
+
+
 @pytest.mark.skipif(normalized_architecture_name() != "x86_64", reason="Wine runs programs for this processor only")
 def test_windows_gives_the_bits_of_linux(wine: Path, tmp_path: Path) -> None:
     """The runtime's loader opens the DLL that `aotc.compile` builds, and refuses one that was cut short."""

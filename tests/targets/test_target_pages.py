@@ -11,6 +11,7 @@ from aotc.reporting.support_tables import target_table
 from aotc.tir.functions.elementary_function_table import ULP
 from aotc.tir.target import TARGETS, Target
 from tests.e2e.projects import DIGITS, ROOT, run
+from tests.processor_times import exists
 from tests.targets.machines import machine
 
 
@@ -28,6 +29,15 @@ def test_the_table_is_that_of_the_targets() -> None:
     assert [line for line in lines if line.startswith("| `")] == [
         row(target) for target in TARGETS.values() if not target.versions
     ]
+
+
+def test_the_page_on_support_names_all_targets_and_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.splitlines() if "::" in line]
+    named = {name for row in rows if len(row) == 6 for name in re.findall("`([^`]+)`", row[0])}
+    assert named == TARGETS.keys()
+    missing = [row[-1] for row in rows if not exists(row[-1].strip("`"))]
+    assert not missing and len(rows) > 10
 
 
 def test_cmake_builds_for_another_machine(tmp_path: Path, cmake: str) -> None:

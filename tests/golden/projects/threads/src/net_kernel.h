@@ -44,6 +44,8 @@
 /* Sums stay chains of multiply-adds, as there are instructions for them. */
 #pragma GCC optimize("no-tree-reassoc", "no-tree-pre")
 #endif
+#elif defined(_MSC_VER)
+#pragma fp_contract(off)
 #endif
 
 #endif

@@ -208,6 +208,7 @@ from aotc.relay.op.builders import trunc as trunc
 from aotc.relay.op.builders import trunc_divide as trunc_divide
 from aotc.relay.op.builders import trunc_mod as trunc_mod
 from aotc.relay.op.builders import unique as unique
+from aotc.relay.op.builders import unique_rows as unique_rows
 from aotc.relay.op.builders import unravel_index as unravel_index
 from aotc.relay.op.builders import variance as variance
 from aotc.relay.op.builders import where as where

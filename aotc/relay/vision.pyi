@@ -7,4 +7,5 @@ from aotc.relay.op.builders import non_max_suppression as non_max_suppression
 from aotc.relay.op.builders import proposal as proposal
 from aotc.relay.op.builders import roi_align as roi_align
 from aotc.relay.op.builders import roi_pool as roi_pool
+from aotc.relay.op.builders import select_boxes as select_boxes
 from aotc.relay.op.builders import yolo_reorg as yolo_reorg

@@ -219,3 +219,71 @@ def test_graphics_processors_are_refused() -> None:
     with pytest.raises(AotcError, match=r"node /first: code for cuda has no results whose size") as caught:
         _ = CompileOptions(target="cuda").start_compilation(two_sets()).scheduled_programs
     assert caught.value.code == "target"
+
+
+def selections() -> onnx.ModelProto:
+    """Operators whose results have sizes that values decide, and operators on these results."""
+    node = helper.make_node
+    nodes = [
+        node("Greater", ["scores", "zero"], ["flags"]),
+        node("Squeeze", ["flags", "axes"], ["flat_flags"]),
+        node("Compress", ["values", "flat_flags"], ["columns"], axis=1),
+        node("Compress", ["values", "flat_flags"], ["elements"]),
+        node("ReduceSum", ["columns", "last"], ["sums"], keepdims=0),
+        node("NonMaxSuppression", ["boxes", "scores", "most", "overlap", "least"], ["rows"]),
+        node("NonMaxSuppression", ["boxes", "scores", "two", "overlap"], ["centers"], center_point_box=1),
+        node("Slice", ["rows", "two", "three", "last"], ["numbers"]),
+        node("Squeeze", ["numbers", "last"], ["chosen"]),
+        node("Squeeze", ["boxes", "first"], ["all_boxes"]),
+        node("Gather", ["all_boxes", "chosen"], ["remaining"]),
+        node("Round", ["values"], ["rounded"]),
+        node("Unique", ["rounded"], ["sorted", "s1", "s2", "s3"]),
+        node("Unique", ["rounded"], ["unsorted", "u1", "u2", "u3"], sorted=0),
+        node("Unique", ["rounded"], ["slices", "a1", "a2", "a3"], axis=1),
+        node("Unique", ["rounded"], ["lines", "b1", "b2", "b3"], axis=0, sorted=0),
+    ]
+    inputs = {"values": [3, 8], "boxes": [1, 8, 4], "scores": [1, 1, 8], "overlap": [1], "least": [1]}
+    numbers = ["rows", "centers", *(f"{c}{k}" for c in "suab" for k in (1, 2, 3))]
+    floats = ["columns", "elements", "sums", "remaining", "sorted", "unsorted", "slices", "lines"]
+    integers = {"axes": [0, 1], "most": [4], "two": [2], "three": [3], "first": [0], "last": [1]}
+    tensors = {name: np.array(value) for name, value in integers.items()}
+    outputs = dict.fromkeys(numbers, INT64) | dict.fromkeys(floats, FLOAT)
+    return model(nodes, inputs, outputs, zero=np.zeros(1, np.float32), **tensors)
+
+
+def inputs_of_selections(seed: int) -> dict[str, Array]:
+    """Inputs for which nothing is found, or everything, or something."""
+    rng = np.random.default_rng(seed)
+    least, scale = (-1.0, 0.0) if seed == 0 else (9.0, 9.0) if seed == 1 else (0.3, 2.0)
+    arrays = {
+        "values": rng.standard_normal((3, 8)) * scale,
+        "boxes": np.round(rng.random((1, 8, 4)) * 6) / 4,
+        "scores": np.full((1, 1, 8), -1.0) if seed == 1 else rng.random((1, 1, 8)) - (0.5 if seed else 0),
+        "overlap": np.array([0.0, 1.0, 0.2, 0.5, 0.7])[[seed]],
+        "least": np.array([least]),
+    }
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+def test_selections_and_distinct_values(tmp_path: Path) -> None:
+    made = selections()
+    options = {"target": "c", "cflags": STRICT, "instruments": [ProgramVerifier()]}
+    compiled = aotc.compile(made, name="net", output=tmp_path / "net", **options)
+    session, reference = compiled.session(), ort.InferenceSession(made.SerializeToString())
+    (program,) = CompileOptions(target="c").start_compilation(made).scheduled_programs
+    interpret, module = ProgramInterpreter(program), from_onnx(made)
+    found = set()
+    for seed in range(5):
+        given = inputs_of_selections(seed)
+        expected = reference.run(None, given)
+        check(session.run(None, given), expected)
+        check(list(interpret(given).values()), expected)
+        check(list(evaluate(module, *given.values())), expected)
+        found.add(expected[0].shape[0])
+    assert {0} < found
+    folder = compiled.path
+    sources = [*(folder / "src").glob("*.c"), *(folder / "runtime").glob("*.c")]
+    flags = ["-std=c99", *SANITIZE, "-Iinclude", "-Isrc", "-DMODEL=net_info"]
+    program_path, caller = tmp_path / "exact", Path(__file__).with_name("exact_buffers.c")
+    run(["gcc", *flags, caller, *sources, "-lm", "-pthread", "-o", program_path], folder)
+    assert run([program_path], folder) == "0 outputs differ\n"

@@ -51,7 +51,7 @@ STATED = {
         qnn.leaky_relu qnn.log qnn.mul qnn.multiply_add qnn.nearest_int8 qnn.nearest_uint8 qnn.product qnn.quantize
         qnn.requantize qnn.rsqrt qnn.saturate_int8 qnn.saturate_uint8 qnn.scale_once qnn.scale_twice qnn.sigmoid
         qnn.sqrt qnn.subtract qnn.tanh reinterpret rsqrt sinh stft tan vision.non_max_suppression vision.roi_align
-        vision.roi_pool
+        vision.roi_pool vision.select_boxes
     """,
     "quantized=PASS": """
         annotation.stop_fusion copy gather gather_nd max maximum min minimum nn.adaptive_max_pool1d
@@ -84,7 +84,7 @@ NOTHING = """
     nn.softmax not_equal ones ones_like permute_axes qnn.lstm_by_series qnn.lstm_by_table qnn.softmax repeat reshape
     reshape_like reverse reverse_reshape right_shift round sequence_mask sigmoid sign sin slice_like sliding_window
     sparse_fill_empty_rows sparse_reshape sparse_to_dense split sqrt strided_set tanh tile trilu trunc trunc_divide
-    trunc_mod unique unravel_index vision.all_class_non_max_suppression vision.get_valid_counts
+    trunc_mod unique unique_rows unravel_index vision.all_class_non_max_suppression vision.get_valid_counts
     vision.multibox_prior vision.multibox_transform_loc vision.proposal vision.yolo_reorg zeros zeros_like
 """
 """Operators that state nothing: whoever adds one decides that the defaults are right for it."""

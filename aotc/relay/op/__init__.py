@@ -57,6 +57,8 @@ _OPERATOR_MODULE_NAMES = (
     "dyn",
     "unique_and_segments",
     "found_sizes",
+    "selected_boxes",
+    "unique_rows",
     "tree_ensemble",
     "pairwise_coupling",
     "matrix_determinant",

@@ -1284,6 +1284,18 @@ def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None =
     rows whose id is not below `num_segments` are ignored. Negative ids count from the end.
     """
 
+def select_boxes(
+    boxes: Expr, scores: Expr, max_output_boxes: Expr, iou_threshold: Expr, score_threshold: Expr, most: int = -1
+) -> Call:
+    """The boxes (B, N, 4) that remain for each image and each class of the scores (B, C, N).
+
+    The corners of a box are its first two and its last two numbers. Of the boxes of a class with a score above
+    `score_threshold`, the best one remains, then the best one whose intersection over union with none of those that
+    remain exceeds `iou_threshold`, and so on, up to `max_output_boxes`. The result is a tuple: rows of image, class and
+    box (B * C * N, 3), of which the first ones are used and the others are 0; and the number of rows that are used,
+    of shape (1,). With `most` of at least 0, at most `most` boxes of a class remain, and there are so many fewer rows.
+    """
+
 def sequence_mask(data: Expr, valid_length: Expr, mask_value: float = 0.0, axis: int = 0) -> Call:
     """`data` with elements after the first `valid_length[b]` of each sequence b replaced by
     `mask_value`.
@@ -1503,6 +1515,14 @@ def unique(data: Expr, is_sorted: bool = True, return_counts: bool = False) -> C
     The result is a tuple: the values, the first position of each value, the index of each element's
     value, the number of values, and with `return_counts` the number of occurrences of each value.
     Unused entries are zero. NaN equals no element.
+    """
+
+def unique_rows(data: Expr, is_sorted: bool = True) -> Call:
+    """The distinct rows of a matrix, in lexicographic order if `is_sorted`, else in the order of first occurrence.
+
+    The result is a tuple: the first position of each distinct row, the index of each row among the distinct ones, the
+    number of occurrences of each distinct row, and the number of distinct rows, of shape (1,). Unused entries are 0.
+    NaN equals no element. The time grows with the product of the numbers of rows and of distinct rows.
     """
 
 def unravel_index(indices: Expr, shape: Expr) -> Call:

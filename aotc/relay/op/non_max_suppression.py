@@ -229,7 +229,7 @@ def _infer_non_max_suppression_type(attrs: Any, types: Types) -> Type:
     return TupleType((TensorType(data.shape[:2], BOX_INDEX_DTYPE), number))
 
 
-def _intersection_and_union_area(a: Any, b: Any, minimum_fn: Any, maximum_fn: Any) -> tuple[Any, Any]:
+def intersection_and_union_area(a: Any, b: Any, minimum_fn: Any, maximum_fn: Any) -> tuple[Any, Any]:
     """Return the intersection area and the union area of two boxes given by two corners each."""
     shared, total = 1.0, [1.0, 1.0]
     for k in (0, 1):
@@ -258,7 +258,7 @@ def _row_indices_or_minus_one_if_suppressed(attrs: Any, data: Array, count: int,
             alike = attrs.force_suppress or plain or ids[0] == ids[1]
             known = plain or ids[1] >= 0
             first, second = (box[attrs.coord_start :] for box in (candidate, other))
-            shared, both = _intersection_and_union_area(first, second, np.minimum, np.maximum)
+            shared, both = intersection_and_union_area(first, second, np.minimum, np.maximum)
             much = both > 0 and shared / both >= threshold
             removed |= bool(alike and known and much)
         if not removed:
@@ -314,7 +314,7 @@ def _compute_row_indices_or_minus_one(
         limit = minimum(number, attrs.top_k) if attrs.top_k > 0 else number
         places = range(attrs.coord_start, attrs.coord_start + 4)
         corners, other_corners = ([load_box_column(p, c) for c in places] for p in (row, other))
-        shared, both = _intersection_and_union_area(corners, other_corners, minimum, maximum)
+        shared, both = intersection_and_union_area(corners, other_corners, minimum, maximum)
         alike = (other >= 0) & (load_box_column(other, attrs.score_index) > 0.0)
         if attrs.id_index >= 0:
             ids = load_box_column(row, attrs.id_index), load_box_column(other, attrs.id_index)

@@ -206,7 +206,7 @@ class _Rewriter:
             if self.max_args and len(reader.args) + len(free) + 2 > self.max_args:
                 return False
             times = _kernel_element_reads(reader, kernel.call)
-            if times is None:
+            if not isinstance(times, int):  # unknown, or known at run time only
                 return False
             reads += times
         size = tensor_type_of(kernel.body).numel
@@ -285,7 +285,10 @@ def _kernel_element_reads(reader: Call, value: Expr) -> int | None:
     params = {param for param, arg in zip(_kernel_params(reader), reader.args, strict=True) if arg is value}
     body = require_function(reader.op).body
     calls = [node for node in post_order(body) if isinstance(node, Call)]
-    if body in params or all(require_op_of_call(node).is_data_movement for node in calls):
+    operators = [require_op_of_call(node) for node in calls]
+    if body in params or all(op.is_data_movement for op in operators):
+        return None
+    if any(op.finds is not None or op.name == "after" for op in operators):
         return None
     total = 0
     for node in post_order(body):

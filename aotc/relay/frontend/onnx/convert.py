@@ -66,10 +66,6 @@ from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple
 _LOG: Final = logging.getLogger(__name__)
 
 
-#: Operators that are not supported because the shapes of their results depend on run-time values.
-_DATA_DEPENDENT_SHAPE_OPS: Final = frozenset({"NonMaxSuppression"})
-
-
 @dataclass(slots=True)
 class _Scope:
     """The tensors that are visible in one ONNX graph, by name; its own tensors hide tensors of the
@@ -337,9 +333,6 @@ def _unsupported_operator_error(proto: NodeProto, domain: str, opsets: Mapping[s
         why = f"is not defined in version {opsets[domain]} of {domain or 'ai.onnx'}"
     elif _is_deprecated_without_function_body(schema):
         why = f"was removed in version {schema.since_version} of {domain or 'ai.onnx'}"
-    elif proto.op_type in _DATA_DEPENDENT_SHAPE_OPS:
-        text = f"operator {name} is not supported: the values of its inputs decide the shape of its result"
-        return AotcError("onnx-op", text)
     else:
         why = f"(opset {opsets[domain]}) is not supported"
     return AotcError("onnx-op", f"operator {name} {why}", hint="`aotc ops` lists the supported operators")

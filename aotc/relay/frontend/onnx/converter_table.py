@@ -14,6 +14,7 @@ from aotc.relay.frontend.onnx import (
     ops_classical_ml,
     ops_control,
     ops_conv,
+    ops_found_sizes,
     ops_legacy,
     ops_loops,
     ops_low_bit_weights,
@@ -45,6 +46,7 @@ _CONVERTER_MODULES = (
     ops_quant,
     ops_random,
     ops_sequences,
+    ops_found_sizes,
     ops_shape,
     ops_resize_fourier,
 )

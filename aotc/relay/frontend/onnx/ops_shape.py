@@ -37,11 +37,9 @@ from aotc.ir import (
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
-from aotc.relay.frontend.found_sizes import nonzero_positions
 from aotc.relay.frontend.onnx.load import decode_string_tensor
 from aotc.relay.frontend.onnx.node import (
     Converted,
-    KnownArray,
     KnownInt,
     KnownInts,
     OnnxNode,
@@ -64,7 +62,6 @@ from aotc.relay.frontend.slice_pad_depth_to_space import (
     space_to_depth,
 )
 from aotc.relay.frontend.string_slots import string_constant
-from aotc.relay.graph_api import compile_time_elements
 from aotc.relay.op.type_rules import broadcast_two_shapes
 
 # --- reshaping
@@ -530,23 +527,6 @@ def _one_hot_of_known_depth(indices: Expr, depth: int, values: Expr, axis: int) 
     return g.where(g.equal(g.unsqueeze(index, [place]), positions), on, off)
 
 
-def _compress(x: Expr, condition: KnownArray, *, axis: int | None = None) -> Expr:
-    """Convert Compress: gather the elements where the condition is true; the condition must be
-    constant, so that the positions are known at compile time.
-    """
-    positions = g.constant(np.flatnonzero(condition.reshape(-1)), "int64")
-    if axis is None:
-        return gather_slices(g.flatten(x), positions, 0)
-    return gather_slices(x, positions, g.normalize_axis(axis, g.rank(x)))
-
-
-def _non_zero(x: Expr) -> Expr:
-    known = compile_time_elements(x)
-    if known is not None:
-        return g.constant(np.stack(np.nonzero(np.atleast_1d(known))), "int64")
-    return g.transpose(nonzero_positions(g.reshape(x, (1,)) if g.rank(x) == 0 else x), (1, 0))
-
-
 def _tensor_scatter(past: Expr, update: Expr, start: OptionalExpr = None, *, axis: Axis = -2, mode: str) -> Expr:
     """Convert TensorScatter: write `update` into `past` along `axis` from a start position per
     batch element on, modulo the extent if `mode` is "circular".
@@ -566,8 +546,8 @@ def _tensor_scatter(past: Expr, update: Expr, start: OptionalExpr = None, *, axi
 
 
 OPS: Table = {
-    **table_by_function_name(_compress, _concat, _constant, _constant_of_shape, _expand, _eye_like, _flatten, _gather),
-    **table_by_function_name(_gather_elements, _non_zero, _one_hot, _pad, _range, _reshape, _reverse_sequence),
+    **table_by_function_name(_concat, _constant, _constant_of_shape, _expand, _eye_like, _flatten, _gather),
+    **table_by_function_name(_gather_elements, _one_hot, _pad, _range, _reshape, _reverse_sequence),
     **table_by_function_name(
         _scatter_elements, _shape, _slice, _split, _squeeze, _tensor_scatter, _tile, _transpose, _trilu
     ),

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX converters of operators whose results have a size that the elements of their operands decide: Compress,
+NonMaxSuppression, NonZero and Unique.
+
+Results of constants have shapes that are known; others have sizes that a run finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from aotc.ir import require
+from aotc.relay.expr import Expr
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.converter_signatures import OptionalExpr
+from aotc.relay.frontend.found_sizes import found_rows, nonzero_positions
+from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
+from aotc.relay.graph_api import compile_time_elements
+
+
+def _non_zero(x: Expr) -> Expr:
+    known = compile_time_elements(x)
+    if known is not None:
+        return g.constant(np.stack(np.nonzero(np.atleast_1d(known))), "int64")
+    return g.transpose(nonzero_positions(g.reshape(x, (1,)) if g.rank(x) == 0 else x), (1, 0))
+
+
+def _compress(x: Expr, condition: Expr, *, axis: int | None = None) -> Expr:
+    """Convert Compress: gather the elements where the condition is true; what is behind the end of the condition is
+    left out.
+    """
+    place = 0 if axis is None else g.normalize_axis(axis, g.rank(x))
+    x = g.flatten(x) if axis is None else x
+    known = compile_time_elements(condition)
+    if known is not None:
+        return gather_slices(x, g.constant(np.flatnonzero(known.reshape(-1)), "int64"), place)
+    flags, extent = g.flatten(condition), g.dim(x, place)
+    if g.dim(flags, 0) > extent:
+        flags = g.strided_slice(flags, [0], [extent], [0])
+    return gather_slices(x, g.squeeze(nonzero_positions(flags), [1]), place)
+
+
+def _non_max_suppression(
+    boxes: Expr,
+    scores: Expr,
+    most: OptionalExpr = None,
+    overlap: OptionalExpr = None,
+    least: OptionalExpr = None,
+    *,
+    center_point_box: int = 0,
+) -> Expr:
+    """Convert NonMaxSuppression: rows of image, class and box, of which a run finds the number."""
+    dtype = g.dtype(boxes)
+    if center_point_box:
+        center, size = g.split(boxes, [2, 2], 2)
+        half = g.mul(size, 0.5)
+        boxes = g.concat([g.sub(center, half), g.add(center, half)], 2)
+    limits = [
+        g.constant([0], "int64") if most is None else most,
+        g.constant([0], dtype) if overlap is None else g.cast(overlap, dtype),
+        g.constant([-np.inf], dtype) if least is None else g.cast(least, dtype),
+    ]
+    known = compile_time_elements(limits[0])
+    room = -1 if known is None else max(int(known.reshape(-1)[0]), 0)
+    found = g.call_op("vision.select_boxes", boxes, scores, *limits, most=room)
+    return found_rows(g.field(found, 1), g.field(found, 0))[0]
+
+
+def _unique(x: Expr, *, axis: int | None = None, sorted: int = 1) -> Sequence[Expr]:
+    """Convert Unique: the distinct elements or slices, the first position of each, the index of each element's value
+    among them, and the number of occurrences.
+    """
+    data = g.flatten(x) if axis is None else x
+    place = 0 if axis is None else g.normalize_axis(axis, g.rank(x))
+    order = (place, *(k for k in range(g.rank(data)) if k != place))
+    moved = g.transpose(data, order)
+    count, *rest = g.shape(moved)
+    require("onnx-unique", axis is not None or count > 0, "Unique of a tensor without elements is not supported")
+    rows = g.reshape(moved, (count, int(np.prod(rest, dtype=np.int64))))
+    if g.rank(data) == 1:
+        found = g.call_op("unique", data, is_sorted=bool(sorted), return_counts=True)
+        first, inverse, number, counts = (g.cast(g.field(found, k), "int64") for k in (1, 2, 3, 4))
+    else:
+        found = g.call_op("unique_rows", rows, is_sorted=bool(sorted))
+        first, inverse, counts, number = (g.field(found, k) for k in range(4))
+    first, counts = found_rows(number, first, counts)
+    values = g.transpose(gather_slices(moved, first, 0), tuple(int(k) for k in np.argsort(order)))
+    return [values, first, inverse, counts]
+
+
+#: Converters by ONNX operator.
+OPS: Final = {"Compress": _compress, "NonMaxSuppression": _non_max_suppression, "NonZero": _non_zero, "Unique": _unique}

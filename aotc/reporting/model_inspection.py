@@ -14,12 +14,13 @@ from typing import Any
 
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.pipeline import bare_metal_footprint_or_none
-from aotc.driver.state_proposals import propose_state_pairs
+from aotc.driver.state_pairs import ModelInterface, typed_interface
+from aotc.driver.state_proposals import propose_growing_state, propose_state_pairs
 from aotc.ir import COMPILE_CALL, AotcError, Span, SymDim, TensorType
 from aotc.ir.diagnostics import diagnostic_texts
 from aotc.ir.dimension_ranges import dim_text_in_sizes
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.frontend.onnx.model_inputs import options_to_fix_dims, resolve_model_input_types
+from aotc.relay.frontend.onnx.model_inputs import declared_output_types, options_to_fix_dims, resolve_model_input_types
 from aotc.relay.graph_api import Constant, IRModule, list_op_freqs, post_order
 from aotc.relay.transform.fake_quantization_to_integer import find_operators_left_in_float
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
@@ -110,7 +111,8 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     loops without vectorization on a target with vectors, with reasons; "left_real" lists operators
     of a quantized model that are not computed on integers; "moments" lists the tensors live in the
     arena during each step.  "proposed_state" lists pairs of an input and an output whose names and
-    types suggest the option `state`.  "footprint" is the estimated memory of a bare-metal project, as in its
+    types suggest the option `state`, with a capacity for state that grows.  "footprint" is the
+    estimated memory of a bare-metal project, as in its
     metadata; None for other targets.
     """
     chosen = CompileOptions.from_keywords(options, inspect_model)
@@ -127,7 +129,8 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     has_ranges = work.target.gpu is None and all(d.name and d.upper is not None for d in dims)
     if not has_ranges and (flags := options_to_fix_dims(types)):
         operators = list_op_freqs(work.module.main)
-        return _describe_model_with_unknown_dims(path, types, flags, operators)
+        proposals = _proposed_state(work.module, chosen)
+        return _describe_model_with_unknown_dims(path, types, flags, operators, proposals)
     constants = [n for n in post_order(work.module.main) if isinstance(n, Constant)]
     program = work.scheduled_programs[0]
     plan = program.plan
@@ -140,7 +143,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         "operators": list_op_freqs(work.module.main),
         "inputs": _describe_storages(program, program.inputs),
         "outputs": _describe_storages(program, program.outputs),
-        "proposed_state": [] if work.state else propose_state_pairs(work.module),
+        "proposed_state": _proposed_state(work.module, chosen),
         "macs": sum(step.kernel.macs for step in program.steps),
         "steps": len(program.steps),
         "kernels": len(program.distinct_kernels),
@@ -160,6 +163,13 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     }
 
 
+def _proposed_state(module: IRModule, options: CompileOptions) -> list[tuple[str, str]]:
+    """Return values of the option `state` that names and types suggest; [] if the option is given."""
+    if options.state:
+        return []
+    return [*propose_state_pairs(module), *propose_growing_state(typed_interface(module))]
+
+
 def _parameter_types(module: IRModule) -> dict[str, TensorType]:
     """Return the types of the tensor parameters of @main, by name."""
     typed = {p.name: p.checked_type for p in module.main.params}
@@ -169,16 +179,24 @@ def _parameter_types(module: IRModule) -> dict[str, TensorType]:
 def _describe_onnx_with_unknown_dims(path: str | Path, options: CompileOptions) -> dict[str, Any]:
     """Describe an ONNX model whose operators depend on unknown dimensions."""
     types = resolve_model_input_types(path, options.input_shapes or {}, options.dims or {})
-    nodes = Counter(node.op_type for node in load_model(path).graph.node)
-    return _describe_model_with_unknown_dims(path, types, options_to_fix_dims(types), nodes)
+    graph = load_model(path).graph
+    nodes = Counter(node.op_type for node in graph.node)
+    interface = ModelInterface(types, declared_output_types(path))
+    proposals = [] if options.state else propose_growing_state(interface)
+    return _describe_model_with_unknown_dims(path, types, options_to_fix_dims(types), nodes, proposals)
 
 
 def _describe_model_with_unknown_dims(
-    path: str | Path, types: Mapping[str, TensorType], pin_options: Sequence[str], operators: Mapping[str, int]
+    path: str | Path,
+    types: Mapping[str, TensorType],
+    pin_options: Sequence[str],
+    operators: Mapping[str, int],
+    proposed_state: Sequence[tuple[str, str]],
 ) -> dict[str, Any]:
     """Describe a model with unknown dimensions, without the figures that depend on them.
 
-    pin_options    options that fix the dimensions
+    pin_options       options that fix the dimensions
+    proposed_state    values of the option `state`
     """
     rows = [
         {"name": n, "dtype": str(t.dtype), "shape": [d if isinstance(d, int) else str(d) for d in t.shape]}
@@ -188,6 +206,7 @@ def _describe_model_with_unknown_dims(
         "model": str(path),
         "unsupported": [],
         "pins": list(pin_options),
+        "proposed_state": list(proposed_state),
         "inputs": rows,
         "operators": dict(operators),
     }

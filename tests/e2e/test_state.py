@@ -7,7 +7,7 @@ import pickle
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -21,8 +21,11 @@ from aotc import relay
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import CompiledModel
-from aotc.driver.state_proposals import propose_state_pairs
+from aotc.driver.state_pairs import ModelInterface
+from aotc.driver.state_proposals import propose_growing_state, propose_state_pairs
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dimensions import SymDim
+from aotc.ir.types import TensorType
 from aotc.measuring.bench import benchmark_model
 from aotc.measuring.run_library import run_library
 from aotc.relay.module import IRModule
@@ -525,6 +528,41 @@ def test_inspect_proposes_state(tmp_path: Path) -> None:
     assert not inspect_model(tmp_path / "net.onnx", state={"state": "state_out"})["proposed_state"]
     shown = call("inspect", tmp_path / "net.onnx")
     assert "--state state=state_out" in shown.out
+
+
+#: Inputs and outputs with the lengths of their second axes, and the values of the option `state` that they suggest.
+GROWING_PROPOSALS: Final = {
+    "past_k0 P, past_v0 P, x 3 => present_k0 P+1, present_v0 P+1, y P": [("past_*", "present_*:512")],
+    "past_key_values.0.key n, past_key_values.1.key n => present.0.key m, present.1.key m":
+        [("past_key_values.*", "present.*:512")],
+    "past_k n, past_v n, past_mask 4 => present_k m, present_v m, y n": [
+        ("past_k", "present_k:512"), ("past_v", "present_v:512")],
+    "cache n => cache_out m": [("cache", "cache_out:512")],
+    "cache n, prev n => cache_out n, next 7": [("prev", "next:7")],
+    "a n => b m": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("interface", GROWING_PROPOSALS)
+def test_names_and_lengths_suggest_state_that_grows(interface: str) -> None:
+    sides = [[pair.split() for pair in side.split(",")] for side in interface.split("=>")]
+    inputs, outputs = (
+        {name: TensorType((2, int(n) if n.isdigit() else SymDim(n))) for name, n in side} for side in sides
+    )
+    assert propose_growing_state(ModelInterface(inputs, outputs)) == GROWING_PROPOSALS[interface]
+
+
+def test_inspect_proposes_state_that_grows(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,1] x, float[1,past] past_k, float[1,past] past_v)
+        => (float[1,longer] y, float[1,longer] present_k, float[1,longer] present_v) {
+        present_k = Concat <axis = 1> (past_k, x)  present_v = Concat <axis = 1> (past_v, x)
+        y = Mul (present_k, present_v) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
+    assert "--state 'past_*=present_*:512'" in call("inspect", tmp_path / "net.onnx").out
+    with_range = inspect_model(tmp_path / "net.onnx", dims={"past": (0, 63)})
+    assert with_range["proposed_state"] == [("past_*", "present_*:64")]
+    work = CompileOptions(state=dict(with_range["proposed_state"])).start_compilation(tmp_path / "net.onnx")
+    assert len(work.state) == 2
 
 
 def test_instruction_sets_of_a_library_share_states(tmp_path: Path) -> None:

@@ -193,6 +193,14 @@ def _unknown_dimension_lines(report: JsonObject) -> RenderedParts:
     yield "dynamic dimensions need a value, for example (1 stands for the size that you choose):"
     for pin in report["pins"]:
         yield f"  {pin}"
+    if report["proposed_state"]:
+        yield "or a compiled model can keep what looks like state between runs (the number is its largest length):"
+        yield from _proposed_state_lines(report)
+
+
+def _proposed_state_lines(report: JsonObject) -> RenderedParts:
+    """Format the options that make tensors of a model its state."""
+    yield from (f"  --state {shlex.quote(format_state_pair(tuple(pair)))}" for pair in report["proposed_state"])
 
 
 def render_model_inspection(report: JsonObject) -> RenderedParts:
@@ -211,7 +219,7 @@ def render_model_inspection(report: JsonObject) -> RenderedParts:
     )
     if report["proposed_state"]:
         yield "state        these look like state, which a compiled model can keep between runs:"
-        yield from (f"  --state {shlex.quote(format_state_pair(tuple(pair)))}" for pair in report["proposed_state"])
+        yield from _proposed_state_lines(report)
     yield from _parameter_mac_and_arena_lines(report, parameters, report["steps"], report["arena"])
     if footprint := report["footprint"]:
         yield f"footprint    {format_microcontroller_footprint(footprint)}"

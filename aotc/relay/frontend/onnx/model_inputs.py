@@ -113,6 +113,15 @@ def resolve_model_input_types(model: Any, shape: _ShapesByInput, dims: _DimValue
     return resolve_input_types(loaded, [v for v in loaded.proto.graph.input if v.name not in known], shape, dims)
 
 
+def declared_output_types(model: Any) -> dict[str, TensorType]:
+    """Return the types of the outputs of an ONNX model (a path or a ModelProto) that are tensors of a declared
+    shape, by name.
+    """
+    loaded = read_model(model)
+    declared = [v for v in loaded.proto.graph.output if v.type.tensor_type.HasField("shape") and not is_string_input(v)]
+    return resolve_input_types(loaded, declared, {}, {})
+
+
 def with_inputs_as_tensors(loaded: LoadedModel, dims: _DimValues) -> tuple[LoadedModel, dict[str, DimSpecification]]:
     """Return a model whose inputs are tensors, and the values of its dimensions.
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from aotc.ir import Dim, frozen, interval_of_dim, require, sum_of_dims
+from aotc.ir import Dim, frozen, interval_of_dim, largest_size, require, sum_of_dims
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
@@ -148,6 +148,9 @@ def split_heads(x: Expr, count: int) -> Expr:
 def _lengths(node: OnnxNode, query: Expr, past: OptionalExpr) -> _Lengths:
     """Return the lengths of the sequences, and state what must hold of `seqlens_k` and `total_sequence_length`."""
     steps = g.dims(query)[2]
+    for x in (query, past):
+        if x is not None and not math.isfinite(interval_of_dim(g.dims(x)[2])[1]):
+            g.dim(x, 2)
     if past is None:
         for total in _known_sizes(node, 6, steps) or ():
             text = f"total_sequence_length of {node.op_type} without past is {total}, and there are {steps} tokens"
@@ -186,8 +189,7 @@ def _lengths_in_buffer(node: OnnxNode, query: Expr, length: Dim, total: Dim) -> 
 
 def _known_sizes(node: OnnxNode, index: int, most: Dim) -> list[Dim] | None:
     """Return the values of an input that are known, or are sizes that are read before a run; else None."""
-    largest = interval_of_dim(most)[1]
-    with operand_bounds(OperandBounds(0, int(largest) if math.isfinite(largest) else None)):
+    with operand_bounds(OperandBounds(0, largest_size(most))):
         values = size_values(node[index])
     return None if values is None else list(values.reshape(-1))
 

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 import aotc
 from tests.codegen.batch import Array
-from tests.e2e.test_state import recurrent_model, window_model
+from tests.e2e.test_growing_state import TOKENS, decoder
+from tests.e2e.test_state import graph_model, recurrent_model, window_model
 from tests.targets.firmware import board
 
 FRAMES = 6
@@ -20,19 +24,20 @@ MAIN = """
 #include <string.h>
 #include "board.h"
 #include "net.h"
+enum { FRAMES = @FRAMES, X = NET_INPUT_@X_ELEMENTS, Y = NET_OUTPUT_@Y_ELEMENTS };
 static unsigned char work[NET_WORKSPACE_BYTES + 8] __attribute__((aligned(NET_WORKSPACE_ALIGNMENT)));
 static unsigned char state[NET_STATE_BYTES] __attribute__((aligned(NET_STATE_ALIGNMENT)));
 static unsigned char saved[NET_STATE_BYTES] __attribute__((aligned(NET_STATE_ALIGNMENT)));
-static float y[NET_OUTPUT_Y_ELEMENTS], again[NET_OUTPUT_Y_ELEMENTS];
-static const float frames[FRAMES][NET_INPUT_X_ELEMENTS] = {VALUES};
+static float y[Y], again[Y], third[Y];
+static const @TYPE frames[FRAMES][X] = {@VALUES};
 int main(void) {
-  const net_outputs out = {y}, other = {again};
+  net_outputs out = {y}, other = {again};
   int k;
   net_inputs in = {frames[0], state};
   if (net_run(&in, &out, work, NULL) != AOTC_ERROR_STATE) return 100;
   if (net_state_reset(state) != AOTC_ERROR_STATE || net_state_init(state) != AOTC_OK) return 101;
   for (k = 0; k < FRAMES; ++k) {
-    in.x = frames[k];
+    in.@x = frames[k];
     memcpy(saved, state, sizeof state);
     if (net_run(&in, &out, work, NULL) != AOTC_OK) return 102;
     print_bytes((unsigned char *)y, sizeof y);
@@ -40,34 +45,83 @@ int main(void) {
     if (net_run(&in, &other, work, NULL) != AOTC_OK) return 103;
     if (memcmp(y, again, sizeof y) != 0 || memcmp(state, saved, sizeof state) != 0) return 104;
     in.state = state;
+    if (k == 2) memcpy(third, y, sizeof y);
   }
+#ifdef NET_STATE_CAPACITY
+  if (FRAMES != NET_STATE_CAPACITY || net_state_length(state) != FRAMES) return 105;
+  if ((net_run(&in, &out, work, NULL) & 255) != AOTC_ERROR_CAPACITY) return 106;
+  if (memcmp(state, saved, sizeof state) != 0 || net_state_truncate(state, 2) != AOTC_OK) return 107;
+  in.@x = frames[2];
+  if (net_run(&in, &out, work, NULL) != AOTC_OK || memcmp(y, third, sizeof y) != 0) return 108;
+#else
+  (void)third;
+#endif
   return net_state_reset(state);
 }
 """
 
-MODELS = {"recurrent": (recurrent_model, "state"), "window": (window_model, "cache")}
+
+def spotter_model() -> onnx.ModelProto:
+    """A keyword spotter: a convolution over the last 4 frames of 10 coefficients, a GRU, and scores of 4 words."""
+    graph = """g (float[1,1,1,10] x, float[1,1,3,10] cache, float[1,1,16] h)
+      => (float[1,4] y, float[1,1,3,10] cache_out, float[1,1,16] h_out)
+      <int64[1] one = {1}, int64[1] end = {100}, int64[1] along = {2}, int64[3] row = {1,1,64},
+       int64[2] flat = {1,16}> {
+        window = Concat <axis = 2> (cache, x)
+        cache_out = Slice (window, one, end, along)
+        features = Conv <kernel_shape = [4, 3]> (window, taps)
+        positive = Relu (features)
+        step = Reshape (positive, row)
+        all, h_out = GRU <hidden_size = 16> (step, w, r, , , h)
+        hidden = Reshape (h_out, flat)
+        sums = MatMul (hidden, words)
+        y = Softmax (sums)
+      }"""
+    model, rng = graph_model(graph), np.random.default_rng(6)
+    for name, shape in {"taps": (8, 1, 4, 3), "w": (1, 48, 64), "r": (1, 48, 16), "words": (16, 4)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name))
+    return model
+
+
+MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, str]]] = {
+    "recurrent": (recurrent_model, {"state": "state_out"}),
+    "window": (window_model, {"cache": "cache_out"}),
+    "spotter": (spotter_model, {"cache": "cache_out", "h": "h_out"}),
+    "decoder": (lambda: decoder(layers=1), {"past_*": f"present_*:{FRAMES}"}),
+}
 
 
 def frames_of(model: onnx.ModelProto) -> list[Array]:
-    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
-    rng = np.random.default_rng(5)
+    """Values of the first input: numbers of tokens, or frames of a signal."""
+    kind, rng = model.graph.input[0].type.tensor_type, np.random.default_rng(5)
+    shape = [d.dim_value for d in kind.shape.dim]
+    if kind.elem_type == onnx.TensorProto.INT64:
+        return [rng.integers(0, TOKENS, shape) for _ in range(FRAMES)]
     return [rng.normal(0, 0.3, shape).astype(np.float32) for _ in range(FRAMES)]
+
+
+def program_of(model: onnx.ModelProto, frames: list[Array]) -> str:
+    """A program that prints the first output of each frame."""
+    x, y = model.graph.input[0].name, model.graph.output[0].name
+    integers = frames[0].dtype.kind == "i"
+    rows = [", ".join(str(v) if integers else f"{float(v)!r}f" for v in frame.reshape(-1)) for frame in frames]
+    words = {"FRAMES": str(FRAMES), "TYPE": "int64_t" if integers else "float"}
+    words |= {"VALUES": ", ".join(f"{{{row}}}" for row in rows), "X": x.upper(), "Y": y.upper(), "x": x}
+    return re.sub(r"@(FRAMES|TYPE|VALUES|[XYx])(?=\b|_)", lambda match: words[match[1]], MAIN)
 
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("name", ["cortex-m4", "cortex-m55"])
 def test_frames_are_those_of_the_host(name: str, kind: str, tmp_path: Path) -> None:
-    place, (make_model, past) = board(name), MODELS[kind]
-    model, state = make_model(), {past: f"{past}_out"}
+    place, (make_model, state) = board(name), MODELS[kind]
+    model = make_model()
     frames = frames_of(model)
     project = aotc.compile(model, output=tmp_path / "net", name="net", target=name, state=state, build=False)
-    values = ", ".join("{" + ", ".join(f"{float(v)!r}f" for v in frame.reshape(-1)) + "}" for frame in frames)
-    main = MAIN.replace("FRAMES", str(FRAMES)).replace("VALUES", values)
-    printed = place.start(place.link(place.make(project.path), main, tmp_path)).split()
-    session = aotc.compile(model, output=tmp_path / "host", target="c", state=state).session()
+    printed = place.start(place.link(place.make(project.path), program_of(model, frames), tmp_path)).split()
+    session = aotc.compile(model, output=tmp_path / "host", target="c", state=state, cflags=["-O0"]).session()
     kept = session.new_state()
     for frame, row in zip(frames, printed, strict=True):
-        (expected,) = session.run(None, {"x": frame}, state=kept)
+        (expected,) = session.run(None, {model.graph.input[0].name: frame}, state=kept)
         found = np.frombuffer(bytes.fromhex(row), np.float32).reshape(expected.shape)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert project.metadata["footprint"]["state"] == project.metadata["state"]["bytes"] > 0

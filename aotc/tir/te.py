@@ -371,20 +371,31 @@ def extern(
     build: BuildFn,
     *,
     scratch: Sequence[tuple[str, int]] = (),
+    takes_sizes: bool = False,
 ) -> tuple[Extern, ...]:
-    """Tensors of the given (shape, dtype) that the hand-written program `build` fills."""
+    """Tensors of the given (shape, dtype) that the hand-written program `build` fills.
+
+    takes_sizes   True if the program is correct for extents that are known at run time only
+    """
     program = ExternProgram(build, tuple(Scratch(DType(d), n) for d, n in scratch))
-    return extern_for_target(name, outputs, inputs, lambda _: program)
+    return extern_for_target(name, outputs, inputs, lambda _: program, takes_sizes=takes_sizes)
 
 
 def extern_for_target(
-    name: str, outputs: ShapesAndDtypes, inputs: Sequence[Tensor], program: ProgramFn, *, macs: int = 0
+    name: str,
+    outputs: ShapesAndDtypes,
+    inputs: Sequence[Tensor],
+    program: ProgramFn,
+    *,
+    macs: int = 0,
+    takes_sizes: bool = False,
 ) -> tuple[Extern, ...]:
     """Tensors of the given (shape, dtype) that a hand-written program fills: `program(target)`.
 
-    Raises TypeError for shapes that are known at run time only.
+    Raises TypeError for shapes that are known at run time only, unless the program takes such sizes.
     """
-    _require_static_tensors(name, [extent for shape, _ in outputs for extent in shape], inputs)
+    if not takes_sizes:
+        _require_static_tensors(name, [extent for shape, _ in outputs for extent in shape], inputs)
     group = ExternGroup(name=name, inputs=tuple(inputs), program=program, macs=macs)
     for k, (shape, dtype) in enumerate(outputs):
         tensor = Extern(name=f"{name}{k}", shape=extents_of(shape), dtype=DType(dtype), group=group, index=k)

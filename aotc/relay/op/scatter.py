@@ -17,7 +17,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, PrecisionTreatment, TensorType, Type, Types, declare_arguments, require
+from aotc.ir import (
+    Attrs,
+    AxisMap,
+    Dim,
+    PrecisionTreatment,
+    TensorType,
+    Type,
+    Types,
+    declare_arguments,
+    product_of_dims,
+    require,
+    require_static_shape,
+)
 from aotc.relay.op.gather import (
     check_indices_fit_except_along,
     checked_index_tuple_length,
@@ -103,7 +115,8 @@ def _compute_scatter_loops(
     updates: Tensor,
     reduction: str,
     locate_update: Callable[[Sequence[Var], Buffer], tuple[Scalar, Scalar, Scalar]],
-    elements_per_update: int,
+    grid: Sequence[Dim],
+    elements_per_update: Dim,
 ) -> Tensor:
     """Return a tensor program that copies the data, then applies the updates in order.
 
@@ -111,7 +124,6 @@ def _compute_scatter_loops(
                            offset of its first element, offset of the update's first element)
     elements_per_update    number of contiguous elements that each update writes
     """
-    grid = updates.shape if elements_per_update == 1 else (updates.size // max(elements_per_update, 1),)
     op = SCATTER_REDUCTIONS[reduction]
 
     def build_scatter_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
@@ -125,10 +137,11 @@ def _compute_scatter_loops(
             value = binary(op, Load(out, at + j), value)
         write = forall(j, elements_per_update, Store(out, at + j, value))
         body = If(inside, Block((Declare(at, target), write)))
-        copy = forall(i, data.size, Store(out, i, Load(source, i)))
+        copy = forall(i, data.live_size, Store(out, i, Load(source, i)))
         return Block((copy, loop_nest(axes, body)))
 
-    return te.extern(name, [(data.shape, data.dtype)], (data, indices, updates), build_scatter_loops)[0]
+    tensors, kinds = (data, indices, updates), [(data.shape, data.dtype)]
+    return te.extern(name, kinds, tensors, build_scatter_loops, takes_sizes=True)[0]
 
 
 def _validity_and_normalized_index(index: Any, extent: int) -> tuple[Any, Any]:
@@ -172,7 +185,7 @@ def _compute_scatter_elements(a: ScatterElementsAttrs, data: Tensor, indices: Te
         inside, at = _validity_and_normalized_index(Load(index_buffer, flat_position), extent)
         return inside, te.flat_index(data.shape, replace_item(list(update_index), axis, at)), flat_position
 
-    return _compute_scatter_loops("scatter", data, indices, updates, a.reduction, locate_update, 1)
+    return _compute_scatter_loops("scatter", data, indices, updates, a.reduction, locate_update, updates.shape, 1)
 
 
 def _random_duplicate_and_invalid_indices(shape: Sequence[int], extent: int, dtype: str) -> Array:
@@ -249,9 +262,8 @@ def _scatter_nd_axis_map(_: ScatterNDAttrs, types: Types) -> AxisMap:
 
 
 def _compute_scatter_nd(a: ScatterNDAttrs, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    depth, count = indices.shape[0], prod(indices.shape[1:])
-    run = prod(data.shape[depth:])
-    flat_updates = te.view(updates, (updates.size,)) if run == 1 else updates
+    (depth,) = require_static_shape(indices.shape[:1])
+    count, run = product_of_dims(indices.shape[1:]), product_of_dims(data.shape[depth:])
 
     def locate_scatter_nd_update(update_index: Sequence[Var], index_buffer: Buffer) -> tuple[Scalar, Scalar, Scalar]:
         (n,) = update_index
@@ -262,7 +274,8 @@ def _compute_scatter_nd(a: ScatterNDAttrs, data: Tensor, indices: Tensor, update
             inside, flat = inside & exists, flat * data.shape[m] + at
         return inside, flat * run, n * run
 
-    return _compute_scatter_loops("scatter_nd", data, indices, flat_updates, a.mode, locate_scatter_nd_update, run)
+    grid = (count if 0 not in data.shape[depth:] else 0,)
+    return _compute_scatter_loops("scatter_nd", data, indices, updates, a.mode, locate_scatter_nd_update, grid, run)
 
 
 def _scatter_nd_test_samples() -> Samples:

@@ -7,15 +7,16 @@ found_sizes_of_module(module, {})           # {"n": 24}
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from aotc.ir import AotcError, Dim, DimRange, SymDim, bound_dim, frozen, get_op, symbol_of_multiples
+from aotc.ir import AotcError, Dim, DimRange, Span, SymDim, bound_dim, frozen, get_op, symbol_of_multiples
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.relay.backend.run_time_sizes import RunTimeSizes
 from aotc.relay.graph_api import Call, Function, IRModule, post_order
 from aotc.relay.op.opdef import OpDef
 from aotc.tir import Define, ProgramNode, SizeCheck, Target
+from aotc.tir.plan.program import steps_in
 
 
 @frozen
@@ -89,6 +90,21 @@ def _largest_number_of_rows(call: Call, intervals: Mapping[str, tuple[int, int]]
     if isinstance(rows, SymDim):
         return bound_dim(rows, intervals).upper
     return rows
+
+
+def require_sizes_found_before(
+    nodes: Sequence[ProgramNode], sizes: RunTimeSizes, found: Container[str], span: Span | None
+) -> None:
+    """Raise AotcError (code "found-size") if calls in a loop use a size that no call before the loop finds.
+
+    found    names of the sizes that are found before
+    span     location of the loop
+    """
+    numbers = [number for step in steps_in(nodes) for number in step.numbers if isinstance(number, SymDim)]
+    for name in sorted(_symbols(numbers) & sizes.found.keys()):
+        if name not in found:
+            text = f"a loop uses the size {name}, which a run finds, before it is found"
+            raise AotcError("found-size", text, span=span, hint="give the loop a value of this size as an operand")
 
 
 def with_checks_of_found_sizes(

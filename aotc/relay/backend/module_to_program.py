@@ -29,6 +29,7 @@ from aotc.ir import (
     Quantization,
     SymDim,
     TensorType,
+    Type,
     bound_dim,
     flatten_nested_tuple,
     interval_of_dim,
@@ -50,6 +51,7 @@ from aotc.relay.backend.found_sizes import (
     found_size_of_function,
     found_sizes_of_module,
     gives_first_operand,
+    require_sizes_found_before,
     with_checks_of_found_sizes,
 )
 from aotc.relay.backend.function_to_kernel import (
@@ -57,7 +59,6 @@ from aotc.relay.backend.function_to_kernel import (
     has_static_types,
     kernel_name_from_anchor_operator,
     reject_interpreter_only_node,
-    require_static_shapes,
 )
 from aotc.relay.backend.kernel_deduplication import FunctionTable, lower_function_to_kernel
 from aotc.relay.backend.row_movement_detection import row_pieces_of_result
@@ -122,6 +123,7 @@ class _Lowering:
     scopes   block (of @main or of a branch) in which each node is computed
     parts    calls of each block
     part     calls of the current block
+    whole    outermost block
     splats   constants that repeat one value, by the storage that has all of their elements
     found    values of the sizes that calls have found
     """
@@ -141,6 +143,8 @@ class _Lowering:
     splats: dict[Storage, Constant] = field(default_factory=dict)
     found: dict[str, View] = field(default_factory=dict)
     whole_of_view: dict[Storage, Storage] = field(default_factory=dict)
+    whole: ScopeBlock | None = None
+    in_loop: bool = False
 
     def storage_location_of_result(self, node: Expr) -> ResultLocation:
         """Return the storage location of a visited node's result; a let-bound variable has the
@@ -246,11 +250,14 @@ class _Lowering:
     def begin_node(self, node: Expr) -> None:
         """Let the next calls be appended to the part of the schedule that the node belongs to."""
         assert self.scopes is not None
-        self.part = self.parts.setdefault(self.scopes.home[node], [])
+        home = self.scopes.home[node]
+        self.part = self.parts.setdefault(home, [])
+        self.sizes.in_part = self.in_loop or home is not self.whole
 
     def lower_nodes(self, nodes: Sequence[Expr], skipped: Container[Expr] = frozenset()) -> None:
         """Lower nodes in post order, except those of `skipped`."""
         self.scopes = BlockAssignment(list(nodes))
+        self.whole = self.scopes.home[nodes[-1]]
         for k, node in enumerate(nodes):
             if isinstance(node, Call) and isinstance(node.op, Function):
                 report_progress(k, len(nodes), f"kernel {kernel_name_from_anchor_operator(node.op)}")
@@ -265,16 +272,16 @@ class _Lowering:
         """
         function = self.module[name]
         tail = TailCalls(name, function)
-        results = [self.new_temporary_storage_view(t, "r") for t in tensor_types(type_of(node))]
-        body = replace(self, lets=_let_bound_values(function), values={}, parts={}, part=[], scopes=None)
+        results = self.new_temporary_storage_views(type_of(node), "r", node, "the result of a loop")
+        body = replace(self, lets=_let_bound_values(function), values={}, parts={}, part=[], scopes=None, in_loop=True)
         carried: dict[int, list[View]] = {}
         for k, (param, argument) in enumerate(zip(function.params, node.args, strict=True)):
             given = self.storage_location_of_result(argument)
-            require_static_shapes(type_of(param), param, f"parameter {param.name!r} of @{name}")
             if tail.is_passed_on_unchanged(k):
                 body.values[param] = given
                 continue
-            carried[k] = [self.new_temporary_storage_view(t, "p") for t in tensor_types(type_of(param))]
+            text = f"parameter {param.name!r} of @{name}"
+            carried[k] = self.new_temporary_storage_views(type_of(param), "p", param, text)
             self.part += map(_make_copy_or_fill_step, flatten_nested_tuple(given), carried[k])
             body.values[param] = nest_values_like_type(type_of(param), iter(carried[k]))
         nodes = list(post_order(function.body, lambda n: not isinstance(n, Function)))
@@ -282,6 +289,7 @@ class _Lowering:
         body.lower_nodes(nodes, tail.nodes)
         held: list[Storage] = []
         sequence = (*body.part_of(function.body), *body.tail_of_iteration(function.body, tail, carried, results, held))
+        require_sizes_found_before(sequence, self.sizes, self.found, node.span)
         storages = tuple(view.storage for views in carried.values() for view in views)
         self.part.append(Loop(sequence, storages, tuple(held), tuple(view.storage for view in results), node.span))
         return nest_values_like_type(type_of(node), iter(results))
@@ -349,8 +357,8 @@ class _Lowering:
     def lower_if_to_branch(self, node: If) -> ResultLocation:
         """Append a branch whose arms compute the values of an If; return where its results are."""
         assert self.scopes is not None
-        _require_equal_static_types_of_branches(node)
-        results = [self.new_temporary_storage_view(t, "r") for t in tensor_types(type_of(node))]
+        _require_equal_types_of_branches(node)
+        results = self.new_temporary_storage_views(type_of(node), "r", node, "the result of an If")
         arms: list[tuple[ProgramNode, ...]] = []
         for block, value in zip(self.scopes.inner[node], (node.true_branch, node.false_branch), strict=True):
             values = flatten_nested_tuple(self.storage_location_of_result(value))
@@ -408,15 +416,22 @@ class _Lowering:
     def new_temporary_storage_view(self, ty: TensorType, name_prefix: str = "t") -> View:
         return View(_create_storage(self.fresh_storage_name(name_prefix), ty))
 
+    def new_temporary_storage_views(self, ty: Type, name_prefix: str, node: Expr, description: str) -> list[View]:
+        """Return views of new storages for the tensors of a type, in order.
 
-def _require_equal_static_types_of_branches(node: If) -> None:
-    """Raise AotcError unless both branches of an If have the same static type."""
+        Raise AotcError (code "dynamic-shape") for a dimension that no size of the run bounds.
+        """
+        types = [self.sizes.bounded_type(t, node, description) for t in tensor_types(ty)]
+        return [self.new_temporary_storage_view(t, name_prefix) for t in types]
+
+
+def _require_equal_types_of_branches(node: If) -> None:
+    """Raise AotcError unless both branches of an If have the same type."""
     yes, no = (type_of(branch) for branch in (node.true_branch, node.false_branch))
     if yes != no:
         text = f"the branches of an If have the types {yes} and {no}; compiled code needs equal ones"
         hint = "pad, reshape or cast the result of one branch, so that both have the same shape and data type"
         raise AotcError("control-flow", text, span=node.span, hint=hint)
-    require_static_shapes(yes, node, "the result of an If")
 
 
 def lower_main_to_program(
@@ -467,7 +482,7 @@ def lower_main_to_program(
         growing=growing, operands={o.name: o for o in operands}, definitions=tuple(sizes.definitions),
     )  # fmt: skip
     _check_bytes_of_expanded_splats(program, lowering.splats)
-    _require_checks_before_run(program, main)
+    _require_checks_before_run(program, main, sizes.of_parts)
     return with_typical_operands(program)
 
 
@@ -495,15 +510,17 @@ def _require_target_supports_sizes(sizes: RunTimeSizes, target: Target, main: Fu
         raise AotcError("target", text, span=main.span, hint=hint)
 
 
-def _require_checks_before_run(program: Program, main: Function) -> None:
-    """Raise AotcError if a condition on sizes may concern a part of the program only, or if the sizes of
-    a typical run violate one.
+def _require_checks_before_run(program: Program, main: Function, of_parts: Container[str]) -> None:
+    """Raise AotcError if only a part of the program needs a condition on sizes, or if the sizes of a typical
+    run violate one.
+
+    of_parts    texts of the conditions that only parts of the program need
     """
     checks = (*program.checks, *(check for node in program.found for check in node.checks))
-    if checks and any(isinstance(node, (Branch, Loop)) for node in program.body):
-        text = f"sizes of a model with branches or loops must fulfill {checks[0]}, which is not known"
+    for check in [c for c in checks if str(c) in of_parts]:
+        text = f"sizes of a model with branches or loops must fulfill {check}, which is not known"
         hint = "compile one size, for example: " + option_text("dims", program.typical_sizes)
-        raise AotcError("dynamic-shape", text, span=checks[0].span or main.span, hint=hint)
+        raise AotcError("dynamic-shape", text, span=check.span or main.span, hint=hint)
     for check in program.checks if not program.operands else ():
         if not check.holds(program.symbols_of_sizes(program.typical_sizes)):
             typical = ", ".join(f"{name} {size}" for name, size in program.typical_sizes.items())

@@ -98,12 +98,16 @@ class RunTimeSizes:
     definitions    sizes that formulas of others define
     found          sizes that calls find, with their largest values
     checks         conditions that do not follow from the ranges
+    in_part        True while conditions are added that only a part of the program needs, such as an arm
+    of_parts       texts of the conditions that nothing but such parts needs
     """
 
     ranges: Mapping[str, DimRange]
     definitions: Sequence[SizeDefinition] = ()
     found: Mapping[str, int] = field(default_factory=dict)
     checks: list[SizeCheck] = field(default_factory=list)
+    in_part: bool = False
+    of_parts: set[str] = field(default_factory=set)
 
     @property
     def intervals(self) -> dict[str, tuple[int, int]]:
@@ -164,8 +168,13 @@ class RunTimeSizes:
         if high < 0 or (relation == "==" and low > 0):
             sizes = ", ".join(f"{name} {r}" for name, r in self.ranges.items())
             raise AotcError("dims", f"no sizes in the ranges {sizes} fulfill {check}", span=span)
-        if all(str(check) != str(other) for other in self.checks):
+        text = str(check)
+        if all(text != str(other) for other in self.checks):
             self.checks.append(check)
+            if self.in_part:
+                self.of_parts.add(text)
+        elif not self.in_part:
+            self.of_parts.discard(text)
 
 
 def sizes_of_module(module: IRModule, operands: Sequence[SizeOperand], ranges: Mapping[str, DimRange]) -> RunTimeSizes:

@@ -271,6 +271,13 @@ def full(value: Number, sizes: Sequence[int], as_type: str) -> Constant:
     return splat_constant(value, sizes, as_type)
 
 
+def zeros(sizes: Sequence[Dim], as_type: str) -> Expr:
+    """Make a tensor of zeros; a constant if its shape is known."""
+    if is_static(sizes):
+        return full(0, require_static_shape(sizes), as_type)
+    return call_op("full", constant(0, as_type), shape=tuple(sizes), dtype=as_type)
+
+
 def iota(count: int, as_type: str = "int64") -> Constant:
     """Make the constant vector 0, 1, 2, ..., `count` - 1."""
     check_materialization_cost((count,), as_type, "a range")

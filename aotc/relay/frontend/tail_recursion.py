@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir import AotcError, TensorType, TupleType
+from aotc.ir import AotcError, Dim, TensorType, TupleType
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.graph_api import Call, Expr, Function, GlobalVar, If, Tuple, TupleGetItem, Var, type_of
 
@@ -62,15 +62,17 @@ def row_of(x: Expr, position: Expr, axis: int) -> Expr:
     return g.call_op("take", x, position, axis=axis)
 
 
-def parameter_of_rows(name: str, row: Expr, position: Expr, count: int) -> LoopParameter:
+def parameter_of_rows(name: str, row: Expr, position: Expr, count: Dim) -> LoopParameter:
     """Return the parameter of a loop that carries `count` rows along a new first axis, which are zeros
-    before the loop; each iteration sets the one at `position`, an integer scalar.
+    before the loop; each iteration sets the one at `position`, an integer scalar. The number of rows may
+    be a size that is known at run time only.
     """
-    shape, dtype = g.shape(row), str(g.dtype(row))
-    rows = Var(name, TensorType((count, *shape), dtype))
+    dtype = g.dtype(row)
+    shape = g.checked_dims((count, *g.dims(row)), dtype, "the rows of a loop")
+    rows = Var(name, TensorType(shape, dtype))
     index, update = g.reshape(position, (1, 1)), g.unsqueeze(row, [0])
-    later = rows if 0 in (count, *shape) else g.call_op("scatter_nd", rows, index, update, mode="update")
-    return LoopParameter(rows, g.full(0, (count, *shape), dtype), later)
+    later = rows if 0 in shape else g.call_op("scatter_nd", rows, index, update, mode="update")
+    return LoopParameter(rows, g.zeros(shape, str(dtype)), later)
 
 
 def tail_recursive_loop(

@@ -83,10 +83,13 @@ def _is_copy_loop(stmt: Stmt, source: Buffer, target: Buffer) -> bool:
 
 
 def is_copy_of_whole_buffer(stmt: Stmt, source: Buffer, target: Buffer) -> bool:
-    """Return True if a statement copies all elements of a buffer to another one of the same size."""
+    """Return True if a statement copies all elements of a buffer to another one of the same size, or the
+    first ones, whose number is known at run time only.
+    """
     if not isinstance(stmt, For) or not _is_copy_loop(stmt, source, target):
         return False
-    return stmt.begin == Const(0, INDEX) and stmt.end == Const(source.size, INDEX) and stmt.step == 1
+    is_whole = stmt.end == Const(source.size, INDEX) or not isinstance(stmt.end, Const)
+    return stmt.begin == Const(0, INDEX) and is_whole and stmt.step == 1
 
 
 def eliminate_copies(program: Program) -> Program:

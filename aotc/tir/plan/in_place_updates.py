@@ -14,13 +14,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+from aotc.tir.expr import vars_and_buffers_in
 from aotc.tir.loops.loop_dependence import read_buffers
 from aotc.tir.plan.copy_elimination import is_copy_of_whole_buffer
 from aotc.tir.plan.memory_plan import merge_inplace_params
 from aotc.tir.plan.program import ProgramNode, Step
 from aotc.tir.plan.state_window import replace_storages
 from aotc.tir.plan.storage import Storage, View
-from aotc.tir.stmt import Block, Execute, Kernel, Stmt, walk_stmts
+from aotc.tir.stmt import Block, Execute, Kernel, Stmt, all_exprs_in_stmt, walk_stmts
 
 
 def nodes_updating_in_place(
@@ -101,13 +102,18 @@ def _step_computing_in_place(step: Step, old: Storage, new: Storage) -> Step | N
     else:
         return None
     args = tuple(view for k, view in enumerate(step.args) if k != source)
-    return replace(step, kernel=kernel, args=args, row_pieces=None)
+    names = {number.var.name for number in kernel.numbers}
+    rows = zip(step.kernel.numbers, step.numbers, strict=True)
+    numbers = tuple(value for number, value in rows if number.var.name in names)
+    return replace(step, kernel=kernel, args=args, row_pieces=None, numbers=numbers)
 
 
 @cache
 def _kernel_without_leading_copy(kernel: Kernel, output: int, source: int) -> Kernel | None:
     """Return a kernel that begins with a copy of the whole input `source` to the output `output`
     without this copy and this input; None if it does not begin so, or reads the input later.
+
+    A copy of fewer elements than the buffers have copies all that a call has: nothing defines the others.
     """
     target, whole = kernel.outputs[output], kernel.inputs[source]
     first, *rest = _flat_statements(kernel.body) or [kernel.body]
@@ -117,7 +123,10 @@ def _kernel_without_leading_copy(kernel: Kernel, output: int, source: int) -> Ke
     if any(whole in read_buffers(stmt) for stmt in rest):
         return None
     inputs = tuple(b for b in kernel.inputs if b is not whole)
-    return replace(kernel, inputs=inputs, body=Block(rest), inplace=(), overlaps=())
+    body = Block(rest)
+    used = {n for expr in all_exprs_in_stmt(body) for n in vars_and_buffers_in(expr)}
+    numbers = tuple(number for number in kernel.numbers if number.var in used)
+    return replace(kernel, inputs=inputs, body=body, inplace=(), overlaps=(), numbers=numbers)
 
 
 def _flat_statements(stmt: Stmt) -> list[Stmt]:

@@ -15,9 +15,21 @@ from typing import Any, Final
 import numpy as np
 from onnx import GraphProto
 
-from aotc.ir import AotcError, TensorType, require, tensor_types
+from aotc.ir import (
+    AotcError,
+    Dim,
+    SymDim,
+    TensorType,
+    maximum_of_dims,
+    require,
+    require_static_shape,
+    same_dim,
+    tensor_types,
+)
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds
+from aotc.relay.frontend.size_values import size_values
 from aotc.relay.frontend.slice_pad_depth_to_space import select_element
 from aotc.relay.frontend.tail_recursion import (
     MAX_UNROLLED_ITERATIONS,
@@ -30,11 +42,10 @@ from aotc.relay.frontend.tail_recursion import (
 from aotc.relay.graph_api import Constant, Expr, Tuple, Var, compile_time_elements, post_order, type_of
 
 _SCAN_OUTPUTS_NEED_COUNT: Final = (
-    "a Loop with scan outputs must have a trip count and a condition that are known at compile time"
+    "a Loop with scan outputs must have a trip count that is a constant, a size or an input, and no condition "
+    "that depends on other values of a run"
 )
-_SCAN_OUTPUTS_HINT: Final = (
-    "make them constants, or carry a tensor of fixed size and write a part of it in each iteration"
-)
+_SCAN_OUTPUTS_HINT: Final = "carry a tensor of fixed size and write a part of it in each iteration"
 
 
 def _loop(
@@ -51,14 +62,14 @@ def _loop(
     has_scan_outputs = len(body.output) > 1 + len(state)
     known = all(x is None or compile_time_elements(x) is not None for x in (trip_count, condition))
     endless = trip_count is None and condition is None
-    if has_scan_outputs and (endless or not known):
+    if has_scan_outputs and endless:
         raise AotcError("onnx-loop", _SCAN_OUTPUTS_NEED_COUNT, hint=_SCAN_OUTPUTS_HINT)
     if known:
         limit = None if endless or not node.has_loops else MAX_UNROLLED_ITERATIONS
         if (unrolled := _unroll_loop(trip_count, condition, state, body, node, limit)) is not None:
             return unrolled
     try:
-        return _loop_as_function(trip_count, condition, state, body, node, must_be_static=known)
+        return _loop_as_function(trip_count, condition, state, body, node, must_be_sized=known)
     except AotcError:
         # what needs the iteration number as a constant, or changes the shapes of the state
         unrolled = _unroll_loop(trip_count, condition, state, body, node, None) if known else None
@@ -132,15 +143,15 @@ def _loop_as_function(
     state: Sequence[Expr],
     body: GraphProto,
     node: OnnxNode,
-    must_be_static: bool,
+    must_be_sized: bool,
 ) -> list[Expr]:
     """Convert Loop to a function that is recursive in its results, and return the results of a call of
     it: the final state, then the scan outputs.
 
     The parameters of the function are the iteration number, the trip count, the condition, what the
-    body reads of enclosing graphs, the state, and the scan outputs, for which the trip count must be
-    known, and the condition must stay true. If `must_be_static`, raise AotcError (code "onnx-loop")
-    for shapes in the body that are known at run time only.
+    body reads of enclosing graphs, the state, and the scan outputs, whose number of rows must be a
+    constant or a size of a run, so that the condition must stay true. If `must_be_sized`, raise
+    AotcError (code "onnx-loop") for shapes in the body that do not follow from bounded sizes of a run.
     """
     _check_body_output_count(node, len(body.output), 1 + len(state))
     number = Var("i", TensorType((), "int64"))
@@ -164,14 +175,30 @@ def _loop_as_function(
         parameters.append(LoopParameter(keep, g.reshape(condition, ()), later))
         tests.append(keep)
     rows = new[len(values) :]
-    fits = not rows or (stays_true and known_count is not None)
-    require("onnx-loop", fits, _SCAN_OUTPUTS_NEED_COUNT)
-    carried = [
-        *map(LoopParameter, values, state, new),
-        *(parameter_of_rows(f"y{k}", row, number, max(int(known_count), 0)) for k, row in enumerate(rows)),
-    ]
+    carried = [*map(LoopParameter, values, state, new)]
+    if rows:
+        row_count = _row_count(trip_count) if stays_true else None
+        if row_count is None:
+            raise AotcError("onnx-loop", _SCAN_OUTPUTS_NEED_COUNT, hint=_SCAN_OUTPUTS_HINT)
+        carried += [parameter_of_rows(f"y{k}", row, number, row_count) for k, row in enumerate(rows)]
     goes_on = tests[0] if len(tests) == 1 else g.call_op("logical_and", *tests)
-    return _add_loop(node, goes_on, parameters, carried, captured, must_be_static)
+    return _add_loop(node, goes_on, parameters, carried, captured, must_be_sized)
+
+
+def _row_count(trip_count: Expr | None) -> "Dim | None":
+    """Return the number of iterations of a loop whose condition stays true, as a number or a size of a
+    run; None if the trip count follows from neither constants nor sizes.
+
+    Raises AotcError (code "graph-operand-bound") for an input of the model that nothing bounds.
+    """
+    if trip_count is None:
+        return None
+    with operand_bounds(OperandBounds(0, None)):
+        values = size_values(trip_count)
+    if values is None:
+        return None
+    count = g.require_single_element(values, "the trip count of Loop")
+    return maximum_of_dims((count if isinstance(count, SymDim) else int(count), 0))
 
 
 def _add_loop(
@@ -180,7 +207,7 @@ def _add_loop(
     parameters: Sequence[LoopParameter],
     carried: Sequence[LoopParameter],
     captured: Mapping[Var, Expr],
-    must_be_static: bool,
+    must_be_sized: bool,
 ) -> list[Expr]:
     """Add the function of a loop to the module, and return the last values of `carried`, the results
     of a call of it.
@@ -188,16 +215,16 @@ def _add_loop(
     goes_on          bool scalar, an expression of the variables: True if there is another iteration
     parameters       other values that change
     captured         values that do not change, by variable; those that are not used are left out
-    must_be_static   raise AotcError (code "onnx-loop") for shapes in the body that are known at run
-                     time only
+    must_be_sized    raise AotcError (code "onnx-loop") for shapes in the body that do not follow from
+                     bounded sizes of a run
     """
     check_carried_types(carried, "onnx-loop")
     nodes = list(post_order(Tuple([goes_on, *(p.later for p in (*parameters, *carried))])))
     used = set(nodes)
     unchanged = [LoopParameter(v, value, v) for v, value in captured.items() if v in used]
     shapes = [t for n in nodes if n.checked_type is not None for t in tensor_types(n.checked_type)]
-    is_static = all(t.is_static for t in shapes)
-    require("onnx-loop", is_static or not must_be_static, "shapes in the body of the loop are known at run time only")
+    is_sized = all(d.name and d.upper is not None for t in shapes for d in t.shape if isinstance(d, SymDim))
+    require("onnx-loop", is_sized or not must_be_sized, "shapes in the body of the loop depend on data")
     name = f"loop_{len(node.functions)}"
     function, results = tail_recursive_loop(name, goes_on, [*parameters, *unchanged, *carried], len(carried))
     node.functions[name] = function
@@ -222,16 +249,19 @@ def _scan(*, num_scan_inputs: int = 0, body: GraphProto, node: OnnxNode) -> list
     given = _integer_list_attribute_or_zeros(node, "scan_input_axes", num_scan_inputs)
     axes = [g.normalize_axis(a, g.rank(x)) for a, x in zip(given, sources, strict=True)]
     backwards = _integer_list_attribute_or_zeros(node, "scan_input_directions", num_scan_inputs)
-    sizes = [g.dim(x, axis) for x, axis in zip(sources, axes, strict=True)]
+    sizes = [g.dims(x)[axis] for x, axis in zip(sources, axes, strict=True)]
     trips = sizes[0]
-    require("onnx-loop", set(sizes) == {trips}, f"the scanned axes of Scan have different extents: {sizes}")
+    fits = all(same_dim(trips, size) for size in sizes)
+    text = f"the scanned axes of Scan have different extents: [{', '.join(map(str, sizes))}]"
+    require("onnx-loop", fits, text)
     count = len(body.output) - len(state)
     places = _integer_list_attribute_or_zeros(node, "scan_output_axes", count)
     prepend = _integer_list_attribute_or_zeros(node, "scan_output_directions", count)
 
     def unrolled() -> list[Expr]:
-        g.check_unroll_count(trips, "a scan")
-        orders = [_iteration_order(trips, back) for back in backwards]
+        (count,) = require_static_shape((trips,))
+        g.check_unroll_count(count, "a scan")
+        orders = [_iteration_order(count, back) for back in backwards]
         last, rows = _unroll_scan(node, body, state, sources, axes, orders)
         outputs = (
             g.stack(parts[::-1] if back else parts, g.normalize_axis(place, g.rank(parts[0]) + 1))
@@ -241,7 +271,7 @@ def _scan(*, num_scan_inputs: int = 0, body: GraphProto, node: OnnxNode) -> list
 
     def as_function() -> list[Expr]:
         scan = _ScanOfRows(node, body, sources, axes, backwards, prepend)
-        results = scan.add_loop(state, g.constant(trips, "int64"), trips)
+        results = scan.add_loop(state, g.extent(sources[0], axes[0]), trips)
         return [*results[: len(state)], *map(_move_first_axis, results[len(state) :], places)]
 
     if trips == 0:
@@ -255,16 +285,18 @@ def _scan(*, num_scan_inputs: int = 0, body: GraphProto, node: OnnxNode) -> list
 
 
 def _type_without_axis(x: Expr, axis: int) -> TensorType:
-    shape = g.shape(x)
+    shape = g.dims(x)
     return TensorType((*shape[:axis], *shape[axis + 1 :]), g.dtype(x))
 
 
 def _unrolled_or_as_function(
-    node: OnnxNode, trips: int, unrolled: Callable[[], list[Expr]], as_function: Callable[[], list[Expr]]
+    node: OnnxNode, trips: Dim, unrolled: Callable[[], list[Expr]], as_function: Callable[[], list[Expr]]
 ) -> list[Expr]:
     """Return the results of a scan of `trips` iterations, converted in one of two ways: unrolled if
     there are few or if it cannot be a function.
     """
+    if not isinstance(trips, int):
+        return as_function()
     if trips <= MAX_UNROLLED_ITERATIONS or not node.has_loops:
         return unrolled()
     try:
@@ -297,7 +329,7 @@ class _ScanOfRows:
     prepend: Sequence[int]
 
     def add_loop(
-        self, state: Sequence[Expr], count: Expr, bound: int, captured: dict[Var, Expr] | None = None
+        self, state: Sequence[Expr], count: Expr, bound: Dim, captured: dict[Var, Expr] | None = None
     ) -> list[Expr]:
         """Add the function of the loop to the module; return the final state, and the scan outputs
         with their rows along the first axis.
@@ -335,7 +367,7 @@ class _ScanOfRows:
         ]
         goes_on = g.call_op("less", number, limit)
         counter = LoopParameter(number, g.constant(0, "int64"), g.add(number, 1))
-        return _add_loop(self.node, goes_on, [counter], carried, unchanged, must_be_static=True)
+        return _add_loop(self.node, goes_on, [counter], carried, unchanged, must_be_sized=True)
 
 
 def _scan_of_batch(num_scan_inputs: int, body: GraphProto, node: OnnxNode) -> list[Expr]:
@@ -399,7 +431,7 @@ def _scan_of_batch_as_function(
     carried = [parameter_of_rows(f"y{k}", value, element, batch) for k, value in enumerate(results)]
     counter = LoopParameter(element, g.constant(0, "int64"), g.add(element, 1))
     goes_on = g.less(element, batch)
-    return _add_loop(node, goes_on, [counter], carried, unchanged, must_be_static=True)
+    return _add_loop(node, goes_on, [counter], carried, unchanged, must_be_sized=True)
 
 
 def _iteration_order(trip_count: int, backwards: int) -> range:

@@ -133,3 +133,28 @@ def test_loops_and_scans() -> None:
             found = session.run(None, dict(zip(names, (a.numpy() for a in feeds), strict=True)))
             for a, b in zip(found, net(*feeds), strict=True):
                 np.testing.assert_allclose(a, b.numpy(), rtol=1e-4, atol=1e-4)
+
+
+class LoopsOfSizes(nn.Module):
+    """A choice, a loop and a scan over rows whose number is known at run time only."""
+
+    def forward(self, n: Tensor, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        chosen: Any = torch.cond(n > 2, lambda x: torch.tanh(x), lambda x: torch.softmax(x, 1), (x,))
+        _, last = while_loop(lambda i, a: i < n, lambda i, a: (i + 1, torch.sin(a) + 0.5), (torch.zeros_like(n), x))
+        state, rows = scan(lambda a, xi: (torch.tanh(a + xi), a * xi), h, x)
+        return chosen, last, state, rows
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_loops_and_scans_of_any_number_of_rows() -> None:
+    net, x, h = LoopsOfSizes().eval(), torch.randn(20, 4), torch.randn(4)
+    shapes = (None, {0: torch.export.Dim("rows", min=2, max=64)}, None)
+    with torch.no_grad():
+        program = torch.export.export(net, (torch.tensor(3), x, h), dynamic_shapes=shapes)
+        session = aotc.compile(program, target="c", cflags=["-O0"]).session()
+        names = [i.name for i in session.get_inputs()]
+        for n, rows in ((0, 2), (3, 64), (9, 17)):
+            feeds = torch.tensor(n), torch.randn(rows, 4), h
+            found = session.run(None, dict(zip(names, (a.numpy() for a in feeds), strict=True)))
+            for a, b in zip(found, net(*feeds), strict=True):
+                np.testing.assert_allclose(a, b.numpy(), rtol=1e-4, atol=1e-4)

@@ -86,8 +86,8 @@ def _convert_scan(
     values that it carries after its last iteration, and the stacked tensors that it computes.
     """
     state, sources = _require_tensors(initial, "scan"), _require_tensors(scanned, "scan")
-    count = g.dim(sources[0], 0)
-    if count <= MAX_UNROLLED_ITERATIONS:
+    count = g.dims(sources[0])[0]
+    if isinstance(count, int) and count <= MAX_UNROLLED_ITERATIONS:
         rows: list[list[Expr]] = []
         for k in range(count):
             results = body_graph([*state, *(select_element(x, 0, k) for x in sources), *additional])
@@ -97,14 +97,16 @@ def _convert_scan(
     number = Var("i", TensorType((), "int64"))
     values = [Var(f"x{k}", type_of(x)) for k, x in enumerate(state)]
     inner, unchanged = _closed_operands([*sources, *additional])
-    elements = [row_of(x, number, 0) for x in inner[: len(sources)] if isinstance(x, Expr)]
+    inner_sources = [x for x in inner[: len(sources)] if isinstance(x, Expr)]
+    elements = [row_of(x, number, 0) for x in inner_sources]
     results = body_graph([*values, *elements, *inner[len(sources) :]])
     carried = [
         *map(LoopParameter, values, state, results),
         *(parameter_of_rows(f"y{k}", row, number, count) for k, row in enumerate(results[len(values) :])),
     ]
     counter = LoopParameter(number, g.constant(0, "int64"), g.add(number, 1))
-    return _add_loop(functions, g.less(number, count), [counter], carried, unchanged)
+    goes_on = g.less(number, g.extent(inner_sources[0], 0))
+    return _add_loop(functions, goes_on, [counter], carried, unchanged)
 
 
 def _require_tensors(values: Sequence[TorchValue], operator_name: str) -> list[Expr]:

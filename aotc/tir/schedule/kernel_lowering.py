@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir import AotcError, is_static, largest_number_of_elements
-from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph, vars_and_buffers_in
+from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph
 from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loop_invariants, optimize_loop_nests
 from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest, find_attention_chains
@@ -106,7 +106,9 @@ class Lowering:
 
     def _numbers_in_use(self, body: Stmt) -> tuple[Number, ...]:
         """Return the numbers that occur in the body of the kernel."""
-        used = {n for expr in all_exprs_in_stmt(body) for n in vars_and_buffers_in(expr)}
+        if not self.builder.numbers:
+            return ()
+        used = {node for node in all_exprs_in_stmt(body) if isinstance(node, Var)}
         return tuple(number for number in self.builder.numbers if number.var in used)
 
     def _copy_loops_for_duplicate_outputs(self) -> list[Stmt]:

@@ -23,6 +23,8 @@ from aotc.packaging.project_sources import package_error
 _FILE_MODE: Final = 0o100644
 _EARLIEST_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _GLIBC_VERSION_PATTERN: Final = re.compile(rb"GLIBC_2\.(\d{1,3})\b")
+#: The name of musl's C library in libraries that need it; that of glibc is libc.so.6.
+_MUSL_LIBRARY_NAME: Final = b"\0libc.so\0"
 #: The oldest glibc that pip has wheels for on all architectures, as the minor number of its version.
 _OLDEST_GLIBC_MINOR: Final = 17
 _WHEEL_ARCHITECTURES: Final = {"x86": "i686", "arm": "armv7l"}
@@ -47,18 +49,22 @@ def _zip_of_files_in_order(files: Mapping[str, bytes]) -> bytes:
 
 def wheel_platform_of_library(library: bytes) -> str:
     """Return the platform tag of a wheel with an ELF library for Linux, such as
-    manylinux_2_17_x86_64: its architecture and the newest version of glibc that it names.
+    manylinux_2_17_x86_64: its architecture and the newest version of glibc that it names; musllinux_1_2_x86_64
+    for a library that musl loads.
 
     Raise AotcError (code "package") for other libraries.
 
-    Source: PEP 600, Future 'manylinux' platform tags.
+    Source: PEP 600, Future 'manylinux' platform tags; PEP 656, Platform tag for Linux distributions using musl.
     """
     architecture = elf_architecture(library[:20])
     if not architecture:
         raise package_error("wheels are made of libraries for Linux, and this is another one")
+    wheel_architecture = _WHEEL_ARCHITECTURES.get(architecture, architecture)
+    if _MUSL_LIBRARY_NAME in library:
+        return f"musllinux_1_2_{wheel_architecture}"
     minors = [int(minor) for minor in _GLIBC_VERSION_PATTERN.findall(library)]
     newest = max((_OLDEST_GLIBC_MINOR, *minors))
-    return f"manylinux_2_{newest}_{_WHEEL_ARCHITECTURES.get(architecture, architecture)}"
+    return f"manylinux_2_{newest}_{wheel_architecture}"
 
 
 def wheel_file_name(package: str, version: str, platform: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 from onnx import parser
 
 import aotc
+from aotc.packaging.archives import wheel_platform_of_library
 from aotc.packaging.ecosystems import ECOSYSTEMS
 from aotc.packaging.package_information import PackageInformation, read_package_information
 from aotc.packaging.write_package import package_project
@@ -252,6 +253,20 @@ def test_the_license_of_a_cmsis_pack_is_that_of_the_model(projects: Projects, tm
     (description,) = package.glob("*.pdsc")
     assert "<license>LICENSE.txt</license>" in description.read_text("utf-8")
     assert "MIT OR Apache-2.0" in (package / "LICENSE.txt").read_text("utf-8")
+
+
+def test_wheels_name_the_c_library_that_loads_them() -> None:
+    """glibc by its newest version, musl by the name of its C library, and no others."""
+    header = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00"
+    names = {
+        b"\0libc.so.6\0GLIBC_2.2.5\0GLIBC_2.34\0": "manylinux_2_34_x86_64",
+        b"\0libc.so.6\0GLIBC_2.2.5\0": "manylinux_2_17_x86_64",
+        b"\0libc.so\0": "musllinux_1_2_x86_64",
+    }
+    for text, tag in names.items():
+        assert wheel_platform_of_library(header + text) == tag
+    with pytest.raises(aotc.AotcError, match="libraries for Linux"):
+        wheel_platform_of_library(b"MZ" + bytes(62))
 
 
 def test_pipes_are_not_read(tmp_path: Path) -> None:

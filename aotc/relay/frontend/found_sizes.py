@@ -7,11 +7,13 @@ body = with_sizes_found_before_use(body, found)         # what uses the size fou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from aotc.ir import AotcError, Op, SymDim, dims_in_attrs, largest_size
+from aotc.ir import AotcError, Op, SymDim, dims_in_attrs, largest_size, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.size_operands import find_size
+from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
 from aotc.relay.graph_api import Call, Expr, children, depth_first_post_order, typed_op_call
 from aotc.relay.visitor import rewrite_bottom_up
 
@@ -34,6 +36,33 @@ def nonzero_positions(x: Expr) -> Expr:
     """Return the indices of the elements of `x` that are not 0, in row-major order: one row for each of them."""
     found = g.call_op("nonzero_positions", x)
     return found_rows(g.field(found, 1), g.field(found, 0))[0]
+
+
+def elements_at_nonzero(x: Expr, flags: Expr, axis: int) -> Expr:
+    """Return the slices of `x` along an axis at the positions of a vector of flags that are not 0."""
+    return gather_slices(x, g.squeeze(nonzero_positions(flags), [1]), axis)
+
+
+def distinct_slices(x: Expr, axis: int, *, is_sorted: bool) -> tuple[Expr, Expr, Expr, Expr]:
+    """Return the distinct slices of `x` along an axis, sorted or in the order of first occurrence; the first position
+    of each, the index of each slice of `x` among them, and the number of occurrences of each.
+
+    Raises AotcError (code "graph-unique") for an axis without elements.
+    """
+    order = (axis, *(k for k in range(g.rank(x)) if k != axis))
+    moved = g.transpose(x, order)
+    count, *rest = g.shape(moved)
+    require("graph-unique", count > 0, "the distinct elements of a tensor without elements are not supported")
+    if g.rank(x) == 1:
+        found = g.call_op("unique", x, is_sorted=is_sorted, return_counts=True)
+        first, inverse, number, counts = (g.cast(g.field(found, k), "int64") for k in (1, 2, 3, 4))
+    else:
+        rows = g.reshape(moved, (count, math.prod(rest)))
+        found = g.call_op("unique_rows", rows, is_sorted=is_sorted)
+        first, inverse, counts, number = (g.field(found, k) for k in range(4))
+    first, counts = found_rows(number, first, counts)
+    back = tuple(sorted(range(len(order)), key=order.__getitem__))
+    return g.transpose(gather_slices(moved, first, 0), back), first, inverse, counts
 
 
 def with_sizes_found_before_use(body: Expr, found: Mapping[str, Expr]) -> Expr:

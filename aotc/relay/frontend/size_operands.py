@@ -196,12 +196,14 @@ def define_size(value: Dim, least: int, most: int) -> Dim:
 
 
 def find_size(most: int, call: Callable[[SymDim], Expr]) -> None:
-    """Add a size that a call finds in each run; see `SizeOperands.find`. Raise AotcError (code "found-size") if
+    """Add a size that a call finds in each run; see `SizeOperands.find`. Raise AotcError (code "graph-dynamic") if
     the sizes of this model must be known when it is compiled.
     """
     operands = _OPERANDS.get()
     if operands is None:
-        raise AotcError("found-size", "the elements of a tensor decide the shape of the result")
+        text = "the shape of the result depends on values that are computed at run time, which is not supported"
+        hint = "export the module by torch.export, or compute a result whose shape is known"
+        raise AotcError("graph-dynamic", text, hint=hint)
     operands.find(most, call)
 
 

@@ -12,11 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
-from aotc.relay.frontend.found_sizes import found_rows, nonzero_positions
+from aotc.relay.frontend.found_sizes import distinct_slices, elements_at_nonzero, found_rows, nonzero_positions
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
 from aotc.relay.graph_api import compile_time_elements
 
@@ -40,7 +39,7 @@ def _compress(x: Expr, condition: Expr, *, axis: int | None = None) -> Expr:
     flags, extent = g.flatten(condition), g.dim(x, place)
     if g.dim(flags, 0) > extent:
         flags = g.strided_slice(flags, [0], [extent], [0])
-    return gather_slices(x, g.squeeze(nonzero_positions(flags), [1]), place)
+    return elements_at_nonzero(x, flags, place)
 
 
 def _non_max_suppression(
@@ -73,22 +72,9 @@ def _unique(x: Expr, *, axis: int | None = None, sorted: int = 1) -> Sequence[Ex
     """Convert Unique: the distinct elements or slices, the first position of each, the index of each element's value
     among them, and the number of occurrences.
     """
-    data = g.flatten(x) if axis is None else x
-    place = 0 if axis is None else g.normalize_axis(axis, g.rank(x))
-    order = (place, *(k for k in range(g.rank(data)) if k != place))
-    moved = g.transpose(data, order)
-    count, *rest = g.shape(moved)
-    require("onnx-unique", axis is not None or count > 0, "Unique of a tensor without elements is not supported")
-    rows = g.reshape(moved, (count, int(np.prod(rest, dtype=np.int64))))
-    if g.rank(data) == 1:
-        found = g.call_op("unique", data, is_sorted=bool(sorted), return_counts=True)
-        first, inverse, number, counts = (g.cast(g.field(found, k), "int64") for k in (1, 2, 3, 4))
-    else:
-        found = g.call_op("unique_rows", rows, is_sorted=bool(sorted))
-        first, inverse, counts, number = (g.field(found, k) for k in range(4))
-    first, counts = found_rows(number, first, counts)
-    values = g.transpose(gather_slices(moved, first, 0), tuple(int(k) for k in np.argsort(order)))
-    return [values, first, inverse, counts]
+    if axis is None:
+        return distinct_slices(g.flatten(x), 0, is_sorted=bool(sorted))
+    return distinct_slices(x, g.normalize_axis(axis, g.rank(x)), is_sorted=bool(sorted))
 
 
 #: Converters by ONNX operator.

@@ -11,6 +11,7 @@ from typing import Final
 from aotc.relay.frontend.pytorch import (
     ops_conv,
     ops_create,
+    ops_found_sizes,
     ops_math,
     ops_norm_attention_recurrent,
     ops_quant,
@@ -22,7 +23,8 @@ from aotc.relay.frontend.pytorch.inplace_and_out_forms import functional_operato
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Converter, Table
 
 _CONVERTER_MODULES: Final = (
-    ops_conv, ops_create, ops_math, ops_norm_attention_recurrent, ops_quant, ops_scatter, ops_shape, ops_special,
+    ops_conv, ops_create, ops_found_sizes, ops_math, ops_norm_attention_recurrent, ops_quant, ops_scatter, ops_shape,
+    ops_special,
 )  # fmt: skip
 
 #: Alternative names in PyTorch for operators that have a converter, and the name of the converter.

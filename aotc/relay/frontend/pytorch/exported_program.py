@@ -12,6 +12,7 @@ import logging
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from aotc.ir import (
 )
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
+from aotc.relay.frontend.found_sizes import with_sizes_found_before_use
 from aotc.relay.frontend.pytorch.converter_table import converter_of, plain_operator_name
 from aotc.relay.frontend.pytorch.higher_order_operators import HIGHER_ORDER_CONVERTERS
 from aotc.relay.frontend.pytorch.inplace_and_out_forms import inplace_out_or_functional_form
@@ -57,6 +59,7 @@ from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
     to_python_number,
     torch_tensor_to_array,
 )
+from aotc.relay.frontend.size_operands import collect_size_operands
 from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var
 
 _LOG: Final = logging.getLogger(__name__)
@@ -395,9 +398,10 @@ def from_exported(
     dim_values = _checked_dim_values(program, dims or {})
     prepared = functionalize_and_decompose(program)
     functions: dict[str, Function] = {}
-    with running_or_new_budget_scope():
+    with running_or_new_budget_scope(), ExitStack() as conversion:
         values, variables, params = _placeholder_values(prepared, dim_values, keep_params_as_input, problems)
         needed = _nodes_that_results_need(prepared.graph)
+        found = conversion.enter_context(collect_size_operands({v.name: v for v in variables}, {})).found
         for node in prepared.graph.nodes:
             if node.op in ("placeholder", "output") or (node.op == "call_function" and node not in needed):
                 continue
@@ -413,6 +417,7 @@ def from_exported(
                 values[node.name] = _convert_call_node(node, values, functions)
         outputs, names = _program_outputs(prepared, values, problems)
     body = outputs[0] if len(outputs) == 1 and unwrap_unit_return_tuple else Tuple(outputs)
+    body = with_sizes_found_before_use(body, found)
     attrs = {"output_names": tuple(names)} if len(set(names)) == len(names) else {}
     return IRModule({"main": Function(variables, body), **functions}, attrs), params
 

@@ -16,6 +16,7 @@ from aotc.ir import AotcError, Dim, SymDim, is_static, require, require_static_s
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
+from aotc.relay.frontend.found_sizes import elements_at_nonzero
 from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, TorchValue
 from aotc.relay.frontend.slice_pad_depth_to_space import (
@@ -436,7 +437,21 @@ def _result_position_of_indexed_dims(axes: Sequence[int]) -> int:
     return axes[0] if list(axes) == list(range(axes[0], axes[0] + len(axes))) else 0
 
 
+def _mask_and_axis(x: Expr, indices: Sequence[TorchValue]) -> tuple[Expr, int] | None:
+    """Return the one index of `x` that is not None, if it is a mask that is computed, and its first axis."""
+    given = [(index, axis) for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or isinstance(given[0][0], Constant) or g.dtype(given[0][0]) not in ("bool", "uint8"):
+        return None
+    return given[0]
+
+
 def _index(x: Expr, indices: Sequence[TorchValue]) -> Expr:
+    if (found := _mask_and_axis(x, indices)) is not None:
+        mask, axis = found
+        sizes, end = tv.static_dims(x), axis + g.rank(mask)
+        require("torch-index", sizes[axis:end] == tv.static_dims(mask), "a mask has another shape than what it masks")
+        merged = g.reshape(x, (*sizes[:axis], math.prod(sizes[axis:end]), *sizes[end:]))
+        return elements_at_nonzero(merged, g.flatten(mask), axis)
     axes, places = _indexed_axes_and_positions(x, indices)
     if not axes:
         return x

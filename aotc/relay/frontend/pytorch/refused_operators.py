@@ -43,8 +43,7 @@ _RANDOM_NAMES: Final = (
     "cauchy", "log_normal", "poisson", "binomial", "native_dropout", "random", "standard_gamma", "rrelu_with_noise",
 )  # fmt: skip
 _DYNAMIC_NAMES: Final = (
-    "nonzero", "nonzero_numpy", "argwhere", "unique", "unique2", "unique_dim", "unique_consecutive", "masked_select",
-    "bincount", "torchvision::nms",
+    "unique", "unique_consecutive", "bincount", "torchvision::nms",
 )  # fmt: skip
 _STORAGE_NAMES: Final = (
     "empty_strided",

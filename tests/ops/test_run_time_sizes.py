@@ -182,6 +182,14 @@ def test_the_number_of_cases_with_a_kernel_does_not_shrink() -> None:
     assert sum(has_kernel(case) for name in SWEPT for case in cases_of(OPERATORS_BY_NAME[name])) >= LEAST_KERNELS
 
 
+@pytest.mark.parametrize("width", [7, 9, 10, 16])
+def test_rows_of_accumulators_are_all_added(width: int) -> None:
+    """Sums along the first axis have 4, 3, 3 and 2 rows of accumulators."""
+    op = OPERATORS_BY_NAME["sum"]
+    sample = Sample(args=(np.arange(50 * width, dtype=np.int32).reshape(50, width),), attrs=op.attrs(axis=(0,)))
+    assert outcome(Case(op, 0, sample, 0, 50, 2), TARGETS["x86-64-v3"]) == "right"
+
+
 def test_an_operator_that_cannot_be_expanded_is_refused_by_name() -> None:
     x = Var("x", TensorType((SymDim("n", 4),), "float32"))
     function = Function([x], OPERATORS_BY_NAME["meshgrid"](Tuple([x, x])))

@@ -288,10 +288,12 @@ def _reduce_with_rows_in_turn(reduction: _ReductionParts, var: Var, extent: Oper
     stmts.append(For(chunk, whole, Block(turns), step=count, kind="reduction"))
     stmts.append(replace(loop, begin=whole, body=along(as_expr(0), width, loop.body)))
     while count > 1:
-        count //= 2
-        lane, other = Var("l"), count * width
+        # of an odd number of rows, the one in the middle waits for the next step
+        kept = (count + 1) // 2
+        lane, other = Var("l"), kept * width
         pair = binary(reduction.op, Load(rows, lane), Load(rows, lane + other))
-        stmts.append(forall(lane, other, Store(rows, lane, pair)))
+        stmts.append(forall(lane, (count - kept) * width, Store(rows, lane, pair)))
+        count = kept
     return Block((*stmts, along(as_expr(0), width, Block(reduction.finish))))
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, attribute_field, tensor_types
+from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, attribute_field, is_static, tensor_types
 from aotc.ir.op import AxisMap, PrecisionTreatment, QuantizationTreatment, Types, declare_arguments, require
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, tensor_types_of_values
 from aotc.relay.op.operator_definition import (
@@ -431,17 +431,33 @@ def _searchsorted_reference(a: SearchSortedAttrs, sequence: Array, values: Array
     return np.reshape(np.array(positions, DType(a.dtype).numpy), values.shape)
 
 
+def _is_before(a: SearchSortedAttrs, other: Scalar, query: Scalar) -> Scalar:
+    """Return whether an element of a sorted row lies before the place of `query`."""
+    return ~_sorts_strictly_before(query, other, True) if a.right else _sorts_strictly_before(other, query, True)
+
+
+def _count_elements_before(a: SearchSortedAttrs, sequence: Tensor, values: Tensor) -> Tensor:
+    """Return the number of elements before each value, for which sizes need not be known."""
+
+    def count_of_element(*indices: Var) -> Scalar:
+        *index, k = indices
+        row = (*index[:-1], k) if sequence.rank > 1 else (k,)
+        return _is_before(a, sequence[row], values[tuple(index)]).astype(a.dtype)
+
+    return te.reduce("sum", values.shape, (sequence.shape[-1],), count_of_element, "searchsorted")
+
+
 def _compute_searchsorted(a: SearchSortedAttrs, sequence: Tensor, values: Tensor) -> Tensor:
     extent = sequence.shape[-1]
+    if not (is_static(sequence.shape) and is_static(values.shape)):
+        return _count_elements_before(a, sequence, values)
     columns = max(*values.shape[-1:], 1, 1)
 
     def build_binary_search_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
         at, low, high, middle = (Var(name) for name in ("at", "low", "high", "middle"))
         row = at // columns * extent if sequence.rank > 1 else as_expr(0)
         query, other = Load(inputs[1], at), Load(inputs[0], row + middle)
-        before = _sorts_strictly_before(other, query, True)
-        if a.right:
-            before = ~_sorts_strictly_before(query, other, True)
+        before = _is_before(a, other, query)
         halve = Block((Declare(middle, (low + high) // 2), If(before, Assign(low, middle + 1), Assign(high, middle))))
         probes = For(Var("probe"), extent.bit_length(), If(low < high, halve))
         ends = (Declare(low, Const(0, INDEX)), Declare(high, Const(extent, INDEX)))

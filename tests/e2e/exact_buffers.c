@@ -38,6 +38,13 @@ int main(void) {
   unsigned state = 1;
   for (k = 0; k < num_inputs; ++k) {
     float *data = block(model->inputs[k].bytes, sizeof(void *), 0);
+#ifdef AOTC_STRING
+    /* texts that are none: any bytes, and no end */
+    for (i = 0; model->inputs[k].dtype == AOTC_STRING && i < model->inputs[k].bytes; ++i) {
+      state = state * 1664525u + 1013904223u;
+      ((unsigned char *)data)[i] = (unsigned char)(state >> 24);
+    }
+#endif
     /* other types stay zero */
     for (i = 0; model->inputs[k].dtype == AOTC_FLOAT32 && i < model->inputs[k].bytes / sizeof(float); ++i) {
       state = state * 1664525u + 1013904223u; /* Numerical Recipes' generator */

@@ -60,7 +60,8 @@ class Cases:
 
     def model(self, version: int = 3, opset: int = 20) -> ModelProto:
         graph = helper.make_graph(self.nodes, "strings", self.inputs, self.outputs, self.initializers)
-        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", version)]
+        versions = (("", opset), ("ai.onnx.ml", version), ("com.microsoft", 1))
+        opsets = [helper.make_opsetid(*v) for v in versions]
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
     def check(self, **versions: int) -> None:

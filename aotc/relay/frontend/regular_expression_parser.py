@@ -82,7 +82,8 @@ def union_of_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(result)
 
 
-def _complement(ranges: Ranges) -> Ranges:
+def complement_of_ranges(ranges: Ranges) -> Ranges:
+    """Return the ranges of all other code points."""
     ends = [-1, *(high for _, high in ranges)]
     begins = [*(low for low, _ in ranges), MAX_CODE_POINT + 1]
     return tuple((end + 1, begin - 1) for end, begin in zip(ends, begins, strict=True) if end + 1 < begin)
@@ -200,7 +201,9 @@ class _Parser:
             case "[":
                 return self.characters(self.parse_class())
             case ".":
-                return Characters(((0, MAX_CODE_POINT),) if "s" in self.flags else _complement(_ranges_of_text("\n")))
+                return Characters(
+                    ((0, MAX_CODE_POINT),) if "s" in self.flags else complement_of_ranges(_ranges_of_text("\n"))
+                )
             case "^":
                 return Assertion("begin line" if "m" in self.flags else "begin text")
             case "$":
@@ -297,7 +300,7 @@ class _Parser:
         c = self.take()
         if c.lower() in _PERL_CLASSES:
             ranges = _PERL_CLASSES[c.lower()]
-            return ranges if c.islower() else _complement(ranges)
+            return ranges if c.islower() else complement_of_ranges(ranges)
         if c in "pP":
             return self.parse_category(c == "P")
         point = self.parse_escaped_character(c)
@@ -310,7 +313,7 @@ class _Parser:
         ranges = ((0, MAX_CODE_POINT),) if name == "Any" else _category_ranges(name) if 0 < len(name) <= 2 else ()
         if not ranges:
             self.refuse(f"the class {name!r} of Unicode")
-        return _complement(ranges) if is_negated else ranges
+        return complement_of_ranges(ranges) if is_negated else ranges
 
     def parse_escaped_character(self, c: str) -> int:
         if c in _CONTROL_ESCAPES:
@@ -340,7 +343,7 @@ class _Parser:
             ranges += self.parse_class_item()
         self.take()
         found = union_of_ranges(case_variants(ranges)) if "i" in self.flags else union_of_ranges(ranges)
-        return _complement(found) if is_negated else found
+        return complement_of_ranges(found) if is_negated else found
 
     def parse_class_item(self) -> Sequence[tuple[int, int]]:
         """Parse a class in a class, a range, or a character."""
@@ -349,7 +352,7 @@ class _Parser:
             named = _NAMED_CLASSES.get(name.removeprefix("^"))
             if named is None:
                 self.refuse(f"the class [:{name}:]")
-            return _complement(named) if name.startswith("^") else named
+            return complement_of_ranges(named) if name.startswith("^") else named
         low = self.parse_class_characters()
         if not self.peek("-") or self.peek("-]"):
             return low
@@ -367,6 +370,14 @@ class _Parser:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 6
+
+
+def ranges_of_one_character(expression: Expression) -> Ranges | None:
+    """Return the code points that an expression of exactly one character matches; None for other expressions."""
+    match expression:
+        case Sequenced((Characters(ranges),)):
+            return ranges
+    return None
 
 
 def parse_regular_expression(pattern: str) -> Expression:

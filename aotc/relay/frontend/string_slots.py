@@ -17,9 +17,11 @@ import numpy as np
 
 from aotc.ir import AotcError, Array
 from aotc.ir.string_slots import STRING_PADDING, longest_utf8_bytes, slots_of_strings
-from aotc.relay.expr import Expr
+from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.found_sizes import found_rows
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
+from aotc.relay.op.type_rules import broadcast_two_shapes
 
 #: Number of sets of multipliers that are tried for a hash without collisions.
 _MAX_HASH_SEEDS: Final = 64
@@ -99,7 +101,7 @@ def find_strings(x: Expr, strings: Sequence[str]) -> Expr:
     size = min(slot_size(x), longest_utf8_bytes(strings) + 1)
     known = [k for k, text in enumerate(strings) if len(text.encode("utf-8")) <= size]
     missing = g.constant(count, "int32")
-    shape = g.shape(x)[:-1]
+    shape = g.dims(x)[:-1]
     if not known:
         return g.broadcast_to(missing, shape)
     table = slots_of_strings([strings[k] for k in known], size)
@@ -119,10 +121,36 @@ def select_strings(strings: Array | Sequence[str], positions: Expr) -> Expr:
     return gather_slices(string_constant(strings), positions, 0)
 
 
+def strings_of_found_number(x: Expr, count: Expr, axis: int) -> Expr:
+    """Return the first strings along an axis, as many as the one element of `count` says: a size that a run finds."""
+    if isinstance(count, Constant):
+        return g.strided_slice(x, [0], [int(count.data.item())], [axis])
+    order = [axis, *(k for k in range(g.rank(x)) if k != axis)]
+    (found,) = found_rows(count, g.transpose(x, order))
+    return g.transpose(found, [order.index(k) for k in range(g.rank(x))])
+
+
+def chosen_strings(x: Expr, is_chosen: Expr) -> tuple[Expr, Expr]:
+    """Return the strings of a vector that are chosen, with empty ones behind them, and their number, of shape (1,).
+
+    is_chosen  a vector of truth values
+    """
+    count = g.dim(x, 0)
+    numbers = g.call_op("cumsum", g.cast(is_chosen, "int32"), axis=0, dtype="int32")
+    # what is not chosen goes to one more place, which is then cut off
+    places = g.where(is_chosen, g.sub(numbers, 1), count)
+    zeros = g.full(0, (count + 1,), "int32")
+    sources = g.call_op("scatter_elements", zeros, places, g.iota(count, "int32"), axis=0, reduction="update")
+    moved = gather_slices(x, g.strided_slice(sources, [0], [count], [0]), 0)
+    total = g.strided_slice(numbers, [count - 1], [count], [0])
+    exists = g.less(g.iota(count, "int32"), total)
+    return g.where(g.unsqueeze(exists, (1,)), moved, STRING_PADDING), total
+
+
 def concatenate_texts(x: Expr, y: Expr) -> Expr:
     """Return each string of `x` followed by the string of `y`, with broadcasting."""
     size = slot_size(x) + slot_size(y)
-    both = np.broadcast_shapes(g.shape(x)[:-1], g.shape(y)[:-1])
+    both = broadcast_two_shapes(g.dims(x)[:-1], g.dims(y)[:-1])
     first, second = (g.broadcast_to(z, (*both, slot_size(z))) for z in (x, y))
     lengths = g.unsqueeze(string_lengths(first), (len(both),))
     place = g.iota(size, "int32")

@@ -60,7 +60,7 @@ from aotc.relay.frontend.onnx.ops_sequences import is_absent
 from aotc.relay.frontend.onnx.sequence_inputs import element_name, tensor_type_of_value
 from aotc.relay.frontend.size_conditions import collect_size_conditions
 from aotc.relay.frontend.size_operands import collect_size_operands
-from aotc.relay.frontend.string_slots import string_constant
+from aotc.relay.frontend.string_slots import string_constant, strings_of_found_number
 from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var, global_uses, type_of
 
 _LOG: Final = logging.getLogger(__name__)
@@ -81,7 +81,8 @@ class _Scope:
 class _Conversion:
     """The state of the conversion of one ONNX model: its functions, the problems found so far,
     whether loops of known trip counts may stay loops, the global functions of the module other
-    than @main, and the expressions that are slots of strings.
+    than @main, and the expressions that are slots of strings; those of them whose number of strings a run finds,
+    with what has room for all.
     """
 
     loaded: LoadedModel
@@ -91,6 +92,7 @@ class _Conversion:
     global_functions: dict[str, Function] = field(default_factory=dict)
     random_streams: Iterator[int] = field(default_factory=count)
     strings: set[Expr] = field(default_factory=set)
+    counted_strings: dict[Expr, Strings] = field(default_factory=dict)
 
     # --- tensors by name
 
@@ -117,8 +119,13 @@ class _Conversion:
         """Return a result of a converter as an expression, and remember that it is slots of strings."""
         if not isinstance(value, Strings):
             return value
-        self.strings.add(value.slots)
-        return value.slots
+        slots = value.slots
+        if value.count is not None:
+            known = (expr for expr, counted in self.counted_strings.items() if counted == value)
+            slots = next(known, None) or strings_of_found_number(slots, value.count, value.axis)
+            self.counted_strings[slots] = value
+        self.strings.add(slots)
+        return slots
 
     # --- graphs
 
@@ -203,6 +210,7 @@ class _Conversion:
                 self.has_loops,
                 partial(next, self.random_streams),
                 string_inputs,
+                {k: s for k, x in enumerate(inputs) if x is not None and (s := self.counted_strings.get(x))},
             )
             result = call_converter(converter, node)
             self.bind_node_outputs(proto, list(result) if isinstance(result, Sequence) else [result], scope)

@@ -67,7 +67,11 @@ _CONVERTERS_BY_DOMAIN: Final[Mapping[str, Table]] = {
 
 
 #: Converters of operators some of whose inputs are strings.
-_CONVERTERS_OF_STRINGS: Final[Mapping[str, Table]] = {"": ops_strings.OPS, "ai.onnx.ml": ops_strings.ML_OPS}
+_CONVERTERS_OF_STRINGS: Final[Mapping[str, Table]] = {
+    "": ops_strings.OPS,
+    "ai.onnx.ml": ops_strings.ML_OPS,
+    microsoft_operator_schemas.DOMAIN: ops_strings.MICROSOFT_OPS,
+}
 
 
 def converter_of(domain: str, op_type: str, *, of_strings: bool = False) -> Converter | None:

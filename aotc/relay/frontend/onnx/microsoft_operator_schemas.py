@@ -38,6 +38,7 @@ _DTYPES_BY_TYPE_LETTER: Final[Mapping[str, str]] = {
     "L": "int8 uint8 int16 uint16 int32 int4 uint4",
     "P": "uint8 float float16 bfloat16",
     "S": "float",
+    "T": "string",
     "U": "uint8",
     "V": "int8 uint8 float",
 }
@@ -147,6 +148,7 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "SkipLayerNormalization": ("G input, G skip, G gamma, G beta?, G bias?", "epsilon=1e-12"),
     "SkipSimplifiedLayerNormalization": ("G input, G skip, G gamma, G bias?", "epsilon=1e-12"),
+    "Tokenizer": ("T X", "mark:INT! mincharnum:INT! pad_value:STRING! separators:STRINGS tokenexp:STRING"),
     "TransposeMatMul": ("G A, G B", "alpha=1.0 transA=0 transB=0"),
 }
 #: The same for operators of the standard's domain that ONNX Runtime knows in operator sets in which the standard

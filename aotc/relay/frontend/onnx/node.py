@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from inspect import Parameter
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
@@ -106,9 +106,15 @@ class ClosedSubgraph(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Strings:
-    """A tensor of strings that a converter returns, as slots of bytes (`aotc.ir.string_slots`)."""
+    """A tensor of strings that a converter returns, as slots of bytes (`aotc.ir.string_slots`).
+
+    count   an integer of shape (1,): the number of strings along `axis`, of those for which there is room; None if
+            all of them exist
+    """
 
     slots: Expr
+    count: Expr | None = None
+    axis: int = 0
 
 
 @dataclass(slots=True)
@@ -130,6 +136,7 @@ class OnnxNode:
     has_loops        False if a loop is to be unrolled wherever its trip count is known
     next_random_stream  function that returns the number of random nodes without a seed before it
     string_inputs    positions of the inputs that are tensors of strings, as slots of bytes
+    counted_strings  inputs whose number of strings a run finds, with room for all that there may be, by position
     """
 
     op_type: str
@@ -144,6 +151,7 @@ class OnnxNode:
     has_loops: bool
     next_random_stream: Callable[[], int]
     string_inputs: frozenset[int] = frozenset()
+    counted_strings: Mapping[int, Strings] = field(default_factory=dict)
 
     def __getitem__(self, index: int) -> Expr:
         """Return an input expression of the ONNX node. Raises AotcError (code "onnx-input") if the

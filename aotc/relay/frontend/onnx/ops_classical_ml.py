@@ -265,7 +265,7 @@ def _linear_classifier(x: Expr, *, post_transform: str, node: OnnxNode) -> Conve
         named = len(labels) == 2 or not node.attrs.get("classlabels_strings")
         require_attribute(named, node, "classlabels_strings", f"has {len(labels)} labels; 2 are needed for 1 score")
         negative, positive = labels if len(labels) == 2 else (0, 1)
-        is_positive = g.greater(g.reshape(scores, (g.dim(scores, 0),)), 0.0)
+        is_positive = g.greater(g.reshape(scores, (g.dims(scores)[0],)), 0.0)
         label = g.where(is_positive, g.constant(positive, "int64"), g.constant(negative, "int64"))
         if len(labels) != 2:
             return [label, transform_scores(scores, post_transform)]

@@ -76,6 +76,12 @@ class Tensor:
         """The number of elements, known or not."""
         return as_extent(product_of_dims(self.shape))
 
+    def has_live_size_of(self, other: Tensor) -> bool:
+        """Return True if another tensor is known to have the same number of elements."""
+        # the product of many dimensions may be too long for a formula
+        same_shape = len(self.shape) == len(other.shape) and all(map(same_dim, self.shape, other.shape))
+        return same_shape or same_dim(product_of_dims(self.shape), product_of_dims(other.shape))
+
     @property
     def is_static(self) -> bool:
         """True if the shape is known."""

@@ -179,7 +179,7 @@ def have_equal_flat_offsets(
     """Return True if two elements have equal row-major offsets in tensors with equal numbers of
     elements.
     """
-    if not same_dim(a.live_size, b.live_size):
+    if not a.has_live_size_of(b):
         return False
     if a.shape == b.shape and tuple(a_indices) == tuple(b_indices):
         return True

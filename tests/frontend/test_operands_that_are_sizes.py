@@ -37,18 +37,24 @@ NODES: list[tuple[str, dict[str, int], list[str], dict[str, Any]]] = [
     ("Pad", {"widths": 6}, ["reflected"], {"mode": "reflect"}),
     ("Split", {"parts": 2}, ["first", "second"], {"axis": 2}),
     ("TopK", {"k": 1}, ["values", "indices"], {"axis": 1}),
+    ("Slice", {"starts": 2, "ends": 2, "slice_axes": 2, "steps": 2}, ["sliced"], {}),
+    ("Slice", {"from": 3, "to": 3}, ["cut"], {}),
+    ("Pad", {"axis_pads": 2, "": 0, "pad_axes": 1}, ["padded_axis"], {}),
 ]
 #: Valid values of the operands.
 VALUES: list[dict[str, list[int]]] = [
     {"shape": [4, 6], "new_axes": [0, 3], "ones": [0], "sum_axes": [0], "mean_axes": [0, 1], "log_axes": [2],
      "expanded_shape": [5, 2, 3, 4], "repeats": [1, 2, 3], "pads": [1, 0, 2, 0, 1, 0], "widths": [1, 2, 3, 0, 1, 0],
-     "parts": [1, 3], "k": [2]},
+     "parts": [1, 3], "k": [2], "starts": [3, 0], "ends": [-9, 9], "slice_axes": [2, 0], "steps": [-2, 1],
+     "from": [0, 1, -3], "to": [2, -1, 4], "axis_pads": [1, 2], "pad_axes": [-1]},
     {"shape": [-1, 8], "new_axes": [-1, 1], "ones": [2], "sum_axes": [-1], "mean_axes": [-1, -3], "log_axes": [-3],
      "expanded_shape": [1, 1, 3, 1], "repeats": [2, 0, 1], "pads": [0, -1, 0, 0, 0, -2], "widths": [0] * 6,
-     "parts": [0, 4], "k": [0]},
+     "parts": [0, 4], "k": [0], "starts": [-9, 1], "ends": [2**62, -(2**62)], "slice_axes": [1, -1], "steps": [2, -1],
+     "from": [-1, -2, 2], "to": [9, 3, 1], "axis_pads": [0, -1], "pad_axes": [1]},
     {"shape": [0, 12], "new_axes": [4, 2], "ones": [-3], "sum_axes": [1], "mean_axes": [2, 1], "log_axes": [1],
      "expanded_shape": [0, 2, 1, 4], "repeats": [3, 3, 3], "pads": [0, 0, 0, 0, 0, 0], "widths": [0, 1, 0, 1, 0, 2],
-     "parts": [4, 0], "k": [3]},
+     "parts": [4, 0], "k": [3], "starts": [5, -2], "ends": [-3, -1], "slice_axes": [2, 1], "steps": [-(2**60), 1],
+     "from": [1, 0, 0], "to": [1, 1, -9], "axis_pads": [-1, 3], "pad_axes": [-3]},
 ]  # fmt: skip
 #: Values that no run accepts, and what the error says.
 REFUSED: list[tuple[dict[str, list[int]], str]] = [
@@ -65,10 +71,15 @@ REFUSED: list[tuple[dict[str, list[int]], str]] = [
     ({"expanded_shape": [9, 2, 3, 4]}, "element 0 of the input expanded_shape is 9, which is not 0 to 8"),
     ({"repeats": [-1, 1, 1]}, "element 0 of the input repeats is -1"),
     ({"repeats": [2**40, 1, 1]}, "element 0 of the input repeats is"),
-    ({"pads": [-2, 0, 0, -1, 0, 0]}, ">= 0"),
+    ({"pads": [-2, 0, 0, -1, 0, 0]}, "node Pad#8: the size"),
     ({"widths": [-1, 0, 0, 0, 0, 0]}, "element 0 of the input widths is -1"),
     ({"parts": [1, 2]}, "== 4"),
     ({"parts": [-1, 5]}, "element 0 of the input parts is -1"),
+    ({"steps": [1, 0]}, "node Slice#12: "),
+    ({"slice_axes": [1, -2]}, "node Slice#12: "),
+    ({"slice_axes": [3, 0]}, "element 0 of the input slice_axes is 3, which is not -3 to 2"),
+    ({"pad_axes": [3]}, "element 0 of the input pad_axes is 3"),
+    ({"axis_pads": [-2, -3]}, "node Pad#14: "),
     ({"k": [4]}, "element 0 of the input k is 4, which is not 0 to 3"),
     ({"k": [-(2**63)]}, "element 0 of the input k is -9223372036854775808"),
 ]
@@ -81,7 +92,7 @@ def model(nodes: list[tuple[str, dict[str, int], list[str], dict[str, Any]]] = N
     inputs += [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 6, 1])]
     built = []
     for op, operands, outputs, attrs in nodes:
-        inputs += [helper.make_tensor_value_info(n, TensorProto.INT64, [size]) for n, size in operands.items()]
+        inputs += [helper.make_tensor_value_info(n, TensorProto.INT64, [size]) for n, size in operands.items() if n]
         built.append(helper.make_node(op, ["y" if op == "Squeeze" else "x", *operands], outputs, **attrs))
     results = [
         helper.make_tensor_value_info(n, TensorProto.INT64 if n == "indices" else TensorProto.FLOAT, None)

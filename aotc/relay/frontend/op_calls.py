@@ -502,6 +502,14 @@ def strided_slice(
     return call_op("strided_slice", x, **box, axes=tuple(axes), slice_mode="end")
 
 
+def counted_slice(x: Expr, begin: Sequence[Dim], counts: Sequence[Dim], steps: Sequence[Dim]) -> Expr:
+    """Return the given numbers of elements of each axis, from positions `begin` on, in steps that may be
+    negative. The caller states that they fit.
+    """
+    box = {"begin": tuple(begin), "end": tuple(counts), "strides": tuple(steps)}
+    return call_op("strided_slice", x, **box, axes=tuple(range(len(begin))), slice_mode="count")
+
+
 def pad(x: Expr, widths: Sequence[tuple[Dim, Dim]], value: Operand = 0, mode: str = "constant") -> Expr:
     """Pad each axis of `x` by its (before, after) numbers of elements; `mode` is the `pad_mode` of
     nn.pad.

@@ -44,12 +44,13 @@ MAX_OPERAND_ELEMENTS: Final = 64
 class OperandBounds:
     """The values that an operand may have where it is used.
 
+    least      the smallest value; None if it is as far below 0 as the largest one is above
     most       the largest value; None if the caller of the compiler must state it
     clipped    True if other values count as the nearest one
     truncated  True if floats count as the integer next to them towards 0; else they are no sizes
     """
 
-    least: int
+    least: int | None
     most: int | None
     clipped: bool = False
     truncated: bool = False
@@ -88,7 +89,7 @@ class SizeOperands:
     def _operand(self, name: str, element: int, bounds: OperandBounds | None) -> Dim | None:
         stated = self.ranges.get(f"{name}[{element}]", self.ranges.get(f"{name}[*]"))
         if bounds is not None and bounds.most is not None and (stated is None or bounds.clipped):
-            least, most = bounds.least, bounds.most
+            least, most = -bounds.most if bounds.least is None else bounds.least, bounds.most
         else:
             usual = self.ranges.get(ALL_OPERANDS)
             if stated is None and usual is None:
@@ -98,7 +99,10 @@ class SizeOperands:
             least, most = _ends(stated if stated is not None else usual)
             if bounds is not None:
                 # what bounds all operands does not say that they are not negative
-                least = bounds.least if stated is None else max(least, bounds.least)
+                if bounds.least is None:
+                    least = -most if stated is None else least
+                else:
+                    least = bounds.least if stated is None else max(least, bounds.least)
                 most = most if bounds.most is None else min(most, bounds.most)
         if least > most:
             raise AotcError("graph-dim", f"element {element} of the input {name!r} has no value in its range")
@@ -216,3 +220,8 @@ def equality_of_sizes(a: Dim, b: Dim) -> Dim:
         return int(a == b)
     difference = a - b
     return maximum_of_dims((0, minimum_of_dims((1 - difference, 1 + difference))))
+
+
+def sign_bit_of_size(value: Dim) -> Dim:
+    """Return 1 for a number below 0, and 0 for others."""
+    return maximum_of_dims((0, minimum_of_dims((1, 0 - value))))

@@ -17,6 +17,7 @@ import numpy as np
 
 from aotc.ir import (
     Dim,
+    DType,
     Op,
     SymDim,
     TensorType,
@@ -27,7 +28,7 @@ from aotc.ir import (
     same_dim,
     sum_of_dims,
 )
-from aotc.relay.frontend.size_operands import operand_values
+from aotc.relay.frontend.size_operands import operand_values, sign_bit_of_size
 from aotc.relay.graph_api import Call, Constant, Expr, Tuple, TupleGetItem, Var, children, depth_first_post_order
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -78,8 +79,7 @@ def _values_of_node(node: Expr, known: Mapping[Expr, Values | None]) -> Values |
         return None
     match node:
         case Constant():
-            integers = node.data.dtype.kind in "iub"
-            return node.data.astype(object) if integers and node.data.size <= MAX_SIZE_VALUES else None
+            return _values_of_constant(node.data)
         case Tuple():
             fields = [known[f] for f in node.fields]
             return tuple(f for f in fields if isinstance(f, np.ndarray)) if all_arrays(fields) else None
@@ -93,10 +93,44 @@ def _values_of_node(node: Expr, known: Mapping[Expr, Values | None]) -> Values |
             if any(a is None for a in arguments):
                 return None
             try:
-                return _as_values(_RULES[name](op, node, *arguments))
+                return _exact_values(node, _as_values(_RULES[name](op, node, *arguments)))
             except (_UnknownError, ValueError, TypeError, IndexError):
                 return None
     return None
+
+
+def _values_of_constant(data: Array) -> Array | None:
+    if data.size > MAX_SIZE_VALUES:
+        return None
+    if data.dtype.kind in "iub":
+        return data.astype(object)
+    dtype = DType.from_numpy(data)
+    if not dtype.is_float:
+        return None
+    numbers = data.astype(np.float64)
+    is_whole = bool((np.abs(numbers) <= _largest_exact_integer(dtype)).all()) and bool((numbers % 1 == 0).all())
+    return numbers.astype(np.int64).astype(object) if is_whole else None
+
+
+def _largest_exact_integer(dtype: DType) -> int:
+    """Return the number up to which every integer is a number of a float type."""
+    return 1 << _MANTISSA_BITS.get(str(dtype), 0)
+
+
+#: Number of significant bits of numbers of a float type.
+_MANTISSA_BITS: Final[Mapping[str, int]] = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+
+
+def _exact_values(node: Call, values: Values) -> Values:
+    """Return the values of a call. Raises _UnknownError for floats that may be rounded."""
+    ty = node.checked_type
+    if isinstance(ty, TensorType) and ty.dtype.is_float and isinstance(values, np.ndarray):
+        assert isinstance(node.op, Op)
+        most = _largest_exact_integer(ty.dtype)
+        ends = [abs(end) for v in values.reshape(-1) for end in interval_of_dim(v)]
+        if node.op.name not in _EXACT_ON_FLOATS or any(end > most for end in ends):
+            raise _UnknownError
+    return values
 
 
 def all_arrays(values: Sequence[object]) -> bool:
@@ -164,10 +198,12 @@ def _add(a: Dim, b: Dim) -> Dim:
 
 
 def _truncated_quotient(a: Dim, b: Dim) -> Dim:
-    """Return a quotient of integers as C computes it, for operands that are known not to be negative."""
-    if interval_of_dim(a)[0] < 0 or interval_of_dim(b)[0] < 1:
+    """Return a quotient of integers as C computes it, for a divisor that is known to be positive."""
+    if interval_of_dim(b)[0] < 1:
         raise _UnknownError
-    return a // b
+    if interval_of_dim(a)[0] >= 0:
+        return a // b
+    return sum_of_dims((a, product_of_dims((b - 1, sign_bit_of_size(a))))) // b
 
 
 def _floored_quotient(a: Dim, b: Dim) -> Dim:
@@ -218,7 +254,8 @@ def _cast(_: Op, node: Call, values: Array) -> Array:
     ty, given = node.checked_type, node.args[0].checked_type
     assert isinstance(ty, TensorType)
     assert isinstance(given, TensorType)
-    if not (ty.dtype.is_integer and ty.dtype.bits >= 32 and given.dtype.is_integer):
+    kept = ty.dtype.is_float or (ty.dtype.is_integer and ty.dtype.bits >= 32)
+    if not kept or not (given.dtype.is_integer or given.dtype.is_float):
         raise _UnknownError
     return values
 
@@ -256,6 +293,10 @@ _MOVING_RULES: Final[Mapping[str, Callable[..., Any]]] = {
 }
 #: Operators that compute no other values than those of their operands, or than sizes.
 _MOVING_OPERATORS: Final = frozenset({*_MOVING_RULES, *_SHAPE_RULES})
+#: Operators whose results on floats that are integers are these integers, unless they are too large.
+_EXACT_ON_FLOATS: Final = frozenset(
+    {*_MOVING_OPERATORS, "add", "subtract", "multiply", "negative", "abs", "maximum", "minimum", "where"}
+)
 _RULES: Final[Mapping[str, Callable[..., Any]]] = {
     **_MOVING_RULES,
     "add": _elementwise(_add),

@@ -13,7 +13,7 @@ from functools import reduce
 from itertools import product
 from numbers import Integral
 from operator import and_
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,10 +29,13 @@ from aotc.ir import (
     Types,
     assume_at_least,
     declare_arguments,
+    frozen,
     interval_of_dim,
+    is_static,
     maximum_of_dims,
     minimum_of_dims,
     require,
+    require_static_shape,
 )
 from aotc.ir.attrs import NO_ATTRS, Attrs, attribute_field
 from aotc.relay.expr import Constant
@@ -65,7 +68,7 @@ from aotc.relay.op.type_rules import (
     require_same_dtype,
     require_tensor_type,
 )
-from aotc.tir import Tensor
+from aotc.tir import Tensor, as_expr, maximum, minimum
 
 # --- strided_slice
 
@@ -73,26 +76,43 @@ from aotc.tir import Tensor
 def _strides_or_ones(strides: Any, arguments: Mapping[str, Any]) -> tuple[int, ...]:
     begin = arguments["begin"]
     count = len(begin) if isinstance(begin, Sequence) else len(to_int_tuple(begin))
-    return (1,) * count if strides is None else to_int_tuple(strides)
+    if strides is None:
+        return (1,) * count
+    has_dims = isinstance(strides, Sequence) and any(isinstance(s, SymDim) for s in strides)
+    return tuple(strides) if has_dims else to_int_tuple(strides)
 
 
 class StridedSliceAttrs(Attrs):
     """data[begin:end:stride] along each of `axes` (None: the leading axes), as Python slices.
 
-    slice_mode  "end", or "size": `end` then has the extents (-1: all remaining elements) and strides are ignored
+    slice_mode  "end"; "size": `end` then has the extents (-1: all remaining elements) and strides are ignored;
+                or "count": `end` then has the numbers of elements from `begin` on, in steps of `strides`, all of
+                which may be known at run time only: whoever builds the call states that they fit
     """
 
     begin: tuple[int | SymDim, ...]
     end: tuple[int | SymDim, ...]
-    strides: tuple[int, ...] = attribute_field(parameter_default=None, convert=_strides_or_ones)
+    strides: tuple[int | SymDim, ...] = attribute_field(parameter_default=None, convert=_strides_or_ones)
     slice_mode: str = "end"
     axes: tuple[int, ...] | None = attribute_field(parameter_default=None)
 
 
-def _slices_by_axis(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
+@frozen
+class _CountedSlice:
+    """The `count` elements of an axis from `start` on, in steps of `step`."""
+
+    start: Dim
+    count: Dim
+    step: Dim
+
+
+AxisSlice: TypeAlias = "slice | _CountedSlice"
+
+
+def _slices_by_axis(a: StridedSliceAttrs, rank: int) -> dict[int, AxisSlice]:
     """Return the slice of each listed axis, without axes that size mode leaves whole."""
     count = len(a.begin)
-    require("slice.mode", a.slice_mode in ("end", "size"), f"slice mode {a.slice_mode!r} is unknown")
+    require("slice.mode", a.slice_mode in ("end", "size", "count"), f"slice mode {a.slice_mode!r} is unknown")
     alike = len(a.end) == count and len(a.strides) in (1, count)
     require("slice.count", alike, lambda: f"{count} begins, {len(a.end)} ends, {len(a.strides)} strides")
     axes = range(count) if a.axes is None else [normalize_axis(k, rank) for k in a.axes]
@@ -102,6 +122,9 @@ def _slices_by_axis(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
     require(
         "slice.stride", 0 not in strides, "a stride of 0", hint="use 1 or greater, or a negative stride to go backwards"
     )
+    if a.slice_mode == "count":
+        return {k: _CountedSlice(*bounds) for k, *bounds in zip(axes, a.begin, a.end, strides, strict=True)}
+    require("slice.stride", is_static(strides), "steps that are known at run time only need the mode 'count'")
     if a.slice_mode == "end":
         return {k: slice(*bounds) for k, *bounds in zip(axes, a.begin, a.end, strides, strict=True)}
     sized = zip(axes, a.begin, a.end, strict=True)
@@ -111,7 +134,10 @@ def _slices_by_axis(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
     return {k: slice(b, None if size < 0 else b + size, 1) for k, b, size in known if b or size >= 0}
 
 
-def _extent_of_slice(extent: Dim, axis_slice: slice) -> Dim:
+def _extent_of_slice(extent: Dim, axis_slice: AxisSlice) -> Dim:
+    if isinstance(axis_slice, _CountedSlice):
+        _require_counted_slice_fits(extent, axis_slice)
+        return axis_slice.count
     if _is_static_slice(extent, axis_slice):
         return len(range(*axis_slice.indices(extent)))  # type: ignore[arg-type]
     step = 1 if axis_slice.step is None else int(axis_slice.step)
@@ -122,6 +148,14 @@ def _extent_of_slice(extent: Dim, axis_slice: slice) -> Dim:
         # positions below 0 count as 0
         count = last - first if interval_of_dim(first)[0] >= 0 else minimum_of_dims((last - first, last))
     return (maximum_of_dims((count, 0)) + (abs(step) - 1)) // abs(step)
+
+
+def _require_counted_slice_fits(extent: Dim, chosen: _CountedSlice) -> None:
+    if isinstance(chosen.count, int) and isinstance(chosen.start, int) and isinstance(chosen.step, int):
+        require("slice.count", chosen.count >= 0, f"a slice of {chosen.count} elements")
+        ends = (chosen.start, chosen.start + chosen.step * (chosen.count - 1))
+        fits = not chosen.count or not isinstance(extent, int) or (min(ends) >= 0 and max(ends) < extent)
+        require("slice.count", fits, lambda: f"elements {ends[0]} to {ends[1]} of an axis of {extent}")
 
 
 def _is_static_slice(extent: Dim, axis_slice: slice) -> bool:
@@ -158,8 +192,13 @@ def _infer_strided_slice_type(a: StridedSliceAttrs, types: Types) -> Type:
 
 
 def _strided_slice_reference(a: StridedSliceAttrs, data: Array) -> Array:
-    cuts = _slices_by_axis(a, data.ndim)
-    return data[tuple(cuts.get(k, slice(None)) for k in range(data.ndim))]
+    for k, cut in _slices_by_axis(a, data.ndim).items():
+        if isinstance(cut, _CountedSlice):
+            start, count, step = require_static_shape((cut.start, cut.count, cut.step))
+            data = data.take(start + step * np.arange(count), k)
+        else:
+            data = data[(slice(None),) * k + (cut,)]
+    return data
 
 
 def _strided_slice_axis_map(a: StridedSliceAttrs, types: Types) -> AxisMap:
@@ -174,8 +213,17 @@ def _slice_attrs_after_permutation(a: StridedSliceAttrs, types: Types, new_axis_
 
 def _strided_slice_element(a: StridedSliceAttrs, i: Index, data: Tensor) -> Scalar:
     cuts = _slices_by_axis(a, data.rank)
-    firsts = [_first_and_step_of_slice(d, cuts.get(k, slice(None))) for k, d in enumerate(data.shape)]
-    return data[tuple(k * step + first for k, (first, step) in zip(i, firsts, strict=True))]
+    positions: list[Scalar] = []
+    for k, extent in enumerate(data.shape):
+        cut = cuts.get(k, slice(None))
+        if isinstance(cut, _CountedSlice):
+            # a position outside of the axis is never computed, which only a run's sizes show
+            at = as_expr(cut.step) * i[k] + as_expr(cut.start)
+            positions.append(maximum(minimum(at, as_expr(extent) - 1), 0))
+        else:
+            first, step = _first_and_step_of_slice(extent, cut)
+            positions.append(i[k] * step + first)
+    return data[tuple(positions)]
 
 
 def _first_and_step_of_slice(extent: Dim, axis_slice: slice) -> tuple[Dim, int]:
@@ -206,6 +254,7 @@ strided_slice = OpDef(
         ((4, 6), (-2,), (_END_OF_AXIS,), (1,), (-1,)), ((4, 6), (0, 0), (_END_OF_AXIS, _END_OF_AXIS), (1,), None),
         ((4, 6, 2), (1, 5), (3, 0), (1, -3), (0, 1)), ((4,), (3,), (1,), (1,), None), ((), (), (), (1,), None),
         ((0, 3), (0, 1), (2, 3), (1, 1), None), ((4, 6), (1, 2), (2, -1), (1,), None, "size"),
+        ((4, 6), (1, 5), (3, 2), (1, -3), None, "count"), ((4, 6), (0,), (0,), (-1,), (1,), "count"),
     )),
 )  # fmt: skip
 

@@ -71,11 +71,14 @@ class SizeInput:
             return int(np.size(self.node.attrs[self.name]))
         return math.prod(g.shape(self.node[self.index], f"`{self.name}`"))
 
-    def within(self, least: int, most: int | None, *, clipped: bool = False, truncated: bool = False) -> list[Dim]:
+    def within(
+        self, least: int | None, most: int | None, *, clipped: bool = False, truncated: bool = False
+    ) -> list[Dim]:
         """Return the values: numbers, and dimensions where they are known at run time only.
 
         least, most    the values that the operator takes of what is known at run time only; None for a
-                       largest one that the caller of the compiler must state
+                       largest one that the caller of the compiler must state, and for a smallest one that
+                       is as far below 0
         clipped        True if other values count as the nearest one of these
         truncated      True if floats are truncated to integers
 
@@ -87,7 +90,8 @@ class SizeInput:
         for value in values:
             if isinstance(value, SymDim) and not clipped:
                 text = f"`{self.name}` of {self.node.op_type} is {value}"
-                require_at_least("onnx-runtime-shape", value, least, text)
+                if least is not None:
+                    require_at_least("onnx-runtime-shape", value, least, text)
                 if most is not None:
                     require_at_least("onnx-runtime-shape", most, value, text)
         return values

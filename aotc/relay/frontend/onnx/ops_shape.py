@@ -41,17 +41,28 @@ from aotc.relay.frontend.onnx.load import decode_string_tensor
 from aotc.relay.frontend.onnx.node import (
     Converted,
     KnownInt,
-    KnownInts,
     OnnxNode,
     SizeInput,
-    Sizes,
     Strings,
     Table,
     table_by_function_name,
 )
-from aotc.relay.frontend.onnx.run_time_axes import chosen_axes, dims_around_new_axes, dims_of_kept_axes, largest_of_dims
+from aotc.relay.frontend.onnx.run_time_axes import (
+    chosen_axes,
+    dims_around_new_axes,
+    dims_of_kept_axes,
+    largest_of_dims,
+    slices_of_axes,
+    values_by_axis,
+)
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
-from aotc.relay.frontend.size_operands import define_size, equality_of_sizes
+from aotc.relay.frontend.size_operands import (
+    OperandBounds,
+    define_size,
+    equality_of_sizes,
+    operand_bounds,
+    sign_bit_of_size,
+)
 from aotc.relay.frontend.size_values import size_values
 from aotc.relay.frontend.slice_pad_depth_to_space import (
     check_and_normalize_constant_indices,
@@ -207,12 +218,38 @@ def _split(
     return g.split(x, given, axis)
 
 
-def _slice(x: Expr, starts: Sizes, ends: Sizes, axes: KnownInts | None = None, steps: KnownInts | None = None) -> Expr:
-    steps = [1] * len(starts) if steps is None else steps
-    places = [g.normalize_axis(a, g.rank(x)) for a in (axes if axes is not None else range(len(starts)))]
-    fits = len(starts) == len(ends) == len(places) == len(steps)
-    text = f"starts {starts}, ends {ends}, axes {places} and steps {steps} do not agree"
-    require("onnx-slice", fits and len(set(places)) == len(places), text)
+def _slice(
+    x: Expr, starts: SizeInput, ends: SizeInput, axes: SizeInput | None = None, steps: SizeInput | None = None
+) -> Expr:
+    dims, rank, count = g.dims(x), g.rank(x), starts.count
+    # one more than an extent, and one less than its negative, stand for all that is farther away
+    most = largest_of_dims(dims)
+    farthest = None if most is None else most + 1
+    least = -np.iinfo(np.int64).max if farthest is None else -farthest
+    first, last = starts.within(least, farthest, clipped=True), ends.within(least, farthest, clipped=True)
+    places: list[Dim] = list(range(count)) if axes is None else axes.within(-rank, rank - 1)
+    step: list[Dim] = [1] * count if steps is None else steps.within(least, farthest, clipped=True)
+    text = f"starts {first}, ends {last}, axes {places} and steps {step} do not agree"
+    require("onnx-slice", len(first) == len(last) == len(places) == len(step), text)
+    if is_static(places):
+        static_places = [g.normalize_axis(a, rank) for a in require_static_shape(places)]
+        require("onnx-slice", len(set(static_places)) == count, text)
+        # a position of unknown sign would need a long formula
+        is_simple = all(_has_known_sign(v) for v in (*first, *last)) or most is None
+        if is_static(step) and is_simple:
+            return _slice_in_known_steps(x, first, last, static_places, list(require_static_shape(step)))
+        places = list(static_places)
+    return g.counted_slice(x, *zip(*slices_of_axes(first, last, step, places, dims), strict=True))
+
+
+def _has_known_sign(value: Dim) -> bool:
+    low, high = interval_of_dim(value)
+    return low >= 0 or high < 0
+
+
+def _slice_in_known_steps(
+    x: Expr, starts: Sequence[Dim], ends: Sequence[Dim], places: Sequence[int], steps: Sequence[int]
+) -> Expr:
     require(
         "onnx-slice",
         0 not in steps,
@@ -249,32 +286,44 @@ def _pad(
     x: Expr,
     pads: SizeInput | None = None,
     filling: OptionalExpr = None,
-    axes: KnownInts | None = None,
+    axes: SizeInput | None = None,
     *,
     node: OnnxNode,
 ) -> Expr:
-    rank = g.rank(x)
+    rank, dims = g.rank(x), g.dims(x)
     mode, value = node.attrs.get("mode", "constant"), node.attrs.get("value", 0.0)
     widths = node.attrs.get("paddings")  # the name of the attribute in operator set 1
     if not widths:
         if pads is None:
             raise AotcError("onnx-input", "Pad needs `pads`; it is left out")
         widths = pads.within(-(largest_of_dims(g.dims(x)) or 0) if mode == "constant" else 0, None)
-    places = range(rank) if axes is None else [g.normalize_axis(a, rank) for a in axes]
+    places: list[Dim] = list(range(rank)) if axes is None else axes.within(-rank, rank - 1)
     require(
         "onnx-pad",
         len(widths) == 2 * len(places),
         f"{len(widths)} pads are given for {len(places)} axes; two per axis are needed",
     )
-    given: list[tuple[Dim, Dim]] = [(0, 0)] * rank
-    for k, axis in enumerate(places):
-        given[axis] = widths[k], widths[k + len(places)]
+    if is_static(places):
+        places = [g.normalize_axis(a, rank) for a in require_static_shape(places)]
+    rows = values_by_axis(places, (widths[: len(places)], widths[len(places) :]), [(0, 0)] * rank)
+    given = [_with_short_extent(d, *row) for d, row in zip(dims, rows, strict=True)]
     added = [[maximum_of_dims((w, 0)) for w in pair] for pair in given]
-    sizes = [sum_of_dims((d, *pair)) for d, pair in zip(g.dims(x), added, strict=True)]
+    sizes = [sum_of_dims((d, *pair)) for d, pair in zip(dims, added, strict=True)]
     g.checked_dims(sizes, g.dtype(x), "the result of Pad")
     if mode != "constant":
         return pad_or_crop(x, given, mode=mode)
     return pad_or_crop(x, given, filling if filling is not None else value if g.dtype(x).is_float else int(value))
+
+
+def _with_short_extent(extent: Dim, before: Dim, after: Dim) -> tuple[Dim, Dim]:
+    """Return widths of a padding with which the padded extent is a size with a short name, where it depends on
+    several sizes.
+    """
+    padded = sum_of_dims((extent, before, after))
+    high = interval_of_dim(padded)[1]
+    if not isinstance(padded, SymDim) or len(padded.symbols) < 2 or math.isinf(high):
+        return before, after
+    return before, define_size(padded, 0, int(high)) - extent - before
 
 
 def _tile(x: Expr, repeats: SizeInput, axis: KnownInt | None = None) -> Expr:
@@ -369,8 +418,13 @@ def _constant_of_shape(shape: SizeInput, *, value: Any = None, node: OnnxNode) -
     return g.full(only, require_static_shape(sizes), dtype)
 
 
+#: The values of the inputs of Range: the caller of the compiler states how large they are.
+_RANGE_BOUNDS = OperandBounds(None, None)
+
+
 def _range(start: Expr, limit: Expr, delta: Expr, *, node: OnnxNode) -> Expr:
-    given = [size_values(x) for x in (start, limit, delta)]
+    with operand_bounds(_RANGE_BOUNDS):
+        given = [size_values(x) for x in (start, limit, delta)]
     if any(v is not None and any(isinstance(d, SymDim) for d in v.reshape(-1)) for v in given):
         return _range_of_sizes(start, limit, delta, node)
     names = ("start", "limit", "delta")
@@ -380,21 +434,30 @@ def _range(start: Expr, limit: Expr, delta: Expr, *, node: OnnxNode) -> Expr:
 
 def _range_of_sizes(start: Expr, limit: Expr, delta: Expr, node: OnnxNode) -> Expr:
     """Return a range whose number of elements is known at run time only."""
-    names = ("start", "limit", "delta")
-    first, last, step = (_single_size(node.sizes_of_attribute_or_input(k, name)) for k, name in enumerate(names))
-    require("onnx-range", isinstance(step, int) and step != 0, f"the step of Range must be a number, got {step}")
-    assert isinstance(step, int)
-    span = last - first if step > 0 else first - last
-    count = maximum_of_dims(((span + (abs(step) - 1)) // abs(step), 0))
+    inputs = (SizeInput(node, k, name) for k, name in enumerate(("start", "limit", "delta")))
+    first, last, step = (_single_size(x.within(_RANGE_BOUNDS.least, _RANGE_BOUNDS.most)) for x in inputs)
+    require("onnx-range", step != 0, "the step of Range is 0")
+    is_backward = sign_bit_of_size(step)
+    distance: Dim = abs(step) if isinstance(step, int) else maximum_of_dims((step, 0 - step))
+    if isinstance(distance, SymDim):
+        distance = define_size(distance, 1, largest_size(distance))
+        require_at_least("onnx-range", distance, 1, "the step of Range is 0")
+    span = product_of_dims((last - first, 1 - 2 * is_backward))
+    count = maximum_of_dims(((span + (distance - 1)) // distance, 0))
+    if isinstance(step, SymDim):
+        count = define_size(count, 0, largest_size(count))
     dtype = g.dtype(start)
     steps = g.cast(g.call_op("arange", start=0, stop=count, step=1, dtype="int64"), dtype)
-    scaled = steps if step == 1 else g.mul(steps, step)
+    scaled = steps if isinstance(step, int) and step == 1 else g.mul(steps, _factor_of_range(step, delta))
     return scaled if isinstance(first, int) and first == 0 else g.add(scaled, g.reshape(start, ()))
 
 
-def _single_size(values: list[Dim] | None) -> Dim:
-    require("onnx-range", values is not None and len(values) == 1, "each input of Range must be one value")
-    assert values is not None
+def _factor_of_range(step: Dim, delta: Expr) -> Any:
+    return step if isinstance(step, int) else g.reshape(delta, ())
+
+
+def _single_size(values: list[Dim]) -> Dim:
+    require("onnx-range", len(values) == 1, "each input of Range must be one value")
     return values[0]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert reductions and reshapes whose axes are known at run time only.
+"""Convert reductions, reshapes and slices whose axes are known at run time only.
 
 Each axis of the tensor has a size that is 1 if the axis is among those of the operator and 0 if it is not;
 shapes of results are formulas of these sizes.
@@ -11,12 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir import Dim, largest_size, product_of_dims, sum_of_dims
+from aotc.ir import (
+    Dim,
+    interval_of_dim,
+    is_static,
+    largest_size,
+    maximum_of_dims,
+    minimum_of_dims,
+    product_of_dims,
+    same_dim,
+    sum_of_dims,
+)
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.reductions import Reduction
-from aotc.relay.frontend.size_conditions import require_equal_dims
-from aotc.relay.frontend.size_operands import define_size, equality_of_sizes
+from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
+from aotc.relay.frontend.size_operands import define_size, equality_of_sizes, sign_bit_of_size
 
 
 def reduce_axes_known_at_run_time(reduction: Reduction, x: Expr, axes: Sequence[Dim], keepdims: bool) -> Expr:
@@ -91,3 +101,62 @@ def dims_of_kept_axes(dims: Sequence[Dim], chosen: Sequence[Dim], count: int) ->
         extents = [product_of_dims((d, 1 - is_chosen, equality_of_sizes(p, k))) for d, is_chosen, p in rows]
         result.append(define_size(sum_of_dims(extents), 0, most))
     return result
+
+
+def values_by_axis(
+    axes: Sequence[Dim], values: Sequence[Sequence[Dim]], otherwise: Sequence[Sequence[Dim]]
+) -> list[list[Dim]]:
+    """Return for each axis of a tensor the values that lists have at the position of this axis in `axes`, which
+    may be known at run time only and count from the end.
+
+    values       lists with one value for each of `axes`
+    otherwise    for each axis, the values if it is not among `axes`
+
+    An axis that occurs twice is a wrong size.
+    """
+    rank = len(otherwise)
+    if is_static(axes):
+        known = list(axes)
+        return [[v[known.index(k)] for v in values] if k in known else list(otherwise[k]) for k in range(rank)]
+    chosen = chosen_axes(axes, rank, "onnx-axis")
+    places = [define_size((a + rank) % rank, 0, rank - 1) for a in axes]
+    result: list[list[Dim]] = []
+    for k, (is_chosen, defaults) in enumerate(zip(chosen, otherwise, strict=True)):
+        at = [equality_of_sizes(p, k) for p in places]
+        rows = [(*zip(at, items, strict=True), (1 - is_chosen, d)) for items, d in zip(values, defaults, strict=True)]
+        result.append([sum_of_dims(map(product_of_dims, row)) for row in rows])
+    return result
+
+
+def slices_of_axes(
+    starts: Sequence[Dim], ends: Sequence[Dim], steps: Sequence[Dim], axes: Sequence[Dim], dims: Sequence[Dim]
+) -> list[tuple[Dim, Dim, Dim]]:
+    """Return for each axis of a tensor the first position of its slice, the number of elements and the step, for
+    slices as ONNX's operator Slice takes them: negative starts and ends count from the end of the axis, and those
+    that are too far away are clipped. A step of 0 is a wrong size.
+    """
+    rows = values_by_axis(axes, (starts, ends, steps), [(0, d, 1) for d in dims])
+    return [_counted_slice(start, end, step, d) for (start, end, step), d in zip(rows, dims, strict=True)]
+
+
+def _counted_slice(start: Dim, end: Dim, step: Dim, extent: Dim) -> tuple[Dim, Dim, Dim]:
+    if (start, step) == (0, 1) and same_dim(end, extent):
+        return 0, extent, 1
+    most = largest_size(extent)
+    least_step, most_step = interval_of_dim(step)
+    is_backward = sign_bit_of_size(step)
+    distance = define_size(maximum_of_dims((step, 0 - step)), 1, max(-int(least_step), int(most_step), 1))
+    require_at_least("onnx-slice", distance, 1, "a step of Slice is 0")
+    # a backward slice begins at the last element at the latest, and ends before element 0 at the latest
+    after = extent - is_backward
+    first = define_size(maximum_of_dims((0, minimum_of_dims((_from_start(start, extent), after)))), 0, most)
+    before = maximum_of_dims((_from_start(end, extent), 0 - is_backward))
+    end_position = define_size(minimum_of_dims((before, after)) + is_backward, 0, most) - is_backward
+    span = product_of_dims((end_position - first, 1 - 2 * is_backward))
+    count = minimum_of_dims(((maximum_of_dims((span, 0)) + (distance - 1)) // distance, extent))
+    return first, define_size(count, 0, most), step
+
+
+def _from_start(position: Dim, extent: Dim) -> Dim:
+    """Return a position in an axis that counts from the end if it is negative, counted from the start."""
+    return sum_of_dims((position, product_of_dims((extent, sign_bit_of_size(position)))))

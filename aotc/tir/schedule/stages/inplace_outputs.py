@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from aotc.ir import frozen, same_dim
+from aotc.ir import frozen
 from aotc.tir import bounds, te, tensor_graph
 from aotc.tir.schedule.stages.stage_grouping import StageGroup
 from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan, TensorRead
@@ -33,7 +33,7 @@ def output_input_pairs_that_may_share_memory(
         if tensor not in order.places or bases.index(tensor) != o:
             continue
         for i, source in enumerate(inputs):
-            alike = same_dim(source.live_size, tensor.live_size) and source.dtype == tensor.dtype
+            alike = source.has_live_size_of(tensor) and source.dtype == tensor.dtype
             if (
                 alike
                 and tensor.capacity > 0

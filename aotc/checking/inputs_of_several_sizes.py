@@ -69,7 +69,7 @@ def input_sets_of_sizes(
             yield InputSet(f"{text}, seed {seed}", first, later=None if growing is None else tuple(rest))
 
 
-def _named_values(program: Program, sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+def _named_values(program: Program, sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
     """Yield the sizes by name, and the values of elements of inputs that are sizes."""
     yield from ((name, size) for name, size in sizes.items() if name not in program.operands)
     for (name, element), operands in elements_of_operands(program.operands.values()).items():

@@ -9,15 +9,15 @@ operand.size_of(np.array([4, 6]))               # 5
 size_operand_of_name("shape[0]+1", 25)          # SizeOperand("shape", 0, -1, 24)
 """
 
-import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.dimension_formulas import formula_of_name
+from aotc.ir.dimension_formulas import Formula, constant, formula_of_name
 from aotc.ir.dimensions import Dim, SymDim
 
 #: Name of the module attribute that lists the operands of a model.
@@ -27,6 +27,7 @@ SIZE_DEFINITIONS_ATTRIBUTE: Final = "size_definitions"
 #: Name of the module attribute that lists the conditions on sizes that a model states.
 SIZE_CONDITIONS_ATTRIBUTE: Final = "size_conditions"
 _NAME_REGEX: Final = re.compile(r"(?:clip\()?(.*)\[(\d+)\](?:, (-?\d+), (-?\d+)\))?([+-]\d+)?", re.DOTALL | re.ASCII)
+_BITS_REGEX: Final = re.compile(r"bits\((.*)\[(\d+)\]\)([+-]\d+)?", re.DOTALL | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class SizeOperand:
     least      the smallest value
     most       the largest value
     clipped    True if other values count as the nearest one of these; False if they are refused
+    is_bits    True for a float32 whose bits, as an integer, are the value: from a float of at least 0 on, its
+               value is greater if its bits are
     """
 
     input: str
@@ -45,11 +48,14 @@ class SizeOperand:
     least: int
     most: int
     clipped: bool = False
+    is_bits: bool = False
 
     @property
     def name(self) -> str:
         """The name of the size, which is the value less the smallest one."""
         value = f"{self.input}[{self.element}]"
+        if self.is_bits:
+            value = f"bits({value})"
         if self.clipped:
             value = f"clip({value}, {self.least}, {self.most})"
         return value if self.least == 0 else f"{value}{-self.least:+d}"
@@ -64,41 +70,73 @@ class SizeOperand:
         element = np.asarray(values).reshape(-1)[self.element]
         if not np.isfinite(element):
             raise ValueError(f"element {self.element} of the input {self.input} is {element}")
-        value = int(element)
+        value = bits_of_float32(element) if self.is_bits else int(element)
         if self.clipped:
             value = min(max(value, self.least), self.most)
         if not self.least <= value <= self.most:
-            text = f"element {self.element} of the input {self.input} is {value}, which is not"
-            raise ValueError(f"{text} {self.least} to {self.most}")
+            given = element if self.is_bits else value
+            text = f"element {self.element} of the input {self.input} is {given}, which is not"
+            raise ValueError(f"{text} {self.range_text}")
         return value - self.least
 
-    def size_of_value(self, value: int) -> int:
-        """Return the size for a value, or for the nearest one that is not refused."""
-        return min(max(value, self.least), self.most) - self.least
+    @property
+    def range_text(self) -> str:
+        """The values of the element that are not refused, as text."""
+        least, most = self.limits_of_element
+        return f"{least:g} to {most:g}" if self.is_bits else f"{least} to {most}"
 
     @property
-    def row(self) -> tuple[str, int, int, int, bool]:
+    def limits_of_element(self) -> tuple[float, float]:
+        """The least and the greatest value of the element itself."""
+        return (float32_of_bits(self.least), float32_of_bits(self.most)) if self.is_bits else (self.least, self.most)
+
+    def size_of_value(self, value: float) -> int:
+        """Return the size for a value of the element, or for the nearest one that is not refused."""
+        number = bits_of_float32(value) if self.is_bits else int(value)
+        return min(max(number, self.least), self.most) - self.least
+
+    def value_of_size(self, size: int) -> float:
+        """Return the value of the element for the size."""
+        value = self.least + size
+        return float32_of_bits(value) if self.is_bits else value
+
+    @property
+    def row(self) -> tuple[str, int, int, int, bool, bool]:
         """The fields, as an item of the module attribute."""
-        return self.input, self.element, self.least, self.most, self.clipped
+        return self.input, self.element, self.least, self.most, self.clipped, self.is_bits
 
 
-#: Functions of formulas, by name.
-_OPERATIONS: Final[Mapping[str, Callable[[int, int], int]]] = {
-    "+": operator.add,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "min": min,
-    "max": max,
-}
+def bits_of_float32(value: float) -> int:
+    """Return the bits of a float32 as an integer; -1 for a negative number, which has none of these sizes."""
+    return -1 if value < 0 else int(np.float32(abs(value)).view(np.int32))
+
+
+def float32_of_bits(bits: int) -> float:
+    """Return the float32 of at least 0 that has these bits."""
+    return float(np.int32(bits).view(np.float32))
 
 
 def size_operand_of_name(name: str, most: int) -> SizeOperand | None:
     """Return the operand whose size has a name and a largest value; None for other names."""
+    bits = _BITS_REGEX.fullmatch(name)
+    if bits is not None:
+        least = -int(bits[3] or 0)
+        return SizeOperand(bits[1], int(bits[2]), least, least + most, is_bits=True)
     match = _NAME_REGEX.fullmatch(name)
     if match is None or name.startswith("clip(") != (match[3] is not None):
         return None
     least = -int(match[5] or 0)
     return SizeOperand(match[1], int(match[2]), least, least + most, match[3] is not None)
+
+
+#: Functions of a float whose values are sizes: numerator and denominator of the fraction nearest to the float among
+#: those with denominators of at most MAX_DENOMINATOR, as `fractions.Fraction.limit_denominator` computes it; and the
+#: product of the float and a formula, rounded to a float32 and then down to an integer.
+NUMERATOR: Final = "numerator"
+DENOMINATOR: Final = "denominator"
+PRODUCT: Final = "product"
+#: Largest denominator of the fractions that approximate floats.
+MAX_DENOMINATOR: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +147,8 @@ class SizeDefinition:
     formula        text of the formula
     least, most    the smallest value, which is at least 0, and the largest one
     node           name of the node of the model that needs it
+    function       NUMERATOR, DENOMINATOR or PRODUCT, if that is the size; "" if it is the value of the formula
+    float_bits     formula of the bits of the float of this function
     """
 
     name: str
@@ -116,18 +156,43 @@ class SizeDefinition:
     least: int
     most: int
     node: str = ""
+    function: str = ""
+    float_bits: str = "0"
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The sizes that the definition depends on."""
+        return _formula_of_text(self.formula).symbols | _formula_of_text(self.float_bits).symbols
 
     def value(self, symbols: Mapping[str, int]) -> int | None:
         """Return the value for those of all symbols; None if the formula divides by 0."""
-        try:
-            return formula_of_name(self.formula).compute(symbols.__getitem__, int, lambda f, a, b: _OPERATIONS[f](a, b))
-        except ZeroDivisionError:
-            return None
+        number = _formula_of_text(self.formula).evaluate(symbols)
+        if not self.function or number is None:
+            return number
+        bits = _formula_of_text(self.float_bits).evaluate(symbols)
+        return None if bits is None else _value_of_float_function(self.function, float32_of_bits(bits), number)
+
+    def __str__(self) -> str:
+        """Return the value as text: the formula, or a call of the function."""
+        if not self.function:
+            return self.formula
+        return f"{self.function}({self.float_bits}, {self.formula})"
 
     @property
-    def row(self) -> tuple[str, str, int, int, str]:
+    def row(self) -> tuple[str, str, int, int, str, str, str]:
         """The fields, as an item of the module attribute."""
-        return self.name, self.formula, self.least, self.most, self.node
+        return self.name, self.formula, self.least, self.most, self.node, self.function, self.float_bits
+
+
+def _formula_of_text(text: str) -> Formula:
+    return constant(int(text)) if text.isascii() and text.isdigit() else formula_of_name(text)
+
+
+def _value_of_float_function(function: str, value: float, factor: int) -> int:
+    if function == PRODUCT:
+        return int(np.float32(value) * np.float32(factor))
+    fraction = Fraction(value).limit_denominator(MAX_DENOMINATOR)
+    return fraction.numerator if function == NUMERATOR else fraction.denominator
 
 
 def elements_of_operands(operands: Iterable[SizeOperand]) -> dict[tuple[str, int], list[SizeOperand]]:
@@ -138,9 +203,9 @@ def elements_of_operands(operands: Iterable[SizeOperand]) -> dict[tuple[str, int
     return elements
 
 
-def element_of_sizes(operands: Iterable[SizeOperand], sizes: Mapping[str, int]) -> int:
+def element_of_sizes(operands: Iterable[SizeOperand], sizes: Mapping[str, int]) -> float:
     """Return a value of an element of an input for the sizes of its operands."""
-    values = [(o, o.least + sizes[o.name]) for o in operands]
+    values = [(o, o.value_of_size(sizes[o.name])) for o in operands]
     exact = [v for o, v in values if not o.clipped]
     # a value at an end of its interval may stand for values beyond
     inner = [v for o, v in values if o.least < v < o.most]
@@ -160,9 +225,9 @@ def arrays_with_operands(
 
 def size_operands_of_rows(rows: Sequence[Sequence[Any]]) -> list[SizeOperand]:
     """Return the operands that a module attribute lists."""
-    return [SizeOperand(str(i), int(e), int(low), int(high), bool(c)) for i, e, low, high, c in rows]
+    return [SizeOperand(str(i), int(e), int(low), int(high), *map(bool, flags)) for i, e, low, high, *flags in rows]
 
 
 def size_definitions_of_rows(rows: Sequence[Sequence[Any]]) -> list[SizeDefinition]:
     """Return the definitions that a module attribute lists, each after those that it depends on."""
-    return [SizeDefinition(str(n), str(text), int(low), int(high), str(node)) for n, text, low, high, node in rows]
+    return [SizeDefinition(str(n), str(f), int(low), int(high), *map(str, rest)) for n, f, low, high, *rest in rows]

@@ -38,7 +38,6 @@ from aotc.ir import (
     run_recursive_task,
     solve_dims,
 )
-from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.op import infer_op_result_type
 from aotc.ir.size_operands import (
     SIZE_DEFINITIONS_ATTRIBUTE,
@@ -241,9 +240,9 @@ def _sizes_of_operands(
     except ValueError as error:
         raise AotcError("interp", str(error)) from error
     for definition in size_definitions_of_rows(module.attrs.get(SIZE_DEFINITIONS_ATTRIBUTE, ())):
-        value = formula_of_name(definition.formula).evaluate(sizes)
-        if value is None:
-            raise AotcError("interp", f"the size {definition.formula} has no value")
+        value = definition.value(sizes)
+        if value is None or not definition.least <= value <= definition.most:
+            raise AotcError("interp", f"the size {definition} is {value}, not {definition.least} to {definition.most}")
         sizes[definition.name] = value
     return sizes
 

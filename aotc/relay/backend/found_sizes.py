@@ -123,8 +123,8 @@ def with_checks_of_found_sizes(
             text = f"the size {name}, which a run finds, is that of a tensor in a branch or loop"
             raise AotcError("found-size", text, span=main.span, hint=hint)
     for definition in sizes.definitions:
-        if formula_of_name(definition.formula).symbols & sizes.found.keys():
-            text = f"the size {definition.formula} must be known when a run begins"
+        if definition.symbols & sizes.found.keys():
+            text = f"the size {definition} must be known when a run begins"
             raise AotcError("found-size", text, span=main.span)
     at_definition: dict[str, list[SizeCheck]] = {name: [] for name in defined}
     at_entry: list[SizeCheck] = []

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from aotc.ir import frozen, require
+from aotc.ir import Dim, frozen, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
@@ -183,7 +183,7 @@ def build_pool(kind: str, x: Expr, window: Window, **attributes: Any) -> Expr:
 
 def build_resize(
     x: Expr,
-    sizes: Sequence[int],
+    sizes: Sequence[Dim],
     method: str,
     coordinate_transformation: str,
     coordinate_rounding: str = "",

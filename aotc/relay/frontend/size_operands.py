@@ -31,7 +31,7 @@ from aotc.ir import (
     option_text,
 )
 from aotc.ir.dimension_formulas import formula_of_name
-from aotc.ir.size_operands import SizeDefinition, SizeOperand
+from aotc.ir.size_operands import SizeDefinition, SizeOperand, bits_of_float32
 from aotc.relay.graph_api import Expr, Var
 
 #: Name of the range of what nothing else bounds.
@@ -112,17 +112,45 @@ class SizeOperands:
             self.operands[operand.name] = operand
         return operand.dim
 
+    def bits_of_float(self, variable: Var, element: int) -> Dim | None:
+        """Return the bits of an element of a float32 input, whose values are not negative; None if it is no
+        input of the model, or of another type.
+        """
+        ty = variable.checked_type
+        if self.inputs.get(variable.name) is not variable or not isinstance(ty, TensorType) or not ty.is_static:
+            return None
+        if ty.dtype != "float32" or ty.numel > MAX_OPERAND_ELEMENTS:
+            return None
+        name = variable.name
+        stated = self.ranges.get(f"{name}[{element}]", self.ranges.get(f"{name}[*]", self.ranges.get(ALL_OPERANDS)))
+        if stated is None:
+            raise _no_bound_error(name, element)
+        least, most = map(bits_of_float32, _ends(stated))
+        operand = SizeOperand(name, element, least, most, is_bits=True)
+        self.operands[operand.name] = operand
+        return operand.dim
+
+    def define_by_function(self, function: str, bits: Dim, factor: Dim, least: int, most: int) -> Dim:
+        """Return a size that a run computes once by a function of a float, given by its bits, and a formula."""
+        formulas = [str(d) if isinstance(d, int) else d.name for d in (factor, bits)]
+        return self._defined_size(formulas[0], least, most, function, formulas[1])
+
     def define(self, value: Dim, least: int, most: int) -> Dim:
         """Return a size that a run computes once, with a short name, in place of a formula whose values are
         known to be from `least` to `most`, which are at least 0.
         """
         if not isinstance(value, SymDim) or not value.name or formula_of_name(value.name).symbols == {value.name}:
             return value
-        known = next((d for d in self.definitions if d.formula == value.name), None)
+        return self._defined_size(value.name, least, most)
+
+    def _defined_size(self, formula: str, least: int, most: int, function: str = "", float_bits: str = "0") -> Dim:
+        what = formula, function, float_bits
+        known = next((d for d in self.definitions if (d.formula, d.function, d.float_bits) == what), None)
         if known is None:
             name = self._unused_name("s", len(self.definitions))
             span = current_span()
-            known = SizeDefinition(name, value.name, least, most, "" if span is None else span.node)
+            node = "" if span is None else span.node
+            known = SizeDefinition(name, formula, least, most, node, function, float_bits)
             self.definitions.append(known)
         return SymDim(known.name, most, least)
 
@@ -209,6 +237,20 @@ def find_size(most: int, call: Callable[[SymDim], Expr]) -> None:
         hint = "export the module by torch.export, or compute a result whose shape is known"
         raise AotcError("graph-dynamic", text, hint=hint)
     operands.find(most, call)
+
+
+def bits_of_float_operand(variable: Var, element: int) -> Dim | None:
+    """Return the bits of an element of an input; see `SizeOperands.bits_of_float`."""
+    operands = _OPERANDS.get()
+    return None if operands is None else operands.bits_of_float(variable, element)
+
+
+def define_by_function(function: str, bits: Dim, factor: Dim, least: int, most: int) -> Dim:
+    """Return a size that is a function of a float; see `SizeOperands.define_by_function`."""
+    operands = _OPERANDS.get()
+    if operands is None:
+        raise AotcError("graph-dim", "a size that is a function of a float is not known when the model is compiled")
+    return operands.define_by_function(function, bits, factor, least, most)
 
 
 def equality_of_sizes(a: Dim, b: Dim) -> Dim:

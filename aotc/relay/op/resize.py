@@ -29,8 +29,11 @@ from aotc.ir import (
     SymDim,
     TensorType,
     Type,
+    assume_at_least,
     attribute_field,
     is_static,
+    largest_size,
+    minimum_of_dims,
     require_static_shape,
 )
 from aotc.ir.op import AxisMap, LayoutTreatment, OpPattern, QuantizationTreatment, Types, require
@@ -54,7 +57,9 @@ from aotc.relay.op.resize_sampling import (
     axis_mappings_of_resize,
     first_tap_offset_and_tap_count,
     is_antialiased_downsampling,
+    operand_of,
     rounding_method_or_default,
+    sizes_of_each_axis,
 )
 from aotc.relay.op.type_rules import require_known_name, require_tensor_of_rank, require_tensor_type, static_shape_of
 from aotc.relay.op.window_attributes import (
@@ -63,12 +68,10 @@ from aotc.relay.op.window_attributes import (
     canonical_axis_positions,
     canonical_to_layout_order,
     layout_to_canonical_order,
-    per_axis_attribute_field,
-    repeat_for_each_axis,
     transpose_to_canonical,
     transpose_to_layout,
 )
-from aotc.tir import Tensor, all_of, call, const, maximum, minimum, select, te
+from aotc.tir import Tensor, all_of, as_expr, call, const, maximum, minimum, select, te
 
 #: Largest number of outputs of an axis that are enumerated to prove that a simple index formula
 #: holds.
@@ -104,7 +107,7 @@ class UpSampling3DAttrs(Attrs):
 
 
 def _axis_positions_and_mappings(
-    spatial_rank: int, a: ResizeAttrs, shape: Sequence[int]
+    spatial_rank: int, a: ResizeAttrs, shape: Sequence[Dim]
 ) -> tuple[tuple[int, ...], list[AxisMapping]]:
     """Return the positions of the canonical axes in the data, and the coordinate mapping of each
     spatial axis.
@@ -143,9 +146,9 @@ def _resize_reference(spatial_rank: int, a: ResizeAttrs, data: Array) -> Array:
     x = transpose_to_canonical(data, where)
     if a.method == "nearest_neighbor":
         for k, axis in enumerate(axes, start=2):
-            index = axis.nearest_source_index(
-                np.arange(axis.count, dtype=np.int64), rounding_method_or_default(a)
-            ).clip(0, axis.extent - 1)
+            extent, count = axis.static_extents
+            at = np.arange(count, dtype=np.int64)
+            index = axis.nearest_source_index(at, rounding_method_or_default(a)).clip(0, extent - 1)
             x = np.take(x, index, k)
     else:
         x = cast_array(x, _interpolation_dtype(dtype))
@@ -161,8 +164,9 @@ def _resize_reference(spatial_rank: int, a: ResizeAttrs, data: Array) -> Array:
 def _fill_extrapolation_outside_crop(a: ResizeAttrs, x: Array, axes: Sequence[AxisMapping]) -> Array:
     inside = np.ones((), bool)
     for axis in axes:
-        at = axis.source_coordinate_numerator(np.arange(axis.count))
-        inside = np.logical_and.outer(inside, (at >= 0) & (at <= (axis.extent - 1) * axis.r))
+        extent, count = axis.static_extents
+        at = axis.source_coordinate_numerator(np.arange(count))
+        inside = np.logical_and.outer(inside, (at >= 0) & (at <= (extent - 1) * axis.r))
     return np.where(inside, x, np.asarray(a.extrapolation_value).astype(x.dtype))
 
 
@@ -174,8 +178,8 @@ def _tensor_of_values_per_output_index(axis: AxisMapping, value_at: Any, name: s
     return te.compute((axis.count,), value_at, name, materialize=True)
 
 
-def _clamp_index(index: Scalar, extent: int) -> Scalar:
-    return minimum(maximum(index, 0), extent - 1)
+def _clamp_index(index: Scalar, extent: Dim) -> Scalar:
+    return minimum(maximum(index, 0), operand_of(extent - 1))
 
 
 def _nearest_source_index_function(axis: AxisMapping, rounding: str) -> Any:
@@ -184,13 +188,14 @@ def _nearest_source_index_function(axis: AxisMapping, rounding: str) -> Any:
     """
     if axis.is_identity_mapping:
         return lambda o: o
-    if axis.count <= MAX_ENUMERATED_OUTPUTS:
-        at = np.arange(axis.count, dtype=np.int64)
-        source_indices = axis.nearest_source_index(at, rounding).clip(0, axis.extent - 1)
-        factor = axis.count // axis.extent
+    if axis.is_static and axis.static_extents[1] <= MAX_ENUMERATED_OUTPUTS:
+        extent, count = axis.static_extents
+        at = np.arange(count, dtype=np.int64)
+        source_indices = axis.nearest_source_index(at, rounding).clip(0, extent - 1)
+        factor = count // extent
         if factor and (source_indices == at // factor).all():
             return lambda o: o // factor
-        first, step = int(source_indices[0]), int(source_indices[1] - source_indices[0]) if axis.count > 1 else 0
+        first, step = int(source_indices[0]), int(source_indices[1] - source_indices[0]) if count > 1 else 0
         if (source_indices == first + at * step).all():
             return lambda o: o * step + first
     table = _tensor_of_values_per_output_index(
@@ -215,23 +220,36 @@ def _resize_nearest(a: ResizeAttrs, data: Tensor, axis_positions: Sequence[int],
 
 
 def _source_coordinate_fraction(axis: AxisMapping, output_index: Scalar, dtype: str) -> Any:
-    return (axis.source_coordinate_numerator(output_index) % axis.r).astype(dtype) / float(axis.r)
+    remainder = (axis.source_coordinate_numerator(output_index) % operand_of(axis.r)).astype(dtype)
+    return remainder / _float_of_dim(axis.r, dtype)
+
+
+def _float_of_dim(dim: Dim, dtype: str) -> Any:
+    return as_expr(dim).astype(dtype) if isinstance(dim, SymDim) else float(dim)
+
+
+def _shrinking_factor(axis: AxisMapping, dtype: str) -> Any:
+    """Return the factor by which an axis grows, at most 1."""
+    numerator, denominator = axis.scale
+    if isinstance(numerator, int) and isinstance(denominator, int):
+        return min(numerator / denominator, 1.0)
+    return _float_of_dim(minimum_of_dims((numerator, denominator)), dtype) / _float_of_dim(denominator, dtype)
 
 
 def _source_index_of_tap(axis: AxisMapping, output_index: Scalar, tap: Any) -> Any:
     """Return the index of the element `tap` after the element below the coordinate of output o."""
-    return axis.source_coordinate_numerator(output_index) // axis.r + tap
+    return axis.source_coordinate_numerator(output_index) // operand_of(axis.r) + tap
 
 
 def _weight_or_zero_outside_data(axis: AxisMapping, index: Scalar, weight: Scalar) -> Scalar:
-    return select(all_of(index >= 0, index < axis.extent), weight, 0.0)
+    return select(all_of(index >= 0, index < operand_of(axis.extent)), weight, 0.0)
 
 
 def _resample_axis_by_filter_taps(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, store: bool) -> Tensor:
     """Resample one axis with the filter's own number of taps; `store` materializes the result for
     the next axis.
     """
-    start, taps = first_tap_offset_and_tap_count(a, axis)
+    start, taps = require_static_shape(first_tap_offset_and_tap_count(a, axis))
 
     def tap_weights_of_output(output_index: Scalar) -> list[Scalar]:
         items = resize_sampling.tap_weights_at_fraction(a, _source_coordinate_fraction(axis, output_index, x.dtype))
@@ -265,12 +283,13 @@ def _resample_axis_by_filter_taps(x: Tensor, dimension: int, a: ResizeAttrs, axi
 def _downsample_axis_antialiased(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, _: bool) -> Tensor:
     """Downsample one axis with the filter widened by the scale factor (antialias)."""
     start, taps = first_tap_offset_and_tap_count(a, axis)
+    first, factor = operand_of(start), _shrinking_factor(axis, x.dtype)
 
     def unnormalized_tap_weight(output_index: Scalar, tap: Scalar) -> Scalar:
-        distance = (tap + start).astype(x.dtype) - _source_coordinate_fraction(axis, output_index, x.dtype)
-        weight: Scalar = resize_sampling.filter_weight_at_distance(a, call("abs", distance) * float(axis.scale))
+        distance = (tap + first).astype(x.dtype) - _source_coordinate_fraction(axis, output_index, x.dtype)
+        weight: Scalar = resize_sampling.filter_weight_at_distance(a, call("abs", distance) * factor)
         return (
-            _weight_or_zero_outside_data(axis, _source_index_of_tap(axis, output_index, tap) + start, weight)
+            _weight_or_zero_outside_data(axis, _source_index_of_tap(axis, output_index, tap) + first, weight)
             if a.cubic_exclude
             else weight
         )
@@ -281,7 +300,7 @@ def _downsample_axis_antialiased(x: Tensor, dimension: int, a: ResizeAttrs, axis
 
     def weighted_tap_value(*v: Scalar) -> Scalar:
         o, k = v[dimension], v[-1]
-        at = replace_item(v[:-1], dimension, _clamp_index(_source_index_of_tap(axis, o, k) + start, axis.extent))
+        at = replace_item(v[:-1], dimension, _clamp_index(_source_index_of_tap(axis, o, k) + first, axis.extent))
         return x[at] * (weight[o, k] * scale[o])
 
     return te.reduce("sum", replace_item(x.shape, dimension, axis.count), (taps,), weighted_tap_value, "resize")
@@ -332,8 +351,9 @@ def _extrapolate_and_cast_result(
 def _infer_resize_type(spatial_rank: int, a: ResizeAttrs, types: Types) -> Type:
     data = require_tensor_of_rank("resize.rank", types[0], spatial_rank + 2)
     require("resize.size", a.size is not None, "size is missing")
-    sizes = repeat_for_each_axis(a.size or (), spatial_rank)
-    require("resize.size", min(sizes) > 0, f"size must be positive, got {sizes}")
+    sizes = sizes_of_each_axis(a.size or (), spatial_rank)
+    is_positive = all(isinstance(d, SymDim) or d > 0 for d in sizes)
+    require("resize.size", is_positive, f"size must be positive, got {sizes}")
     _check_resize_mode_names(a)
     scales = a.scales is None or (len(a.scales) == spatial_rank and min(a.scales) > 0)
     require("resize.scales", scales, f"expected {spatial_rank} positive scales, got {a.scales}")
@@ -342,9 +362,17 @@ def _infer_resize_type(spatial_rank: int, a: ResizeAttrs, types: Types) -> Type:
         a.roi is None or len(a.roi) == 2 * spatial_rank,
         f"expected {2 * spatial_rank} values in roi, got {a.roi}",
     )
+    for name, pairs, count in (
+        ("scale_fractions", a.scale_fractions, spatial_rank),
+        ("roi_fractions", a.roi_fractions, 2 * spatial_rank),
+    ):
+        fits = pairs is None or (len(pairs) == count and all(len(pair) == 2 for pair in pairs))
+        require("resize.fractions", fits, f"expected {count} pairs in {name}, got {pairs}")
     where = canonical_axis_positions(a.layout, DATA_LAYOUT_BY_RANK[spatial_rank])
     batch, channels, *space = layout_to_canonical_order(data.shape, where)
     require("resize.empty", 0 not in space, lambda: f"nothing to sample in {data}")
+    for extent in (*space, *sizes):
+        assume_at_least(extent, 1)
     numbers = (*(a.scales or ()), *(a.roi or ()))
     require("resize.roi", all(map(isfinite, numbers)), f"scales and roi must be finite, got {numbers}")
     known_sizes = [d for d in space if isinstance(d, int)]
@@ -358,17 +386,15 @@ def _check_resize_mode_names(a: ResizeAttrs) -> None:
     require_known_name("resize.method", "method", a.method, resize_sampling.RESIZE_METHODS)
     require_known_name("resize.mode", "coordinate mode", mode, resize_sampling.COORDINATE_MODES)
     require_known_name("resize.rounding", "rounding", a.rounding_method, resize_sampling.RESIZE_ROUNDING_METHODS)
-    crop = mode != "tf_crop_and_resize" or a.roi is not None
+    crop = mode != "tf_crop_and_resize" or a.roi is not None or a.roi_fractions is not None
     require("resize.roi", crop, "tf_crop_and_resize needs a roi")
 
 
 def _resize_scratch_element_count(spatial_rank: int, a: ResizeAttrs, types: Types) -> int:
     """Return the number of scratch elements: indices and weights of the outputs of each axis."""
-    _, axes = _axis_positions_and_mappings(spatial_rank, a, require_tensor_type(types[0]).static_shape)
-    return sum(
-        4 * axis.count * (1 if a.method == "nearest_neighbor" else first_tap_offset_and_tap_count(a, axis)[1])
-        for axis in axes
-    )
+    _, axes = _axis_positions_and_mappings(spatial_rank, a, require_tensor_type(types[0]).shape)
+    taps = [1 if a.method == "nearest_neighbor" else first_tap_offset_and_tap_count(a, axis)[1] for axis in axes]
+    return sum(4 * largest_size(axis.count) * largest_size(n) for axis, n in zip(axes, taps, strict=True))
 
 
 def _batch_and_channel_axis_map(spatial_rank: int, a: ResizeAttrs, types: Types) -> AxisMap:
@@ -399,13 +425,17 @@ def _resize_test_samples(spatial_rank: int, attrs_class: type[ResizeAttrs]) -> S
     yield resize_sample((6, 6, 6), scales=(1.6, 1.3, 2.1)[:spatial_rank])
     roi = (0.2, -0.1, 0.0)[:spatial_rank] + (0.9, 1.2, 1.0)[:spatial_rank]
     yield resize_sample((5, 5, 5), mode=crop, roi=roi, extrapolation_value=9.0)
+    scale_fractions = ((8, 5), (13, 10), (21, 10))[:spatial_rank]
+    yield resize_sample((6, 6, 6), nearest, "half_pixel_symmetric", scale_fractions=scale_fractions)
     yield resize_sample(size, dtype="uint8")
     yield resize_sample(size, dtype="float16")
     yield resize_sample(size, nearest, dtype="int8")
 
 
 def _resize_op(spatial_rank: int) -> OpDef:
-    size = per_axis_attribute_field(spatial_rank, None, given=REQUIRED)
+    size = attribute_field(
+        default=None, parameter_default=REQUIRED, convert=lambda value, _: sizes_of_each_axis(value, spatial_rank)
+    )
     attributes = attrs_class_for_rank(spatial_rank, ResizeAttrs, f"Resize{spatial_rank}DAttrs", size=size)
     return OpDef(
         name=f"image.resize{spatial_rank}d",

@@ -13,7 +13,6 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from aotc.ir import SymDim, symbol_of_multiples
-from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.size_operands import SizeDefinition, element_of_sizes, elements_of_operands
 from aotc.tir.plan.program import Program
 from aotc.tir.plan.size_checks import SizeCheck
@@ -26,6 +25,8 @@ Limits: TypeAlias = Mapping[str, tuple[float, float]]
 _MAX_STEPS: Final = 200
 #: Number of random values of a variable that are tried, beside the ends of its interval and the numbers around 0.
 _RANDOM_VALUES: Final = 24
+#: Distance between floats that are tried.
+_FLOAT_STEP: Final = 0.25
 #: Share of the changes that take any value, to leave local minima.
 _RANDOM_WALK: Final = 0.1
 
@@ -92,7 +93,7 @@ class _Search:
     def __init__(self, program: Program, limits: Limits) -> None:
         self._names = tuple(program.sizes)
         ranges = {name: r for name, r in program.sizes.items() if name not in program.operands}
-        self._intervals: dict[Variable, tuple[int, int]] = {
+        self._intervals: dict[Variable, tuple[float, float]] = {
             n: (r.least // r.step, r.most // r.step) for n, r in ranges.items()
         }
         self._steps = {name: r.step for name, r in ranges.items()}
@@ -100,13 +101,16 @@ class _Search:
         dtypes = {storage.name: storage.dtype for storage in program.inputs}
         for key, operands in self._elements.items():
             exact = [o for o in operands if not o.clipped]
-            least = max((o.least for o in exact), default=min(o.least for o in operands))
-            most = min((o.most for o in exact), default=max(o.most for o in operands))
+            lows, highs = zip(*(o.limits_of_element for o in exact or operands), strict=True)
+            least, most = (max(lows), min(highs)) if exact else (min(lows), max(highs))
             dtype = dtypes[key[0]]
             if not dtype.is_float:
                 least, most = max(least, int(dtype.min)), min(most, int(dtype.max))
             low, high = limits.get(key[0], (least, most))
-            self._intervals[key] = max(least, int(np.ceil(low))), min(most, int(np.floor(high)))
+            if any(o.is_bits for o in operands):
+                self._intervals[key] = max(least, low), min(most, high)
+            else:
+                self._intervals[key] = max(int(least), int(np.ceil(low))), min(int(most), int(np.floor(high)))
         variables: dict[str, frozenset[Variable]] = {
             symbol_of_multiples(name, step): frozenset([name]) for name, step in self._steps.items()
         }
@@ -117,28 +121,28 @@ class _Search:
 
         self._definitions: list[tuple[SizeDefinition, frozenset[Variable]]] = []
         for d in program.definitions:
-            variables[d.name] = variables_of_symbols(formula_of_name(d.formula).symbols)
+            variables[d.name] = variables_of_symbols(d.symbols)
             self._definitions.append((d, variables[d.name]))
         growing = [] if program.growing is None else [program.growing.check]
         self._checks = [(c, variables_of_symbols(_symbols_of_check(c))) for c in (*program.checks, *growing)]
 
-    def values_of_sizes(self, sizes: Mapping[str, int]) -> dict[Variable, int] | None:
+    def values_of_sizes(self, sizes: Mapping[str, int]) -> dict[Variable, float] | None:
         """Return the values of the variables for sizes, moved into their intervals; None if one is empty."""
-        values: dict[Variable, int] = {name: sizes[name] // step for name, step in self._steps.items()}
+        values: dict[Variable, float] = {name: sizes[name] // step for name, step in self._steps.items()}
         for key, operands in self._elements.items():
             values[key] = element_of_sizes(operands, sizes)
         if any(low > high for low, high in self._intervals.values()):
             return None
         return {v: min(max(value, self._intervals[v][0]), self._intervals[v][1]) for v, value in values.items()}
 
-    def sizes(self, values: Mapping[Variable, int]) -> dict[str, int]:
+    def sizes(self, values: Mapping[Variable, float]) -> dict[str, int]:
         """Return the sizes for values of the variables, in the order of the program."""
-        sizes = {name: values[name] * step for name, step in self._steps.items()}
+        sizes = {name: int(values[name]) * step for name, step in self._steps.items()}
         for key, operands in self._elements.items():
             sizes |= {o.name: o.size_of_value(values[key]) for o in operands}
         return {name: sizes[name] for name in self._names}
 
-    def symbols_and_broken(self, values: Mapping[Variable, int]) -> tuple[dict[str, int], frozenset[int]]:
+    def symbols_and_broken(self, values: Mapping[Variable, float]) -> tuple[dict[str, int], frozenset[int]]:
         """Return the values of the symbols in formulas, and the numbers of the conditions that do not hold."""
         symbols: dict[str, int] = {}
         for variable, value in values.items():
@@ -146,15 +150,15 @@ class _Search:
         return self._update(frozenset(values), symbols, frozenset())
 
     def after_change(
-        self, variable: Variable, value: int, symbols: Mapping[str, int], broken: frozenset[int]
+        self, variable: Variable, value: float, symbols: Mapping[str, int], broken: frozenset[int]
     ) -> tuple[dict[str, int], frozenset[int]]:
         """Return what `symbols_and_broken` returns if one variable gets another value."""
         changed = {**symbols, **self._symbols_of_variable(variable, value)}
         return self._update(frozenset([variable]), changed, broken)
 
-    def _symbols_of_variable(self, variable: Variable, value: int) -> dict[str, int]:
+    def _symbols_of_variable(self, variable: Variable, value: float) -> dict[str, int]:
         if isinstance(variable, str):
-            return {symbol_of_multiples(variable, self._steps[variable]): value}
+            return {symbol_of_multiples(variable, self._steps[variable]): int(value)}
         return {o.name: o.size_of_value(value) for o in self._elements[variable]}
 
     def _update(
@@ -176,9 +180,15 @@ class _Search:
         """Return the variables that a condition depends on."""
         return [*self._definitions, *self._checks][condition][1]
 
-    def candidates(self, variable: Variable, rng: np.random.Generator) -> list[int]:
-        """Return values of a variable to try: all of a short interval, some of a long one."""
-        low, high = self._intervals[variable]
+    def candidates(self, variable: Variable, rng: np.random.Generator) -> list[float]:
+        """Return values of a variable to try: all of a short interval of integers, some of a long one; floats
+        that are multiples of a fraction, and the ends of their interval.
+        """
+        ends = self._intervals[variable]
+        if not isinstance(variable, str) and any(o.is_bits for o in self._elements[variable]):
+            parts = [x * _FLOAT_STEP for x in range(_RANDOM_VALUES)]
+            return [*ends, *(x for x in parts if ends[0] <= x <= ends[1]), float(rng.uniform(*ends))]
+        low, high = map(int, ends)
         if high - low <= 2 * _RANDOM_VALUES:
             return list(range(low, high + 1))
         near = [v for v in (low, *range(-1, 5), high) if low <= v <= high]

@@ -354,7 +354,7 @@ class Program:
         views = [view.storage for view in views_in(self.body)]
         lines = [f"program {json.dumps(self.name)} {{"]
         lines += [f"  size {json.dumps(name)}: {sizes}" for name, sizes in self.sizes.items()]
-        lines += [f"  size {json.dumps(d.name)} = {d.formula}" for d in self.definitions]
+        lines += [f"  size {json.dumps(d.name)} = {d}" for d in self.definitions]
         lines += [f"  check {check}" for check in self.checks]
         if self.growing is not None:
             lines.append(f"  grows {self.growing.size} by {self.growing.added} up to {self.growing.capacity}")

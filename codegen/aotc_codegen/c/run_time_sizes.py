@@ -75,6 +75,12 @@ class SizeMember:
         return "" if self.operand is None else f"inputs->{self.array}[{self.operand.element}]"
 
     @property
+    def value(self) -> str:
+        """C expression of the element as an integer."""
+        is_bits = self.operand is not None and self.operand.is_bits
+        return f"bits_of_float({self.element})" if is_bits else f"(int64_t){self.element}"
+
+    @property
     def requirement(self) -> str:
         """Condition that the value fulfills, as text: "the size n is 1 to 8"."""
         o = self.operand
@@ -84,7 +90,7 @@ class SizeMember:
         if o is not None and o.clipped:
             return f"the input {o.input} is given"
         if o is not None:
-            return f"element {o.element} of the input {o.input} is {o.least} to {o.most}"
+            return f"element {o.element} of the input {o.input} is {o.range_text}"
         if self.ident:
             return f"the size {self.name} is {self.comment}"
         return f"the length {self.name} of the state is {self.comment}, as its capacity is {self.capacity}"
@@ -115,10 +121,9 @@ class SizeMember:
             least, most = _int64_literal(self.operand.least), _int64_literal(self.operand.most)
             if self.operand.clipped:
                 return is_missing
-            if self.is_float:  # also for NaN
+            if self.is_float and not self.operand.is_bits:  # also for NaN
                 return f"{is_missing} || !({self.element} >= {least} && {self.element} <= {most})"
-            element = f"(int64_t){self.element}"
-            return f"{is_missing} || {element} < {least} || {element} > {most}"
+            return f"{is_missing} || {self.value} < {least} || {self.value} > {most}"
         value, r = f"inputs->{self.ident}" if self.ident else LENGTH_PARAMETER, self.range
         step = f" || {value} % {r.step} != 0" if r.step != 1 else ""
         return f"{value} < {r.least} || {value} > {r.most}{step}"
@@ -151,7 +156,7 @@ class SizeInterface:
         """For each number of a condition, what must hold, as a C string without its quotes."""
         ranges = [m.requirement for m in self.members]
         defined = [
-            (f"node {d.node}: " if d.node else "") + f"the size {d.formula} is {d.least} to {d.most}"
+            (f"node {d.node}: " if d.node else "") + f"the size {d} is {d.least} to {d.most}"
             for d in self.program.definitions
         ]
         growing = [] if self._growth_check is None else [f"the state has room: {self._growth_check}"]
@@ -170,11 +175,13 @@ class SizeInterface:
     def operand_values(self) -> list[str]:
         """C statements that set the elements of inputs that are sizes for the sizes in the array `sizes`."""
         ctypes = {ident: ctype for ident, ctype, _ in self.operand_arrays}
-        return [
-            f"{m.array}_values[{m.operand.element}] = ({ctypes[m.array]})(sizes[{m.number}] + ({m.operand.least}));"
-            for m in self.members
-            if m.operand is not None
-        ]
+        rows = []
+        for m in self.members:
+            if m.operand is not None:
+                conversion = "float_of_bits" if m.operand.is_bits else f"({ctypes[m.array]})"
+                value = f"{conversion}(sizes[{m.number}] + ({m.operand.least}))"
+                rows.append(f"{m.array}_values[{m.operand.element}] = {value};")
+        return rows
 
     @property
     def _growth_check(self) -> SizeCheck | None:

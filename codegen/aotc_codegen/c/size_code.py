@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from aotc.ir import AotcError, SymDim, dim_of_text, frozen, option_text
 from aotc.ir.dimension_formulas import formula_of_name
+from aotc.ir.size_operands import NUMERATOR, PRODUCT, SizeDefinition
 from aotc.tir import Const, GrowingState, Program
+from aotc_codegen.c.float_size_functions import float_functions
 from aotc_codegen.c.run_time_sizes import (
     LARGEST_MAGNITUDE,
     LENGTH_PARAMETER,
@@ -73,18 +75,30 @@ class ShapesArgument:
 def _functions_of_operands(program: Program, interface: SizeInterface) -> str:
     """Return C functions for sizes that callers do not state: elements of inputs, and values of formulas."""
     text = _CLIP_FUNCTION + "\n" if any(o.clipped for o in program.operands.values()) else ""
+    text += float_functions(program)
     for member in interface.members:
         if member.operand is None:
             continue
-        o, value = member.operand, f"(int64_t){member.element}"
+        o, value = member.operand, member.value
         if o.clipped:
             value = f"clip_size({value}, {o.least}, {o.most})"
         added = f" + {-o.least}" if o.least < 0 else f" - {o.least}" if o.least else ""
         text += _size_function(program.name, member.function, value + added)
     for number, definition in enumerate(program.definitions):
-        value = SizePrinter(program, "int64_t").expression(dim_of_text(definition.formula))
-        text += _size_function(program.name, f"definition_{number}", value)
+        text += _size_function(program.name, f"definition_{number}", _value_of_definition(program, definition))
     return text
+
+
+def _value_of_definition(program: Program, definition: SizeDefinition) -> str:
+    """Return the value of a size that is defined, as a C expression."""
+    printer = SizePrinter(program, "int64_t")
+    number = printer.expression(dim_of_text(definition.formula))
+    if not definition.function:
+        return number
+    value = f"float_of_bits({printer.expression(dim_of_text(definition.float_bits))})"
+    if definition.function == PRODUCT:
+        return f"floor_of_product({value}, (float)({number}))"
+    return f"part_of_fraction({value}, {int(definition.function == NUMERATOR)})"
 
 
 def _size_function(model: str, name: str, value: str) -> str:

@@ -23,7 +23,9 @@ from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import KnownArray, KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.onnx.run_time_resize import resize_at_run_time
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, pad_or_crop
+from aotc.relay.graph_api import compile_time_elements
 from aotc.relay.op.dft_as_matrix_product import expand_fourier_transform, fourier_matrix_of_interleaved_parts
 from aotc.relay.op.resize_sampling import ResizeAttrs, axis_mappings_of_resize
 
@@ -99,24 +101,31 @@ def _scales_or_sizes_of_resize_node(node: OnnxNode) -> tuple[list[float], list[i
     return scales, sizes
 
 
+def _has_constant_sizes(node: OnnxNode, crops: bool) -> bool:
+    """Return True if all numbers that a Resize uses are known when the model is compiled; only cropping uses the
+    region.
+    """
+    has_region = node.op_type != "Upsample" and node.since >= 11
+    used = [value for k, value in enumerate(node.inputs) if k > 1 or (k == 1 and (crops or not has_region))]
+    return all(value is None or compile_time_elements(value) is not None for value in used)
+
+
 #: Coordinate modes in which an output of a resize by a whole factor has the same place relative to its
 #: source element in tensors of all extents.
 _MODES_OF_EACH_EXTENT = ("asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
 
 
-def _resize_by_whole_factors(x: Expr, method: str, coordinate_mode: str, nearest_mode: str, node: OnnxNode) -> Expr:
-    """Convert a Resize that repeats each element of axes whose extents are known at run time only.
-
-    Raises AotcError (code "onnx-dynamic") for any other resizing of these axes.
-    """
+def _repeated_by_whole_factors(
+    x: Expr, method: str, coordinate_mode: str, nearest_mode: str, node: OnnxNode
+) -> Expr | None:
+    """Convert a Resize that repeats each element of axes; None for any other one."""
     places = [g.normalize_axis(a, g.rank(x)) for a in node.attrs.get("axes") or range(g.rank(x))]
+    if method != "nearest_neighbor" or coordinate_mode not in _MODES_OF_EACH_EXTENT:
+        return None
     factors = _whole_factors_or_none(x, places, node)
     rounding = nearest_mode if nearest_mode != "simple" else "floor"
-    is_repeat = factors is not None and method == "nearest_neighbor" and coordinate_mode in _MODES_OF_EACH_EXTENT
-    if factors is None or not is_repeat or not all(_repeats(f, coordinate_mode, rounding) for f in factors):
-        sizes = ", ".join(map(str, g.dims(x)))
-        text = f"{node.op_type} of ({sizes}), a shape that is known at run time only, is supported"
-        raise AotcError("onnx-dynamic", f"{text} for the nearest element by whole factors")
+    if factors is None or not all(_repeats(f, coordinate_mode, rounding) for f in factors):
+        return None
     for axis, factor in zip(places, factors, strict=True):
         if factor != 1:
             x = g.call_op("repeat", x, repeats=factor, axis=axis)
@@ -133,8 +142,10 @@ def _whole_factors_or_none(x: Expr, places: Sequence[int], node: OnnxNode) -> li
         if len(sizes) != len(places) or policy != "stretch":
             return None
         factors = [exact_quotient_or_none(size, g.dims(x)[k]) for size, k in zip(sizes, places, strict=True)]
-    else:
+    elif _has_constant_sizes(node, False):
         factors, _ = _scales_or_sizes_of_resize_node(node)
+    else:
+        return None
     whole = [int(f) for f in factors if isinstance(f, (int, float)) and math.isfinite(f) and f >= 1 and f == int(f)]
     return whole if len(whole) == len(places) else None
 
@@ -176,9 +187,14 @@ def _resize(
     require(
         "onnx-resize", bool(method), f"{node.op_type} has the unknown mode {mode!r}; known modes: {', '.join(_METHODS)}"
     )
+    crops = coordinate_transformation_mode == "tf_crop_and_resize"
     if not is_static(g.dims(x)):
-        return _resize_by_whole_factors(x, method, coordinate_transformation_mode, nearest_mode, node)
-    shape, crops = g.shape(x), coordinate_transformation_mode == "tf_crop_and_resize"
+        repeated = _repeated_by_whole_factors(x, method, coordinate_transformation_mode, nearest_mode, node)
+        if repeated is not None:
+            return repeated
+    if not is_static(g.dims(x)) or not _has_constant_sizes(node, crops):
+        return resize_at_run_time(x, method, coordinate_transformation_mode, nearest_mode, node, numbers)
+    shape = g.shape(x)
     axes = _resized_axes(node, shape, crops)
     result_shape = [axes[k].size if k in axes else n for k, n in enumerate(shape)]
     g.checked_shape(result_shape, g.dtype(x), f"the result of {node.op_type}")

@@ -19,7 +19,6 @@ from onnx import TensorProto
 
 from aotc.ir import (
     AotcError,
-    Array,
     Dim,
     DType,
     SymDim,
@@ -47,23 +46,16 @@ from aotc.relay.frontend.onnx.node import (
     Table,
     table_by_function_name,
 )
+from aotc.relay.frontend.onnx.ops_slice_range import convert_range, convert_slice
 from aotc.relay.frontend.onnx.run_time_axes import (
     chosen_axes,
     dims_around_new_axes,
     dims_of_kept_axes,
     largest_of_dims,
-    slices_of_axes,
     values_by_axis,
 )
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
-from aotc.relay.frontend.size_operands import (
-    OperandBounds,
-    define_size,
-    equality_of_sizes,
-    operand_bounds,
-    sign_bit_of_size,
-)
-from aotc.relay.frontend.size_values import size_values
+from aotc.relay.frontend.size_operands import define_size, equality_of_sizes
 from aotc.relay.frontend.slice_pad_depth_to_space import (
     check_and_normalize_constant_indices,
     depth_to_space,
@@ -218,70 +210,6 @@ def _split(
     return g.split(x, given, axis)
 
 
-def _slice(
-    x: Expr, starts: SizeInput, ends: SizeInput, axes: SizeInput | None = None, steps: SizeInput | None = None
-) -> Expr:
-    dims, rank, count = g.dims(x), g.rank(x), starts.count
-    # one more than an extent, and one less than its negative, stand for all that is farther away
-    most = largest_of_dims(dims)
-    farthest = None if most is None else most + 1
-    least = -np.iinfo(np.int64).max if farthest is None else -farthest
-    first, last = starts.within(least, farthest, clipped=True), ends.within(least, farthest, clipped=True)
-    places: list[Dim] = list(range(count)) if axes is None else axes.within(-rank, rank - 1)
-    step: list[Dim] = [1] * count if steps is None else steps.within(least, farthest, clipped=True)
-    text = f"starts {first}, ends {last}, axes {places} and steps {step} do not agree"
-    require("onnx-slice", len(first) == len(last) == len(places) == len(step), text)
-    if is_static(places):
-        static_places = [g.normalize_axis(a, rank) for a in require_static_shape(places)]
-        require("onnx-slice", len(set(static_places)) == count, text)
-        # a position of unknown sign would need a long formula
-        is_simple = all(_has_known_sign(v) for v in (*first, *last)) or most is None
-        if is_static(step) and is_simple:
-            return _slice_in_known_steps(x, first, last, static_places, list(require_static_shape(step)))
-        places = list(static_places)
-    return g.counted_slice(x, *zip(*slices_of_axes(first, last, step, places, dims), strict=True))
-
-
-def _has_known_sign(value: Dim) -> bool:
-    low, high = interval_of_dim(value)
-    return low >= 0 or high < 0
-
-
-def _slice_in_known_steps(
-    x: Expr, starts: Sequence[Dim], ends: Sequence[Dim], places: Sequence[int], steps: Sequence[int]
-) -> Expr:
-    require(
-        "onnx-slice",
-        0 not in steps,
-        f"a step of 0 in {steps}",
-        hint="use 1 or greater, or a negative step to go backwards",
-    )
-    box: list[tuple[Dim, Dim, int, int]] = []
-    for start, end, axis, step in zip(starts, ends, places, steps, strict=True):
-        size = g.dims(x)[axis]
-        if not isinstance(size, int) or not isinstance(start, int) or not isinstance(end, int):
-            if (start, step) == (0, 1) and isinstance(end, int) and end >= np.iinfo(np.int32).max:
-                continue
-            if step < 0:  # starts at element 0 at the least
-                start = maximum_of_dims((start, 0 - size))
-            box.append((start, end, axis, step))
-            continue
-        first, last = _clip_slice_bounds(start, end, step, size)
-        if (first, last, step) != (0, size, 1):
-            # a backward slice down to element 0 needs an end that numpy does not count from the end
-            box.append((first, last if last >= 0 else -size - 1, axis, step))
-    return g.strided_slice(x, *zip(*box, strict=True)) if box else x
-
-
-def _clip_slice_bounds(start: int, end: int, step: int, size: int) -> tuple[int, int]:
-    """Return the begin and end positions of a slice, clipped to the axis as ONNX defines it; a
-    backward slice starts at element 0 at the least, and an empty slice is (0, 0).
-    """
-    first, last, _ = slice(start, end, step).indices(size)
-    first = max(first, min(0, size - 1))
-    return (first, last) if range(first, last, step) else (0, 0)
-
-
 def _pad(
     x: Expr,
     pads: SizeInput | None = None,
@@ -416,63 +344,6 @@ def _constant_of_shape(shape: SizeInput, *, value: Any = None, node: OnnxNode) -
     if not is_static(sizes):
         return g.call_op("full", g.constant(only, dtype), shape=sizes, dtype=str(dtype))
     return g.full(only, require_static_shape(sizes), dtype)
-
-
-#: The values of the inputs of Range: the caller of the compiler states how large they are.
-_RANGE_BOUNDS = OperandBounds(None, None)
-
-
-def _range(start: Expr, limit: Expr, delta: Expr, *, node: OnnxNode) -> Expr:
-    with operand_bounds(_RANGE_BOUNDS):
-        given = [size_values(x) for x in (start, limit, delta)]
-    if any(v is not None and any(isinstance(d, SymDim) for d in v.reshape(-1)) for v in given):
-        return _range_of_sizes(start, limit, delta, node)
-    names = ("start", "limit", "delta")
-    values = [node.constant_value_of_attribute_or_input(k, name) for k, name in enumerate(names)]
-    return _constant_range(*(v for v in values if v is not None))
-
-
-def _range_of_sizes(start: Expr, limit: Expr, delta: Expr, node: OnnxNode) -> Expr:
-    """Return a range whose number of elements is known at run time only."""
-    inputs = (SizeInput(node, k, name) for k, name in enumerate(("start", "limit", "delta")))
-    first, last, step = (_single_size(x.within(_RANGE_BOUNDS.least, _RANGE_BOUNDS.most)) for x in inputs)
-    require("onnx-range", step != 0, "the step of Range is 0")
-    is_backward = sign_bit_of_size(step)
-    distance: Dim = abs(step) if isinstance(step, int) else maximum_of_dims((step, 0 - step))
-    if isinstance(distance, SymDim):
-        distance = define_size(distance, 1, largest_size(distance))
-        require_at_least("onnx-range", distance, 1, "the step of Range is 0")
-    span = product_of_dims((last - first, 1 - 2 * is_backward))
-    count = maximum_of_dims(((span + (distance - 1)) // distance, 0))
-    if isinstance(step, SymDim):
-        count = define_size(count, 0, largest_size(count))
-    dtype = g.dtype(start)
-    steps = g.cast(g.call_op("arange", start=0, stop=count, step=1, dtype="int64"), dtype)
-    scaled = steps if isinstance(step, int) and step == 1 else g.mul(steps, _factor_of_range(step, delta))
-    return scaled if isinstance(first, int) and first == 0 else g.add(scaled, g.reshape(start, ()))
-
-
-def _factor_of_range(step: Dim, delta: Expr) -> Any:
-    return step if isinstance(step, int) else g.reshape(delta, ())
-
-
-def _single_size(values: list[Dim]) -> Dim:
-    require("onnx-range", len(values) == 1, "each input of Range must be one value")
-    return values[0]
-
-
-def _constant_range(start: Array, limit: Array, delta: Array) -> Expr:
-    dtype = DType.from_numpy(start)
-    number: Any = float if dtype.is_float else int
-    first, last, step = (number(g.require_single_element(v, "each input of Range")) for v in (start, limit, delta))
-    require("onnx-range", step != 0, "the step of Range is 0")
-    finite = all(map(math.isfinite, (first, last, step)))
-    require("onnx-range", finite, f"a range from {first} to {last} with step {step} is not possible")
-    span = last - first
-    count = max(math.ceil(span / step) if dtype.is_float else -(-span // step), 0)
-    g.check_materialization_cost((count,), dtype, "the result of Range")
-    work = np.float64 if dtype.is_float else np.int64
-    return Constant((first + np.arange(count, dtype=work) * step).astype(dtype.numpy))
 
 
 def _eye_like(x: Expr, *, k: int = 0, dtype: DType | None = None) -> Expr:
@@ -610,13 +481,13 @@ def _tensor_scatter(past: Expr, update: Expr, start: OptionalExpr = None, *, axi
 
 OPS: Table = {
     **table_by_function_name(_concat, _constant, _constant_of_shape, _expand, _eye_like, _flatten, _gather),
-    **table_by_function_name(_gather_elements, _one_hot, _pad, _range, _reshape, _reverse_sequence),
-    **table_by_function_name(
-        _scatter_elements, _shape, _slice, _split, _squeeze, _tensor_scatter, _tile, _transpose, _trilu
-    ),
+    **table_by_function_name(_gather_elements, _one_hot, _pad, _reshape, _reverse_sequence),
+    **table_by_function_name(_scatter_elements, _shape, _split, _squeeze, _tensor_scatter, _tile, _transpose, _trilu),
     **table_by_function_name(_unsqueeze),
     "DepthToSpace": partial(_convert_depth_space_rearrangement, depth_to_space),
+    "Range": convert_range,
     "Size": _size,
+    "Slice": convert_slice,
     "SpaceToDepth": partial(_convert_depth_space_rearrangement, space_to_depth),
     "GatherND": _gather_nd,
     "Scatter": _scatter_elements,

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 import re
 import unicodedata
 from collections import Counter
@@ -56,6 +57,15 @@ class FormulaCall:
             return "//".join(map(_factor_text, self.arguments))
         return f"{self.function}({', '.join(map(str, self.arguments))})"
 
+
+#: Functions of formulas on numbers, by name.
+_OPERATIONS: Final[Mapping[str, Callable[[int, int], int]]] = {
+    "+": operator.add,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "min": min,
+    "max": max,
+}
 
 #: Least and greatest value; infinite where nothing is known.
 Interval: TypeAlias = "tuple[int | float, int | float]"
@@ -132,12 +142,13 @@ class Formula:
 
     def evaluate(self, values: Mapping[str, int]) -> int | None:
         """Return the value of the formula for values of its symbols; None if a symbol has none, where
-        the formula divides by 0, and if a number has more than 64 bits.
+        the formula divides by 0, and if the value has more than 64 bits.
         """
         try:
-            return self.substitute({name: constant(value) for name, value in values.items()}).constant_or_none
-        except (ZeroDivisionError, FormulaSizeError):
+            number = self.compute(values.__getitem__, int, lambda function, a, b: _OPERATIONS[function](a, b))
+        except (KeyError, ZeroDivisionError):
             return None
+        return number if abs(number) < _COEFFICIENT_LIMIT else None
 
     def compute(
         self, symbol_value: Callable[[str], T], constant_value: Callable[[int], T], operation: Callable[[str, T, T], T]

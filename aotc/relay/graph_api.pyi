@@ -77,6 +77,7 @@ from aotc.relay.type_solver import new_solver_methods_by_name as new_solver_meth
 from aotc.relay.visitor import Mutator as Mutator
 from aotc.relay.visitor import children as children
 from aotc.relay.visitor import depth_first_post_order as depth_first_post_order
+from aotc.relay.visitor import dims_in_attributes as dims_in_attributes
 from aotc.relay.visitor import map_children as map_children
 from aotc.relay.visitor import node_kind as node_kind
 from aotc.relay.visitor import post_order as post_order

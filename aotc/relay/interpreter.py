@@ -50,7 +50,7 @@ from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCa
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, If, Let, Match, RefCreate, RefRead, RefWrite
 from aotc.relay.graph_api import IRModule, Tuple, TupleGetItem, Var
-from aotc.relay.visitor import children, free_vars, post_order
+from aotc.relay.visitor import children, dims_in_attributes, free_vars, post_order
 
 #: An array, a tuple of values, a closure, an operator, a constructor, a value of a data type, or a
 #: reference.
@@ -418,8 +418,7 @@ class _Machine:
     def _has_dims_in_attributes(self, function: Function) -> bool:
         """Return True if an attribute in a function, or in a function in it, is known at run time only."""
         if function not in self._sized_functions:
-            calls = (n for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op))
-            self._sized_functions[function] = any(dims_in_attrs(call.attrs) for call in calls)
+            self._sized_functions[function] = bool(dims_in_attributes(function))
         return self._sized_functions[function]
 
     def _has_dynamic_argument(self, call: Call) -> bool:

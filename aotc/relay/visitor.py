@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from aotc.ir import Op, frozen
+from aotc.ir import Op, SymDim, dims_in_attrs, frozen
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, GlobalVar, If, Let, Match, require_function
 from aotc.relay.graph_api import (
     Clause,
@@ -132,6 +132,12 @@ def post_order(root: Expr, should_enter: Callable[[Expr], bool] | None = None) -
     return depth_first_post_order(
         [root], children if should_enter is None else lambda node: children(node) if should_enter(node) else ()
     )
+
+
+def dims_in_attributes(function: Function) -> list[SymDim]:
+    """Return the dimensions in attributes of a function's calls that are known at run time only."""
+    calls = (n for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op))
+    return [dim for call in calls for dim in dims_in_attrs(call.attrs)]
 
 
 # --- variables

@@ -22,7 +22,6 @@ from aotc.ir import (
     SymDim,
     TensorType,
     Type,
-    dims_in_attrs,
     flatten_nested_tuple,
     join_texts,
     nest_values_like_type,
@@ -37,6 +36,7 @@ from aotc.relay.graph_api import (
     Tuple,
     TupleGetItem,
     Var,
+    dims_in_attributes,
     node_kind,
     post_order,
     type_of,
@@ -102,12 +102,6 @@ def has_static_types(function: Function) -> bool:
     """Return True if all tensors of a function have shapes that are known."""
     nodes = (*function.params, *(n for n in post_order(function.body) if not isinstance(n, (Op, Function))))
     return all(t.is_static for n in nodes for t in tensor_types(type_of(n))) and not dims_in_attributes(function)
-
-
-def dims_in_attributes(function: Function) -> list[SymDim]:
-    """Return the dimensions in attributes of a function's calls that are known at run time only."""
-    calls = (n for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op))
-    return [dim for call in calls for dim in dims_in_attrs(call.attrs)]
 
 
 def require_static_shapes(ty: Type, expr: Expr, description: str) -> None:

@@ -41,11 +41,10 @@ from aotc.relay.backend.function_to_kernel import (
     Value,
     call_as_tensor_expression,
     diagnose_dynamic_shapes,
-    dims_in_attributes,
     function_as_tensor_expressions,
     kernel_name_from_anchor_operator,
 )
-from aotc.relay.graph_api import Call, Expr, Function, post_order, type_of
+from aotc.relay.graph_api import Call, Expr, Function, dims_in_attributes, post_order, type_of
 from aotc.relay.op.opdef import OpDef
 from aotc.tir import Kernel, Target
 from aotc.tir.expr import variable_of_symbol

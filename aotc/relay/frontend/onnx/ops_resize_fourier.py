@@ -25,7 +25,7 @@ from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import KnownArray, KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.onnx.run_time_resize import resize_at_run_time
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, pad_or_crop
-from aotc.relay.graph_api import compile_time_elements
+from aotc.relay.graph_api import Var, compile_time_elements
 from aotc.relay.op.dft_as_matrix_product import expand_fourier_transform, fourier_matrix_of_interleaved_parts
 from aotc.relay.op.resize_sampling import ResizeAttrs, axis_mappings_of_resize
 
@@ -120,7 +120,8 @@ def _repeated_by_whole_factors(
 ) -> Expr | None:
     """Convert a Resize that repeats each element of axes; None for any other one."""
     places = [g.normalize_axis(a, g.rank(x)) for a in node.attrs.get("axes") or range(g.rank(x))]
-    if method != "nearest_neighbor" or coordinate_mode not in _MODES_OF_EACH_EXTENT:
+    is_operand = len(node.inputs) > 1 and isinstance(node.inputs[-1], Var)  # no multiple of an extent
+    if is_operand or method != "nearest_neighbor" or coordinate_mode not in _MODES_OF_EACH_EXTENT:
         return None
     factors = _whole_factors_or_none(x, places, node)
     rounding = nearest_mode if nearest_mode != "simple" else "floor"

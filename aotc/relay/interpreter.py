@@ -42,7 +42,6 @@ from aotc.ir.op import infer_op_result_type
 from aotc.ir.size_operands import (
     SIZE_DEFINITIONS_ATTRIBUTE,
     SIZE_OPERANDS_ATTRIBUTE,
-    SizeOperand,
     size_definitions_of_rows,
     size_operands_of_rows,
 )
@@ -159,13 +158,12 @@ def evaluate(
         return evaluate(target.main, *args, params=params, module=target, watch=watch)
     machine = _Machine(module, watch)
     frame = _Frame()
-    operands = size_operands_of_rows(module.attrs.get(SIZE_OPERANDS_ATTRIBUTE, ())) if module is not None else []
     variables = target.params if isinstance(target, Function) else tuple(free_vars(target))
     if args and not isinstance(target, Function):
         raise AotcError("interp", "pass the values of an expression's free variables by name, as params")
     values = bind_arguments(variables, args, params or {})
-    if operands and module is not None and target is module.main:
-        frame.sizes = _sizes_of_operands(operands, module, variables, values)
+    if module is not None and target is module.main:
+        frame.sizes = _sizes_of_main(module, variables, values)
     if isinstance(target, Function):
         loose = free_vars(target)
         if loose:
@@ -230,16 +228,20 @@ def _to_interpreter_value(value: Any, ty: Type | None) -> Value:
             return convert_argument_to_array(value, ty)
 
 
-def _sizes_of_operands(
-    operands: Iterable[SizeOperand], module: IRModule, variables: Sequence[Var], values: Sequence[Value]
-) -> dict[str, int]:
-    """Return the sizes that are elements of the inputs of @main, and those that formulas define."""
+def _sizes_of_main(module: IRModule, variables: Sequence[Var], values: Sequence[Value]) -> Mapping[str, int]:
+    """Return the sizes that are elements of the inputs of @main, and those that formulas define; none if there are
+    neither.
+    """
+    operands = size_operands_of_rows(module.attrs.get(SIZE_OPERANDS_ATTRIBUTE, ()))
+    definitions = size_definitions_of_rows(module.attrs.get(SIZE_DEFINITIONS_ATTRIBUTE, ()))
+    if not operands and not definitions:
+        return MappingProxyType({})
     given = {v.name: value for v, value in zip(variables, values, strict=True)}
     try:
         sizes = _sizes_of_symbols(variables, values) | {o.name: o.size_of(given[o.input]) for o in operands}
     except ValueError as error:
         raise AotcError("interp", str(error)) from error
-    for definition in size_definitions_of_rows(module.attrs.get(SIZE_DEFINITIONS_ATTRIBUTE, ())):
+    for definition in definitions:
         value = definition.value(sizes)
         if value is None or not definition.least <= value <= definition.most:
             raise AotcError("interp", f"the size {definition} is {value}, not {definition.least} to {definition.most}")

@@ -163,8 +163,14 @@ def test_sizes_that_do_not_fit_are_found_before_the_run(tmp_path: Path) -> None:
         from_onnx(split, dims={"n": (8, 9)})
 
 
-def test_sizes_that_are_not_known_are_refused() -> None:
+def test_data_of_any_extent_is_resized_in_all_modes(tmp_path: Path) -> None:
     linear = single("Resize", ["x", "", "scales"], [1, 1, "n"], mode="linear")
-    linear.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 2], np.float32), "scales"))
-    with pytest.raises(AotcError, match="for the nearest element by whole factors"):
-        from_onnx(linear, dims={"n": (1, 4)})
+    linear.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 1.7], np.float32), "scales"))
+    module = from_onnx(linear, dims={"n": (1, 9)})
+    compiled = aotc.compile(linear, output=tmp_path, dims={"n": (1, 9)}, target="c", cflags=["-O0"]).session()
+    session = onnxruntime.InferenceSession(linear.SerializeToString())
+    for n in (1, 2, 5, 9):
+        x = np.random.default_rng(n).standard_normal((1, 1, n)).astype(np.float32)
+        (expected,) = session.run(None, {"x": x})
+        for got in (evaluate(module, x), *compiled.run(None, {"x": x})):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)

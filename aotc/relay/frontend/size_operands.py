@@ -29,6 +29,7 @@ from aotc.ir import (
     maximum_of_dims,
     minimum_of_dims,
     option_text,
+    require,
 )
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.size_operands import SizeDefinition, SizeOperand, bits_of_float32
@@ -247,6 +248,12 @@ def bits_of_float_operand(variable: Var, element: int) -> Dim | None:
 
 def define_by_function(function: str, bits: Dim, factor: Dim, least: int, most: int) -> Dim:
     """Return a size that is a function of a float; see `SizeOperands.define_by_function`."""
+    if isinstance(bits, int) and isinstance(factor, int):
+        known = SizeDefinition("", str(factor), least, most, "", function, str(bits)).value({})
+        text = f"a size is {known}, not {least} to {most}"
+        require("graph-dim", known is not None and least <= known <= most, text)
+        assert known is not None
+        return known
     operands = _OPERANDS.get()
     if operands is None:
         raise AotcError("graph-dim", "a size that is a function of a float is not known when the model is compiled")

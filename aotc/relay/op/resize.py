@@ -367,7 +367,7 @@ def _infer_resize_type(spatial_rank: int, a: ResizeAttrs, types: Types) -> Type:
         ("roi_fractions", a.roi_fractions, 2 * spatial_rank),
     ):
         fits = pairs is None or (len(pairs) == count and all(len(pair) == 2 for pair in pairs))
-        require("resize.fractions", fits, f"expected {count} pairs in {name}, got {pairs}")
+        require("resize.scales", fits, f"expected {count} pairs in {name}, got {pairs}")
     where = canonical_axis_positions(a.layout, DATA_LAYOUT_BY_RANK[spatial_rank])
     batch, channels, *space = layout_to_canonical_order(data.shape, where)
     require("resize.empty", 0 not in space, lambda: f"nothing to sample in {data}")

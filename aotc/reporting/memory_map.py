@@ -34,7 +34,7 @@ def describe_memory_map(project: Path, elf: Path | None = None) -> JsonObject:
     writable), the bytes taken, and items. An item has a kind ("parameter", "padding", "kernel", "code", "arena",
     "tensors", "state", "stack", "application", "other"), a name and its bytes; the items of a region add up to its
     bytes. Without `elf` the sizes are those of the plan: code of kernels is measured in the project's library if that
-    is an ELF file or an archive of such files, and otherwise estimated. With `elf`, the regions are the segments of the
+    is an ELF file or an archive of ELF files, and otherwise estimated. With `elf`, the regions are the segments of the
     program, and items have addresses.
     "arena" has the tensors in the arena with their offsets and the steps during which they live.
 

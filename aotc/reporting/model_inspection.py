@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
-from aotc.driver.pipeline import bare_metal_footprint_or_none
+from aotc.driver.pipeline import Compilation, bare_metal_footprint_or_none
 from aotc.driver.state_pairs import ModelInterface, typed_interface
 from aotc.driver.state_proposals import propose_growing_state, propose_state_pairs
 from aotc.ir import COMPILE_CALL, AotcError, Span, SymDim, TensorType
@@ -131,6 +131,11 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         operators = list_op_freqs(work.module.main)
         proposals = _proposed_state(work.module, chosen)
         return _describe_model_with_unknown_dims(path, types, flags, operators, proposals)
+    return _describe_compiled_model(path, work, chosen)
+
+
+def _describe_compiled_model(path: str | Path, work: Compilation, options: CompileOptions) -> dict[str, Any]:
+    """Return the description of a model whose programs are scheduled."""
     constants = [n for n in post_order(work.module.main) if isinstance(n, Constant)]
     program = work.scheduled_programs[0]
     plan = program.plan
@@ -143,7 +148,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         "operators": list_op_freqs(work.module.main),
         "inputs": _describe_storages(program, program.inputs),
         "outputs": _describe_storages(program, program.outputs),
-        "proposed_state": _proposed_state(work.module, chosen),
+        "proposed_state": _proposed_state(work.module, options),
         "macs": sum(step.kernel.macs for step in program.steps),
         "steps": len(program.steps),
         "kernels": len(program.distinct_kernels),

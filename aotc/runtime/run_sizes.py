@@ -8,6 +8,7 @@ outputs = sizes.output_shapes(values)                     # [(3, 10)]
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -22,7 +23,7 @@ from aotc.ir.dimension_ranges import DimRange, dim_text_in_sizes, symbol_of_mult
 from aotc.ir.dimensions import Dim, SymDim, dim_of_text, solve_dims
 from aotc.ir.size_operands import SizeOperand, size_operand_of_name
 from aotc.runtime.abi import CAPACITY_STATUS, STATUS_CODE_MASK, ffi
-from aotc.runtime.tensor_info import TensorInfo
+from aotc.runtime.tensor_info import Array, TensorInfo
 
 Shapes: TypeAlias = "list[tuple[int, ...]]"
 #: Diagnostic code of a run for which a state has no room.
@@ -307,3 +308,20 @@ def _shape_diagnostic(info: TensorInfo, shape: Sequence[int], known: str = "") -
     expected = ", ".join(map(str, info.shape))
     text = f"input {info.name!r} has shape {list(shape)}, expected [{expected}]"
     return Diagnostic("input-shape", text + (f", where {known}" if known else ""))
+
+
+def new_array_for_found_shapes(sizes: RunSizes | None) -> Any:
+    """Return a C array for the shapes of outputs; NULL if they do not depend on sizes that a run finds."""
+    return ffi.NULL if sizes is None or not sizes.found else sizes.new_shapes_array()
+
+
+def arrays_of_found_shapes(arrays: list[Array], sizes: RunSizes | None, shapes: Any) -> list[Array]:
+    """Return the arrays of outputs in the shapes that a run has found: views of the beginnings of arrays with
+    room for the largest ones.
+
+    shapes    the array that the run has written; NULL if the shapes were known before
+    """
+    if sizes is None or shapes == ffi.NULL:
+        return arrays
+    rows = zip(arrays, sizes.shapes_of_array(shapes), strict=True)
+    return [a if a.shape == shape else a.reshape(-1)[: math.prod(shape)].reshape(shape) for a, shape in rows]

@@ -14,7 +14,6 @@ options.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +39,14 @@ from aotc.runtime.run_interface import (
     new_ffi_array_of_addresses,
     require_no_memory_overlap,
 )
-from aotc.runtime.run_sizes import STATE_FULL_CODE, bound_operands, bytes_of_operands, infos_of_typical_run
+from aotc.runtime.run_sizes import (
+    STATE_FULL_CODE,
+    arrays_of_found_shapes,
+    bound_operands,
+    bytes_of_operands,
+    infos_of_typical_run,
+    new_array_for_found_shapes,
+)
 from aotc.runtime.state import MeasuredState, State, require_fitting_state
 from aotc.runtime.tensor_info import (
     Array,
@@ -254,31 +260,16 @@ class Session:
             for k, (shape, dtype) in enumerate(interface.results):
                 results.append(result := np.empty(shape, dtype))
                 written[k] = _memory(result)
-            written[len(results)] = shapes = self._new_array_for_found_shapes()
+            written[len(results)] = shapes = new_array_for_found_shapes(self._sizes)
             self._invoke_with_state(read, written, workspace, None, state, interface.length)
         finally:
             self._frames.append(frame)
-        results = self._without_room(results, shapes)
+        results = arrays_of_found_shapes(results, self._sizes, shapes)
         for k, dtype in self._converted:
             results[k] = results[k].astype(dtype)
         for k in self._string_outputs:
             results[k] = strings_of_slots(results[k])
         return [results[k] for k in chosen]
-
-    def _new_array_for_found_shapes(self) -> Any:
-        """Return a C array for the shapes of outputs; NULL if they do not depend on sizes that a run finds."""
-        return ffi.NULL if self._sizes is None or not self._sizes.found else self._sizes.new_shapes_array()
-
-    def _without_room(self, arrays: list[Array], shapes: Any) -> list[Array]:
-        """Return the arrays of outputs in the shapes that a run has found: views of the beginnings of arrays with
-        room for the largest ones.
-
-        shapes    the array that the run has written; NULL if the shapes were known before
-        """
-        if self._sizes is None or shapes == ffi.NULL:
-            return arrays
-        rows = zip(arrays, self._sizes.shapes_of_array(shapes), strict=True)
-        return [a if a.shape == shape else a.reshape(-1)[: math.prod(shape)].reshape(shape) for a, shape in rows]
 
     def _invoke_with_state(
         self, read: Any, written: Any, workspace: Any, options: Any, state: State | None, length: int | None = None
@@ -518,7 +509,7 @@ class Binding:
         self._keep = sources, targets, interface.sizes
         self._operands = bound_operands(session._sizes, self.inputs)
         given = new_ffi_array_of_addresses(sources, interface.sizes)
-        self._found, self._results = session._new_array_for_found_shapes(), results
+        self._found, self._results = new_array_for_found_shapes(session._sizes), results
         self._arguments = given, new_ffi_array_of_addresses(targets, self._found), workspace
         self._state, self._length = state, interface.length
 
@@ -556,7 +547,7 @@ class Binding:
             self._session._invoke_with_state(*self._arguments, options, self._state, self._length)
             copy_array_pairs(self._stores)
             if self._found != ffi.NULL:
-                arrays = self._session._without_room(self._results, self._found)
+                arrays = arrays_of_found_shapes(self._results, self._session._sizes, self._found)
                 self.outputs = MappingProxyType(dict(zip(self.outputs, arrays, strict=True)))
 
 

@@ -14,8 +14,9 @@ from onnx import TensorProto, helper
 import aotc
 from aotc.checking.input_generation import read_or_draw_session_inputs
 from aotc.checking.verify import verify
-from aotc.ir import AotcError
+from aotc.ir import AotcError, DimRange
 from aotc.ir.size_operands import SizeOperand, arrays_with_operands, size_operand_of_name
+from aotc.relay.backend.run_time_sizes import RunTimeSizes
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.interpreter import evaluate
 from aotc.relay.text.parser import parse
@@ -195,3 +196,9 @@ def test_an_element_that_several_operators_take_has_one_value() -> None:
 def test_names_of_operands_say_what_they_are(operand: SizeOperand) -> None:
     assert size_operand_of_name(operand.name, operand.most - operand.least) == operand
     assert size_operand_of_name("batch", 4) is None
+
+
+def test_conditions_compare_with_negative_numbers() -> None:
+    sizes = RunTimeSizes({"n": DimRange(0, 20)})
+    sizes.add_stated_conditions([("n", ">=", "-10", "a"), ("n-15", ">=", "-10", "b")], None)
+    assert [str(check.right) for check in sizes.checks] == ["-10"]

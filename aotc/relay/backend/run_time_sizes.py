@@ -154,7 +154,7 @@ class RunTimeSizes:
         """
         source = "" if span is None else span.source
         for left, relation, right, node in conditions:
-            self.add_condition(dim_of_text(left), relation, dim_of_text(right), Span(source, node=node))
+            self.add_condition(_dim_of_condition(left), relation, _dim_of_condition(right), Span(source, node=node))
 
     def add_condition(self, left: Dim, relation: str, right: Dim, span: Span | None) -> None:
         """Add a condition, unless it follows from the ranges of sizes.
@@ -183,6 +183,12 @@ def sizes_of_module(module: IRModule, operands: Sequence[SizeOperand], ranges: M
     sizes = RunTimeSizes({**ranges} | {o.name: DimRange(0, o.most - o.least) for o in operands}, definitions)
     sizes.add_stated_conditions(module.attrs.get(SIZE_CONDITIONS_ATTRIBUTE, ()), module.main.span)
     return sizes
+
+
+def _dim_of_condition(text: str) -> Dim:
+    """Return what one side of a condition spells: unlike a size, it may be a negative number."""
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() else dim_of_text(text)
 
 
 def _formula(dim: Dim) -> Formula:

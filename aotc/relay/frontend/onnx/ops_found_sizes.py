@@ -12,12 +12,13 @@ from typing import Final
 
 import numpy as np
 
+from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.found_sizes import distinct_slices, elements_at_nonzero, found_rows, nonzero_positions
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
-from aotc.relay.graph_api import compile_time_elements
+from aotc.relay.graph_api import compile_time_elements, tensor_type_of
 
 
 def _non_zero(x: Expr) -> Expr:
@@ -53,6 +54,10 @@ def _non_max_suppression(
 ) -> Expr:
     """Convert NonMaxSuppression: rows of image, class and box, of which a run finds the number."""
     dtype = g.dtype(boxes)
+    for name, data in (("boxes", boxes), ("scores", scores)):
+        ty = tensor_type_of(data)
+        text = f"`{name}` of NonMaxSuppression must be a floating-point tensor of rank 3, but it is {ty}"
+        require("onnx-rank", len(ty.shape) == 3 and ty.dtype.is_float, text)
     if center_point_box:
         center, size = g.split(boxes, [2, 2], 2)
         half = g.mul(size, 0.5)

@@ -247,6 +247,7 @@ def _scan(*, num_scan_inputs: int = 0, body: GraphProto, node: OnnxNode) -> list
     state, sources = inputs[:-num_scan_inputs], inputs[-num_scan_inputs:]
     _check_body_output_count(node, len(body.output), len(state))
     given = _integer_list_attribute_or_zeros(node, "scan_input_axes", num_scan_inputs)
+    require("onnx-rank", all(map(g.rank, sources)), "Scan takes rows of its last inputs, but one of them is a scalar")
     axes = [g.normalize_axis(a, g.rank(x)) for a, x in zip(given, sources, strict=True)]
     backwards = _integer_list_attribute_or_zeros(node, "scan_input_directions", num_scan_inputs)
     sizes = [g.dims(x)[axis] for x, axis in zip(sources, axes, strict=True)]

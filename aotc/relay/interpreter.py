@@ -162,7 +162,7 @@ def evaluate(
     if args and not isinstance(target, Function):
         raise AotcError("interp", "pass the values of an expression's free variables by name, as params")
     values = bind_arguments(variables, args, params or {})
-    if module is not None and target is module.main:
+    if module is not None and "main" in module and target is module.main:
         frame.sizes = _sizes_of_main(module, variables, values)
     if isinstance(target, Function):
         loose = free_vars(target)

@@ -134,8 +134,8 @@ def test_a_dynamic_dimension_in_the_way_names_the_option() -> None:
 
 
 def test_shapes_that_depend_on_run_time_values_are_refused() -> None:
-    model = model_of([helper.make_node("Slice", ["x", "s", "e"], ["y"])], {"x": (6,)}, ["y"])
-    model.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.INT64, [1]) for name in "se")
+    model = model_of([helper.make_node("Col2Im", ["x", "s", "b"], ["y"])], {"x": (1, 4, 6)}, ["y"])
+    model.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.INT64, [2]) for name in "sb")
     with pytest.raises(AotcError) as caught:
         from_onnx(model)
     assert caught.value.code == "onnx-runtime-shape"

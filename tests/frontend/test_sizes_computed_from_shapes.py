@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import aotc
 from aotc import relay
 from aotc.ir import AotcError, SymDim, TensorType
+from aotc.ir.dimension_formulas import formula_of_name
 from aotc.relay.expr import Var
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.frontend.size_values import size_values
@@ -135,7 +136,10 @@ def test_size_values_are_formulas() -> None:
     assert known is not None and str(known.item()) == "3<=n+2<=10"
     assert size_values(relay.where(relay.less(first, relay.const(9, "int64")), first, first)) is not None
     assert size_values(relay.where(relay.less(first, relay.const(4, "int64")), first, first)) is None
-    assert size_values(relay.divide(relay.subtract(first, relay.const(2, "int64")), relay.const(2, "int64"))) is None
+    half = size_values(relay.divide(relay.subtract(first, relay.const(5, "int64")), relay.const(2, "int64")))
+    assert half is not None
+    values = [formula_of_name(half.item().name).evaluate({"n": n}) for n in range(1, 9)]
+    assert values == [-2, -1, -1, 0, 0, 0, 1, 1], "the quotient is rounded toward zero"
     assert size_values(Var("v", TensorType((2,), "int64"))) is None
 
 

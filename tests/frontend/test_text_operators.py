@@ -203,11 +203,9 @@ def test_contradicting_vocabularies(change: dict[str, Any], text: str) -> None:
 
 
 def test_what_is_refused() -> None:
-    stopped = helper.make_node("StringNormalizer", ["x"], ["y"], stopwords=["a"])
     turkish = helper.make_node("StringNormalizer", ["x"], ["y"], case_change_action="LOWER", locale="tr_TR.UTF-8")
     of_numbers = helper.make_node("TfIdfVectorizer", ["x"], ["y"], mode="TF", **POOL)
     for node, text in (
-        (stopped, "StringNormalizer with stop words is not supported"),
         (turkish, "'locale' of StringNormalizer is 'tr_TR.UTF-8'"),
         (of_numbers, "'pool_strings' of TfIdfVectorizer is missing"),
     ):

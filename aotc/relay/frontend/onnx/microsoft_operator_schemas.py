@@ -36,6 +36,7 @@ _DTYPES_BY_TYPE_LETTER: Final[Mapping[str, str]] = {
     "J": "int32 int64",
     "K": "int8 uint8 int16 uint16 int4 uint4",
     "L": "int8 uint8 int16 uint16 int32 int4 uint4",
+    "N": "int64",
     "P": "uint8 float float16 bfloat16",
     "S": "float",
     "T": "string",
@@ -92,7 +93,7 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "GroupQueryAttention": (
         "G query, G key?, G value?, G past_key?, G past_value?, I seqlens_k, I total_sequence_length, G cos_cache?, "
-        "G sin_cache?, J position_ids?, G attention_bias?, G head_sink?, S k_scale?, S v_scale?, G q_norm_weight?, "
+        "G sin_cache?, N position_ids?, G attention_bias?, G head_sink?, S k_scale?, S v_scale?, G q_norm_weight?, "
         "G k_norm_weight?, I query_seqlens?",
         "num_heads:INT! kv_num_heads:INT! scale:FLOAT softcap:FLOAT local_window_size=-1 do_rotary=0 "
         "rotary_interleaved=0 smooth_softmax=-1 qk_output=0 causal=1 k_quant_type='NONE' v_quant_type='NONE' "
@@ -143,7 +144,7 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
     "QuantizeLinear": ("F x, F y_scale, K y_zero_point?", "axis:INT"),
     "QuickGelu": ("G X", "alpha=1.702"),
     "RotaryEmbedding": (
-        "G input, J position_ids, G cos_cache, G sin_cache",
+        "G input, N position_ids, G cos_cache, G sin_cache",
         "num_heads=0 rotary_embedding_dim=0 interleaved=0 is_packed_batching=0 scale=1.0",
     ),
     "SkipLayerNormalization": ("G input, G skip, G gamma, G beta?, G bias?", "epsilon=1e-12"),

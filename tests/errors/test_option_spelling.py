@@ -214,7 +214,8 @@ def _as_lists(value: Any) -> Any:
 OPTIONS_OF_OTHER_PROGRAMS = {
     "option_description.py": {"--no-"},
     "reject_fast_math_c_flags.py": {"--optimize"},
-    "toolchain.py": {"--version", "--specs", "--coverage", "--target"},
+    "toolchain.py": {"--version", "--specs", "--target"},
+    "object_compiler.py": {"--specs", "--coverage"},
     "compile_sources.py": {"--build-id", "--require-defined"},
     "nvrtc.py": {"--device-as-default-execution-space", "--diag-suppress", "--gpu-architecture"},
     "compiler_flags.py": {"--fmad", "--ftz", "--prec-div", "--prec-sqrt", "--std"},

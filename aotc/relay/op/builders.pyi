@@ -1141,6 +1141,8 @@ def resize1d(
     out_dtype: str = "",
     scales: Sequence[float] | None = None,
     antialias: bool = False,
+    scale_fractions: Sequence[Sequence[int]] | None = None,
+    roi_fractions: Sequence[Sequence[int]] | None = None,
 ) -> Call:
     """Data resampled to `size` along its spatial axes."""
 
@@ -1158,6 +1160,8 @@ def resize2d(
     out_dtype: str = "",
     scales: Sequence[float] | None = None,
     antialias: bool = False,
+    scale_fractions: Sequence[Sequence[int]] | None = None,
+    roi_fractions: Sequence[Sequence[int]] | None = None,
 ) -> Call:
     """Data resampled to `size` along its spatial axes."""
 
@@ -1175,6 +1179,8 @@ def resize3d(
     out_dtype: str = "",
     scales: Sequence[float] | None = None,
     antialias: bool = False,
+    scale_fractions: Sequence[Sequence[int]] | None = None,
+    roi_fractions: Sequence[Sequence[int]] | None = None,
 ) -> Call:
     """Data resampled to `size` along its spatial axes."""
 
@@ -1434,7 +1440,9 @@ def strided_slice(
 ) -> Call:
     """data[begin:end:stride] along each of `axes` (None: the leading axes), as Python slices.
 
-    slice_mode  "end", or "size": `end` then has the extents (-1: all remaining elements) and strides are ignored
+    slice_mode  "end"; "size": `end` then has the extents (-1: all remaining elements) and strides are ignored;
+                or "count": `end` then has the numbers of elements from `begin` on, in steps of `strides`, all of
+                which may be known at run time only: whoever builds the call states that they fit
     """
 
 def subtract(lhs: Expr, rhs: Expr) -> Call:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 from aotc_codegen.c.bare_metal_project import emit_bare_metal_project
 from aotc_codegen.c.host_project import emit_host_project
 from aotc_codegen.c.run_time_sizes import SizePrinter
+from onnx import TensorProto, helper
 
+from aotc.driver.compile import CompileOptions
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dimension_ranges import DimRange
@@ -181,3 +184,26 @@ def test_formulas_that_may_overflow_are_refused() -> None:
 def test_checks_hold_for_values() -> None:
     check = SizeCheck(SymDim("n//m"), ">=", 1)
     assert check.holds({"n": 4, "m": 4}) and not check.holds({"n": 3, "m": 4}) and not check.holds({"n": 3, "m": 0})
+
+
+def test_operands_that_no_shape_depends_on_have_no_function(tmp_path: Path) -> None:
+    """A result that nothing uses leaves its operands in the interface; a static function that is not called would
+    be a warning of the compiler.
+    """
+    node = helper.make_node
+    nodes = [
+        node("Reshape", ["x", "shape"], ["unused"]),
+        node("Slice", ["x", "starts", "ends"], ["cut"]),
+        node("Tile", ["x", "repeats"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])]
+    inputs += [helper.make_tensor_value_info(n, TensorProto.INT64, [2]) for n in ("shape", "starts", "ends", "repeats")]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    made = helper.make_model(helper.make_graph(nodes, "net", inputs, outputs), ir_version=9)
+    chosen = CompileOptions(target="c", dims={"[*]": DimRange(0, 12)})
+    (program,) = chosen.start_compilation(made).scheduled_programs
+    emit_host_project(program, tmp_path, target=C)
+    text = (tmp_path / "src" / f"{program.name}.c").read_text()
+    defined = re.findall(r"static int64_t (operand_\d+|clip_size)\(", text)
+    assert len(defined) == 2
+    assert all(text.count(f"{name}(") > 1 for name in defined)

@@ -98,13 +98,15 @@ def model_template_values(
     params: ParameterLayout,
     user_flags: Sequence[str] = (),
     state: StateLayout | None = None,
+    versions: Sequence[Program] = (),
 ) -> dict[str, Any]:
     """Return the template values for a model's tensors, memory, weights and compiler flags.
 
-    state    layout of the block of state; None for a model without state
+    state       layout of the block of state; None for a model without state
+    versions    the programs for all instruction sets, if there are several
     """
     inputs, outputs = model_input_and_output_tensors(program)
-    size_values = size_template_values(program)
+    size_values = size_template_values(program, versions)
     arguments: list[ModelTensor | SizesArgument | StateArgument] = [*inputs]
     arguments += [SizesArgument(interface.members) for interface in size_values["sizes"]]
     arguments += [StateArgument(state.bytes)] if state else []
@@ -303,7 +305,7 @@ class _HostProjectBuilder:
         self.program = self.largest.program
         plan = self.program.plan
         self.common = common_template_values(self.name, self.team) | {
-            **model_template_values(self.program, target, numerics, self.params, given, self.state),
+            **model_template_values(self.program, target, numerics, self.params, given, self.state, programs),
             "workspace_align": plan.align,
             "thread_workspace_bytes": max(v.workspace_bytes_per_additional_thread for v in self.versions),
             "runtime": ["aotc_rt", "aotc_pool"] if self.team else ["aotc_rt"],

@@ -72,21 +72,28 @@ class ShapesArgument:
         return f'{{"shapes", shapes_shape, {8 * self.extents}, 1, AOTC_INT64, NULL}}'
 
 
-def _functions_of_operands(program: Program, interface: SizeInterface) -> str:
-    """Return C functions for sizes that callers do not state: elements of inputs, and values of formulas."""
-    text = _CLIP_FUNCTION + "\n" if any(o.clipped for o in program.operands.values()) else ""
-    text += float_functions(program)
+def _functions_of_operands(program: Program, interface: SizeInterface, callers: str) -> str:
+    """Return C functions for sizes that callers do not state: elements of inputs that code uses, and values of
+    formulas.
+
+    callers    C code that calls these functions
+    """
+    definitions = "".join(
+        _size_function(program.name, f"definition_{number}", _value_of_definition(program, definition))
+        for number, definition in enumerate(program.definitions)
+    )
+    operands = ""
     for member in interface.members:
-        if member.operand is None:
+        # no shape may depend on an operand, as that of a result that nothing uses
+        if member.operand is None or f"{member.function}(" not in definitions + callers:
             continue
         o, value = member.operand, member.value
         if o.clipped:
             value = f"clip_size({value}, {o.least}, {o.most})"
         added = f" + {-o.least}" if o.least < 0 else f" - {o.least}" if o.least else ""
-        text += _size_function(program.name, member.function, value + added)
-    for number, definition in enumerate(program.definitions):
-        text += _size_function(program.name, f"definition_{number}", _value_of_definition(program, definition))
-    return text
+        operands += _size_function(program.name, member.function, value + added)
+    clip = _CLIP_FUNCTION + "\n" if "clip_size(" in operands else ""
+    return clip + float_functions(program) + operands + definitions
 
 
 def _value_of_definition(program: Program, definition: SizeDefinition) -> str:
@@ -171,8 +178,10 @@ def definition_lines(program: Program, sizes: SizeLines, failure: str) -> dict[s
     return lines
 
 
-def size_template_values(program: Program) -> dict[str, Any]:
+def size_template_values(program: Program, versions: Sequence[Program] = ()) -> dict[str, Any]:
     """Return the template values for the sizes of a run, beside those of `_values_of_found_sizes`.
+
+    versions        the programs for other instruction sets, whose code calls the same functions
 
     sizes           the interface, if shapes depend on sizes
     size_members    the sizes of the interface
@@ -214,9 +223,11 @@ def size_template_values(program: Program) -> dict[str, Any]:
         "extents": assignments,
     }
     text = render_template("sizes.c", **words)
-    functions = _functions_of_operands(program, interface)
-    helper = _FLOOR_QUOTIENT_FUNCTION + "\n" if uses_floor_quotient(program, functions + text) else ""
-    helper += functions
+    expressions = _expressions_in_calls((program, *versions))
+    growth = [SizePrinter(program, "int64_t").expression(SymDim(g.size) + g.added) for g in _list_of(program.growing)]
+    functions = _functions_of_operands(program, interface, "\n".join((text, *growth, *expressions)))
+    floor = any("floor_quotient(" in code for code in (functions, text, *expressions))
+    helper = (_FLOOR_QUOTIENT_FUNCTION + "\n" if floor else "") + functions
     return {
         "sizes": [interface],
         "size_members": interface.stated_members,
@@ -225,9 +236,7 @@ def size_template_values(program: Program) -> dict[str, Any]:
         "size_functions": helper + text,
         "size_status": _SIZE_STATUS if program.growing is None else _SIZE_AND_STATE_STATUS,
         "capacity_words": "" if program.growing is None else _CAPACITY_WORDS,
-        "growth": [
-            SizePrinter(program, "int64_t").expression(SymDim(g.size) + g.added) for g in _list_of(program.growing)
-        ],
+        "growth": growth,
         "generic_sizes": render_template("generic_sizes.c", **words),
         "typical_sizes": [f"inputs.{m.ident} = {m.typical};" for m in interface.stated_members],
     }
@@ -306,11 +315,15 @@ def _list_of(growing: GrowingState | None) -> list[GrowingState]:
     return [] if growing is None else [growing]
 
 
-def uses_floor_quotient(program: Program, text: str) -> bool:
-    """Return True if C code calls `floor_quotient`, or if the numbers of a program's calls need it."""
-    printer = SizePrinter(program, "int64_t")
-    numbers = [n for step in program.steps for n in step.numbers if not isinstance(n, Const)]
-    return "floor_quotient(" in text or any("floor_quotient(" in printer.expression(n) for n in numbers)
+def _expressions_in_calls(programs: Sequence[Program]) -> list[str]:
+    """Return C expressions of the sizes that the code of a run computes for its calls and the checks of pointers."""
+    expressions: list[str] = []
+    for program in programs:
+        printer = SizePrinter(program, "int64_t")
+        numbers = [n for step in program.steps for n in step.numbers if not isinstance(n, Const)]
+        expressions += [printer.expression(n) for n in dict.fromkeys(numbers)]
+    inputs, outputs = model_input_and_output_tensors(programs[0])
+    return expressions + null_conditions(programs[0], [*inputs, *outputs])
 
 
 def null_conditions(program: Program, tensors: Sequence[ModelTensor]) -> list[str]:

@@ -221,6 +221,15 @@ def test_graphics_processors_are_refused() -> None:
     assert caught.value.code == "target"
 
 
+def test_no_hint_pins_a_size_that_a_run_finds() -> None:
+    node = helper.make_node
+    nodes = [node("NonZero", ["x"], ["a"]), node("CumSum", ["a", "axis"], ["y"])]
+    made = model(nodes, {"x": [3]}, {"y": INT64}, axis=np.array(1))
+    with pytest.raises(AotcError, match=r"cumsum has no program for sizes .*: found0<=3") as caught:
+        _ = CompileOptions(target="c").start_compilation(made).scheduled_programs
+    assert not any(d.hint for d in caught.value.diagnostics)
+
+
 def selections() -> onnx.ModelProto:
     """Operators whose results have sizes that values decide, and operators on these results."""
     node = helper.make_node

@@ -16,7 +16,7 @@ nothing but the names and formulas of their sizes therefore have equal kernels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -73,12 +73,17 @@ class SizedKernel:
 
 
 def lower_function_with_run_time_sizes(
-    function: Function, kernel_name: str, target: Target, intervals: Mapping[str, Interval]
+    function: Function,
+    kernel_name: str,
+    target: Target,
+    intervals: Mapping[str, Interval],
+    computed: Container[str] = (),
 ) -> SizedKernel:
     """Return the kernel of a fused function with dimensions that are known at run time only.
 
     function     its attribute `Finite` lists parameters without infinities and NaN
     intervals    the least and the greatest value of each symbol in the types of the function
+    computed     names of sizes that a run computes or finds, which callers of the compiler cannot state
 
     Raise AotcError (code "dynamic-shape") for dimensions without a name or an upper bound, and for an
     operator that has no program for such sizes.
@@ -112,16 +117,16 @@ def lower_function_with_run_time_sizes(
         except AotcError as error:
             # ExpandOps has left an operator whose definition needs known sizes
             if error.code == "no-compute" and isinstance(call.op, OpDef) and call.op.expand is not None:
-                raise _no_program_error(call, call.op.name) from error
+                raise _no_program_error(call, call.op.name, computed) from error
             raise
         except _SIZE_ERRORS as error:
-            raise _no_program_error(call, str(getattr(call.op, "name", call.op))) from error
+            raise _no_program_error(call, str(getattr(call.op, "name", call.op)), computed) from error
 
     inputs, outputs = function_as_tensor_expressions(function, shape_in_numbers, call_value)
     try:
         kernel = schedule(kernel_name, inputs, outputs, target, function.span, numbering.numbers)
     except TypeError as error:
-        raise _no_program_error(function.body, kernel_name_from_anchor_operator(function)) from error
+        raise _no_program_error(function.body, kernel_name_from_anchor_operator(function), computed) from error
     size_of_name = {number.var.name: size for number, size in zip(numbering.numbers, numbering.sizes, strict=True)}
     sizes = tuple(size_of_name[number.var.name] for number in kernel.numbers)
     return SizedKernel(kernel, sizes, conditions)
@@ -137,11 +142,12 @@ def _with_interval(dim: SymDim, intervals: Mapping[str, Interval]) -> SymDim:
     return replace(dim, lower=int(low), upper=int(high))
 
 
-def _no_program_error(node: Expr, operator: str) -> AotcError:
+def _no_program_error(node: Expr, operator: str, computed: Container[str]) -> AotcError:
     """Return the error for an operator whose lowering needs a number in place of a size."""
     types = [type_of(a) for a in node.args] if isinstance(node, Call) else [type_of(node)]
     dims = {d for ty in types for t in tensor_types(ty) for d in t.shape if isinstance(d, SymDim)}
-    sizes = {item[0]: item[2] for d in dims if (item := symbol_and_sizes(d)) is not None}
+    rows = [item for d in dims if (item := symbol_and_sizes(d)) is not None]
+    sizes = {name: most for name, _, most in rows if name not in computed}
     names = ", ".join(sorted(map(str, dims)))
     text = f"operator {operator} has no program for sizes that are known at run time only: {names}"
     hint = "pin them, for example: " + option_text("dims", sizes) if sizes else ""

@@ -64,12 +64,14 @@ PATTERNS = (
     "a{2}", "a{2,}", "(a|b)*abb", ".", "(?s).", r"\d+\.\d*", r"(www\.)?[\w-]+\.(com|de)", "[[:alpha:]_]+", r"\Qa.b\E*",
     "", "a||b", "(?m)^a$\n^b$", r"[^\x00-\x7F]+", "x{0}", "x{,2}", "[]a]+", "[^]a]", r"\x{1F600}+", "(?:a(?i)b)c",
     "語+", r"\B.\B", "(a*)*b", "[a-c-e]+", "(?P<n>x)(?<m>y)", r"\S+@\S+", r"[\d-]+", r"[[:^digit:]\d]{3}", r"\101\0?",
-    "(?i-s:[B-D])+",
+    "(?i-s:[B-D])+", r"(?i)\W", r"(?i)[^\W]+", r"(?i)\P{Lu}", r"(?i)[[:^alpha:]]", r"\PC", "a{01}", r"[\w-.]+",
+    r"[\p{Zl}-x]",
 )  # fmt: skip
 MATCHED = strings([
     "", "a", "aa", "aaa", "aaaa", "ab", "abab", "ababc", "b", "7", "foo", "foo bar", "xfoo", "b b", "é", "xéy", "à",
     "straße k", "STRASSE K", "STRAßE K", "abb", "babb", "\n", "1.", "12.34", "www.x.com", "a-b.de", "ABC_", "ÀÉ", "a.b",
     "a.bb", "a\nb", "x{,2}", "]", "a]a", "😀", "aBc", "abc", "aBC", "語語", "\n\n", "xy", "u@v", "1-2", "a\0c", "A\0",
+    "k", "\u212a", "\u0378", "\u2028", "x", "a{01}",
     "s" * 30,
 ])  # fmt: skip
 
@@ -101,8 +103,9 @@ def test_general_categories_of_characters() -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "(a", "a)", "*a", "a**", "a*+", "a{3,2}", "a{1001}", "[b-a]", r"[a-\d]", "[a", "[[:foo:]]", "(?=a)", "(?<=a)",
-        "(?P=n)", "(?P<n", "(?z)", "(?i", r"\1", r"\C", r"\Z", r"\é", "\\", r"\pQ", r"\p{Greek}", r"\x{110000}",
+        "(a", "a)", "*a", "a**", "a*+", "a{3,2}", "a{1001}", "a{1000000}", "[b-a]", r"[a-\d]", "[a", "[[:foo:]]",
+        "(?=a)", "(?<=a)", "(?P=n)", "(?P<n", "(?z)", "(?i", r"\1", r"\C", r"\Z", r"\é", "\\", r"\pQ", r"\p{Greek}",
+        r"\x{110000}",
         r"\xg0", "(" * 200, "((a{100}){100}){10}",
     ],
 )  # fmt: skip

@@ -111,13 +111,17 @@ _REPETITIONS: Final[Mapping[str, tuple[int, int | None]]] = {"*": (0, None), "+"
 
 @cache
 def _ranges_by_category() -> Mapping[str, Sequence[tuple[int, int]]]:
-    """Return the code points of each general category of Unicode, such as "Lu"."""
+    """Return the code points of each general category of Unicode, such as "Lu".
+
+    "Cn" is left out: RE2 has no class of the code points that are not assigned, nor are they in its class "C".
+    """
     result: dict[str, list[tuple[int, int]]] = {}
     points = range(MAX_CODE_POINT + 1)
     first = 0
     for name, group in groupby(points, key=lambda point: unicodedata.category(chr(point))):
         end = first + sum(1 for _ in group)
-        result.setdefault(name, []).append((first, end - 1))
+        if name != "Cn":
+            result.setdefault(name, []).append((first, end - 1))
         first = end
     return result
 
@@ -216,8 +220,17 @@ class _Parser:
                 return self.characters(((ord(c), ord(c)),))
 
     def characters(self, ranges: Ranges) -> Characters:
-        """Return an expression for characters, in all cases if the flag "i" is set."""
-        return Characters(union_of_ranges(case_variants(ranges)) if "i" in self.flags else ranges)
+        return Characters(self.all_cases(ranges))
+
+    def all_cases(self, ranges: Sequence[tuple[int, int]]) -> Ranges:
+        """Return the ranges of characters, in all cases if the flag "i" is set."""
+        return union_of_ranges(case_variants(ranges) if "i" in self.flags else ranges)
+
+    def class_ranges(self, ranges: Ranges, is_negated: bool) -> Ranges:
+        """Return the ranges of a class that has a name. As in RE2, a negated class contains a character if the class
+        contains it in no case: the letter "k" is not in (?i)\\W, although the Kelvin sign is no \\w without the flag.
+        """
+        return complement_of_ranges(self.all_cases(ranges)) if is_negated else ranges
 
     def parse_group(self) -> Expression | None:
         if self.skip("?"):
@@ -282,9 +295,10 @@ class _Parser:
         if not _is_number(first) or not (second == "" or _is_number(second)):
             return None
         self.place = end + 1
-        if not comma:
-            return int(first), int(first)
-        return int(first), int(second) if second else None
+        # numbers beyond the limit are refused: the first digits of a long one suffice
+        least, most = (int(text[: len(str(MAX_REPETITIONS)) + 1]) if text else None for text in (first, second))
+        assert least is not None
+        return least, most if comma else least
 
     # --- escapes and classes
 
@@ -299,8 +313,7 @@ class _Parser:
         """Parse what follows a backslash: a class or a character."""
         c = self.take()
         if c.lower() in _PERL_CLASSES:
-            ranges = _PERL_CLASSES[c.lower()]
-            return ranges if c.islower() else complement_of_ranges(ranges)
+            return self.class_ranges(_PERL_CLASSES[c.lower()], c.isupper())
         if c in "pP":
             return self.parse_category(c == "P")
         point = self.parse_escaped_character(c)
@@ -313,7 +326,7 @@ class _Parser:
         ranges = ((0, MAX_CODE_POINT),) if name == "Any" else _category_ranges(name) if 0 < len(name) <= 2 else ()
         if not ranges:
             self.refuse(f"the class {name!r} of Unicode")
-        return complement_of_ranges(ranges) if is_negated else ranges
+        return self.class_ranges(ranges, is_negated)
 
     def parse_escaped_character(self, c: str) -> int:
         if c in _CONTROL_ESCAPES:
@@ -342,7 +355,7 @@ class _Parser:
             is_first = False
             ranges += self.parse_class_item()
         self.take()
-        found = union_of_ranges(case_variants(ranges)) if "i" in self.flags else union_of_ranges(ranges)
+        found = self.all_cases(ranges)
         return complement_of_ranges(found) if is_negated else found
 
     def parse_class_item(self) -> Sequence[tuple[int, int]]:
@@ -352,9 +365,11 @@ class _Parser:
             named = _NAMED_CLASSES.get(name.removeprefix("^"))
             if named is None:
                 self.refuse(f"the class [:{name}:]")
-            return complement_of_ranges(named) if name.startswith("^") else named
+            return self.class_ranges(named, name.startswith("^"))
+        # a class begins no range: the minus sign that follows one is a character, or begins one
+        is_class = self.peek("\\") and self.pattern[self.place + 1 : self.place + 2] in tuple("dDsSwWpP")
         low = self.parse_class_characters()
-        if not self.peek("-") or self.peek("-]"):
+        if is_class or not self.peek("-") or self.peek("-]"):
             return low
         self.take()
         high = self.parse_class_characters()
@@ -369,7 +384,8 @@ class _Parser:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 6
+    """Return True for digits that RE2 reads as a number, without a zero before others."""
+    return text.isascii() and text.isdecimal() and (text == "0" or text[0] != "0")
 
 
 def ranges_of_one_character(expression: Expression) -> Ranges | None:

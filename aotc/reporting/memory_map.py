@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from aotc.ir import AotcError
+from aotc.ir.file_checksum_manifest import MANIFEST_FILE_NAME
 from aotc.reporting.elf_symbols import ElfFile, ElfSegment, ElfSymbol, read_elf_file
-from aotc.reporting.model_inspection import inspect_project
+from aotc.reporting.model_inspection import SHARED_LIBRARY_SUFFIXES, inspect_project
+from aotc.runtime.library import METADATA_FILE_NAME
 
 #: Version of the form of the map.
 MEMORY_MAP_FORMAT: Final = 1
@@ -38,9 +40,13 @@ def describe_memory_map(project: Path, elf: Path | None = None) -> JsonObject:
     program, and items have addresses.
     "arena" has the tensors in the arena with their offsets and the steps during which they live.
 
-    Raises AotcError: code "not-a-project" if there is no project, "elf" if a program is no ELF file or does not contain
-    the model, "memory-map" for a project of a GPU, or one that an earlier version of aotc wrote.
+    Raises AotcError: code "not-a-project" if there is no project, "elf" if a program is no ELF file, does not contain
+    the model or contains another version of it, "memory-map" for a model file, a project of a GPU, or one that an
+    earlier version of aotc wrote.
     """
+    if project.is_file() and project.suffix not in (*SHARED_LIBRARY_SUFFIXES, ".a"):
+        text = f"{project} has no memory map: it is neither a project nor the library of one"
+        raise AotcError("memory-map", text, hint="compile the model, and give the folder of the project")
     metadata = inspect_project(project)
     if "device" in metadata or "parameters" not in metadata.get("memory", {}):
         reason = "it is for a GPU" if "device" in metadata else "its metadata.json does not list the parameters"
@@ -57,6 +63,16 @@ def describe_memory_map(project: Path, elf: Path | None = None) -> JsonObject:
         "arena": {"bytes": memory["peak"], "lower_bound": memory["lower_bound"], "tensors": memory["buffers"]},
         "steps": [{"kernel": step["kernel"], "nodes": step["nodes"]} for step in metadata["steps"]],
     }
+
+
+def input_files_of_memory_map(project: Path, elf: Path | None) -> list[Path]:
+    """Return the files that a memory map must not overwrite: those that describe the project, and the program."""
+    names = (METADATA_FILE_NAME, MANIFEST_FILE_NAME)
+    return [*(_folder_of_project(project) / name for name in names), *([] if elf is None else [elf])]
+
+
+def _folder_of_project(project: Path) -> Path:
+    return project if project.is_dir() else project.absolute().parent.parent
 
 
 def _item(kind: str, name: str, size: int, **more: Any) -> JsonObject:
@@ -99,8 +115,7 @@ def _last_key(table: Mapping[str, Any]) -> str:
 
 def _code_items(project: Path, metadata: Mapping[str, Any]) -> list[JsonObject]:
     """Return the code of kernels and of the rest of the library, measured if it can be, else one estimate."""
-    folder = project if project.is_dir() else project.absolute().parent.parent
-    library = folder / metadata["library"]
+    library = _folder_of_project(project) / metadata["library"]
     try:
         symbols = read_elf_file(library).symbols if library.is_file() else ()
     except AotcError:
@@ -136,6 +151,11 @@ def _linked_regions(elf: Path, metadata: Mapping[str, Any]) -> list[JsonObject]:
         text = f"{elf} does not contain the model: it has no function {metadata['name']}_run"
         raise AotcError("elf", text, hint="give a program with its symbols (not stripped) that runs the model")
     regions = []
+    arrays = _parameters_by_array(metadata)
+    for symbol in program.symbols:
+        if symbol.name in arrays and any(row["offset"] + row["bytes"] > symbol.bytes for row in arrays[symbol.name]):
+            text = f"{elf} contains another version of the model: {symbol.name} has {symbol.bytes} bytes only"
+            raise AotcError("elf", text, hint="link the program with the library of this project")
     for segment in program.segments:
         kind = "ram" if segment.is_writable else "flash"
         items = [*_items_of_segment(segment, program, metadata)]

@@ -5,13 +5,13 @@ write_memory_map(describe_memory_map(Path("build/net")), Path("map.svg"))       
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.ir import AotcError, translate_os_errors
-from aotc.ir.atomic_write import open_for_atomic_write
+from aotc.ir import AotcError
+from aotc.ir.atomic_write import open_output_file
 from aotc.reporting.svg_charts import COLOR_COUNT, LEFT, MARGIN, WIDE, Box, Picture, draw_arena_chart
 from aotc.reporting.text_tables import format_with_unit_prefix
 
@@ -29,8 +29,10 @@ _STYLE: Final = (
 )
 
 
-def write_memory_map(memory_map: Mapping[str, Any], path: Path) -> None:
+def write_memory_map(memory_map: Mapping[str, Any], path: Path, inputs_to_protect: Iterable[object] = ()) -> None:
     """Write a memory map to a file, as JSON or as a picture, by the extension of its name.
+
+    inputs_to_protect   paths of files that must not be overwritten
 
     Raises AotcError: code "memory-map" for another extension, "output" if the file cannot be written.
     """
@@ -39,7 +41,7 @@ def write_memory_map(memory_map: Mapping[str, Any], path: Path) -> None:
             "memory-map", f"cannot write a memory map to {path.name!r}", hint="the name ends in .json or .svg"
         )
     text = json.dumps(memory_map, indent=2) + "\n" if path.suffix == ".json" else memory_map_svg(memory_map)
-    with translate_os_errors("output", f"write {path}"), open_for_atomic_write(path) as file:
+    with open_output_file(path, "output", inputs_to_protect) as file:
         file.write(text.encode("utf-8"))
 
 

@@ -17,7 +17,7 @@ from aotc.driver.pipeline import CompiledModel
 from aotc.ir import AotcError
 from aotc.reporting.memory_map import describe_memory_map
 from aotc.reporting.memory_map_picture import memory_map_svg, write_memory_map
-from tests.cli.invoke import call
+from tests.cli.invoke import call, refused
 from tests.conftest import require_tool
 from tests.e2e.projects import DIGITS
 from tests.targets.firmware import board, program_of
@@ -115,6 +115,16 @@ def test_the_command_writes_json_and_a_picture(firmware: tuple[CompiledModel, Pa
         assert all(f"{i['kind']} {i['name']}" in "\n".join(texts) for i in region["items"])
 
 
+def test_files_of_the_project_are_not_overwritten(firmware: tuple[CompiledModel, Path], tmp_path: Path) -> None:
+    model, program = firmware
+    picture = tmp_path / "program.svg"
+    picture.write_bytes(program.read_bytes())
+    for file in (model.path / "metadata.json", model.path / "aotc-manifest.json", picture):
+        before = file.read_bytes()
+        assert "it is the input" in refused("inspect", model.library, "--memory-map", file, "--elf", picture)
+        assert file.read_bytes() == before
+
+
 def test_names_cannot_change_the_picture(firmware: tuple[CompiledModel, Path]) -> None:
     """Names of nodes come from the model."""
     found = describe_memory_map(firmware[0].path)
@@ -152,7 +162,13 @@ def test_what_has_no_map_is_refused(firmware: tuple[CompiledModel, Path], tmp_pa
             describe_memory_map(model.path, file)
     with pytest.raises(AotcError, match=r"cannot write a memory map to 'map\.png'"):
         write_memory_map(describe_memory_map(model.path), tmp_path / "map.png")
+    with pytest.raises(AotcError, match="neither a project nor the library of one"):
+        describe_memory_map(QUANTIZED)
     metadata = json.loads((model.path / "metadata.json").read_text())
+    metadata["memory"]["parameters"][-1]["bytes"] += 1 << 20
+    (tmp_path / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(AotcError, match="contains another version of the model: net_params has"):
+        describe_memory_map(tmp_path, program)
     del metadata["memory"]["parameters"]
     (tmp_path / "metadata.json").write_text(json.dumps(metadata))
     with pytest.raises(AotcError, match="does not list the parameters"):

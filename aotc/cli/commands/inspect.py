@@ -29,7 +29,7 @@ from aotc.ir.dimension_ranges import DimRange, dim_size_or_range, dim_text_in_si
 from aotc.ir.dimensions import SymDim, dim_of_text
 from aotc.ir.option_value_text import format_state_pair
 from aotc.ir.terminal_safe_text import PreformattedText
-from aotc.reporting.memory_map import describe_memory_map
+from aotc.reporting.memory_map import describe_memory_map, input_files_of_memory_map
 from aotc.reporting.memory_map_picture import write_memory_map
 from aotc.reporting.model_inspection import MAX_LARGEST_KERNELS, SHARED_LIBRARY_SUFFIXES, inspect_model, inspect_project
 from aotc.reporting.text_tables import describe_register_spills, format_with_unit_prefix, make_borderless_table
@@ -84,7 +84,7 @@ def _write_memory_maps(out: Reporter, project: Path, files: Sequence[Path], elf:
     """Print the memory map of a project as a table, or as JSON, and write it to files."""
     result = describe_memory_map(project, elf)
     for file in files:
-        write_memory_map(result, file)
+        write_memory_map(result, file, input_files_of_memory_map(project, elf))
     out.print_result(result, render_memory_map)
 
 

@@ -29,6 +29,9 @@ const char *generate_message(int result) {
   switch (result) {
   case GENERATE_OK: return "success";
   case GENERATE_TOO_LONG: return "the prompt is too long for the model";
+  case GENERATE_OTHER_VOCABULARY:
+    return "the vocabulary has another number of tokens than the model: give "
+           "the model's TOKENIZER";
   case GENERATE_NOT_A_NUMBER: return "the model computed no finite logits";
   default: return "the model reported an error";
   }
@@ -55,10 +58,10 @@ static int step(int32_t token) {
 
 int generate_read(const char *prompt) {
   static tokenizer_symbol symbols[PROMPT_ROOM + 2];
+  // a vocabulary of another model would lead outside of the embeddings
+  if (tokenizer_tokens != TOKENS) return GENERATE_OTHER_VOCABULARY;
   const int32_t count = tokenizer_encode(prompt, symbols, PROMPT_ROOM + 2);
   if (count < 0 || count > CAPACITY) return GENERATE_TOO_LONG;
-  // a vocabulary of another model would lead outside of the embeddings
-  if (tokenizer_tokens != TOKENS) return GENERATE_FAILED;
   if (llm_state_init(current.state) != AOTC_OK) return GENERATE_FAILED;
   int result = GENERATE_OK;
   for (int32_t k = 0; k < count && result == GENERATE_OK; ++k)

@@ -12,6 +12,7 @@
 enum {
   GENERATE_OK,
   GENERATE_TOO_LONG, // the prompt has more tokens than the caches of the model
+  GENERATE_OTHER_VOCABULARY, // the tokenizer is that of another model
   GENERATE_NOT_A_NUMBER, // the model gave no logits to draw from
   GENERATE_FAILED        // a run of the model returned an error
 };

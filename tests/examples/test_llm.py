@@ -133,6 +133,25 @@ def test_continuations_begin_at_the_saved_conversation(program: Program) -> None
     assert program.text("-n", "0", "It was") == b"It was"
 
 
+def test_a_vocabulary_of_another_model_is_refused(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "vocabulary.h").write_text(header_of(read_tokens(TOKENIZER)))
+    sources = (FOLDER / f"{name}.c" for name in ("main", "generate", "tokenizer", "sampler"))
+    project = program.path.parent / "llm"
+    libraries = (project / "build" / f"lib{name}.a" for name in ("llm", "aotc_rt"))
+    flags = ["-std=c99", *SANITIZED.split(), f"-I{tmp_path}", f"-I{project}/include"]
+    run(["cc", *flags, *sources, *libraries, "-lm", "-o", "other"], tmp_path)
+    done = subprocess.run([tmp_path / "other", "It was"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"generate: the vocabulary has another number of tokens than the model")
+
+
+def test_the_prompt_may_contain_quotation_marks(shell: Shell) -> None:
+    (shell.folder / "generate").write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
+    (shell.folder / "generate").chmod(0o755)
+    make = f'make -s -C "{FOLDER}" run -o program OUT="{shell.folder}" MODEL= ARGS="-n 1"'
+    assert shell.succeed(make + """ PROMPT='"a" `b` \\ c'""") == '-n|1|--|"a" `b` \\ c|'
+
+
 @pytest.mark.parametrize(
     "arguments",
     ["-n", "-n x", "-n -1", "-n 1.5", "-n 1e99", "-t nan", "-t -1", "-p 1.1", "-s 0x", "-k 0", "-x 1", "--n 1", "a b"],

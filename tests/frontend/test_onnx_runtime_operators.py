@@ -204,6 +204,11 @@ def test_what_is_refused_is_named() -> None:
         ("GroupQueryAttention", grouped(4), {"num_heads": 2, "kv_num_heads": 2, "causal": 0}, "causal 0"),
         ("GroupQueryAttention", grouped(5), {"num_heads": 2, "kv_num_heads": 2}, "total_sequence_length .* is 5"),
         ("RotaryEmbedding", [floats(2, 5, 8), np.array([0]), *[floats(9, 3)] * 2], {"num_heads": 2}, "3 columns"),
+        ("RotaryEmbedding", [floats(2, 5, 8), np.array([0]), *[floats(9, 0)] * 2], {}, "0 columns"),
+        ("GroupQueryAttention", caches(floats(8), floats(8)), {"num_heads": 2, "kv_num_heads": 2}, "past_key.*rank 4"),
+        ("GroupQueryAttention", caches(None, floats(*CACHE)), {"num_heads": 2, "kv_num_heads": 2}, "no past_key"),
+        ("MultiHeadAttention", [*[floats(1, 4, 8)] * 3, None, None, None, floats(*CACHE)], {"num_heads": 2},
+         "has past_key, but no past_value"),
     ]  # fmt: skip
     for op, values, attributes, message in cases:
         model, _ = node_model(op, values, 1, 17, "com.microsoft", attributes)
@@ -214,6 +219,16 @@ def test_what_is_refused_is_named() -> None:
 def grouped(total: int) -> list[Array | None]:
     """Operands of GroupQueryAttention: a prompt of four tokens, said to be `total` ones."""
     return [*([floats(1, 4, 8)] * 3), None, None, np.array([3], np.int32), np.array(total, np.int32)]
+
+
+CACHE: Final = (1, 2, 5, 4)
+
+
+def caches(key: Array | None, value: Array | None) -> list[Array | None]:
+    """The same with past keys and values."""
+    operands = grouped(9)
+    operands[3:5] = key, value
+    return operands
 
 
 def networks() -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -425,6 +425,9 @@ INPUT_RANK_RANGES: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
     "EyeLike": ((2, 2),),
     "GridSample": ((4, 5), (4, 5)),
     "GroupNormalization": ((2, None), (1, 1), (1, 1)),
+    "GroupQueryAttention": (*((3, 3),) * 3, *((4, 4),) * 2, (0, None), (0, None), *((2, 2),) * 3, (4, 4), (1, 1)),
+    "MultiHeadAttention": ((3, 5), (3, 5), (3, 4), (1, 1), (1, 3), (0, None), *((4, 4),) * 2),
+    "RotaryEmbedding": ((3, 4),),
     "STFT": ((2, 3), (0, None), (1, 1)),
     "TensorScatter": ((2, None), (2, None), (1, 1)),
 }

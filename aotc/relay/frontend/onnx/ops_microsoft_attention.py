@@ -19,7 +19,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
-from aotc.relay.frontend.onnx.ops_microsoft_grouped_attention import positions_up_to, split_heads
+from aotc.relay.frontend.onnx.ops_microsoft_grouped_attention import positions_up_to, require_pair, split_heads
 from aotc.relay.frontend.onnx.ops_quant import quantized_matmul_as_float, quantized_tensor_of_scale_zero_inputs
 from aotc.relay.frontend.size_conditions import require_equal_dims
 from aotc.relay.frontend.slice_pad_depth_to_space import select_element
@@ -215,6 +215,7 @@ def _multi_head_attention(
     """
     text = "MultiHeadAttention whose buffers of keys and values are larger than the past is not supported"
     require("onnx-op", node.optional_input(8) is None and node.optional_input(9) is None, text)
+    require_pair(node, "past_key", past_key, "past_value", past_value)
     q, k, v = _separate_heads(node, query, key, value, bias, num_heads)
     if past_key is not None and past_value is not None:
         k, v = g.concat([past_key, k], 2), g.concat([past_value, v], 2)

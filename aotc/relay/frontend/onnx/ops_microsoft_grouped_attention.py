@@ -78,6 +78,7 @@ def _group_query_attention(
 ) -> list[Expr | None]:
     """Convert GroupQueryAttention; return the result, and the present keys and values."""
     _require_supported(node)
+    require_pair(node, "past_key", past_key, "past_value", past_value)
     q, k, v = _heads_of_groups(node, query, key, value, num_heads, kv_num_heads)
     if past_key is not None and g.dims(past_key)[2] == 0:
         past_key = past_value = None
@@ -103,6 +104,12 @@ def _group_query_attention(
     return [g.reshape(g.transpose(mixed, (0, 2, 1, 3)), (batch, steps, num_heads * size)), keys, values, None]
 
 
+def require_pair(node: OnnxNode, name: str, x: OptionalExpr, other: str, y: OptionalExpr) -> None:
+    """Raise AotcError unless both of two optional inputs are given, or none of them."""
+    given, missing = (name, other) if y is None else (other, name)
+    require(_CODE, (x is None) == (y is None), f"{node.op_type} has {given}, but no {missing}")
+
+
 def _require_supported(node: OnnxNode) -> None:
     for name, usual in _UNSUPPORTED_ATTRIBUTES.items():
         given = node.attrs.get(name, usual)
@@ -119,10 +126,7 @@ def _heads_of_groups(
     is_grouped = key_count > 0 and count > 0 and count % key_count == 0
     text = f"{count} heads of queries cannot be divided evenly among {key_count} heads of keys and values"
     require(_CODE, is_grouped, text)
-    for name, x in {"query": query, "key": key, "value": value}.items():
-        if x is not None:
-            text = f"{name} of {node.op_type} has shape {g.dims(x)}; rank 3 is supported"
-            require(_CODE, g.rank(x) == 3, text)
+    require_pair(node, "key", key, "value", value)
     if key is None or value is None:
         width, heads = g.dim(query, 2), count + 2 * key_count
         require(_CODE, width % heads == 0, f"width {width} of {node.op_type} cannot be divided into {heads} heads")
@@ -337,10 +341,9 @@ def _rotary_embedding(
     if rank == 4:
         heads = x
     else:
-        require(_CODE, rank == 3, f"input of {node.op_type} has shape {g.dims(x)}; rank 3 and 4 are supported")
         width, stated = g.dim(x, 2), node.attrs.get("rotary_embedding_dim", 0)
         require(_CODE, num_heads > 0 or not stated, f"{node.op_type} of a part of the elements needs num_heads")
-        count = num_heads or width // (2 * half)
+        count = num_heads or width // max(2 * half, 1)
         require(_CODE, count > 0 and width % count == 0, f"width {width} of {node.op_type} does not fit {count} heads")
         heads = split_heads(x, count)
     steps = g.dims(heads)[2]

@@ -231,7 +231,7 @@ def minimum_of_dims(dims: Sequence[Dim]) -> Dim:
     """Return the least of several dimensions, as an int or as a formula."""
     lows, highs = zip(*map(interval_of_dim, dims), strict=True)
     # what is never less than another dimension does not count
-    dims = [d for k, d in enumerate(dims) if not any(highs[j] <= lows[k] for j in range(len(dims)) if j != k)] or dims
+    dims = _without_excluded_dims(dims, lambda j, k: highs[j] <= lows[k])
     return dims[0] if len(dims) == 1 else _dim_of_formula(dims, minimum, (min(lows), min(highs)))
 
 
@@ -239,8 +239,22 @@ def maximum_of_dims(dims: Sequence[Dim]) -> Dim:
     """Return the greatest of several dimensions, as an int or as a formula."""
     lows, highs = zip(*map(interval_of_dim, dims), strict=True)
     # what is never greater than another dimension does not count
-    dims = [d for k, d in enumerate(dims) if not any(lows[j] >= highs[k] for j in range(len(dims)) if j != k)] or dims
+    dims = _without_excluded_dims(dims, lambda j, k: lows[j] >= highs[k])
     return dims[0] if len(dims) == 1 else _dim_of_formula(dims, maximum, (max(lows), max(highs)))
+
+
+def _without_excluded_dims(dims: Sequence[Dim], excludes: Callable[[int, int], bool]) -> Sequence[Dim]:
+    """Return the dimensions that no other one excludes; of those that exclude each other, which are equal, the
+    first one.
+
+    excludes    whether the dimension at one position excludes the one at another position
+    """
+    positions = range(len(dims))
+    return [
+        dims[k]
+        for k in positions
+        if not any(j != k and excludes(j, k) and (j < k or not excludes(k, j)) for j in positions)
+    ]
 
 
 def _dim_of_formula(dims: Iterable[Dim], combine: Callable[..., Formula], interval: Interval) -> Dim:

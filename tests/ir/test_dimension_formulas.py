@@ -216,6 +216,8 @@ def test_dimensions() -> None:
     assert product_of_dims((n, 0)) == 0 and product_of_dims((n, 2)) == SymDim("2*n", 16)
     assert indexdiv(n * 4, 2) == SymDim("2*n", 16) and indexdiv(product_of_dims((m, n)), m) == SymDim("n")
     assert minimum_of_dims((n, 5)) == SymDim("min(n, 5)", 5) and maximum_of_dims((n, 0)) == n
+    assert minimum_of_dims((5, 5, n)) == SymDim("min(n, 5)", 5)
+    assert maximum_of_dims((5, n, 5)) == SymDim("max(n, 5)", 8, 5)
     for unknown in (anonymous + 1, product_of_dims((anonymous, n)), minimum_of_dims((anonymous, 3))):
         assert isinstance(unknown, SymDim) and not unknown.name
     assert not same_dim(anonymous + 1, anonymous + 1) and same_dim(SymDim("b+a"), SymDim("a+b"))

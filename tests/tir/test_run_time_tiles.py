@@ -167,3 +167,13 @@ def test_tiled_kernels_agree_with_numpy_at_every_size(name: str, target: str) ->
         numbers = [values[number.var.name] for number in kernel.numbers]
         run.run_kernel_in_place([*(a.reshape(-1) for a in arrays), result, *scratch], numbers)
         np.testing.assert_allclose(result.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_convolutions_of_no_channels_are_zero() -> None:
+    inputs, output = convolution(1, 0, False)
+    numbers = [Number(variable_of_symbol(n), 0, most) for n, most in LARGEST.items()]
+    kernel = schedule("empty", inputs, (output,), TARGETS["x86-64-v3"], None, numbers)
+    empty, result = np.zeros(0, np.float32), np.full(2 * 3 * 16, np.nan, np.float32)
+    sizes = {"n0": 1, "n1": 2}
+    compile_kernel(kernel).run_kernel_in_place([empty, empty, result], [sizes[n.var.name] for n in kernel.numbers])
+    assert not result.any()

@@ -98,7 +98,7 @@ def copy_data_in_padded_strips(contraction: te.Contraction, data: Buffer, target
     extents = dict((*contraction.axes, *contraction.reduce_axes))
     indices, shape = contraction.a_index, contraction.a.shape
     is_padded = [_may_be_out_of_range(i, n, extents) for i, n in zip(indices, shape, strict=True)]
-    if True not in is_padded or not are_weights_known_finite(contraction):
+    if True not in is_padded or not are_weights_known_finite(contraction) or 0 in map(largest_size, extents.values()):
         return None
     rows = _axis_of_strips(contraction, is_padded.index(True))
     if rows is None:

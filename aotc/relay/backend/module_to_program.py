@@ -395,9 +395,8 @@ class _Lowering:
             return SizedKernel(lower_function_to_kernel(function, self.target), ())
         name = kernel_name_from_anchor_operator(function)
         with attach_failure_to_exceptions(Failure("kernel", name, function, self.target)):
-            sizes = self.sizes
-            computed = {*sizes.found, *(d.name for d in sizes.definitions)}
-            return lower_function_with_run_time_sizes(function, name, self.target, sizes.intervals, computed)
+            known = self.sizes.intervals, self.sizes.computed
+            return lower_function_with_run_time_sizes(function, name, self.target, *known)
 
     def lower_called_functions_into_memo_cache(self, nodes: Iterable[Expr]) -> None:
         """Lower the functions that nodes call to kernels, which later calls find in the cache."""

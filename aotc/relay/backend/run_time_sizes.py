@@ -117,6 +117,11 @@ class RunTimeSizes:
         found = {name: (0, most) for name, most in self.found.items()}
         return stated | {d.name: (d.least, d.most) for d in self.definitions} | found
 
+    @property
+    def computed(self) -> set[str]:
+        """The sizes that callers do not state: those that calls find, and those that formulas define."""
+        return {*self.found, *(d.name for d in self.definitions)}
+
     def bounded_type(self, ty: TensorType, node: Expr, description: str) -> TensorType:
         """Return a type with the bounds that follow from the ranges.
 

@@ -223,23 +223,30 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
         "extents": assignments,
     }
     text = render_template("sizes.c", **words)
-    expressions = _expressions_in_calls((program, *versions))
     growth = [SizePrinter(program, "int64_t").expression(SymDim(g.size) + g.added) for g in _list_of(program.growing)]
-    functions = _functions_of_operands(program, interface, "\n".join((text, *growth, *expressions)))
-    floor = any("floor_quotient(" in code for code in (functions, text, *expressions))
-    helper = (_FLOOR_QUOTIENT_FUNCTION + "\n" if floor else "") + functions
+    users = (text, *growth, *_expressions_in_calls((program, *versions)))
     return {
         "sizes": [interface],
         "size_members": interface.stated_members,
         "outputs_type": struct,
         **_values_of_found_sizes(program, interface, assignments),
-        "size_functions": helper + text,
+        "size_functions": _helper_functions(program, interface, users) + text,
         "size_status": _SIZE_STATUS if program.growing is None else _SIZE_AND_STATE_STATUS,
         "capacity_words": "" if program.growing is None else _CAPACITY_WORDS,
         "growth": growth,
         "generic_sizes": render_template("generic_sizes.c", **words),
         "typical_sizes": [f"inputs.{m.ident} = {m.typical};" for m in interface.stated_members],
     }
+
+
+def _helper_functions(program: Program, interface: SizeInterface, users: Sequence[str]) -> str:
+    """Return the C functions that code for sizes calls: elements of inputs, and the quotient that is rounded down.
+
+    users    the C code that may call them
+    """
+    functions = _functions_of_operands(program, interface, "\n".join(users))
+    floor = any("floor_quotient(" in code for code in (functions, *users))
+    return (_FLOOR_QUOTIENT_FUNCTION + "\n" if floor else "") + functions
 
 
 def _assignments_of_extents(outputs: Sequence[ModelTensor]) -> list[str]:

@@ -95,10 +95,10 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
         "G query, G key?, G value?, G past_key?, G past_value?, I seqlens_k, I total_sequence_length, G cos_cache?, "
         "G sin_cache?, N position_ids?, G attention_bias?, G head_sink?, S k_scale?, S v_scale?, G q_norm_weight?, "
         "G k_norm_weight?, I query_seqlens?",
-        "num_heads:INT! kv_num_heads:INT! scale:FLOAT softcap:FLOAT local_window_size=-1 do_rotary=0 "
-        "rotary_interleaved=0 smooth_softmax=-1 qk_output=0 causal=1 k_quant_type='NONE' v_quant_type='NONE' "
+        "num_heads:INT! kv_num_heads:INT! scale:FLOAT softcap:FLOAT local_window_size=-1 do_rotary:INT "
+        "rotary_interleaved:INT smooth_softmax=-1 qk_output=0 causal=1 k_quant_type='NONE' v_quant_type='NONE' "
         "kv_cache_bit_width:INT sliding_window_cache=0 q_norm_epsilon:FLOAT k_norm_epsilon:FLOAT "
-        "qk_norm_epsilon:FLOAT",
+        "qk_norm_epsilon=1e-6",
     ),
     "MatMulIntegerToFloat": ("Q A, W B, F a_scale, F b_scale, Q a_zero_point?, W b_zero_point?, F bias?", ""),
     "MatMulNBits": (
@@ -145,7 +145,7 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
     "QuickGelu": ("G X", "alpha=1.702"),
     "RotaryEmbedding": (
         "G input, N position_ids, G cos_cache, G sin_cache",
-        "num_heads=0 rotary_embedding_dim=0 interleaved=0 is_packed_batching=0 scale=1.0",
+        "num_heads:INT rotary_embedding_dim:INT interleaved:INT is_packed_batching:INT scale:FLOAT",
     ),
     "SkipLayerNormalization": ("G input, G skip, G gamma, G beta?, G bias?", "epsilon=1e-12"),
     "SkipSimplifiedLayerNormalization": ("G input, G skip, G gamma, G bias?", "epsilon=1e-12"),

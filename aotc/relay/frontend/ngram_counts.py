@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count how often n-grams of a vocabulary occur in rows of words, with words skipped between theirs.
+"""Count how often the n-grams of a vocabulary occur in rows of words; an occurrence may skip words between its own.
 
-The words of the n-grams are numbered; rows hold the numbers of their words. N-grams are found one word at a time:
-`beginnings` has the positions in `vocabulary.nodes` of the beginnings that occur, and the next word leads on.
+Words are numbered from 0, and rows hold the numbers of their words. N-grams are found one word at a time, in a trie:
+where a prefix of an n-gram occurs, the next word of the row gives the prefix that is one word longer.
 
-    vocabulary = Vocabulary.of_ngrams([(0,), (1,), (0, 1)], words=2)
-    occurrences = ngram_occurrences(rows, vocabulary, shortest=1, longest=2, max_skips=0)
+    trie = NgramTrie.of_ngrams([(0,), (1,), (0, 1)], word_count=2)
+    occurrences = ngram_occurrences(rows, trie, shortest=1, longest=2, max_skips=0)
     add_at_positions(occurrences, weights, targets, 3)         # (..., rows, 3)
 """
 
@@ -19,94 +19,97 @@ import numpy as np
 from aotc.ir import Array
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.constant_lookup import positions_in_sorted
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
 
 
 @dataclass(frozen=True, eq=False)
-class Vocabulary:
-    """The n-grams of a vocabulary as a tree.
+class NgramTrie:
+    """The prefixes of the n-grams of a vocabulary. Prefixes of each length are numbered from 0.
 
-    words   the number of distinct words; a row has this number at the place of any other word
-    edges   for each length from 1 on, the sorted keys (beginning * (words + 1) + word) of the beginnings of that
-            length, int64; their positions are the numbers of these beginnings, the empty one has number 0
-    ends    for each length, the position in the vocabulary of the n-gram that each beginning is; -1 for none
+    word_count         the number of distinct words; rows hold this number for any other word
+    prefix_keys        for each length from 1 on, the key of each prefix of that length, int64, ascending: the number
+                       of the prefix without its last word, times (word_count + 1), plus the number of this word
+    ngram_of_prefix    for each length from 1 on, the position in the vocabulary of the n-gram that equals each prefix,
+                       int32; -1 for a prefix that is no n-gram of the vocabulary
     """
 
-    words: int
-    edges: list[Array]
-    ends: list[Array]
+    word_count: int
+    prefix_keys: list[Array]
+    ngram_of_prefix: list[Array]
 
     @classmethod
-    def of_ngrams(cls, ngrams: Sequence[tuple[int, ...]], words: int) -> Vocabulary:
-        """Return the tree of distinct n-grams, each the numbers of its words."""
-        edges, ends = list[Array](), list[Array]()
-        longest = max(map(len, ngrams), default=0)
-        numbers: dict[tuple[int, ...], int] = {(): 0}
-        places = {ngram: k for k, ngram in enumerate(ngrams)}
-        for length in range(1, longest + 1):
-            keys = {
-                numbers[ngram[: length - 1]] * (words + 1) + ngram[length - 1]: ngram[:length]
-                for ngram in ngrams
-                if len(ngram) >= length
-            }
-            ordered = sorted(keys)
-            edges.append(np.array(ordered, np.int64))
-            numbers = {keys[key]: k for k, key in enumerate(ordered)}
-            ends.append(np.array([places.get(keys[key], -1) for key in ordered], np.int32))
-        return cls(words, edges, ends)
+    def of_ngrams(cls, ngrams: Sequence[tuple[int, ...]], word_count: int) -> NgramTrie:
+        """Return the trie of distinct n-grams, each given as the numbers of its words."""
+        prefix_keys, ngram_of_prefix = list[Array](), list[Array]()
+        position_of_ngram = {ngram: k for k, ngram in enumerate(ngrams)}
+        number_of_prefix: dict[tuple[int, ...], int] = {(): 0}
+        for length in range(1, max(map(len, ngrams), default=0) + 1):
+            prefixes = {ngram[:length] for ngram in ngrams if len(ngram) >= length}
+            prefix_of_key = {number_of_prefix[p[:-1]] * (word_count + 1) + p[-1]: p for p in prefixes}
+            ordered = sorted(prefix_of_key)
+            prefix_keys.append(np.array(ordered, np.int64))
+            number_of_prefix = {prefix_of_key[key]: k for k, key in enumerate(ordered)}
+            ngram_of_prefix.append(np.array([position_of_ngram.get(p, -1) for p in number_of_prefix], np.int32))
+        return cls(word_count, prefix_keys, ngram_of_prefix)
 
-    def extended(self, beginnings: Expr | None, length: int, words: Expr) -> Expr:
-        """Return the number of each beginning of `length` - 1 words, followed by a word, among those of `length`
-        words; their number where there is none. `beginnings` is None for the empty ones.
+    def extend_prefixes(self, prefixes: Expr | None, words: Expr, length: int) -> Expr:
+        """Return the numbers of the prefixes of `length` words that consist of shorter prefixes and the words behind
+        them; the number of all prefixes of this length where the result is none.
+
+        prefixes    numbers of prefixes of `length` - 1 words; None for the empty prefix
+        words       the number of the word behind each of them
         """
-        edges = self.edges[length - 1]
         keys = g.cast(words, "int64")
-        if beginnings is not None:
-            keys = g.add(g.mul(g.cast(beginnings, "int64"), self.words + 1), keys)
-        place = g.call_op("searchsorted", g.constant(edges), keys, right=False, dtype="int32")
-        place = g.minimum(place, len(edges) - 1)
-        return g.where(g.equal(gather_slices(g.constant(edges), place, 0), keys), place, len(edges))
+        if prefixes is not None:
+            keys = g.add(g.mul(g.cast(prefixes, "int64"), self.word_count + 1), keys)
+        return positions_in_sorted(keys, self.prefix_keys[length - 1])
 
-    def ngrams_at(self, beginnings: Expr, length: int) -> Expr:
-        """Return the position in the vocabulary of the n-gram that each beginning is; -1 for none."""
-        return gather_slices(g.constant(np.append(self.ends[length - 1], np.int32(-1))), beginnings, 0)
+    def ngrams_of_prefixes(self, prefixes: Expr, length: int) -> Expr:
+        """Return the position in the vocabulary of the n-gram that equals each prefix of `length` words; -1 for a
+        prefix that is no n-gram, and for the number of all prefixes.
+        """
+        return gather_slices(g.constant(np.append(self.ngram_of_prefix[length - 1], np.int32(-1))), prefixes, 0)
 
 
-def ngram_occurrences(rows: Expr, vocabulary: Vocabulary, shortest: int, longest: int, max_skips: int) -> list[Expr]:
-    """Return tensors (..., places) of the positions in the vocabulary of the n-grams at all places of rows (...,
-    words), -1 for none; together they are all occurrences.
+def ngram_occurrences(rows: Expr, trie: NgramTrie, shortest: int, longest: int, max_skips: int) -> list[Expr]:
+    """Return all occurrences of n-grams in rows (..., words): tensors (..., n) with the position in the vocabulary of
+    the n-gram that begins at each of the first n words, -1 for none. There is a tensor for each length of n-grams and
+    each number of skipped words.
 
     shortest, longest  lengths of n-grams, in words
-    max_skips          0 to this number of words are skipped between those of an n-gram, equally many each time
+    max_skips          an occurrence skips 0 to this number of words between each two words of the n-gram, the same
+                       number each time
     """
     axis, count = g.rank(rows) - 1, g.dim(rows, g.rank(rows) - 1)
     found: list[Expr] = []
     for distance in range(1, max_skips + 2):
-        # words alone have nothing to skip
+        # an n-gram of one word has no words between which others are skipped
         first = shortest if distance == 1 else max(shortest, 2)
-        beginnings: Expr | None = None
-        for length in range(1, min(longest, len(vocabulary.edges)) + 1):
+        prefixes: Expr | None = None
+        for length in range(1, min(longest, len(trie.prefix_keys)) + 1):
             begin = (length - 1) * distance
-            if begin >= count or not len(vocabulary.edges[length - 1]):
+            if begin >= count or not len(trie.prefix_keys[length - 1]):
                 break
             words = g.strided_slice(rows, [begin], [count], [axis])
-            if beginnings is not None:
-                beginnings = g.strided_slice(beginnings, [0], [count - begin], [axis])
-            beginnings = vocabulary.extended(beginnings, length, words)
-            if length >= first and (vocabulary.ends[length - 1] >= 0).any():
-                found.append(vocabulary.ngrams_at(beginnings, length))
+            if prefixes is not None:
+                prefixes = g.strided_slice(prefixes, [0], [count - begin], [axis])
+            prefixes = trie.extend_prefixes(prefixes, words, length)
+            if length >= first and (trie.ngram_of_prefix[length - 1] >= 0).any():
+                found.append(trie.ngrams_of_prefixes(prefixes, length))
     return found
 
 
 def add_at_positions(positions: Sequence[Expr], weights: Array, targets: Array, size: int) -> Expr:
-    """Return for each row the sums (..., size) of the weights of what occurs in it.
+    """Return the sums of weights (..., size) for each row of positions.
 
-    positions  tensors (..., places) of positions in `weights` and `targets`; -1 for nothing
-    targets    the element of the result that each weight is added to
+    positions  tensors (..., n) of positions in `weights` and `targets`; -1 adds nothing
+    weights    what each position adds, float32
+    targets    the element of the result to which each position adds its weight
     """
     axis = g.rank(positions[0]) - 1
     joined = g.concat(list(positions), axis)
-    # what does not occur is added to one more element, which is then cut off
+    # the position -1 adds 0 to one more element, which is then cut off
     where = gather_slices(g.constant(np.append(np.int64(size), targets.astype(np.int64))), g.add(joined, 1), 0)
     what = gather_slices(g.constant(np.append(np.float32(0), weights.astype(np.float32))), g.add(joined, 1), 0)
     shape = (*g.shape(joined)[:-1], size + 1)

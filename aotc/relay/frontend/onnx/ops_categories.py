@@ -17,6 +17,7 @@ import numpy as np
 from aotc.ir import Array, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.constant_lookup import positions_in_sorted
 from aotc.relay.frontend.onnx.load import decode_string_tensor
 from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Strings, Table, table_by_function_name
 from aotc.relay.frontend.onnx.ops_classical_ml import require_attribute
@@ -98,15 +99,11 @@ def _map_numbers(x: Expr, keys: Array, values: Array, default: Array) -> Expr:
     """
     number_by_key = {keys[k].item(): k for k in reversed(range(len(keys))) if keys[k] == keys[k]}
     nan_numbers = np.flatnonzero(keys != keys)
-    otherwise = g.constant(default)
-    result: Expr = g.broadcast_to(otherwise, g.shape(x))
+    result: Expr = g.broadcast_to(g.constant(default), g.shape(x))
     if number_by_key:
         order = [number_by_key[key] for key in sorted(number_by_key)]
-        sorted_keys = g.constant(keys[order])
-        place = g.call_op("searchsorted", sorted_keys, x, right=False, dtype="int32")
-        place = g.minimum(place, len(order) - 1)
-        is_key = g.equal(gather_slices(sorted_keys, place, 0), x)
-        result = g.where(is_key, gather_slices(g.constant(values[order]), place, 0), otherwise)
+        table = g.constant(np.append(values[order], default))
+        result = gather_slices(table, positions_in_sorted(x, keys[order]), 0)
     if nan_numbers.size:
         result = g.where(g.call_op("isnan", x), g.constant(values[nan_numbers[0]]), result)
     return result

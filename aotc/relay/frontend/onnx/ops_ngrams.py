@@ -15,10 +15,10 @@ import numpy as np
 from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.ngram_counts import Vocabulary, add_at_positions, ngram_occurrences
+from aotc.relay.frontend.constant_lookup import positions_in_sorted
+from aotc.relay.frontend.ngram_counts import NgramTrie, add_at_positions, ngram_occurrences
 from aotc.relay.frontend.onnx.node import OnnxNode, Table
 from aotc.relay.frontend.onnx.ops_classical_ml import require_attribute, require_known_attribute
-from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
 
 #: Largest length of n-grams, in words.
 _MAX_NGRAM_WORDS: Final = 64
@@ -57,11 +57,11 @@ def _lengths_of_ngrams(node: OnnxNode) -> tuple[int, int, int]:
     return low, high, skips
 
 
-def weighted_ngram_counts(rows: Expr, ngrams: Sequence[tuple[int, ...]], words: int, node: OnnxNode) -> Expr:
+def weighted_ngram_counts(rows: Expr, ngrams: Sequence[tuple[int, ...]], word_count: int, node: OnnxNode) -> Expr:
     """Return the result of TfIdfVectorizer for rows of numbers of words, (words,) or (rows, words).
 
-    ngrams  n-grams of the vocabulary, as the numbers of their words
-    words   the number of words of the vocabulary, which stands for all other words in rows
+    ngrams      n-grams of the vocabulary, as the numbers of their words
+    word_count  the number of distinct words of the vocabulary; rows hold it for all other words
     """
     require("onnx-shape", g.rank(rows) in (1, 2), f"TfIdfVectorizer takes 1 or 2 dimensions, got {g.rank(rows)}")
     low, high, skips = _lengths_of_ngrams(node)
@@ -78,7 +78,7 @@ def weighted_ngram_counts(rows: Expr, ngrams: Sequence[tuple[int, ...]], words: 
     if not weights.size:
         weights = np.ones(len(ngrams), np.float32)
     g.check_unroll_count(high * (skips + 1), "n-grams of several lengths")
-    found = ngram_occurrences(rows, Vocabulary.of_ngrams(ngrams, words), low, high, skips)
+    found = ngram_occurrences(rows, NgramTrie.of_ngrams(ngrams, word_count), low, high, skips)
     if not found:
         return g.full(0.0, (*g.shape(rows)[:-1], size), "float32")
     if mode == "TFIDF":
@@ -101,10 +101,7 @@ def _weights_of_elements(weights: Any, targets: Any, size: int, node: OnnxNode) 
 def _tf_idf_vectorizer(x: Expr, *, node: OnnxNode) -> Expr:
     """Convert TfIdfVectorizer of integers."""
     words, ngrams = ngrams_of_pool(node, "pool_int64s")
-    known = g.constant(np.array(words, np.int64))
-    values = g.cast(x, "int64")
-    place = g.minimum(g.call_op("searchsorted", known, values, right=False, dtype="int32"), len(words) - 1)
-    rows = g.where(g.equal(gather_slices(known, place, 0), values), place, len(words))
+    rows = positions_in_sorted(g.cast(x, "int64"), np.array(words, np.int64))
     return weighted_ngram_counts(rows, ngrams, len(words), node)
 
 

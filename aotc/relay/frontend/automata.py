@@ -31,7 +31,7 @@ MAX_STATES: Final = 10_000
 MAX_TABLE_ELEMENTS: Final = 1 << 20
 _LAST_POINTS: Final = (0x7F, 0x7FF, 0xD7FF, 0xFFFF, 0x10FFFF)
 _SURROGATES: Final = (0xD800, 0xDFFF)
-#: What stands before and after a place in a text, as far as assertions ask.
+#: Kinds of bytes, and the ends of a text, that assertions distinguish.
 _BEGIN, _END, _NEWLINE, _WORD, _OTHER = range(5)
 
 
@@ -56,21 +56,25 @@ class Automaton:
 
 
 @dataclass
-class _Network:
-    """A nondeterministic finite automaton: state k reads nothing along `empty[k]`, pairs of a condition ("" for
-    none) and a state, and a byte in a range along `steps[k]`, triples of the range's ends and a state.
+class _NondeterministicAutomaton:
+    """A nondeterministic finite automaton over bytes, built from a regular expression (Thompson's construction).
+
+    pattern        text of the expression, for messages
+    epsilon_edges  for each state, edges that read nothing: a condition on the bytes around ("" for none), and the
+                   next state
+    byte_edges     for each state, edges that read a byte: the least and the greatest one, and the next state
     """
 
     pattern: str
-    empty: list[list[tuple[str, int]]] = field(default_factory=list)
-    steps: list[list[tuple[int, int, int]]] = field(default_factory=list)
+    epsilon_edges: list[list[tuple[str, int]]] = field(default_factory=list)
+    byte_edges: list[list[tuple[int, int, int]]] = field(default_factory=list)
 
     def new_state(self) -> int:
-        if len(self.empty) >= MAX_STATES:
+        if len(self.epsilon_edges) >= MAX_STATES:
             raise _too_large(self.pattern)
-        self.empty.append([])
-        self.steps.append([])
-        return len(self.empty) - 1
+        self.epsilon_edges.append([])
+        self.byte_edges.append([])
+        return len(self.epsilon_edges) - 1
 
     def add(self, expression: Expression, start: int) -> int:
         """Add states that match an expression from `start` on; return the state behind it."""
@@ -83,7 +87,7 @@ class _Network:
                 return end
             case Assertion(kind):
                 end = self.new_state()
-                self.empty[start].append((kind, end))
+                self.epsilon_edges[start].append((kind, end))
                 return end
             case Sequenced(items):
                 for item in items:
@@ -93,8 +97,8 @@ class _Network:
                 end = self.new_state()
                 for item in items:
                     begin = self.new_state()
-                    self.empty[start].append(("", begin))
-                    self.empty[self.add(item, begin)].append(("", end))
+                    self.epsilon_edges[start].append(("", begin))
+                    self.epsilon_edges[self.add(item, begin)].append(("", end))
                 return end
             case Repetition(item, least, most):
                 return self._add_repetition(item, least, most, start)
@@ -102,7 +106,7 @@ class _Network:
     def _add_bytes(self, sequence: list[tuple[int, int]], start: int, end: int) -> None:
         for k, (low, high) in enumerate(sequence):
             following = end if k == len(sequence) - 1 else self.new_state()
-            self.steps[start].append((low, high, following))
+            self.byte_edges[start].append((low, high, following))
             start = following
 
     def _add_repetition(self, item: Expression, least: int, most: int | None, start: int) -> int:
@@ -110,16 +114,16 @@ class _Network:
             start = self.add(item, start)
         end = self.new_state()
         if most is None:
-            # a state of its own, so that going round enters nothing that lies before
+            # a state of its own: the edge back to `start` could reach alternatives that begin there
             loop = self.new_state()
-            self.empty[start].append(("", loop))
-            self.empty[self.add(item, loop)].append(("", loop))
-            self.empty[loop].append(("", end))
+            self.epsilon_edges[start].append(("", loop))
+            self.epsilon_edges[self.add(item, loop)].append(("", loop))
+            self.epsilon_edges[loop].append(("", end))
             return end
         for _ in range(most - least):
-            self.empty[start].append(("", end))
+            self.epsilon_edges[start].append(("", end))
             start = self.add(item, start)
-        self.empty[start].append(("", end))
+        self.epsilon_edges[start].append(("", end))
         return end
 
 
@@ -166,11 +170,13 @@ def _place_to_cut(low: int, high: int) -> int | None:
 # --- deterministic automata
 
 
-def _closure(network: _Network, states: frozenset[int], before: int, after: int) -> frozenset[int]:
-    """Return the states that are reached without reading, at a place between two kinds of bytes."""
+def _epsilon_closure(
+    nondeterministic: _NondeterministicAutomaton, states: frozenset[int], before: int, after: int
+) -> frozenset[int]:
+    """Return the states that are reached without reading a byte, between bytes of the kinds `before` and `after`."""
     found, pending = set(states), list(states)
     while pending:
-        for condition, state in network.empty[pending.pop()]:
+        for condition, state in nondeterministic.epsilon_edges[pending.pop()]:
             if state not in found and (not condition or _holds(condition, before, after)):
                 found.add(state)
                 pending.append(state)
@@ -198,11 +204,11 @@ def _kind_of_byte(byte: int) -> int:
     return _WORD if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) == "_") else _OTHER
 
 
-def _byte_classes(network: _Network, has_kinds: bool) -> tuple[Array, list[int]]:
-    """Return the class of each byte, and a byte of each class: bytes that no step and no assertion distinguishes
+def _byte_classes(nondeterministic: _NondeterministicAutomaton, has_kinds: bool) -> tuple[Array, list[int]]:
+    """Return the class of each byte, and a byte of each class: bytes that no edge and no assertion distinguishes
     have one class. The last class is that of the end of a text.
     """
-    cuts = {end for steps in network.steps for low, high, _ in steps for end in (low, high + 1)}
+    cuts = {end for edges in nondeterministic.byte_edges for low, high, _ in edges for end in (low, high + 1)}
     keys: dict[tuple[int, int], int] = {}
     part, classes, examples = 0, np.zeros(256, np.int32), list[int]()
     for byte in range(256):
@@ -219,11 +225,11 @@ def automaton_of_expression(expression: Expression, pattern: str) -> Automaton:
     """Return the automaton of a regular expression (Rabin and Scott's construction of subsets). Raises AotcError
     (code "graph-regex") if it is too large.
     """
-    network = _Network(pattern)
-    start = network.new_state()
-    final = network.add(expression, start)
-    has_kinds = any(condition for edges in network.empty for condition, _ in edges)
-    classes, examples = _byte_classes(network, has_kinds)
+    nondeterministic = _NondeterministicAutomaton(pattern)
+    start = nondeterministic.new_state()
+    final = nondeterministic.add(expression, start)
+    has_kinds = any(condition for edges in nondeterministic.epsilon_edges for condition, _ in edges)
+    classes, examples = _byte_classes(nondeterministic, has_kinds)
     kinds = [_kind_of_byte(byte) if has_kinds else _OTHER for byte in examples]
     # a state is what was reached by the last byte, and the kind of this byte
     begin = (frozenset((start,)), _BEGIN if has_kinds else _OTHER)
@@ -233,10 +239,12 @@ def automaton_of_expression(expression: Expression, pattern: str) -> Automaton:
     for states, before in pending:
         row, accepted = list[int](), list[bool]()
         for byte, after in zip(examples, kinds, strict=True):
-            closure = _closure(network, states, before, after if has_kinds else _OTHER)
+            closure = _epsilon_closure(nondeterministic, states, before, after if has_kinds else _OTHER)
             accepted.append(final in closure)
             if byte != STRING_PADDING:
-                reached = frozenset(t for s in closure for low, high, t in network.steps[s] if low <= byte <= high)
+                reached = frozenset(
+                    t for s in closure for low, high, t in nondeterministic.byte_edges[s] if low <= byte <= high
+                )
                 # after a dead end, what the byte was does not matter
                 following = (reached, after if reached else _OTHER)
                 if following not in numbers:

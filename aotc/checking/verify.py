@@ -78,6 +78,7 @@ from aotc.relay.graph_api import IRModule, infer_module, output_names_or_default
 from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
 from aotc.runtime.session import Session
 from aotc.runtime.state import State
+from aotc.tir import Program
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -209,12 +210,16 @@ def _load_and_cut_model(path: str | Path | Model, chosen: CompileOptions) -> Mod
     return cut_model_at_tensors(loaded, chosen.graph_cut)
 
 
-def _require_sizes_known_when_compiling(types: Mapping[str, TensorType]) -> None:
-    """Raise AotcError (code "dims") if the shape of an input depends on the sizes of a run."""
-    if not all(ty.is_static for ty in types.values()):
-        text = "the kernels of a model whose sizes vary at run time cannot be compared one by one"
-        hint = "compile one size: " + option_text("dims", {"NAME": 1}) + " instead of a range"
-        raise AotcError("dims", text, hint=hint)
+def _require_sizes_known_when_compiling(program: Program) -> None:
+    """Raise AotcError (code "dims") if the shape of a tensor depends on sizes that are known at run time only."""
+    if not program.symbol_intervals:
+        return
+    text = "the kernels of a model whose sizes vary at run time cannot be compared one by one"
+    hint = "compile one size: " + option_text("dims", {"NAME": 1}) + " instead of a range"
+    if program.found or program.operands:
+        hint = "compare without " + option_text("bisect", True) + "; with " + option_text("cut_after", ["NAME"])
+        hint += " the model ends at a tensor, whose values are compared"
+    raise AotcError("dims", text, hint=hint)
 
 
 def _require_inputs_can_be_drawn(module: IRModule) -> None:
@@ -223,6 +228,13 @@ def _require_inputs_can_be_drawn(module: IRModule) -> None:
         text = f"input {name!r} holds strings, which are not drawn at random"
         hint = "compare outputs of `session.run` with those of ONNX Runtime for strings that the model knows"
         raise AotcError("reference", text, hint=hint)
+
+
+def _require_model_allows_comparison(work: Compilation, bisect: bool) -> None:
+    """Raise AotcError for a model that cannot be compared or bisected."""
+    _require_inputs_can_be_drawn(work.module)
+    if bisect:
+        _require_sizes_known_when_compiling(work.scheduled_programs[0])
 
 
 @show_compile_options_in_signature
@@ -268,10 +280,9 @@ def verify(
     model = _load_and_cut_model(path, chosen)
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
     work = chosen.start_compilation(source, toolchain=chosen.toolchain_factory())
-    _require_inputs_can_be_drawn(work.module)
+    _require_model_allows_comparison(work, bisect)
     types, drawn = input_types(work.module), types_of_inputs_without_state(work)
     domains = domains_overridden_by_user_ranges(drawn, infer_input_domains(work.module.main), input_ranges, inputs)
-    _require_sizes_known_when_compiling(types if bisect else {})
     compiled = work.emit_project_and_build_library() if project is None else _load_project(Path(project), work, chosen)
     chosen.progress("running the reference")
     if compiled.metadata.get("dims"):

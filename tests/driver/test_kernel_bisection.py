@@ -165,3 +165,25 @@ def test_a_node_is_found_whatever_the_memory(tmp_path: Path, monkeypatch: pytest
     types = {"x": TensorType(SHAPE, "float32")}
     found = [describe_first_wrong_node(model(), types, inputs, options, memory) for memory in (1 << 30, 200_000)]
     assert found[0].startswith("node root (Sqrt), output 'r'") and found[1].startswith("node root (Sqrt), output 'r'")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "dims", "hint"),
+    [
+        ([("Exp", "x", "y")], {"n": (1, 4)}, "compile one size: dims="),
+        ([("Reshape", "x", "shape", "y")], {"n": 4}, "with cut_after="),
+        ([("NonZero", "x", "found"), ("Transpose", "found", "y")], {"n": 4}, "with cut_after="),
+    ],
+)
+def test_kernels_of_run_time_sizes_are_refused(nodes: list[list[str]], dims: dict[str, Any], hint: str) -> None:
+    """Sizes in a range, sizes that are elements of an input, and sizes that a run finds."""
+    made = [helper.make_node(operator, inputs, [output]) for operator, *inputs, output in nodes]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 6])
+    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [2])
+    inputs = [x, shape] if any("shape" in node.input for node in made) else [x]
+    dtype = TensorProto.INT64 if made[0].op_type == "NonZero" else TensorProto.FLOAT
+    graph = helper.make_graph(made, "net", inputs, [helper.make_tensor_value_info("y", dtype, None)])
+    sized = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    with pytest.raises(AotcError, match=r"sizes vary at run time cannot be compared one by one") as caught:
+        verify(sized, bisect=True, dims=dims)
+    assert caught.value.code == "dims" and hint in caught.value.diagnostics[0].hint

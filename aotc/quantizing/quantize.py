@@ -80,10 +80,10 @@ def quantize(
                   applies to the quantized model; for bare-metal targets memory is reported instead of times
 
     In the report, "layers" has the signal-to-noise ratio in dB of each layer if it alone is
-    quantized, the worst first, None for no error; "suggested_exclusions" are nodes much worse than
-    most; "outputs" has the errors of the whole model; "float32" and "quantized" have sizes and
-    times, and "ratio" is the ratio of times (quantized to float).  For a bare-metal target, both
-    have "ram_bytes" and "flash_bytes" instead, with an estimated code size.
+    quantized, the worst first, None for no error; "suggested_exclusions" are nodes much worse than most;
+    "outputs" has the errors of the whole model, over the sets for which both models find equal shapes;
+    "float32" and "quantized" have sizes and times, and "ratio" is the ratio of times (quantized to float).
+    For a bare-metal target, both have "ram_bytes" and "flash_bytes" instead, with an estimated code size.
 
     Raises AotcError with a diagnostic for each problem of model, settings or calibration data.
     """
@@ -256,7 +256,8 @@ def _output_errors_of_quantized_model(
     float_session: Session, quantized_session: Session, sets: Sequence[Arrays]
 ) -> list[dict[str, Any]]:
     """Return for each output the signal-to-noise ratio and the largest absolute error of the
-    quantized model.
+    quantized model over the sets for which both models give it the same shape, and the number of the
+    other sets. Both figures are None if all sets are such ones.
     """
     rows = [
         (_run_and_dequantize_outputs(float_session, arrays), _run_and_dequantize_outputs(quantized_session, arrays))
@@ -264,11 +265,16 @@ def _output_errors_of_quantized_model(
     ]
     errors = []
     for k, info in enumerate(float_session.get_outputs()):
-        pairs = [(reference[k].astype(float), actual[k].astype(float)) for reference, actual in rows]
+        pairs = [
+            (reference[k].astype(float), actual[k].astype(float))
+            for reference, actual in rows
+            if reference[k].shape == actual[k].shape
+        ]
         noise = sum(sum_of_squares(reference - actual) for reference, actual in pairs)
-        largest = max(float(abs(reference - actual).max(initial=0)) for reference, actual in pairs)
+        largest = max((float(abs(reference - actual).max(initial=0)) for reference, actual in pairs), default=None)
         snr = power_ratio_decibels(sum(sum_of_squares(reference) for reference, _ in pairs), noise)
-        errors.append({"name": info.name, "snr_db": snr, "max_abs": largest})
+        others = len(rows) - len(pairs)
+        errors.append({"name": info.name, "snr_db": snr, "max_abs": largest, "sets_of_other_shape": others})
     return errors
 
 

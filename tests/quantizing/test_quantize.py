@@ -17,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import aotc
+from aotc.cli.commands.quantize import render_quantization_report
 from aotc.quantizing.layer_errors import (
     MIN_REPORTED_DB,
     Layer,
@@ -123,6 +124,31 @@ def test_errors_of_outputs(report: dict[str, Any]) -> None:
     pairs = [(run(str(DIGITS), a), run(report["output"], a)) for a in digits(30)]
     noise, signal = (sum(float(np.square(v).sum()) for v in side) for side in zip(*((y - x, x) for x, y in pairs)))  # noqa: B905
     assert row["name"] == "scores" and row["snr_db"] == pytest.approx(10 * np.log10(signal / noise), abs=1.5)
+
+
+def test_outputs_whose_size_a_run_finds() -> None:
+    """The quantized model rounds a small product to 0, which the float model finds."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("NonZero", ["product"], ["found"]),
+        helper.make_node("Transpose", ["found"], ["rows"]),
+    ]
+    outputs = [("product", TensorProto.FLOAT), ("rows", TensorProto.INT64)]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info(name, dtype, None) for name, dtype in outputs],
+        [numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    sets = [{"x": np.array([row], np.float32)} for row in ([1, 1, 1, 1], [1, 1, 1, 1e-6])]
+    found = aotc.quantize(made, None, sets, **QUICK)
+    product, rows = found["outputs"]
+    assert (product["sets_of_other_shape"], rows["sets_of_other_shape"]) == (0, 1)
+    assert (rows["snr_db"], rows["max_abs"]) == (None, 0)
+    shown = "\n".join(str(part) for part in render_quantization_report(found))
+    assert "rows: exact, largest error 0.00e+00; another shape than in the float model for 1 of 2 sets" in shown
 
 
 def test_errors_of_layers_are_those_of_each_alone(report: dict[str, Any]) -> None:

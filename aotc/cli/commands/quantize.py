@@ -74,8 +74,13 @@ def render_quantization_report(report: JsonObject) -> RenderedParts:
     if names := report["suggested_exclusions"]:
         yield f"suggested    {shlex.join(word for name in names for word in ('--exclude', name))}"
     for row in report.get("outputs", ()):
-        ratio = _format_decibels_or_exact(row["snr_db"])
-        yield f"output       {row['name']}: {ratio}, largest error {row['max_abs']:.2e}"
+        figures = []
+        if row["max_abs"] is not None:
+            figures.append(f"{_format_decibels_or_exact(row['snr_db'])}, largest error {row['max_abs']:.2e}")
+        if count := row["sets_of_other_shape"]:
+            sets = f"{count} of {report['compared_sets']} sets of data"
+            figures.append(f"another shape than in the float model for {sets}")
+        yield f"output       {row['name']}: {'; '.join(figures)}"
     if "ratio" in report:
         rows = [_time_and_size_row(variant, report[variant]) for variant in ("float32", "quantized")]
         yield make_borderless_table(

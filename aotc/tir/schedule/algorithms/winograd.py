@@ -67,20 +67,27 @@ class TileStrips:
 def divide_tiles_into_strips(winograd: te.Winograd, target: Target) -> TileStrips:
     """Return strips with the least padding, then as few as fit in the second-level cache; whole
     rows if one row fits.
-
-    Weights that exceed the cache are read from memory for every strip: then strips may exceed the
-    cache as well.
     """
     height, width = (-(-extent // winograd.tile) for extent in winograd.shape[2:])
     per_tile = (winograd.tile + 2) ** 2 * (winograd.a.shape[1] + winograd.shape[1]) * winograd.dtype.itemsize
-    fits = winograd.b.size * winograd.dtype.itemsize <= target.l2
-    room = (target.l2 * 3 // 4 if fits else target.winograd.strip_l2_caches * target.l2) // per_tile
+    room = strip_bytes_in_cache(winograd, target) // per_tile
     if room < width:
         across = -(-width // max(1, room))
         return TileStrips(height, 1, across, -(-width // across))
     most = min(height, room // width)
     rows = min(range(1, most + 1), key=lambda r: (-(-height // r) * r, -r))
     return TileStrips(-(-height // rows), rows, 1, width)
+
+
+def strip_bytes_in_cache(winograd: te.Winograd, target: Target) -> int:
+    """Return the bytes that the transformed data and the products of a strip may take: most of the second-level
+    cache.
+
+    Weights that exceed the cache are read from memory for every strip: then strips may exceed the
+    cache as well.
+    """
+    fits = winograd.b.capacity * winograd.dtype.itemsize <= target.l2
+    return target.l2 * 3 // 4 if fits else target.winograd.strip_l2_caches * target.l2
 
 
 def estimated_cycles_of_3x3_convolution(

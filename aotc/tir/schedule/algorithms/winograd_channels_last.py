@@ -17,7 +17,11 @@ from collections.abc import Callable
 from aotc.ir import largest_size
 from aotc.tir import Block, Buffer, Expr, Load, Target, Var, all_of, as_expr, const, minimum, te
 from aotc.tir.expr import new_private_scratch_buffer
-from aotc.tir.schedule.algorithms.winograd import TransformEmitter, round_up_to_odd_cache_line_count
+from aotc.tir.schedule.algorithms.winograd import (
+    TransformEmitter,
+    round_up_to_odd_cache_line_count,
+    strip_bytes_in_cache,
+)
 from aotc.tir.schedule.contraction import build_contraction_nest_of_parts
 from aotc.tir.schedule.contraction.tile_segments import MAX_RUN_TIME_TILE_POSITIONS
 from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes
@@ -67,15 +71,11 @@ class _ChannelsLastBuilder:
     def _tiles_in_strip(self) -> int:
         """Return the largest number of tiles in a strip: as many as fit in the second-level cache, in whole
         register tiles, and equally many in each strip of the largest image.
-
-        Weights that exceed the cache are read from memory for every strip: then strips may exceed the
-        cache as well.
         """
-        w, l2 = self.w, self.target.l2
+        w = self.w
         total = math.prod(-(-largest_size(extent) // w.tile) for extent in w.shape[1:3])
         per_tile = self.alpha**2 * (self.channels + self.width) * w.dtype.itemsize
-        fits = w.b.capacity * w.dtype.itemsize <= l2
-        room = max(1, (l2 * 3 // 4 if fits else self.target.winograd.strip_l2_caches * l2) // per_tile)
+        room = max(1, strip_bytes_in_cache(w, self.target) // per_tile)
         most = -(-total // -(-total // room))
         rows = MAX_RUN_TIME_TILE_POSITIONS
         return most if most <= rows else min(-(-most // rows) * rows, max(rows, room // rows * rows))

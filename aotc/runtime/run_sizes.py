@@ -64,9 +64,9 @@ class RunSizes:
             for s in sizes
         }
         names = list(ranges)
-        count = len(names) - (int(descriptor.num_found) if has_found else 0)
-        self.ranges: Mapping[str, DimRange] = MappingProxyType({name: ranges[name] for name in names[:count]})
-        self.found: Mapping[str, DimRange] = MappingProxyType({name: ranges[name] for name in names[count:]})
+        stated = len(names) - (int(descriptor.num_found) if has_found else 0)
+        self.ranges: Mapping[str, DimRange] = MappingProxyType({name: ranges[name] for name in names[:stated]})
+        self.found: Mapping[str, DimRange] = MappingProxyType({name: ranges[name] for name in names[stated:]})
         self._symbols = [symbol_of_multiples(name, r.step) for name, r in self.ranges.items()]
         self.operands: dict[str, SizeOperand] = {}
         self._inputs: list[tuple[Dim, ...]] = []

@@ -408,14 +408,18 @@ class _Machine:
         return _reference_result_to_value(op.reference(attrs, *args))
 
     def _find_size(self, call: Call, finds: tuple[str, int], args: Sequence[Value]) -> None:
-        """Note the value of the size that a call finds. Raise AotcError if it is larger than its bound."""
+        """Note the value of the size that a call finds. Raise AotcError if it is negative, or larger than its
+        bound.
+        """
         name, position = finds
-        dim, value = getattr(call.attrs, name), args[position]
-        assert isinstance(value, np.ndarray)
-        if not 0 <= value.item() <= (value.item() if dim.upper is None else dim.upper):
-            text = f"the size {dim.name} is {value.item()}, more than its bound {dim.upper}"
+        dim, array = getattr(call.attrs, name), args[position]
+        assert isinstance(array, np.ndarray)
+        size = array.item()
+        if size < 0 or (dim.upper is not None and size > dim.upper):
+            bound = "" if dim.upper is None else f", at most {dim.upper}"
+            text = f"the call finds the size {size}, but {dim.name} is at least 0{bound}"
             raise AotcError("interp", text, span=call.span)
-        self._found[dim.name] = value.item()
+        self._found[dim.name] = size
 
     def _has_dims_in_attributes(self, function: Function) -> bool:
         """Return True if an attribute in a function, or in a function in it, is known at run time only."""

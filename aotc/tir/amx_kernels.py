@@ -24,8 +24,7 @@ from aotc.tir.int8_dot_products import BYTES_PER_DOT, INT8_DTYPES
 from aotc.tir.micro_kernels import X86_AMX
 from aotc.tir.processor_features import CVariant, c_text_for_features
 
-#: Rows of a tile register, bytes of a row, and outputs of a block (int32 values in a row).
-AMX_TILE_ROWS: Final = 16
+#: Bytes of a row of a tile register, and outputs of a block (int32 values in a row).
 AMX_TILE_ROW_BYTES: Final = 64
 OUTPUTS_PER_BLOCK: Final = X86_AMX.block
 #: Integer arguments of a kernel after data and weights. The reduction is a loop over n2, around a

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotc.ir import AotcError
-from aotc.ir.atomic_write import open_output_file
+from aotc.ir.atomic_write import open_output_file, require_not_an_input_file
 from aotc.reporting.svg_charts import COLOR_COUNT, LEFT, MARGIN, WIDE, Box, Picture, draw_arena_chart
 from aotc.reporting.text_tables import format_with_unit_prefix
 
@@ -29,6 +29,17 @@ _STYLE: Final = (
 )
 
 
+def require_memory_map_file(path: Path, inputs_to_protect: Iterable[object] = ()) -> None:
+    """Raise AotcError unless `write_memory_map` may write to a file: code "memory-map" for the extension of its name,
+    "output" for a file that must not be overwritten.
+    """
+    if path.suffix not in MEMORY_MAP_SUFFIXES:
+        raise AotcError(
+            "memory-map", f"cannot write a memory map to {path.name!r}", hint="the name ends in .json or .svg"
+        )
+    require_not_an_input_file(path, "output", inputs_to_protect)
+
+
 def write_memory_map(memory_map: Mapping[str, Any], path: Path, inputs_to_protect: Iterable[object] = ()) -> None:
     """Write a memory map to a file, as JSON or as a picture, by the extension of its name.
 
@@ -36,12 +47,9 @@ def write_memory_map(memory_map: Mapping[str, Any], path: Path, inputs_to_protec
 
     Raises AotcError: code "memory-map" for another extension, "output" if the file cannot be written.
     """
-    if path.suffix not in MEMORY_MAP_SUFFIXES:
-        raise AotcError(
-            "memory-map", f"cannot write a memory map to {path.name!r}", hint="the name ends in .json or .svg"
-        )
+    require_memory_map_file(path, inputs_to_protect)
     text = json.dumps(memory_map, indent=2) + "\n" if path.suffix == ".json" else memory_map_svg(memory_map)
-    with open_output_file(path, "output", inputs_to_protect) as file:
+    with open_output_file(path, "output") as file:
         file.write(text.encode("utf-8"))
 
 

@@ -125,6 +125,13 @@ def test_files_of_the_project_are_not_overwritten(firmware: tuple[CompiledModel,
         assert file.read_bytes() == before
 
 
+def test_no_file_is_written_if_one_cannot_be(firmware: tuple[CompiledModel, Path], tmp_path: Path) -> None:
+    project, first = firmware[0].path, tmp_path / "map.svg"
+    for wrong, text in ((tmp_path / "map.png", "'map.png'"), (project / "metadata.json", "it is the input")):
+        assert text in refused("inspect", project, "--memory-map", first, "--memory-map", wrong)
+        assert not first.exists()
+
+
 def test_names_cannot_change_the_picture(firmware: tuple[CompiledModel, Path]) -> None:
     """Names of nodes come from the model."""
     found = describe_memory_map(firmware[0].path)

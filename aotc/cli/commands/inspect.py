@@ -30,7 +30,7 @@ from aotc.ir.dimensions import SymDim, dim_of_text
 from aotc.ir.option_value_text import format_state_pair
 from aotc.ir.terminal_safe_text import PreformattedText
 from aotc.reporting.memory_map import describe_memory_map, input_files_of_memory_map
-from aotc.reporting.memory_map_picture import write_memory_map
+from aotc.reporting.memory_map_picture import require_memory_map_file, write_memory_map
 from aotc.reporting.model_inspection import MAX_LARGEST_KERNELS, SHARED_LIBRARY_SUFFIXES, inspect_model, inspect_project
 from aotc.reporting.text_tables import describe_register_spills, format_with_unit_prefix, make_borderless_table
 
@@ -81,10 +81,15 @@ def inspect_command(
 
 
 def _write_memory_maps(out: Reporter, project: Path, files: Sequence[Path], elf: Path | None) -> None:
-    """Print the memory map of a project as a table, or as JSON, and write it to files."""
+    """Print the memory map of a project as a table, or as JSON, and write it to files; to none of them if one has
+    another extension or must not be overwritten.
+    """
     result = describe_memory_map(project, elf)
+    inputs = input_files_of_memory_map(project, elf)
     for file in files:
-        write_memory_map(result, file, input_files_of_memory_map(project, elf))
+        require_memory_map_file(file, inputs)
+    for file in files:
+        write_memory_map(result, file, inputs)
     out.print_result(result, render_memory_map)
 
 

@@ -23,6 +23,10 @@ page from the results.
 Random numbers are drawn when a model is compiled, by Philox4x64-10 with the seed of the node, and each run uses the
 same ones. The tests of `Bernoulli` expect the stream of another generator, and fail for that reason.
 
+Where the factors of `Resize` do not give whole sizes, aotc aligns the corners of the results as ONNX Runtime does. The
+tests `resize_downsample_scales_cubic_align_corners` and `resize_downsample_scales_linear_align_corners` expect other
+results.
+
 """
 
 

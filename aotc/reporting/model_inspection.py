@@ -129,12 +129,12 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     has_ranges = work.target.gpu is None and all(d.name and d.upper is not None for d in dims)
     if not has_ranges and (flags := options_to_fix_dims(types)):
         operators = list_op_freqs(work.module.main)
-        proposals = _proposed_state(work.module, chosen)
+        proposals = _proposed_state(work)
         return _describe_model_with_unknown_dims(path, types, flags, operators, proposals)
-    return _describe_compiled_model(path, work, chosen)
+    return _describe_compiled_model(path, work)
 
 
-def _describe_compiled_model(path: str | Path, work: Compilation, options: CompileOptions) -> dict[str, Any]:
+def _describe_compiled_model(path: str | Path, work: Compilation) -> dict[str, Any]:
     """Return the description of a model whose programs are scheduled."""
     constants = [n for n in post_order(work.module.main) if isinstance(n, Constant)]
     program = work.scheduled_programs[0]
@@ -148,7 +148,7 @@ def _describe_compiled_model(path: str | Path, work: Compilation, options: Compi
         "operators": list_op_freqs(work.module.main),
         "inputs": _describe_storages(program, program.inputs),
         "outputs": _describe_storages(program, program.outputs),
-        "proposed_state": _proposed_state(work.module, options),
+        "proposed_state": _proposed_state(work),
         "macs": sum(step.kernel.macs for step in program.steps),
         "steps": len(program.steps),
         "kernels": len(program.distinct_kernels),
@@ -168,11 +168,13 @@ def _describe_compiled_model(path: str | Path, work: Compilation, options: Compi
     }
 
 
-def _proposed_state(module: IRModule, options: CompileOptions) -> list[tuple[str, str]]:
-    """Return values of the option `state` that names and types suggest; [] if the option is given."""
-    if options.state:
+def _proposed_state(work: Compilation) -> list[tuple[str, str]]:
+    """Return values of the option `state` that names and types suggest; [] for a model that has state, by the option
+    or by variables of its own.
+    """
+    if work.state:
         return []
-    return [*propose_state_pairs(module), *propose_growing_state(typed_interface(module))]
+    return [*propose_state_pairs(work.module), *propose_growing_state(typed_interface(work.module))]
 
 
 def _parameter_types(module: IRModule) -> dict[str, TensorType]:

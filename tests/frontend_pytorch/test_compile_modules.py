@@ -15,8 +15,11 @@ from torch import Tensor, nn
 
 import aotc
 from aotc.checking.reference_torch import make_torch_reference
+from aotc.driver.compile import CompileOptions
 from aotc.driver.import_model import functional_exported_program
+from aotc.driver.state_proposals import propose_state_pairs
 from aotc.driver.torch_compile_backend import torch_compile_backend
+from aotc.reporting.model_inspection import inspect_model
 from tests.frontend_pytorch.frontend_comparison import compare, leaves
 
 OPTIONS = {"opt_level": 1, "cflags": ["-O0"]}
@@ -34,6 +37,25 @@ class Scaled(nn.Module):
         self.count += 1
         total[0] += x.sum()
         return self.layer(x) * self.count
+
+
+class Window(nn.Module):
+    """A module with a buffer whose name suggests state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("past", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.past.add_(x)
+        return self.past * 2
+
+
+def test_inspect_proposes_no_state_that_a_model_has_already() -> None:
+    program = torch.export.export(Window().eval(), (torch.ones(3),))
+    work = CompileOptions().start_compilation(program)
+    assert propose_state_pairs(work.module) == [(pair.past, pair.present) for pair in work.state] != []
+    assert inspect_model(program)["proposed_state"] == []
 
 
 def test_changed_buffers_are_state_and_changed_inputs_are_outputs() -> None:

@@ -98,7 +98,8 @@ def _processor() -> dict[str, Any]:
 
 def _compilers() -> list[dict[str, str]]:
     """List the C compilers for this machine that are on the path, those with version numbers included."""
-    names = [shlex.join(shlex.split(os.environ["CC"]))] if os.environ.get("CC", "").strip() else []
+    configured = os.environ.get("CC", "").strip()
+    names = [configured] if configured else []
     numbered = {path.name for folder in os.get_exec_path() for path in _gcc_and_clang_versions(Path(folder))}
     found = []
     for name in dict.fromkeys([*names, *map(shlex.join, native_compiler_commands()), *sorted(numbered)]):

@@ -79,6 +79,10 @@ def test_doctor_reports_a_compiler_that_cannot_build(tmp_path: Path) -> None:
 # --- demo
 
 
+def test_doctor_reports_a_compiler_command_that_cannot_be_read() -> None:
+    assert "C compiler 'gcc \"' is not a command" in call("doctor", env={"PATH": "/nowhere", "CC": 'gcc "'}).out
+
+
 def test_demo_compiles_recognizes_and_compares(tmp_path: Path) -> None:
     outcome = call("demo", "-o", tmp_path / "demo", "--json", "--target", "c")
     report = json.loads(outcome.out)

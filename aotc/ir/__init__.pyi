@@ -50,6 +50,7 @@ from aotc.ir.dimensions import SymDim as SymDim
 from aotc.ir.dimensions import check_until_symbols_are_known as check_until_symbols_are_known
 from aotc.ir.dimensions import dim_in_attribute as dim_in_attribute
 from aotc.ir.dimensions import dim_of_text as dim_of_text
+from aotc.ir.dimensions import equality_of_dims as equality_of_dims
 from aotc.ir.dimensions import exact_quotient_or_none as exact_quotient_or_none
 from aotc.ir.dimensions import indexdiv as indexdiv
 from aotc.ir.dimensions import interval_of_dim as interval_of_dim
@@ -64,6 +65,7 @@ from aotc.ir.dimensions import numel as numel
 from aotc.ir.dimensions import product_of_dims as product_of_dims
 from aotc.ir.dimensions import require_static_shape as require_static_shape
 from aotc.ir.dimensions import same_dim as same_dim
+from aotc.ir.dimensions import sign_bit_of_dim as sign_bit_of_dim
 from aotc.ir.dimensions import solve_dims as solve_dims
 from aotc.ir.dimensions import sum_of_dims as sum_of_dims
 from aotc.ir.dimensions import text_with_bounds as text_with_bounds

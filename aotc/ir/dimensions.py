@@ -243,6 +243,22 @@ def maximum_of_dims(dims: Sequence[Dim]) -> Dim:
     return dims[0] if len(dims) == 1 else _dim_of_formula(dims, maximum, (max(lows), max(highs)))
 
 
+def equality_of_dims(a: Dim, b: Dim) -> Dim:
+    """Return 1 where two dimensions are equal, and 0 elsewhere."""
+    (low, high), (least, most) = interval_of_dim(a), interval_of_dim(b)
+    if high < least or most < low:
+        return 0
+    if isinstance(a, int) and isinstance(b, int):
+        return int(a == b)
+    difference = a - b
+    return maximum_of_dims((0, minimum_of_dims((1 - difference, 1 + difference))))
+
+
+def sign_bit_of_dim(dim: Dim) -> Dim:
+    """Return 1 for a number below 0, and 0 for others."""
+    return maximum_of_dims((0, minimum_of_dims((1, 0 - dim))))
+
+
 def _without_excluded_dims(dims: Sequence[Dim], excludes: Callable[[int, int], bool]) -> Sequence[Dim]:
     """Return the dimensions that no other one excludes; of those that exclude each other, which are equal, the
     first one.

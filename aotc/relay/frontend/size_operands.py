@@ -17,20 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import (
-    AotcError,
-    Dim,
-    DimRange,
-    SymDim,
-    TensorType,
-    current_span,
-    frozen,
-    interval_of_dim,
-    maximum_of_dims,
-    minimum_of_dims,
-    option_text,
-    require,
-)
+from aotc.ir import AotcError, Dim, DimRange, SymDim, TensorType, current_span, frozen, option_text, require
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.size_operands import SizeDefinition, SizeOperand, bits_of_float32
 from aotc.relay.graph_api import Expr, Var
@@ -258,19 +245,3 @@ def define_by_function(function: str, bits: Dim, factor: Dim, least: int, most: 
     if operands is None:
         raise AotcError("graph-dim", "a size that is a function of a float is not known when the model is compiled")
     return operands.define_by_function(function, bits, factor, least, most)
-
-
-def equality_of_sizes(a: Dim, b: Dim) -> Dim:
-    """Return 1 where two numbers are equal, and 0 elsewhere."""
-    (low, high), (least, most) = interval_of_dim(a), interval_of_dim(b)
-    if high < least or most < low:
-        return 0
-    if isinstance(a, int) and isinstance(b, int):
-        return int(a == b)
-    difference = a - b
-    return maximum_of_dims((0, minimum_of_dims((1 - difference, 1 + difference))))
-
-
-def sign_bit_of_size(value: Dim) -> Dim:
-    """Return 1 for a number below 0, and 0 for others."""
-    return maximum_of_dims((0, minimum_of_dims((1, 0 - value))))

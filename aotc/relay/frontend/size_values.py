@@ -26,9 +26,10 @@ from aotc.ir import (
     minimum_of_dims,
     product_of_dims,
     same_dim,
+    sign_bit_of_dim,
     sum_of_dims,
 )
-from aotc.relay.frontend.size_operands import operand_values, sign_bit_of_size
+from aotc.relay.frontend.size_operands import operand_values
 from aotc.relay.graph_api import Call, Constant, Expr, Tuple, TupleGetItem, Var, children, depth_first_post_order
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -203,7 +204,7 @@ def _truncated_quotient(a: Dim, b: Dim) -> Dim:
         raise _UnknownError
     if interval_of_dim(a)[0] >= 0:
         return a // b
-    return sum_of_dims((a, product_of_dims((b - 1, sign_bit_of_size(a))))) // b
+    return sum_of_dims((a, product_of_dims((b - 1, sign_bit_of_dim(a))))) // b
 
 
 def _floored_quotient(a: Dim, b: Dim) -> Dim:

@@ -28,10 +28,10 @@ from aotc.ir import (
     is_static,
     largest_size,
     maximum_of_dims,
-    minimum_of_dims,
     product_of_dims,
     require,
     require_static_shape,
+    sign_bit_of_dim,
     sum_of_dims,
 )
 from aotc.ir.size_operands import MAX_DENOMINATOR
@@ -221,7 +221,7 @@ def _run_time_mapping(
     """
     numerator, denominator = scale
     steps = maximum_of_dims((count - 1, 1))
-    is_single = maximum_of_dims((0, minimum_of_dims((1, 2 - count))))  # 1 for one output
+    is_single = sign_bit_of_dim(count - 2)  # 1 for one output
     if mode == "align_corners":
         return extent - 1, 0, steps
     if mode == "asymmetric":

@@ -23,6 +23,7 @@ from aotc.ir import (
     DType,
     SymDim,
     check_rank,
+    equality_of_dims,
     interval_of_dim,
     is_static,
     largest_size,
@@ -55,7 +56,7 @@ from aotc.relay.frontend.onnx.run_time_axes import (
     values_by_axis,
 )
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
-from aotc.relay.frontend.size_operands import define_size, equality_of_sizes
+from aotc.relay.frontend.size_operands import define_size
 from aotc.relay.frontend.slice_pad_depth_to_space import (
     check_and_normalize_constant_indices,
     depth_to_space,
@@ -85,10 +86,10 @@ def _shape_of_run_time_values(dims: Sequence[Dim], values: Sequence[Dim], allowz
     """
     total = product_of_dims(dims)
     most = max(map(largest_size, (total, *dims)), default=1)
-    negative = [equality_of_sizes(v, -1) for v in values]
+    negative = [equality_of_dims(v, -1) for v in values]
     known: list[Dim] = []
     for k, (value, is_negative) in enumerate(zip(values, negative, strict=True)):
-        copied = 0 if allowzero or k >= len(dims) else product_of_dims((equality_of_sizes(value, 0), dims[k]))
+        copied = 0 if allowzero or k >= len(dims) else product_of_dims((equality_of_dims(value, 0), dims[k]))
         # 1 in place of -1
         known.append(define_size(sum_of_dims((value, product_of_dims((2, is_negative)), copied)), 0, most))
     divisor = define_size(maximum_of_dims((product_of_dims(known), 1)), 1, most ** max(len(values), 1))

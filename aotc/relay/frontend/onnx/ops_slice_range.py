@@ -23,13 +23,14 @@ from aotc.ir import (
     product_of_dims,
     require,
     require_static_shape,
+    sign_bit_of_dim,
 )
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.onnx.node import OnnxNode, SizeInput
 from aotc.relay.frontend.onnx.run_time_axes import largest_of_dims, slices_of_axes
 from aotc.relay.frontend.size_conditions import require_at_least
-from aotc.relay.frontend.size_operands import OperandBounds, define_size, operand_bounds, sign_bit_of_size
+from aotc.relay.frontend.size_operands import OperandBounds, define_size, operand_bounds
 from aotc.relay.frontend.size_values import size_values
 
 
@@ -118,7 +119,7 @@ def _range_of_sizes(start: Expr, limit: Expr, delta: Expr, node: OnnxNode) -> Ex
     inputs = (SizeInput(node, k, name) for k, name in enumerate(("start", "limit", "delta")))
     first, last, step = (_single_size(x.within(_RANGE_BOUNDS.least, _RANGE_BOUNDS.most)) for x in inputs)
     require("onnx-range", step != 0, "the step of Range is 0")
-    is_backward = sign_bit_of_size(step)
+    is_backward = sign_bit_of_dim(step)
     distance: Dim = abs(step) if isinstance(step, int) else maximum_of_dims((step, 0 - step))
     if isinstance(distance, SymDim):
         distance = define_size(distance, 1, largest_size(distance))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from aotc.ir import (
     Dim,
+    equality_of_dims,
     interval_of_dim,
     is_static,
     largest_size,
@@ -20,13 +21,14 @@ from aotc.ir import (
     minimum_of_dims,
     product_of_dims,
     same_dim,
+    sign_bit_of_dim,
     sum_of_dims,
 )
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.reductions import Reduction
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
-from aotc.relay.frontend.size_operands import define_size, equality_of_sizes, sign_bit_of_size
+from aotc.relay.frontend.size_operands import define_size
 
 
 def reduce_axes_known_at_run_time(reduction: Reduction, x: Expr, axes: Sequence[Dim], keepdims: bool) -> Expr:
@@ -69,7 +71,7 @@ def chosen_axes(axes: Sequence[Dim], rank: int, code: str) -> list[Dim]:
     count from the end, and 0 if not. An axis that occurs twice is a wrong size.
     """
     places = [define_size((a + rank) % rank, 0, rank - 1) for a in axes]
-    chosen = [define_size(sum_of_dims([equality_of_sizes(p, k) for p in places]), 0, 1) for k in range(rank)]
+    chosen = [define_size(sum_of_dims([equality_of_dims(p, k) for p in places]), 0, 1) for k in range(rank)]
     require_equal_dims(code, sum_of_dims(chosen), len(axes), "an axis occurs twice")
     return chosen
 
@@ -80,7 +82,7 @@ def dims_around_new_axes(dims: Sequence[Dim], inserted: Sequence[Dim]) -> list[D
     most = max(map(largest_size, (1, *dims)))
     source: Dim = 0  # axis of the data that comes next
     for is_new in inserted:
-        extents = [product_of_dims((equality_of_sizes(source, k), d)) for k, d in enumerate(dims)]
+        extents = [product_of_dims((equality_of_dims(source, k), d)) for k, d in enumerate(dims)]
         extent = define_size(sum_of_dims(extents), 0, most)
         result.append(define_size(sum_of_dims((is_new, product_of_dims((1 - is_new, extent)))), 0, most))
         source = define_size(sum_of_dims((source, 1 - is_new)), 0, len(inserted))
@@ -98,7 +100,7 @@ def dims_of_kept_axes(dims: Sequence[Dim], chosen: Sequence[Dim], count: int) ->
     result: list[Dim] = []
     for k in range(count):
         rows = zip(dims, chosen, places, strict=True)
-        extents = [product_of_dims((d, 1 - is_chosen, equality_of_sizes(p, k))) for d, is_chosen, p in rows]
+        extents = [product_of_dims((d, 1 - is_chosen, equality_of_dims(p, k))) for d, is_chosen, p in rows]
         result.append(define_size(sum_of_dims(extents), 0, most))
     return result
 
@@ -122,7 +124,7 @@ def values_by_axis(
     places = [define_size((a + rank) % rank, 0, rank - 1) for a in axes]
     result: list[list[Dim]] = []
     for k, (is_chosen, defaults) in enumerate(zip(chosen, otherwise, strict=True)):
-        at = [equality_of_sizes(p, k) for p in places]
+        at = [equality_of_dims(p, k) for p in places]
         rows = [(*zip(at, items, strict=True), (1 - is_chosen, d)) for items, d in zip(values, defaults, strict=True)]
         result.append([sum_of_dims(map(product_of_dims, row)) for row in rows])
     return result
@@ -144,7 +146,7 @@ def _counted_slice(start: Dim, end: Dim, step: Dim, extent: Dim) -> tuple[Dim, D
         return 0, extent, 1
     most = largest_size(extent)
     least_step, most_step = interval_of_dim(step)
-    is_backward = sign_bit_of_size(step)
+    is_backward = sign_bit_of_dim(step)
     distance = define_size(maximum_of_dims((step, 0 - step)), 1, max(-int(least_step), int(most_step), 1))
     require_at_least("onnx-slice", distance, 1, "a step of Slice is 0")
     # a backward slice begins at the last element at the latest, and ends before element 0 at the latest
@@ -159,4 +161,4 @@ def _counted_slice(start: Dim, end: Dim, step: Dim, extent: Dim) -> tuple[Dim, D
 
 def _from_start(position: Dim, extent: Dim) -> Dim:
     """Return a position in an axis that counts from the end if it is negative, counted from the start."""
-    return sum_of_dims((position, product_of_dims((extent, sign_bit_of_size(position)))))
+    return sum_of_dims((position, product_of_dims((extent, sign_bit_of_dim(position)))))

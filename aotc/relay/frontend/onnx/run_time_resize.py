@@ -15,17 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from aotc.ir import (
-    AotcError,
-    Dim,
-    interval_of_dim,
-    largest_size,
-    maximum_of_dims,
-    minimum_of_dims,
-    product_of_dims,
-    require,
-    same_dim,
-)
+from aotc.ir import AotcError, Dim, interval_of_dim, largest_size, product_of_dims, require, same_dim, sign_bit_of_dim
 from aotc.ir.size_operands import DENOMINATOR, MAX_DENOMINATOR, NUMERATOR, PRODUCT, bits_of_float32, float32_of_bits
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool
@@ -175,8 +165,8 @@ def _sizes_of_common_scale(scales: Sequence[Ratio], policy: str) -> tuple[list[D
     numerator, denominator = scales[0]
     for size, extent in scales[1:]:
         left, right = product_of_dims((size, denominator)), product_of_dims((numerator, extent))
-        difference = right - left if policy == "not_larger" else left - right
-        is_chosen = define_size(maximum_of_dims((0, minimum_of_dims((1, difference)))), 0, 1)
+        difference = left - right if policy == "not_larger" else right - left
+        is_chosen = define_size(sign_bit_of_dim(difference), 0, 1)
         kept = 1 - is_chosen
         pairs = ((numerator, size), (denominator, extent))
         numerator, denominator = (

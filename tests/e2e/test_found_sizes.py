@@ -65,11 +65,13 @@ def rows_above_zero() -> onnx.ModelProto:
         node("ConstantOfShape", ["count"], ["zeros"]),
         node("Reshape", ["indices", "flat_shape"], ["flat"]),
         node("ReduceSum", ["twice", "zero"], ["sums"], keepdims=0),
+        node("Squeeze", ["count"], ["number"]),
+        node("Range", ["first", "number", "step"], ["range"]),
     ]
-    outputs = dict.fromkeys(("indices", "shape", "count", "flat"), INT64)
+    outputs = dict.fromkeys(("indices", "shape", "count", "flat", "range"), INT64)
     outputs |= dict.fromkeys(("values", "twice", "zeros", "sums"), FLOAT)
     tensors = {"w": RNG.standard_normal((16, 8)).astype(np.float32), "v": RNG.random((2, 5), np.float32)}
-    numbers = {"one": np.array([1]), "zero": np.array([0]), "flat_shape": np.array([-1])}
+    numbers = {"one": [1], "zero": [0], "flat_shape": [-1], "first": 3, "step": 2}
     return model(nodes, {"x": [6, 16]}, outputs, **tensors, **numbers)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from aotc.ir import AotcError, Op, SymDim, dims_in_attrs, largest_size, require
+from aotc.ir import AotcError, Op, SymDim, dims_in_attrs, get_op, largest_size, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.size_operands import find_size
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
@@ -71,7 +71,7 @@ def with_sizes_found_before_use(body: Expr, found: Mapping[str, Expr]) -> Expr:
 
     found    a call that finds the size, by name of the size
 
-    Raise AotcError (code "found-size") for such a call without operands.
+    Raise AotcError (code "found-size") for such a call without operands, other than one of arange.
     """
     if not found:
         return body
@@ -87,12 +87,32 @@ def with_sizes_found_before_use(body: Expr, found: Mapping[str, Expr]) -> Expr:
         if not isinstance(old, Call) or not isinstance(new, Call) or not isinstance(new.op, Op):
             return new
         used = {s for dim in dims_in_attrs(old.attrs) for s in dim.symbols}
-        args = list(new.args)
-        for name in sorted((used & found.keys()) - available[old]):
-            if not args:
-                text = f"{new.op.name} has no operand, and depends on the size {name}, which a run finds"
-                raise AotcError("found-size", text, span=old.span)
-            args[0] = g.call_op("after", args[0], rewrite_bottom_up(found[name], rewrite, memo=memo))
-        return new if args == list(new.args) else typed_op_call(new.op, args, new.attrs, new.span)
+        missing = sorted((used & found.keys()) - available[old])
+        if not missing:
+            return new
+        call = new if new.args else _part_of_largest_range(new, missing[0])
+        first, *others = call.args
+        assert isinstance(call.op, Op)
+        for name in missing:
+            first = g.call_op("after", first, rewrite_bottom_up(found[name], rewrite, memo=memo))
+        return typed_op_call(call.op, (first, *others), call.attrs, new.span)
 
     return rewrite_bottom_up(body, rewrite, memo=memo)
+
+
+def _part_of_largest_range(call: Call, size: str) -> Call:
+    """Return a call of arange as the first elements of a constant, which has those of the largest range: the call
+    itself has no operand that can depend on the call which finds the size.
+
+    Raise AotcError (code "found-size") for a call of another operator.
+
+    size    name of the size that a run finds, for the message
+    """
+    assert isinstance(call.op, Op)
+    if call.op is not get_op("arange"):
+        text = f"{call.op.name} without operands has the size {size}, which a run finds; this is not supported"
+        raise AotcError("found-size", text, span=call.span)
+    (count,) = g.dims(call)
+    constant = g.iota(largest_size(count), str(g.dtype(call)))
+    box = {"begin": (0,), "end": (count,), "strides": (1,), "axes": (0,)}
+    return g.call_op_unfolded("strided_slice", constant, **box, slice_mode="count")

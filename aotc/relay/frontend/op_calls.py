@@ -271,17 +271,24 @@ def full(value: Number, sizes: Sequence[int], as_type: str) -> Constant:
     return splat_constant(value, sizes, as_type)
 
 
-def zeros(sizes: Sequence[Dim], as_type: str) -> Expr:
-    """Make a tensor of zeros; a constant if its shape is known."""
+def filled(value: Number, sizes: Sequence[Dim], as_type: str) -> Expr:
+    """Make a tensor that repeats one value; a constant if its shape is known."""
     if is_static(sizes):
-        return full(0, require_static_shape(sizes), as_type)
-    return call_op("full", constant(0, as_type), shape=tuple(sizes), dtype=as_type)
+        return full(value, require_static_shape(sizes), as_type)
+    return call_op("full", constant(value, as_type), shape=tuple(sizes), dtype=as_type)
 
 
 def iota(count: int, as_type: str = "int64") -> Constant:
     """Make the constant vector 0, 1, 2, ..., `count` - 1."""
     check_materialization_cost((count,), as_type, "a range")
     return Constant(np.arange(count).astype(DType(as_type).numpy))
+
+
+def positions_up_to(count: Dim, as_type: str = "int64") -> Expr:
+    """Make the vector 0, 1, 2, ..., `count` - 1; a constant if the count is known."""
+    if isinstance(count, int):
+        return iota(count, as_type)
+    return call_op("arange", start=0, stop=count, step=1, dtype=as_type)
 
 
 # --- arithmetic

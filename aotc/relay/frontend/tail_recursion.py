@@ -72,7 +72,7 @@ def parameter_of_rows(name: str, row: Expr, position: Expr, count: Dim) -> LoopP
     rows = Var(name, TensorType(shape, dtype))
     index, update = g.reshape(position, (1, 1)), g.unsqueeze(row, [0])
     later = rows if 0 in shape else g.call_op("scatter_nd", rows, index, update, mode="update")
-    return LoopParameter(rows, g.zeros(shape, str(dtype)), later)
+    return LoopParameter(rows, g.filled(0, shape, str(dtype)), later)
 
 
 def tail_recursive_loop(

@@ -19,7 +19,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
-from aotc.relay.frontend.onnx.ops_microsoft_grouped_attention import positions_up_to, require_pair, split_heads
+from aotc.relay.frontend.onnx.ops_microsoft_grouped_attention import require_pair, split_heads
 from aotc.relay.frontend.onnx.ops_quant import quantized_matmul_as_float, quantized_tensor_of_scale_zero_inputs
 from aotc.relay.frontend.size_conditions import require_equal_dims
 from aotc.relay.frontend.slice_pad_depth_to_space import select_element
@@ -64,7 +64,7 @@ def _later_positions(steps: Dim, positions: Dim) -> Expr:
         rows = np.arange(steps)[:, None] + positions - steps
         return g.constant(np.arange(positions) > rows)
     # as many positions lie behind a step as steps do
-    columns, rows_behind = positions_up_to(positions), positions_up_to(steps)
+    columns, rows_behind = g.positions_up_to(positions, "int32"), g.positions_up_to(steps, "int32")
     last = g.cast(g.sub(g.extent(columns, 0), g.extent(rows_behind, 0)), "int32")
     return g.greater(g.reshape(columns, (1, positions)), g.add(g.reshape(rows_behind, (steps, 1)), last))
 
@@ -78,7 +78,7 @@ def _ignored_positions(node: OnnxNode, mask: OptionalExpr, batch: Dim, steps: Di
     """
     if mask is None:
         return None
-    dims, positions = g.dims(mask), positions_up_to(position_count)
+    dims, positions = g.dims(mask), g.positions_up_to(position_count, "int32")
     if len(dims) in (2, 3) and not is_static((dims[-1], position_count)):
         text = f"a mask of {dims[-1]} positions does not fit the {position_count} positions of {node.op_type}"
         require_equal_dims("onnx-attention", dims[-1], position_count, text)

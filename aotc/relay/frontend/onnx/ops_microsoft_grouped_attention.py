@@ -37,13 +37,6 @@ _UNSUPPORTED_ATTRIBUTES: Final = {
 _FIRST_UNSUPPORTED_INPUT: Final = 12
 
 
-def positions_up_to(count: Dim) -> Expr:
-    """Return the vector 0, 1, ... `count` - 1 as int32; a constant if the count is known."""
-    if isinstance(count, int):
-        return g.iota(count, "int32")
-    return g.cast(g.call_op("arange", start=0, stop=count, step=1, dtype="int64"), "int32")
-
-
 @frozen
 class _Lengths:
     """Lengths of the sequences of a batch.
@@ -224,7 +217,7 @@ def _present(new: Expr, past: OptionalExpr, lengths: _Lengths) -> Expr:
     base = g.concat([past, new], 2) if lengths.is_grown else past
     if lengths.earlier is None:
         return base
-    places = g.reshape(positions_up_to(lengths.present), (1, 1, lengths.present, 1))
+    places = g.reshape(g.positions_up_to(lengths.present, "int32"), (1, 1, lengths.present, 1))
     source = g.sub(places, lengths.earlier)
     is_new = g.greater(source, -1)
     if lengths.steps == 1:
@@ -252,8 +245,8 @@ def _hidden_positions(lengths: _Lengths, past: OptionalExpr, window: int) -> Opt
     is_last = lengths.steps == 1 and lengths.earlier is None
     if is_last and window <= 0:
         return None
-    columns = g.reshape(positions_up_to(lengths.present), (1, 1, 1, lengths.present))
-    rows = g.add(_first_rows(lengths, past), g.reshape(positions_up_to(lengths.steps), (1, 1, lengths.steps, 1)))
+    columns = g.reshape(g.positions_up_to(lengths.present, "int32"), (1, 1, 1, lengths.present))
+    rows = g.add(_first_rows(lengths, past), g.reshape(g.positions_up_to(lengths.steps, "int32"), (1, 1, -1, 1)))
     later = g.greater(columns, rows)
     if window <= 0:
         return later
@@ -284,7 +277,7 @@ def _positions_of_tokens(node: OnnxNode, lengths: _Lengths, past: OptionalExpr) 
     other tokens are given.
     """
     steps, given = lengths.steps, node.optional_input(9)
-    row = g.reshape(positions_up_to(steps), (1, steps))
+    row = g.reshape(g.positions_up_to(steps, "int32"), (1, steps))
     if given is None:
         return g.add(g.reshape(_first_rows(lengths, past), (-1, 1)), row)
     given = g.cast(given, "int32")
@@ -349,7 +342,7 @@ def _rotary_embedding(
     steps = g.dims(heads)[2]
     if g.dims(position_ids) == (1,):
         first = g.cast(g.reshape(position_ids, (1, 1)), "int32")
-        position_ids = g.add(first, g.reshape(positions_up_to(steps), (1, steps)))
+        position_ids = g.add(first, g.reshape(g.positions_up_to(steps, "int32"), (1, steps)))
     rotated = _rotate(heads, cos_cache, sin_cache, position_ids, interleaved)
     return rotated if rank == 4 else g.reshape(g.transpose(rotated, (0, 2, 1, 3)), g.dims(x))
 

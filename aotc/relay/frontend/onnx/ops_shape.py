@@ -342,9 +342,7 @@ def _constant_of_shape(shape: SizeInput, *, value: Any = None, node: OnnxNode) -
     dtype = DType.from_numpy(filling)
     only = g.require_single_element(filling, "the value of ConstantOfShape")
     sizes = g.checked_dims(shape.within(0, None), dtype, "the result of ConstantOfShape")
-    if not is_static(sizes):
-        return g.call_op("full", g.constant(only, dtype), shape=sizes, dtype=str(dtype))
-    return g.full(only, require_static_shape(sizes), dtype)
+    return g.filled(only, sizes, str(dtype))
 
 
 def _eye_like(x: Expr, *, k: int = 0, dtype: DType | None = None) -> Expr:
@@ -443,8 +441,7 @@ def _one_hot_of_run_time_depth(indices: Expr, depth: Expr, size: Dim, values: Ex
         indices = g.minimum(indices, g.cast(number, "uint64"))
     index = g.cast(indices, "int64")
     index = g.where(g.less(index, 0), g.add(index, number), index)
-    numbers = g.call_op("arange", start=0, stop=size, step=1, dtype="int64")
-    positions = g.reshape(numbers, (size, *(1,) * (rank - 1 - place)))
+    positions = g.reshape(g.positions_up_to(size), (size, *(1,) * (rank - 1 - place)))
     off, on = (gather_slices(values, g.constant(k, "int64"), 0) for k in (0, 1))
     return g.where(g.equal(g.unsqueeze(index, [place]), positions), on, off)
 

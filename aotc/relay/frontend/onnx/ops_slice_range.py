@@ -129,7 +129,7 @@ def _range_of_sizes(start: Expr, limit: Expr, delta: Expr, node: OnnxNode) -> Ex
     if isinstance(step, SymDim):
         count = define_size(count, 0, largest_size(count))
     dtype = g.dtype(start)
-    steps = g.cast(g.call_op("arange", start=0, stop=count, step=1, dtype="int64"), dtype)
+    steps = g.cast(g.positions_up_to(count), dtype)
     scaled = steps if isinstance(step, int) and step == 1 else g.mul(steps, _factor_of_range(step, delta))
     return scaled if isinstance(first, int) and first == 0 else g.add(scaled, g.reshape(start, ()))
 

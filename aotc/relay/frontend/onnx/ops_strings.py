@@ -90,10 +90,7 @@ def _positions_of_one_input(node: OnnxNode, position: int) -> tuple[list[Expr | 
     total = product_of_dims(shape)
     if isinstance(total, int):
         g.check_materialization_cost((total,), "int32", "the positions of strings")
-        numbers: Expr = g.iota(total, "int32")
-    else:
-        numbers = g.call_op("arange", start=0, stop=total, step=1, dtype="int32")
-    inputs[position] = g.reshape(numbers, shape)
+    inputs[position] = g.reshape(g.positions_up_to(total, "int32"), shape)
     return inputs, g.reshape(x, (total, slot_size(x)))
 
 

@@ -53,12 +53,17 @@ class SizeOperand:
     @property
     def name(self) -> str:
         """The name of the size, which is the value less the smallest one."""
-        value = f"{self.input}[{self.element}]"
+        value = self.element_name
         if self.is_bits:
             value = f"bits({value})"
         if self.clipped:
             value = f"clip({value}, {self.least}, {self.most})"
         return value if self.least == 0 else f"{value}{-self.least:+d}"
+
+    @property
+    def element_name(self) -> str:
+        """The element as text, such as "shape[0]"."""
+        return f"{self.input}[{self.element}]"
 
     @property
     def dim(self) -> Dim:
@@ -83,7 +88,14 @@ class SizeOperand:
     def range_text(self) -> str:
         """The values of the element that are not refused, as text."""
         least, most = self.limits_of_element
-        return f"{least:g} to {most:g}" if self.is_bits else f"{least} to {most}"
+        return f"{self._text_of_value(least)} to {self._text_of_value(most)}"
+
+    def text_of_size(self, size: int) -> str:
+        """Return the element and its value for the size, as text."""
+        return f"{self.element_name} {self._text_of_value(self.value_of_size(size))}"
+
+    def _text_of_value(self, value: float) -> str:
+        return f"{value:g}" if self.is_bits else str(value)
 
     @property
     def limits_of_element(self) -> tuple[float, float]:
@@ -173,10 +185,12 @@ class SizeDefinition:
         return None if bits is None else _value_of_float_function(self.function, float32_of_bits(bits), number)
 
     def __str__(self) -> str:
-        """Return the value as text: the formula, or a call of the function."""
+        """Return the value as text: the formula, or the function of a number or of an element of an input."""
         if not self.function:
             return self.formula
-        return f"{self.function}({self.float_bits}, {self.formula})"
+        value = _text_of_float(self.float_bits)
+        factor = self.formula if self.formula.isalnum() else f"({self.formula})"
+        return f"floor({value} * {factor})" if self.function == PRODUCT else f"{self.function}({value})"
 
     @property
     def row(self) -> tuple[str, str, int, int, str, str, str]:
@@ -186,6 +200,15 @@ class SizeDefinition:
 
 def _formula_of_text(text: str) -> Formula:
     return constant(int(text)) if text.isascii() and text.isdigit() else formula_of_name(text)
+
+
+def _text_of_float(bits: str) -> str:
+    """Return a float as text, of which a formula gives the bits: the element of an input, such as "scales[0]", or a
+    number.
+    """
+    formula = _formula_of_text(bits)
+    names = [operand.element_name for s in formula.symbols if (operand := size_operand_of_name(s, 0)) is not None]
+    return f"{float32_of_bits(formula.constant_term):g}" if not names else names[0]
 
 
 def _value_of_float_function(function: str, value: float, factor: int) -> int:

@@ -218,10 +218,13 @@ class RunSizes:
         extents = self.new_shapes_array()
         status = int(self._descriptor.shapes(self.values_array(values), extents))
         if status != 0:
-            text = ", ".join(f"{name} {value}" for name, value in values.items())
+            text = ", ".join(self._text_of_size(name, value) for name, value in values.items())
             text = f"the model does not run with the sizes {text}: {self.reason(status)}"
             raise AotcError(code_of_size_status(status), text)
         return self.shapes_of_array(extents)
+
+    def _text_of_size(self, name: str, value: int) -> str:
+        return self.operands[name].text_of_size(value) if name in self.operands else f"{name} {value}"
 
     def new_shapes_array(self) -> Any:
         """Return a C array for the shapes of all outputs, one behind the other."""

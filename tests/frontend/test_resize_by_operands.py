@@ -42,7 +42,7 @@ VALUES: list[dict[str, list[float]]] = [
 REFUSED: list[tuple[dict[str, list[float]], str]] = [
     ({"sizes": [0, 3]}, "element 0 of the input sizes is 0"),
     ({"sizes": [13, 3]}, "element 0 of the input sizes is 13"),
-    ({"scales": [0.1, 1.0]}, "the size product("),
+    ({"scales": [0.1, 1.0]}, "the size floor(scales[0] * 5) is 1 to 60"),
     ({"scales": [-1.0, 1.0]}, "element 0 of the input scales is -1"),
     ({"scales": [12.5, 1.0]}, "element 0 of the input scales is 12.5, which is not 0 to 12"),
     ({"scales": [float("nan"), 1.0]}, "element 0 of the input scales is nan"),
@@ -132,5 +132,8 @@ def test_sizes_of_floats_know_their_names_and_values() -> None:
         assert operand.value_of_size(size) == np.float32(value)
     assert bits_of_float32(-0.0) == 0
     assert bits_of_float32(-1.0) == -1
+    assert operand.text_of_size(0) == "f[1] 0.5"
     definition = SizeDefinition("s", "n", 0, 99, "", "product", operand.name)
+    assert str(definition) == "floor(f[1] * n)"
+    assert str(SizeDefinition("s", "0", 0, 99, "", "numerator", str(bits_of_float32(0.75)))) == "numerator(0.75)"
     assert definition.symbols == {"n", operand.name}

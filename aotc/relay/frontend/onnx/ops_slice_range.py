@@ -23,13 +23,11 @@ from aotc.ir import (
     product_of_dims,
     require,
     require_static_shape,
-    sign_bit_of_dim,
 )
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.onnx.node import OnnxNode, SizeInput
-from aotc.relay.frontend.onnx.run_time_axes import largest_of_dims, slices_of_axes
-from aotc.relay.frontend.size_conditions import require_at_least
+from aotc.relay.frontend.onnx.run_time_axes import distance_and_direction, largest_of_dims, slices_of_axes
 from aotc.relay.frontend.size_operands import OperandBounds, define_size, operand_bounds
 from aotc.relay.frontend.size_values import size_values
 
@@ -118,24 +116,15 @@ def _range_of_sizes(start: Expr, limit: Expr, delta: Expr, node: OnnxNode) -> Ex
     """Return a range whose number of elements is known at run time only."""
     inputs = (SizeInput(node, k, name) for k, name in enumerate(("start", "limit", "delta")))
     first, last, step = (_single_size(x.within(_RANGE_BOUNDS.least, _RANGE_BOUNDS.most)) for x in inputs)
-    require("onnx-range", step != 0, "the step of Range is 0")
-    is_backward = sign_bit_of_dim(step)
-    distance: Dim = abs(step) if isinstance(step, int) else maximum_of_dims((step, 0 - step))
-    if isinstance(distance, SymDim):
-        distance = define_size(distance, 1, largest_size(distance))
-        require_at_least("onnx-range", distance, 1, "the step of Range is 0")
+    distance, is_backward = distance_and_direction(step, "onnx-range", "the step of Range is 0")
     span = product_of_dims((last - first, 1 - 2 * is_backward))
     count = maximum_of_dims(((span + (distance - 1)) // distance, 0))
     if isinstance(step, SymDim):
         count = define_size(count, 0, largest_size(count))
     dtype = g.dtype(start)
     steps = g.cast(g.positions_up_to(count), dtype)
-    scaled = steps if isinstance(step, int) and step == 1 else g.mul(steps, _factor_of_range(step, delta))
-    return scaled if isinstance(first, int) and first == 0 else g.add(scaled, g.reshape(start, ()))
-
-
-def _factor_of_range(step: Dim, delta: Expr) -> Any:
-    return step if isinstance(step, int) else g.reshape(delta, ())
+    scaled = steps if step == 1 else g.mul(steps, step if isinstance(step, int) else g.reshape(delta, ()))
+    return scaled if first == 0 else g.add(scaled, g.reshape(start, ()))
 
 
 def _single_size(values: list[Dim]) -> Dim:

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from aotc.ir import (
     Dim,
     equality_of_dims,
-    interval_of_dim,
     is_static,
     largest_size,
     maximum_of_dims,
@@ -141,14 +140,22 @@ def slices_of_axes(
     return [_counted_slice(start, end, step, d) for (start, end, step), d in zip(rows, dims, strict=True)]
 
 
+def distance_and_direction(step: Dim, code: str, text: str) -> tuple[Dim, Dim]:
+    """Return the absolute value of a step, and 1 if it is negative or 0 if it is not. A step of 0 is a wrong size.
+
+    code, text    of the diagnostic for a step of 0
+    """
+    distance = maximum_of_dims((step, 0 - step))
+    distance = define_size(distance, 1, max(largest_size(distance), 1))
+    require_at_least(code, distance, 1, text)
+    return distance, sign_bit_of_dim(step)
+
+
 def _counted_slice(start: Dim, end: Dim, step: Dim, extent: Dim) -> tuple[Dim, Dim, Dim]:
     if (start, step) == (0, 1) and same_dim(end, extent):
         return 0, extent, 1
     most = largest_size(extent)
-    least_step, most_step = interval_of_dim(step)
-    is_backward = sign_bit_of_dim(step)
-    distance = define_size(maximum_of_dims((step, 0 - step)), 1, max(-int(least_step), int(most_step), 1))
-    require_at_least("onnx-slice", distance, 1, "a step of Slice is 0")
+    distance, is_backward = distance_and_direction(step, "onnx-slice", "a step of Slice is 0")
     # a backward slice begins at the last element at the latest, and ends before element 0 at the latest
     after = extent - is_backward
     first = define_size(maximum_of_dims((0, minimum_of_dims((_from_start(start, extent), after)))), 0, most)

@@ -130,6 +130,17 @@ def strings_of_found_number(x: Expr, count: Expr, axis: int) -> Expr:
     return g.transpose(found, [order.index(k) for k in range(g.rank(x))])
 
 
+def scattered_where(places: Expr, flags: Expr, values: Expr, room: int, reduction: str, start: int) -> Expr:
+    """Return a row (..., room) with `values` at `places` where `flags` are True, and `start` elsewhere."""
+    axis = g.rank(flags) - 1
+    # what is not flagged goes to one more place, which is then cut off
+    where = g.where(flags, g.minimum(places, room), room)
+    rows = g.full(start, (*g.shape(flags)[:-1], room + 1), "int32")
+    shaped = g.broadcast_to(values, g.shape(flags))
+    moved = g.call_op("scatter_elements", rows, where, shaped, axis=axis, reduction=reduction)
+    return g.strided_slice(moved, [0], [room], [axis])
+
+
 def chosen_strings(x: Expr, is_chosen: Expr) -> tuple[Expr, Expr]:
     """Return the strings of a vector that are chosen, with empty ones behind them, and their number, of shape (1,).
 
@@ -137,11 +148,8 @@ def chosen_strings(x: Expr, is_chosen: Expr) -> tuple[Expr, Expr]:
     """
     count = g.dim(x, 0)
     numbers = g.call_op("cumsum", g.cast(is_chosen, "int32"), axis=0, dtype="int32")
-    # what is not chosen goes to one more place, which is then cut off
-    places = g.where(is_chosen, g.sub(numbers, 1), count)
-    zeros = g.full(0, (count + 1,), "int32")
-    sources = g.call_op("scatter_elements", zeros, places, g.iota(count, "int32"), axis=0, reduction="update")
-    moved = gather_slices(x, g.strided_slice(sources, [0], [count], [0]), 0)
+    sources = scattered_where(g.sub(numbers, 1), is_chosen, g.iota(count, "int32"), count, "update", 0)
+    moved = gather_slices(x, sources, 0)
     total = g.strided_slice(numbers, [count - 1], [count], [0])
     exists = g.less(g.iota(count, "int32"), total)
     return g.where(g.unsqueeze(exists, (1,)), moved, STRING_PADDING), total

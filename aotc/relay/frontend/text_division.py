@@ -23,7 +23,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.automata import MAX_TABLE_ELEMENTS, Automaton, automaton_of_expression
 from aotc.relay.frontend.regular_expression_parser import Expression
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
-from aotc.relay.frontend.string_slots import slot_size, string_lengths, with_slot_size
+from aotc.relay.frontend.string_slots import scattered_where, slot_size, string_lengths, with_slot_size
 from aotc.relay.frontend.text_operations import is_first_byte, smallest_index_dtype, states_of_automaton
 
 _SPACE: Final = ord(" ")
@@ -71,27 +71,16 @@ def _running_sum(x: Expr) -> Expr:
     return g.call_op("cumsum", x, axis=g.rank(x) - 1, dtype="int32")
 
 
-def _scattered(places: Expr, flags: Expr, values: Expr, room: int, reduction: str, start: int) -> Expr:
-    """Return a row (..., room) with `values` at `places` where `flags` are True, and `start` elsewhere."""
-    axis = g.rank(flags) - 1
-    # what is not flagged goes to one more place, which is then cut off
-    where = g.where(flags, g.minimum(places, room), room)
-    rows = g.full(start, (*g.shape(flags)[:-1], room + 1), "int32")
-    shaped = g.broadcast_to(values, g.shape(flags))
-    moved = g.call_op("scatter_elements", rows, where, shaped, axis=axis, reduction=reduction)
-    return g.strided_slice(moved, [0], [room], [axis])
-
-
 def _parts_at(begin_flags: Expr, begin_places: Expr, end_flags: Expr, end_places: Expr, room: int) -> Parts:
     """Return the parts that begin and end where flags are True; part k + 1 begins behind the end of part k. If there
     is room for fewer parts, the last one ends where the last of all does.
     """
     axis = g.rank(begin_flags) - 1
     numbers = _running_sum(g.cast(begin_flags, "int32"))
-    begins = _scattered(g.sub(numbers, 1), begin_flags, begin_places, room, "update", 0)
+    begins = scattered_where(g.sub(numbers, 1), begin_flags, begin_places, room, "update", 0)
     end_numbers = _running_sum(g.cast(end_flags, "int32"))
     last = g.minimum(g.sub(end_numbers, 1), room - 1)
-    ends = _scattered(last, end_flags, end_places, room, "max", 0)
+    ends = scattered_where(last, end_flags, end_places, room, "max", 0)
     size = g.dim(numbers, axis)
     counts = g.squeeze(g.strided_slice(numbers, [size - 1], [size], [axis]), [axis])
     return Parts(begins, ends, g.minimum(counts, room))
@@ -143,7 +132,7 @@ def parts_between(x: Expr, separator: str, maxsplit: int | None) -> Parts:
     places = g.add(g.iota(size, "int32"), 1)
     # where a text has fewer parts, they would begin behind its end
     behind = g.add(g.unsqueeze(lengths, (axis,)), length)
-    firsts = _scattered(numbers, is_end, places, room + 1, "update", -1)
+    firsts = scattered_where(numbers, is_end, places, room + 1, "update", -1)
     firsts = g.where(g.less(firsts, 0), behind, firsts)
     begins = g.where(g.equal(g.iota(room + 1, "int32"), 0), 0, firsts)
     ends = g.sub(g.strided_slice(begins, [1], [room + 1], [axis]), length)

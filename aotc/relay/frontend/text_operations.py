@@ -25,8 +25,6 @@ from aotc.relay.frontend.string_slots import slot_size, with_slot_size
 
 #: The first byte of the UTF-8 text of a character, by the number of its bytes, less the bits of the character.
 _FIRST_BYTES: Final = (0x00, 0xC0, 0xE0, 0xF0)
-#: The first bytes from which on UTF-8 texts of characters have 2, 3 and 4 bytes.
-_LEAST_FIRST_BYTES: Final = (0xC0, 0xE0, 0xF0)
 _CONTINUATION_BITS: Final = 6
 #: Number of characters in a page of a table of characters, as a power of two.
 _PAGE_BITS: Final = 6
@@ -92,7 +90,7 @@ def code_points(x: Expr) -> Expr:
     """
     first = g.cast(x, "int32")
     result, point = first, first
-    for k, least in enumerate(_LEAST_FIRST_BYTES, 1):
+    for k, least in enumerate(_FIRST_BYTES[1:], 1):
         # the bits of a character that the first byte of k + 1 has, and six of each byte behind it
         point = _low_bits(first, _CONTINUATION_BITS - k)
         for ahead in range(1, k + 1):

@@ -25,9 +25,7 @@ def _masked_select(x: Expr, mask: Expr) -> Expr:
     return elements_at_nonzero(g.flatten(g.broadcast_to(x, shape)), g.flatten(g.broadcast_to(mask, shape)), 0)
 
 
-def _unique2(
-    x: Expr, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-) -> list[Expr]:  # fmt: skip
+def _unique2(x: Expr, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> list[Expr]:
     """Convert unique without an axis; PyTorch sorts the values in any case."""
     values, _, inverse, counts = distinct_slices(g.flatten(x), 0, is_sorted=True)
     return [values, g.reshape(inverse, tv.static_dims(x)), counts]
@@ -35,7 +33,7 @@ def _unique2(
 
 def _unique_dim(
     x: Expr, dim: Axis, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-) -> list[Expr]:  # fmt: skip
+) -> list[Expr]:
     values, _, inverse, counts = distinct_slices(x, tv.normalize_axis(dim, x), is_sorted=True)
     return [values, inverse, counts]
 

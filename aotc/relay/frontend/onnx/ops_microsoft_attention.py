@@ -19,7 +19,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
-from aotc.relay.frontend.onnx.ops_microsoft_grouped_attention import require_pair, split_heads
+from aotc.relay.frontend.onnx.ops_microsoft_grouped_attention import join_heads, require_pair, split_heads
 from aotc.relay.frontend.onnx.ops_quant import quantized_matmul_as_float, quantized_tensor_of_scale_zero_inputs
 from aotc.relay.frontend.size_conditions import require_equal_dims
 from aotc.relay.frontend.slice_pad_depth_to_space import select_element
@@ -43,8 +43,7 @@ def _attend(
     hidden  the boolean mask of what is ignored, which broadcasts to (batch, heads, steps, positions), or None
     """
     query, key, value = heads
-    batch, _, steps, _ = g.dims(query)
-    positions, dtype = g.dims(key)[2], g.dtype(query)
+    dtype = g.dtype(query)
     scores = matmul(query, g.transpose(key, (0, 1, 3, 2)))
     scores = g.mul(scores, node.attrs.get("scale", 0.0) or 1 / math.sqrt(g.dim(query, 3)))
     if hidden is not None:
@@ -53,9 +52,9 @@ def _attend(
     if attention_bias is not None:
         scores = g.add(scores, attention_bias)
     if unidirectional:
-        scores = g.where(_later_positions(steps, positions), float(dtype.min), scores)
+        scores = g.where(_later_positions(g.dims(query)[2], g.dims(key)[2]), float(dtype.min), scores)
     mixed = matmul(g.call_op("nn.softmax", scores, axis=-1), value)
-    return g.reshape(g.transpose(mixed, (0, 2, 1, 3)), (batch, steps, g.dim(query, 1) * g.dim(value, 3)))
+    return join_heads(mixed)
 
 
 def _later_positions(steps: Dim, positions: Dim) -> Expr:

@@ -93,8 +93,7 @@ def _group_query_attention(
     if hidden is not None:
         scores = g.where(hidden, float(g.dtype(q).min), scores)
     mixed = matmul(_softmax_with_sink(node, scores), repeated[1])
-    batch, _, steps, size = g.dims(q)
-    return [g.reshape(g.transpose(mixed, (0, 2, 1, 3)), (batch, steps, num_heads * size)), keys, values, None]
+    return [join_heads(mixed), keys, values, None]
 
 
 def require_pair(node: OnnxNode, name: str, x: OptionalExpr, other: str, y: OptionalExpr) -> None:
@@ -137,6 +136,12 @@ def split_heads(x: Expr, count: int) -> Expr:
     """Reshape (batch, steps, heads * size) to (batch, heads, steps, size)."""
     batch, steps = g.dims(x)[:2]
     return g.transpose(g.reshape(x, (batch, steps, count, g.dim(x, 2) // count)), (0, 2, 1, 3))
+
+
+def join_heads(x: Expr) -> Expr:
+    """Reshape (batch, heads, steps, size) to (batch, steps, heads * size)."""
+    batch, _, steps, _ = g.dims(x)
+    return g.reshape(g.transpose(x, (0, 2, 1, 3)), (batch, steps, g.dim(x, 1) * g.dim(x, 3)))
 
 
 # --- lengths
@@ -344,7 +349,7 @@ def _rotary_embedding(
         first = g.cast(g.reshape(position_ids, (1, 1)), "int32")
         position_ids = g.add(first, g.reshape(g.positions_up_to(steps, "int32"), (1, steps)))
     rotated = _rotate(heads, cos_cache, sin_cache, position_ids, interleaved)
-    return rotated if rank == 4 else g.reshape(g.transpose(rotated, (0, 2, 1, 3)), g.dims(x))
+    return rotated if rank == 4 else join_heads(rotated)
 
 
 OPS: Table = table_by_function_name(_group_query_attention, _rotary_embedding)

@@ -198,6 +198,12 @@ def operand_bounds(bounds: OperandBounds | None) -> Iterator[None]:
         _BOUNDS.reset(token)
 
 
+def are_floats_truncated() -> bool:
+    """Return True where elements of inputs of float types are operands by their truncated values."""
+    bounds = _BOUNDS.get()
+    return bounds is not None and bounds.truncated
+
+
 def operand_values(variable: Var, moved_only: bool) -> np.ndarray[Any, Any] | None:
     """Return the elements of an input of the model as dimensions; None for other variables.
 

@@ -29,7 +29,7 @@ from aotc.ir import (
     sign_bit_of_dim,
     sum_of_dims,
 )
-from aotc.relay.frontend.size_operands import operand_values
+from aotc.relay.frontend.size_operands import are_floats_truncated, operand_values
 from aotc.relay.graph_api import Call, Constant, Expr, Tuple, TupleGetItem, Var, children, depth_first_post_order
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -257,6 +257,10 @@ def _cast(_: Op, node: Call, values: Array) -> Array:
     assert isinstance(given, TensorType)
     kept = ty.dtype.is_float or (ty.dtype.is_integer and ty.dtype.bits >= 32)
     if not kept or not (given.dtype.is_integer or given.dtype.is_float):
+        raise _UnknownError
+    # 2.9999999999 is truncated to 2, but is 3 as a float32
+    is_rounded = ty.dtype.is_float and given.dtype.is_float and ty.dtype.bits < given.dtype.bits
+    if is_rounded and are_floats_truncated() and any(isinstance(v, SymDim) for v in values.reshape(-1)):
         raise _UnknownError
     return values
 

@@ -177,6 +177,22 @@ def test_other_constants_that_are_stored_once_are_another_layout() -> None:
     assert first.byte_count == other.byte_count and first.layout != other.layout
 
 
+def test_weights_for_other_code_are_refused(tmp_path: Path) -> None:
+    """Parameters of equal shapes and other values fit the code; those of a network that computes something else do not,
+    even if only a number in the code differs."""
+    files = []
+    for seed, limit in ((0, 6.0), (1, 6.0), (0, 3.0)):
+        weights = np.random.default_rng(seed).normal(size=(4, 8)).astype(np.float32)
+        product = relay.nn.dense(x := relay.var("x", shape=(1, 8)), relay.const(weights))
+        net = aotc.IRModule.from_expr(relay.Function([x], relay.clip(product, 0.0, limit)))
+        folder = tmp_path / str(len(files))
+        made = aotc.compile(net, output=folder, name="net", target="c", environment="bare", build=False)
+        files.append((made.path / "src" / "net_params.bin").read_bytes())
+    first, values, code = files
+    assert first[:-8] == code[:-8] != values[:-8]
+    assert first[-8:-4] == values[-8:-4] != code[-8:-4]
+
+
 def test_weights_apart(tmp_path: Path) -> None:
     """Weights at a separate address come from a replaceable file; damaged weights and those of another model are
     reported."""

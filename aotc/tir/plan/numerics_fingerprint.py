@@ -3,10 +3,11 @@
 bit-identical results.
 
 numerics_fingerprint(program)          # "5f3a9c0e21d47b86"
+structure_fingerprint(program, place_of_parameter)    # of a program whose parameters are other numbers, too
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -45,7 +46,30 @@ def numerics_fingerprint(program: Program) -> str:
 
     Names and addresses of tensors, aliasing marks and kinds of loops are not included.
     """
+    lines, storages = _structure_lines_and_storages(program)
     digest = hashlib.sha256(f"{SEMANTICS_VERSION}".encode())
+    digest.update("\n".join(lines).encode())
+    for storage in storages:
+        if storage.data is not None:
+            digest.update(np.ascontiguousarray(storage.data).view(np.uint8).data)
+    return digest.hexdigest()[:16]
+
+
+def structure_fingerprint(program: Program, place_of_parameter: Callable[[Storage], str]) -> str:
+    """Return 16 hexadecimal digits of the SHA-256 of everything that decides the results of a program except
+    the values of its parameters: the code of a program runs with the parameters of another one if their
+    identifiers are equal.
+
+    place_of_parameter    returns a text with the properties of a parameter that code relies on, such as its
+                          byte offset in a file
+    """
+    lines, storages = _structure_lines_and_storages(program)
+    lines += [place_of_parameter(storage) for storage in storages if storage.kind == "constant"]
+    return hashlib.sha256("\n".join([str(SEMANTICS_VERSION), *lines]).encode()).hexdigest()[:16]
+
+
+def _structure_lines_and_storages(program: Program) -> tuple[list[str], list[Storage]]:
+    """Return the text of a program without the values of its parameters, and its storages in the order of use."""
     kernels = {kernel: k for k, kernel in enumerate(program.distinct_kernels)}
     places: dict[Storage, int] = {}
     lines = [_numerics_text_of_kernel(kernel) for kernel in kernels] + _texts_of_called_functions(kernels)
@@ -59,11 +83,7 @@ def numerics_fingerprint(program: Program) -> str:
     if program.state:
         pairs = ((places.get(t.past, -1), places.get(t.present, -1), _hash_of_first_contents(t)) for t in program.state)
         lines.append(f"state {sorted(pairs)}")
-    digest.update("\n".join(lines).encode())
-    for storage in places:
-        if storage.data is not None:
-            digest.update(np.ascontiguousarray(storage.data).view(np.uint8).data)
-    return digest.hexdigest()[:16]
+    return lines, list(places)
 
 
 def _hash_of_first_contents(tensor: StateTensor) -> str:

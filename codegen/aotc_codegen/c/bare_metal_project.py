@@ -4,8 +4,8 @@ directly.
 
     metadata = emit_bare_metal_project(program, Path("build/net"), target=get_target("cortex-m4"))
 
-The parameters are stored in one file, followed by a checksum of their layout and a checksum of the
-contents.
+The parameters are stored in one file, followed by a checksum of the code and layout that they are for, and a
+checksum of the contents.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ def _parameters_kernels_file_and_footprint(
         file_sizes=FIRMWARE_FILE_SIZES,
     )
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
-    weights = ParameterFile(params, golden)
+    weights = ParameterFile(params, golden, program)
     footprint = estimate_memory_footprint(program, target, kernels.names, params, numbers)
     return params, kernels, weights, footprint | {"parameters": weights.byte_count}
 

@@ -30,6 +30,7 @@ from aotc.tir import (
     spread_blocks_over_memories,
 )
 from aotc.tir.plan.arena_packing import Arrangement, LiveBlock, align_up
+from aotc.tir.plan.numerics_fingerprint import structure_fingerprint
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers, escape_for_c_comment
 from aotc_codegen.c.host_project import guarded_aligned_attribute_lines
 from aotc_codegen.c.parameter_files import ParameterFilePiece, ParameterLayout
@@ -122,22 +123,29 @@ def _constant_properties_text(storage: Storage, offset: int) -> str:
 
 class ParameterFile:
     """Contents of the parameter file: the parameters, the self-test's example values, a checksum of
-    the layout that the code expects, and the CRC-32 of all preceding bytes.
+    the code that the parameters are for and of the layout that it expects, and the CRC-32 of all preceding bytes.
+
+    program    the program, whose code is part of the checksum; None for a checksum of the layout alone
 
     contents   the file as consecutive pieces of memory
     offsets    byte offsets of the example values
     rows       template values for the part of the file in each memory
     """
 
-    def __init__(self, params: ParameterLayout, golden: SelftestData | None) -> None:
+    def __init__(self, params: ParameterLayout, golden: SelftestData | None, program: Program | None = None) -> None:
         self.contents: list[bytes | memoryview] = list(params.bytes_of_binary_parameter_file())
         self.offsets: list[int] = []
         self.align = params.align
         for known in _aligned_selftest_array_bytes(golden, self.align):
             self.offsets.append(self.byte_count)
             self.contents.append(known)
-        rows = [_constant_properties_text(s, params.byte_offset_in_file(s)) for s in params.homes]
+
+        def properties(storage: Storage) -> str:
+            return _constant_properties_text(storage, params.byte_offset_in_file(storage))
+
+        rows = [properties(storage) for storage in params.homes]
         rows += map(str, self.offsets)
+        rows += [] if program is None else [structure_fingerprint(program, properties)]
         self.layout = zlib.crc32("\n".join(rows).encode())
         self.contents.append(_UINT32_FORMAT.pack(self.layout))
         self.crc = 0

@@ -45,9 +45,10 @@ def stale_names(tree: ast.Module) -> list[str]:
     """Return the names in tables of docstrings that the code of the definition does not have."""
     found = []
     for node in ast.walk(tree):
-        if isinstance(node, Definition) and (docstring := ast.get_docstring(node)):
+        names = [*names_in_tables(ast.get_docstring(node) or "")] if isinstance(node, Definition) else []
+        if names:
             known = words_of_code(node) | INHERITED_OR_HANDED_ON.get(node.name, set())
-            found += [f"{node.name}: {name}" for name in names_in_tables(docstring) if name not in known]
+            found += [f"{node.name}: {name}" for name in names if name not in known]
     return found
 
 

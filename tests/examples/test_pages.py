@@ -16,13 +16,15 @@ import pytest
 
 from tests.conftest import require_tool
 from tests.examples.conftest import ROOT, Shell
+from tests.share import share
 
 PAGES = sorted(p for folder in ("start", "how-to", "gallery") for p in (ROOT / "docs" / folder).glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^(?://|#) (\S+\.\w+)$")
-TOOLS = {"cmake", "arm-none-eabi-gcc", "qemu-system-arm"}
 SLOW = {"resnet_cpp"}
 """Pages whose networks take long to compile."""
+CASES = [*share([p for p in PAGES if p.stem not in SLOW], 10), *share([p for p in PAGES if p.stem in SLOW], 0)]
+TOOLS = {"cmake", "arm-none-eabi-gcc", "qemu-system-arm"}
 
 
 def agrees(shown: str, printed: str) -> bool:
@@ -55,9 +57,7 @@ def run(page: Path, shell: Shell) -> int:
 
 
 @pytest.mark.always
-@pytest.mark.parametrize(
-    "page", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem in SLOW)) for p in PAGES]
-)
+@pytest.mark.parametrize("page", CASES, ids=lambda p: p.stem)
 def test_page(page: Path, shell: Shell) -> None:
     text = page.read_text(encoding="utf-8")
     for tool in TOOLS & set(re.findall(r"[\w-]+", text)):

@@ -66,7 +66,7 @@ def write_expensive(measured: Mapping[str, Sequence[float]]) -> None:
     for name, times in measured.items():
         if name in means or sum(times) > MAX_EXPECTED_SECONDS:
             means[name] = sum(times) / len(times)
-    lines = [f"{value:.2f} {name}\n" for name, value in sorted(means.items())]
+    lines = [f"{max(value, 0.0001):.4f} {name}\n" for name, value in sorted(means.items())]
     EXPENSIVE_TESTS.write_text("".join(lines), encoding="utf-8")
 
 

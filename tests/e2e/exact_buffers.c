@@ -4,6 +4,7 @@
  * sanitizers see every byte too far.  The workspace holds zeros first and ones
  * after that: results may not depend on what was in it.  The second run is by
  * THREADS (a macro too) at once, if it is there, so that sanitizers see races.
+ * Arguments are files with the bytes of the inputs.
  */
 #define _POSIX_C_SOURCE 200112L
 #include <stdio.h>
@@ -26,7 +27,13 @@ static void *block(size_t bytes, size_t alignment, int fill) {
   return memory;
 }
 
-int main(void) {
+static void read_file(const char *path, void *data, size_t bytes) {
+  FILE *const file = fopen(path, "rb");
+  if (file == NULL || fread(data, 1, bytes, file) != bytes) exit(5);
+  fclose(file);
+}
+
+int main(int argc, char **argv) {
   const aotc_model *const model = MODEL();
   const size_t workspace_bytes = model->workspace_bytes + (size_t)THREADS * model->thread_workspace_bytes;
   aotc_run_options options = {sizeof options, NULL, NULL, NULL, NULL};
@@ -50,6 +57,7 @@ int main(void) {
       state = state * 1664525u + 1013904223u; /* Numerical Recipes' generator */
       data[i] = (float)(state >> 8) / (float)(1 << 23) - 1.0f;
     }
+    if (k + 1 < (size_t)argc) read_file(argv[k + 1], data, model->inputs[k].bytes);
     inputs[k] = data;
   }
 #ifdef AOTC_POOL_H
@@ -60,7 +68,11 @@ int main(void) {
     void **const results = outputs + (size_t)run * num_outputs;
     for (k = 0; k < num_outputs; ++k) results[k] = block(model->outputs[k].bytes, sizeof(void *), 0x5A);
     status = model->run(inputs, results, workspace, run == 0 ? NULL : &options);
-    if (status != AOTC_OK) return 4;
+    if (status != AOTC_OK) {
+      printf("status %d\n", status);
+      fflush(stdout);
+      _Exit(4);
+    }
     free(workspace);
   }
 #ifdef AOTC_POOL_H

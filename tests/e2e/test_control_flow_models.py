@@ -282,10 +282,6 @@ def test_loops_copy_no_carried_value() -> None:
         (f"{R}x, int64 n => {R}p, float[N,4] y",
          loop("n, , x", "p, y", f", {R}a", GO + "c = Add(a, x) d = Cos(c)", f", {R}c, {R}d"),
          "nothing bounds element 0 of the input 'n', on which a shape depends"),
-        (f"{R}x, float limit => {R}p, float[N,4] y",
-         TWENTY + TRUE + loop("n, t, x", "p, y", f", {R}a", "c = Add(a, x) d = Cos(c) m = ReduceMax <keepdims = 0> (c) "
-                              "on = Less(m, limit)", f", {R}c, {R}d"),
-         "a Loop with scan outputs must have a trip count that is a constant, a size or an input, and no condition"),
     ],
 )  # fmt: skip
 def test_what_is_refused(interface: str, body: str, message: str) -> None:

@@ -8,7 +8,7 @@ body = with_sizes_found_before_use(body, found)         # what uses the size fou
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from aotc.ir import AotcError, Op, SymDim, dims_in_attrs, get_op, largest_size, require
 from aotc.relay.frontend import op_calls as g
@@ -29,6 +29,26 @@ def found_rows(count: Expr, *tensors: Expr) -> list[Expr]:
         return results[0]
 
     find_size(largest_size(g.dims(tensors[0])[0]), calls)
+    return results
+
+
+def found_rows_within_bound(most: int | None, rows: Callable[[int], tuple[Expr, Sequence[Expr]]]) -> list[Expr]:
+    """Return the first rows of tensors, as many as one element of an integer tensor says: a size that a run finds.
+
+    most    the largest number of rows; None if the caller of the compiler must state it
+    rows    function that returns for a number of rows the element, and tensors with room for this many; an element
+            that is larger ends the run
+
+    Raise AotcError (code "graph-operand-bound") if nothing bounds the number.
+    """
+    results: list[Expr] = []
+
+    def calls(size: SymDim) -> Expr:
+        count, tensors = rows(largest_size(size))
+        results.extend(g.call_op("leading_rows", tensor, count, rows=size) for tensor in tensors)
+        return results[0]
+
+    find_size(most, calls)
     return results
 
 

@@ -24,8 +24,15 @@ from aotc.relay.graph_api import Expr, Var
 
 #: Name of the range of what nothing else bounds.
 ALL_OPERANDS: Final = "[*]"
+#: First letters of the names of sizes that a run finds, which numbers follow.
+FOUND_SIZE_PREFIX: Final = "found"
 #: Largest number of elements of an input that are sizes.
 MAX_OPERAND_ELEMENTS: Final = 64
+
+
+def is_name_of_found_size(name: str) -> bool:
+    """Return True for a name that a size which a run finds may have, such as "found0"."""
+    return name.startswith(FOUND_SIZE_PREFIX) and name.removeprefix(FOUND_SIZE_PREFIX).isdecimal()
 
 
 @frozen
@@ -49,7 +56,8 @@ class SizeOperands:
     """The operands of a model that is being converted.
 
     inputs    inputs of the model, by name
-    ranges    ranges that the caller of the compiler states, by names such as "shape[0]", "shape[*]" and "[*]"
+    ranges    ranges that the caller of the compiler states, by names such as "shape[0]", "shape[*]", "[*]", and
+              "found0" for a size that a run finds
     found     calls that find sizes in a run, by name of the size
     """
 
@@ -148,10 +156,38 @@ class SizeOperands:
         taken.update(d.name for d in self.definitions)
         return next(n for k in range(number, number + len(taken) + 1) if (n := f"{prefix}{k}") not in taken)
 
-    def find(self, most: int, call: Callable[[SymDim], Expr]) -> None:
-        """Add a size from 0 to `most` that a call finds in each run, which a function makes for its name."""
-        name = self._unused_name("found", len(self.found))
+    def find(self, most: int | None, call: Callable[[SymDim], Expr]) -> None:
+        """Add a size from 0 to `most` that a call finds in each run, which a function makes for its name.
+
+        A range that the caller of the compiler states for this name may be smaller. Raise AotcError (code
+        "graph-operand-bound") if there is none although nothing else bounds the size, and (code "graph-dim") for
+        a range that does not begin at 0.
+        """
+        name = self._unused_name(FOUND_SIZE_PREFIX, len(self.found))
+        stated = self.ranges.get(name)
+        if stated is None and most is None:
+            stated = self.ranges.get(ALL_OPERANDS)
+            if stated is None:
+                hint = "give its range, for example: " + option_text("dims", {name: (0, 64)})
+                raise AotcError("graph-operand-bound", f"nothing bounds the size {name}, which a run finds", hint=hint)
+        elif stated is not None:
+            is_range = isinstance(stated, DimRange) and (stated.least, stated.step) == (0, 1)
+            hint = "for example: " + option_text("dims", {name: (0, 64)})
+            text = f"the range of the size {name}, which a run finds, must begin at 0, it is {stated}"
+            require("graph-dim", is_range, text, hint=hint)
+        if stated is not None:
+            bound = _ends(stated)[1]
+            most = bound if most is None else min(most, bound)
         self.found[name] = call(SymDim(name, most))
+
+    def require_known_names_of_found_sizes(self) -> None:
+        """Raise AotcError (code "graph-dim") if the caller of the compiler states the range of a size that no call
+        finds.
+        """
+        for name in self.ranges:
+            if is_name_of_found_size(name) and name not in self.found:
+                hint = f"sizes that a run finds: {', '.join(self.found)}" if self.found else ""
+                raise AotcError("graph-dim", f"no operator finds a size called {name!r}", hint=hint)
 
 
 def _ends(allowed: DimRange | int | None) -> tuple[int, int]:
@@ -189,6 +225,16 @@ def collect_size_operands(inputs: Mapping[str, Var], ranges: Mapping[str, DimRan
 
 
 @contextmanager
+def without_size_operands() -> Iterator[None]:
+    """Context manager: elements of inputs are no sizes."""
+    token = _OPERANDS.set(None)
+    try:
+        yield
+    finally:
+        _OPERANDS.reset(token)
+
+
+@contextmanager
 def operand_bounds(bounds: OperandBounds | None) -> Iterator[None]:
     """Context manager: elements of inputs are operands with these bounds."""
     token = _BOUNDS.set(bounds)
@@ -221,7 +267,7 @@ def define_size(value: Dim, least: int, most: int) -> Dim:
     return value if operands is None else operands.define(value, least, most)
 
 
-def find_size(most: int, call: Callable[[SymDim], Expr]) -> None:
+def find_size(most: int | None, call: Callable[[SymDim], Expr]) -> None:
     """Add a size that a call finds in each run; see `SizeOperands.find`. Raise AotcError (code "graph-dynamic") if
     the sizes of this model must be known when it is compiled.
     """

@@ -59,7 +59,7 @@ from aotc.relay.frontend.onnx.node import (
 from aotc.relay.frontend.onnx.ops_sequences import is_absent
 from aotc.relay.frontend.onnx.sequence_inputs import element_name, tensor_type_of_value
 from aotc.relay.frontend.size_conditions import collect_size_conditions
-from aotc.relay.frontend.size_operands import collect_size_operands
+from aotc.relay.frontend.size_operands import SizeOperands, collect_size_operands
 from aotc.relay.frontend.string_slots import string_constant, strings_of_found_number
 from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var, global_uses, type_of
 
@@ -390,23 +390,30 @@ def from_onnx(
     with (
         running_or_new_budget_scope(),
         collect_size_conditions() as conditions,
-        collect_size_operands(params, operand_ranges(dims, types)) as operands,
+        collect_size_operands(params, operand_ranges(dims, inputs)) as operands,
     ):
         if local:
             check_recursion_and_expanded_node_count(graph, local, loaded.source)
         conversion.convert_graph(graph, scope)
     body, output_names, string_outputs = _main_function_body(conversion, graph, scope)
+    operands.require_known_names_of_found_sizes()
     main = Function(params.values(), with_sizes_found_before_use(body, operands.found), span=Span(loaded.source))
     functions = _used_functions(main, conversion.global_functions)
     optional_attributes = {
         STRING_INPUTS_ATTRIBUTE: tuple(v.name for v in inputs if is_string_input(v)),
         STRING_OUTPUTS_ATTRIBUTE: tuple(string_outputs),
         SIZE_CONDITIONS_ATTRIBUTE: tuple(conditions),
-        SIZE_OPERANDS_ATTRIBUTE: tuple(operand.row for operand in operands.operands.values()),
-        SIZE_DEFINITIONS_ATTRIBUTE: tuple(definition.row for definition in operands.definitions),
+        **_attributes_of_size_operands(operands),
     }
     attributes = {name: value for name, value in optional_attributes.items() if value}
     return IRModule({"main": main, **functions}, {"output_names": tuple(output_names), **attributes})
+
+
+def _attributes_of_size_operands(operands: SizeOperands) -> dict[str, tuple[Any, ...]]:
+    return {
+        SIZE_OPERANDS_ATTRIBUTE: tuple(operand.row for operand in operands.operands.values()),
+        SIZE_DEFINITIONS_ATTRIBUTE: tuple(definition.row for definition in operands.definitions),
+    }
 
 
 def _used_functions(main: Function, functions: Mapping[str, Function]) -> dict[str, Function]:

@@ -42,6 +42,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_onnx_type, read_model
 from aotc.relay.frontend.onnx.sequence_inputs import names_of_sequence_inputs, with_tensor_inputs
+from aotc.relay.frontend.size_operands import is_name_of_found_size
 
 #: The largest size that a `dim_param` may spell; a greater number is the name of a symbol.
 MAX_DIM_EXTENT: Final = 1 << 60
@@ -145,12 +146,17 @@ def is_name_of_operand_range(name: str, inputs: Collection[str]) -> bool:
     return rest.endswith("]") and (rest == "*]" or rest[:-1].isdecimal()) and (owner in inputs or name == "[*]")
 
 
-def operand_ranges(dims: _DimValues, inputs: Collection[str]) -> dict[str, DimRange | int]:
-    """Return the ranges of elements of inputs among values and ranges of dimensions. Raises AotcError (code
-    "onnx-dim") for text that is no range.
+def operand_ranges(dims: _DimValues, inputs: Sequence[ValueInfoProto]) -> dict[str, DimRange | int]:
+    """Return the ranges of elements of inputs, and of sizes that a run finds, among values and ranges of dimensions.
+    Raises AotcError (code "onnx-dim") for text that is no range.
     """
+    names, symbols = {v.name for v in inputs}, _symbols_of_shapes(map(_declared_input_shape, inputs))
     try:
-        return {n: dim_size_or_range(value) for n, value in dims.items() if is_name_of_operand_range(n, inputs)}
+        return {
+            n: dim_size_or_range(value)
+            for n, value in dims.items()
+            if is_name_of_operand_range(n, names) or (is_name_of_found_size(n) and n not in symbols)
+        }
     except ValueError as error:
         raise AotcError("onnx-dim", str(error)) from error
 
@@ -181,6 +187,10 @@ def _dim_of_dim_param(text: str) -> Dim:
     return dim if isinstance(dim, SymDim) or dim < MAX_DIM_EXTENT else SymDim(text)
 
 
+def _symbols_of_shapes(shapes: Iterable[_Shape | None]) -> set[str]:
+    return {name for s in shapes for d in s or () if isinstance(d, SymDim) and d.name for name in d.symbols}
+
+
 def _symbolic_dim_values_and_ranges(
     declared: _DeclaredShapes, shape: _ShapesByInput, dims: _DimValues, problems: Problems, span: Span
 ) -> tuple[dict[str, int], dict[str, DimRange]]:
@@ -188,13 +198,12 @@ def _symbolic_dim_values_and_ranges(
     the input shapes `shape`, and the ranges in `dims` of other dimensions. Unknown names and
     contradictions are added to `problems`.
     """
-    declared_dims = [d for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name]
-    symbols = {name for d in declared_dims for name in d.symbols}
-    formulas = {d.name for d in declared_dims}
+    symbols = _symbols_of_shapes(declared.values())
+    formulas = {d.name for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name}
     equations: list[tuple[SymDim, int]] = []
     ranges: dict[str, DimRange] = {}
     for name, specification in dims.items():
-        if is_name_of_operand_range(name, declared):
+        if is_name_of_operand_range(name, declared) or (is_name_of_found_size(name) and name not in symbols):
             continue
         dim = dim_of_text(name)
         try:

@@ -10,7 +10,8 @@ tensor for each scan output, of which an iteration writes one row.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 from onnx import GraphProto
@@ -27,8 +28,9 @@ from aotc.ir import (
     tensor_types,
 )
 from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.found_sizes import found_rows_within_bound
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
-from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds
+from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds, without_size_operands
 from aotc.relay.frontend.size_values import size_values
 from aotc.relay.frontend.slice_pad_depth_to_space import select_element
 from aotc.relay.frontend.tail_recursion import (
@@ -40,12 +42,6 @@ from aotc.relay.frontend.tail_recursion import (
     tail_recursive_loop,
 )
 from aotc.relay.graph_api import Constant, Expr, Tuple, Var, compile_time_elements, post_order, type_of
-
-_SCAN_OUTPUTS_NEED_COUNT: Final = (
-    "a Loop with scan outputs must have a trip count that is a constant, a size or an input, and no condition "
-    "that depends on other values of a run"
-)
-_SCAN_OUTPUTS_HINT: Final = "carry a tensor of fixed size and write a part of it in each iteration"
 
 
 def _loop(
@@ -63,7 +59,7 @@ def _loop(
     known = all(x is None or compile_time_elements(x) is not None for x in (trip_count, condition))
     endless = trip_count is None and condition is None
     if has_scan_outputs and endless:
-        raise AotcError("onnx-loop", _SCAN_OUTPUTS_NEED_COUNT, hint=_SCAN_OUTPUTS_HINT)
+        raise AotcError("onnx-loop", "a Loop with scan outputs must have a trip count or a condition")
     if known:
         limit = None if endless or not node.has_loops else MAX_UNROLLED_ITERATIONS
         if (unrolled := _unroll_loop(trip_count, condition, state, body, node, limit)) is not None:
@@ -149,40 +145,108 @@ def _loop_as_function(
     it: the final state, then the scan outputs.
 
     The parameters of the function are the iteration number, the trip count, the condition, what the
-    body reads of enclosing graphs, the state, and the scan outputs, whose number of rows must be a
-    constant or a size of a run, so that the condition must stay true. If `must_be_sized`, raise
+    body reads of enclosing graphs, the state, and the scan outputs. The number of their rows is a constant, a
+    size of a run, or else one that the run finds. If `must_be_sized`, raise
     AotcError (code "onnx-loop") for shapes in the body that do not follow from bounded sizes of a run.
     """
     _check_body_output_count(node, len(body.output), 1 + len(state))
     number = Var("i", TensorType((), "int64"))
     values = _variables_like(state)
     (flag, *new), captured = node.closed_subgraph(body, [number, g.constant(True), *values])
-    tests: list[Expr] = []
-    parameters = [LoopParameter(number, g.constant(0, "int64"), g.add(number, 1))]
-    known_count = _known_element(trip_count, "the trip count of Loop")
-    if known_count is not None:
-        tests.append(g.call_op("less", number, g.constant(int(known_count), "int64")))
-    elif trip_count is not None:
-        variable = Var("n", number.annotation)
-        parameters.append(LoopParameter(variable, g.reshape(trip_count, ()), variable))
-        tests.append(g.call_op("less", number, variable))
+    counter = LoopParameter(number, g.constant(0, "int64"), g.add(number, 1))
     known_flag = _known_element(flag, "the condition of Loop")
     stays_true = condition is None or bool(known_flag and _known_element(condition, "the condition of Loop"))
-    if not stays_true or not tests:
+    keep: LoopParameter | None = None
+    if not stays_true or trip_count is None:
         assert condition is not None
-        keep = Var("keep", TensorType((), "bool"))
-        later = keep if known_flag is not None and known_flag else g.reshape(flag, ())
-        parameters.append(LoopParameter(keep, g.reshape(condition, ()), later))
-        tests.append(keep)
-    rows = new[len(values) :]
-    carried = [*map(LoopParameter, values, state, new)]
-    if rows:
-        row_count = _row_count(trip_count) if stays_true else None
-        if row_count is None:
-            raise AotcError("onnx-loop", _SCAN_OUTPUTS_NEED_COUNT, hint=_SCAN_OUTPUTS_HINT)
-        carried += [parameter_of_rows(f"y{k}", row, number, row_count) for k, row in enumerate(rows)]
-    goes_on = tests[0] if len(tests) == 1 else g.call_op("logical_and", *tests)
-    return _add_loop(node, goes_on, parameters, carried, captured, must_be_sized)
+        variable = Var("keep", TensorType((), "bool"))
+        later = variable if known_flag is not None and known_flag else g.reshape(flag, ())
+        keep = LoopParameter(variable, g.reshape(condition, ()), later)
+    control = _LoopControl(node, counter, _limit_parameter(trip_count), keep, captured, must_be_sized)
+    carried, rows = [*map(LoopParameter, values, state, new)], new[len(values) :]
+    if not rows:
+        return control.add_loop(carried)
+    row_count = _row_count(trip_count) if keep is None else None
+    if row_count is None:
+        return control.add_loop_of_found_rows(carried, rows, _largest_trip_count(trip_count))
+    return control.add_loop([*carried, *(parameter_of_rows(f"y{k}", r, number, row_count) for k, r in enumerate(rows))])
+
+
+def _limit_parameter(trip_count: Expr | None) -> LoopParameter | None:
+    """Return the parameter of a loop that is its trip count, whose variable is a constant if it is known."""
+    if trip_count is None:
+        return None
+    known = _known_element(trip_count, "the trip count of Loop")
+    if known is not None:
+        limit: Any = g.constant(int(known), "int64")
+        return LoopParameter(limit, limit, limit)
+    variable = Var("n", TensorType((), "int64"))
+    return LoopParameter(variable, g.reshape(trip_count, ()), variable)
+
+
+def _conjunction(tests: Sequence[Expr]) -> Expr:
+    return reduce(partial(g.call_op, "logical_and"), tests)
+
+
+@dataclass(frozen=True, slots=True)
+class _LoopControl:
+    """What decides how many iterations a Loop that becomes a function has.
+
+    counter        the iteration number
+    limit          the trip count; None if there is none
+    keep           the condition; None if it stays true
+    captured       what the body reads of enclosing graphs
+    must_be_sized  see `_loop_as_function`
+    """
+
+    node: OnnxNode
+    counter: LoopParameter
+    limit: LoopParameter | None
+    keep: LoopParameter | None
+    captured: Mapping[Var, Expr]
+    must_be_sized: bool
+
+    def _tests(self) -> list[Expr]:
+        """Return the conditions on which there is another iteration, expressions of the variables."""
+        tests = [] if self.limit is None else [g.call_op("less", self.counter.var, self.limit.var)]
+        return [*tests, *([] if self.keep is None else [self.keep.var])]
+
+    def add_loop(self, carried: Sequence[LoopParameter]) -> list[Expr]:
+        """Add the function of the loop to the module; return the last values of what it carries."""
+        parts = (self.counter, self.limit, self.keep)
+        parameters = [p for p in parts if p is not None and isinstance(p.var, Var)]
+        goes_on = _conjunction(self._tests())
+        return _add_loop(self.node, goes_on, parameters, carried, self.captured, self.must_be_sized)
+
+    def add_loop_of_found_rows(
+        self, carried: Sequence[LoopParameter], rows: Sequence[Expr], most: int | None
+    ) -> list[Expr]:
+        """Add the function of a loop whose number of iterations is a size that the run finds; return the final
+        state and the scan outputs.
+
+        rows    one row of each scan output, expressions of the variables
+        most    largest number of iterations; None if the caller of the compiler must state it. A run ends if there
+                are more.
+        """
+        final: list[Expr] = []
+
+        def add(room: int) -> tuple[Expr, Sequence[Expr]]:
+            returned = [self.counter, *([] if self.keep is None else [self.keep]), *carried]
+            tensors = [parameter_of_rows(f"y{k}", row, self.counter.var, room) for k, row in enumerate(rows)]
+            parameters = [self.limit] if self.limit is not None and isinstance(self.limit.var, Var) else []
+            goes_on = _conjunction([*self._tests(), g.less(self.counter.var, room)])
+            results = _add_loop(
+                self.node, goes_on, parameters, [*returned, *tensors], self.captured, self.must_be_sized
+            )
+            count = results[0]
+            tests = [] if self.limit is None else [g.call_op("less", count, self.limit.given)]
+            tests += [] if self.keep is None else [results[1]]
+            final.extend(results[len(returned) - len(carried) : len(returned)])
+            found = g.where(_conjunction(tests), g.constant(room + 1, "int64"), count)
+            return g.reshape(found, (1,)), results[len(returned) :]
+
+        outputs = found_rows_within_bound(most, add)
+        return [*final, *outputs]
 
 
 def _row_count(trip_count: Expr | None) -> "Dim | None":
@@ -199,6 +263,20 @@ def _row_count(trip_count: Expr | None) -> "Dim | None":
         return None
     count = g.require_single_element(values, "the trip count of Loop")
     return maximum_of_dims((count if isinstance(count, SymDim) else int(count), 0))
+
+
+def _largest_trip_count(trip_count: Expr | None) -> int | None:
+    """Return the largest trip count that is known when the model is compiled; None if nothing bounds it.
+
+    An input that is the trip count of a loop with a condition is often a large number, and no size.
+    """
+    with without_size_operands():
+        values = None if trip_count is None else size_values(trip_count)
+    if values is None:
+        return None
+    count = g.require_single_element(values, "the trip count of Loop")
+    most = count.upper if isinstance(count, SymDim) else int(count)
+    return None if most is None else max(most, 0)
 
 
 def _add_loop(

@@ -7,6 +7,7 @@ OPS["Range"](0, n, 2)                   # arange(0, (n + 1) // 2) * 2
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,12 @@ from aotc.ir import (
 )
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.found_sizes import found_rows_within_bound
 from aotc.relay.frontend.onnx.node import OnnxNode, SizeInput
 from aotc.relay.frontend.onnx.run_time_axes import distance_and_direction, largest_of_dims, slices_of_axes
 from aotc.relay.frontend.size_operands import OperandBounds, define_size, operand_bounds
 from aotc.relay.frontend.size_values import size_values
+from aotc.relay.graph_api import compile_time_elements
 
 
 def convert_slice(
@@ -102,14 +105,71 @@ _RANGE_BOUNDS = OperandBounds(None, None)
 
 
 def convert_range(start: Expr, limit: Expr, delta: Expr, *, node: OnnxNode) -> Expr:
-    """Convert Range; integers that are known at run time only decide the number of elements."""
-    with operand_bounds(_RANGE_BOUNDS):
-        given = [size_values(x) for x in (start, limit, delta)]
-    if any(v is not None and any(isinstance(d, SymDim) for d in v.reshape(-1)) for v in given):
-        return _range_of_sizes(start, limit, delta, node)
+    """Convert Range. Of integers that are sizes, the number of elements is a formula; of other numbers that are
+    known at run time only, a run finds it.
+    """
+    inputs = (start, limit, delta)
+    known = [compile_time_elements(x) for x in inputs]
+    if any(value is None for value in known):
+        with operand_bounds(_RANGE_BOUNDS):
+            sizes = [size_values(x) for x in inputs]
+        if any(value is None for value in sizes):
+            return _range_of_found_size(start, limit, delta)
+        if any(isinstance(d, SymDim) for value in sizes for d in value.reshape(-1)):  # type: ignore[union-attr]
+            return _range_of_sizes(start, limit, delta, node)
     names = ("start", "limit", "delta")
     values = [node.constant_value_of_attribute_or_input(k, name) for k, name in enumerate(names)]
     return _constant_range(*(v for v in values if v is not None))
+
+
+def _range_of_found_size(start: Expr, limit: Expr, delta: Expr) -> Expr:
+    """Return a range whose number of elements a run finds: max(0, ceil((limit - start) / delta)).
+
+    It is computed in float64 or in int64, as that of a constant range. A step of 0, NaN, and more elements than there
+    is room for end the run.
+    """
+    dtype = g.dtype(start)
+    for name, value in (("start", start), ("limit", limit), ("delta", delta)):
+        text = f"`{name}` of Range must be one value, it has shape {g.shape(value)}"
+        require("onnx-range", math.prod(g.shape(value)) == 1, text)
+    work = "float64" if dtype.is_float else "int64"
+    first, last, step = (g.cast(g.reshape(x, ()), work) for x in (start, limit, delta))
+    count = _element_count_of_floats if dtype.is_float else _element_count_of_integers
+
+    def rows(room: int) -> tuple[Expr, list[Expr]]:
+        g.check_materialization_cost((room,), dtype, "the result of Range")
+        values = g.add(g.mul(g.iota(room, work), step), first)
+        is_possible, number = count(first, last, step, room)
+        number = g.where(is_possible, number, g.constant(room + 1, work))
+        return g.reshape(g.cast(number, "int64"), (1,)), [g.cast(values, dtype)]
+
+    return found_rows_within_bound(None, rows)[0]
+
+
+def _element_count_of_floats(first: Expr, last: Expr, step: Expr, room: int) -> tuple[Expr, Expr]:
+    """Return whether a range of float64 has at most `room` elements, and their number if so."""
+    number = g.call_op("ceil", g.div(g.sub(last, first), step))
+    is_possible = g.call_op(
+        "logical_and",
+        g.call_op("less_equal", number, g.constant(room, "float64")),
+        g.call_op("not_equal", step, g.constant(0, "float64")),
+    )
+    return is_possible, g.maximum(number, g.constant(0, "float64"))
+
+
+def _element_count_of_integers(first: Expr, last: Expr, step: Expr, room: int) -> tuple[Expr, Expr]:
+    """Return whether a range of int64 has at most `room` elements, and their number if so."""
+    zero, one = g.constant(0, "int64"), g.constant(1, "int64")
+    is_forward = g.less(zero, step)
+    # a difference that int64 does not hold has more elements than there is memory for, or steps nearly as large
+    span = g.sub(g.cast(last, "float64"), g.cast(first, "float64"))
+    is_exact = g.less(g.call_op("abs", span), g.constant(2.0**62, "float64"))
+    distance = g.where(is_forward, step, g.sub(zero, step))
+    difference = g.where(is_forward, g.sub(last, first), g.sub(first, last))
+    parts = g.call_op("floor_divide", g.sub(difference, one), g.maximum(distance, one))
+    number = g.where(g.less(zero, difference), g.add(parts, one), zero)
+    flags = (is_exact, g.call_op("not_equal", step, zero), g.call_op("less_equal", number, g.constant(room, "int64")))
+    return reduce(lambda a, b: g.call_op("logical_and", a, b), flags), number
 
 
 def _range_of_sizes(start: Expr, limit: Expr, delta: Expr, node: OnnxNode) -> Expr:

@@ -27,6 +27,8 @@ MAX_CODE_POINT: Final = 0x10FFFF
 MAX_REPETITIONS: Final = 1000
 #: Largest depth of groups in groups.
 MAX_GROUP_DEPTH: Final = 100
+#: General categories of the characters in names of groups.
+_NAME_CATEGORIES: Final = frozenset({"Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Mn", "Nd", "Nl", "Pc"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ class _Parser:
     def parse_group(self) -> Expression | None:
         if self.skip("?"):
             if self.peek("P<") or (self.peek("<") and not self.peek("<=") and not self.peek("<!")):
-                self.take_until(">")
+                self.take_group_name()
                 outer = self.flags
             else:
                 outer = self.flags
@@ -253,12 +255,20 @@ class _Parser:
         self.flags = outer
         return item
 
+    def take_group_name(self) -> None:
+        """Go on behind the name of a group, on which no result depends. Raises AotcError for one that RE2 refuses."""
+        name = self.take_until(">").removeprefix("P").removeprefix("<")
+        if not name or not {*map(unicodedata.category, name)} <= _NAME_CATEGORIES:
+            self.refuse(f"{name!r} as the name of a group")
+
     def parse_flags(self) -> bool:
         """Parse flags up to ":" or ")"; return True if the group ends there."""
         flags, is_on = set(self.flags), True
         while True:
             c = self.take()
             if c in ":)":
+                if self.pattern[self.place - 2] == "-":
+                    self.refuse("'-' without a flag behind it")
                 self.flags = frozenset(flags)
                 return c == ")"
             if c == "-" and is_on:

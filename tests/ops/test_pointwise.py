@@ -91,6 +91,13 @@ def test_shifts_by_the_width_or_more() -> None:
     np.testing.assert_array_equal(kernel("left_shift", a, by), [0, 0, -128, 1])
 
 
+def test_shifts_of_64_bits_are_exact() -> None:
+    a, by = np.array([2**64 - 1, 2**63 + 1, 3], np.uint64), np.array([1, 0, 64], np.uint64)
+    for name, expected in (("right_shift", [2**63 - 1, 2**63 + 1, 0]), ("left_shift", [2**64 - 2, 2**63 + 1, 0])):
+        for results in (kernel(name, a, by), reference(name, NO_ATTRS, a, by)):
+            assert results.dtype == a.dtype and results.tolist() == expected
+
+
 @pytest.mark.parametrize("name", ["maximum", "minimum", "nn.relu", "sign"])
 def test_nan_stays(name: str) -> None:
     data = np.array([np.nan, 1.0, -1.0], np.float32)

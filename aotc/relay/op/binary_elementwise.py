@@ -120,8 +120,9 @@ def _numpy_shift_defined_for_large_counts(shift_ufunc: Any) -> Any:
 
     def shift_or_fill_if_count_out_of_range(a: Array, b: Array) -> Any:
         inside = (b >= 0) & (b < a.dtype.itemsize * 8)
-        fill = np.where(a < 0, -1, 0) if shift_ufunc is np.right_shift else 0
-        return np.where(inside, shift_ufunc(a, np.where(inside, b, 0)), fill).astype(a.dtype)
+        # of the dtype of the data: uint64 and int64 together would become float64
+        fill = np.where(a < 0, -1, 0).astype(a.dtype) if shift_ufunc is np.right_shift else a.dtype.type(0)
+        return np.where(inside, shift_ufunc(a, np.where(inside, b, 0).astype(b.dtype)), fill)
 
     return shift_or_fill_if_count_out_of_range
 

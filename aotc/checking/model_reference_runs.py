@@ -199,7 +199,9 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
     Its float64 results and second evaluations come from onnx's evaluator. `max_bytes` is the
     largest number of bytes that each of them may take.
     """
-    model = _with_scores_in_place_of_maps(model)
+    from aotc.relay.frontend.onnx.map_inputs import with_map_inputs_as_tensors
+
+    model = _with_scores_in_place_of_maps(with_map_inputs_as_tensors(model, None))
     quantized = has_quantized_operators(model)
     name = "onnxruntime's integer kernels" if quantized else "onnxruntime"
     session, note = _onnxruntime_session_or_none(model), ""

@@ -193,7 +193,7 @@ def test_session_takes_strings_in_each_form(session: Any) -> None:
 
 def test_what_is_refused() -> None:
     for op, text in (("Neg", "Neg of strings is not supported: X is a tensor of strings"),
-                     ("SequenceConstruct", "SequenceConstruct of strings is not supported")):  # fmt: skip
+                     ("Relu", "Relu of strings is not supported")):  # fmt: skip
         with pytest.raises(AotcError, match=text):
             from_onnx(identity(op=op), dims={"x": 8})
     numbers = identity(op="StringConcat")

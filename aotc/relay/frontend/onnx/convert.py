@@ -116,7 +116,9 @@ class _Conversion:
         return self.marked_strings(Strings(string_constant(load.decode_string_tensor(tensor))))
 
     def marked_strings(self, value: Expr | Strings) -> Expr:
-        """Return a result of a converter as an expression, and remember that it is slots of strings."""
+        """Return a result of a converter as an expression, and remember that it is slots of strings, or a sequence
+        whose elements are.
+        """
         if not isinstance(value, Strings):
             return value
         slots = value.slots
@@ -125,6 +127,8 @@ class _Conversion:
             slots = next(known, None) or strings_of_found_number(slots, value.count, value.axis)
             self.counted_strings[slots] = value
         self.strings.add(slots)
+        if isinstance(type_of(slots), TupleType):
+            self.strings.update(sequence_elements(slots))
         return slots
 
     # --- graphs

@@ -29,6 +29,7 @@ from aotc.relay.frontend.onnx import (
     ops_resize_fourier,
     ops_sequences,
     ops_shape,
+    ops_string_casts,
     ops_strings,
     ops_training,
     ops_tree_ensemble,
@@ -48,6 +49,7 @@ _CONVERTER_MODULES = (
     ops_sequences,
     ops_found_sizes,
     ops_shape,
+    ops_string_casts,
     ops_resize_fourier,
 )
 

@@ -41,7 +41,7 @@ from aotc.ir.dimension_conditions import may_be_equal_dims
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_onnx_type, read_model
-from aotc.relay.frontend.onnx.sequence_inputs import names_of_sequence_inputs, with_tensor_inputs
+from aotc.relay.frontend.onnx.sequence_inputs import names_of_inputs_with_length, with_tensor_inputs
 from aotc.relay.frontend.size_operands import is_name_of_found_size
 
 #: The largest size that a `dim_param` may spell; a greater number is the name of a symbol.
@@ -126,16 +126,18 @@ def declared_output_types(model: Any) -> dict[str, TensorType]:
 def with_inputs_as_tensors(loaded: LoadedModel, dims: _DimValues) -> tuple[LoadedModel, dict[str, DimSpecification]]:
     """Return a model whose inputs are tensors, and the values of its dimensions.
 
-    dims    values of dimensions, and numbers of elements of sequences by the names of the inputs
+    dims    values of dimensions, and numbers of elements of sequences and maps by the names of the inputs
 
     Raises AotcError (code "onnx-input") for an input that is a sequence of unknown length.
     """
-    lengths = {name: dims[name] for name in names_of_sequence_inputs(loaded.proto) if name in dims}
+    lengths = {name: dims[name] for name in names_of_inputs_with_length(loaded.proto) if name in dims}
     for name, length in lengths.items():
-        require("onnx-input", isinstance(length, int), f"the length of the sequence {name!r} must be one number")
+        require("onnx-input", isinstance(length, int), f"the length of {name!r} must be one number")
     proto = with_tensor_inputs(loaded.proto, {name: int(str(length)) for name, length in lengths.items()})
     rest = {name: value for name, value in dims.items() if name not in lengths}
-    return LoadedModel(proto, loaded.source, loaded.opsets, loaded.folder), rest
+    # a model without standard operators gets some where it reads maps
+    opsets = {o.domain: o.version for o in proto.opset_import if not o.domain} | dict(loaded.opsets)
+    return LoadedModel(proto, loaded.source, opsets, loaded.folder), rest
 
 
 def is_name_of_operand_range(name: str, inputs: Collection[str]) -> bool:

@@ -17,14 +17,20 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from onnx import TensorProto
 
 from aotc.ir import get_op, require
 from aotc.ir.dimensions import product_of_dims
 from aotc.ir.string_slots import longest_utf8_bytes
 from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.onnx import ops_categories, ops_classical_ml, ops_math, ops_shape
+from aotc.relay.frontend.onnx import (
+    ops_categories,
+    ops_classical_ml,
+    ops_math,
+    ops_shape,
+    ops_string_casts,
+    ops_string_sequences,
+)
 from aotc.relay.frontend.onnx.node import Converted, Converter, OnnxNode, Strings, Table, call_converter
 from aotc.relay.frontend.onnx.ops_classical_ml import require_attribute, require_known_attribute
 from aotc.relay.frontend.onnx.ops_ngrams import ngrams_of_pool, weighted_ngram_counts
@@ -165,12 +171,6 @@ def _string_concat(x: Expr, y: Expr) -> Converted:
     return Strings(concatenate_texts(x, y))
 
 
-def _cast(x: Expr, *, to: int) -> Converted:
-    text = "Cast of strings to numbers is not supported"
-    require("onnx-dtype", to == TensorProto.STRING, text)
-    return Strings(x)
-
-
 def _string_normalizer(x: Expr, *, node: OnnxNode) -> Converted:
     """Convert StringNormalizer, which changes case and removes stop words from (words,) or (1, words); one empty
     string is left if all words are removed.
@@ -296,7 +296,8 @@ def _expression_of_tokens(node: OnnxNode) -> tuple[Expression, str]:
 
 OPS: Table = {
     **{name: _moving(_NUMBER_OPS[name]) for name in _MOVING_OPS},
-    "Cast": _cast,
+    **ops_string_casts.STRING_OPS,
+    **ops_string_sequences.STRING_OPS,
     "Concat": _concat,
     "Equal": _equal,
     "Flatten": _flatten,

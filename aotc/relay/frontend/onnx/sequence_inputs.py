@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replace the inputs of an ONNX model that are sequences or optional values by tensors.
+"""Replace the inputs of an ONNX model that are sequences, maps or optional values by tensors.
 
 Input: a model, and the lengths of its sequences. Output: a model with one input for each element, from
 which it constructs the sequences:
@@ -15,6 +15,14 @@ from typing import Any
 from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
 from aotc.ir import AotcError, option_text
+from aotc.relay.frontend.onnx.map_inputs import names_of_map_inputs, with_map_inputs_as_tensors
+
+
+def names_of_inputs_with_length(model: ModelProto) -> list[str]:
+    """Return the names of the inputs of a model whose number of elements the caller may have to state: sequences,
+    and maps.
+    """
+    return [*names_of_sequence_inputs(model), *names_of_map_inputs(model)]
 
 
 def names_of_sequence_inputs(model: ModelProto) -> list[str]:
@@ -28,14 +36,15 @@ def element_name(name: str, position: int) -> str:
 
 
 def with_tensor_inputs(model: ModelProto, lengths: Mapping[str, int | None]) -> ModelProto:
-    """Return a model without inputs that are sequences or optional values; the model itself if it has
+    """Return a model without inputs that are sequences, maps or optional values; the model itself if it has
     none.
 
-    lengths    number of elements of each sequence, and None for each optional value that is absent,
+    lengths    number of elements of each sequence or map, and None for each optional value that is absent,
                by input name; optional tensors are present if they are not named
 
     Raises AotcError (code "onnx-input") for a sequence whose length is not given.
     """
+    model = with_map_inputs_as_tensors(model, lengths)
     if all(v.type.HasField("tensor_type") for v in model.graph.input):
         return model
     changed = ModelProto()

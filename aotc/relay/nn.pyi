@@ -19,7 +19,10 @@ from aotc.relay.op.builders import (
     contrib_conv2d_winograd_without_weight_transform as contrib_conv2d_winograd_without_weight_transform,
 )
 from aotc.relay.op.builders import contrib_dense_bits as contrib_dense_bits
+from aotc.relay.op.builders import contrib_dense_integer_bits as contrib_dense_integer_bits
 from aotc.relay.op.builders import contrib_dense_pack as contrib_dense_pack
+from aotc.relay.op.builders import contrib_quantize_blocks as contrib_quantize_blocks
+from aotc.relay.op.builders import contrib_round_blocks as contrib_round_blocks
 from aotc.relay.op.builders import conv1d as conv1d
 from aotc.relay.op.builders import conv1d_transpose as conv1d_transpose
 from aotc.relay.op.builders import conv2d as conv2d

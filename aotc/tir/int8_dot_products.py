@@ -10,6 +10,8 @@ lane. Sums wrap around at 32 bits; neither products nor partial sums saturate. I
 expects an operand of the opposite signedness (VNNI multiplies uint8 by int8), the operand's sign
 bits are flipped, which changes each byte by 128, and 128 times the sum of the operand that it is
 multiplied with is added or subtracted to correct the result.
+
+    dot4_int8_uint7_x8(acc, word, w[j:32])   # the same for bytes below 128, of which two products fit in int16
 """
 
 from collections.abc import Callable, Iterator
@@ -34,6 +36,8 @@ BYTES_PER_DOT: Final = 4
 #: Numbers of int32 in a vector.
 INT32_VECTOR_LENGTHS: Final = (4, 8, 16)
 INT8_DTYPES: Final = ("uint8", "int8")
+#: What `dot_instruction_name` takes for weights of uint8 that are below 128.
+SMALL_WEIGHTS: Final = "uint7"
 
 
 #: A sum in C, from the texts of what it is added to and of both operands.
@@ -97,10 +101,12 @@ aotc_NAME(VECTOR acc, VECTOR y, aotc_WEIGHTSxSIZE x) {
   typedef uint32_t bits __attribute__((__vector_size__(SIZE), __unused__));
   typedef int16_t pairs __attribute__((__vector_size__(SIZE), __unused__));
   typedef uint16_t upairs __attribute__((__vector_size__(SIZE), __unused__));
-  const VECTOR w = (VECTOR)x, none = {0}, turn = none - 2139062144, half = none + 1077952576;
+EXTRA  const VECTOR w = (VECTOR)x, none = {0}, turn = none - 2139062144, half = none + 1077952576;
   (void)turn, (void)half;
 VARIANT}
 """
+#: The vector type of gcc's and clang's builtins for bytes.
+_CHAR_VECTOR_C: Final = "  typedef char bytes __attribute__((__vector_size__(SIZE), __unused__));\n"
 
 
 #: A device's: four bytes are the bits of a number.
@@ -204,6 +210,14 @@ _PMADDWD_FEATURE_AND_CALLS: Final = {
 }
 
 
+#: Likewise for sums of two products of uint8 and int8, which saturate.
+_PMADDUBSW_FEATURE_AND_CALLS: Final = {
+    16: ("ssse3", "128(%s, %s)"),
+    32: ("avx2", "256(%s, %s)"),
+    64: ("avx512bw", "512_mask(%s, %s, (pairs)none, 4294967295u)", "512(%s, %s)"),
+}
+
+
 def _even_and_odd_bytes_as_int16_text(vector_name: str, dtype: str) -> tuple[str, str]:
     """Return the C texts that widen the bytes at even and at odd positions to int16."""
     if dtype == "uint8":
@@ -225,6 +239,17 @@ def _pmaddwd_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int)
         yield _dot_variant(f"(VECTOR)((bits)acc + ({sums}))", feature, builtin=builtin)
 
 
+def _pmaddubsw_dot_variants(vector_bytes: int) -> Iterator[CVariant]:
+    """Yield the variants for weights below 128, of which two products fit in int16 (pmaddubsw)."""
+    feature, *calls = _PMADDUBSW_FEATURE_AND_CALLS[vector_bytes]
+    for call, pair_call in zip(calls, _PMADDWD_FEATURE_AND_CALLS[vector_bytes][1:], strict=True):
+        products = f"__builtin_ia32_pmaddubsw{call % ('(bytes)w', '(bytes)y')}"
+        operands = (products, "(pairs)none + 1")
+        sums = f"(bits)__builtin_ia32_pmaddwd{pair_call % operands}"
+        builtin = f"__builtin_ia32_pmaddubsw{call.partition('(')[0]}"
+        yield _dot_variant(f"(VECTOR)((bits)acc + {sums})", feature, builtin=builtin)
+
+
 def _extract_byte_text(vector_name: str, dtype: str, position: int) -> str:
     """Return the C text that extracts the byte at a position of each int32."""
     if dtype == "uint8":
@@ -240,17 +265,36 @@ def _portable_dot_text(data_dtype: str, weight_dtype: str) -> str:
     return f"(VECTOR)((bits)acc + {' + '.join(parts)})"
 
 
+def _define_dot_instruction_for_small_weights(lanes: int) -> Instruction:
+    """Define the dot product of int8 and of weights below 128, which are uint8 and int8 alike."""
+    size = lanes * BYTES_PER_DOT
+    variants = [*_vnni_dot_variants("int8", "uint8", size)]
+    if size == 16:
+        variants.append(_dot_variant(_aarch64_assembly_dot_text("sdot")("acc", "y", "w"), "dotprod"))
+    variants += _pmaddubsw_dot_variants(size)
+    variants += _pmaddwd_dot_variants("int8", "uint8", size)
+    return _dot_instruction_of_variants(SMALL_WEIGHTS, "int8", "uint8", lanes, variants)
+
+
 def _define_dot_instruction(data_dtype: str, weight_dtype: str, lanes: int) -> Instruction:
-    size, number = lanes * BYTES_PER_DOT, f"int32x{lanes}"
+    size = lanes * BYTES_PER_DOT
     variants = [*_vnni_dot_variants(data_dtype, weight_dtype, size)]
     variants += _aarch64_dot_variants(data_dtype, weight_dtype) if size == 16 else ()
     variants += _pmaddwd_dot_variants(data_dtype, weight_dtype, size)
+    return _dot_instruction_of_variants(weight_dtype, data_dtype, weight_dtype, lanes, variants)
+
+
+def _dot_instruction_of_variants(
+    weight_kind: str, data_dtype: str, weight_dtype: str, lanes: int, variants: list[CVariant]
+) -> Instruction:
+    """Return the instruction with these variants, and with the portable one."""
+    size, number = lanes * BYTES_PER_DOT, f"int32x{lanes}"
     variants.append(_dot_variant(_portable_dot_text(data_dtype, weight_dtype)))
-    words = {"DATA": data_dtype, "WEIGHTS": weight_dtype}
-    words |= {"SIZE": str(size), "VECTOR": f"aotc_{number}"}
+    words = {"EXTRA": _CHAR_VECTOR_C if weight_kind == SMALL_WEIGHTS else ""}
+    words |= {"DATA": data_dtype, "WEIGHTS": weight_dtype, "SIZE": str(size), "VECTOR": f"aotc_{number}"}
     arg_types = (number, number, f"{weight_dtype}x{size}")
     return define_c_vector_instruction(
-        dot_instruction_name(data_dtype, weight_dtype, lanes),
+        dot_instruction_name(data_dtype, weight_kind, lanes),
         arg_types,
         "",
         partial(dot_numpy_reference, data_dtype),
@@ -289,6 +333,7 @@ def instruction_definitions() -> Iterator[Instruction]:
         _define_dot_instruction(data, weights, lanes)
         for data, weights, lanes in product(INT8_DTYPES, INT8_DTYPES, INT32_VECTOR_LENGTHS)
     )
+    yield from map(_define_dot_instruction_for_small_weights, INT32_VECTOR_LENGTHS)
     for data, weights in product(INT8_DTYPES, INT8_DTYPES):
         name, short = f"dp4a_{data}_{weights}", {d: d[0].replace("i", "s") + "32" for d in INT8_DTYPES}
         words: dict[str, Any] = {"DATA": data, "WEIGHTS": weights}

@@ -17,6 +17,7 @@ ROW = re.compile(r"^((?:[a-z_]\w*, )*[a-z_]\w*)  +\S")
 #: Names that stand in a base class, are keywords which a function hands on, or are arguments of the operator.
 INHERITED_OR_HANDED_ON = {
     "DenseBitsAttrs": {"weight", "scale", "zero"},
+    "DenseIntegerBitsAttrs": {"data", "weight", "scale", "zero"},
     "BenchmarkResult": {"mean", "median", "max", "min", "std"},
     "run_kernel": {"numbers", "output_init", "participants", "backwards"},
     "PadAttrs": {"pad_value"},

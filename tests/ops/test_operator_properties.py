@@ -77,7 +77,8 @@ NOTHING = """
     fixed_point_multiply_per_axis floor floor_divide floor_mod full full_like greater greater_equal isfinite isinf
     isnan layout_transform left_shift less less_equal logical_and logical_not logical_or logical_xor matrix_set_diag
     meshgrid mod negative nn.batch_flatten nn.batch_matmul nn.batch_to_space_nd
-    nn.contrib_conv2d_winograd_without_weight_transform nn.contrib_dense_bits nn.contrib_dense_pack nn.conv1d
+    nn.contrib_conv2d_winograd_without_weight_transform nn.contrib_dense_bits nn.contrib_dense_integer_bits
+    nn.contrib_dense_pack nn.contrib_quantize_blocks nn.contrib_round_blocks nn.conv1d
     nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.fast_softmax nn.gru
     nn.l2_normalize nn.layer_norm nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu nn.rms_norm nn.rnn
     nonzero_positions

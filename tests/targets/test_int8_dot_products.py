@@ -26,7 +26,7 @@ from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from aotc.tir import Broadcast, Call, Load, Store, arm_sdot_smmla, as_expr, call, int4_unpacking
 from aotc.tir.expr import Buffer
 from aotc.tir.instruction_definition import parse_vector_type
-from aotc.tir.int8_dot_products import INT8_DTYPES, INT32_VECTOR_LENGTHS, dot_instruction_name
+from aotc.tir.int8_dot_products import INT8_DTYPES, INT32_VECTOR_LENGTHS, SMALL_WEIGHTS, dot_instruction_name
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.stmt import Kernel, all_exprs_in_stmt
 from aotc.tir.target import TARGETS
@@ -177,7 +177,8 @@ def test_products_in_the_interpreter(target: str, seed: int) -> None:
 
 def instruction(data: str, weights: str, lanes: int) -> Kernel:
     """One sum, of four bytes of data with all weights."""
-    x, w, a = Buffer("x", DType(data), 4), Buffer("w", DType(weights), 4 * lanes), Buffer("a", DType("int32"), lanes)
+    dtype = DType("uint8" if weights == SMALL_WEIGHTS else weights)
+    x, w, a = Buffer("x", DType(data), 4), Buffer("w", dtype, 4 * lanes), Buffer("a", DType("int32"), lanes)
     y = Buffer("y", DType("int32"), lanes)
     word = Broadcast(call(f"word_{data}", Load(x, as_expr(0), 4)), lanes)
     made = call(
@@ -189,12 +190,15 @@ def instruction(data: str, weights: str, lanes: int) -> Kernel:
 def instructions(target: str) -> list[tuple[Kernel, list[Array]]]:
     """Each instruction that fits the vectors of a target, on some numbers."""
     rng, jobs = np.random.default_rng(5), []
-    for data, weights, lanes in product(INT8_DTYPES, INT8_DTYPES, INT32_VECTOR_LENGTHS):
+    kinds = [*product(INT8_DTYPES, INT8_DTYPES), ("int8", SMALL_WEIGHTS)]
+    for (data, weights), lanes in product(kinds, INT32_VECTOR_LENGTHS):
         if lanes > TARGETS[target].lanes("int32"):
             continue
         for _ in range(4):
             acc = rng.choice([-(2**31), 2**31 - 1, 0, 77], lanes).astype(np.int32)
-            operands = [some_bytes(rng, (4,), data), some_bytes(rng, (4 * lanes,), weights), acc]
+            small = weights == SMALL_WEIGHTS
+            numbers = some_bytes(rng, (4 * lanes,), "uint8" if small else weights) >> small
+            operands = [some_bytes(rng, (4,), data), numbers, acc]
             jobs.append((instruction(data, weights, lanes), operands))
     return jobs
 

@@ -34,6 +34,7 @@ _OPERATOR_MODULE_NAMES = (
     "winograd_conv",
     "dense",
     "packed_dense",
+    "packed_integer_dense",
     "pool",
     "normalization",
     "softmax",

@@ -321,12 +321,48 @@ def contrib_dense_bits(
     instead, so that no sum overflows.
     """
 
+def contrib_dense_integer_bits(
+    data: Expr,
+    data_scale: Expr,
+    data_sum: Expr,
+    weight: Expr,
+    scale: Expr,
+    zero: Expr,
+    units: int,
+    bits: int,
+    block_size: int,
+) -> Call:
+    """data (..., K) times the transpose of scale * (weight - zero) (N, K), in float32: a result (..., N).
+
+    data          int8 (..., K), with the scales and the sums of its blocks of `block_size` elements, float32 and int32
+                  (..., K / block_size)
+    weight        uint8 (tiles, K / fields, tile, 4): integers of 8 bits for tiles of consecutive units, four
+                  consecutive ones in a row (fields = 4); of 4 bits, the first four of eight in the lower halves of
+                  the bytes (fields = 8)
+    scale         float32 or float16 (tiles, K / block_size, tile)
+    zero          zero points, uint8 in the shape of the scales, or one value: (1, 1, 1)
+    """
+
 def contrib_dense_pack(
     data: Expr, weight: Expr, weight_layout: str = "NC", units: int | SymDim | None = None, out_dtype: str = ""
 ) -> Call:
     """nn.dense with a packed weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.
 
     "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4), zero-padded along K.
+    """
+
+def contrib_quantize_blocks(data: Expr, block_size: int) -> Call:
+    """The integers of nn.contrib_round_blocks: int8 (..., blocks * block_size), which are followed by zeros, and for
+    each block the scale, float32 (..., blocks), and the sum of the integers, int32 (..., blocks).
+
+    The scale of a block with an infinity or NaN is NaN.
+    """
+
+def contrib_round_blocks(data: Expr, block_size: int) -> Call:
+    """The data, float32 (..., K), rounded to the integers from -127 to 127 times a scale for each block of
+    `block_size` consecutive elements of the last axis: the largest magnitude of the block, divided by 127.
+
+    Blocks whose scale is not a normal number become zeros, and those with an infinity or NaN become NaN.
     """
 
 def conv1d(

@@ -18,12 +18,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from aotc.ir import AotcError, TensorType, option_text
-from aotc.relay.expr import Call, Expr, Tuple, Var, tensor_type_of
+from aotc.relay.expr import Call, Expr, Tuple, Var, const, tensor_type_of
 from aotc.relay.graph_api import IRModule, infer_module, map_children, output_names_or_default, post_order
 from aotc.relay.op.annotation import stop_fusion
 from aotc.relay.op.concat_split import ConcatenateAttrs, concatenate
-from aotc.relay.op.shape import transpose
+from aotc.relay.op.gather import take
+from aotc.relay.op.shape import shape_of, transpose
 from aotc.relay.op.type_rules import normalize_axis
 from aotc.relay.state_pair import StatePair
 
@@ -34,13 +37,17 @@ def append_to_states(module: IRModule, pairs: Sequence[StatePair]) -> IRModule:
     Raise AotcError (code "state") for a state whose output is not a concatenation of its input and of
     other tensors, in this order.
     """
-    for pair in pairs:
-        if pair.growth is not None:
-            module = _append_to_state(module, pair, pair.growth.axis)
+    grown = [pair for pair in pairs if pair.growth is not None]
+    for pair in grown:
+        assert pair.growth is not None
+        module = _append_to_state(module, pair, pair.growth.axis, grown[0].past)
     return module
 
 
-def _append_to_state(module: IRModule, pair: StatePair, axis: int) -> IRModule:
+def _append_to_state(module: IRModule, pair: StatePair, axis: int, first: str) -> IRModule:
+    """Return a module in which the state `pair` consists of rows. Shapes of a state are those of the state `first`
+    where both have the same rows, so that layers share what is computed of the length.
+    """
     main = module.main
     outputs = list(main.body.fields) if isinstance(main.body, Tuple) else [main.body]
     position = list(output_names_or_default(module, len(outputs))).index(pair.present)
@@ -51,10 +58,16 @@ def _append_to_state(module: IRModule, pair: StatePair, axis: int) -> IRModule:
     past_rows = Var(past.name, TensorType((ty.shape[k] for k in to_rows), ty.dtype), past.span)
     new: dict[Expr, Expr] = {past: _transposed(past_rows, from_rows)}
     rows: Expr | None = None
+    source = next(
+        (p for p in main.params if p.name == first and p.checked_type == past_rows.type_annotation), past_rows
+    )
     for node in post_order(main.body):
         if node is past:
             continue
         mapped = map_children(node, lambda child: new.get(child, child))
+        if isinstance(node, Call) and node.op is shape_of and node.args[0] is past:
+            # without the transposed elements
+            mapped = take(Call(shape_of, [source], node.attrs), const(np.array(from_rows, np.int32)), axis=0)
         if node is present:
             added = _added_elements(node, past, axis, pair)
             added_rows = stop_fusion(_transposed(new.get(added, added), to_rows))

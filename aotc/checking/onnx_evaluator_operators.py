@@ -12,6 +12,11 @@ from onnx.reference.ops import _op_list
 
 from aotc.checking.onnx_evaluator_conv_pool import WINDOW_OPERATORS
 from aotc.ir import Array
+from aotc.relay.op.packed_integer_dense import can_round_in_blocks_of
+
+#: Value of `accuracy_level` of MatMulNBits that lets it round its data to int8, and the largest magnitude.
+_INT8_ACCURACY_LEVEL: Final = 4
+_LARGEST_INT8: Final = 127
 
 
 class GlobalMaxPool(OpRun):  # type: ignore[misc]
@@ -67,9 +72,19 @@ class DequantizeLinear(OpRun):  # type: ignore[misc]
         return (np.asarray(real * expand_scales_or_zeros_to_float64(scale), dtype),)
 
 
+def _round_to_int8_in_blocks(x: Array, block: int) -> Array:
+    """Round data (..., K) to the integers up to 127 times a scale for each block of the last axis."""
+    padded = np.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, -x.shape[-1] % block)])
+    cut = padded.reshape(*x.shape[:-1], -1, block)
+    scale = np.abs(cut).max(-1, keepdims=True, initial=0) / x.dtype.type(_LARGEST_INT8)
+    whole = np.rint(cut / np.where(scale > 0, scale, 1))
+    return np.asarray((whole * scale).reshape(padded.shape)[..., : x.shape[-1]])
+
+
 class MatMulNBits(OpRun):  # type: ignore[misc]
     """Evaluates com.microsoft.MatMulNBits in numpy: the product with a weight matrix (N, K) of
-    packed integers of `bits` bits, the first one in the lowest bits of a byte.
+    packed integers of `bits` bits, the first one in the lowest bits of a byte. With `accuracy_level` 4, the data is
+    rounded to int8 in blocks, as ONNX Runtime does.
     """
 
     op_domain = "com.microsoft"
@@ -85,6 +100,8 @@ class MatMulNBits(OpRun):  # type: ignore[misc]
 
         if groups is None:
             groups = np.arange(columns) // self.block_size
+            if getattr(self, "accuracy_level", 0) == _INT8_ACCURACY_LEVEL and can_round_in_blocks_of(self.block_size):
+                x = _round_to_int8_in_blocks(x, self.block_size)
         if zeros is None:
             zeros = np.full((rows, count), 2.0 ** (bits - 1))
         elif zeros.dtype == np.uint8:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import aotc
 from aotc import relay
@@ -57,6 +58,55 @@ def test_blocks(rows: int, depth: int, units: int, bits: int, block: int, zeros:
     x = RNG.standard_normal((rows, depth)).astype(np.float32)
     got = made.session().run(None, {"x": x})[0]
     np.testing.assert_allclose(got, x @ real.T, atol=1e-5 * np.abs(x).max() * np.abs(real).sum(1).max())
+
+
+def rounds_its_data(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with leave to round the data of its product to int8."""
+    model.graph.node[0].attribute.append(helper.make_attribute("accuracy_level", 4))
+    return model
+
+
+@pytest.mark.parametrize("target", ["c", "x86-64-v3"])
+@pytest.mark.parametrize(
+    ("rows", "depth", "units", "bits", "block", "zeros"),
+    [(1, 80, 40, 4, 32, False), (9, 72, 37, 4, 16, True), (3, 96, 64, 8, 32, True), (2, 64, 16, 8, 64, False)],
+)
+def test_data_that_may_be_rounded(
+    rows: int, depth: int, units: int, bits: int, block: int, zeros: bool, target: str
+) -> None:
+    """Results are those of ONNX Runtime, which rounds data to int8, too, but for the order of sums."""
+    model = rounds_its_data(n_bits(rows, depth, units, bits, block, zeros)[0])
+    made = aotc.compile(model, target=target, cflags=["-O0"])
+    assert made.metadata["weights_bytes"] <= -(-units // 32) * 32 * (depth + block) * bits / 8 * 1.6
+    x = RNG.standard_normal((rows, depth)).astype(np.float32)
+    want = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    got = made.session().run(None, {"x": x})[0]
+    np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+    assert np.isnan(made.session().run(None, {"x": x * np.float32(np.inf)})[0]).all()
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7])
+def test_data_that_may_be_rounded_has_any_number_of_rows(rows: int) -> None:
+    model = rounds_its_data(n_bits(7, 64, 40, 4, 32, False)[0])
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    made = aotc.compile(model, target="x86-64-v3", cflags=["-O0"], dims={"rows": "1..8"})
+    x = RNG.standard_normal((rows, 64)).astype(np.float32)
+    want = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_allclose(made.session().run(None, {"x": x})[0], want, atol=1e-5 * np.abs(want).max())
+
+
+def test_scales_in_float16_are_kept() -> None:
+    """Scales that float16 represents are stored as such, where a processor converts them."""
+    model = rounds_its_data(n_bits(1, 64, 32, 4, 32, False)[0])
+    scale = next(t for t in model.graph.initializer if t.name == "s")
+    exact = numpy_helper.to_array(scale)
+    rounded = numpy_helper.from_array(exact.astype(np.float16).astype(np.float32), "s")
+    sizes = []
+    for value in (exact, numpy_helper.to_array(rounded)):
+        scale.CopyFrom(numpy_helper.from_array(value, "s"))
+        sizes.append(aotc.compile(model, target="x86-64-v3", cflags=["-O0"]).metadata["weights_bytes"])
+    assert sizes[0] - sizes[1] == 2 * 64
 
 
 @pytest.mark.parametrize("target", ["c", "host"])

@@ -22,10 +22,16 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import DType, Op, PassContext, frozen
-from aotc.relay.graph_api import Call, Constant, Expr, Function, evaluate_constant_call, tensor_type_of
+from aotc.relay.graph_api import Call, Constant, Expr, Function, TupleGetItem, evaluate_constant_call, tensor_type_of
 from aotc.relay.op.dense import DenseAttrs, MatmulAttrs
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.packed_dense import contrib_dense_bits, pack_quantized_weights
+from aotc.relay.op.packed_integer_dense import (
+    RoundBlocksAttrs,
+    contrib_dense_integer_bits,
+    contrib_quantize_blocks,
+    pack_weights_for_integer_products,
+)
 from aotc.relay.op.shape import TransposeAttrs, transpose_permutation
 from aotc.relay.transform.pass_base import FunctionPass, as_op_call, rewrite_nodes
 from aotc.tir import C, Target
@@ -42,6 +48,7 @@ class PackWeights(FunctionPass):
     """Pass that keeps constant weights of float32 products in 2, 4 or 8 bits, if they are
     dequantized integers.
 
+    A product whose data is rounded to int8 in blocks (nn.contrib_round_blocks) becomes one of integers.
     It does nothing for GPUs, nor for weights whose scale blocks are not whole 32-bit words.
     """
 
@@ -60,13 +67,20 @@ class PackWeights(FunctionPass):
         a = node.attrs
         swapped = isinstance(a, MatmulAttrs) and not a.transpose_b
         x = tensor_type_of(node.args[0])
-        plain = x.dtype == "float32" and x.is_static and a.out_dtype in ("", "float32")
-        if not plain or (isinstance(a, MatmulAttrs) and a.transpose_a):
+        if x.dtype != "float32" or a.out_dtype not in ("", "float32") or (isinstance(a, MatmulAttrs) and a.transpose_a):
+            return node
+        rounded = as_op_call(node.args[0], "nn.contrib_round_blocks")
+        if rounded is None and not x.is_static:
             return node
         matrix = _match_dequantized_matrix(node.args[1])
         if matrix is None:
             return node
-        packed = _dense_bits_arguments_and_attrs(matrix.transposed() if swapped else matrix, self.target)
+        matrix = matrix.transposed() if swapped else matrix
+        if rounded is not None:
+            product = _integer_product(rounded, matrix, self.target)
+            if product is not None or not x.is_static:
+                return node if product is None else product
+        packed = _dense_bits_arguments_and_attrs(matrix, self.target)
         return node if packed is None else contrib_dense_bits(node.args[0], *packed[0], **packed[1])
 
 
@@ -160,6 +174,39 @@ def _evaluate_constant_expression(expr: Expr) -> Array | None:
     return result.data if isinstance(result, Constant) else None
 
 
+def _starts_of_blocks(matrix: _DequantizedMatrix) -> list[int]:
+    """Return the columns whose scales or zero points differ from those of the column before."""
+    edges = np.zeros(matrix.integers.shape[1] - 1, bool)
+    for values in (matrix.scale, matrix.zero):
+        edges |= (values[:, 1:] != values[:, :-1]).any(0)
+    return [int(k) + 1 for k in np.flatnonzero(edges)]
+
+
+def _integer_product(rounded: Call, matrix: _DequantizedMatrix, target: Target) -> Expr | None:
+    """Return the product of rounded data and a matrix as a product of integers; None if their blocks differ, or if
+    the weights cannot be packed.
+    """
+    assert isinstance(rounded.attrs, RoundBlocksAttrs)
+    block, units = rounded.attrs.block_size, len(matrix.integers)
+    if not matrix.integers.size or any(start % block for start in _starts_of_blocks(matrix)):
+        return None
+    starts = slice(None, None, block)
+    packed = pack_weights_for_integer_products(
+        matrix.integers,
+        matrix.scale[:, starts],
+        matrix.zero[:, starts],
+        block,
+        packed_weight_columns_per_tile(units, target),
+        ("float32", "float16") if "f16c" in target.processor_features else ("float32",),
+    )
+    if packed is None:
+        return None
+    data = contrib_quantize_blocks(rounded.args[0], block_size=block)
+    parts = [TupleGetItem(data, k) for k in range(3)]
+    constants = map(Constant, packed.weight_scale_and_zero_arrays)
+    return contrib_dense_integer_bits(*parts, *constants, units=units, bits=packed.bits, block_size=block)
+
+
 def _dense_bits_arguments_and_attrs(
     matrix: _DequantizedMatrix, target: Target
 ) -> tuple[list[Constant], dict[str, Any]] | None:
@@ -169,10 +216,7 @@ def _dense_bits_arguments_and_attrs(
     units, depth = matrix.integers.shape
     if not units or not depth:
         return None
-    edges = np.zeros(depth - 1, bool)
-    for values in (matrix.scale, matrix.zero):
-        edges |= (values[:, 1:] != values[:, :-1]).any(0)
-    block = math.gcd(*(int(k) + 1 for k in np.flatnonzero(edges))) or depth
+    block = math.gcd(*_starts_of_blocks(matrix)) or depth
     starts = slice(None, None, block)
     packed_weights = pack_quantized_weights(
         matrix.integers, matrix.scale[:, starts], matrix.zero[:, starts], packed_weight_columns_per_tile(units, target)

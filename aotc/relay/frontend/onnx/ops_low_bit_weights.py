@@ -19,9 +19,12 @@ from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Table, table_by_f
 from aotc.relay.frontend.onnx.ops_matmul_norm_recurrent import convert_recurrent
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, normalize_negative_indices
 from aotc.relay.graph_api import Expr, compile_time_elements
+from aotc.relay.op.packed_integer_dense import can_round_in_blocks_of
 
 _FLOAT: Final = DType("float32")
 _UINT8: Final = DType("uint8")
+#: Value of `accuracy_level` that lets products round their data to int8.
+_INT8_ACCURACY_LEVEL: Final = 4
 
 
 # --- packed low-bit weights
@@ -62,10 +65,14 @@ def _mat_mul_n_bits(
     N: int,
     block_size: int,
     bits: int,
+    accuracy_level: int = 0,
     **_: Any,
 ) -> Expr:
     """Convert MatMulNBits: the product of the data with the dequantized matrix (N, K), whose packed
     integers have a scale and a zero point per block of `block_size` elements.
+
+    With `accuracy_level` 4, which lets products round their data to int8, float32 data is rounded as ONNX Runtime
+    rounds it: in blocks of this size, whose largest magnitude becomes 127.
     """
     sizes = f"K = {K}, N = {N}, block_size = {block_size}, bits = {bits}"
     require("onnx-quant", min(K, N, block_size) > 0, f"MatMulNBits needs positive sizes, got {sizes}")
@@ -85,6 +92,9 @@ def _mat_mul_n_bits(
     elif g.dtype(zeros) == _UINT8:
         zeros = _unpack_constant_small_integers(zeros, bits, blocks, N)
     zeros = g.cast(g.reshape(zeros, (N, blocks)), g.dtype(scales))
+    may_round = accuracy_level == _INT8_ACCURACY_LEVEL and g_idx is None and g.dtype(x) == _FLOAT
+    if may_round and can_round_in_blocks_of(block_size) and isinstance(g.dims(x)[-1], int):
+        x = g.call_op("nn.contrib_round_blocks", x, block_size=block_size)
     if g_idx is not None:
         scales, zeros = (gather_slices(v, g_idx, 1) for v in (scales, zeros))
         block_size = 1

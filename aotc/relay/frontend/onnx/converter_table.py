@@ -15,6 +15,7 @@ from aotc.relay.frontend.onnx import (
     ops_control,
     ops_conv,
     ops_found_sizes,
+    ops_fourier,
     ops_legacy,
     ops_loops,
     ops_low_bit_weights,
@@ -26,7 +27,7 @@ from aotc.relay.frontend.onnx import (
     ops_ngrams,
     ops_quant,
     ops_random,
-    ops_resize_fourier,
+    ops_resize_grids,
     ops_sequences,
     ops_shape,
     ops_string_casts,
@@ -39,6 +40,7 @@ from aotc.relay.frontend.onnx.node import Converter, Table
 _CONVERTER_MODULES = (
     ops_control,
     ops_conv,
+    ops_fourier,
     ops_legacy,
     ops_loops,
     ops_math,
@@ -50,7 +52,7 @@ _CONVERTER_MODULES = (
     ops_found_sizes,
     ops_shape,
     ops_string_casts,
-    ops_resize_fourier,
+    ops_resize_grids,
 )
 
 _CONVERTERS_BY_DOMAIN: Final[Mapping[str, Table]] = {

@@ -31,7 +31,7 @@ from aotc.relay.frontend.onnx.ops_conv import OPS as CONV_OPS
 from aotc.relay.frontend.onnx.ops_legacy import parametric_softplus, scaled_tanh, thresholded_relu
 from aotc.relay.frontend.onnx.ops_math import OPS as MATH_OPS
 from aotc.relay.frontend.onnx.ops_matmul_norm_recurrent import OPS as MATMUL_OPS
-from aotc.relay.frontend.onnx.ops_resize_fourier import OPS as RESIZE_OPS
+from aotc.relay.frontend.onnx.ops_resize_grids import OPS as RESIZE_OPS
 from aotc.relay.frontend.onnx.ops_shape import OPS as SHAPE_OPS
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, normalize_negative_indices
 

@@ -233,6 +233,13 @@ def extent(x: Expr, axis: int) -> Expr:
     return call_op("take", call_op("shape_of", x, dtype="int64"), constant(axis, "int64"), axis=0, mode="clip")
 
 
+def size_as_tensor(size: Dim) -> Expr:
+    """Return a size of at least 0 as an int64 scalar, a constant if it is known."""
+    if isinstance(size, int):
+        return constant(size, "int64")
+    return call_op("ndarray_size", filled(False, (size,), "bool"), dtype="int64")
+
+
 def dtype(x: Expr) -> DType:
     """Return the element type of a tensor."""
     return tensor_type_of(x).dtype

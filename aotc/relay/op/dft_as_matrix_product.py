@@ -24,13 +24,12 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import DType
+from aotc.ir import Dim, DType, is_static, product_of_dims, require, require_static_shape
 from aotc.ir.compilation_work_and_memory_limits import array_computation_cost, current_budget
 from aotc.relay.expr import Constant, Expr, tensor_type_of
 from aotc.relay.op import binary_elementwise, dense, shape
 from aotc.relay.op import slice as slices
 from aotc.relay.op.opdef import Array
-from aotc.relay.op.type_rules import static_shape_of
 
 #: Cost of a pass over a signal, in multiplications per element; two factors need two more passes
 #: than one matrix.
@@ -59,11 +58,12 @@ def expand_fourier_transform(signals: Expr, bins: int, inverse: bool = False, sc
     """Return the first `bins` bins of the transforms of signals: (rows, length, parts) -> (rows,
     bins, 2).
 
-    signals    signals with parts = 2 for real and imaginary part, 1 for real signals
+    signals    signals with parts = 2 for real and imaginary part, 1 for real signals; the number of rows may be
+               known at run time only
     inverse    True for the inverse transform without division by the length
     scale      factor of the result
     """
-    rows, length, parts = static_shape_of(signals)
+    rows, length, parts = _shape_of_signals(signals)
     first = _cheapest_first_factor_of_length(length, parts, bins)
     if first == 1:
         dtype = str(tensor_type_of(signals).dtype)
@@ -74,6 +74,16 @@ def expand_fourier_transform(signals: Expr, bins: int, inverse: bool = False, sc
         flat = shape.reshape(signals, (rows, length * parts), allowzero=True)
         return shape.reshape(dense.matmul(flat, Constant(matrix)), (rows, bins, 2), allowzero=True)
     return _expand_two_factor_transform(signals, first, bins, inverse, scale)
+
+
+def _shape_of_signals(signals: Expr) -> tuple[Dim, int, int]:
+    """Return the number of rows, which may be symbolic, and the other dimensions; raise AotcError (code
+    "dynamic-shape") if one of these is symbolic.
+    """
+    ty = tensor_type_of(signals)
+    require("dynamic-shape", is_static(ty.shape[1:]), lambda: f"signals must have a known length, got {ty}")
+    length, parts = require_static_shape(ty.shape[1:])
+    return ty.shape[0], length, parts
 
 
 def _numpy_unscaled_fft(inverse: bool) -> Callable[[Array], Array]:
@@ -96,7 +106,7 @@ def _cheapest_first_factor_of_length(length: int, parts_per_signal_element: int,
 
 def _expand_two_factor_transform(x: Expr, first_factor: int, bins: int, inverse: bool, scale: float) -> Expr:
     """Return the transform by two matrices, the first for transforms of length `first_factor`."""
-    rows, length, parts = static_shape_of(x)
+    rows, length, parts = _shape_of_signals(x)
     second, sign = length // first_factor, 1 if inverse else -1
     numpy_type = tensor_type_of(x).dtype.numpy
     elements = 2 * first_factor * first_factor * parts + 4 * length + 4 * second * -(-bins // first_factor)
@@ -131,7 +141,7 @@ def _expand_two_factor_transform(x: Expr, first_factor: int, bins: int, inverse:
         binary_elementwise.multiply(partial_dfts, constant_of_signal_dtype(real)),
         binary_elementwise.multiply(swapped, constant_of_signal_dtype(imaginary)),
     )
-    lines = shape.reshape(rotated, (rows * first_factor, 2 * second), allowzero=True)
+    lines = shape.reshape(rotated, (product_of_dims((rows, first_factor)), 2 * second), allowzero=True)
     # (part, q) to (j, part)
     long = (
         _complex_matrix_as_real_array(powers_of_root_of_unity(second, j[:, None] * q))

@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import require
+from aotc.ir import Dim, product_of_dims, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.conv_pool import Window
 from aotc.relay.frontend.converter_signatures import OptionalExpr
-from aotc.relay.frontend.onnx.node import Converted, KnownInts, OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.onnx.node import Converted, OnnxNode, SizeInput, Table, table_by_function_name
+from aotc.relay.frontend.onnx.run_time_axes import flat_indices_in_other_shape, flat_steps
 from aotc.relay.frontend.reductions import p_norm
+from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
 
 #: Values of `auto_pad` with which the padding does not depend on the shape of the data.
@@ -198,35 +200,34 @@ def _pool_padding_widths(shape: Sequence[int], window: Window, window_counts: Se
     return [(0, 0), (0, 0), *((before, max(end - before - size, 0)) for before, end, size in rows)]
 
 
-def _max_unpool(x: Expr, indices: Expr, output_shape: KnownInts | None = None, *, node: OnnxNode) -> Expr:
+def _max_unpool(x: Expr, indices: Expr, output_shape: SizeInput | None = None, *, node: OnnxNode) -> Expr:
     """Convert MaxUnpool: scatter each value to its position, given by indices into the flattened
     result.
     """
     window = pool_window(node, x)
     rows = zip(window.covered_input_extents(g.shape(x)[2:]), window.pads, window.pads[window.rank :], strict=False)
     spatial = [n - before - after for n, before, after in rows]
-    inferred = (*g.shape(x)[:2], *spatial)
-    target = inferred if output_shape is None else output_shape
-    target = g.checked_shape(target, g.dtype(x), "the result of MaxUnpool")
+    inferred: tuple[Dim, ...] = (*g.shape(x)[:2], *spatial)
+    target = inferred
+    if output_shape is not None:
+        target = _checked_unpooled_shape(output_shape.within(0, None), inferred)
+    target = g.checked_dims(target, g.dtype(x), "the result of MaxUnpool")
     if target != inferred:  # the indices refer to the shape that the window implies, not to output_shape
-        indices = _remap_flat_indices(indices, inferred, target)
-    zeros = g.full(0, (math.prod(target),), g.dtype(x))
+        indices = flat_indices_in_other_shape(g.cast(indices, "int64"), inferred, flat_steps(target))
+    zeros = g.filled(0, (product_of_dims(target),), str(g.dtype(x)))
     flat = g.call_op("scatter_elements", zeros, g.flatten(indices), g.flatten(x), axis=0, reduction="update")
     return g.reshape(flat, target)
 
 
-def _remap_flat_indices(indices: Expr, source_shape: Sequence[int], target_shape: Sequence[int]) -> Expr:
-    """Convert flat indices into a tensor of shape `source_shape` to flat indices of equal
-    coordinates in a tensor of shape `target_shape`.
-    """
-
-    def flat_index_contribution_of_axis(k: int) -> Expr:
-        place = g.floor_mod(
-            g.call_binary_op("floor_divide", indices, math.prod(source_shape[k + 1 :])), source_shape[k]
-        )
-        return g.mul(place, math.prod(target_shape[k + 1 :]))
-
-    return fold(g.add, map(flat_index_contribution_of_axis, range(len(source_shape))))
+def _checked_unpooled_shape(given: Sequence[Dim], inferred: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Return the shape of a result of MaxUnpool: images may be larger than those that the window implies."""
+    text = f"the output_shape {list(given)} of MaxUnpool does not hold the shape {list(inferred)} of its windows"
+    require("onnx-window", len(given) == len(inferred), text)
+    for wanted, extent in zip(given[:2], inferred[:2], strict=True):
+        require_equal_dims("onnx-window", wanted, extent, text)
+    for wanted, extent in zip(given[2:], inferred[2:], strict=True):
+        require_at_least("onnx-window", wanted, extent, text)
+    return (*inferred[:2], *given[2:])
 
 
 def _global_pool(kind: str, x: Expr) -> Expr:

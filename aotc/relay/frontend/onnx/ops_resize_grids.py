@@ -14,13 +14,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aotc.ir import AotcError, Array, exact_quotient_or_none, is_static, require
+from aotc.ir import (
+    AotcError,
+    Array,
+    Dim,
+    DType,
+    SymDim,
+    exact_quotient_or_none,
+    is_static,
+    largest_size,
+    product_of_dims,
+    require,
+    require_static_shape,
+    sum_of_dims,
+)
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.matmul_einsum import matmul
-from aotc.relay.frontend.onnx.node import KnownInts, OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.onnx.node import OnnxNode, SizeInput, Table, table_by_function_name
+from aotc.relay.frontend.onnx.run_time_axes import flat_indices_in_other_shape, flat_steps, largest_of_dims
 from aotc.relay.frontend.onnx.run_time_resize import resize_at_run_time
+from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
+from aotc.relay.frontend.size_operands import define_size
 from aotc.relay.graph_api import Var, compile_time_elements
 from aotc.relay.op.resize_sampling import ResizeAttrs, axis_mappings_of_resize
 
@@ -227,19 +243,47 @@ def _grid_sample(x: Expr, grid: Expr, *, mode: str, padding_mode: str, align_cor
     return conv_pool.grid_sample(x, grid, _SAMPLING.get(mode, mode), padding_mode, align_corners)
 
 
-def _affine_grid(theta: Expr, size: KnownInts, *, align_corners: bool = False) -> Expr:
-    """Convert AffineGrid: the sampling positions of all output elements as the product of constant
-    coordinates with the matrices `theta`.
+def _affine_grid(theta: Expr, size: SizeInput, *, align_corners: bool = False) -> Expr:
+    """Convert AffineGrid: the sampling positions of all output elements as the product of their coordinates with the
+    matrices `theta`.
     """
-    spatial = size[2:]
-    fits = len(spatial) in (2, 3) and g.shape(theta)[1:] == (len(spatial), len(spatial) + 1)
-    require("onnx-grid", fits, lambda: f"matrices of shape {g.shape(theta)} do not fit the size {size}")
+    values = size.within(0, None)
+    spatial, rank = values[2:], len(values) - 2
+    fits = rank in (2, 3) and g.rank(theta) == 3 and g.dims(theta)[1:] == (rank, rank + 1)
+    text = f"matrices of shape {g.dims(theta)} do not fit the size {values}"
+    require("onnx-grid", fits, text)
+    require_equal_dims("onnx-grid", g.dims(theta)[0], values[0], text)
+    if is_static(spatial):
+        base = _known_coordinates(require_static_shape(spatial), align_corners, g.dtype(theta))
+    else:
+        base = _run_time_coordinates(spatial, align_corners, g.dtype(theta))
+    grid = matmul(base, g.transpose(theta, (0, 2, 1)))
+    return g.reshape(grid, (g.dims(theta)[0], *spatial, rank))
+
+
+def _known_coordinates(spatial: Sequence[int], align_corners: bool, dtype: DType) -> Expr:
+    """Return the coordinates, last axis first, of all elements of a grid from -1 to 1, each with a 1 behind it."""
     g.check_materialization_cost((*spatial, len(spatial) + 1), "float64", "the positions of AffineGrid")
     axes = [np.linspace(-1.0, 1.0, n) if align_corners else (np.arange(n) * 2 + 1) / n - 1 for n in spatial]
     places = np.stack([*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(spatial)], -1)
-    base = g.constant(places.reshape(1, -1, len(spatial) + 1), g.dtype(theta))
-    grid = matmul(base, g.transpose(theta, (0, 2, 1)))
-    return g.reshape(grid, (g.shape(theta)[0], *spatial, len(spatial)))
+    return g.constant(places.reshape(1, -1, len(spatial) + 1), dtype)
+
+
+def _run_time_coordinates(spatial: Sequence[Dim], align_corners: bool, dtype: DType) -> Expr:
+    """Return what `_known_coordinates` does, for extents that are known at run time only."""
+    rank, count = len(spatial), product_of_dims(spatial)
+    columns: list[Expr] = []
+    for k, extent in reversed(list(enumerate(spatial))):
+        numbers, size = g.positions_up_to(extent, "float64"), g.cast(g.size_as_tensor(extent), "float64")
+        if align_corners:
+            steps = g.maximum(g.sub(size, 1.0), 1.0)
+            axis = g.sub(g.div(g.mul(numbers, 2.0), steps), 1.0)
+        else:
+            axis = g.sub(g.div(g.add(g.mul(numbers, 2.0), 1.0), size), 1.0)
+        along = g.reshape(g.cast(axis, dtype), [extent if j == k else 1 for j in range(rank)])
+        columns.append(g.reshape(g.broadcast_to(along, spatial), (1, count, 1)))
+    columns.append(g.call_op("ones", shape=(1, count, 1), dtype=str(dtype)))
+    return g.concat(columns, 2)
 
 
 def _roi_align(
@@ -284,28 +328,90 @@ def _roi_align(
 # --- Col2Im
 
 
+class _WindowsOfAxis(NamedTuple):
+    """The windows of `block` elements along an axis of `extent` elements, padding included."""
+
+    extent: Dim
+    block: Dim
+    stride: int
+    dilation: int
+
+    @property
+    def covered(self) -> Dim:
+        """The number of elements from the first to the last one of a window."""
+        return sum_of_dims((product_of_dims((self.dilation, self.block - 1)), 1))
+
+    @property
+    def windows(self) -> Dim:
+        """The number of windows."""
+        return (self.extent - self.covered) // self.stride + 1
+
+
 def _col2im(
-    x: Expr, image: KnownInts, block: KnownInts, *, strides: Any = None, dilations: Any = None, pads: Any = None
+    x: Expr,
+    image_shape: SizeInput,
+    block_shape: SizeInput,
+    *,
+    strides: Any = None,
+    dilations: Any = None,
+    pads: Any = None,
 ) -> Expr:
     """Convert Col2Im: add each column into the image at the position of its window, with
     scatter_elements.
     """
-    rank, taps, (batch, rows, columns) = len(image), math.prod(block), g.shape(x)
-    before = (pads or [0] * rank)[:rank]
-    total = [n + b + a for n, b, a in zip(image, before, (pads or [0] * (2 * rank))[rank:], strict=True)]
-    g.check_materialization_cost((taps, math.prod(total)), "int64", "the positions of Col2Im")
-    index = _col2im_positions(total, block, strides or [1] * rank, dilations or [1] * rank)
-    channels = rows // max(taps, 1)
-    fits = channels * taps == rows and index.size == taps * columns
-    text = f"columns of shape {g.shape(x)} do not fit image {image} and block {block}"
-    require("onnx-col2im", fits, text)
-    flat = g.reshape(x, (batch, channels, taps * columns))
-    places = g.broadcast_to(g.constant(index.reshape(1, 1, -1), "int64"), (batch, channels, taps * columns))
-    zeros = g.full(0, (batch, channels, math.prod(total)), g.dtype(x))
+    batch, rows, columns = g.dims(x)
+    image, block = image_shape.within(0, None), block_shape.within(1, largest_of_dims([rows]))
+    rank, taps, known = len(image), product_of_dims(block), is_static((rows, columns, *image, *block))
+    text = f"columns of shape {g.dims(x)} do not fit image {image} and block {block}"
+    require("onnx-col2im", len(block) == rank and all(isinstance(b, SymDim) or b > 0 for b in block), text)
+    before, after = (pads or [0] * rank)[:rank], (pads or [0] * (2 * rank))[rank:]
+    total = [sum_of_dims(widths) for widths in zip(image, before, after, strict=True)]
+    windows = zip(total, block, strides or [1] * rank, dilations or [1] * rank, strict=True)
+    axes = list(itertools.starmap(_WindowsOfAxis, windows))
+    for axis in axes:
+        require_at_least("onnx-col2im", axis.extent, axis.covered, text)
+    counts = [_defined(axis.windows, largest_of_dims([columns])) for axis in axes]
+    require_equal_dims("onnx-col2im", product_of_dims(counts), columns, text)
+    channels = _defined(rows // taps, largest_of_dims([rows]))
+    require_equal_dims("onnx-col2im", product_of_dims((channels, taps)), rows, text)
+    elements = product_of_dims((taps, columns))
+    if known:
+        g.check_materialization_cost(
+            (largest_size(taps), math.prod(map(largest_size, total))), "int64", "the positions of Col2Im"
+        )
+        index = _col2im_positions(
+            require_static_shape(total), require_static_shape(block), strides or [1] * rank, dilations or [1] * rank
+        )
+        places: Expr = g.constant(index.reshape(1, 1, -1), "int64")
+    else:
+        places = g.reshape(_positions_of_run_time_windows(axes, counts, taps, columns), (1, 1, elements))
+    flat = g.reshape(x, (batch, channels, elements))
+    places = g.broadcast_to(places, (batch, channels, elements))
+    zeros = g.filled(0, (batch, channels, product_of_dims(total)), str(g.dtype(x)))
     y = g.call_op("scatter_elements", zeros, places, flat, axis=2, reduction="add")
     y = g.reshape(y, (batch, channels, *total))
+    if not known:
+        return g.counted_slice(y, [0, 0, *before], [batch, channels, *image], [1] * (rank + 2))
     ends = [b + n for b, n in zip(before, image, strict=True)]
     return g.strided_slice(y, before, ends, list(range(2, rank + 2)))
+
+
+def _defined(size: Dim, most: int | None) -> Dim:
+    return size if isinstance(size, int) or most is None else define_size(size, 0, most)
+
+
+def _positions_of_run_time_windows(
+    axes: Sequence[_WindowsOfAxis], counts: Sequence[Dim], taps: Dim, columns: Dim
+) -> Expr:
+    """Return a tensor (kernel elements, windows) as `_col2im_positions` does: each position is the sum of that of the
+    window and that of the element in the window.
+    """
+    steps = flat_steps([axis.extent for axis in axes])
+    in_window = [g.mul(step, axis.dilation) for step, axis in zip(steps, axes, strict=True)]
+    of_window = [g.mul(step, axis.stride) for step, axis in zip(steps, axes, strict=True)]
+    elements = flat_indices_in_other_shape(g.positions_up_to(taps), [axis.block for axis in axes], in_window)
+    windows = flat_indices_in_other_shape(g.positions_up_to(columns), counts, of_window)
+    return g.add(g.reshape(elements, (taps, 1)), g.reshape(windows, (1, columns)))
 
 
 def _col2im_positions(

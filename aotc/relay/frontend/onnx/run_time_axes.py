@@ -9,7 +9,7 @@ chosen_axes([axis], 3, "onnx-axis")         # [s1, s2, s3], of which s1 is 1 if 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aotc.ir import (
     Dim,
@@ -36,16 +36,8 @@ def reduce_axes_known_at_run_time(reduction: Reduction, x: Expr, axes: Sequence[
     """
     dims, rank, count = g.dims(x), g.rank(x), len(axes)
     chosen = chosen_axes(axes, rank, "onnx-axis")
-    kept = dims_of_kept_axes(dims, chosen, rank - count)
-    reduced = dims_of_kept_axes(dims, [1 - c for c in chosen], count)
-    places: list[Dim] = []
-    before: Dim = 0  # number of reduced axes before an axis
-    for k, is_reduced in enumerate(chosen):
-        # an axis that is kept moves to the front by the reduced ones before it
-        moved = product_of_dims((is_reduced, before + (rank - count)))
-        places.append(define_size(sum_of_dims((moved, product_of_dims((1 - is_reduced, k - before)))), 0, rank - 1))
-        before = define_size(sum_of_dims((before, is_reduced)), 0, rank)
-    last = g.call_op("permute_axes", x, places=tuple(places), shape=(*kept, *reduced))
+    places, shape = _places_with_axes_last(dims, chosen, count)
+    last = g.call_op("permute_axes", x, places=tuple(places), shape=tuple(shape))
     result = reduction(last, tuple(range(rank - count, rank)), False)
     if not keepdims:
         return result
@@ -57,12 +49,79 @@ def reduce_axes_known_at_run_time(reduction: Reduction, x: Expr, axes: Sequence[
     return g.reshape(result, extents)
 
 
+def _places_with_axes_last(dims: Sequence[Dim], chosen: Sequence[Dim], count: int) -> tuple[list[Dim], list[Dim]]:
+    """Return, for a permutation that moves the `count` axes for which `chosen` is 1 behind the others, the place of
+    each axis and the shape of the result.
+    """
+    rank = len(dims)
+    kept = dims_of_kept_axes(dims, chosen, rank - count)
+    moved = dims_of_kept_axes(dims, [1 - c for c in chosen], count)
+    places: list[Dim] = []
+    before: Dim = 0  # number of chosen axes before an axis
+    for k, is_chosen in enumerate(chosen):
+        # an axis that is kept moves to the front by the chosen ones before it
+        place = product_of_dims((is_chosen, before + (rank - count)))
+        places.append(define_size(sum_of_dims((place, product_of_dims((1 - is_chosen, k - before)))), 0, rank - 1))
+        before = define_size(sum_of_dims((before, is_chosen)), 0, rank)
+    return places, [*kept, *moved]
+
+
+def apply_along_axis_known_at_run_time(function: Callable[[Expr], Expr], x: Expr, axis: Dim, fixed: int) -> Expr:
+    """Apply a function to an axis that is known at run time only, none of the last `fixed` ones: permute the axes so
+    that it is the last one before these, and undo this after the function, which may change the extents of this axis
+    and of the fixed ones.
+    """
+    rank = g.rank(x)
+    movable, last = rank - fixed, list(range(rank - fixed, rank))
+    chosen = chosen_axes([axis], rank, "onnx-axis")
+    text = f"the axis is one of the last {fixed} axes"
+    require_equal_dims("onnx-axis", sum_of_dims(chosen[:movable]), 1, text)
+    dims = g.dims(x)
+    places, shape = _places_with_axes_last(dims[:movable], chosen[:movable], 1)
+    moved = g.call_op("permute_axes", x, places=(*places, *last), shape=(*shape, *dims[movable:]))
+    result = function(moved)
+    extent, *others = g.dims(result)[movable - 1 :]
+    most = max(map(largest_size, (*dims[:movable], extent)))
+    extents = [
+        define_size(sum_of_dims((product_of_dims((1 - c, d)), product_of_dims((c, extent)))), 0, most)
+        for c, d in zip(chosen, dims[:movable], strict=False)
+    ]
+    back = [
+        define_size(
+            sum_of_dims([product_of_dims((k, equality_of_dims(p, place))) for k, p in enumerate(places)]), 0, rank
+        )
+        for place in range(movable)
+    ]
+    return g.call_op("permute_axes", result, places=(*back, *last), shape=(*extents, *others))
+
+
 def largest_of_dims(dims: Sequence[Dim]) -> int | None:
     """Return the largest size that one of several dimensions can have, at least 1; None if nothing bounds
     one of them.
     """
     sizes = [d if isinstance(d, int) else d.upper for d in dims]
     return None if None in sizes else max((size for size in sizes if size is not None), default=1)
+
+
+def flat_steps(shape: Sequence[Dim]) -> list[Expr]:
+    """Return for each axis of a tensor the distance of neighbors in the flattened tensor, as int64 scalars."""
+    steps: list[Expr] = [g.constant(1, "int64")]
+    for extent in reversed(shape[1:]):
+        steps.append(g.mul(steps[-1], g.size_as_tensor(extent)))
+    return steps[::-1]
+
+
+def flat_indices_in_other_shape(indices: Expr, shape: Sequence[Dim], steps: Sequence[Expr]) -> Expr:
+    """Return, for flat indices into a tensor of a shape, the sums of their coordinates times `steps`, one for each
+    axis.
+    """
+    result: Expr | None = None
+    for extent, distance, step in zip(shape, flat_steps(shape), steps, strict=True):
+        if isinstance(extent, int) and extent == 1:
+            continue
+        place = g.floor_mod(g.call_op("floor_divide", indices, distance), g.size_as_tensor(extent))
+        result = g.mul(place, step) if result is None else g.add(result, g.mul(place, step))
+    return g.filled(0, g.dims(indices), "int64") if result is None else result
 
 
 def chosen_axes(axes: Sequence[Dim], rank: int, code: str) -> list[Dim]:

@@ -402,6 +402,7 @@ class CompileOptions(CompileOptionFields):
             emulated=self.emulated,
             selftest=self.selftest,
             single_file=self.single_file,
+            separate_weights=self.separate_weights,
             budgets=self.ram_flash_and_stack_budgets,
             overwrite=self.overwrite,
             cflags=tuple(self.cflags),

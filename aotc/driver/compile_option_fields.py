@@ -240,6 +240,12 @@ class CompileOptionFields:
     single_file: bool = option_field(
         False, "Bare-metal targets: emit all code as one source file and one header.", command="--single-file"
     )
+    separate_weights: bool = option_field(
+        False,
+        "Emit the parameters as a file that a program passes to each run by its address, and that the parameters"
+        " of a model with the same structure can replace without a new build.",
+        command="--separate-weights",
+    )
     emulated: bool = option_field(
         False, "Compile GPU kernels for the CPU of this machine, which runs them very slowly."
     )

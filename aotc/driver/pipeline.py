@@ -181,6 +181,7 @@ class Compilation:
     budgets    upper bounds on RAM, flash and stack
     selftest   bare-metal only: emit a self-test with stored inputs and outputs
     single_file    bare-metal only: emit one source and one header
+    separate_weights    emit the parameters as a file that runs get by its address
     overwrite      replace foreign files in the output directory (see `aotc.driver.output_folder`)
     cflags         C compiler flags that the build files of the project add after the target's
     state          inputs and outputs that the model keeps between runs
@@ -208,6 +209,7 @@ class Compilation:
     budgets: Budgets = UNLIMITED_BUDGETS
     selftest: bool = False
     single_file: bool = False
+    separate_weights: bool = False
     overwrite: bool = False
     cflags: tuple[str, ...] = ()
     state: tuple[StatePair, ...] = ()
@@ -221,6 +223,10 @@ class Compilation:
             text = f"projects for {self.target.name} have neither a self-test nor a single source"
             hint = "take " + option_text("environment", "bare") + ", or the target of a microcontroller"
             raise AotcError("target", text, hint=hint)
+        if self.separate_weights and (self.selftest or self.target.gpu is not None):
+            text = f"the parameters of projects for {self.target.name} are not a file of their own"
+            text = "a self-test keeps its values with the parameters in the library" if self.selftest else text
+            raise AotcError("target", text, hint="leave " + option_text("separate_weights") + " out")
         if self.context.get_config("compile.workspace_io", False) and (self.target.versions or self.target.gpu):
             text = f"inputs and outputs have no one place in the workspaces of {self.target.name}"
             hint = "take a target of one instruction set, or leave " + option_text("workspace_io") + " out"
@@ -444,6 +450,7 @@ class Compilation:
             "passes": self._passes.names,
             "cflags": self.cflags,
         }
+        separate = {"separate_weights": self.separate_weights}
         compiler = _device_compiler_or_none(self)
         if compiler is None:
             self.progress(WRITING)
@@ -458,11 +465,11 @@ class Compilation:
                     if self.selftest
                     else None
                 )
-                facts |= {"golden": known, "single_file": self.single_file}
+                facts |= {"golden": known, "single_file": self.single_file, **separate}
                 return emit_bare_metal_project(
                     first, empty_folder, numerics=self.numerics_id_per_target_version[0], **facts
                 )
-            facts |= {"other_programs": other_programs, "numerics": self.numerics_id_per_target_version}
+            facts |= {"other_programs": other_programs, "numerics": self.numerics_id_per_target_version, **separate}
             return emit_host_project(first, empty_folder, **facts)
         self.progress(COMPILING_DEVICE)
         printed, text = print_cuda_kernels_and_source(first, self.target)

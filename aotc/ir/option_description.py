@@ -142,7 +142,7 @@ def _documentation_row(keyword: str, text: str) -> str:
     return textwrap.fill(
         text,
         _DOCUMENTATION_WIDTH,
-        initial_indent=f"    {keyword:<{_KEYWORD_COLUMN_WIDTH}}",
+        initial_indent=f"    {keyword:<{_KEYWORD_COLUMN_WIDTH - 1}} ",
         subsequent_indent=" " * (4 + _KEYWORD_COLUMN_WIDTH),
         break_long_words=False,
         break_on_hyphens=False,

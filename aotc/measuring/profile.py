@@ -223,9 +223,7 @@ def profile_library(
     input_ranges: InputRanges = NO_INPUT_RANGES,
     repeat: int = 20,
     cc: str | None = None,
-    isa: str | None = None,
-    device: int | None = None,
-    check: bool = False,
+    **options: Any,
 ) -> dict[str, Any]:
     """Profile a compiled project: times of its steps and kernels, ready for JSON.
 
@@ -236,7 +234,7 @@ def profile_library(
               runs, without those slower than `MAX_QUIET_RUN_RATIO` times the fastest one, which
               other programs disturbed
     cc        C compiler for the measuring program
-    isa, device, check   as for `load`
+    options   as for `load`: isa, device, check, weights
 
     Entries of the result: "milliseconds" has the minimum and median of the plain runs, and the sum
     of the times of all steps ("watched"), which are CPU times if a run takes
@@ -249,7 +247,7 @@ def profile_library(
     definition, and activations may be in a faster cache.
     """
     metadata = _read_profiling_metadata(path := find_library(Path(library)))
-    session = load(path, isa=isa, device=device, check=check)
+    session = load(path, **options)
     rows = _steps_with_kernels_of_isa(metadata, session.isa)
     arrays = read_or_draw_session_inputs(session, inputs, input_ranges)
     binding = session.bind(arrays, state=session.new_state_or_none(measured=True))

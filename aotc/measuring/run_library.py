@@ -32,7 +32,7 @@ def run_library(
     outputs   .npz file to write the outputs to; None: no file
     repeat    number of timed runs, after one untimed run
     input_ranges   smallest and largest value of random inputs, by name
-    options   as for `load`: threads, isa, device, check
+    options   as for `load`: threads, isa, device, check, weights
 
     "random_inputs" in the result is True if the inputs were random; "milliseconds" has the minimum and
     median time of a run.

@@ -146,6 +146,9 @@ def read_project_sources(project: Path) -> ProjectSources:
     if len(metadata["memory"].get("parts", ())) > 1 or len(metadata.get("weights", {}).get("pieces", ())) > 1:
         text = f"the memory of {name} is divided among the memories of a board, which packages do not know"
         raise package_error(text, "compile without " + option_text("memories"))
+    if "structure" in metadata.get("weights", {}):
+        text = f"the parameters of {name} are a file of its own, and packages contain sources only"
+        raise package_error(text, "compile without " + option_text("separate_weights", True))
     return ProjectSources(
         name=name,
         target=resolve_target(str(metadata["target"])),

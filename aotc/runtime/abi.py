@@ -29,6 +29,7 @@ ABI_VERSION_OF_SIZES: Final = int(_HEADER_CONSTANTS["ABI_VERSION_SIZES"])
 #: Version of the interface of models some of whose sizes are found by a run.
 ABI_VERSION_OF_FOUND_SIZES: Final = int(_HEADER_CONSTANTS["ABI_VERSION_FOUND_SIZES"])
 STATE_SYMBOL: Final = _HEADER_CONSTANTS["STATE_SYMBOL"]
+WEIGHTS_SYMBOL: Final = _HEADER_CONSTANTS["WEIGHTS_SYMBOL"]
 SIZES_SYMBOL: Final = _HEADER_CONSTANTS["SIZES_SYMBOL"]
 GROWING_STATE_SYMBOL: Final = _HEADER_CONSTANTS["GROWING_STATE_SYMBOL"]
 #: Bits of a status that hold its code; above them is the number of the violated condition.
@@ -43,6 +44,7 @@ int aotc_model_threads_create(int32_t parts, const aotc_threads **threads);
 void aotc_model_threads_destroy(const aotc_threads *threads);
 const aotc_cuda_program *aotc_model_cuda_program(void);
 const aotc_state *{_HEADER_CONSTANTS["STATE_SYMBOL"]}(void);
+const aotc_weights *{_HEADER_CONSTANTS["WEIGHTS_SYMBOL"]}(void);
 const aotc_sizes *{_HEADER_CONSTANTS["SIZES_SYMBOL"]}(void);
 const aotc_growing_state *{_HEADER_CONSTANTS["GROWING_STATE_SYMBOL"]}(void);
 """

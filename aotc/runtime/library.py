@@ -49,6 +49,7 @@ from aotc.runtime.abi import (
 from aotc.runtime.fork_safety import ForkSafeMutex
 from aotc.runtime.library_integrity import require_complete_library_file, require_file_checksum
 from aotc.runtime.run_sizes import RunSizes
+from aotc.runtime.separate_weights import separate_weights_or_none, weights_descriptor
 from aotc.runtime.tensor_info import TensorInfo, allocate_aligned_bytes, memory_address
 
 #: Name of the metadata file in a project's directory.
@@ -363,14 +364,16 @@ class Library:
     state_length_size        name of the size of a run that is the length of this state; None for others
     sizes                    sizes of a run that the shapes of tensors depend on; None if all shapes are known
     run                      the C function; releases the GIL
+    weights                  parameters that the library does not contain; None for other libraries
     isas                     instruction sets of the kernels, best first, each with the features that this
                              processor lacks for it
 
     Raises AotcError: code "load" if the file is not a compiled model or has another version of the
-    binary interface, code "cpu" if the processor can run none of its kernels.
+    binary interface, code "cpu" if the processor can run none of its kernels, code "weights" as
+    `aotc.runtime.separate_weights.separate_weights_or_none`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, weights: str | os.PathLike[str] | None = None) -> None:
         self.path = path
         self.absolute = path.absolute()
         self.handle = load_shared_library(path)
@@ -385,6 +388,10 @@ class Library:
         self.weights_bytes = int(model.weights_bytes)
         self.thread_workspace_bytes = int(model.thread_workspace_bytes)
         self.run: Any = model.run
+        descriptor = weights_descriptor(self.handle)
+        self.weights = separate_weights_or_none(path, self.name, descriptor, weights)
+        # the last input is the file of parameters
+        self.inputs = self.inputs[:-1] if self.weights is not None else self.inputs
         self._state = _state_descriptor(self.handle)
         self.sizes = run_sizes_of_library(path, self.handle, model)
         self.growing_state = _growing_state_descriptor(self.handle)
@@ -392,7 +399,7 @@ class Library:
         self.state_length_size = None if growing is None else _decode_c_string(growing.size)
         self.state_bytes, self.state_alignment, self.state_header = 0, 1, b""
         if self._state is not None:
-            # the last input is the block of state
+            # the last of the other inputs is the block of state
             self.inputs = self.inputs[:-1]
             self.state_bytes, self.state_alignment = int(self._state.bytes), max(1, int(self._state.alignment))
             self.state_header = self._read_state_header()
@@ -411,7 +418,7 @@ class Library:
         return memory[:STATE_HASH_BYTES].tobytes()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen_pickled_library, (str(self.absolute),)
+        return _reopen_pickled_library, (str(self.absolute), None if self.weights is None else str(self.weights.file))
 
     def choose_instruction_set(self, requested_isa: str | None) -> str:
         """Return the instruction set for runs: `requested_isa`, else $AOTC_ISA if the library has
@@ -473,11 +480,11 @@ class ThreadPool:
         return Library.start_thread_pool, (self._library, self.count)
 
 
-def _reopen_pickled_library(path: str) -> Library:
+def _reopen_pickled_library(path: str, weights: str | None = None) -> Library:
     """Load a library that was pickled by its path; AotcError (code "load") if the file no longer
     exists.
     """
     if not Path(path).exists():
         hint = "where it lay in a temporary directory, that went with its process: compile with an output directory"
         raise AotcError("load", f"the library that a pickled session refers to does not exist: {path}", hint=hint)
-    return Library(Path(path))
+    return Library(Path(path), weights)

@@ -18,13 +18,13 @@ POINTER_ARRAY_TYPE: Final = ffi.typeof("void *[]")
 
 def new_ffi_array_of_addresses(arrays: Sequence[Array], sizes: Any = ffi.NULL) -> Any:
     """Return a new cffi array of pointers to the memory of numpy arrays, to an array of sizes or shapes if there is
-    one, and one more entry for a state.
+    one, and entries for a state and for a file of parameters.
     """
     addresses: list[Any] = list(map(ffi.from_buffer, arrays))
     if sizes != ffi.NULL:
         addresses.append(sizes)
-    # one more for a state
-    return ffi.new(POINTER_ARRAY_TYPE, [*addresses, ffi.NULL])
+    # for a state, and for a file of parameters
+    return ffi.new(POINTER_ARRAY_TYPE, [*addresses, ffi.NULL, ffi.NULL])
 
 
 class RunInterface:

@@ -73,6 +73,7 @@ def load(
     isa: str | None = None,
     device: int | None = None,
     check: bool | str = False,
+    weights: str | Path | None = None,
 ) -> Session:
     """Load a library file, or the library in the directory of an emitted project; return a session.
 
@@ -89,12 +90,16 @@ def load(
     check      compare the library with this SHA-256; True: with the one that `compile` wrote to the
                project's metadata.  The size of the file is always compared with its headers.
 
+    weights    file of the parameters of a library that does not contain them (compiled with separate_weights);
+               None: NAME_weights.bin in the folder of the library or in its project
+
     Raises AotcError: code "load" if the file is missing, truncated, not a compiled model, or has
     another version of the binary interface; "threads" if the threads cannot be created; "cpu" if
     the processor lacks instructions; "isa" if the library has no kernels for `isa`; "gpu" if there
-    is no driver or no suitable GPU; "checksum" if the contents differ or no checksum is known.
+    is no driver or no suitable GPU; "checksum" if the contents differ or no checksum is known;
+    "weights" if the parameters are missing, damaged, or made for other code.
     """
-    return Session(Library(find_library(Path(path), check)), threads, isa, device)
+    return Session(Library(find_library(Path(path), check), weights), threads, isa, device)
 
 
 #: C arrays of pointers to inputs and outputs, pointer to the workspace, owner of the workspace.
@@ -139,6 +144,7 @@ class Session:
         self._interfaces_by_shapes: dict[tuple[Any, ...], RunInterface] = {}
         self._input_names = [info.name for info in library.inputs]
         self._state_position = len(library.inputs) + (library.sizes is not None)
+        self._weights_position = self._state_position + bool(library.state_bytes)
         self._direct = all(i.c_memory_dtype == i.dtype.numpy for i in library.inputs)
         self._converted = [
             (k, i.dtype.numpy) for k, i in enumerate(library.outputs) if i.c_memory_dtype != i.dtype.numpy
@@ -439,10 +445,16 @@ class Session:
             return self._frames.pop()
         except IndexError:
             memory, workspace = self._allocate_workspace()
-            # one more for a state, and for the shapes of outputs
-            counts = self._state_position + 1, len(self._library.outputs) + 1
+            # one more for a state and for the parameters, and for the shapes of outputs
+            counts = self._state_position + 2, len(self._library.outputs) + 1
             read, written = (ffi.new(POINTER_ARRAY_TYPE, max(1, count)) for count in counts)
+            self._set_pointer_to_weights(read)
             return read, written, workspace, memory
+
+    def _set_pointer_to_weights(self, read: Any) -> None:
+        """Write the address of the parameters, if they are not in the library, to a C array of pointers to inputs."""
+        if self._library.weights is not None:
+            read[self._weights_position] = self._library.weights.pointer
 
     def _allocate_workspace(self) -> tuple[Array | DeviceSession, Any]:
         if self.device is not None:
@@ -509,6 +521,7 @@ class Binding:
         self._keep = sources, targets, interface.sizes
         self._operands = bound_operands(session._sizes, self.inputs)
         given = new_ffi_array_of_addresses(sources, interface.sizes)
+        session._set_pointer_to_weights(given)
         self._found, self._results = new_array_for_found_shapes(session._sizes), results
         self._arguments = given, new_ffi_array_of_addresses(targets, self._found), workspace
         self._state, self._length = state, interface.length

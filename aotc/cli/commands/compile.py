@@ -56,7 +56,7 @@ def _target_and_compiler_for_report_header(build: bool, options: Mapping[str, An
     declare_flag("--check-passes", "Check every pass: interpret graphs, verify kernels."),
     declare_compile_options("threads"),
     BOARD_OPTIONS,
-    declare_compile_options("selftest", "single_file", "check_compiler", "build", "overwrite"),
+    declare_compile_options("selftest", "single_file", "separate_weights", "check_compiler", "build", "overwrite"),
     declare_option("--package ecosystem", "Write a package for this ecosystem, and no project.", metavar="NAME"),
     declare_option(
         "--manifest", "File with the name, version, license and author of the package.", PATH_TYPE, metavar="FILE.toml"

@@ -29,6 +29,7 @@ from aotc.measuring.run_library import run_library
     declare_option("--threads", "Threads of a run.", click.IntRange(1), 1),
     declare_option("--isa", "Instruction set, where the library has several [default: the best].", metavar="NAME"),
     declare_option("--device", "Number of the GPU, for a library compiled for GPUs [default: 0].", click.IntRange(0)),
+    declare_option("--weights", "File of the parameters, for a library without them.", PATH_TYPE, metavar="FILE.bin"),
     declare_flag("--check", "Compare the whole library with the checksum in its project first."),
     renamed={"--outputs": "--output"},
 )

@@ -43,6 +43,7 @@ from aotc_codegen.c.schedule_calls import (
     schedule_call_lines,
 )
 from aotc_codegen.c.selftest import SelftestData, selftest_template_values
+from aotc_codegen.c.separate_weights import SeparateWeights, separate_parameter_layout
 from aotc_codegen.c.size_code import definition_lines, null_conditions, size_lines
 from aotc_codegen.c.state_block import state_block_layout, state_metadata
 from aotc_codegen.c.template_rendering import render_template
@@ -113,8 +114,9 @@ def _c_source_files(
         template_values["upper"],
         template_values["resident"] + render_template("bare_run.h", **template_values),
     )
+    separate: Sequence[SeparateWeights] = template_values["weight_files"]
     check = ["/* AOTC_OK where the parameters are whole and made for this code, else AOTC_ERROR_WEIGHTS. */"]
-    check.append(f"int {name}_check_weights(void);")
+    check = [] if separate else [*check, f"int {name}_check_weights(void);"]
     stack = [
         "/* Estimated upper bound of the stack that a run needs, in bytes. */",
         f"#define {upper}_STACK_BYTES {template_values['stack_bytes']}",
@@ -134,6 +136,8 @@ def _c_source_files(
     places = (f"#define {params.c_array_name(p)} ({pointer} + {p.begin})" for p in params.pieces)
     placed = [f"#ifdef {address}", *aligned, *places, "#else"]
     declared = [*placed, *rows[:count], "#endif", *rows[count:]]
+    for weights in separate:
+        declared = [*weights.declarations, *rows]
     tested: dict[str, FileContent] = {}
     if template_values["tested"]:
         text = render_template("selftest.c", **template_values, **template_values["tested"])
@@ -146,7 +150,11 @@ def _c_source_files(
         f"src/{name}_kernel.h": render_template("kernel.h", **template_values),
         **kernel_files_by_path(kernels, "", template_values),
         f"src/{name}.c": render_template("bare.c", **template_values),
-        f"src/{name}_weights.c": render_template("bare_weights.c", **template_values),
+        f"src/{name}_weights.c": render_template(
+            "weights_file.c", hosted=[], crc32=render_template("crc32_small.c"), **template_values
+        )
+        if separate
+        else render_template("bare_weights.c", **template_values),
         **tested,
     }
 
@@ -170,7 +178,7 @@ def _merge_into_single_source(
     parts = [
         code_files[f"src/{name}_kernel.h"],
         code_files[f"src/{name}_internal.h"],
-        code_files.pop(f"src/{name}_params.c"),
+        code_files.pop(f"src/{name}_params.c", ""),
     ]
     later = [code_files.pop(path) for path in list(code_files) if path.endswith(".c") and "_kernels_" not in path]
     parts += [kernels.render_kernel_file("kernels.c", kernels.kernels, **template_values), *later]
@@ -218,16 +226,24 @@ def _template_values_for_params_arrays(name: str, template_values: Mapping[str, 
     }
 
 
+def _template_values_for_separate_weights(template_values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the Makefile and README texts for parameters that are not part of the library."""
+    return {**_template_values_for_params_arrays(template_values["name"], template_values), "params_place": ""}
+
+
 def _build_files_and_readme(name: str, template_values: dict[str, Any]) -> dict[str, FileContent]:
     """Return the build files, the linker scripts of the weights and the README: contents by path."""
-    arrays = template_values["arrays"]
+    arrays, separate = template_values["arrays"], template_values["weight_files"]
     params = (
         f"set({template_values['upper']}_PARAMS)\n" if arrays else render_template("params.cmake", **template_values)
     )
+    params = "" if separate else params
     words = {
         **template_values,
         **(
-            _template_values_for_params_arrays(name, template_values)
+            _template_values_for_separate_weights(template_values)
+            if separate
+            else _template_values_for_params_arrays(name, template_values)
             if arrays
             else _template_values_for_params_file(name, template_values)
         ),
@@ -237,7 +253,7 @@ def _build_files_and_readme(name: str, template_values: dict[str, Any]) -> dict[
         "src/params_to_c.c": render_template("params_to_c.c", **template_values),
     }
     return {
-        **({} if arrays else params_files),
+        **({} if arrays or separate else params_files),
         **{
             f"{row['output']}.ld": render_template("weights.ld", **template_values | row)
             for row in template_values["pieces"]
@@ -266,7 +282,11 @@ def _readme_compiler_values(target: Target, files: Mapping[str, FileContent]) ->
 
 
 def _memory_and_compiler_values(
-    program: Program, target: Target, metadata: Mapping[str, Any], weights: ParameterFile, math_functions: Sequence[str]
+    program: Program,
+    target: Target,
+    metadata: Mapping[str, Any],
+    weights: ParameterFile | SeparateWeights,
+    math_functions: Sequence[str],
 ) -> dict[str, Any]:
     """Return the template values for a bare-metal project's memory, compiler and archiver."""
     name, plan = program.name, program.plan
@@ -278,15 +298,20 @@ def _memory_and_compiler_values(
         "workspace_align": plan.align,
         "struct": workspace_struct_definition(name, workspace),
         **_workspace_description_values(program, workspace),
-        "weights_align": weights.align,
-        "pieces": weights.rows,
-        "layout": weights.layout,
+        **_linked_weights_values(weights),
         "stack_bytes": metadata["footprint"]["stack"],
         "required": [*required, *workspace["required"]],
         "compiler": compiler,
         "archiver": archiver,
         "math_said": "".join(f", `{function}`" for function in math_functions),
     }
+
+
+def _linked_weights_values(weights: ParameterFile | SeparateWeights) -> dict[str, Any]:
+    """Return the template values for parameters in the library; none if runs get them by their address."""
+    if isinstance(weights, SeparateWeights):
+        return {"pieces": []}
+    return {"weights_align": weights.align, "pieces": weights.rows, "layout": weights.layout}
 
 
 def _workspace_description_values(program: Program, workspace_values: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,13 +335,17 @@ def _workspace_description_values(program: Program, workspace_values: Mapping[st
     }
 
 
-def _parameters_kernels_file_and_footprint(
-    program: Program, target: Target, golden: SelftestData | None
-) -> tuple[ParameterLayout, PrintedKernels, ParameterFile, dict[str, Any]]:
+def _parameters_and_kernels(
+    program: Program, target: Target, golden: SelftestData | None, separate: bool = False
+) -> tuple[ParameterLayout, PrintedKernels, ParameterFile | SeparateWeights, dict[str, Any]]:
     """Return the parameters, the printed kernels, the parameter file and the footprint of a
     project.
     """
-    params = assign_params_to_memories(program, target, golden)
+    if separate:
+        align = max(space.align for space in target.memory_spaces_for_role("parameters"))
+        params = separate_parameter_layout([program], align)
+    else:
+        params = assign_params_to_memories(program, target, golden)
     kernels = print_kernels(
         program.distinct_kernels,
         program.name,
@@ -326,7 +355,7 @@ def _parameters_kernels_file_and_footprint(
         file_sizes=FIRMWARE_FILE_SIZES,
     )
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
-    weights = ParameterFile(params, golden, program)
+    weights = SeparateWeights([program], params) if separate else ParameterFile(params, golden, program)
     footprint = estimate_memory_footprint(program, target, kernels.names, params, numbers)
     return params, kernels, weights, footprint | {"parameters": weights.byte_count}
 
@@ -335,7 +364,7 @@ def bare_metal_footprint(program: Program, target: Target) -> dict[str, Any]:
     """Return the memory footprint that the project's metadata would contain, without writing the
     project.
     """
-    return _parameters_kernels_file_and_footprint(program, target, None)[-1]
+    return _parameters_and_kernels(program, target, None)[-1]
 
 
 def _selftest_values(
@@ -345,6 +374,19 @@ def _selftest_values(
     file.
     """
     return selftest_template_values(tensors, [params.c_address_of_byte(at) for at in weights.offsets])
+
+
+def _required_functions(math_functions: Sequence[str]) -> dict[str, Any]:
+    """Return the entry of the metadata on functions that a program must provide, by library."""
+    return {"c": ["memcpy", "memset"], "m": [*math_functions], "compiler": "arithmetic that the core lacks"}
+
+
+def _file_of_parameter_arrays(
+    name: str, weights: ParameterFile, template_values: Mapping[str, Any]
+) -> dict[str, FileContent]:
+    """Return the C file that defines the parameters as arrays: contents by path."""
+    rows = [f"#ifndef {name.upper()}_WEIGHTS_ADDRESS", *weights.c_array_definitions().splitlines(), "#endif"]
+    return {f"src/{name}_params.c": render_template("params.c", **{**template_values, "arrays": rows})}
 
 
 def _require_bare_metal_compatible(program: Program, target: Target) -> None:
@@ -379,6 +421,7 @@ def emit_bare_metal_project(
     golden: SelftestData | None = None,
     single_file: bool = False,
     cflags: Sequence[str] = (),
+    separate_weights: bool = False,
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
@@ -388,6 +431,7 @@ def emit_bare_metal_project(
     golden        example inputs and outputs for a self-test, None for no self-test
     single_file   if True, emit one source and one header
     cflags        C compiler flags of the user for the build files
+    separate_weights    True for parameters in a file that runs get by its address; needs golden None
 
     Raise AotcError: code "name" if the program's name cannot be used in C, "memory" if a run needs
     more memory than the target has, "output" if a file cannot be written, "target" if a kernel is
@@ -395,12 +439,13 @@ def emit_bare_metal_project(
     """
     name = program.name
     _require_bare_metal_compatible(program, target)
-    params, kernels, weights, footprint = _parameters_kernels_file_and_footprint(program, target, golden)
+    params, kernels, weights, footprint = _parameters_and_kernels(program, target, golden, separate_weights)
     math = called_math_library_functions(kernels)
     metadata = describe_compiled_program(program, target, kernels.names, params) | {"footprint": footprint}
     state = state_block_layout([program], numerics)
     common = common_template_values(name, False)
-    common |= model_template_values(program, target, numerics, params, cflags, state)
+    linked, separate = (weights, None) if isinstance(weights, ParameterFile) else (None, weights)
+    common |= model_template_values(program, target, numerics, params, cflags, state, weights=separate)
     sizes = size_lines(program, dialect_for_target(target).index, pointer_bits(target))
     definitions = definition_lines(program, sizes, "return status;")
     common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
@@ -410,21 +455,18 @@ def emit_bare_metal_project(
         "requirements": _preprocessor_lines_rejecting_flags(target, math, kernels),
     }
     common["single"] = single_file
-    common["tested"] = {} if golden is None else _selftest_values(common["tensors"], params, weights)
+    common["tested"] = {} if golden is None or linked is None else _selftest_values(common["tensors"], params, linked)
     externals = kernels.external_kernels_by_path(name)
     files = _c_source_files(name, params, common, kernels)
     files |= {path: external.source_file_text() for path, external in externals.items()}
-    common["arrays"] = single_file or weights.byte_count < target.budget.array_bytes
-    if common["arrays"]:
-        common["array"] = f"#ifndef {name.upper()}_WEIGHTS_ADDRESS\n{weights.c_array_definitions()}#endif\n"
-        files[f"src/{name}_params.c"] = render_template("params.c", **common | {"arrays": common["array"].splitlines()})
+    common["arrays"] = linked is not None and (single_file or linked.byte_count < target.budget.array_bytes)
+    if linked is not None and common["arrays"]:
+        files |= _file_of_parameter_arrays(name, linked, common)
     if single_file:
         files = _merge_into_single_source(kernels, files, common)
     common |= _source_and_header_lists(files) | _readme_compiler_values(target, files)
-    files |= {f"src/{name}_params.bin": weights.contents, **_build_files_and_readme(name, common)}
+    files |= {weights.file: weights.contents, **_build_files_and_readme(name, common)}
     metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes), **state_metadata(state)}
-    metadata["float_abi"] = float_abi(target)
-    metadata["links"] = {"c": ["memcpy", "memset"], "m": math, "compiler": "arithmetic that the core lacks"}
-    metadata["weights"] = {"file": f"src/{name}_params.bin", **weights.metadata_entries}
+    metadata |= {"float_abi": float_abi(target), "links": _required_functions(math), "weights": weights.metadata_entry}
     metadata["externals"] = [external.metadata_entry(path) for path, external in externals.items()]
     return write_project_and_manifest(directory, files, metadata, () if single_file else _runtime_files(program))

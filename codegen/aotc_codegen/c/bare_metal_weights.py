@@ -33,7 +33,7 @@ from aotc.tir.plan.arena_packing import Arrangement, LiveBlock, align_up
 from aotc.tir.plan.numerics_fingerprint import structure_fingerprint
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers, escape_for_c_comment
 from aotc_codegen.c.host_project import guarded_aligned_attribute_lines
-from aotc_codegen.c.parameter_files import ParameterFilePiece, ParameterLayout
+from aotc_codegen.c.parameter_files import ParameterFilePiece, ParameterLayout, constant_properties_text
 from aotc_codegen.c.selftest import SelftestData
 
 _UINT32_FORMAT: Final = struct.Struct("<I")
@@ -113,14 +113,6 @@ def _place_params_in_fewest_memories(
     return {}, ()
 
 
-def _constant_properties_text(storage: Storage, offset: int) -> str:
-    """Return a text with all properties of a constant that the generated code relies on: dtype,
-    shape, offset, and the number that unpacking of 4-bit values adds.
-    """
-    least = "" if storage.least is None else f" {storage.least}"
-    return f"{storage.dtype}{list(storage.shape)} {offset}{least}"
-
-
 class ParameterFile:
     """Contents of the parameter file: the parameters, the self-test's example values, a checksum of
     the code that the parameters are for and of the layout that it expects, and the CRC-32 of all preceding bytes.
@@ -130,18 +122,19 @@ class ParameterFile:
     contents   the file as consecutive pieces of memory
     offsets    byte offsets of the example values
     rows       template values for the part of the file in each memory
+    file       path of the file in the project
     """
 
     def __init__(self, params: ParameterLayout, golden: SelftestData | None, program: Program | None = None) -> None:
         self.contents: list[bytes | memoryview] = list(params.bytes_of_binary_parameter_file())
         self.offsets: list[int] = []
-        self.align = params.align
+        self.align, self.file = params.align, f"src/{params.model}_params.bin"
         for known in _aligned_selftest_array_bytes(golden, self.align):
             self.offsets.append(self.byte_count)
             self.contents.append(known)
 
         def properties(storage: Storage) -> str:
-            return _constant_properties_text(storage, params.byte_offset_in_file(storage))
+            return constant_properties_text(storage, params.byte_offset_in_file(storage))
 
         rows = [properties(storage) for storage in params.homes]
         rows += map(str, self.offsets)
@@ -191,11 +184,11 @@ class ParameterFile:
         }
 
     @property
-    def metadata_entries(self) -> dict[str, Any]:
-        """Return the metadata of the parameter file: size, CRC-32, and the part in each memory."""
+    def metadata_entry(self) -> dict[str, Any]:
+        """Return the metadata of the parameter file: path, size, CRC-32, and the part in each memory."""
         keys = ("memory", "section", "begin", "bytes")
         pieces = [{key: row[key] for key in keys} for row in self.rows]
-        return {"bytes": self.byte_count, "crc32": f"{self.crc:08x}", "pieces": pieces}
+        return {"file": self.file, "bytes": self.byte_count, "crc32": f"{self.crc:08x}", "pieces": pieces}
 
     def c_array_definitions(self) -> str:
         """Return the contents of the parameter file as C array definitions, one for each memory."""

@@ -43,6 +43,7 @@ from aotc_codegen.c.schedule_calls import (
     schedule_call_lines,
     thread_scratch_layout,
 )
+from aotc_codegen.c.separate_weights import SeparateWeights, WeightsArgument, separate_parameter_layout
 from aotc_codegen.c.size_code import definition_lines, null_conditions, size_lines, size_template_values
 from aotc_codegen.c.state_block import (
     StateArgument,
@@ -99,17 +100,21 @@ def model_template_values(
     user_flags: Sequence[str] = (),
     state: StateLayout | None = None,
     versions: Sequence[Program] = (),
+    weights: SeparateWeights | None = None,
 ) -> dict[str, Any]:
     """Return the template values for a model's tensors, memory, weights and compiler flags.
 
+    weights     file of the parameters, if runs get it by its address; None for parameters in the library
     state       layout of the block of state; None for a model without state
     versions    the programs for all instruction sets, if there are several
     """
     inputs, outputs = model_input_and_output_tensors(program)
     size_values = size_template_values(program, versions)
-    arguments: list[ModelTensor | SizesArgument | StateArgument] = [*inputs]
+    arguments: list[ModelTensor | SizesArgument | StateArgument | WeightsArgument] = [*inputs]
     arguments += [SizesArgument(interface.members) for interface in size_values["sizes"]]
     arguments += [StateArgument(state.bytes)] if state else []
+    weight_files = [] if weights is None else [weights]
+    arguments += [file.argument for file in weight_files]
     state_values = state_template_values(state, program.name, program, size_values["growth"], size_values["run_result"])
     return {
         "tensors": [*inputs, *outputs],
@@ -121,6 +126,8 @@ def model_template_values(
         "struct": "",
         "numerics": numerics,
         "weights_bytes": params.bytes,
+        "weight_files": weight_files,
+        "linked_weights": [] if weight_files else [params],
         "target": target.name,
         "macs": sum(step.kernel.macs for step in program.steps),
         **build_file_flag_values(target, user_flags),
@@ -293,11 +300,17 @@ def _print_instruction_set_versions(
 class _HostProjectBuilder:
     """Builder of a C project for a hosted system: collects the contents of its files by path."""
 
-    def __init__(self, programs: Sequence[Program], target: Target, numerics: str, given: Sequence[str]) -> None:
+    def __init__(
+        self, programs: Sequence[Program], target: Target, numerics: str, given: Sequence[str], separate: bool = False
+    ) -> None:
         self.target, self.name = target, programs[0].name
         self.team = any(kernel.team for p in programs for kernel in p.distinct_kernels)
         constants = [storage for p in programs for storage in p.constants]
         self.params = ParameterLayout(self.name, constants, target.budget.array_bytes)
+        self.weights: SeparateWeights | None = None
+        if separate:
+            self.params = separate_parameter_layout(programs, PARAMETER_ALIGNMENT_BYTES)
+            self.weights = SeparateWeights(programs, self.params)
         self.state = state_block_layout(programs, numerics)
         self.versions = _print_instruction_set_versions(programs, target, self.params, self.state)
         # callers provide the workspace of the version that needs most
@@ -305,7 +318,9 @@ class _HostProjectBuilder:
         self.program = self.largest.program
         plan = self.program.plan
         self.common = common_template_values(self.name, self.team) | {
-            **model_template_values(self.program, target, numerics, self.params, given, self.state, programs),
+            **model_template_values(
+                self.program, target, numerics, self.params, given, self.state, programs, self.weights
+            ),
             "workspace_align": plan.align,
             "thread_workspace_bytes": max(v.workspace_bytes_per_additional_thread for v in self.versions),
             "runtime": ["aotc_rt", "aotc_pool"] if self.team else ["aotc_rt"],
@@ -328,7 +343,7 @@ class _HostProjectBuilder:
         self.add_rendered_file(
             f"src/{name}_internal.h",
             "internal.h",
-            params=self.params.c_declarations_of_parameters(),
+            params=[*(self.weights.declarations if self.weights else ()), *self.params.c_declarations_of_parameters()],
             prototypes=prototypes,
         )
         self.add_rendered_file(f"src/{name}_kernel.h", "kernel.h")
@@ -357,7 +372,12 @@ class _HostProjectBuilder:
         self.add_rendered_file(f"src/{name}_entry.c", "entry.c")
         if self.team:
             self.add_rendered_file(f"src/{name}_threads.c", "threads.c")
-        if self.params.stores_parameters_as_c_arrays:
+        if self.weights is not None:
+            self.add_rendered_file(
+                f"src/{name}_weights.c", "weights_file.c", hosted=[True], crc32=render_template("crc32_fast.c")
+            )
+            self.files[self.weights.file] = self.weights.contents
+        elif self.params.stores_parameters_as_c_arrays:
             self.add_rendered_file(f"src/{name}_params.c", "params.c", arrays=self.params.c_array_definitions())
         else:
             self.files[f"src/{name}_params.bin"] = self.params.bytes_of_binary_parameter_file()
@@ -387,7 +407,8 @@ class _HostProjectBuilder:
         """Add the build files (Makefile, CMakeLists.txt), the example program and the README."""
         flagged = [v for v in self.versions if v.target.cflags and v.files]
         files = (file for v in self.versions for file in v.files)
-        sources = dict.fromkeys([f"src/{self.name}.c", *files, *self.externals])
+        checks = [f"src/{self.name}_weights.c"] if self.weights else []
+        sources = dict.fromkeys([f"src/{self.name}.c", *files, *self.externals, *checks])
         libraries = "-lm -pthread" if self.team else "-lm"
         self.common |= {"flagged": flagged, "sources": sources, "libraries": libraries}
         small, name = self.params.stores_parameters_as_c_arrays, self.name
@@ -403,7 +424,7 @@ class _HostProjectBuilder:
         self.add_rendered_file(
             "CMakeLists.txt",
             pool=render_template("pool.cmake", **self.common) if self.team else "",
-            params=c_params if small else render_template("params.cmake", **self.common),
+            params="" if self.weights else c_params if small else render_template("params.cmake", **self.common),
         )
         alignment = f"{name.upper()}_WORKSPACE_ALIGNMENT"
         scratch = [f"static unsigned char workspace[{name.upper()}_WORKSPACE_BYTES + {alignment}];"]
@@ -445,6 +466,7 @@ def emit_host_project(
     other_programs: Sequence[Program] = (),
     numerics: Sequence[str] = ("",),
     cflags: Sequence[str] = (),
+    separate_weights: bool = False,
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
@@ -455,13 +477,14 @@ def emit_host_project(
     numerics         identifiers of the numerical behavior of the program and of each of
                      `other_programs`
     cflags           C compiler flags of the user, which build files append to the target's flags
+    separate_weights    True for parameters in a file that runs get by its address
 
     Raise AotcError: code "name" if the program's name cannot be used in C, "memory" if a run needs
     more memory than the target has, "output" if a file cannot be written.
     """
     require_valid_model_name(program.name)
     name = ", ".join(dict.fromkeys(numerics))
-    project = _HostProjectBuilder([program, *other_programs], target, name, cflags)
+    project = _HostProjectBuilder([program, *other_programs], target, name, cflags, separate_weights)
     facts = project.program, target, project.largest.kernels.names, project.params
     metadata = describe_compiled_program(*facts) | {"footprint": estimate_memory_footprint(*facts)}
     project.add_source_files()
@@ -471,5 +494,7 @@ def emit_host_project(
     metadata |= {"isas": [v.metadata_entry_of_isa_version() | {"numerics": numerics_id} for v, numerics_id in rows]}
     externals = [external.metadata_entry(path) for path, external in project.externals.items()]
     metadata |= {"externals": externals, "passes": list(passes), **state_metadata(project.state)}
+    if project.weights is not None:
+        metadata["weights"] = project.weights.metadata_entry
     runtime = *runtime_sources(pool=project.team), *string_header_paths(project.program)
     return write_project_and_manifest(directory, project.files, metadata, runtime)

@@ -53,6 +53,7 @@ class ParameterLayout:
     pieces   parts of the parameter file, in file order, each in one memory
     trailing_bytes   number of bytes that follow the parameters in the last piece
     homes    for each constant, the first constant that equals it and is stored for both
+    address  C expression of the address of the parameters, where a run gets it; "" for arrays of the program
     """
 
     def __init__(
@@ -63,9 +64,10 @@ class ParameterLayout:
         align: int = PARAMETER_ALIGNMENT_BYTES,
         pieces: Sequence[ParameterFilePiece] = (ParameterFilePiece(),),
         behind: int = 0,
+        address: str = "",
     ) -> None:
         self.model, self.align, self.pieces, self.trailing_bytes = model, align, pieces, behind
-        self.array_bytes = array_bytes
+        self.array_bytes, self.address = array_bytes, address
         self.offsets: dict[Storage, int] = {}
         self._pieces: dict[Storage, tuple[memoryview, bytes]] = {}
         self.homes: dict[Storage, Storage] = {}
@@ -106,6 +108,8 @@ class ParameterLayout:
         if self.stores_parameters_as_c_arrays:
             return [f"extern {self._c_array_declarator(s)};" for s in self.offsets]
         rows = [f"extern const unsigned char {self.c_array_name(piece)}[];" for piece in self.pieces]
+        if self.address:
+            rows = [f"#define {self.c_array_name(piece)} {self.address}" for piece in self.pieces]
         for s, offset in self.offsets.items():
             address = f"(const void *)({self.c_address_of_byte(offset)})"
             rows.append(f"#define {self.c_symbol_of_constant(s)} ((const {c_memory_type(s.dtype)} *){address})")
@@ -137,6 +141,14 @@ class ParameterLayout:
     def bytes_of_binary_parameter_file(self) -> list[memoryview | bytes]:
         """Return the bytes to write to the project's binary parameter file, as consecutive pieces."""
         return [piece for pieces in self._pieces.values() for piece in pieces]
+
+
+def constant_properties_text(storage: Storage, offset: int) -> str:
+    """Return a text with all properties of a constant that the generated code relies on: dtype,
+    shape, offset, and the number that unpacking of 4-bit values adds.
+    """
+    least = "" if storage.least is None else f" {storage.least}"
+    return f"{storage.dtype}{list(storage.shape)} {offset}{least}"
 
 
 def c_element_literals_or_float_bits(array: np.ndarray[Any, Any], dtype: DType) -> list[str]:

@@ -52,7 +52,8 @@ typedef enum aotc_status {
   AOTC_ERROR_CUDA = 16,          /* the driver reports an error */
   AOTC_ERROR_POINTER = 17,       /* not of the GPU's memory, as was promised */
   AOTC_ERROR_BUSY = 18,          /* another thread runs the session */
-  /* 19 and 20: of models without an operating system, see aotc_bare.h */
+  AOTC_ERROR_WEIGHTS = 19,       /* the parameters are damaged, or others */
+  /* 20: of models without an operating system, see aotc_bare.h */
   AOTC_ERROR_STATE = 21, /* not a block of state of this model */
   /* Of models whose shapes depend on sizes.  From bit 8 on, such a status holds
    * the number of the violated condition; NAME_check returns its text. */
@@ -240,6 +241,20 @@ typedef struct aotc_growing_state {
   int (*truncate)(void *state, int64_t length); /* NULL: not possible */
 } aotc_growing_state;
 #define AOTC_GROWING_STATE_SYMBOL "aotc_model_growing_state"
+
+/* The file of parameters of a model that does not contain them.  In
+ * `aotc_model` its contents are the last input, one of bytes, which no run
+ * changes.  `check` gives AOTC_OK for a file that is whole and made for the
+ * model. */
+typedef struct aotc_weights {
+  size_t bytes;
+  size_t alignment;
+  int (*check)(const void *weights, size_t bytes);
+} aotc_weights;
+
+/* The symbol that libraries of models without their parameters have. */
+#define AOTC_WEIGHTS_SYMBOL "aotc_model_weights"
+typedef const aotc_weights *(*aotc_weights_fn)(void);
 
 /* The entry that loaders look up in a shared library. */
 #define AOTC_ENTRY_SYMBOL "aotc_model_entry"

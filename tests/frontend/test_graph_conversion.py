@@ -144,6 +144,13 @@ def test_shapes_that_depend_on_run_time_values_are_refused() -> None:
     assert caught.value.code == "onnx-runtime-shape"
 
 
+def test_numbers_are_cast_to_the_type_of_others() -> None:
+    """CastLike has a converter for strings, and a function body for numbers."""
+    nodes = [helper.make_node("Shape", ["x"], ["n"]), helper.make_node("CastLike", ["x", "n"], ["y"])]
+    (y,) = run_model(from_onnx(model_of(nodes, {"x": (2,)}, ["y"])), {"x": np.array([1.75, -2.5], np.float32)})
+    assert y.dtype == np.int64 and y.tolist() == [1, -2]
+
+
 # --- outputs and spans
 
 

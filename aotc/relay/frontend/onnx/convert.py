@@ -297,13 +297,14 @@ class _Conversion:
 
 def _require_known_kind_of_inputs(proto: NodeProto, domain: str, schema: Any, string_inputs: Collection[int]) -> None:
     """Raise AotcError (code "onnx-dtype") for strings that an operator without a converter for strings reads,
-    and for an operator that has no other converter.
+    and for an operator that has neither another converter nor a function body.
     """
     if string_inputs:
         name = schema.inputs[min(min(string_inputs), len(schema.inputs) - 1)].name
         raise AotcError("onnx-dtype", f"{proto.op_type} of strings is not supported: {name} is a tensor of strings")
     text = f"{proto.op_type} needs a tensor of strings as an input"
-    require("onnx-dtype", converter_of(domain, proto.op_type, of_strings=True) is None, text)
+    is_of_numbers = _has_function_body(schema) or converter_of(domain, proto.op_type, of_strings=True) is None
+    require("onnx-dtype", is_of_numbers, text)
 
 
 def _has_function_body(schema: Any) -> bool:

@@ -13,7 +13,8 @@ from aotc.ir import AotcError, is_static, largest_number_of_elements
 from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph
 from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loop_invariants, optimize_loop_nests
-from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest, find_attention_chains
+from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest
+from aotc.tir.schedule.algorithms.attention_chain import find_attention_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.algorithms.winograd_channels_last import build_winograd_channels_last
 from aotc.tir.schedule.contraction import build_contraction_nest, build_contraction_nest_of_run_time_extents

@@ -122,7 +122,7 @@ def cost_per_element_if_inlined(tensors: Sequence[te.Tensor]) -> dict[te.Tensor,
     return result
 
 
-def indices_from_flat_offset(flat: Expr, shape: Sequence[int]) -> tuple[Expr, ...]:
+def indices_from_flat_offset(flat: Expr, shape: Sequence[te.Extent]) -> tuple[Expr, ...]:
     """Return the indices of the element at a row-major offset."""
     indices: list[Expr] = []
     for position, extent in reversed(list(enumerate(shape))):

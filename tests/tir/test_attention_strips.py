@@ -116,7 +116,7 @@ class Attention:
         if self.mask:
             scores = scores + arrays[3] if self.mask == "added" else np.where(arrays[3], scores, -np.inf)
         with np.errstate(invalid="ignore"):
-            terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            terms = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
             return np.asarray((terms / terms.sum(axis=-1, keepdims=True)) @ v)
 
     def kernel(self, target: Target) -> Kernel:

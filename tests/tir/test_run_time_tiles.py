@@ -73,11 +73,18 @@ def dense_of_sequences() -> Definition:
     return (x, w, z), te.compute((N0, N1, 16), lambda b, i, j: y[b, i, j] + z[b, i, j])
 
 
-def batched_product() -> Definition:
+def batched_product(columns: int) -> Definition:
     """x @ w, where the batch, the rows and the reduction are known at run time only."""
-    x, w = te.placeholder((N0, N1, N1), "float32", "x"), te.placeholder((N0, N1, 8), "float32", "w")
+    x, w = te.placeholder((N0, N1, N1), "float32", "x"), te.placeholder((N0, N1, columns), "float32", "w")
     y = te.contraction(
-        (N0, N1, 8), (N1,), x, lambda b, i, j, k: (b, i, k), w, lambda b, i, j, k: (b, k, j), dtype="float32", lane=2
+        (N0, N1, columns),
+        (N1,),
+        x,
+        lambda b, i, j, k: (b, i, k),
+        w,
+        lambda b, i, j, k: (b, k, j),
+        dtype="float32",
+        lane=2,
     )
     return (x, w), y
 
@@ -133,7 +140,8 @@ def filtered_in_tiles(x: Array, w: Array) -> Array:
 CASES: dict[str, tuple[Callable[[], Definition], Callable[..., Array]]] = {
     "dense": (dense, lambda x, w: np.maximum(x @ w, 0)),
     "dense_of_sequences": (dense_of_sequences, lambda x, w, z: x @ w + z),
-    "batched_product": (batched_product, lambda x, w: x @ w),
+    "batched_product": (partial(batched_product, 8), lambda x, w: x @ w),
+    "batched_product_of_few_columns": (partial(batched_product, 5), lambda x, w: x @ w),
     "convolution": (partial(convolution, 1, 4, False), partial(convolved, stride=1)),
     "convolution_of_stride_2": (partial(convolution, 2, 3, False), partial(convolved, stride=2)),
     "convolution_of_images": (partial(convolution, 1, 2, False, 2), partial(convolved, stride=1)),
@@ -167,6 +175,13 @@ def test_tiled_kernels_agree_with_numpy_at_every_size(name: str, target: str) ->
         numbers = [values[number.var.name] for number in kernel.numbers]
         run.run_kernel_in_place([*(a.reshape(-1) for a in arrays), result, *scratch], numbers)
         np.testing.assert_allclose(result.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["aarch64", "x86-64-v4"])
+def test_vectors_of_weights_without_a_copy_read_no_more_columns_than_there_are(target: str) -> None:
+    inputs, output = batched_product(3)
+    numbers = [Number(variable_of_symbol(n), 0, most) for n, most in LARGEST.items()]
+    verify(finished(schedule("product", inputs, (output,), TARGETS[target], None, numbers), TARGETS[target]))
 
 
 def test_convolutions_of_no_channels_are_zero() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir import Op, OpPattern, frozen
+from aotc.ir import Op, OpPattern, Shape, SymDim, frozen, largest_size, product_of_dims, same_dim
 from aotc.relay.graph_api import (
     Call,
     Constant,
@@ -89,11 +89,11 @@ class _Finder:
         operands = (*first.args, second_product.args[1])
         moves = (n for arg in operands for n in self._producers_back_to_first_element_move(arg))
         members = [*self._following_reshapes_and_transposes(second_product), *chain, *moves]
-        if not all(tensor_type_of(n).is_static for call in members for n in (call, *call.args)):
-            return WhyNot("a shape is not static")
+        if not all(_has_bounds(tensor_type_of(n).shape) for call in members for n in (call, *call.args)):
+            return WhyNot("a dimension has no bound")
         if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *second_product.args, *chain)):
             return WhyNot("the data type is not float32")
-        _, rows, columns = tensor_type_of(first).static_shape
+        _, rows, columns = map(largest_size, tensor_type_of(first).shape)
         if rows < _MIN_SCORE_ROWS or columns < 2:
             return WhyNot("the scores have few rows or columns")
         return members
@@ -147,8 +147,9 @@ class _Finder:
             return self._single_use_call(node.args[0]) if last and require_op_of_call(node).name in _SOFTMAX else None
         if require_op_of_call(node).pattern > OpPattern.BROADCAST and require_op_of_call(node).name != "reshape":
             return None
-        size = _static_element_count(node)
-        whole = [c for c in self._single_use_operands(node) if size and _static_element_count(c) == size]
+        size = product_of_dims(tensor_type_of(node).shape)
+        operands = self._single_use_operands(node)
+        whole = [c for c in operands if size != 0 and same_dim(product_of_dims(tensor_type_of(c).shape), size)]
         ways = [c for c in whole if len(whole) == 1 or self._has_softmax_or_product_upstream(c)]
         return ways[0] if len(ways) == 1 else None
 
@@ -185,10 +186,9 @@ class _Finder:
             node = self._single_use_call(scaled[0])
 
 
-def _static_element_count(expr: Expr) -> int | None:
-    """Return the number of elements of a tensor; None if its shape is not static."""
-    ty = tensor_type_of(expr)
-    return ty.numel if ty.is_static else None
+def _has_bounds(shape: Shape) -> bool:
+    """Return True if each dimension is known, or has a name and an upper bound."""
+    return all(not isinstance(d, SymDim) or (d.name and d.upper is not None) for d in shape)
 
 
 @dataclass(eq=False)

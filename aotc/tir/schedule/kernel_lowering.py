@@ -13,7 +13,7 @@ from aotc.ir import AotcError, is_static, largest_number_of_elements
 from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph
 from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loop_invariants, optimize_loop_nests
-from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest
+from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest, has_tiles_for_products
 from aotc.tir.schedule.algorithms.attention_chain import find_attention_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.algorithms.winograd_channels_last import build_winograd_channels_last
@@ -68,7 +68,8 @@ class Lowering:
         self.builder = KernelBuilder(plan, target, tuple(numbers))
         self.stages = form_compute_stages(plan)
         self.groups = group_stages_with_shared_loops(self.stages, plan, target)
-        self.chains = find_attention_chains(plan, self.groups, outputs) if plan.is_static else {}
+        chains = find_attention_chains(plan, self.groups, outputs)
+        self.chains = {g: c for g, c in chains.items() if plan.is_static or has_tiles_for_products(c, target)}
         # on a GPU, unaligned arguments are copied before vector loads
         # (aotc.tir.device.parameter_alignment)
         align = MAX_ACCESS_BYTES if target.gpu is not None else 4

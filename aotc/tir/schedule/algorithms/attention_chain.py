@@ -7,12 +7,12 @@ whose data is computed, row by row, from the result of the first one, as in soft
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, Load, as_expr, substitute, te, tensor_graph
+from aotc.ir import Dim, SymDim, frozen, is_static, product_of_dims, same_dim
+from aotc.tir import Buffer, Expr, Load, Var, as_expr, substitute, te, tensor_graph
 from aotc.tir.schedule.contraction.contraction_index_analysis import variables_in
+from aotc.tir.schedule.contraction.untiled_contraction import tests_of_index_range
 from aotc.tir.schedule.stages.stage_grouping import ComputeStage, StageGroup
 from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan
 from aotc.tir.schedule.stages.tensor_element_lowering import ElementLowering, TensorLocation
@@ -36,9 +36,9 @@ class HeadProduct:
     inner: te.Axis
 
     @property
-    def head_count(self) -> int:
+    def head_count(self) -> Dim:
         """Number of attention heads: the product of the batch extents."""
-        return math.prod(n for _, n in self.batch)
+        return product_of_dims(n for _, n in self.batch)
 
 
 @frozen(eq=False)
@@ -131,7 +131,8 @@ class _ChainFinder:
         first = None if before is None else _match_matrix_product_per_head(before)
         if scores is None or before is None or first is None:
             return None
-        fits = _is_second_product_of_first(first, second) and self._are_rows_independent(middle, first, scores, weights)
+        fits = is_static([first.inner[1], second.column[1]]) and _is_second_product_of_first(first, second)
+        fits = fits and self._are_rows_independent(middle, first, scores, weights)
         if not fits or not self._are_tensors_between_products_unshared(before, middle, second):
             return None
         permutation = self._permutation_that_is_only_reader(second.stage)
@@ -182,9 +183,13 @@ class _ChainFinder:
         """
         shared = [n for _, n in middle_group.stages[0].anchor_axes[: middle_group.depth]]
         rows, columns = first.row[1], first.column[1]
-        if shared[-1:] != [rows] or math.prod(shared) != first.head_count * rows:
+        if not shared or not same_dim(shared[-1], rows):
             return False
-        if not scores.shape[-2:] == weights.shape[-2:] == (rows, columns):
+        if not same_dim(product_of_dims(shared), product_of_dims((first.head_count, rows))):
+            return False
+        if min(scores.rank, weights.rank) < 2:
+            return False
+        if not all(map(same_dim, (*scores.shape[-2:], *weights.shape[-2:]), (rows, columns) * 2)):
             return False
         reads = self.plan.reads.get(scores, ())
         places = [(r.stage, te.flat_index(scores.shape, r.indices)) for r in reads]
@@ -229,7 +234,7 @@ def _is_pure_permutation(tensor: te.Compute, source: te.Tensor, plan: StoragePla
     """Return True if every element of a tensor is an unchanged element of another tensor."""
     body = ElementLowering(
         plan,
-        {source: TensorLocation(Buffer("source", source.dtype, source.size))},
+        {source: TensorLocation(Buffer("source", source.dtype, source.capacity))},
         tensor_graph.inclusive_ranges_of_axes(tensor.axes),
     )
     value = body.lower_definition_of_element(tensor, [var for var, _ in tensor.axes])
@@ -244,6 +249,8 @@ def _inverse_permutation_address(
 
     `read_indices` are the indices at which the tensor reads the source.
     """
+    if not (tensor.is_static and source.is_static):
+        return _inverse_of_index_in_each_dimension(tensor, read_indices, source)
     form = linear_form(te.flat_index(source.shape, read_indices), tensor_graph.inclusive_ranges_of_axes(tensor.axes))
     long = [(form.coefficient(var) or 0, n) for var, n in tensor.axes if n > 1]
     size = 1
@@ -258,15 +265,51 @@ def _inverse_permutation_address(
     return simplify(te.flat_index(tensor.shape, places), tensor_graph.inclusive_ranges_of_axes(source.axes))
 
 
-def _is_read_in_same_row(reader: te.Tensor, row_axis_count: int, read_address: Expr, columns: int) -> bool:
+def _inverse_of_index_in_each_dimension(
+    tensor: te.Compute, read_indices: Sequence[Expr], source: te.Compute | te.Contraction
+) -> Expr | None:
+    """Return the address in `tensor` of an element of `source`, as an expression of the source's axes; None unless
+    each index of the source is the row-major number of some axes of the tensor, which no other index has.
+
+    The inner ones of several axes in one index must have known extents.
+    """
+    ranges, extents = tensor_graph.inclusive_ranges_of_axes(tensor.axes), dict(tensor.axes)
+    places: dict[Var, Expr] = {var: as_expr(0) for var, extent in tensor.axes if extent == 1}
+    for index, (var, extent) in zip(read_indices, source.axes, strict=True):
+        form = linear_form(index, ranges)
+        size: Dim = 1
+        position: Expr = var
+        for axis, factor in sorted(form.terms.items(), key=lambda term: term[1]):
+            if not isinstance(axis, Var) or axis in places or axis not in extents or factor != size:
+                return None
+            inner = extents[axis]
+            size = product_of_dims((size, inner))
+            is_outermost = same_dim(size, extent)
+            places[axis] = position if is_outermost else position % as_expr(inner)
+            position = position // as_expr(inner)
+        if form.const or not same_dim(size, extent):
+            return None
+    if places.keys() != extents.keys():
+        return None
+    return simplify(
+        te.flat_index(tensor.shape, [places[var] for var, _ in tensor.axes]),
+        tensor_graph.inclusive_ranges_of_axes(source.axes),
+    )
+
+
+def _is_read_in_same_row(reader: te.Tensor, row_axis_count: int, read_address: Expr, columns: te.Extent) -> bool:
     """Return True if the element at address `read_address` of a matrix is in the row that the reader's
     first axes count.
     """
     axes = tensor_graph.output_and_reduction_axes(reader)
     ranges = tensor_graph.inclusive_ranges_of_axes(axes)
     column = linear_form(read_address - _row_major_index_of_axis_vars(axes[:row_axis_count]) * columns, ranges)
+    if variables_in(*column.terms) & {v for v, _ in axes[:row_axis_count]}:
+        return False
+    if isinstance(columns, SymDim):
+        return not tests_of_index_range(column.to_expr(), columns, dict(axes))
     low, high = bounds(column.to_expr(), ranges)
-    return 0 <= low <= high < columns and variables_in(*column.terms).isdisjoint(v for v, _ in axes[:row_axis_count])
+    return 0 <= low <= high < columns
 
 
 def _row_major_index_of_axis_vars(axes: Sequence[te.Axis]) -> Expr:
@@ -280,7 +323,13 @@ def _match_matrix_product_per_head(group: StageGroup) -> HeadProduct | None:
     """
     stage, *rest_stages = group.stages
     c = stage.anchor
-    if rest_stages or not isinstance(c, te.Contraction) or len(c.axes) < 2 or len(c.reduce_axes) != 1 or c.size == 0:
+    if (
+        rest_stages
+        or not isinstance(c, te.Contraction)
+        or len(c.axes) < 2
+        or len(c.reduce_axes) != 1
+        or c.capacity == 0
+    ):
         return None
     if not c.dtype.is_float or {c.a.dtype, c.b.dtype} != {c.dtype}:
         return None
@@ -295,7 +344,7 @@ def _is_second_product_of_first(first: HeadProduct, second: HeadProduct) -> bool
     """Return True if row i of the second product's data is row i of the first product's result."""
     c, (k, depth) = second.c, second.inner
     product_sizes = first.head_count, first.row[1], first.column[1]
-    if product_sizes != (second.head_count, second.row[1], depth):
+    if not all(map(same_dim, product_sizes, (second.head_count, second.row[1], depth))):
         return False
     ranges = tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(c))
     expected_address = _row_major_index_of_axis_vars(c.axes[:-1]) * depth + k

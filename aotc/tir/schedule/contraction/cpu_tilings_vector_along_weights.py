@@ -56,6 +56,12 @@ def tilings_vectorized_along_weights(request: TilingRequest) -> list[RegisterTil
         lanes = request.lanes if not c.block else math.gcd(request.lanes, c.block)
         while lanes > max(4, axis[1]) and not are_indices_independent_of_var(request.analysis.a, axis[0]):
             lanes //= 2
+        if request.run_time is not None and not request.run_time.are_weights_static and not c.block:
+            # no copy pads these weights, so that a vector must fit
+            while lanes > max(4, axis[1]):
+                lanes //= 2
+            if lanes > axis[1]:
+                continue
         whole = math.gcd(lanes, axis[1])
         lengths = {lanes, whole} if request.group is not None and whole in request.kernel.lanes else {lanes}
         tiles = ((axis, vectors, length) for length in sorted(lengths) for vectors in CANDIDATE_VECTORS_PER_TILE)

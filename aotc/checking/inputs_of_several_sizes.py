@@ -5,6 +5,7 @@ input_sets_of_sizes(types, domains, program, None, seeds=3)   # InputSet("n 0, s
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -23,11 +24,12 @@ from aotc.checking.state_runs import COMPARED_RUNS
 from aotc.ir import AotcError, SymDim, TensorType
 from aotc.ir.size_operands import arrays_with_operands, element_of_sizes, elements_of_operands
 from aotc.relay.valid_input_values_and_random_arrays import ValueDomain
-from aotc.tir import GrowingState, Program, find_accepted_sizes, value_of_dim
+from aotc.tir import GrowingState, Program, Tier, find_accepted_sizes, value_of_dim
 
 #: Largest number of sizes for which inputs are made, and of random ones that are tried.
 _MAX_VERIFIED_SIZES: Final = 6
 _RANDOM_SIZE_DRAWS: Final = 64
+_MAX_VERIFIED_SIZES_OF_TIER: Final = 3
 #: Largest number of sizes in whose neighborhood no accepted ones are found.
 _MAX_FAILED_SEARCHES: Final = 4
 
@@ -106,6 +108,8 @@ def _has_room(program: Program, sizes: Mapping[str, int]) -> bool:
 
 def _sizes_to_verify(program: Program, limits: InputRanges) -> list[dict[str, int]]:
     """Return sizes of runs that a program accepts, without repetition."""
+    if program.tiers:
+        return [sizes for tier in program.tiers for sizes in _sizes_of_tier(program, tier, limits)]
     rng = np.random.default_rng(0)
     ranges = program.sizes.items()
     candidates = [
@@ -133,3 +137,11 @@ def _sizes_to_verify(program: Program, limits: InputRanges) -> list[dict[str, in
         names = ", ".join(dict.fromkeys(o.input for o in program.operands.values())) or ", ".join(program.sizes)
         raise AotcError("input-value", f"no values of {names} are known that the model takes", hint=OTHER_INPUTS_HINT)
     return accepted
+
+
+def _sizes_of_tier(program: Program, tier: Tier, limits: InputRanges) -> list[dict[str, int]]:
+    """Return sizes of runs for which a tier of a program runs: some may be those of earlier tiers, too."""
+    alone = replace(program, sizes=tier.sizes, checks=tier.checks, body=tier.body)
+    found = _sizes_to_verify(alone, limits)
+    own = [s for s in found if program.tier_of_symbols(program.symbols_of_sizes(s)) is tier]
+    return own[:_MAX_VERIFIED_SIZES_OF_TIER]

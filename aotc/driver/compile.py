@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from aotc_codegen.c.c_identifiers import c_model_identifier
@@ -41,6 +40,7 @@ from aotc.driver.memory_budgets import Budgets
 from aotc.driver.output_folder import check_project_can_be_written_to_folder
 from aotc.driver.pass_observers import require_known_passes
 from aotc.driver.pipeline import IMPORTING, Compilation, CompiledModel, Tilings
+from aotc.driver.size_tiers import SizeTiers, dims_of_all_tiers, import_tiers, require_target_supports_tiers
 from aotc.driver.state_pairs import input_names_matching_state, resolve_state_pairs
 from aotc.driver.toolchain import Toolchain, ToolchainFactory, find_toolchain, flags_in_compiler_command, resolve_target
 from aotc.driver.tuning_store import RecordedTilings, require_tuning_store_exists
@@ -51,8 +51,9 @@ from aotc.ir import (
     DimRange,
     DimSpecification,
     PassContext,
+    TieredDimSpecification,
     did_you_mean_hint,
-    dim_size_or_range,
+    dim_size_range_or_tiers,
     option_text,
     require_known_name,
     running_or_new_budget_scope,
@@ -95,18 +96,24 @@ def _is_onnx_model(model: object) -> bool:
     return hasattr(model, "graph") and hasattr(model, "opset_import")
 
 
-def _require_positive_dims(dims: Mapping[str, DimSpecification], shapes: Mapping[str, Sequence[int]]) -> None:
+def _require_positive_dims(dims: Mapping[str, TieredDimSpecification], shapes: Mapping[str, Sequence[int]]) -> None:
     """Raise AotcError (code "dims") naming every symbolic dimension whose value is neither an integer
-    of at least 1 nor a range, and every dimension of an input's shape that is less than 1.
+    of at least 1 nor a range or a list of these, and every dimension of an input's shape that is less than 1.
     """
     values: dict[str, Any] = {}
-    for symbol, value in dims.items():
-        if isinstance(value, (tuple, DimRange)) or (isinstance(value, str) and ".." in value):
+    for symbol, given in dims.items():
+        value: object = given
+        if isinstance(given, (tuple, list, DimRange)) or (isinstance(given, str) and (".." in given or "," in given)):
             try:
-                value = dim_size_or_range(value)
+                value = dim_size_range_or_tiers(given)
             except ValueError as error:
-                raise AotcError("dims", f"dimension {symbol!r}: {error}") from error
-        if not isinstance(value, DimRange):
+                hint = ""
+                if isinstance(given, tuple) and len(given) != 2:
+                    hint = "a list states several sizes: " + option_text("dims", {symbol: [*given]})
+                raise AotcError("dims", f"dimension {symbol!r}: {error}", hint=hint) from error
+        if isinstance(value, DimRange):
+            values |= {f"a tier of dimension {symbol!r}": 0 for tier in value.tiers if tier.most == 0}
+        else:
             values[f"dimension {symbol!r}"] = value
     values |= {
         f"dimension {axis} of input {name!r}": d for name, shape in shapes.items() for axis, d in enumerate(shape)
@@ -244,7 +251,7 @@ class CompileOptions(CompileOptionFields):
     @property
     def typical_sizes(self) -> dict[str, int]:
         """For dimensions with a range and a typical size, this size by name."""
-        ranges = {name: dim_size_or_range(value) for name, value in (self.dims or {}).items()}
+        ranges = {name: dim_size_range_or_tiers(value) for name, value in (self.dims or {}).items()}
         return {n: r.typical for n, r in ranges.items() if isinstance(r, DimRange) and r.typical is not None}
 
     @property
@@ -319,15 +326,15 @@ class CompileOptions(CompileOptionFields):
 
     def import_as_graph_module(self, model: Model) -> IRModule:
         """Convert a model in any supported form to a graph module whose parameters are constants."""
-        return self._import_module_and_state_of_file(model)[0]
+        return self._import_module_and_state_of_file(model, dims_of_all_tiers(self.dims or {}))[0]
 
     def _import_module_and_state_of_file(
-        self, model: Model, more_dims: Mapping[str, DimSpecification] = MappingProxyType({})
+        self, model: Model, dims: Mapping[str, DimSpecification]
     ) -> tuple[IRModule, tuple[StatePair, ...]]:
         """Convert a model as `import_as_graph_module` does; return the module, and the state that a
         TFLite file states.
 
-        more_dims    ranges of dimensions in addition to those of the option `dims`
+        dims    sizes and ranges of dimensions
         """
         if not (
             isinstance(model, (str, Path, IRModule)) or is_exported_program_or_pt2_path(model) or _is_onnx_model(model)
@@ -342,7 +349,7 @@ class CompileOptions(CompileOptionFields):
         if self.rounding and not is_tflite_path(model):
             text = "the rounding is chosen for TFLite models alone; others state their own"
             raise AotcError("tflite-rounding", text, hint="leave " + option_text("rounding") + " out")
-        shapes, dims = dict(self.input_shapes or {}), {**(self.dims or {}), **more_dims}
+        shapes = dict(self.input_shapes or {})
         with running_or_new_budget_scope(self.config or {}):
             module, state = import_model_and_state(
                 model,
@@ -367,14 +374,32 @@ class CompileOptions(CompileOptionFields):
         buffers, contents = changed_buffers_of_exported_program(model)
         state = {**buffers, **(self.state or {})}
         model, initial = inputs_without_default_values(model, state) if state else (model, {})
-        lengths = ranges_of_growing_states(model, state, self.dims or {})
-        module, variables = self._import_module_and_state_of_file(model, lengths)
+        dims = dims_of_all_tiers(self.dims or {})
+        dims |= ranges_of_growing_states(model, state, dims)
+        module, variables = self._import_module_and_state_of_file(model, dims)
         state = {**{pair.past: pair.present for pair in variables}, **state}
         if not state:
             return module, ()
         contents |= {pair.past: pair.initial for pair in variables if pair.initial is not None}
         first = contents | initial | self._constant_params_and_initial_state()[1]
         return module, resolve_state_pairs(state, module, first)
+
+    def _import_tiers(self, model: Model, module: IRModule, state: Sequence[StatePair]) -> SizeTiers | None:
+        """Convert a model for each tier of its sizes; None if there are none.
+
+        module    the model for all sizes
+
+        Raise AotcError (code "dims") for a model that keeps state.
+        """
+        source = functional_exported_program(model)
+        tiers = import_tiers(
+            self.dims or {}, module, lambda dims: self._import_module_and_state_of_file(source, dims)[0]
+        )
+        if tiers is not None and state:
+            text = "a model that keeps state between runs cannot be compiled in several tiers"
+            hint = "leave " + option_text("state") + " out, or give one size or range: "
+            raise AotcError("dims", text, hint=hint + option_text("dims", {"NAME": (1, 8)}))
+        return tiers
 
     def start_compilation(
         self, model: Model, *, toolchain: Toolchain | None = None, tilings: Tilings | None = None
@@ -387,6 +412,7 @@ class CompileOptions(CompileOptionFields):
         recorded = RecordedTilings(self.tuning) if self.tuning is not None else None
         name = c_name_of_model(model, self.name)
         self.progress(IMPORTING)
+        require_target_supports_tiers(self.dims or {}, self.machine)
         module, state = self._import_module_and_state(model)
         return Compilation(
             module,
@@ -408,6 +434,7 @@ class CompileOptions(CompileOptionFields):
             cflags=tuple(self.cflags),
             state=state,
             typical_sizes=self.typical_sizes,
+            tiers=self._import_tiers(model, module, state),
         )
 
     def compile_model(self, model: Model) -> CompiledModel:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aotc.ir.dimension_ranges import DimSpecification
+from aotc.ir.dimension_ranges import TieredDimSpecification
 from aotc.ir.ndarray import Array
 from aotc.ir.option_description import OPTIONS_WITH_CONFIG_KEY, described_field, option_field
 from aotc.ir.option_value_text import (
@@ -102,11 +102,13 @@ class CompileOptionFields:
         parse=parse_input_shapes,
         format_value=format_input_shape,
     )
-    dims: Mapping[str, DimSpecification] | None = option_field(
+    dims: Mapping[str, TieredDimSpecification] | None = option_field(
         None,
         "Value of a symbolic dimension, or a range LEAST..MOST; :STEP for multiples of a size,"
-        " ~TYPICAL for the most usual size.",
-        python='A mapping from names of dimensions to sizes, pairs (least, most), or text such as "64..640:32".',
+        " ~TYPICAL for the most usual size. Several sizes and ranges with commas, such as 1,8,9..64: the library has"
+        " code for each, and a run takes the first that fits.",
+        python='A mapping from names of dimensions to sizes, pairs (least, most), text such as "64..640:32", or a list'
+        " of these, such as [1, 8, (9, 64)].",
         command="--dim",
         metavar="SYMBOL=N",
         multiple=True,

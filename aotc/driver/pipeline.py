@@ -43,6 +43,7 @@ from aotc.driver.object_cache import digest_of_aotc_python_code, sha256_of_parts
 from aotc.driver.output_folder import stage_output_files
 from aotc.driver.pass_observers import PassList
 from aotc.driver.selftest_data import draw_selftest_inputs_and_outputs
+from aotc.driver.size_tiers import SizeTiers
 from aotc.driver.toolchain import Toolchain, best_runnable_version, find_toolchain, index_of_best_runnable_version
 from aotc.driver.tuning_store import RecordedTilings
 from aotc.driver.weight_bytes_by_cause import project_weight_bytes_by_cause
@@ -186,6 +187,7 @@ class Compilation:
     cflags         C compiler flags that the build files of the project add after the target's
     state          inputs and outputs that the model keeps between runs
     typical_sizes  for sizes that are known at run time only, by name: the size of a typical run, as far as known
+    tiers          parts of the sizes, each of which has code of its own; `module` is the model for all of them
 
     The configuration of the context also applies: `compile.threads` 0 and `compile.cache` false
     switch these features off, `compile.tuning` false ignores the user's recorded tilings,
@@ -214,6 +216,8 @@ class Compilation:
     cflags: tuple[str, ...] = ()
     state: tuple[StatePair, ...] = ()
     typical_sizes: Mapping[str, int] = field(default_factory=dict)
+    tiers: SizeTiers | None = None
+    _tier_compilations: tuple[Compilation, ...] = field(default=(), init=False, repr=False)
     #: The module with each state split into the parts that its operators use, and their pairs.
     _module_and_state_parts: tuple[IRModule, tuple[StatePair, ...]] = field(init=False, repr=False)
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
@@ -244,6 +248,11 @@ class Compilation:
             parts = split_states(append_to_states(infer_module(self.module), self.state), self.state)
         object.__setattr__(self, "_module_and_state_parts", parts)
         object.__setattr__(self, "target", target_for_accuracy_and_precision(self.target, self.context))
+        if (tiers := self.tiers) is not None:
+            pairs = tiers.modules_and_typical_sizes
+            of_tiers = tuple(replace(self, module=module, tiers=None, typical_sizes=s) for module, s in pairs)
+            object.__setattr__(self, "_tier_compilations", of_tiers)
+            object.__setattr__(self, "_passes", _typical_tier(self)._passes)
 
     @property
     def accuracy(self) -> str:
@@ -325,8 +334,10 @@ class Compilation:
     @cached_property
     def optimized_graph(self) -> IRModule:
         """The graph module after the passes of the context's optimization level, with fused
-        functions.
+        functions; that of the typical tier if there are several.
         """
+        if self.tiers is not None:
+            return _typical_tier(self).optimized_graph
         with self._activate_pass_context(), self.context.temporarily_add_instrument(self._passes):
             self.progress(OPTIMIZING)
             try:
@@ -342,6 +353,8 @@ class Compilation:
         """For each target version, the kernel calls of the model, before memory planning: every
         tensor has its own memory.
         """
+        if self.tiers is not None:
+            return self.tiers.join_programs(self.module, [c.lowered_programs for c in self._tier_compilations])
         with self._activate_pass_context():
             require_lowering_passes(self.context)
             graph = self.optimized_graph
@@ -361,6 +374,8 @@ class Compilation:
         """For each version, the complete program to print as C: kernels, their schedule and the
         memory plan.
         """
+        if self.tiers is not None:
+            return self.tiers.join_programs(self.module, [c.scheduled_programs for c in self._tier_compilations])
         with self._activate_pass_context():
             calls = self.lowered_programs
             self.progress(PLANNING)
@@ -377,6 +392,9 @@ class Compilation:
         With accuracy "reproducible", all versions have the identifier of the scalar program,
         because every target gives the bits of that program.
         """
+        if self.tiers is not None:
+            ids = zip(*(c.numerics_id_per_target_version for c in self._tier_compilations), strict=True)
+            return tuple(sha256_of_parts(*of_tiers)[:16] for of_tiers in ids)
         if not self.target.ordered:
             return tuple(map(numerics_fingerprint, self.scheduled_programs))
         graph, pairs = self.optimized_graph, self._module_and_state_parts[1]
@@ -525,12 +543,18 @@ class Compilation:
         return kernel
 
 
+def _typical_tier(c: Compilation) -> Compilation:
+    """Return the compilation of the tier that runs with the typical sizes; the compilation itself without tiers."""
+    return c if c.tiers is None else c._tier_compilations[c.tiers.typical]
+
+
 def _value_domains_of_unconverted_inputs(c: Compilation) -> dict[str, ValueDomain]:
     """Return the ranges of values that suit each model input, by name, as far as known.
 
     Inputs that the compiler changed to quantized integers are left out.
     """
-    before, after = ({p.name: p.checked_type for p in m.main.params} for m in (c.module, c.optimized_graph))
+    module = _typical_tier(c).module
+    before, after = ({p.name: p.checked_type for p in m.main.params} for m in (module, c.optimized_graph))
     domains = infer_input_domains(c.module.main)
     return {name: domain for name, domain in domains.items() if after.get(name) == before[name]}
 
@@ -544,7 +568,7 @@ def _record_domains_and_weight_sizes(c: Compilation, project_folder: Path, metad
         metadata["inputs"] = [row | described.get(row["name"], {}) for row in metadata["inputs"]]
     metadata |= precision_metadata(c.optimized_graph, c.context, metadata["error_bound"])
     metadata["sizes"] = project_weight_bytes_by_cause(
-        c.module,
+        _typical_tier(c).module,
         c.optimized_graph,
         c.target_without_duplicate_versions,
         c.scheduled_programs[0],

@@ -68,7 +68,7 @@ def project_weight_bytes_by_cause(
         "other": weights_bytes - model - winograd - padding,
         "small": target.small,
         "time_ratio": _direct_to_winograd_time_ratio(
-            sum(s.kernel.macs for s in program.steps) / target.winograd.macs, saved
+            sum(s.kernel.macs for s in program.typical_steps) / target.winograd.macs, saved
         ),
     }
 

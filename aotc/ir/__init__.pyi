@@ -39,9 +39,11 @@ from aotc.ir.dimension_conditions import collect_dim_conditions as collect_dim_c
 from aotc.ir.dimension_conditions import may_be_equal_dims as may_be_equal_dims
 from aotc.ir.dimension_ranges import DimRange as DimRange
 from aotc.ir.dimension_ranges import DimSpecification as DimSpecification
+from aotc.ir.dimension_ranges import TieredDimSpecification as TieredDimSpecification
 from aotc.ir.dimension_ranges import bind_ranges as bind_ranges
 from aotc.ir.dimension_ranges import bound_dim as bound_dim
 from aotc.ir.dimension_ranges import dim_size_or_range as dim_size_or_range
+from aotc.ir.dimension_ranges import dim_size_range_or_tiers as dim_size_range_or_tiers
 from aotc.ir.dimension_ranges import symbol_and_sizes as symbol_and_sizes
 from aotc.ir.dimension_ranges import symbol_of_multiples as symbol_of_multiples
 from aotc.ir.dimensions import Dim as Dim

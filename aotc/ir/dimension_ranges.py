@@ -5,10 +5,11 @@ dim_size_or_range("1..512")          # DimRange(least=1, most=512)
 dim_size_or_range("64..640:32")      # multiples of 32 from 64 to 640
 dim_size_or_range((1, 512))          # the same as "1..512"
 dim_size_or_range("8")               # 8
+dim_size_range_or_tiers("1,8..64")   # sizes in tiers: 1, or 8 to 64
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Final, TypeAlias
@@ -29,6 +30,8 @@ class DimRange:
     least, most    the smallest and the largest size
     step           sizes are multiples of it; so are both ends
     typical        size for which costs are compared; the largest one if it is None
+    tiers          for sizes in several ranges, each of which has code of its own: these ranges, in the order
+                   in which they are tried. `least` and `most` are the ends of all of them, with the step 1
 
     Raises ValueError if the ends, the step or the typical size contradict each other.
     """
@@ -37,6 +40,7 @@ class DimRange:
     most: int
     step: int = 1
     typical: int | None = None
+    tiers: "tuple[DimRange, ...]" = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most <= MAX_RANGE_EXTENT:
@@ -47,16 +51,37 @@ class DimRange:
             raise ValueError(f"the typical size of {self} is not one of its sizes")
 
     def __contains__(self, size: int) -> bool:
+        if self.tiers:
+            return any(size in tier for tier in self.tiers)
         return self.least <= size <= self.most and size % self.step == 0
 
     def __str__(self) -> str:
-        """Return the text that `dim_size_or_range` reads."""
+        """Return the text that `dim_size_or_range` reads, or `dim_size_range_or_tiers` for sizes in tiers."""
+        if self.tiers:
+            return ",".join(str(t.least if t.least == t.most else t) for t in self.tiers)
         step = f":{self.step}" if self.step != 1 else ""
         return f"{self.least}..{self.most}{step}" + (f"~{self.typical}" if self.typical is not None else "")
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The step, and those of the tiers; formulas may count each of them."""
+        return tuple(dict.fromkeys([self.step, *(tier.step for tier in self.tiers)]))
+
+    @property
+    def description(self) -> str:
+        """The sizes as text: "1 to 64", "32 to 96 in steps of 32", "1, 8 or 32"."""
+        if self.tiers:
+            *first, last = (t.description for t in self.tiers)
+            return f"{', '.join(first)} or {last}"
+        if self.least == self.most:
+            return str(self.least)
+        return f"{self.least} to {self.most}" + (f" in steps of {self.step}" if self.step != 1 else "")
 
 
 #: A size or a range of sizes, as callers write it.
 DimSpecification: TypeAlias = int | tuple[int, int] | str | DimRange
+#: The same, or a list of sizes and ranges: a tier for each.
+TieredDimSpecification: TypeAlias = DimSpecification | Sequence[DimSpecification]
 
 
 def dim_size_or_range(value: object) -> int | DimRange:
@@ -80,6 +105,48 @@ def dim_size_or_range(value: object) -> int | DimRange:
         case _:
             raise ValueError(f"{value!r} is neither a size nor a range {RANGE_FORM}")
     return found.least if found.least == found.most else found
+
+
+def range_of_tiers(tiers: Iterable[int | DimRange]) -> int | DimRange:
+    """Return the sizes of several tiers, in the order in which they are tried; a single one is returned itself.
+    The typical size is that of the first tier with the largest size.
+
+    Raises ValueError if there are none, or if an earlier tier has all sizes of a later one.
+    """
+    found: list[DimRange] = []
+    for given in tiers:
+        tier = DimRange(given, given) if isinstance(given, int) else given
+        if (first := next((t for t in found if _has_all_sizes_of(t, tier)), None)) is not None:
+            text = f"a run never takes {tier.description}, as {first.description} comes first"
+            raise ValueError(f"{text}: give each size once, and small ranges in front of larger ones")
+        found.append(tier)
+    if not found:
+        raise ValueError("the list of sizes is empty: give at least one size or range")
+    if len(found) == 1:
+        return found[0].least if found[0].least == found[0].most else found[0]
+    least, most = min(t.least for t in found), max(t.most for t in found)
+    last = next(t for t in found if t.most == most)
+    return DimRange(least, most, typical=most if last.typical is None else last.typical, tiers=tuple(found))
+
+
+def _has_all_sizes_of(range_: DimRange, part: DimRange) -> bool:
+    is_inside = range_.least <= part.least and part.most <= range_.most
+    return is_inside and part.least in range_ and (part.least == part.most or part.step % range_.step == 0)
+
+
+def dim_size_range_or_tiers(value: object) -> int | DimRange:
+    """Return what `dim_size_or_range` does, and sizes in several tiers for a list of sizes and ranges, such as
+    [1, 8, 32] and [(1, 64), (65, 512)], or for text with commas, such as "1,8,32" and "1..64,65..512".
+
+    Raises ValueError for other values, for empty lists, and for tiers that no run takes.
+    """
+    match value:
+        case str() if "," in value:
+            return range_of_tiers(map(dim_size_or_range, value.split(",")))
+        case list():
+            return range_of_tiers(map(dim_size_or_range, value))
+        case _:
+            return dim_size_or_range(value) if not isinstance(value, DimRange) else value
 
 
 def bind_ranges(dim: SymDim, ranges: Mapping[str, DimRange]) -> Dim:

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from aotc.ir.dimension_ranges import DimSpecification, dim_size_or_range
+from aotc.ir.dimension_ranges import TieredDimSpecification, dim_size_range_or_tiers
 
 T = TypeVar("T")
 
@@ -39,10 +39,10 @@ def _parse_dimension(text: str, option_text: str) -> int:
 
 
 def _parse_dimension_or_range(text: str, option_text: str) -> int | str:
-    if ".." not in text:
+    if ".." not in text and "," not in text:
         return _parse_dimension(text, option_text)
     try:
-        found = dim_size_or_range(text)
+        found = dim_size_range_or_tiers(text)
         return found if isinstance(found, int) else str(found)
     except ValueError as error:
         raise OptionTextError(f"{option_text!r}: {error}") from error
@@ -230,10 +230,10 @@ def format_input_shape(item: tuple[str, Sequence[int]]) -> str:
     return f"{name}:{','.join(map(str, shape))}"
 
 
-def format_symbolic_dim(item: tuple[str, DimSpecification]) -> str:
-    """Return the value of a symbolic dimension as SYMBOL=8, or its range as SYMBOL=1..8."""
+def format_symbolic_dim(item: tuple[str, TieredDimSpecification]) -> str:
+    """Return the value of a symbolic dimension as SYMBOL=8, its range as SYMBOL=1..8, or its tiers as SYMBOL=1,8."""
     symbol, size = item
-    return f"{symbol}={dim_size_or_range(size)}"
+    return f"{symbol}={dim_size_range_or_tiers(size)}"
 
 
 def format_state_pair(item: tuple[str, str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from aotc.driver.compile import CompileOptions, show_compile_options_in_signature
 from aotc.driver.pipeline import Compilation, bare_metal_footprint_or_none
+from aotc.driver.size_tiers import dims_of_all_tiers
 from aotc.driver.state_pairs import ModelInterface, typed_interface
 from aotc.driver.state_proposals import propose_growing_state, propose_state_pairs
 from aotc.ir import COMPILE_CALL, AotcError, Span, SymDim, TensorType
@@ -26,6 +27,7 @@ from aotc.relay.transform.fake_quantization_to_integer import find_operators_lef
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
 from aotc.runtime.library import is_aotc_project, read_project_metadata
 from aotc.tir import Program, Storage, Target, element_accesses_per_storage, memory_use_of_steps, scalar_loops
+from aotc.tir.plan.size_tiers import describe_tiers
 
 #: Number of kernels in the list of the largest ones.
 MAX_LARGEST_KERNELS = 10
@@ -149,8 +151,9 @@ def _describe_compiled_model(path: str | Path, work: Compilation) -> dict[str, A
         "inputs": _describe_storages(program, program.inputs),
         "outputs": _describe_storages(program, program.outputs),
         "proposed_state": _proposed_state(work),
-        "macs": sum(step.kernel.macs for step in program.steps),
+        "macs": sum(step.kernel.macs for step in program.typical_steps),
         "steps": len(program.steps),
+        "tiers": describe_tiers(program),
         "kernels": len(program.distinct_kernels),
         "arena": {
             "peak": plan.peak,
@@ -185,7 +188,7 @@ def _parameter_types(module: IRModule) -> dict[str, TensorType]:
 
 def _describe_onnx_with_unknown_dims(path: str | Path, options: CompileOptions) -> dict[str, Any]:
     """Describe an ONNX model whose operators depend on unknown dimensions."""
-    types = resolve_model_input_types(path, options.input_shapes or {}, options.dims or {})
+    types = resolve_model_input_types(path, options.input_shapes or {}, dims_of_all_tiers(options.dims or {}))
     graph = load_model(path).graph
     nodes = Counter(node.op_type for node in graph.node)
     interface = ModelInterface(types, declared_output_types(path))

@@ -31,6 +31,7 @@ ABI_VERSION_OF_FOUND_SIZES: Final = int(_HEADER_CONSTANTS["ABI_VERSION_FOUND_SIZ
 STATE_SYMBOL: Final = _HEADER_CONSTANTS["STATE_SYMBOL"]
 WEIGHTS_SYMBOL: Final = _HEADER_CONSTANTS["WEIGHTS_SYMBOL"]
 SIZES_SYMBOL: Final = _HEADER_CONSTANTS["SIZES_SYMBOL"]
+TIERS_SYMBOL: Final = _HEADER_CONSTANTS["TIERS_SYMBOL"]
 GROWING_STATE_SYMBOL: Final = _HEADER_CONSTANTS["GROWING_STATE_SYMBOL"]
 #: Bits of a status that hold its code; above them is the number of the violated condition.
 STATUS_CODE_MASK: Final = 0xFF
@@ -46,6 +47,7 @@ const aotc_cuda_program *aotc_model_cuda_program(void);
 const aotc_state *{_HEADER_CONSTANTS["STATE_SYMBOL"]}(void);
 const aotc_weights *{_HEADER_CONSTANTS["WEIGHTS_SYMBOL"]}(void);
 const aotc_sizes *{_HEADER_CONSTANTS["SIZES_SYMBOL"]}(void);
+const aotc_tiers *{_HEADER_CONSTANTS["TIERS_SYMBOL"]}(void);
 const aotc_growing_state *{_HEADER_CONSTANTS["GROWING_STATE_SYMBOL"]}(void);
 """
 

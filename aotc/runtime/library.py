@@ -44,6 +44,7 @@ from aotc.runtime.abi import (
     STATE_HASH_BYTES,
     STATE_SYMBOL,
     STRING_CODE,
+    TIERS_SYMBOL,
     ffi,
 )
 from aotc.runtime.fork_safety import ForkSafeMutex
@@ -341,7 +342,8 @@ def run_sizes_of_library(path: Path, handle: Any, model: Any) -> RunSizes | None
     entry = getattr(handle, SIZES_SYMBOL, None)
     if entry is None:
         raise AotcError("load", f"{path} is no compiled model: it has no symbol {SIZES_SYMBOL}")
-    return RunSizes(entry(), version == ABI_VERSION_OF_FOUND_SIZES)
+    tiers = getattr(handle, TIERS_SYMBOL, None)
+    return RunSizes(entry(), version == ABI_VERSION_OF_FOUND_SIZES, None if tiers is None else tiers())
 
 
 class Library:

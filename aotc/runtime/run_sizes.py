@@ -52,18 +52,21 @@ class BoundOperands:
 class RunSizes:
     """The sizes of a run, and the dimensions of tensors that depend on them.
 
-    ranges    the sizes that inputs state, by name, with their ranges, in the order in which C takes them
+    ranges    the sizes that inputs state, by name, with their ranges, in the order in which C takes them; sizes
+              in several tiers have the range from the least to the largest one, and the ranges of the tiers
     found     the sizes that a run finds, with their ranges; in C they follow the others
     """
 
-    def __init__(self, descriptor: Any, has_found: bool = False) -> None:
+    def __init__(self, descriptor: Any, has_found: bool = False, tiers: Any = None) -> None:
         self._descriptor = descriptor
         sizes = [descriptor.sizes[k] for k in range(descriptor.num_sizes)]
-        ranges = {
-            bytes(ffi.string(s.name)).decode("utf-8", "replace"): DimRange(s.least, s.most, s.step, s.typical)
-            for s in sizes
-        }
-        names = list(ranges)
+        names = [bytes(ffi.string(s.name)).decode("utf-8", "replace") for s in sizes]
+        ranges = dict(zip(names, map(_range_of_size, sizes), strict=True))
+        for k, name in enumerate(names if tiers is not None else ()):
+            of_tiers = (_range_of_size(tiers.ranges[t * len(sizes) + k]) for t in range(tiers.num_tiers))
+            different = tuple(dict.fromkeys(of_tiers))
+            if len(different) > 1:
+                ranges[name] = replace(ranges[name], tiers=different)
         stated = len(names) - (int(descriptor.num_found) if has_found else 0)
         self.ranges: Mapping[str, DimRange] = MappingProxyType({name: ranges[name] for name in names[:stated]})
         self.found: Mapping[str, DimRange] = MappingProxyType({name: ranges[name] for name in names[stated:]})
@@ -167,8 +170,7 @@ class RunSizes:
                 yield Diagnostic("input-shape", text)
 
     def _range_text(self, name: str) -> str:
-        r = self.ranges[name]
-        return f"{r.least} to {r.most}" + (f" in steps of {r.step}" if r.step != 1 else "")
+        return self.ranges[name].description
 
     def _names_in_shape(self, info: TensorInfo) -> list[str]:
         """Return the names of the sizes that the shape of a tensor depends on."""
@@ -243,6 +245,10 @@ class RunSizes:
     def typical(self) -> dict[str, int]:
         """The sizes of a typical run."""
         return {name: r.most if r.typical is None else r.typical for name, r in self.ranges.items()}
+
+
+def _range_of_size(size: Any) -> DimRange:
+    return DimRange(size.least, size.most, size.step, size.typical)
 
 
 def _dim_texts(descriptor: Any) -> Iterator[str]:

@@ -143,6 +143,8 @@ from aotc.tir.plan.program import ProgramNode as ProgramNode
 from aotc.tir.plan.program import RowPiece as RowPiece
 from aotc.tir.plan.program import RowPieces as RowPieces
 from aotc.tir.plan.program import Step as Step
+from aotc.tir.plan.program import Tier as Tier
+from aotc.tir.plan.program import TierChoice as TierChoice
 from aotc.tir.plan.program import executed_steps as executed_steps
 from aotc.tir.plan.program import map_nodes as map_nodes
 from aotc.tir.plan.program import nodes_with_step_numbers as nodes_with_step_numbers

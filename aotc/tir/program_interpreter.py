@@ -79,7 +79,8 @@ class ProgramInterpreter:
             if not 0 <= value <= node.most or not all(check.holds(symbols) for check in node.checks):
                 raise ValueError(f"the size {node.size} that the run finds is {value}, which is not allowed")
 
-        for step in executed_steps(program.body, is_true, define):
+        tier = program.tier_of_symbols(symbols) if program.tiers else None
+        for step in executed_steps(program.body if tier is None else tier.body, is_true, define):
             kernel = step.kernel
             self.called.append(kernel)
             arrays = [self._elements(v, b).copy() for v, b in zip(step.inputs, kernel.inputs, strict=True)]

@@ -25,7 +25,7 @@ from aotc.cli.result_tables import (
     format_or_blank,
     weight_size_lines,
 )
-from aotc.ir.dimension_ranges import DimRange, dim_size_or_range, dim_text_in_sizes
+from aotc.ir.dimension_ranges import DimRange, dim_size_range_or_tiers, dim_text_in_sizes
 from aotc.ir.dimensions import SymDim, dim_of_text
 from aotc.ir.option_value_text import format_state_pair
 from aotc.ir.terminal_safe_text import PreformattedText
@@ -133,7 +133,9 @@ def _input_output_table(data: JsonObject) -> Table:
     """Return a table of a model's inputs and outputs with their types."""
     rows = []
     ranges = {
-        name: r for name, text in data.get("dims", {}).items() if isinstance(r := dim_size_or_range(text), DimRange)
+        name: r
+        for name, text in data.get("dims", {}).items()
+        if isinstance(r := dim_size_range_or_tiers(text), DimRange)
     }
     for kind in ("input", "output"):
         for tensor in data[f"{kind}s"]:
@@ -150,6 +152,10 @@ def _parameter_mac_and_arena_lines(
     yield f"parameters   {parameters}"
     yield f"MACs         {format_with_unit_prefix(data['macs'])} in {step_count} steps, {data['kernels']} kernels"
     yield f"arena        {format_arena_size(memory)}"
+    for tier in data.get("tiers", ()):
+        sizes = ", ".join(f"{name} {sizes}" for name, sizes in tier["dims"].items())
+        steps = tier["end_step"] - tier["first_step"]
+        yield f"tier         {sizes}: arena {format_with_unit_prefix(tier['arena'], 'B')}, {steps} steps"
     yield f"accuracy     {data.get('accuracy', 'not known')}"
 
 

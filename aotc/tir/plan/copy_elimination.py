@@ -31,6 +31,7 @@ from aotc.tir import (
     Stmt,
     Storage,
     Store,
+    TierChoice,
     Var,
     View,
     forall,
@@ -132,7 +133,8 @@ class _CopyElimination:
         kept: list[ProgramNode] = []
         written: set[Storage] = set()
         for node in nodes:
-            if isinstance(node, Leave):
+            # tiers are joined after all passes
+            if isinstance(node, (Leave, TierChoice)):
                 kept.append(node)
                 continue
             if isinstance(node, Loop):

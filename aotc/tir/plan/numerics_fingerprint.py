@@ -27,6 +27,7 @@ from aotc.tir import (
     Step,
     Storage,
     Store,
+    TierChoice,
     all_exprs_in_stmt,
     as_expr,
     sequences_in,
@@ -109,7 +110,9 @@ def _lines_of_calls(
             at = places.setdefault(node.value.storage, len(places)), node.value.offset
             lines += [f"size {node.size} {at} {node.most}", *map(str, node.checks)]
             continue
-        if isinstance(node, Branch):
+        if isinstance(node, TierChoice):
+            lines += [f"tier {tier.sizes} {[*map(str, tier.checks)]}" for tier in node.tiers]
+        elif isinstance(node, Branch):
             lines.append(f"if {places.setdefault(node.condition.storage, len(places))} {node.condition.offset}")
         else:
             lines.append(type(node).__name__.lower())

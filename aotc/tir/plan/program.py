@@ -4,7 +4,8 @@
 Program(name="net", inputs=(x,), outputs=(y,), body=(Step(kernel, (View(x), View(w), View(y))),))
 
 Calls run in the order of `body`. A `Branch` is a choice at run time between two such sequences, and a
-`Loop` repeats one; both may contain further branches and loops. `Program.steps` are all calls in the order of the text.
+`Loop` repeats one; both may contain further branches and loops. A `TierChoice` is a choice among whole
+schedules by the sizes of a run. `Program.steps` are all calls in the order of the text.
 """
 
 from __future__ import annotations
@@ -181,14 +182,61 @@ class Leave:
     span: ClassVar[Span | None] = None
 
 
+@frozen(eq=False)
+class Tier:
+    """Calls for a part of the sizes of a program.
+
+    sizes              range of each size of the program, by name
+    body               what runs with these sizes
+    checks             conditions on them, beside their ranges
+    workspace_bytes    size of the arena that the calls need
+    """
+
+    sizes: Mapping[str, DimRange]
+    body: tuple[ProgramNode, ...]
+    checks: tuple[SizeCheck, ...] = ()
+    workspace_bytes: int = 0
+
+    def has_sizes(self, sizes: Mapping[str, int]) -> bool:
+        """Return True if sizes are in the ranges."""
+        return all(sizes[name] in allowed for name, allowed in self.sizes.items())
+
+
+@frozen(eq=False)
+class TierChoice:
+    """Choice among sequences of calls by the sizes of a run: the first tier in whose ranges they are runs. It is
+    the only node of the body of its program.
+    """
+
+    tiers: tuple[Tier, ...]
+    span: ClassVar[Span | None] = None
+
+    @property
+    def inputs(self) -> tuple[View, ...]:
+        """Everything that calls of all tiers read."""
+        return tuple(view for tier in self.tiers for node in tier.body for view in node.inputs)
+
+    @property
+    def outputs(self) -> tuple[View, ...]:
+        """Everything that calls of all tiers write, except their workspaces."""
+        return tuple(view for tier in self.tiers for step in steps_in(tier.body) for view in step.outputs)
+
+    @property
+    def workspace(self) -> tuple[View, ...]:
+        """Workspaces of all calls."""
+        return tuple(view for tier in self.tiers for step in steps_in(tier.body) for view in step.workspace)
+
+
 #: Part of the schedule.
-ProgramNode: TypeAlias = "Step | Branch | Loop | Define | Leave"
+ProgramNode: TypeAlias = "Step | Branch | Loop | Define | Leave | TierChoice"
 
 
 def sequences_in(node: ProgramNode) -> tuple[tuple[ProgramNode, ...], ...]:
-    """Return the arms of a branch, or the body of a loop; nothing for other nodes."""
+    """Return the arms of a branch, the body of a loop, or those of the tiers of a choice; nothing for other nodes."""
     if isinstance(node, Branch):
         return node.arms
+    if isinstance(node, TierChoice):
+        return tuple(tier.body for tier in node.tiers)
     return (node.body,) if isinstance(node, Loop) else ()
 
 
@@ -234,6 +282,8 @@ def executed_steps(
             case Loop():
                 while not (yield from executed_steps(node.body, is_true, define)):
                     pass
+            case TierChoice():
+                raise ValueError("the sizes of a run choose one tier, whose calls are executed")
             case Branch():
                 if (yield from executed_steps(node.arms[0 if is_true(node.condition) else 1], is_true, define)):
                     return True
@@ -254,18 +304,18 @@ def has_team_steps(nodes: Iterable[ProgramNode]) -> bool:
 
 def nodes_with_step_numbers(
     nodes: Iterable[ProgramNode], first: int = 0
-) -> Iterator[tuple[Branch | Loop | Define, range]]:
-    """Yield each branch and loop in a sequence, outer ones first, with the numbers of the calls in it; and each
+) -> Iterator[tuple[Branch | Loop | Define | TierChoice, range]]:
+    """Yield each branch, loop and choice in a sequence, outer ones first, with the numbers of the calls in it; and each
     definition of a size, with the empty range before the call that follows.
 
     first    number of the first call of the sequence
     """
     for node in nodes:
-        if not isinstance(node, (Branch, Loop, Define)):
+        if not isinstance(node, (Branch, Loop, Define, TierChoice)):
             first += isinstance(node, Step)
             continue
         begin = first
-        inner: list[tuple[Branch | Loop | Define, range]] = []
+        inner: list[tuple[Branch | Loop | Define | TierChoice, range]] = []
         for sequence in sequences_in(node):
             inner += nodes_with_step_numbers(sequence, first)
             first += sum(1 for _ in steps_in(sequence))
@@ -300,6 +350,9 @@ def map_nodes(
             mapped.append(replace(node, body=body, carried=carried, held=held, results=results))
         elif isinstance(node, Define):
             mapped.append(replace(node, value=new_view(node.value)))
+        elif isinstance(node, TierChoice):
+            tiers = (replace(tier, body=map_nodes(tier.body, new_steps, new_view)) for tier in node.tiers)
+            mapped.append(replace(node, tiers=tuple(tiers)))
         else:
             mapped.append(node)
     return tuple(mapped)
@@ -378,8 +431,8 @@ class Program:
     @property
     def symbol_intervals(self) -> dict[str, tuple[int, int]]:
         """The least and the greatest value of each symbol in formulas of the program."""
-        ranges = self.sizes.items()
-        stated = {symbol_of_multiples(name, r.step): (r.least // r.step, r.most // r.step) for name, r in ranges}
+        steps = [(name, r, step) for name, r in self.sizes.items() for step in r.steps]
+        stated = {symbol_of_multiples(name, step): (r.least // step, r.most // step) for name, r, step in steps}
         found = {d.size: (0, d.most) for d in self.found}
         return stated | {d.name: (d.least, d.most) for d in self.definitions} | found
 
@@ -401,7 +454,8 @@ class Program:
         """Return the values of the symbols in formulas of the program for sizes in their ranges. Sizes that calls
         find have their largest values.
         """
-        symbols = {symbol_of_multiples(name, r.step): sizes[name] // r.step for name, r in self.sizes.items()}
+        steps = [(name, step) for name, r in self.sizes.items() for step in r.steps]
+        symbols = {symbol_of_multiples(name, step): sizes[name] // step for name, step in steps}
         for definition in self.definitions:
             # outside of its range for sizes that a run refuses
             symbols[definition.name] = min(max(definition.value(symbols) or 0, definition.least), definition.most)
@@ -410,7 +464,26 @@ class Program:
     def are_accepted(self, symbols: Mapping[str, int]) -> bool:
         """Return True if a run accepts sizes in their ranges, for the values of all symbols."""
         defined = all(d.value(symbols) == symbols[d.name] for d in self.definitions)
-        return defined and all(check.holds(symbols) for check in self.checks)
+        if not self.tiers:
+            return defined and all(check.holds(symbols) for check in self.checks)
+        tier = self.tier_of_symbols(symbols)
+        return defined and tier is not None and all(check.holds(symbols) for check in tier.checks)
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The sequences of calls among which the sizes of a run choose; () for a program without tiers."""
+        return self.body[0].tiers if len(self.body) == 1 and isinstance(self.body[0], TierChoice) else ()
+
+    @property
+    def typical_steps(self) -> tuple[Step, ...]:
+        """The calls in the order of the text; those of the tier that runs with the typical sizes if there are tiers."""
+        tier = self.tier_of_symbols(self.symbols_of_sizes(self.typical_sizes)) if self.tiers else None
+        return self.steps if tier is None else tuple(steps_in(tier.body))
+
+    def tier_of_symbols(self, symbols: Mapping[str, int]) -> Tier | None:
+        """Return the tier that runs for values of all symbols; None if there is none."""
+        sizes = {name: symbols[symbol_of_multiples(name, r.step)] * r.step for name, r in self.sizes.items()}
+        return next((tier for tier in self.tiers if tier.has_sizes(sizes)), None)
 
     def symbol_values(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the values of the symbols in formulas of the program for sizes by name, such as 2 for
@@ -429,7 +502,7 @@ class Program:
             if not check.holds(values):
                 raise ValueError(f"{check} does not hold")
         if not self.are_accepted(values):
-            raise ValueError("a size that others define is out of its range")
+            raise ValueError("sizes violate a condition, or a size that others define is out of its range")
         return values
 
     def map_steps(
@@ -492,6 +565,17 @@ def _lines_of_nodes(nodes: Iterable[ProgramNode], indent: str) -> Iterator[str]:
         if isinstance(node, Define):
             yield f"{indent}size {json.dumps(node.size)} = {_text_of_view(node.value)}, at most {node.most}"
             yield from (f"{indent}check {check}" for check in node.checks)
+            continue
+        if isinstance(node, TierChoice):
+            for tier in node.tiers:
+                sizes = ", ".join(f"{json.dumps(name)} {r.description}" for name, r in tier.sizes.items())
+                checks = (f"{indent}  check {check}" for check in tier.checks)
+                yield from (
+                    f"{indent}tier {sizes} {{",
+                    *checks,
+                    *_lines_of_nodes(tier.body, indent + "  "),
+                    f"{indent}}}",
+                )
             continue
         yield f"{indent}if {_text_of_view(node.condition)} {{" if isinstance(node, Branch) else f"{indent}loop {{"
         for number, sequence in enumerate(sequences_in(node)):

@@ -450,6 +450,7 @@ def emit_bare_metal_project(
     definitions = definition_lines(program, sizes, "return status;")
     common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
         "size_lines": sizes.at_entry,
+        "tier_lines": sizes.tier,
         "steps": schedule_call_lines(program, kernels, params, state, sizes.names, definitions),
         "resident": resident_tensors_header_text(program),
         "requirements": _preprocessor_lines_rejecting_flags(target, math, kernels),

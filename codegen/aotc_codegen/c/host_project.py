@@ -129,7 +129,7 @@ def model_template_values(
         "weight_files": weight_files,
         "linked_weights": [] if weight_files else [params],
         "target": target.name,
-        "macs": sum(step.kernel.macs for step in program.steps),
+        "macs": sum(step.kernel.macs for step in program.typical_steps),
         **build_file_flag_values(target, user_flags),
         "no_inputs": () if arguments else ["char none;"],
         "input_table": "input_tensors" if arguments else "NULL",
@@ -157,6 +157,8 @@ def hosted_only_header_lines(template_values: Mapping[str, Any]) -> dict[str, li
     name = template_values["name"]
     info = f"const aotc_model *{name}_info(void);"
     sizes = ["/* The sizes of a run as data. */", f"const aotc_sizes *{name}_sizes(void);"]
+    if template_values["tiers"]:
+        sizes += ["/* The tiers of the sizes as data. */", f"const aotc_tiers *{name}_tiers(void);"]
     return {
         "bounds": ["/* Bytes more for each thread after the first. */", threads],
         "functions": ["/* The same facts as data, for generic callers; never NULL. */", info]
@@ -255,11 +257,10 @@ class _InstructionSetVersion:
             code_size=target.code_size,
         )
         self.files: list[str] = []
-        self.team_base = round_up_to_team_alignment(program.plan.peak)
         self.team_bytes = thread_scratch_layout(program)[1]
         bits = pointer_bits(target)
         sizes = size_lines(program, dialect_for_target(target).index, bits)
-        self.size_lines = sizes.at_entry
+        self.tier_lines, self.size_lines = sizes.tier, sizes.at_entry
         definitions = definition_lines(program, sizes, "return;")
         self.steps = schedule_call_lines(program, self.kernels, params, state, sizes.names, definitions)
 
@@ -268,7 +269,22 @@ class _InstructionSetVersion:
         """Return the bytes by which the workspace grows per thread after the first: scratch that
         follows the arena.
         """
-        return self.team_bytes and self.team_base - self.program.plan.peak + self.team_bytes
+        gap = max(round_up_to_team_alignment(peak) - peak for peak in self._arena_bytes)
+        return self.team_bytes and gap + self.team_bytes
+
+    @property
+    def _arena_bytes(self) -> list[int]:
+        """Size of the arena, or of that of each tier."""
+        return [tier.workspace_bytes for tier in self.program.tiers] or [self.program.plan.peak]
+
+    @property
+    def team_base(self) -> str:
+        """C expression for the offset in the workspace of the scratch of the second thread: behind the arena."""
+        first, *others = map(round_up_to_team_alignment, reversed(self._arena_bytes))
+        base = str(first)
+        for number, size in zip(reversed(range(len(others))), others, strict=True):
+            base = f"tier == {number} ? {size} : {base}"
+        return f"({base})" if others else base
 
     def metadata_entry_of_isa_version(self) -> dict[str, Any]:
         """Return the version's entry in the metadata: CPU features, kernel files with their flags,

@@ -228,7 +228,7 @@ def print_kernels(
     kernel's text does not change when other kernels are added or removed.
     """
     kernels = tuple(kernels)
-    functions = ("run", "info", "params", "shapes", "sizes", "check", "workspace_bytes")
+    functions = ("run", "info", "params", "shapes", "sizes", "tiers", "check", "workspace_bytes")
     used_names = UniqueIdentifiers((prefix, *(f"{prefix}_{function}" for function in functions)))
     externals = _external_kernels(kernels, used_names, dialect)
     names = {k: k.name for k in externals}

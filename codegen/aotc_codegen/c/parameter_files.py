@@ -16,6 +16,7 @@ import numpy as np
 
 from aotc.ir import DType, frozen
 from aotc.tir.plan.storage import Storage
+from aotc_codegen.c.c_identifiers import UniqueIdentifiers
 from aotc_codegen.c.c_types import c_literal, c_memory_type
 
 PARAMETER_ALIGNMENT_BYTES: Final = 64
@@ -71,7 +72,9 @@ class ParameterLayout:
         self.offsets: dict[Storage, int] = {}
         self._pieces: dict[Storage, tuple[memoryview, bytes]] = {}
         self.homes: dict[Storage, Storage] = {}
+        self._names: dict[Storage, str] = {}
         self.bytes = 0
+        names = UniqueIdentifiers()
         alike: dict[tuple[str, bytes, int], list[Storage]] = {}
         for storage in constants:
             raw = little_endian_constant_data(storage).reshape(-1).view(np.uint8)
@@ -81,6 +84,8 @@ class ParameterLayout:
             self.homes[storage] = home
             if home is storage:
                 candidates.append(storage)
+                # constants of several tiers may have one name
+                self._names[storage] = names.unique_identifier(storage.name)
                 self._pieces[storage] = raw.data, bytes(-storage.nbytes % align)
                 self.offsets[storage] = self.bytes
                 self.bytes += sum(map(len, self._pieces[storage]))
@@ -91,7 +96,7 @@ class ParameterLayout:
 
     def c_symbol_of_constant(self, storage: Storage) -> str:
         """Return the C name of a constant's first element."""
-        return f"{self.model}_{self.stored_equal_constant(storage).name}"
+        return f"{self.model}_{self._names[self.stored_equal_constant(storage)]}"
 
     def stored_equal_constant(self, storage: Storage) -> Storage:
         """Return the stored constant that equals `storage`: the first of all equal constants."""

@@ -21,6 +21,7 @@ from aotc.tir import (
     kernel_with_largest_stack_frame,
     lifetimes_of_temporaries,
 )
+from aotc.tir.plan.size_tiers import describe_tiers
 from aotc_codegen.c.c_identifiers import model_node_names_of_span
 from aotc_codegen.c.parameter_files import ParameterLayout
 from aotc_codegen.c.schedule_calls import model_input_and_output_tensors
@@ -77,6 +78,7 @@ def describe_compiled_program(
         "inputs": [t.metadata_entry_of_model_tensor for t in inputs],
         "outputs": [t.metadata_entry_of_model_tensor for t in outputs],
         **({"dims": {name: str(r) for name, r in program.sizes.items()}} if program.sizes else {}),
+        **({"tiers": describe_tiers(program)} if program.tiers else {}),
         "memory": {
             "peak": plan.peak,
             "lower_bound": plan.lower_bound,
@@ -89,7 +91,7 @@ def describe_compiled_program(
         },
         "error_bound": APPROXIMATE_BOUND if any(s.kernel.approximate for s in program.steps) else BOUND,
         "weights_bytes": params.bytes,
-        "macs": sum(step["macs"] for step in steps),
+        "macs": sum(step.kernel.macs for step in program.typical_steps),
         "kernels": len(set(kernel_names.values())),
         "steps": steps,
     }

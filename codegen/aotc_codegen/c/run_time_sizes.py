@@ -13,6 +13,7 @@ that no formula over sizes in their ranges leaves the type in which it is comput
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -98,8 +99,7 @@ class SizeMember:
     @property
     def comment(self) -> str:
         """The allowed values, as text."""
-        r = self.range
-        return f"{r.least} to {r.most}" + (f" in steps of {r.step}" if r.step != 1 else "")
+        return self.range.description
 
     @property
     def title(self) -> str:
@@ -125,8 +125,19 @@ class SizeMember:
                 return f"{is_missing} || !({self.element} >= {least} && {self.element} <= {most})"
             return f"{is_missing} || {self.value} < {least} || {self.value} > {most}"
         value, r = f"inputs->{self.ident}" if self.ident else LENGTH_PARAMETER, self.range
+        if r.tiers:
+            conditions = map(self.condition_of_tier, r.tiers)
+            return f"!({' || '.join(f'({c})' if '&&' in c else c for c in conditions)})"
         step = f" || {value} % {r.step} != 0" if r.step != 1 else ""
         return f"{value} < {r.least} || {value} > {r.most}{step}"
+
+    def condition_of_tier(self, tier: DimRange) -> str:
+        """Return a C expression that is true for a value in the range of a tier."""
+        value = f"inputs->{self.ident}"
+        if tier.least == tier.most:
+            return f"{value} == {tier.least}"
+        step = f" && {value} % {tier.step} == 0" if tier.step != 1 else ""
+        return f"{value} >= {tier.least} && {value} <= {tier.most}{step}"
 
     @property
     def descriptor(self) -> str:
@@ -161,7 +172,7 @@ class SizeInterface:
         ]
         growing = [] if self._growth_check is None else [f"the state has room: {self._growth_check}"]
         found = (check for node in self.program.found for check in node.checks)
-        checks = map(_text_of_check, (*self.program.checks, *found))
+        checks = map(_text_of_check, (*self.program.checks, *(check for _, check in self._tier_checks), *found))
         return [escape_for_c_string(text) for text in (*ranges, *defined, *growing, *checks)]
 
     @property
@@ -190,6 +201,26 @@ class SizeInterface:
         if growing is None or _least_difference(growing.check, self.program) >= 0:
             return None
         return growing.check
+
+    @property
+    def _tier_checks(self) -> list[tuple[int, SizeCheck]]:
+        """The conditions that runs of one tier must fulfill, with its number."""
+        return [(number, check) for number, tier in enumerate(self.program.tiers) for check in tier.checks]
+
+    @property
+    def tier_conditions(self) -> list[str]:
+        """For each tier, a C expression that is true for sizes in its ranges."""
+        return [
+            " && ".join(
+                m.condition_of_tier(tier.sizes[m.name]) for m in self.members if self.program.sizes[m.name].tiers
+            )
+            for tier in self.program.tiers
+        ]
+
+    @property
+    def tier_descriptors(self) -> list[str]:
+        """C initializers of the aotc_size of each size in each tier."""
+        return [replace(m, range=tier.sizes[m.name]).descriptor for tier in self.program.tiers for m in self.members]
 
     @property
     def stated_members(self) -> tuple[SizeMember, ...]:
@@ -236,8 +267,9 @@ class SizeInterface:
         checks = [(check, "AOTC_ERROR_SHAPE") for check in self.program.checks]
         checks = [*([] if self._growth_check is None else [(self._growth_check, "AOTC_ERROR_CAPACITY")]), *checks]
         for check, status in checks:
-            left, right = printer.expression(check.left), printer.expression(check.right)
-            rows.append((f"!({left} {check.relation} {right})", status))
+            rows.append((printer.violation(check), status))
+        for number, check in self._tier_checks:
+            rows.append((f"find_tier(inputs) == {number} && {printer.violation(check)}", "AOTC_ERROR_SHAPE"))
         return [(text, _status(status, k)) for k, (text, status) in enumerate(rows) if text]
 
     @property
@@ -252,8 +284,7 @@ class SizeInterface:
             value = f"outputs->{member.output}"
             conditions = [(f"{value} < 0 || {value} > {node.most}", _status("AOTC_ERROR_SHAPE", member.number))]
             for number, check in enumerate(node.checks, first):
-                left, right = printer.expression(check.left), printer.expression(check.right)
-                conditions.append((f"!({left} {check.relation} {right})", _status("AOTC_ERROR_SHAPE", number)))
+                conditions.append((printer.violation(check), _status("AOTC_ERROR_SHAPE", number)))
             first += len(node.checks)
             rows.append((k, conditions))
         return rows
@@ -346,12 +377,16 @@ class SizePrinter:
         self._program, self._ctype, self._bits, self._length = program, ctype, bits, length
         interface = size_interface(program)
         members = interface.members if interface is not None else ()
-        self._members = {symbol_of_multiples(m.name, m.range.step): m for m in members}
+        self._members = {symbol_of_multiples(m.name, step): (m, step) for m in members for step in m.range.steps}
         self._definitions = {d.name: f"definition_{k}" for k, d in enumerate(program.definitions)}
 
     @cached_property
     def _intervals(self) -> Mapping[str, Interval]:
         return self._program.symbol_intervals
+
+    def violation(self, check: SizeCheck) -> str:
+        """Return a C expression that is true where a condition does not hold."""
+        return f"!({self.expression(check.left)} {check.relation} {self.expression(check.right)})"
 
     def expression(self, dim: Dim) -> str:
         """Return the value of a dimension as a C expression, which binds as tightly as a sum."""
@@ -366,7 +401,8 @@ class SizePrinter:
         """Return the C function that computes a size which callers do not state as a number."""
         if symbol in self._definitions:
             return self._definitions[symbol]
-        return self._members[symbol].function if self._members[symbol].operand is not None else None
+        member, _ = self._members[symbol]
+        return member.function if member.operand is not None else None
 
     def _sum(self, formula: Formula) -> str:
         text = ""
@@ -390,12 +426,12 @@ class SizePrinter:
         if isinstance(factor, str):
             if (function := self._function_of_symbol(factor)) is not None:
                 return f"({self._ctype}){function}(inputs)" if self._ctype != "int64_t" else f"{function}(inputs)"
-            member = self._members[factor]
+            member, step = self._members[factor]
             if member.output:
                 return ("" if self._ctype == "int64_t" else f"({self._ctype})") + f"outputs->{member.output}"
             value = f"inputs->{member.ident}" if member.ident else self._length
             value = f"({self._ctype}){value}" if self._ctype != "int64_t" else value
-            return value if member.range.step == 1 else f"({value} / {member.range.step})"
+            return value if step == 1 else f"({value} / {step})"
         texts = [self._sum(argument) for argument in factor.arguments]
         if factor.function == "//":
             dividend, divisor = (argument.interval(self._intervals) for argument in factor.arguments)

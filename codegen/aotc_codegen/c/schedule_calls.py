@@ -20,6 +20,7 @@ from aotc.tir.plan.program import (
     Program,
     ProgramNode,
     Step,
+    TierChoice,
     has_team_steps,
     may_leave_loop,
 )
@@ -283,6 +284,8 @@ class _SchedulePrinter:
                     rows += self._lines_of_loop(node, team, alone)
                 case Define():
                     rows += self._lines_of_definition(node, team)
+                case TierChoice():
+                    rows += self._lines_of_choice(node, team)
                 case Leave():
                     rows.append("break;")
         return rows
@@ -293,6 +296,18 @@ class _SchedulePrinter:
         value = f"(int64_t)*({self._pointer(node.value, 'const ')});"
         assign = f"{'if (first) ' if team else ''}{variable} = {value}{_comment_on_node(node)}"
         return [assign, *(["AOTC_TEAM_SYNC(team);"] if team else []), *rest]
+
+    def _lines_of_choice(self, choice: TierChoice, team: bool) -> list[str]:
+        """Return the lines of a choice: those of each tier, if it is the one of the run. All threads that run the
+        choice find the same one, as it depends on inputs only.
+        """
+        rows: list[str] = []
+        for number, tier in enumerate(choice.tiers):
+            is_team = team and has_team_steps(tier.body)
+            alone = " && first" if team and not is_team else ""
+            body = (f"  {row}" for row in self.lines_of_nodes(tier.body, is_team))
+            rows += [f"if (tier == {number}{alone}) {{", *body, "}"]
+        return rows
 
     def _lines_of_loop(self, loop: Loop, team: bool, alone: str) -> list[str]:
         """Return the lines of a loop; a team that runs it waits at the end of each iteration."""

@@ -117,11 +117,13 @@ def _size_function(model: str, name: str, value: str) -> str:
 class SizeLines:
     """C lines that compute the numbers of a program's calls from the sizes of a run.
 
+    tier             line that finds the tier of the run; none for a program without tiers
     at_entry         lines in front of all calls
     at_definition    for each size that a run finds, lines behind its definition
     names            name of each number
     """
 
+    tier: list[str]
     at_entry: list[str]
     at_definition: Mapping[str, list[str]]
     names: Mapping[SymDim, str]
@@ -145,7 +147,8 @@ def size_lines(program: Program, ctype: str, bits: int) -> SizeLines:
         (at_entry if last < 0 else at_definition[order[last]]).append(
             f"const {ctype} {name} = {printer.expression(dim)};"
         )
-    return SizeLines(at_entry, at_definition, names)
+    tier = ["const int tier = find_tier(inputs);"] if program.tiers else []
+    return SizeLines(tier, at_entry, at_definition, names)
 
 
 def _require_sizes_fit_memory(program: Program, bits: int) -> None:
@@ -184,6 +187,7 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
     versions        the programs for other instruction sets, whose code calls the same functions
 
     sizes           the interface, if shapes depend on sizes
+    tiers           the interface, if there are tiers
     size_members    the sizes of the interface
     outputs_type    type of what the parameter for outputs points to: a run sets their shapes
     size_functions  C functions for sizes
@@ -197,7 +201,7 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
     struct = f"{program.name}_outputs"
     if interface is None:
         rows = dict.fromkeys(("size_functions", "size_status", "generic_sizes", "capacity_words"), "")
-        lists = dict.fromkeys(("sizes", "size_members", "typical_sizes", "growth"), ())
+        lists = dict.fromkeys(("sizes", "tiers", "size_members", "typical_sizes", "growth"), ())
         return {"outputs_type": f"const {struct}", **lists, **rows, **_values_of_found_sizes(program, None, ())}
     _, outputs = model_input_and_output_tensors(program)
     printer = SizePrinter(program, "int64_t", length=LENGTH_PARAMETER)
@@ -219,7 +223,10 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
         "growing": _list_of(program.growing),
         "generic_status": interface.generic_status_lines,
         "shapes": shapes,
-        "workspace_bytes": program.plan.peak,
+        "tier_function": _tier_function(program, interface),
+        "tiers": [interface] if program.tiers else [],
+        "bytes_of_tiers": _definition_of_tier_workspaces(versions or (program,)),
+        "workspace_bytes": "bytes[find_tier(inputs)]" if program.tiers else program.plan.peak,
         "extents": assignments,
     }
     text = render_template("sizes.c", **words)
@@ -227,6 +234,7 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
     users = (text, *growth, *_expressions_in_calls((program, *versions)))
     return {
         "sizes": [interface],
+        "tiers": [interface] if program.tiers else [],
         "size_members": interface.stated_members,
         "outputs_type": struct,
         **_values_of_found_sizes(program, interface, assignments),
@@ -237,6 +245,23 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
         "generic_sizes": render_template("generic_sizes.c", **words),
         "typical_sizes": [f"inputs.{m.ident} = {m.typical};" for m in interface.stated_members],
     }
+
+
+def _tier_function(program: Program, interface: SizeInterface) -> str:
+    """Return the C function that finds the tier of a run; "" for a program without tiers."""
+    if not program.tiers:
+        return ""
+    rows = [f"  if ({condition}) return {k};\n" for k, condition in enumerate(interface.tier_conditions)]
+    comment = "/* The number of the first tier that has the sizes of a run; -1 if there is none. */\n"
+    head = f"static int find_tier(const {program.name}_inputs *inputs) {{\n"
+    return "".join([comment, head, *rows, "  return -1;\n}\n\n"])
+
+
+def _definition_of_tier_workspaces(versions: Sequence[Program]) -> str:
+    """Return the C line with the bytes of workspace for each tier, which suffice for each version of the program."""
+    tiers = zip(*(program.tiers for program in versions), strict=True)
+    sizes = (str(max(tier.workspace_bytes for tier in of_versions)) for of_versions in tiers)
+    return f"static const size_t bytes[] = {{{', '.join(sizes)}}};"
 
 
 def _helper_functions(program: Program, interface: SizeInterface, users: Sequence[str]) -> str:

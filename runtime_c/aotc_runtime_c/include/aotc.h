@@ -218,6 +218,18 @@ typedef struct aotc_sizes {
 #define AOTC_SIZES_SYMBOL "aotc_model_sizes"
 typedef const aotc_sizes *(*aotc_sizes_fn)(void);
 
+/* The parts of the sizes that have code of their own: the first tier that has
+ * the sizes of a run is run, and sizes in none of them are not allowed. */
+typedef struct aotc_tiers {
+  int32_t num_tiers;
+  const aotc_size *ranges;       /* for each tier, a row for each size */
+  const size_t *workspace_bytes; /* for each tier */
+} aotc_tiers;
+
+/* The symbol of libraries whose sizes are in several tiers. */
+#define AOTC_TIERS_SYMBOL "aotc_model_tiers"
+typedef const aotc_tiers *(*aotc_tiers_fn)(void);
+
 /* The block of state of a model that keeps tensors between runs: memory of the
  * caller without pointers in it.  It is the last of the model's inputs in
  * `aotc_model`, one of bytes; a run changes it, and two runs must not use it at

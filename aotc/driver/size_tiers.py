@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of a model in tiers, `--dim batch=1,8,32`: what each tier compiles, and one program of all of them.
+
+dims_of_all_tiers({"batch": [1, 8], "seq": (1, 64)})    # {"batch": DimRange(1, 8), "seq": (1, 64)}
+dims_of_each_tier({"batch": [1, 8], "seq": (1, 64)})    # [{"batch": 1, "seq": (1, 64)}, {"batch": 8, ...}]
+
+A model is imported once for all sizes from the least to the largest one, which gives the names and formulas of
+shapes, and once for each tier. Each tier is compiled as if there were no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import Final
+
+from aotc.ir import (
+    AotcError,
+    DimRange,
+    DimSpecification,
+    TieredDimSpecification,
+    dim_size_range_or_tiers,
+    frozen,
+    option_text,
+    tensor_types,
+)
+from aotc.relay.backend.run_time_sizes import RunTimeSizes, size_ranges_of_inputs
+from aotc.relay.graph_api import IRModule, infer_module, type_of
+from aotc.tir import Program, Target
+from aotc.tir.plan.size_tiers import TierProgram, join_tiers
+
+#: Largest number of tiers of a model: each is compiled as a model of its own.
+MAX_TIERS: Final = 64
+
+
+@frozen
+class SizeTiers:
+    """The tiers of a model.
+
+    sizes      the sizes that shapes depend on, by name, with the ranges of all tiers
+    ranges     for each tier, the range of each size
+    modules    for each tier, the model for these ranges
+    """
+
+    sizes: Mapping[str, DimRange]
+    ranges: tuple[Mapping[str, DimRange], ...]
+    modules: tuple[IRModule, ...]
+
+    @property
+    def typical(self) -> int:
+        """Number of the tier that runs with the typical sizes."""
+        usual = {name: r.most if r.typical is None else r.typical for name, r in self.sizes.items()}
+        return next(k for k, ranges in enumerate(self.ranges) if all(usual[n] in r for n, r in ranges.items()))
+
+    @property
+    def modules_and_typical_sizes(self) -> list[tuple[IRModule, dict[str, int]]]:
+        """For each tier the model, and its typical sizes by name, as far as they are known."""
+        typical = ({n: r.typical for n, r in ranges.items() if r.typical is not None} for ranges in self.ranges)
+        return list(zip(self.modules, typical, strict=True))
+
+    def join_programs(self, module: IRModule, programs: Sequence[Sequence[Program]]) -> tuple[Program, ...]:
+        """Return for each version of the target a program that runs one of the programs of the tiers.
+
+        module      the model for all sizes, whose types state the shapes
+        programs    for each tier, the program for each version of the target
+        """
+        main = infer_module(module).main
+        bounds = RunTimeSizes(self.sizes)
+        inputs = [bounds.bounded_type(t, p, "an input").shape for p in main.params for t in tensor_types(type_of(p))]
+        types = tensor_types(type_of(main.body))
+        outputs = [bounds.bounded_type(t, main.body, "an output").shape for t in types]
+        return tuple(
+            join_tiers(self.sizes, list(map(TierProgram, self.ranges, of_version)), (inputs, outputs))
+            for of_version in zip(*programs, strict=True)
+        )
+
+
+def dims_of_all_tiers(dims: Mapping[str, TieredDimSpecification]) -> dict[str, DimSpecification]:
+    """Return sizes and ranges of dimensions, with the range from the least to the largest size in place of tiers."""
+    found: dict[str, DimSpecification] = {}
+    for name, given in dims.items():
+        size = dim_size_range_or_tiers(given)
+        has_tiers = isinstance(size, DimRange) and size.tiers
+        found[name] = DimRange(size.least, size.most) if isinstance(size, DimRange) and has_tiers else size
+    return found
+
+
+def dims_of_each_tier(dims: Mapping[str, TieredDimSpecification]) -> list[dict[str, int | DimRange]]:
+    """Return sizes and ranges of dimensions for each tier, in the order in which a run tries them; [] if no
+    dimension has tiers. With tiers of several dimensions, there is one for each combination.
+
+    Raise AotcError (code "dims") for too many tiers.
+    """
+    found = {name: dim_size_range_or_tiers(given) for name, given in dims.items()}
+    choices: list[Sequence[int | DimRange]] = [
+        (size.tiers or (size,)) if isinstance(size, DimRange) else (size,) for size in found.values()
+    ]
+    count = prod(map(len, choices))
+    if count > MAX_TIERS:
+        text = f"the dimensions have {count} tiers together, and a model has at most {MAX_TIERS}"
+        raise AotcError("dims", text, hint="give ranges instead of sizes: " + option_text("dims", {"NAME": (1, 8)}))
+    if count < 2:
+        return []
+    return [
+        {name: _size_if_single(size) for name, size in zip(found, sizes, strict=True)} for sizes in product(*choices)
+    ]
+
+
+def _size_if_single(size: int | DimRange) -> int | DimRange:
+    return size.least if isinstance(size, DimRange) and size.least == size.most else size
+
+
+def import_tiers(
+    dims: Mapping[str, TieredDimSpecification],
+    module: IRModule,
+    import_for_dims: Callable[[Mapping[str, int | DimRange]], IRModule],
+) -> SizeTiers | None:
+    """Import a model for each tier of its dimensions; return None if no dimension has tiers.
+
+    module             the model for all sizes
+    import_for_dims    function that imports the model for sizes and ranges of dimensions
+    """
+    tiers = dims_of_each_tier(dims)
+    if not tiers:
+        return None
+    given = {name: dim_size_range_or_tiers(value) for name, value in dims.items()}
+    usual = {name: r.typical for name, r in given.items() if isinstance(r, DimRange) and r.typical is not None}
+    sizes = size_ranges_of_inputs(infer_module(module).main, usual)
+    tiered = {name: r for name, r in given.items() if isinstance(r, DimRange) and r.tiers}
+    if unknown := [name for name in tiered if name not in sizes]:
+        text = f"{', '.join(unknown)} cannot have several tiers: the shape of no input depends on it"
+        hint = "give one range: " + option_text(
+            "dims", {name: (tiered[name].least, tiered[name].most) for name in unknown}
+        )
+        raise AotcError("dims", text, hint=hint)
+    sizes |= tiered
+    ranges: list[Mapping[str, DimRange]] = []
+    for tier in tiers:
+        stated = {name: tier.get(name, r) for name, r in sizes.items()}
+        ranges.append({name: DimRange(r, r) if isinstance(r, int) else r for name, r in stated.items()})
+    return SizeTiers(sizes, tuple(ranges), tuple(map(import_for_dims, tiers)))
+
+
+def require_target_supports_tiers(dims: Mapping[str, TieredDimSpecification], target: Target) -> None:
+    """Raise AotcError (code "target") for tiers on a GPU."""
+    if target.gpu is None or not dims_of_each_tier(dims):
+        return
+    stated = {name: dim_size_range_or_tiers(given) for name, given in dims.items()}
+    tiered = {name: r for name, r in stated.items() if isinstance(r, DimRange) and r.tiers}
+    text = f"code for {target.name} has no tiers of sizes: " + option_text(
+        "dims", {n: str(r) for n, r in tiered.items()}
+    )
+    hint = "compile one size, for example: " + option_text("dims", {n: r.most for n, r in tiered.items()})
+    raise AotcError("target", text, hint=hint)

@@ -98,13 +98,32 @@ class AotcRep(BackendRep):  # type: ignore[misc]
         key = shapes, tuple(lengths.items()), tuple(slots.items())
         if key not in self._sessions:
             options = dict(self._options)
-            if feeds:
-                options["input_shapes"] = {name: array.shape for name, array in feeds.items()}
+            if filled := {name: array.shape for name, array in feeds.items() if array.size}:
+                options["input_shapes"] = filled
             if slots:
                 options["dims"] = {**(options.get("dims") or {}), **slots}
-            model = with_tensor_inputs(self._model, lengths)
+            empty = {name: array.shape for name, array in feeds.items() if not array.size}
+            model = _with_declared_shapes(with_tensor_inputs(self._model, lengths), empty)
             self._sessions[key] = compile(model, **options).session()
         return self._sessions[key]
+
+
+def _with_declared_shapes(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> ModelProto:
+    """Return a model that declares shapes of inputs where it leaves them open: an option that states tensors without
+    elements is refused, since users seldom mean it.
+    """
+    if not shapes:
+        return model
+    changed = ModelProto()
+    changed.CopyFrom(model)
+    for value in changed.graph.input:
+        shape, tensor = shapes.get(value.name), value.type.tensor_type
+        if shape is not None and not tensor.HasField("shape"):
+            tensor.CopyFrom(helper.make_tensor_type_proto(tensor.elem_type, shape).tensor_type)
+        for dim, size in zip(tensor.shape.dim, shape or (), strict=False):
+            if not dim.HasField("dim_value"):
+                dim.dim_value = size
+    return changed
 
 
 def _slot_bytes(strings: Array) -> int:

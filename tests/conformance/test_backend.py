@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -38,10 +39,18 @@ def test_forms_of_inputs(inputs: object) -> None:
 
 def test_dynamic_dimensions_are_compiled_for_the_inputs() -> None:
     prepared = onnx_backend.prepare(model("n"), cflags=("-O1",))
-    for rows in (1, 4):
+    for rows in (1, 4, 0):
         x = np.repeat(X, rows, 0)
         np.testing.assert_allclose(prepared.run([x])[0], np.maximum(x @ W, 0), rtol=1e-6)
-    assert prepared.calls == 2
+    assert prepared.calls == 3
+
+
+def test_strings_without_elements() -> None:
+    text = "g (string[n] x) => (string[n, k] parts, int64[n] counts) { parts, counts = StringSplit (x) }"
+    split = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {text}')
+    prepared = onnx_backend.prepare(split, cflags=("-O0",))
+    parts, counts = prepared.run([np.array([], object)])
+    assert (parts.shape, counts.shape) == ((0, 0), (0,))
 
 
 def test_a_single_node() -> None:

@@ -14,6 +14,7 @@ from aotc import onnx_backend
 from aotc.ir.diagnostics import AotcError
 from tests.e2e.control_flow import arrays, choice, compiled, joined, model_of, reference_of
 from tests.e2e.test_control_flow_models import check_runs
+from tests.e2e.test_found_sizes import STRICT
 from tests.e2e.test_onnx_loops import GO, loop
 
 V = "float[2,3] "
@@ -65,6 +66,35 @@ def test_models_in_one_library(tmp_path: Path) -> None:
     model = joined(models)
     session = compiled(model, tmp_path).session()
     check_runs(model, runs, lambda feeds: session.run(None, feeds))
+
+
+def test_positions_and_parts_of_elements_that_differ(tmp_path: Path) -> None:
+    """Positions are sizes, of which the shapes of elements are formulas; so are the extents of parts."""
+    model = model_of(
+        "float[2,3] x, float[2,1] y, float[1,4] z, int64 m, int64[1] n, int64 k, float[3,7] w, int64[3] parts => "
+        "float[a,b] at, float[c,d] p, float[c1,d1] q, float[c2,d2] r, float[c3,d3] t, float[e,f] left, "
+        "float[e1,f1] right, float[g,3] third, float[h,3] joined",
+        "s = SequenceConstruct(x, y, z) at = SequenceAt(s, m) e = Exp(z) u = SequenceInsert(s, e, n) "
+        "zero = Constant <value_int = 0> () one = Constant <value_int = 1> () two = Constant <value_int = 2> () "
+        "three = Constant <value_int = 3> () p = SequenceAt(u, zero) q = SequenceAt(u, one) r = SequenceAt(u, two) "
+        "t = SequenceAt(u, three) v = SequenceErase(s, k) left = SequenceAt(v, zero) right = SequenceAt(v, one) "
+        "c = SplitToSequence <axis = 1> (w, parts) h = SequenceAt(c, two) third = Transpose(h) "
+        "i = ConcatFromSequence <axis = 1> (c) joined = Transpose(i)",
+    )
+    session, reference = compiled(model, tmp_path, cflags=STRICT).session(), reference_of(model)
+    rng = np.random.default_rng(5)
+    fixed = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+    given = {name: rng.normal(size=fixed[name]).astype(np.float32) for name in "xyzw"}
+    for m, n, k, parts in ((0, 0, 0, [1, 2, 4]), (-1, 3, -1, [7, 0, 0]), (2, -3, 1, [0, 0, 7]), (-3, 1, -3, [2, 3, 2])):
+        feeds = given | {"m": np.array(m), "n": np.array([n]), "k": np.array(k), "parts": np.array(parts)}
+        for a, b in zip(session.run(None, feeds), reference.run(None, feeds), strict=True):
+            assert a.shape == b.shape
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+    for wrong, message in (({"m": np.array(3)}, r"m\[0\]|element 0 of the input m is 3"),
+                           ({"n": np.array([-4])}, "element 0 of the input n is -4"),
+                           ({"parts": np.array([2, 2, 2])}, "parts")):  # fmt: skip
+        with pytest.raises(AotcError, match=message):
+            session.run(None, feeds | wrong)
 
 
 LISTS = "seq(float[N,3]) xs, optional(float[2,3]) o, optional(seq(float[K])) os, float[2,3] x => "

@@ -2,7 +2,8 @@
 """ONNX converters of sequence and optional operators.
 
 A sequence is a tuple of tensors, so its length and the types of its elements are known when the model
-is compiled. Positions may be known only as the model runs where all elements have one type. An
+is compiled. Positions may be known only as the model runs: where all elements have one type, or where the
+position is a size, such as an input of the model. An
 optional value that is present is the value itself; one that is absent is a tuple that holds an empty
 tuple, which no sequence is.
 
@@ -11,22 +12,39 @@ tuple, which no sequence is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from onnx import GraphProto
 
-from aotc.ir import TupleType, require
+from aotc.ir import (
+    AotcError,
+    Dim,
+    TupleType,
+    equality_of_dims,
+    is_static,
+    product_of_dims,
+    require,
+    require_static_shape,
+    sign_bit_of_dim,
+    sum_of_dims,
+)
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
 from aotc.relay.frontend.onnx.node import (
-    KnownArray,
     OnnxNode,
+    SizeInput,
     Table,
     TensorList,
     sequence_elements,
     table_by_function_name,
 )
+from aotc.relay.frontend.onnx.run_time_axes import largest_of_dims
+from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
+from aotc.relay.frontend.size_operands import OperandBounds, define_size, operand_bounds
+from aotc.relay.frontend.size_values import size_values
 from aotc.relay.frontend.tail_recursion import row_of
 from aotc.relay.graph_api import Expr, Tuple, compile_time_elements, type_of
 
@@ -54,26 +72,95 @@ def _known_position(position: Expr | None, default: int, count: int, valid_posit
 
 
 def _stacked(items: Sequence[Expr]) -> Expr:
-    """Return the elements of a sequence as rows of one tensor. Raises AotcError (code "onnx-sequence")
-    if their types differ.
+    """Return the elements of a sequence as rows of one tensor; elements of different shapes are padded to the largest
+    extent of each axis. Raises AotcError (code "onnx-sequence") if their ranks or data types differ.
     """
+    if _are_of_one_type(items):
+        return g.stack(items, 0)
     types = list(dict.fromkeys(str(type_of(item)) for item in items))
-    text = f"a position that is known at run time only needs elements of one type, found {', '.join(types[:4])}"
-    require("onnx-sequence", len(types) == 1, text)
-    return g.stack(items, 0)
+    text = (
+        f"a position that is known at run time only needs elements of one type and rank, found {', '.join(types[:4])}"
+    )
+    require("onnx-sequence", len({(g.dtype(item), g.rank(item)) for item in items}) == 1, text)
+    room = [max(extents) for extents in zip(*map(g.shape, items), strict=True)]
+    padded = (g.pad(item, [(0, most - d) for most, d in zip(room, g.shape(item), strict=True)]) for item in items)
+    return g.stack(list(padded), 0)
 
 
-def _position_from_start(position: Expr, count: int) -> Expr:
-    """Return a position as an int64 scalar, with negative ones counted from the end."""
+def _are_of_one_type(items: Sequence[Expr]) -> bool:
+    return len({str(type_of(item)) for item in items}) <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A position in a sequence that is known at run time only, counted from 0.
+
+    position    int64 scalar
+    size        the position as a size; None if it is none
+    """
+
+    position: Expr
+    size: Dim | None
+
+    def is_behind(self, element: int) -> Dim:
+        """Return 1 if the position is behind an element, else 0."""
+        assert self.size is not None
+        return sign_bit_of_dim(element - self.size)
+
+    def is_at(self, element: int) -> Dim:
+        """Return 1 if the position is that of an element, else 0."""
+        assert self.size is not None
+        return equality_of_dims(self.size, element)
+
+
+def _place(position: Expr, items: Sequence[Expr], most: int, count: int) -> _Place:
+    """Return a position that is known at run time only.
+
+    items    what is at one of these positions: if the types differ, the position must be a size
+    most     the largest position; negative ones count from the end of `count` elements
+
+    Raises AotcError (code "onnx-sequence") for elements of different types at a position that is no size.
+    """
     at = g.cast(g.reshape(position, ()), "int64")
-    return g.where(g.less(at, 0), g.add(at, count), at)
+    from_start = g.where(g.less(at, 0), g.add(at, count), at)
+    if _are_of_one_type(items):
+        return _Place(from_start, None)
+    with operand_bounds(OperandBounds(-count, most)):
+        values = size_values(position)
+    if values is None:
+        types = list(dict.fromkeys(str(type_of(item)) for item in items))
+        text = "a position that a run computes needs elements of one type"
+        raise AotcError("onnx-sequence", f"{text}, found {', '.join(types[:4])}")
+    value = g.require_single_element(values, "a position in a sequence")
+    text = f"a position in a sequence of {count} elements is {value}"
+    require_at_least("onnx-sequence", value, -count, text)
+    require_at_least("onnx-sequence", most, value, text)
+    return _Place(from_start, define_size(value + product_of_dims((count, sign_bit_of_dim(value))), 0, most))
+
+
+def _element(rows: Expr, row: Expr, candidates: Sequence[tuple[Callable[[], Dim], Expr]]) -> Expr:
+    """Return a row of stacked elements, without the padding.
+
+    candidates    the elements that it may be, with functions that return 1 for the one that it is, and 0 for others
+    """
+    padded = row_of(rows, row, 0)
+    items = [item for _, item in candidates]
+    if all(type_of(item) == type_of(padded) for item in items):
+        return padded
+    flags = [is_chosen() for is_chosen, _ in candidates]
+    extents = [
+        define_size(sum_of_dims(map(product_of_dims, zip(flags, sizes, strict=True))), 0, max(sizes))
+        for sizes in zip(*map(g.shape, items), strict=True)
+    ]
+    return g.counted_slice(padded, [0] * len(extents), extents, [1] * len(extents))
 
 
 def _sequence_at(items: TensorList, position: Expr) -> Expr:
     known = _known_position(position, 0, len(items))
     if known is not None:
         return items[known]
-    return row_of(_stacked(items), _position_from_start(position, len(items)), 0)
+    rows, place = _stacked(items), _place(position, items, len(items) - 1, len(items))
+    return _element(rows, place.position, [(partial(place.is_at, k), item) for k, item in enumerate(items)])
 
 
 def _sequence_insert(items: TensorList, item: Expr, position: Expr | None = None) -> Expr:
@@ -81,8 +168,18 @@ def _sequence_insert(items: TensorList, item: Expr, position: Expr | None = None
     known = _known_position(position, count, count, valid_positions_past_end=1)
     if known is not None or position is None:
         return Tuple([*items[:known], item, *items[known:]])
-    rows, at = _stacked([*items, item]), _position_from_start(position, count)
-    return Tuple([row_of(rows, _row_after_insertion(at, k, count), 0) for k in range(count + 1)])
+    rows, place = _stacked([*items, item]), _place(position, [*items, item], count, count)
+    elements: list[Expr] = []
+    for k in range(count + 1):
+        candidates = [(partial(place.is_at, k), item)]
+        candidates += [(partial(place.is_behind, k), items[k])] if k < count else []
+        candidates += [(partial(_not, partial(place.is_behind, k - 1)), items[k - 1])] if k else []
+        elements.append(_element(rows, _row_after_insertion(place.position, k, count), candidates))
+    return Tuple(elements)
+
+
+def _not(flag: Callable[[], Dim]) -> Dim:
+    return 1 - flag()
 
 
 def _row_after_insertion(position: Expr, element: int, count: int) -> Expr:
@@ -98,9 +195,13 @@ def _sequence_erase(items: TensorList, position: Expr | None = None) -> Expr:
     known = _known_position(position, count - 1, count)
     if known is not None or position is None:
         return Tuple([item for k, item in enumerate(items) if k != known])
-    rows, at = _stacked(items), _position_from_start(position, count)
-    kept = (g.where(g.less(g.constant(k, "int64"), at), g.constant(k, "int64"), k + 1) for k in range(count - 1))
-    return Tuple([row_of(rows, row, 0) for row in kept])
+    rows, place = _stacked(items), _place(position, items, count - 1, count)
+    elements: list[Expr] = []
+    for k in range(count - 1):
+        row = g.where(g.less(g.constant(k, "int64"), place.position), g.constant(k, "int64"), k + 1)
+        is_before = partial(place.is_behind, k)
+        elements.append(_element(rows, row, [(is_before, items[k]), (partial(_not, is_before), items[k + 1])]))
+    return Tuple(elements)
 
 
 def _sequence_map(items: TensorList, *others: Expr, body: GraphProto, node: OnnxNode) -> list[Expr]:
@@ -131,14 +232,20 @@ def _concat_from_sequence(items: TensorList, *, axis: int, new_axis: int = 0) ->
     return g.concat(items, g.normalize_axis(axis, g.rank(items[0])))
 
 
-def _split_to_sequence(x: Expr, split: KnownArray | None = None, *, axis: Axis = 0, keepdims: int = 1) -> Expr:
-    size = g.dim(x, axis)
-    if split is None or split.ndim == 0:
-        sizes = g.equal_part_sizes(size, 1 if split is None else int(split))
+def _split_to_sequence(x: Expr, split: SizeInput | None = None, *, axis: Axis = 0, keepdims: int = 1) -> Expr:
+    extent = g.dims(x)[axis]
+    is_list = split is not None and g.rank(split.node[split.index]) > 0
+    given = [1] if split is None else split.within(0 if is_list else 1, largest_of_dims((extent,)))
+    sizes: Sequence[Dim]
+    if is_list:
+        g.check_unroll_count(len(given), "a split")
+        sizes = given
     else:
-        g.check_unroll_count(split.size, "a split")
-        sizes = [int(v) for v in split.reshape(-1)]
-    require("onnx-split", sum(sizes) == size, f"parts {sizes[:16]} do not add up to {size} elements")
+        text = "a number of parts of SplitToSequence that is known at run time only is not supported"
+        require("onnx-runtime-shape", is_static(given) and isinstance(extent, int), text)
+        sizes = g.equal_part_sizes(g.dim(x, axis), *require_static_shape(given))
+    text = f"parts {sizes[:16]} do not add up to {extent} elements"
+    require_equal_dims("onnx-split", sum_of_dims(sizes), extent, text)
     parts = g.split(x, sizes, axis)
     return Tuple([g.squeeze(p, [axis]) for p in parts] if split is None and keepdims != 1 else parts)
 

@@ -251,8 +251,8 @@ def _string_split(x: Expr, *, node: OnnxNode) -> Converted:
 
 
 def _largest(counts: Expr) -> Expr:
-    """Return the largest number, of shape (1,)."""
-    return g.call_reduction("max", g.reshape(counts, (-1,)), (0,), True)
+    """Return the largest number, of shape (1,); 0 if there are no numbers."""
+    return g.maximum(g.call_reduction("max", g.reshape(counts, (-1,)), (0,), True), 0)
 
 
 def _tokenizer(x: Expr, *, node: OnnxNode) -> Converted:

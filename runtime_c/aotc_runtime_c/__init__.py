@@ -8,6 +8,7 @@ include_dir()                  # .../aotc_runtime_c/include, for -I
 source_dir()                   # .../aotc_runtime_c/src
 hosted_runtime_files()         # (.../include/aotc.h, .../src/aotc_rt.c)
 hosted_runtime_files(pool=True)  # also aotc_team.h, aotc_pool.h, aotc_pool.c
+freestanding_files()           # (.../freestanding/aotc_freestanding.c, .../math.h, .../string.h)
 string_runtime_files()         # (.../include/aotc_strings.h,)
 cuda_runtime_files()           # (.../include/aotc_cuda.h, .../src/aotc_cuda.c, ...)
 model_loader_files()           # (.../include/aotc_loader.h, .../src/aotc_loader.c)
@@ -41,6 +42,14 @@ def hosted_runtime_files(*, pool: bool = False) -> tuple[Path, ...]:
 def bare_metal_runtime_files() -> tuple[Path, ...]:
     """Return the headers that bare-metal projects contain instead of `hosted_runtime_files`."""
     return (include_dir() / "aotc_bare.h",)
+
+
+def freestanding_files() -> tuple[Path, ...]:
+    """Return the headers and the source that stand for <math.h>, <string.h> and their library in bare-metal
+    projects, where a program has no C library.
+    """
+    folder = _PACKAGE_FOLDER / "freestanding"
+    return folder / "aotc_freestanding.c", folder / "math.h", folder / "string.h"
 
 
 def string_runtime_files() -> tuple[Path, ...]:

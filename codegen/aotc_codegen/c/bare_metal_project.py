@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from aotc_runtime_c import bare_metal_runtime_files, string_runtime_files
+from aotc_runtime_c import bare_metal_runtime_files, freestanding_files, string_runtime_files
 
 from aotc.ir import AotcError
 from aotc.tir import PROCESSOR_FEATURES, Program, Target
@@ -252,7 +252,11 @@ def _build_files_and_readme(name: str, template_values: dict[str, Any]) -> dict[
         f"src/{name}_params.S": render_template("bare_params.S", **template_values),
         "src/params_to_c.c": render_template("params_to_c.c", **template_values),
     }
+    freestanding: dict[str, FileContent] = {
+        f"freestanding/{path.name}": [path.read_bytes()] for path in freestanding_files()
+    }
     return {
+        **({} if template_values["single"] else freestanding),
         **({} if arrays or separate else params_files),
         **{
             f"{row['output']}.ld": render_template("weights.ld", **template_values | row)
@@ -455,7 +459,7 @@ def emit_bare_metal_project(
         "resident": resident_tensors_header_text(program),
         "requirements": _preprocessor_lines_rejecting_flags(target, math, kernels),
     }
-    common["single"] = single_file
+    common |= {"single": single_file, "freestanding": [] if single_file else ["freestanding/aotc_freestanding"]}
     common["tested"] = {} if golden is None or linked is None else _selftest_values(common["tensors"], params, linked)
     externals = kernels.external_kernels_by_path(name)
     files = _c_source_files(name, params, common, kernels)

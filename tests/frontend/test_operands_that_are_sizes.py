@@ -188,6 +188,17 @@ def test_an_element_that_several_operators_take_has_one_value() -> None:
     assert given["a"].tolist() == [0, 5]
 
 
+def test_an_element_has_no_value_that_an_operator_refuses() -> None:
+    text = """<ir_version: 9, opset_import: ["": 18]> net (int64[2] n) => (float[a, b] y, float[c, d] z) {
+      y = ConstantOfShape (n)
+      z = Reshape (y, n)
+    }"""
+    module = from_onnx(onnx.parser.parse_model(text), dims={"[*]": (0, 5)})
+    assert [row[:4] for row in module.attrs["size_operands"]] == [("n", 0, 0, 5), ("n", 1, 0, 5)]
+    results = evaluate(module, np.array([2, 3]))
+    assert [np.shape(y) for y in results] == [(2, 3), (2, 3)]
+
+
 @pytest.mark.parametrize(
     "operand",
     [SizeOperand("a", 3, 0, 7), SizeOperand("a[1]", 0, -4, 3), SizeOperand("clip(b)", 2, -9, 9, True)],

@@ -100,9 +100,15 @@ class SizeOperands:
                 else:
                     least = bounds.least if stated is None else max(least, bounds.least)
                 most = most if bounds.most is None else min(most, bounds.most)
+        is_clipped = bounds is not None and bounds.clipped
+        if not is_clipped:
+            # a run has no value that another operator refuses
+            for other in self.operands.values():
+                if (other.input, other.element) == (name, element) and not other.clipped and not other.is_bits:
+                    least, most = max(least, other.least), min(most, other.most)
         if least > most:
             raise AotcError("graph-dim", f"element {element} of the input {name!r} has no value in its range")
-        operand = SizeOperand(name, element, least, most, bounds is not None and bounds.clipped)
+        operand = SizeOperand(name, element, least, most, is_clipped)
         known = self.operands.get(operand.name)
         if known is None or operand.most < known.most:
             self.operands[operand.name] = operand

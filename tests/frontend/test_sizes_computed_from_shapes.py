@@ -167,6 +167,17 @@ def test_sizes_that_do_not_fit_are_found_before_the_run(tmp_path: Path) -> None:
         from_onnx(split, dims={"n": (8, 9)})
 
 
+def test_squeeze_without_axes_keeps_axes_of_the_run(tmp_path: Path) -> None:
+    """The rank of its result is known, so that no run squeezes an axis whose extent varies."""
+    squeeze = single("Squeeze", ["x"], ["n", 1, 2])
+    session = aotc.compile(squeeze, output=tmp_path, dims={"n": (0, 5)}, target="c", cflags=["-O0"]).session()
+    for n in (0, 2, 5):
+        x = np.random.default_rng(n).standard_normal((n, 1, 2)).astype(np.float32)
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], x[:, 0])
+    with pytest.raises(AotcError, match="node Squeeze#1: "):
+        session.run(None, {"x": np.zeros((1, 1, 2), np.float32)})
+
+
 def test_data_of_any_extent_is_resized_in_all_modes(tmp_path: Path) -> None:
     linear = single("Resize", ["x", "", "scales"], [1, 1, "n"], mode="linear")
     linear.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 1.7], np.float32), "scales"))

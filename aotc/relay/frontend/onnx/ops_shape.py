@@ -135,8 +135,10 @@ def _squeeze(x: Expr, axes: SizeInput | None = None, *, node: OnnxNode) -> Expr:
     # an empty attribute counts as an omitted one
     if values is None or (not values and node.optional_input(1) is None):
         sizes = g.dims(x)
-        if any(isinstance(d, SymDim) and d.lower <= 1 for d in sizes):
-            g.shape(x)
+        for k, d in enumerate(sizes):
+            if isinstance(d, SymDim):  # the rank of the result is known, so that an axis stays in every run
+                text = f"axis {k} of the data of Squeeze, which omits `axes`, has the extent {d}"
+                require_equal_dims("onnx-dynamic", equality_of_dims(d, 1), 0, text)
         return g.squeeze(x, [k for k, d in enumerate(sizes) if d == 1])
     return g.squeeze(x, sorted(g.normalize_axis(a, rank) for a in require_static_shape(values)))
 

@@ -59,7 +59,7 @@ def test_refused_operators_are_refused_by_name() -> None:
         ("aten::bernoulli_", "draws random numbers"),
         ("aten::_nested_tensor_from_mask", "works on nested tensors"),
         ("aten::bincount", "shape depends on values"),
-        ("torchvision::nms", "shape depends on values"),
+        ("aten::unique_consecutive", "shape depends on values"),
         ("aten::convolution_backward", "computes gradients"),
     ],
 )

@@ -43,3 +43,53 @@ def test_one_library_for_all_numbers_of_elements() -> None:
         for got, want in zip(session.run(None, {"x": x.numpy()}), Selections()(x), strict=True):
             assert got.shape == tuple(want.shape)
             np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@torch.library.custom_op("torchvision::nms", mutates_args=())
+def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    """What torchvision computes: boxes in the order of their scores that overlap no better one by more."""
+    kept: list[int] = []
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    for k in scores.argsort(descending=True, stable=True).tolist():
+        sides = torch.minimum(boxes[k, 2:], boxes[kept, 2:]) - torch.maximum(boxes[k, :2], boxes[kept, :2])
+        both = sides.clamp(min=0).prod(1)
+        if not kept or not ((both / (areas[k] + areas[kept] - both)).double() > iou_threshold).any():
+            kept.append(k)
+    return torch.tensor(kept, dtype=torch.int64)
+
+
+@nms.register_fake
+def _(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
+
+
+class Detector(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Boxes that remain, their scores, and those of them that have a large score."""
+
+    def forward(self, boxes: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        kept = nms(boxes, scores, 0.3)
+        best = scores[kept]
+        return kept, boxes[kept], best * 2, torch.ops.torchvision.nms(boxes, -scores, 0.6)
+
+
+def test_boxes_that_remain() -> None:
+    generator = torch.Generator().manual_seed(1)
+
+    def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+        corners = torch.randint(0, 9, (9, 2), generator=generator)
+        sides = torch.randint(1, 6, (9, 2), generator=generator)
+        # several scores are equal, and one is as small as can be
+        scores = torch.round(torch.randn(9, generator=generator) * 2)
+        scores[4] = -torch.inf
+        return torch.cat([corners, corners + sides], 1).float(), scores
+
+    session = aotc.compile(torch.export.export(Detector(), inputs()), target="c", cflags=["-O0"]).session()
+    counts = set()
+    # the overlap of these two boxes is 0.3 as a float, which is more than 0.3 as a double
+    exact = torch.tensor([[0.0, 0, 10, 1], [7, 0, 10, 1]]).repeat(5, 1)[:9], torch.arange(9.0)
+    for boxes, scores in (exact, *(inputs() for _ in range(8))):
+        results = session.run(None, {"boxes": boxes.numpy(), "scores": scores.numpy()})
+        for got, want in zip(results, Detector()(boxes, scores), strict=True):
+            np.testing.assert_array_equal(got, want.numpy())
+        counts.add(len(results[0]))
+    assert 1 in counts and len(counts) > 2

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
-from aotc.relay.frontend.found_sizes import distinct_slices, elements_at_nonzero, nonzero_positions
+from aotc.relay.frontend.found_sizes import distinct_slices, elements_at_nonzero, found_rows, nonzero_positions
 from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table
 from aotc.relay.graph_api import Expr
@@ -38,8 +40,25 @@ def _unique_dim(
     return [values, inverse, counts]
 
 
+def _nms(boxes: Expr, scores: Expr, iou_threshold: float) -> Expr:
+    """Convert torchvision's nms: the positions of the boxes that remain, best first."""
+    count, dtype = g.dim(boxes, 0), g.dtype(boxes)
+    # scores must exceed the least number to be selected
+    least = g.constant(-np.inf, dtype)
+    above = g.maximum(scores, g.constant(np.finfo(dtype.numpy).min, dtype))
+    # PyTorch compares with a double: the largest number of the type that is not above it
+    threshold = np.asarray(iou_threshold).astype(dtype.numpy)
+    if float(threshold) > iou_threshold:
+        threshold = np.nextafter(threshold, -np.inf, dtype=dtype.numpy)
+    limits = (g.constant([count], "int64"), g.constant(threshold, dtype), least)
+    rows = (g.reshape(boxes, (1, count, 4)), g.reshape(above, (1, 1, count)))
+    found = g.call_op("vision.select_boxes", *rows, *limits, most=count)
+    return g.squeeze(g.strided_slice(found_rows(g.field(found, 1), g.field(found, 0))[0], [2], [3], [1]), [1])
+
+
 #: Converters by PyTorch operator.
 OPS: Final[Table] = {
     **dict.fromkeys(("nonzero", "argwhere"), nonzero_positions),
     **tv.converter_table_by_function_name(_masked_select, _nonzero_numpy, _unique2, _unique_dim),
+    "torchvision::nms": _nms,
 }

@@ -42,9 +42,7 @@ _RANDOM_NAMES: Final = (
     "rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal", "uniform", "exponential", "geometric",
     "cauchy", "log_normal", "poisson", "binomial", "native_dropout", "random", "standard_gamma", "rrelu_with_noise",
 )  # fmt: skip
-_DYNAMIC_NAMES: Final = (
-    "unique", "unique_consecutive", "bincount", "torchvision::nms",
-)  # fmt: skip
+_DYNAMIC_NAMES: Final = ("unique", "unique_consecutive", "bincount")
 _STORAGE_NAMES: Final = (
     "empty_strided",
     "sym_is_contiguous",

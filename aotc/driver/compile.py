@@ -220,6 +220,8 @@ class CompileOptions(CompileOptionFields):
         object.__setattr__(self, "machine", target_optimized_for_size(machine) if self.size else machine)
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
+        if self.seed is not None and self.seed not in range(1 << 63):
+            raise AotcError("seed", f"seed must be from 0 to 2**63 - 1, not {self.seed}")
         require_known_name("accuracy", "accuracy", self.accuracy_or_default, ACCURACIES)
         require_known_passes(self.disabled_pass)
         if self.check_compiler and not self.build:
@@ -359,6 +361,7 @@ class CompileOptions(CompileOptionFields):
                 self.graph_cut,
                 self.machine.gpu is None,
                 self.signature,
+                self.seed,
             )
         return bind_params_as_constants(module, self._constant_params_and_initial_state()[0]), state
 

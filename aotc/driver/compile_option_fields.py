@@ -133,6 +133,15 @@ class CompileOptionFields:
         command="--signature",
         metavar="NAME",
     )
+    seed: int | None = option_field(
+        None,
+        "Seed of those random operators of an ONNX model that state none; their numbers are drawn when compiling.",
+        python="From 0 to 2**63 - 1.",
+        bounds=(0, 2**63 - 1),
+        default_text="other numbers than those of each seed",
+        command="--seed",
+        metavar="N",
+    )
     cut_before: Sequence[str] = option_field(
         (),
         "Tensor of an ONNX or TFLite model that becomes an input: leave out what computes it.",

@@ -190,6 +190,7 @@ def import_model_and_state(
     cut: Cut = NO_CUT,
     has_loops: bool = True,
     signature: str | None = None,
+    seed: int | None = None,
 ) -> tuple[IRModule, tuple[StatePair, ...]]:
     """Convert a model in any supported form to a graph module whose parameters are constants; return
     the module, and the state that the file itself states: the resource variables of TFLite.
@@ -200,6 +201,7 @@ def import_model_and_state(
     cut         the tensors between which the model is converted
     has_loops   False to unroll loops wherever their trip counts are known
     signature   name of the function of a TFLite model that is converted; None for the first subgraph
+    seed        seed of those random operators of an ONNX model that state none
 
     Raises AotcError if shapes or dims are given for a format that fixes them itself, and if a
     format cannot be cut.
@@ -234,7 +236,7 @@ def import_model_and_state(
             model, shape=shapes, rounding=rounding, **options
         )
         return imported
-    return from_onnx(model, shape=shapes, dims=dims, name=name, has_loops=has_loops), ()
+    return from_onnx(model, shape=shapes, dims=dims, name=name, has_loops=has_loops, seed=seed), ()
 
 
 def inputs_without_default_values(model: Any, state: Mapping[str, str]) -> tuple[Any, dict[str, Array]]:

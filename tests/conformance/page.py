@@ -20,9 +20,10 @@ ONNX has an official suite of backend tests. aotc compiles the model of each tes
 inputs as run-time inputs, and compares as ONNX's own runner does. `make conformance` runs the suite and writes this
 page from the results.
 
-Random numbers are drawn when a model is compiled, by Philox4x64-10 with the seed of the node, and each run uses the
-same ones. The tests of `Bernoulli` expect the stream of another generator, and fail for that reason. Those of the
-inverse `DFT` expect a rounding error of 1.9e-7 where the exact value is 0, and allow a difference of 1e-7.
+Random numbers are drawn when a model is compiled, by Philox4x64-10 with the seed of the node, or with the option
+`--seed` for nodes that state none, and each run uses the same ones. The tests of `Bernoulli` expect the stream of
+another generator, and fail for that reason. Those of the inverse `DFT` expect a rounding error of 1.9e-7 where the
+exact value is 0, and allow a difference of 1e-7.
 
 Where the factors of `Resize` do not give whole sizes, aotc aligns the corners of the results as ONNX Runtime does. The
 tests `resize_downsample_scales_cubic_align_corners` and `resize_downsample_scales_linear_align_corners` expect other

@@ -10,6 +10,7 @@ import pytest
 from evaluation import Array, model_of, run_model
 from onnx import helper
 
+import aotc
 from aotc.ir import AotcError
 from aotc.relay.frontend.onnx import from_onnx
 
@@ -47,6 +48,24 @@ def test_nodes_without_a_seed_have_different_numbers_and_models_the_same() -> No
     (y, z), again = run_model(from_onnx(model), {}), run_model(from_onnx(model), {})
     assert not np.isin(y, z).any()
     np.testing.assert_array_equal(again, [y, z])
+
+
+def test_a_seed_chooses_the_numbers_of_nodes_that_state_none() -> None:
+    nodes = [
+        helper.make_node("RandomNormal", [], [name], shape=[4], **a) for name, a in (("y", {}), ("z", {"seed": 3.0}))
+    ]
+    model = model_of(nodes, {}, ["y", "z"])
+    drawn_by_seed = {s: run_model(from_onnx(model, seed=s), {}) for s in (None, 0, 1, 2**63 - 1)}
+    assert len({y.tobytes() for y, _ in drawn_by_seed.values()}) == 4
+    assert len({z.tobytes() for _, z in drawn_by_seed.values()}) == 1
+    words = np.random.Philox(key=3 << 64).random_raw(2) >> np.uint64(11)
+    first, second = (float(word) / 2**53 for word in words)
+    want = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)
+    assert drawn_by_seed[1][0][0] == np.float32(want)
+    found = aotc.compile(model, seed=1, cflags=("-O0",)).session().run(None, {})
+    np.testing.assert_array_equal(found, drawn_by_seed[1])
+    with pytest.raises(AotcError, match="seed"):
+        aotc.compile(model, seed=-1)
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

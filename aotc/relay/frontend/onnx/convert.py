@@ -15,7 +15,6 @@ from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +55,7 @@ from aotc.relay.frontend.onnx.node import (
     operator_schema,
     sequence_elements,
 )
+from aotc.relay.frontend.onnx.ops_random import keys_of_random_nodes
 from aotc.relay.frontend.onnx.ops_sequences import is_absent
 from aotc.relay.frontend.onnx.sequence_inputs import element_name, tensor_type_of_value
 from aotc.relay.frontend.size_conditions import collect_size_conditions
@@ -90,7 +90,7 @@ class _Conversion:
     problems: Problems
     has_loops: bool = True
     global_functions: dict[str, Function] = field(default_factory=dict)
-    random_streams: Iterator[int] = field(default_factory=count)
+    random_keys: Iterator[int] = field(default_factory=keys_of_random_nodes)
     strings: set[Expr] = field(default_factory=set)
     counted_strings: dict[Expr, Strings] = field(default_factory=dict)
 
@@ -212,7 +212,7 @@ class _Conversion:
                 *callbacks,
                 self.global_functions,
                 self.has_loops,
-                partial(next, self.random_streams),
+                partial(next, self.random_keys),
                 string_inputs,
                 {k: s for k, x in enumerate(inputs) if x is not None and (s := self.counted_strings.get(x))},
             )
@@ -359,6 +359,7 @@ def from_onnx(
     dims: Mapping[str, DimSpecification] | None = None,
     name: str | None = None,
     has_loops: bool = True,
+    seed: int | None = None,
 ) -> IRModule:
     """Convert an ONNX model (a path or a ModelProto; operator sets 1 to the newest) to a module.
 
@@ -367,6 +368,7 @@ def from_onnx(
     name   name of the model in source locations; None for its file name
     has_loops  False to unroll each Loop whose trip count and conditions are known, for targets
                that have no loops around kernels
+    seed   seed of random operators that state none, from 0 to 2**63 - 1; see `ops_random`
 
     A Loop that is not unrolled becomes another function.
 
@@ -389,7 +391,7 @@ def from_onnx(
     local = {(f.domain, f.name, getattr(f, "overload", "")): f for f in loaded.proto.functions}
     params = {n: Var(n, ty, Span(loaded.source, node=n)) for n, ty in types.items()}
     problems = Problems("onnx-node", hint_on_options_to_fix_dims(types))
-    conversion = _Conversion(loaded, local, problems, has_loops)
+    conversion = _Conversion(loaded, local, problems, has_loops, random_keys=keys_of_random_nodes(seed))
     conversion.strings.update(params[v.name] for v in inputs if is_string_input(v))
     scope = _Scope(loaded.opsets, ChainMap(dict(params)))
     with (

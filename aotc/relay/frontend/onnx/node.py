@@ -138,7 +138,7 @@ class OnnxNode:
     functions        the global functions of the module other than @main, by name, to which
                      converters add loops
     has_loops        False if a loop is to be unrolled wherever its trip count is known
-    next_random_stream  function that returns the number of random nodes without a seed before it
+    next_random_key  function that returns the key of the numbers of a random node without a seed
     string_inputs    positions of the inputs that are tensors of strings, as slots of bytes
     counted_strings  inputs whose number of strings a run finds, with room for all that there may be, by position
     """
@@ -153,7 +153,7 @@ class OnnxNode:
     closed_subgraph: Callable[[GraphProto, Sequence[Expr]], ClosedSubgraph]
     functions: dict[str, Function]
     has_loops: bool
-    next_random_stream: Callable[[], int]
+    next_random_key: Callable[[], int]
     string_inputs: frozenset[int] = frozenset()
     counted_strings: Mapping[int, Strings] = field(default_factory=dict)
 

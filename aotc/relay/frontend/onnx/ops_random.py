@@ -4,14 +4,16 @@ and each run of it uses the same ones.
 
 The generator is Philox4x64-10 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), which is
 numpy's `Philox`: block n of a stream depends on n and on the key of the stream alone. The key of a node is the bits
-of its attribute `seed` as float32, or, if it has none, 2**64 plus the number of nodes without a seed before it. Word n
+of its attribute `seed` as float32, or, if it has none, the number of nodes without a seed before it plus 2**64, or plus
+2**64 * (2 + seed) with the option `seed` of the compilation. Word n
 gives the uniform number (word >> 11) / 2**53; normal numbers are those of Box and Muller from pairs of these.
 
 OPS["RandomNormal"](shape=[2, 3], node=node)    # a constant
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -24,13 +26,21 @@ from aotc.relay.frontend.onnx.node import OnnxNode, OptionalDType, Table, table_
 _FLOAT = DType("float32")
 
 
+def keys_of_random_nodes(seed: int | None = None) -> Iterator[int]:
+    """Return the keys of the streams of nodes without a seed, one after the other.
+
+    seed    the option of the compilation; None if it is not given
+    """
+    return count((1 if seed is None else 2 + seed) << 64)
+
+
 def _uniform_numbers(node: OnnxNode, shape: Sequence[int], per_element: int = 1) -> Array:
     """Return float64 numbers from 0 to below 1 of shape (*shape, per_element) of the stream of a node."""
     g.check_materialization_cost((*shape, per_element), "float64", f"the random numbers of {node.op_type}")
     seed = node.attrs.get("seed")
-    key = (1 << 64) + node.next_random_stream() if seed is None else struct.unpack("<I", struct.pack("<f", seed))[0]
-    count = int(np.prod(shape, dtype=np.int64)) * per_element
-    words = np.random.Philox(key=key).random_raw(count)
+    key = node.next_random_key() if seed is None else struct.unpack("<I", struct.pack("<f", seed))[0]
+    size = int(np.prod(shape, dtype=np.int64)) * per_element
+    words = np.random.Philox(key=key).random_raw(size)
     return np.asarray(((words >> np.uint64(11)) * 2.0**-53).reshape(*shape, per_element))
 
 

@@ -12,7 +12,7 @@ dependence analysis.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
@@ -79,12 +79,8 @@ def verify(kernel: Kernel) -> None:
             [Diagnostic("tir-verify", f"kernel {kernel.name}: {text}", kernel.span) for text in violations]
         )
     scratch = frozenset((*kernel.workspace, *kernel.stack_and_shared_buffers))
-    parameters: dict[Var, Interval] = (
-        {THREAD_NUMBER: (0, _MAX_TEAM_THREADS - 1), THREAD_COUNT: (1, _MAX_TEAM_THREADS)} if kernel.team else {}
-    )
-    parameters |= {number.var: number.interval for number in kernel.numbers if number.var.dtype == INDEX}
-    changing, written = assigned_registers(body), written_buffers(body)
-    checker = _KernelChecker(kernel, changing, parameters, written, scratch - read_buffers(body))
+    parameters, changing = _ranges_of_integer_parameters(kernel), assigned_registers(body)
+    checker = _KernelChecker(kernel, changing, parameters, written_buffers(body), scratch - read_buffers(body))
     checker.check_buffer_declarations()
     for text in _number_declaration_problems(kernel.numbers, changing):
         checker.report_problem(text)
@@ -93,14 +89,7 @@ def verify(kernel: Kernel) -> None:
     launches = [s for s in on_device if launch_of(replace(kernel, body=s)) is not None]
     if len(launches) < len(on_device) or (kernel.shared and not launches):
         checker.report_problem("blocks and threads are not two loops around all statements, from 0 to literals")
-    visible = frozenset((*parameters, *(number.var for number in kernel.numbers)))
-    # an extent is one value in each call, as the variable of a loop around the kernel is in each iteration
-    extents = tuple(
-        For(number.var, int(number.most) + 1, Block(()), begin=int(number.least))
-        for number in kernel.numbers
-        if number.var in parameters
-    )
-    checker.check_stmt(body, _Scope(visible, parameters, extents))
+    checker.check_stmt(body, _scope_of_kernel(kernel))
     moves = any(s.effects.asynchronous for s in executions_in(body))
     if moves and (problem := async_copy_violation(body)) is not None:
         checker.report_problem(problem)
@@ -108,13 +97,39 @@ def verify(kernel: Kernel) -> None:
         raise AotcError.collect(checker.problems)
 
 
-def is_verified(kernel: Kernel) -> bool:
-    """Return True if `verify` finds no violation in a kernel."""
-    try:
-        verify(kernel)
-    except AotcError:
-        return False
-    return True
+def are_loops_proven_for(kernel: Kernel, buffers: Collection[Buffer]) -> bool:
+    """Return True if the loops of a kernel are proven to be of the kinds that they state, as far as accesses to some
+    of its buffers count. Nothing else is checked.
+    """
+    body, unchecked = kernel.body, {*kernel.params, *kernel.stack_and_shared_buffers} - {*buffers}
+    parameters = _ranges_of_integer_parameters(kernel)
+    checker = _LoopKindChecker(
+        kernel, assigned_registers(body), parameters, written_buffers(body), frozenset(unchecked)
+    )
+    checker.check_stmt(body, _scope_of_kernel(kernel))
+    return not checker.problems
+
+
+def _ranges_of_integer_parameters(kernel: Kernel) -> dict[Var, Interval]:
+    """Return the ranges of the numbers of a kernel that are indices; for a team, of the number of a thread and of
+    threads, too.
+    """
+    team: dict[Var, Interval] = {THREAD_NUMBER: (0, _MAX_TEAM_THREADS - 1), THREAD_COUNT: (1, _MAX_TEAM_THREADS)}
+    numbers = {number.var: number.interval for number in kernel.numbers if number.var.dtype == INDEX}
+    return {**(team if kernel.team else {}), **numbers}
+
+
+def _scope_of_kernel(kernel: Kernel) -> _Scope:
+    """Return the context of the body of a kernel."""
+    parameters = _ranges_of_integer_parameters(kernel)
+    visible = frozenset((*parameters, *(number.var for number in kernel.numbers)))
+    # an extent is one value in each call, as the variable of a loop around the kernel is in each iteration
+    extents = tuple(
+        For(number.var, int(number.most) + 1, Block(()), begin=int(number.least))
+        for number in kernel.numbers
+        if number.var in parameters
+    )
+    return _Scope(visible, parameters, extents)
 
 
 def _number_declaration_problems(numbers: Sequence[Number], changing: Container[Var]) -> Iterator[str]:
@@ -419,6 +434,21 @@ class _KernelChecker:
         if buffer not in self.written or not scope.is_execution_conditional:
             self.filled.add(buffer)  # one message is enough
             self.report_problem(f"{buffer.name} is read before anything is written to it")
+
+
+@dataclass(slots=True)
+class _LoopKindChecker(_KernelChecker):
+    """Checker that looks at the kinds of loops only, up to the first violation; it ignores accesses to `unread`."""
+
+    def check_loop(self, loop: For, scope: _Scope) -> None:
+        if not self.problems:
+            _KernelChecker.check_loop(self, loop, scope)
+
+    def check_expr(self, expr: Expr, scope: _Scope) -> None:
+        pass
+
+    def check_access_bounds(self, buffer: Buffer, index: Expr, lanes: int, scope: _Scope) -> None:
+        pass
 
 
 def _bounds_of_index(value: Expr, ranges: dict[Var, Interval]) -> Interval:

@@ -23,7 +23,7 @@ from aotc.tir import Branch, C, Define, Kernel, Leave, Loop, Program, ProgramNod
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
 from aotc.tir.expr import INDEX, Const
 from aotc.tir.functions.fma_contraction import contract_kernel_to_fma
-from aotc.tir.kernel_verifier import is_verified, verify
+from aotc.tir.kernel_verifier import are_loops_proven_for, verify
 from aotc.tir.loops.loop_vectorization import vectorize_kernel
 from aotc.tir.plan.carried_values import carry_values_in_place
 from aotc.tir.plan.copy_elimination import eliminate_copies
@@ -151,7 +151,7 @@ class WorkInPlace(ProgramPass):
     """
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return write_outputs_over_dying_inputs(carry_values_in_place(module), is_verified)
+        return write_outputs_over_dying_inputs(carry_values_in_place(module), are_loops_proven_for)
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,7 +13,7 @@ from aotc.ir import AotcError
 from aotc.tir import Binary, Block, Expr, Var, const, linear_form
 from aotc.tir.expr import INDEX, Broadcast
 from aotc.tir.kernel_parser import parse_kernel
-from aotc.tir.kernel_verifier import verify
+from aotc.tir.kernel_verifier import are_loops_proven_for, verify
 from aotc.tir.loops.access_collection import collect_accesses
 from aotc.tir.loops.access_relation import AccessRelation
 from aotc.tir.loops.loop_dependence import loop_var_interval
@@ -229,3 +229,21 @@ def test_a_kernel_is_verified_for_all_values_of_its_numbers(stride: str, is_vali
     else:
         with pytest.raises(AotcError, match=r"outside its 2048 elements|may access the same elements"):
             verify(kernel)
+
+
+@pytest.mark.parametrize(("element", "is_proven"), [("i", True), ("i + 1", False), ("m - i", False)])
+def test_loops_are_proven_for_the_buffer_that_a_result_shares(element: str, is_proven: bool) -> None:
+    """Elements of y that other iterations write must not be read; what the kernel does to z does not count."""
+    kernel = parse_kernel(
+        f"""kernel "in place" {{
+          output y: float32[9]
+          output z: float32[4]
+          number m: int64 in [0, 8]
+          for i in 0..m independent {{
+            y[i] = y[{element}] * 2.0
+            z[i // 2] = 1.0
+          }}
+        }}"""
+    )
+    y, z = kernel.outputs
+    assert are_loops_proven_for(kernel, [y]) == is_proven and not are_loops_proven_for(kernel, [z])

@@ -10,7 +10,7 @@ Program whose kernels overwrite dying inputs where possible; output of `plan_mem
     program.plan.peak, program.plan.lower_bound, program.plan.bytes_above_lower_bound
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
@@ -149,13 +149,15 @@ def merge_inplace_params(kernel: Kernel, output_input_pairs: tuple[tuple[int, in
 
 
 def write_outputs_over_dying_inputs(
-    program: Program, is_verified: Callable[[Kernel], bool] = lambda kernel: not kernel.numbers
+    program: Program,
+    are_loops_proven_for: Callable[[Kernel, Collection[Buffer]], bool] = lambda kernel, buffers: not kernel.numbers,
 ) -> Program:
     """Let kernels write outputs over dying inputs where the kernel allows it; return the new
     program.
 
-    is_verified    returns True if the verifier proves a kernel: one whose extents are numbers stays as it is
-                   unless it is proven in place, too
+    are_loops_proven_for    returns True if the loops of a kernel are proven as far as accesses to some buffers
+                            count: a kernel whose extents are numbers stays as it is unless its loops are proven in
+                            place, too
     """
     lives = lifetimes_of_temporaries(program)
     homes: dict[Storage, Storage] = {}
@@ -164,7 +166,8 @@ def write_outputs_over_dying_inputs(
     @cache
     def is_proven_in_place(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> bool:
         # the proof may need more than the verifier knows of extents that are numbers
-        return not kernel.numbers or is_verified(merged(kernel, pairs))
+        shared = [kernel.outputs[o] for o, _ in pairs]
+        return not kernel.numbers or are_loops_proven_for(merged(kernel, pairs), shared)
 
     numbers = count()
 

@@ -169,6 +169,8 @@ from aotc.ir.types import substitute_type_vars as substitute_type_vars
 from aotc.ir.types import tensor_types as tensor_types
 from aotc.ir.types import type_vars as type_vars
 from aotc.ir.types import walk_nested_types as walk_nested_types
+from aotc.ir.typical_sizes import typical_size as typical_size
+from aotc.ir.typical_sizes import use_typical_sizes as use_typical_sizes
 from aotc.ir.vm_bytecode import Instruction as Instruction
 from aotc.ir.vm_bytecode import Opcode as Opcode
 from aotc.ir.vm_bytecode import VMFunction as VMFunction

@@ -206,11 +206,16 @@ class UserSource:
 
 @frozen
 class Number:
-    """Scalar parameter of a kernel: in each call, `var` has one value from `least` to `most`."""
+    """Scalar parameter of a kernel: in each call, `var` has one value from `least` to `most`.
+
+    typical    for an extent: the value for which the scheduler compares costs, `most` if it is None. It has no part in
+               the text of a kernel
+    """
 
     var: Var
     least: int | float
     most: int | float
+    typical: int | None = None
 
     @property
     def interval(self) -> tuple[int | float, int | float]:

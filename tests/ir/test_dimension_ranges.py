@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from aotc.ir.dimension_formulas import Formula, constant, formula_of_name, maximum, minimum, symbol
 from aotc.ir.dimension_ranges import DimRange, bind_ranges, dim_size_or_range, symbol_and_sizes
 from aotc.ir.dimensions import SymDim, is_shape_compatible_binding_symbols
+from aotc.ir.typical_sizes import typical_size, use_typical_sizes
 
 
 @pytest.mark.parametrize(
@@ -159,3 +160,11 @@ def test_intervals_cancel_quotients() -> None:
     assert (n - two * (n // two)).interval({}) == (0, 1)
     assert (two * ((n + constant(5)) // two) - n).interval({"n": (0, 100)}) == (4, 5)
     assert (n - two * two * (n // two)).interval({"n": (0, 10)}) == (-10, 2)
+
+
+@pytest.mark.parametrize(("name", "size"), [("n", 5), ("2*n+1", 11), ("n*m", 40), ("m", 9), ("n+30", 30), ("n-9", 20)])
+def test_a_typical_size_is_one_of_the_sizes_of_a_dimension(name: str, size: int) -> None:
+    dim = SymDim(name, {"n": 8, "n*m": 40, "m": 9, "n+30": 30}.get(name, 20), 1)
+    with use_typical_sizes({"n": 5}):
+        assert typical_size(dim) == size
+    assert typical_size(dim) == dim.upper and typical_size(7) == 7

@@ -8,8 +8,10 @@ import itertools
 import numpy as np
 import pytest
 
+from aotc.ir.dimensions import SymDim
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
+from aotc.ir.typical_sizes import use_typical_sizes
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, Var
 from aotc.relay.interpreter import evaluate
@@ -133,6 +135,16 @@ def stack(*channels: int, size: int = 28) -> Function:
     for before, after in itertools.pairwise(channels):
         y = conv2d(y, Constant(array(after, before, 3, 3) * 0.1), padding=(1, 1))
     return Function((x,), y)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("typical", "tiles"), [({}, [4]), ({"h": 40, "w": 64}, [4]), ({"h": 2, "w": 2}, [])])
+def test_images_of_run_time_size_have_the_algorithm_for_a_typical_size(
+    typical: dict[str, int], tiles: list[int]
+) -> None:
+    x = Var("x", TensorType((1, SymDim("h", 64), SymDim("w", 64), 64)))
+    f = Function((x,), conv2d(x, Constant(array(64, 64, 3, 3)), padding=(1, 1), data_layout="NHWC"))
+    with use_typical_sizes(typical):
+        assert winograd_tiles(alter(f, TARGETS["x86-64-v3"])) == tiles
 
 
 @pytest.mark.parametrize(("growth", "tiles"), [(1.0, []), (1.5, [2]), (4.5, [4, 4])])

@@ -152,9 +152,9 @@ CASES: dict[str, tuple[Callable[[], Definition], Callable[..., Array]]] = {
 UNPROVEN = {"convolution_of_images", "winograd"}
 
 
-def kernel_of(name: str, target: str) -> tuple[Kernel, Sequence[te.Placeholder]]:
+def kernel_of(name: str, target: str, typical: dict[str, int] | None = None) -> tuple[Kernel, Sequence[te.Placeholder]]:
     inputs, output = CASES[name][0]()
-    numbers = [Number(variable_of_symbol(n), 0, most) for n, most in LARGEST.items()]
+    numbers = [Number(variable_of_symbol(n), 0, most, (typical or {}).get(n)) for n, most in LARGEST.items()]
     return finished(schedule(name, inputs, (output,), TARGETS[target], None, numbers), TARGETS[target]), inputs
 
 
@@ -164,6 +164,18 @@ def test_tiled_kernels_agree_with_numpy_at_every_size(name: str, target: str) ->
     assert "acc0_1" in to_text(kernel)  # a tile of several rows
     if name not in UNPROVEN:
         verify(kernel)
+    compare_with_numpy(name, kernel, inputs)
+
+
+@pytest.mark.parametrize(
+    "name", ["dense_of_sequences", "batched_product", "convolution_of_stride_2", "depthwise_convolution"]
+)
+def test_tilings_for_small_typical_sizes_agree_with_numpy_at_every_size(name: str) -> None:
+    compare_with_numpy(name, *kernel_of(name, "x86-64-v3", {"n0": 1, "n1": 2}))
+
+
+def compare_with_numpy(name: str, kernel: Kernel, inputs: Sequence[te.Placeholder]) -> None:
+    """Run a kernel at several sizes and compare its results with the reference."""
     run, rng = compile_kernel(kernel), np.random.default_rng(0)
     for sizes in ((0, 4), (2, 0), (3, 1), (1, 19), *((1 + n % 3, n) for n in range(2, 19))):
         values = {"n0": sizes[0], "n1": sizes[1]}

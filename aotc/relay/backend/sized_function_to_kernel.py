@@ -35,6 +35,7 @@ from aotc.ir import (
     option_text,
     symbol_and_sizes,
     tensor_types,
+    typical_size,
 )
 from aotc.ir.dimension_formulas import Formula, Interval, constant, formula_of_name, formula_text, symbol
 from aotc.relay.backend.function_to_kernel import (
@@ -254,8 +255,9 @@ class _Numbering:
         if math.isinf(low) or math.isinf(high):
             raise AotcError("dynamic-shape", f"nothing bounds the size {formula}")
         self.name_of_core[formula] = name
-        self.numbers.append(Number(variable_of_symbol(name), int(low), int(high)))
-        self.sizes.append(SymDim(formula_text(formula), int(high), int(low)))
+        size = SymDim(formula_text(formula), int(high), int(low))
+        self.numbers.append(Number(variable_of_symbol(name), int(low), int(high), typical_size(size)))
+        self.sizes.append(size)
 
     def in_numbers(self, dim: SymDim) -> Dim:
         """Return a dimension as a formula of the numbers."""

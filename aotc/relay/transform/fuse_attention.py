@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir import Op, OpPattern, Shape, SymDim, frozen, largest_size, product_of_dims, same_dim
+from aotc.ir import Op, OpPattern, Shape, SymDim, frozen, product_of_dims, same_dim, typical_size
 from aotc.relay.graph_api import (
     Call,
     Constant,
@@ -93,7 +93,7 @@ class _Finder:
             return WhyNot("a dimension has no bound")
         if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *second_product.args, *chain)):
             return WhyNot("the data type is not float32")
-        _, rows, columns = map(largest_size, tensor_type_of(first).shape)
+        _, rows, columns = map(typical_size, tensor_type_of(first).shape)
         if rows < _MIN_SCORE_ROWS or columns < 2:
             return WhyNot("the scores have few rows or columns")
         return members

@@ -33,7 +33,7 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import Dim, DType, Op, PassContext, Shape, SymDim, frozen, is_static, largest_size, numel, span_scope
+from aotc.ir import Dim, DType, Op, PassContext, Shape, SymDim, frozen, is_static, numel, span_scope, typical_size
 from aotc.relay.graph_api import (
     MAX_FOLDED_CONSTANT_BYTES,
     Call,
@@ -547,7 +547,7 @@ def estimated_winograd_or_direct_cycles(call: Call, input_channels_per_group: in
     """
     a = call.attrs
     assert isinstance(a, ConvAttrs)
-    images, outputs, height, width = _largest_output_sizes(call, a)
+    images, outputs, height, width = _typical_output_sizes(call, a)
     return estimated_cycles_of_3x3_convolution(
         (images, outputs, height, width), input_channels_per_group, tile, target, a.groups
     )
@@ -558,11 +558,11 @@ def _is_bounded(shape: Shape) -> bool:
     return all(not isinstance(d, SymDim) or (d.name and d.upper is not None) for d in shape)
 
 
-def _largest_output_sizes(call: Call, attrs: ConvAttrs) -> tuple[int, int, int, int]:
-    """Return the images, channels, height and width of the result of a 2-D convolution, the largest ones where they
+def _typical_output_sizes(call: Call, attrs: ConvAttrs) -> tuple[int, int, int, int]:
+    """Return the images, channels, height and width of the result of a 2-D convolution, typical ones where they
     are known at run time only.
     """
-    sizes = dict(zip(attrs.out_layout or attrs.data_layout, map(largest_size, tensor_type_of(call).shape), strict=True))
+    sizes = dict(zip(attrs.out_layout or attrs.data_layout, map(typical_size, tensor_type_of(call).shape), strict=True))
     return sizes["N"], sizes["C"], sizes["H"], sizes["W"]
 
 
@@ -572,7 +572,7 @@ def _winograd_channel_block_size(call: Call, weight: Constant, tile: int, target
     """
     a = call.attrs
     assert isinstance(a, ConvAttrs)
-    tiles = [-(-extent // tile) for extent in _largest_output_sizes(call, a)[2:]]
+    tiles = [-(-extent // tile) for extent in _typical_output_sizes(call, a)[2:]]
     return _output_channel_block_size(call, weight.data.shape[0] // a.groups, tiles, target, channels_last=False)
 
 

@@ -8,11 +8,11 @@ extents of a run (`RunTimeExtents`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TypeVar
 
-from aotc.ir import SymDim, frozen, interval_of_dim, is_static, product_of_dims, same_dim
+from aotc.ir import Dim, SymDim, frozen, interval_of_dim, is_static, product_of_dims, same_dim
 from aotc.tir import Expr, Var, as_expr, te
 from aotc.tir.schedule.contraction.contraction_index_analysis import OperandDimension, variables_in
 from aotc.tir.schedule.contraction.untiled_contraction import tests_of_index_range
@@ -110,12 +110,12 @@ def _with_merged_pair(items: tuple[T, ...], place: int, merged: T) -> tuple[T, .
 def contraction_of_typical_size(
     contraction: te.Contraction, numbers: Sequence[Number]
 ) -> tuple[te.Contraction, RunTimeExtents] | None:
-    """Return a contraction with typical extents, those of the greatest sizes, and its extents and shapes in a
-    run; None if it may read outside of an operand whose extents are known at run time only.
+    """Return a contraction with typical extents, and its extents and shapes in a run; None if it may read outside
+    of an operand whose extents are known at run time only.
 
     numbers    the sizes of the kernel
     """
-    sizes = {number.var.name: int(number.most) for number in numbers}
+    sizes = _sizes_for_costs(contraction, numbers)
 
     def typical_extent(extent: te.Extent) -> int:
         value = extent.bind(sizes) if isinstance(extent, SymDim) else extent
@@ -153,3 +153,20 @@ def contraction_of_typical_size(
     unknown = {var for index, is_known in by_dimension if not is_known for var in variables_in(index)}
     unfusible = frozenset(unknown | extents.keys())
     return typical, RunTimeExtents(extents, contraction.a.shape, contraction.b.shape, unfusible)
+
+
+def _sizes_for_costs(contraction: te.Contraction, numbers: Sequence[Number]) -> dict[str, int]:
+    """Return the typical sizes; the largest ones if an extent that may be longer would be less than 2, because loops
+    of one iteration are left out of a tiling.
+    """
+    typical = {n.var.name: int(n.most) if n.typical is None else n.typical for n in numbers}
+    axes = (extent for _, extent in (*contraction.axes, *contraction.reduce_axes))
+    shapes: Iterable[Dim] = (*axes, *contraction.a.shape, *contraction.b.shape)
+    dims = [dim for dim in shapes if isinstance(dim, SymDim)]
+    try:
+        bound = [(dim.bind(typical), interval_of_dim(dim)[1]) for dim in dims]
+    except ValueError:  # no sizes of a run, which fulfill conditions
+        bound = [(0, 2)]
+    if all(not isinstance(size, int) or size >= min(2, largest) for size, largest in bound):
+        return typical
+    return {number.var.name: int(number.most) for number in numbers}

@@ -121,7 +121,7 @@ def test_integers_without_scales(dtype: str) -> None:
 #: Operators that other files test.
 TESTED_ELSEWHERE = {
     *("ASSIGN_VARIABLE", "CALL", "CALL_ONCE", "COMPLEX_ABS", "IMAG", "REAL", "RFFT2D", "DENSIFY", "IF", "QUANTIZE"),
-    *("READ_VARIABLE", "UNIDIRECTIONAL_SEQUENCE_LSTM", "VAR_HANDLE", "WHILE"),
+    *("READ_VARIABLE", "UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIQUE", "VAR_HANDLE", "WHERE", "WHILE"),
 }
 
 

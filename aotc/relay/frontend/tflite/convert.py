@@ -19,9 +19,13 @@ from typing import Any, Final
 
 from aotc.ir import AotcError, Span, TensorType, did_you_mean_hint, option_text, require, require_known_name
 from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
+from aotc.ir.size_operands import SIZE_CONDITIONS_ATTRIBUTE
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
+from aotc.relay.frontend.found_sizes import with_sizes_found_before_use
 from aotc.relay.frontend.graph_cut import NodeTensors, select_nodes_between_tensors
+from aotc.relay.frontend.size_conditions import collect_size_conditions
+from aotc.relay.frontend.size_operands import collect_size_operands
 from aotc.relay.frontend.tflite.converter_table import CONVERTERS, CUSTOM_CONVERTERS, DEQUANTIZING, INTEGERS, MOVES
 from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import ARITHMETIC_BY_ROUNDING, IntegerArithmetic
 from aotc.relay.frontend.tflite.load import (
@@ -211,8 +215,9 @@ class _Conversion:
         params = graph.input_variables(shapes, input_names)
         self.variables.used_names.update(param.name for param in params)
         self.running.append(main.index)
-        graph.convert_operators(operator_indices)
-        outputs = list(graph.output_expressions())
+        with collect_size_conditions() as conditions, collect_size_operands({}, {}) as operands:
+            graph.convert_operators(operator_indices)
+            outputs = list(graph.output_expressions())
         problems.raise_collected_problems()
         state = list(self.variables.state(names))
         constants = self.variables.unchanged_parameters()
@@ -220,12 +225,13 @@ class _Conversion:
             self._warn_about_variables_that_others_assign(main)
         params += [variable for variable, _, _ in state]
         outputs += [last for _, last, _ in state]
-        body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
+        body = with_sizes_found_before_use(outputs[0] if len(outputs) == 1 else Tuple(outputs), operands.found)
         unchanged = [v for v in self.variables.parameters() if v.name in constants]
         function = Function((*params, *unchanged), body, span=Span(main.source))
         function = bind_params_by_name(function, constants) if constants else function
         pairs = tuple(pair for _, _, pair in state)
-        attrs = {"output_names": (*names, *(pair.present for pair in pairs))}
+        attrs: dict[str, Any] = {"output_names": (*names, *(pair.present for pair in pairs))}
+        attrs |= {SIZE_CONDITIONS_ATTRIBUTE: tuple(conditions)} if conditions else {}
         return IRModule({"main": function, **self.functions}, attrs), pairs
 
     def _warn_about_variables_that_others_assign(self, main: TfliteSubgraph) -> None:

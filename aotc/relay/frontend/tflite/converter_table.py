@@ -11,6 +11,7 @@ from aotc.relay.frontend.tflite import (
     detection_postprocess,
     lstm,
     ops_control,
+    ops_found_sizes,
     ops_math,
     ops_mediapipe,
     ops_nn,
@@ -20,7 +21,10 @@ from aotc.relay.frontend.tflite import (
 )
 from aotc.relay.frontend.tflite.node import Table
 
-_CONVERTER_MODULES: Final = (lstm, ops_control, ops_math, ops_nn, ops_scatter, ops_shape, ops_signal)
+_CONVERTER_MODULES: Final = (
+    *(lstm, ops_control, ops_found_sizes, ops_math, ops_nn),
+    *(ops_scatter, ops_shape, ops_signal),
+)
 CONVERTERS: Final[Table] = {name: c for family in _CONVERTER_MODULES for name, c in family.OPS.items()}
 #: Converters of custom operators, by the names that files state.
 CUSTOM_CONVERTERS: Final[Table] = {**detection_postprocess.CUSTOM_OPS, **ops_mediapipe.CUSTOM_OPS}

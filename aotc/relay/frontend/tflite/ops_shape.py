@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Array, require
+from aotc.ir import Array, is_static, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import reductions
@@ -356,7 +356,10 @@ def _convert_one_hot_node(indices: Expr, depth: KnownInts, on: Expr, off: Expr, 
 
 
 def _convert_shape_node(x: Expr, *, node: TfliteNode) -> Expr:
-    return g.constant(g.shape(x), node.first_output_declaration.dtype)
+    dtype = node.first_output_declaration.dtype
+    if is_static(g.dims(x)):
+        return g.constant(g.shape(x), dtype)
+    return g.call_op("shape_of", x, dtype=str(dtype))
 
 
 def _convert_rank_node(x: Expr) -> Expr:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why builtin TFLite operators are not supported, for diagnostics and for the table in the documentation.
 
-reason_for_missing_converter("UNIQUE")     # "the values of its inputs decide the shape of its result"
+reason_for_missing_converter("SEGMENT_SUM")    # "the values of its inputs decide the shape of its result"
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _STABLEHLO: Final = "operators of StableHLO are not converted; convert the model
 _NO_OPERATOR: Final = "it is no operator of models in files"
 
 _REASONS: Final = {
-    **dict.fromkeys(("SEGMENT_SUM", "UNIQUE", "WHERE"), _DATA_DEPENDENT),
+    "SEGMENT_SUM": _DATA_DEPENDENT,
     **dict.fromkeys(
         (
             *("CONCAT_EMBEDDINGS", "EMBEDDING_LOOKUP_SPARSE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT"),

@@ -349,11 +349,9 @@ class Compilation:
 
     @cached_property
     def optimized_graph(self) -> IRModule:
-        """The graph module after the passes of the context's optimization level, with fused
-        functions; that of the typical tier if there are several.
-        """
+        """The graph module of fused functions after all passes; that of the typical tier if there are several."""
         if self.tiers is not None:
-            return _typical_tier(self).optimized_graph
+            return self.tiers.with_common_weights(lambda _: _typical_tier(self).optimized_graph, self.tiers.typical)
         with self._activate_pass_context(), self.context.temporarily_add_instrument(self._passes):
             self.progress(OPTIMIZING)
             try:
@@ -370,7 +368,7 @@ class Compilation:
         tensor has its own memory.
         """
         if self.tiers is not None:
-            return self.tiers.join_programs(self.module, [c.lowered_programs for c in self._tier_compilations])
+            return self.tiers.join_programs(self.module, lambda k: self._tier_compilations[k].lowered_programs)
         with self._activate_pass_context():
             require_lowering_passes(self.context)
             graph = self.optimized_graph
@@ -391,7 +389,7 @@ class Compilation:
         memory plan.
         """
         if self.tiers is not None:
-            return self.tiers.join_programs(self.module, [c.scheduled_programs for c in self._tier_compilations])
+            return self.tiers.join_programs(self.module, lambda k: self._tier_compilations[k].scheduled_programs)
         with self._activate_pass_context():
             calls = self.lowered_programs
             self.progress(PLANNING)
@@ -409,6 +407,8 @@ class Compilation:
         because every target gives the bits of that program.
         """
         if self.tiers is not None:
+            # computed before each tier is asked for its identifiers, so that tiers agree on layouts of weights
+            _ = self.scheduled_programs
             ids = zip(*(c.numerics_id_per_target_version for c in self._tier_compilations), strict=True)
             return tuple(sha256_of_parts(*of_tiers)[:16] for of_tiers in ids)
         if not self.target.ordered:

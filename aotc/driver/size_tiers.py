@@ -5,15 +5,17 @@ dims_of_all_tiers({"batch": [1, 8], "seq": (1, 64)})    # {"batch": DimRange(1, 
 dims_of_each_tier({"batch": [1, 8], "seq": (1, 64)})    # [{"batch": 1, "seq": (1, 64)}, {"batch": 8, ...}]
 
 A model is imported once for all sizes from the least to the largest one, which gives the names and formulas of
-shapes, and once for each tier. Each tier is compiled as if there were no others.
+shapes, and once for each tier. Each tier is compiled as if there were no others, except that
+weights have one layout in all tiers where a second copy of them does not pay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from itertools import product
 from math import prod
-from typing import Final
+from typing import Final, TypeVar
 
 from aotc.ir import (
     AotcError,
@@ -27,8 +29,11 @@ from aotc.ir import (
 )
 from aotc.relay.backend.run_time_sizes import RunTimeSizes, size_ranges_of_inputs
 from aotc.relay.graph_api import IRModule, infer_module, type_of
+from aotc.relay.transform.common_weight_layouts import CommonWeightLayouts, use_common_weight_layouts
 from aotc.tir import Program, Target
 from aotc.tir.plan.size_tiers import TierProgram, join_tiers
+
+T = TypeVar("T")
 
 #: Largest number of tiers of a model: each is compiled as a model of its own.
 MAX_TIERS: Final = 64
@@ -41,11 +46,13 @@ class SizeTiers:
     sizes      the sizes that shapes depend on, by name, with the ranges of all tiers
     ranges     for each tier, the range of each size
     modules    for each tier, the model for these ranges
+    layouts    the layouts of weights on which the tiers agree: those of the typical tier
     """
 
     sizes: Mapping[str, DimRange]
     ranges: tuple[Mapping[str, DimRange], ...]
     modules: tuple[IRModule, ...]
+    layouts: CommonWeightLayouts = field(default_factory=CommonWeightLayouts, repr=False)
 
     @property
     def typical(self) -> int:
@@ -59,12 +66,25 @@ class SizeTiers:
         typical = ({n: r.typical for n, r in ranges.items() if r.typical is not None} for ranges in self.ranges)
         return list(zip(self.modules, typical, strict=True))
 
-    def join_programs(self, module: IRModule, programs: Sequence[Sequence[Program]]) -> tuple[Program, ...]:
+    def with_common_weights(self, result_of: Callable[[int], T], number: int) -> T:
+        """Return what a function returns for the number of a tier, whose graph it may optimize: the tiers then agree
+        on layouts of weights. The typical tier must be the first one.
+        """
+        with use_common_weight_layouts(self.layouts):
+            result = result_of(number)
+        self.layouts.is_complete = True
+        return result
+
+    def join_programs(self, module: IRModule, programs_of: Callable[[int], Sequence[Program]]) -> tuple[Program, ...]:
         """Return for each version of the target a program that runs one of the programs of the tiers.
 
-        module      the model for all sizes, whose types state the shapes
-        programs    for each tier, the program for each version of the target
+        module         the model for all sizes, whose types state the shapes
+        programs_of    function that returns the programs of a tier for all versions of the target, by its number
         """
+        first = self.with_common_weights(programs_of, self.typical)
+        programs = [
+            first if k == self.typical else self.with_common_weights(programs_of, k) for k in range(len(self.modules))
+        ]
         main = infer_module(module).main
         bounds = RunTimeSizes(self.sizes)
         inputs = [bounds.bounded_type(t, p, "an input").shape for p in main.params for t in tensor_types(type_of(p))]

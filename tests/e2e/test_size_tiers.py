@@ -207,6 +207,37 @@ def test_threads_share_the_calls_of_a_tier(tmp_path: Path) -> None:
         np.testing.assert_array_equal(team.run(None, {"x": x})[0], result)
 
 
+def products(inputs: int, outputs: int) -> onnx.ModelProto:
+    shape = {"x": (TensorProto.FLOAT, ["batch", inputs])}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    return model(nodes, shape, {"y": ["batch", outputs]}, {"w": weights(inputs, outputs)})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "copies"), [((64, 96), {}, 2), ((512, 520), {}, 1), ((64, 96), {"size": True}, 1)]
+)
+def test_weights_have_two_layouts_only_where_that_pays(
+    sizes: tuple[int, int], options: dict[str, Any], copies: int, tmp_path: Path
+) -> None:
+    """A single row is multiplied by wider blocks of weights than several rows."""
+    proto = products(*sizes)
+    target = {"target": "x86-64-v3", "build": False, "dims": {"batch": [1, 8]}}
+    compiled = aotc.compile(proto, output=tmp_path / "net", **target, **options)
+    one = aotc.compile(proto, output=tmp_path / "one", **{**target, "dims": {"batch": 8}}, **options)
+    bytes_of_both = compiled.metadata["weights_bytes"]
+    assert bytes_of_both == one.metadata["weights_bytes"] if copies == 1 else bytes_of_both > 4 * 1.9 * np.prod(sizes)
+
+
+def test_a_single_row_is_right_with_weights_of_other_tiers(tmp_path: Path) -> None:
+    proto = products(512, 520)
+    session = aotc.compile(proto, dims={"batch": [1, 8]}, output=tmp_path / "net", cflags=["-O1"]).session()
+    reference = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(0).standard_normal((8, 512)).astype(np.float32)
+    for batch in (1, 8):
+        (expected,) = reference.run(None, {"x": x[:batch]})
+        np.testing.assert_allclose(session.run(None, {"x": x[:batch]})[0], expected, rtol=1e-4, atol=1e-5)
+
+
 def difference() -> onnx.ModelProto:
     nodes = [helper.make_node("Relu", [name], [f"{name}1"]) for name in ("x", "y", "z")]
     inputs = {"x": (TensorProto.FLOAT, ["n"]), "y": (TensorProto.FLOAT, ["m"]), "z": (TensorProto.FLOAT, ["n - m + 9"])}

@@ -58,6 +58,7 @@ from aotc.relay.op.window_attributes import (
     layout_to_canonical_order,
     parse_layout_with_up_to_two_blocks,
 )
+from aotc.relay.transform.common_weight_layouts import common_weight_layout
 from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_constant_with_finite_elements, rebuild_call
 from aotc.relay.transform.user_alter_layout import apply_registered_layouts
 from aotc.tir import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, C, MicroKernel, Target
@@ -131,6 +132,7 @@ def pack_convolution_weight(
         return call
     n = len(attrs.data_layout) - 2
     layout = _dot_product_kernel_layout(call, attrs, n, target) or _blocked_kernel_layout(call, attrs, n, target)
+    layout = common_weight_layout(weight, f"{attrs.data_layout} {attrs.kernel_layout} {attrs.groups}", layout, target)
     if layout == attrs.kernel_layout or not isinstance(weight, Constant):
         return call
     channels, _, *size = layout_to_canonical_order(
@@ -285,9 +287,7 @@ def _output_channel_block_size(
 
 
 def _evaluate_packed_weight_if_large(packed: Call) -> Expr:
-    """Return a packed weight, evaluated now if it exceeds FoldConstant's limit, lest it be packed
-    in every run.
-    """
+    """Return a packed weight, evaluated now if it exceeds FoldConstant's limit, lest it be packed in every run."""
     size = tensor_type_of(packed).nbytes
     return packed if size <= MAX_FOLDED_CONSTANT_BYTES else evaluate_constant_call(packed, size) or packed
 
@@ -416,6 +416,7 @@ class _Pack(GraphMutator):
             target = f"NC{block}n"
         else:
             return call
+        target = common_weight_layout(weight, layout, target, self.target, is_product=True)
         packed = self._pack_weight_cached(weight, layout, target)
         return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)
 

@@ -453,8 +453,7 @@ def emit_bare_metal_project(
     sizes = size_lines(program, dialect_for_target(target).index, pointer_bits(target))
     definitions = definition_lines(program, sizes, "return status;")
     common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
-        "size_lines": sizes.at_entry,
-        "tier_lines": sizes.tier,
+        "size_lines": [*sizes.tier, *sizes.at_entry],
         "steps": schedule_call_lines(program, kernels, params, state, sizes.names, definitions),
         "resident": resident_tensors_header_text(program),
         "requirements": _preprocessor_lines_rejecting_flags(target, math, kernels),

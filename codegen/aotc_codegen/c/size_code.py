@@ -223,10 +223,7 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
         "growing": _list_of(program.growing),
         "generic_status": interface.generic_status_lines,
         "shapes": shapes,
-        "tier_function": _tier_function(program, interface),
-        "tiers": [interface] if program.tiers else [],
-        "bytes_of_tiers": _definition_of_tier_workspaces(versions or (program,)),
-        "workspace_bytes": "bytes[find_tier(inputs)]" if program.tiers else program.plan.peak,
+        **_values_of_tiers(program, interface, versions or (program,)),
         "extents": assignments,
     }
     text = render_template("sizes.c", **words)
@@ -234,7 +231,7 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
     users = (text, *growth, *_expressions_in_calls((program, *versions)))
     return {
         "sizes": [interface],
-        "tiers": [interface] if program.tiers else [],
+        "tiers": words["tiers"],
         "size_members": interface.stated_members,
         "outputs_type": struct,
         **_values_of_found_sizes(program, interface, assignments),
@@ -247,10 +244,28 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
     }
 
 
-def _tier_function(program: Program, interface: SizeInterface) -> str:
-    """Return the C function that finds the tier of a run; "" for a program without tiers."""
+def _values_of_tiers(program: Program, interface: SizeInterface, versions: Sequence[Program]) -> dict[str, Any]:
+    """Return the template values for tiers.
+
+    versions         the programs for all instruction sets
+
+    tiers            the interface, if there are tiers
+    tier_function    C function that finds the tier of a run
+    bytes_of_tiers   C definition of the array of the bytes of workspace for each tier
+    workspace_bytes  C expression of the bytes for the tier of a run, or of the only ones
+    """
     if not program.tiers:
-        return ""
+        return {"tiers": [], "tier_function": "", "bytes_of_tiers": "", "workspace_bytes": program.plan.peak}
+    return {
+        "tiers": [interface],
+        "tier_function": _tier_function(program, interface),
+        "bytes_of_tiers": _definition_of_tier_workspaces(versions),
+        "workspace_bytes": "bytes[find_tier(inputs)]",
+    }
+
+
+def _tier_function(program: Program, interface: SizeInterface) -> str:
+    """Return the C function that finds the tier of a run."""
     rows = [f"  if ({condition}) return {k};\n" for k, condition in enumerate(interface.tier_conditions)]
     comment = "/* The number of the first tier that has the sizes of a run; -1 if there is none. */\n"
     head = f"static int find_tier(const {program.name}_inputs *inputs) {{\n"

@@ -128,3 +128,29 @@ def test_ranges_of_sizes_that_a_run_finds() -> None:
     program = interpreter_of(named, dims={"found0": (1, 4)})
     got = program({"x": np.ones(3, np.float32), "z": np.ones(6, np.float32)})
     assert [a.shape for a in got.values()] == [(3,), (1, 6)]
+
+
+def test_sizes_found_in_tensors_of_run_time_sizes(tmp_path: Path) -> None:
+    """The number of elements that there may be is a formula of the sizes of a run."""
+    model = model_of(
+        "float[n,3] x, float[m] w => int64[2,k] y, float[k] v, float[k,2] u, float[l,3] a, float[j,3] b, float[i] c",
+        "y = NonZero(x) r = Transpose(y) v = GatherND(x, r) rf = Cast <to = 1> (r) u = Sin(rf) "
+        "at = Constant <value_int = 0> () col = Gather <axis = 1> (x, at) pos = Cast <to = 9> (col) "
+        "a = Compress <axis = 0> (x, pos) some = Cast <to = 9> (w) "
+        "b = Compress <axis = 0> (x, some) c = Compress(x, some)",
+    )
+    dims = {"n": (1, 7), "m": (1, 9)}
+    made = compiled(model, tmp_path / "net", dims=dims, cflags=STRICT)
+    session, interpret, reference = made.session(), interpreter_of(model, dims=dims), reference_of(model)
+    assert session.get_outputs()[0].bounds == ((2, 2), (0, 21))
+    rng = np.random.default_rng(0)
+    for n, m, share in ((7, 1, 0.5), (1, 9, 0.5), (3, 3, 1), (2, 5, 0), (7, 9, 0.8)):
+        feeds = {
+            name: (rng.uniform(size=shape) < share).astype(np.float32) for name, shape in (("x", (n, 3)), ("w", m))
+        }
+        for got, simulated, want in zip(
+            session.run(None, feeds), interpret(feeds).values(), reference.run(None, feeds), strict=True
+        ):
+            assert got.shape == simulated.shape == want.shape
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(simulated, want, rtol=1e-5, atol=1e-6)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aotc.ir import Attrs, SymDim, TensorType, TupleType, Type, Types, declare_arguments, require, require_static_shape
+from aotc.ir import Attrs, SymDim, TensorType, TupleType, Type, Types, declare_arguments, product_of_dims, require
 from aotc.ir.op import AxisMap, LayoutTreatment
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
 from aotc.relay.op.operator_definition import exact_sample, random_array, require_tensor_type
@@ -46,9 +46,7 @@ class NonzeroPositionsAttrs(Attrs):
 def _infer_nonzero_positions_type(_: NonzeroPositionsAttrs, types: Types) -> Type:
     data = require_tensor_type(types[0])
     require("nonzero_positions.rank", data.rank >= 1, "a scalar has no indices")
-    text = f"the shape of {data} is known at run time only"
-    require("nonzero_positions.shape", data.is_static, text)
-    return TupleType((TensorType((data.numel, data.rank), "int64"), TensorType((1,), "int64")))
+    return TupleType((TensorType((product_of_dims(data.shape), data.rank), "int64"), TensorType((1,), "int64")))
 
 
 def _nonzero_positions_reference(_: NonzeroPositionsAttrs, data: Array) -> tuple[Array, Array]:
@@ -59,8 +57,7 @@ def _nonzero_positions_reference(_: NonzeroPositionsAttrs, data: Array) -> tuple
 
 
 def _compute_nonzero_positions(_: NonzeroPositionsAttrs, data: Tensor) -> tuple[Tensor, ...]:
-    shape = require_static_shape(data.shape)
-    rank, room = len(shape), data.size
+    shape, rank, room = data.shape, len(data.shape), data.live_size
 
     def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
         rows, number = outputs
@@ -73,13 +70,15 @@ def _compute_nonzero_positions(_: NonzeroPositionsAttrs, data: Tensor) -> tuple[
         body: Stmt = If(is_found, Block((*stores, Assign(count, count + 1))))
         for index, extent in reversed(list(zip(indices, shape, strict=True))):
             body = For(index, extent, body)
-        rest = For(clear, room * rank, Store(rows, clear, const(0, "int64")), begin=maximum(count, 0) * rank)
+        end = product_of_dims((room, rank))
+        rest = For(clear, end, Store(rows, clear, const(0, "int64")), begin=maximum(count, 0) * rank)
         return Block((Declare(count, const(0)), body, rest, Store(number, const(0), count)))
 
-    if not room:
+    if isinstance(room, int) and not room:
         empty = te.compute((0, rank), lambda *_: const(0, "int64"), "positions")
         return empty, te.compute((1,), lambda _: const(0, "int64"), "count")
-    return te.extern("nonzero", [((room, rank), "int64"), ((1,), "int64")], [data], build)
+    outputs = [((product_of_dims(shape), rank), "int64"), ((1,), "int64")]
+    return te.extern("nonzero", outputs, [data], build, takes_sizes=True)
 
 
 def _nonzero_positions_samples() -> Samples:

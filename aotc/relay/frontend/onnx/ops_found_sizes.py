@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import require
+from aotc.ir import interval_of_dim, minimum_of_dims, require, same_dim
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
@@ -37,9 +37,10 @@ def _compress(x: Expr, condition: Expr, *, axis: int | None = None) -> Expr:
     known = compile_time_elements(condition)
     if known is not None:
         return gather_slices(x, g.constant(np.flatnonzero(known.reshape(-1)), "int64"), place)
-    flags, extent = g.flatten(condition), g.dim(x, place)
-    if g.dim(flags, 0) > extent:
-        flags = g.strided_slice(flags, [0], [extent], [0])
+    flags, extent = g.flatten(condition), g.dims(x)[place]
+    (count,) = g.dims(flags)
+    if not same_dim(count, extent) and not interval_of_dim(count)[1] <= interval_of_dim(extent)[0]:
+        flags = g.strided_slice(flags, [0], [minimum_of_dims((count, extent))], [0])
     return elements_at_nonzero(x, flags, place)
 
 

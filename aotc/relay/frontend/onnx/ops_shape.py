@@ -392,11 +392,16 @@ def _check_and_transpose_index_tuples(indices: Expr, axis_extents: tuple[int, ..
 
 def _gather_nd(x: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
     depth = g.dim(indices, -1, "the indices")
-    sizes = g.shape(x)[batch_dims : batch_dims + depth]
+    sizes = g.dims(x)[batch_dims : batch_dims + depth]
     require(
         "onnx-index", len(sizes) == depth, f"index tuples of {depth} numbers are longer than the rank of {g.dims(x)}"
     )
-    return g.call_op("gather_nd", x, _check_and_transpose_index_tuples(indices, sizes), batch_dims=batch_dims)
+    if not is_static(sizes) and not isinstance(indices, Constant):
+        rank = g.rank(indices)
+        places = g.transpose(indices, (rank - 1, *range(rank - 1)))
+    else:
+        places = _check_and_transpose_index_tuples(indices, g.shape(x)[batch_dims : batch_dims + depth])
+    return g.call_op("gather_nd", x, places, batch_dims=batch_dims)
 
 
 def _scatter_reduction_name(reduction: str) -> str:

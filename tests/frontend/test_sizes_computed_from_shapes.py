@@ -178,6 +178,32 @@ def test_squeeze_without_axes_keeps_axes_of_the_run(tmp_path: Path) -> None:
         session.run(None, {"x": np.zeros((1, 1, 2), np.float32)})
 
 
+def test_branches_of_different_ranks_are_chosen_by_the_largest_sizes(tmp_path: Path) -> None:
+    """torch.onnx exports the squeezing of an axis as such a choice."""
+    text = """<ir_version: 9, opset_import: ["": 18]> net (float[n, 3] x) => (float[a, b] y) {
+      zero = Constant <value_ints = [0]> ()
+      one = Constant <value_ints = [1]> ()
+      n = Shape <start = 0, end = 1> (x)
+      is_one = Equal (n, one)
+      s = If (is_one) <then_branch = squeezed () => (t) { t = Squeeze (x, zero) },
+                       else_branch = whole () => (e) { e = Identity (x) }>
+      y = Add (s, s)
+    }"""
+    net = onnx.parser.parse_model(text)
+    session = aotc.compile(net, output=tmp_path, dims={"n": (0, 5)}, target="c", cflags=["-O0"]).session()
+    for n in (0, 2, 5):
+        x = np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32)
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], 2 * x)
+    with pytest.raises(AotcError, match="node If#4: "):
+        session.run(None, {"x": np.zeros((1, 3), np.float32)})
+    # ranges that decide the condition leave nothing to check
+    assert "size_conditions" not in from_onnx(net, dims={"n": (2, 5)}).attrs
+    assert from_onnx(net, dims={"n": 1}).main.body.checked_type.rank == 1
+    computed = text.replace("n = Shape <start = 0, end = 1> (x)", "n = ArgMax <axis = 1> (x)")
+    with pytest.raises(AotcError, match="outputs of different types"):
+        from_onnx(onnx.parser.parse_model(computed), dims={"n": 1})
+
+
 def test_data_of_any_extent_is_resized_in_all_modes(tmp_path: Path) -> None:
     linear = single("Resize", ["x", "", "scales"], [1, 1, "n"], mode="linear")
     linear.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 1.7], np.float32), "scales"))

@@ -8,7 +8,7 @@ conditions                                                  # [("m+n", "==", "8"
 They become the attribute "size_conditions" of the module, and are checked before a run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TypeAlias
@@ -30,6 +30,13 @@ def collect_size_conditions() -> Iterator[list[SizeCondition]]:
         yield conditions
     finally:
         _CONDITIONS.reset(token)
+
+
+def state_conditions(conditions: Iterable[SizeCondition]) -> None:
+    """State conditions that a part of a model has collected, in a block that collects those of the whole model."""
+    known = _CONDITIONS.get()
+    assert known is not None, "nothing collects conditions"
+    known.extend(condition for condition in conditions if condition not in known)
 
 
 def require_equal_dims(code: str, left: Dim, right: Dim, text: str) -> None:

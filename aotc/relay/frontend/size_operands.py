@@ -156,6 +156,19 @@ class SizeOperands:
             self.definitions.append(known)
         return SymDim(known.name, most, least)
 
+    def value_at_bounds(self, value: Dim) -> int | None:
+        """Return a number for the largest sizes; None if not all of its sizes have bounds, or a run finds one."""
+        if not isinstance(value, SymDim):
+            return value
+        dims = (d for v in self.inputs.values() for d in _symbolic_dims_of(v))
+        sizes = {d.name: d.upper for d in dims if d.upper is not None and d.symbols == {d.name}}
+        sizes.update((o.name, o.most - o.least) for o in self.operands.values())
+        for definition in self.definitions:
+            if definition.symbols <= sizes.keys() and (size := definition.value(sizes)) is not None:
+                sizes[definition.name] = size
+        is_known = bool(value.name) and value.symbols <= sizes.keys()
+        return formula_of_name(value.name).evaluate(sizes) if is_known else None
+
     def _unused_name(self, prefix: str, number: int) -> str:
         """Return a name for a size that no size of the inputs has."""
         taken = {s for v in self.inputs.values() for s in _symbols_of(v)} | set(self.operands) | set(self.found)
@@ -203,10 +216,13 @@ def _ends(allowed: DimRange | int | None) -> tuple[int, int]:
     return allowed, allowed
 
 
-def _symbols_of(variable: Var) -> frozenset[str]:
+def _symbolic_dims_of(variable: Var) -> list[SymDim]:
     ty = variable.checked_type
-    dims = ty.shape if isinstance(ty, TensorType) else ()
-    return frozenset(s for d in dims if isinstance(d, SymDim) for s in d.symbols)
+    return [d for d in ty.shape if isinstance(d, SymDim)] if isinstance(ty, TensorType) else []
+
+
+def _symbols_of(variable: Var) -> frozenset[str]:
+    return frozenset(s for d in _symbolic_dims_of(variable) for s in d.symbols)
 
 
 def _no_bound_error(name: str, element: int) -> AotcError:
@@ -271,6 +287,12 @@ def define_size(value: Dim, least: int, most: int) -> Dim:
     """Return a size with a short name in place of a formula; see `SizeOperands.define`."""
     operands = _OPERANDS.get()
     return value if operands is None else operands.define(value, least, most)
+
+
+def value_at_bounds(value: Dim) -> int | None:
+    """Return a number for the largest sizes; see `SizeOperands.value_at_bounds`."""
+    operands = _OPERANDS.get()
+    return None if operands is None else operands.value_at_bounds(value)
 
 
 def find_size(most: int | None, call: Callable[[SymDim], Expr]) -> None:

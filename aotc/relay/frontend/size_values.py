@@ -21,6 +21,7 @@ from aotc.ir import (
     Op,
     SymDim,
     TensorType,
+    equality_of_dims,
     interval_of_dim,
     maximum_of_dims,
     minimum_of_dims,
@@ -227,7 +228,8 @@ def _absolute(a: Dim) -> Dim:
     return a
 
 
-def _equal(a: Dim, b: Dim) -> bool:
+def _equal(a: Dim, b: Dim) -> Dim:
+    """Return whether two numbers are equal: a bool, or 0 or 1 as a formula if sizes of the run decide it."""
     if same_dim(a, b):
         return True
     if not isinstance(a, SymDim) and not isinstance(b, SymDim):
@@ -235,16 +237,20 @@ def _equal(a: Dim, b: Dim) -> bool:
     (low, high), (least, most) = interval_of_dim(a), interval_of_dim(b)
     if high < least or most < low:
         return False
-    raise _UnknownError
+    return equality_of_dims(a, b)
 
 
-def _less(a: Dim, b: Dim) -> bool:
+def _less(a: Dim, b: Dim) -> Dim:
     (low, high), (least, most) = interval_of_dim(a), interval_of_dim(b)
     if high < least:
         return True
     if low >= most:
         return False
-    raise _UnknownError
+    return sign_bit_of_dim(a - b)
+
+
+def _negated(condition: Dim) -> Dim:
+    return 1 - condition if isinstance(condition, SymDim) else not condition
 
 
 def _chosen(condition: Any, a: Any, b: Any) -> Any:
@@ -316,11 +322,11 @@ _RULES: Final[Mapping[str, Callable[..., Any]]] = {
     "maximum": _elementwise(lambda a, b: maximum_of_dims((a, b))),
     "minimum": _elementwise(lambda a, b: minimum_of_dims((a, b))),
     "equal": _elementwise(_equal),
-    "not_equal": _elementwise(lambda a, b: not _equal(a, b)),
+    "not_equal": _elementwise(lambda a, b: _negated(_equal(a, b))),
     "less": _elementwise(_less),
     "greater": _elementwise(lambda a, b: _less(b, a)),
-    "less_equal": _elementwise(lambda a, b: not _less(b, a)),
-    "greater_equal": _elementwise(lambda a, b: not _less(a, b)),
+    "less_equal": _elementwise(lambda a, b: _negated(_less(b, a))),
+    "greater_equal": _elementwise(lambda a, b: _negated(_less(a, b))),
     "where": _elementwise(_chosen),
     "prod": _reduction(product_of_dims),
     "sum": _reduction(sum_of_dims),

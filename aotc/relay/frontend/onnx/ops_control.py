@@ -1,30 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 """ONNX converter of If.
 
-An If whose condition is constant becomes its chosen branch, any other becomes an If of the graph IR.
+An If whose condition is known becomes its chosen branch, any other becomes an If of the graph IR.
 
     OPS["If"](condition, node=node)         # the outputs of one branch
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 
 from onnx import GraphProto
 
-from aotc.ir import require
+from aotc.ir import Dim, SymDim, TensorType, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.size_conditions import (
+    SizeCondition,
+    collect_size_conditions,
+    require_equal_dims,
+    state_conditions,
+)
+from aotc.relay.frontend.size_operands import value_at_bounds, without_size_operands
+from aotc.relay.frontend.size_values import size_values
 from aotc.relay.graph_api import Constant, Expr, If, Tuple, TupleGetItem, type_of
+
+#: The outputs of a branch, and what they require of the sizes of a run.
+_Branch = tuple[list[Expr], list[SizeCondition]]
 
 
 def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: OnnxNode) -> Sequence[Expr]:
     if isinstance(condition, Constant):
         is_true = g.require_single_element(condition.data, "the condition of If")
         return node.subgraph(then_branch if is_true else else_branch, [])
-    yes, no = (node.subgraph(branch, []) for branch in (then_branch, else_branch))
+    with without_size_operands():  # a number that only decides about a branch needs no range
+        decided = _single_size(condition)
+    if decided is not None and not isinstance(decided, SymDim):
+        return node.subgraph(then_branch if decided else else_branch, [])
+    branches = _converted_branch(then_branch, node), _converted_branch(else_branch, node)
+    (yes, _), (no, _) = branches
     require("onnx-if", len(yes) == len(no), f"the branches of If have {len(yes)} and {len(no)} outputs")
     types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
     differ = "; ".join(f"{a} and {b}" for a, b in types if a != b)
+    if any(isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank != b.rank for a, b in types):
+        chosen = _branch_of_largest_sizes(condition, branches)
+        if chosen is not None:
+            return chosen
     require("onnx-if", not differ, f"the branches of If have outputs of different types: {differ}")
+    for _, conditions in branches:
+        state_conditions(conditions)
     dims = g.dims(condition)
     has_one_value = all(dim == 1 for dim in dims if isinstance(dim, int))
     text = f"the condition of If must be one value, it has shape ({', '.join(map(str, dims))})"
@@ -34,6 +58,32 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
         return [If(scalar, yes[0], no[0])]
     both = If(scalar, Tuple(yes), Tuple(no))
     return [TupleGetItem(both, k) for k in range(len(yes))]
+
+
+def _single_size(condition: Expr) -> Dim | None:
+    """Return a condition that sizes decide: a bool, or 0 or 1 as a formula; None for others."""
+    values = size_values(condition)
+    return values.reshape(-1)[0] if values is not None and values.size == 1 else None
+
+
+def _converted_branch(graph: GraphProto, node: OnnxNode) -> _Branch:
+    with collect_size_conditions() as conditions:
+        return node.subgraph(graph, []), conditions
+
+
+def _branch_of_largest_sizes(condition: Expr, branches: tuple[_Branch, _Branch]) -> list[Expr] | None:
+    """Return the outputs of the branch that the largest sizes of a run choose, and state that all runs choose it: a
+    tensor has one rank. None if not only sizes decide.
+    """
+    decided = _single_size(condition)
+    value = None if decided is None else value_at_bounds(decided)
+    if decided is None or value is None:
+        return None
+    text = "the branches of If have outputs of different ranks"
+    require_equal_dims("onnx-if", decided, value, text)
+    outputs, conditions = branches[0 if value else 1]
+    state_conditions(conditions)
+    return outputs
 
 
 OPS: Table = table_by_function_name(_if)

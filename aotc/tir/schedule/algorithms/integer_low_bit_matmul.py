@@ -92,11 +92,8 @@ class _ProductBuilder:
     def __init__(self, product: IntegerProduct, target: Target, lanes: int, buffers: Sequence[Buffer]) -> None:
         self.product, self.lanes = product, lanes
         self.x, self.x_scale, self.x_sum, self.weight, self.scale, self.zero, self.y, *self.edge = buffers
-        self.vectors = product.tile // lanes
-        self.height = 1
-        if product.rows != 1:
-            self.vectors = min(target.tiles.low_bit_vectors_of_rows, self.vectors)
-            self.height = max(1, target.registers // 2 // self.vectors)
+        self.vectors_of_rows = min(target.tiles.low_bit_vectors_of_rows, product.tile // lanes)
+        self.height = 1 if product.rows == 1 else max(1, target.registers // 2 // self.vectors_of_rows)
 
     def build_loop_nest(self) -> Stmt:
         """Return the loop over all tiles of columns."""
@@ -106,15 +103,19 @@ class _ProductBuilder:
         return Block([*stmts, *(self._rows_of_tile(as_expr(whole), left) if left else ())])
 
     def _rows_of_tile(self, tile: Expr, columns: int) -> Iterator[Stmt]:
-        """Yield the loops over all rows of the first `columns` columns of a tile, a few rows and vectors at a time."""
-        size = self.vectors * self.lanes
-        rows = as_expr(self.product.rows)
-        whole, height = rows // self.height, self.height
-        for first in range(0, columns, size):
-            width, row = min(size, columns - first), Var("row")
-            yield forall(row, whole, self._register_tile(tile, first, width, row * height, height))
-            if height > 1:
-                yield forall(row, rows % height, self._register_tile(tile, first, width, whole * height + row, 1))
+        """Yield the loops over all rows of the first `columns` columns of a tile: several rows of a few vectors, and
+        the rows that are left with all vectors.
+        """
+        rows, row = as_expr(self.product.rows), Var("row")
+        whole = rows // self.height if self.height > 1 else as_expr(0)
+        done = whole * self.height
+        kinds = ((self.vectors_of_rows, self.height, whole, row * self.height), (columns, 1, rows - done, done + row))
+        for vectors, height, count, first_row in kinds:
+            size = vectors * self.lanes
+            for first in range(0, columns, size) if count != as_expr(0) else ():
+                yield forall(
+                    row, count, self._register_tile(tile, first, min(size, columns - first), first_row, height)
+                )
 
     def _register_tile(self, tile: Expr, first: int, width: int, row: Expr, height: int) -> Stmt:
         """Return the statements that compute and store `height` rows of `width` columns."""

@@ -226,6 +226,9 @@ from aotc.tir.threads.cpu_thread_loop_division import DividedLeaf as DividedLeaf
 from aotc.tir.threads.cpu_thread_loop_division import DividedNest as DividedNest
 from aotc.tir.threads.cpu_thread_loop_division import largest_thread_share as largest_thread_share
 from aotc.tir.threads.cpu_thread_loop_division import loops_stripped_to_leaf_stmts as loops_stripped_to_leaf_stmts
+from aotc.tir.threads.cpu_thread_loop_division import (
+    thread_share_of_loop_of_run_time_extent as thread_share_of_loop_of_run_time_extent,
+)
 from aotc.tir.threads.cpu_thread_loop_division import thread_share_of_nests as thread_share_of_nests
 from aotc.tir.threads.memory_effects import MemoryEffects as MemoryEffects
 from aotc.tir.threads.memory_effects import ThreadSharedAccesses as ThreadSharedAccesses

@@ -6,6 +6,7 @@ Kernels run in the interpreter on arrays of exactly the elements of a call, with
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -25,8 +26,10 @@ from aotc.tir.schedule.contraction.tile_segments import MAX_RUN_TIME_TILE_POSITI
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Kernel, Number
 from aotc.tir.target import TARGETS
+from aotc.tir.threads.parallel_kernels import parallelize_kernel
 from aotc.tir.winograd_matrices import winograd_matrices_at_g_bt
 from tests.codegen.batch import finished
+from tests.tir.thread_teams import EAGER, TEAMS
 
 Array = np.ndarray[Any, Any]
 Definition = tuple[Sequence[te.Placeholder], te.Tensor]
@@ -172,6 +175,25 @@ def test_tiled_kernels_agree_with_numpy_at_every_size(name: str, target: str) ->
 )
 def test_tilings_for_small_typical_sizes_agree_with_numpy_at_every_size(name: str) -> None:
     compare_with_numpy(name, *kernel_of(name, "x86-64-v3", {"n0": 1, "n1": 2}))
+
+
+@pytest.mark.parametrize("name", ["dense_of_sequences", "convolution", "convolution_of_stride_2", "winograd"])
+def test_threads_divide_loops_of_run_time_extents(name: str) -> None:
+    kernel, inputs = kernel_of(name, "x86-64-v3")
+    team = parallelize_kernel(kernel, thread_costs=EAGER)
+    assert team.team and re.search(r"lo\w*: int64 = truncdiv\(part \* \(.*n[01]", to_text(team))
+    runs, rng = (compile_kernel(kernel), compile_kernel(team)), np.random.default_rng(0)
+    for values in ({"n0": 0, "n1": 4}, {"n0": 3, "n1": 1}, {"n0": 2, "n1": 19}, {"n0": 3, "n1": 16}):
+        numbers = [values[number.var.name] for number in kernel.numbers]
+        shapes = [[d.bind(values) if isinstance(d, SymDim) else d for d in tensor.shape] for tensor in inputs]
+        arrays = [np.full(tensor.capacity, np.nan, np.float32) for tensor in inputs]
+        for array, shape in zip(arrays, shapes, strict=True):
+            array[: np.prod(shape)] = rng.standard_normal(int(np.prod(shape)))
+        whole, *divided = (
+            run(arrays, numbers=numbers, participants=participants, backwards=backwards)[0].tobytes()
+            for run, participants, backwards in ((runs[0], 1, False), *((runs[1], *team) for team in TEAMS))
+        )
+        assert divided == [whole] * len(TEAMS)
 
 
 def compare_with_numpy(name: str, kernel: Kernel, inputs: Sequence[te.Placeholder]) -> None:

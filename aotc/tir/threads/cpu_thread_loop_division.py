@@ -219,6 +219,17 @@ def thread_share_of_nests(parts: Sequence[Sequence[DividedNest]]) -> Block:
     return Block(stmts)
 
 
+def thread_share_of_loop_of_run_time_extent(loop: For) -> Block:
+    """Return the iterations of a loop that are the share of thread number `THREAD_NUMBER`, for a loop that counts by 1
+    and whose number of iterations is known at run time only.
+    """
+    low, high, count = Var("lo", INDEX), Var("hi", INDEX), loop.end - loop.begin
+    shares = [Declare(low, _first_unit_of_thread(count, THREAD_NUMBER))]
+    shares.append(Declare(high, _first_unit_of_thread(count, THREAD_NUMBER + 1)))
+    begin, end = loop.begin + maximum(low, 0), loop.begin + minimum(high, count)
+    return Block((*shares, replace(loop, begin=begin, end=end)))
+
+
 def _total_unit_and_preceding_weights(nests: Sequence[DividedNest]) -> tuple[int, list[tuple[DividedNest, int, int]]]:
     """Return the total weight of the units of all loop nests and, for each nest, the weight of one
     unit and of all units before.
@@ -253,7 +264,7 @@ def _weight_of_thread_share(nests: Sequence[DividedNest], thread_number: int, th
     return mine
 
 
-def _first_unit_of_thread(total: int, thread_number: Expr) -> Expr:
+def _first_unit_of_thread(total: "int | Expr", thread_number: Expr) -> Expr:
     """Return the number of the first unit of thread `thread_number`, as an expression of the number
     of threads.
     """

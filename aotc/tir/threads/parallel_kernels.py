@@ -38,6 +38,7 @@ from aotc.tir import (
     ThreadSharedAccesses,
     largest_thread_share,
     loops_stripped_to_leaf_stmts,
+    thread_share_of_loop_of_run_time_extent,
     thread_share_of_nests,
 )
 from aotc.tir.instruction_statements import block_barrier
@@ -352,9 +353,24 @@ class _KernelDivider:
                             )
                         )
         if len(group) == 1 and isinstance(group[0], For):
+            if self._is_divisible_loop_of_run_time_extent(group[0]):
+                time = self.costs.ns_of_loop_divided_evenly(group[0], ranges)
+                divisions.append(_DividedStmts([thread_share_of_loop_of_run_time_extent(group[0])], time, True))
             body_division = self._divide_body_of_loop_run_by_all_threads(group[0], ranges)
             divisions += [body_division] if body_division is not None else []
         return min(divisions, key=lambda division: division.time, default=None)
+
+    def _is_divisible_loop_of_run_time_extent(self, loop: For) -> bool:
+        """Return True if the iterations of a loop, whose number is known at run time only, can be divided among
+        threads. Those of an innermost loop are not: vectors and the rest may be rounded differently.
+        """
+        return (
+            constant_trip_count(loop) is None
+            and loop.step == 1
+            and not is_innermost(loop)
+            and self.uses.do_kind_and_buffers_allow_division(loop)
+            and self.uses.has_no_register_or_stack_flow_outside([loop])
+        )
 
     def _set_weights_to_unit_times(self, nests: Sequence[DividedNest], ranges: Ranges) -> tuple[DividedNest, ...]:
         """Return loop nests with weights proportional to the estimated times of their units."""

@@ -144,6 +144,15 @@ class ThreadCostModel:
         )
         return (work + self.cache_transfer_wait_ns(group, largest.outermost_divided_var, ranges)) * order
 
+    def ns_of_loop_divided_evenly(self, loop: For, ranges: Ranges) -> float:
+        """Return the nanoseconds of a thread that runs its share of the iterations of a loop, whose number is known at
+        run time only: the largest share at the largest sizes.
+        """
+        low, high = ranges_inside_loops([loop], ranges)[loop.var]
+        count = max(1, int(high - low + 1)) if high - low < math.inf else 1
+        share = self._mean_over_team_sizes(lambda threads: -(-count // threads) / count)
+        return self.single_thread_ns(loop, ranges) * share + self.cache_transfer_wait_ns([loop], loop.var, ranges)
+
     def cache_transfer_wait_ns(self, group: Sequence[Stmt], divided_var: Var | None, ranges: Ranges) -> float:
         """Return the nanoseconds of waiting for data in the caches of other threads, if each thread
         has a share of every buffer.

@@ -69,6 +69,7 @@ install_tools() {
   command -v node >/dev/null 2>&1 || missing="$missing nodejs"
   # packages of models are built by these
   command -v ninja >/dev/null 2>&1 || missing="$missing ninja-build"
+  command -v cppcheck >/dev/null 2>&1 || missing="$missing cppcheck"
   command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
   command -v cargo >/dev/null 2>&1 || missing="$missing cargo"
   ls -d /usr/share/cargo/registry/cc-1.* >/dev/null 2>&1 || missing="$missing librust-cc-dev"

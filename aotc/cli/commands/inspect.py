@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.json import JSON
 from rich.table import Table
 from rich.text import Text
@@ -31,6 +32,7 @@ from aotc.ir.option_value_text import format_state_pair
 from aotc.ir.terminal_safe_text import PreformattedText
 from aotc.reporting.memory_map import describe_memory_map, input_files_of_memory_map
 from aotc.reporting.memory_map_picture import require_memory_map_file, write_memory_map
+from aotc.reporting.misra_report import describe_misra_deviations, require_misra_report_file, write_misra_report
 from aotc.reporting.model_inspection import MAX_LARGEST_KERNELS, SHARED_LIBRARY_SUFFIXES, inspect_model, inspect_project
 from aotc.reporting.text_tables import describe_register_spills, format_with_unit_prefix, make_borderless_table
 
@@ -47,6 +49,13 @@ from aotc.reporting.text_tables import describe_register_spills, format_with_uni
         metavar="FILE",
     ),
     declare_option("--elf", "Linked program for --memory-map; default: the plan and the library.", PATH_TYPE),
+    declare_option(
+        "--misra",
+        "Write the deviations of a bare-metal project's code from MISRA C:2012, by rule, to a file, .md or .json;"
+        " needs cppcheck.",
+        PATH_TYPE,
+        metavar="FILE",
+    ),
     compile_options.SHAPE_OPTIONS,
     compile_options.STATE_OPTION,
     compile_options.CUT_OPTIONS,
@@ -56,7 +65,13 @@ from aotc.reporting.text_tables import describe_register_spills, format_with_uni
     compile_options.declare_compile_options("workspace_io", "io_dtype"),
 )
 def inspect_command(
-    out: Reporter, model: Path, memory: bool, memory_map: Sequence[Path], elf: Path | None, **options: Any
+    out: Reporter,
+    model: Path,
+    memory: bool,
+    memory_map: Sequence[Path],
+    elf: Path | None,
+    misra: Path | None,
+    **options: Any,
 ) -> None:
     """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library
     does.
@@ -64,6 +79,11 @@ def inspect_command(
     Parts of a model that cannot be compiled are listed, and the exit code is 0. --json prints the
     metadata of a project.
     """
+    if misra is not None:
+        if memory_map or elf is not None:
+            raise click.UsageError("--misra and --memory-map exclude each other")
+        _write_misra_report(out, model, misra)
+        return
     if memory_map or elf is not None:
         _write_memory_maps(out, model, memory_map, elf)
         return
@@ -91,6 +111,23 @@ def _write_memory_maps(out: Reporter, project: Path, files: Sequence[Path], elf:
     for file in files:
         write_memory_map(result, file, inputs)
     out.print_result(result, render_memory_map)
+
+
+def _write_misra_report(out: Reporter, project: Path, file: Path) -> None:
+    """Print the deviations of a project's code from MISRA C by rule, and write them to a file."""
+    require_misra_report_file(file, project)
+    out.report_stage("checking the C code")
+    result = describe_misra_deviations(project)
+    write_misra_report(result, file)
+    out.print_result(result, render_misra_report)
+
+
+def render_misra_report(data: JsonObject) -> RenderedParts:
+    """Format the deviations from MISRA C: the number and the reason, by rule."""
+    yield f"{data['count']} deviations in {len(data['sources'])} sources, by {data['checker']}"
+    rows = [(row["rule"], str(row["count"]), row["reason"]) for row in data["rules"]]
+    yield make_borderless_table("rule", "number", "reason", rows=rows)
+    yield data["caveat"]
 
 
 def render_memory_map(data: JsonObject) -> RenderedParts:

@@ -193,8 +193,7 @@ def _with_scores_in_place_of_maps(model: ModelProto) -> ModelProto:
 
 
 def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES) -> Reference:
-    """Return the Reference of an ONNX model: ONNX Runtime if it is installed and accepts the model,
-    else onnx's reference evaluator.
+    """Return the Reference of an ONNX model: ONNX Runtime if it accepts the model, else onnx's reference evaluator.
 
     Its float64 results and second evaluations come from onnx's evaluator. `max_bytes` is the
     largest number of bytes that each of them may take.

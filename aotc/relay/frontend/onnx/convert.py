@@ -367,10 +367,8 @@ def from_onnx(
     dims   values for symbolic dimensions, or ranges such as (1, 512), by symbol
     name   name of the model in source locations; None for its file name
     has_loops  False to unroll each Loop whose trip count and conditions are known, for targets
-               that have no loops around kernels
+               that have no loops around kernels; another Loop becomes a function
     seed   seed of random operators that state none, from 0 to 2**63 - 1; see `ops_random`
-
-    A Loop that is not unrolled becomes another function.
 
     The parameters of @main are the inputs of the graph without initializers, under their ONNX
     names; initializers become constants. `attrs["output_names"]` holds the names of the outputs;

@@ -265,6 +265,31 @@ CASES = [
     ),
     *(
         case(
+            "CONV_3D_TRANSPOSE",
+            k(1, *out, 3),
+            weight(2, 3, 2, 3, 2),
+            f(1, 3, 4, 3, 2),
+            *([weight(3)] if p else []),
+            kind="Conv3DOptions",
+            padding=p,
+            strideD=1,
+            strideH=2,
+            strideW=2,
+            dilationDFactor=1,
+            dilationHFactor=1,
+            dilationWFactor=1,
+        )
+        for p, out in ((0, (3, 8, 6)), (1, (4, 9, 6)))
+    ),
+    *(
+        case("BUCKETIZE", x, kind="BucketizeOptions", out="int32", boundaries=[-1.5, 0.0, 0.0, 1.25, 2.0])
+        for x in (f(3, 5), i(4, 3), Data((7,), "float64"), Data((7,), "int64"))
+    ),
+    case("BUCKETIZE", f(2, 2), kind="BucketizeOptions", out="int32", boundaries=[0.5]),
+    case("DILATE", f(3, 4), k(2, 3), weighed(-7.5)),
+    case("DILATE", i(2, 1, 3), k(1, 4, 2), one(9), out="int32"),
+    *(
+        case(
             "TRANSPOSE_CONV",
             k(1, *out, 3),
             weight(3, 3, 2, 4),

@@ -130,7 +130,7 @@ class TfliteOperator:
         with _raise_damaged_file_on_read_error(f"the options of {self.name}", "tflite-options"):
             if vector is not None:
                 elements = vector()
-                return [int(v) for v in elements] if isinstance(elements, np.ndarray) else None
+                return elements.tolist() if isinstance(elements, np.ndarray) else None
             return None if self.options is None else getattr(self.options, name)()
 
 

@@ -9,7 +9,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from aotc.ir import require
 from aotc.relay.expr import Expr
@@ -314,6 +316,21 @@ _BINARY: Final = {
 _FLOOR_DIVISIONS: Final = {"FLOOR_DIV": "floor_divide", "FLOOR_MOD": "floor_mod"}
 _REDUCTIONS: Final = {"REDUCE_ALL": "all", "REDUCE_ANY": "any", "REDUCE_MAX": "max", "REDUCE_MIN": "min"}
 
+
+def _convert_bucketize_node(x: Expr, *, boundaries: Any = None) -> Expr:
+    """Convert BUCKETIZE: the number of boundaries, float32 in ascending order, that an element is not below. Integers
+    are compared as float32, and for NaN all boundaries count.
+    """
+    limits = np.asarray(boundaries or (), np.float32)
+    text = "the boundaries of BUCKETIZE must be numbers in ascending order"
+    require("tflite-options", bool(np.all(limits[1:] >= limits[:-1])) and not np.isnan(limits).any(), text)
+    exact = "float64" if g.dtype(x) == "float64" else "float32"
+    if not limits.size:
+        return g.full(0, g.shape(x), "int32")
+    table = g.constant(limits.astype(exact))
+    return g.call_op("searchsorted", table, g.cast(x, exact), right=True, dtype="int32")
+
+
 OPS: Table = {
     **{name: partial(_apply_unary, f) for name, f in _UNARY.items()},
     **{name: partial(_apply_real_or_integer_function, *both) for name, both in _FUNCTIONS.items()},
@@ -326,6 +343,7 @@ OPS: Table = {
     "ADD_N": _convert_add_n_node,
     "ARG_MAX": partial(_convert_arg_reduction_node, "argmax"),
     "ARG_MIN": partial(_convert_arg_reduction_node, "argmin"),
+    "BUCKETIZE": _convert_bucketize_node,
     "CAST": _convert_cast_node,
     "CUMSUM": _convert_cumsum_node,
     "DEQUANTIZE": _convert_dequantize_node,

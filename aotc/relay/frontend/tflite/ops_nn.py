@@ -252,6 +252,48 @@ def _convert_conv_3d_node(
     return node.apply_fused_activation(y)
 
 
+def _convert_conv_3d_transpose_node(
+    shape: KnownInts,
+    w: Expr,
+    x: Expr,
+    bias: OptionalExpr = None,
+    *,
+    padding: int,
+    stride_d: int,
+    stride_h: int,
+    stride_w: int,
+    dilation_d_factor: int = 1,
+    dilation_h_factor: int = 1,
+    dilation_w_factor: int = 1,
+    node: TfliteNode,
+) -> Expr:
+    """Convert CONV_3D_TRANSPOSE; `shape` is that of the result, and the weights are (depth, height, width, outputs,
+    inputs).
+    """
+    same_rank = g.rank(w) == g.rank(x) == len(shape) == 5
+    require("graph-rank", same_rank, "CONV_3D_TRANSPOSE needs data, weights and an output shape of rank 5")
+    strides, dilations = (stride_d, stride_h, stride_w), (dilation_d_factor, dilation_h_factor, dilation_w_factor)
+    text = f"strides and dilations must be positive: {strides} and {dilations}"
+    require("tflite-options", min(*strides, *dilations) > 0, text)
+    batch, *target, channels = g.checked_shape(shape, g.dtype(x), "the result of CONV_3D_TRANSPOSE")
+    text = f"the output shape {tuple(shape)} of CONV_3D_TRANSPOSE does not fit data of shape {g.shape(x)}"
+    text += f" and weights of shape {g.shape(w)}"
+    fits = (batch, channels, g.dim(w, 4)) == (g.dim(x, 0), g.dim(w, 3), g.dim(x, 4))
+    require("graph-shape", fits, text)
+    window = Window(g.shape(w)[:3], strides, dilations, (0,) * 6)
+    if is_same_padding_code(padding):
+        window = window.with_pads(conv_pool.same_padding_widths(target, window))
+    spans = window.covered_input_extents(g.shape(x)[1:4])
+    pads = [b + a for b, a in zip(window.pads[:3], window.pads[3:], strict=True)]
+    output_padding = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
+    fits = all(0 <= m < s for m, s in zip(output_padding, strides, strict=True))
+    require("graph-shape", fits, text)
+    y = conv_pool.build_transposed_convolution(
+        x, w, window, bias, 1, output_padding, data_layout="NDHWC", kernel_layout="DHWOI"
+    )
+    return node.apply_fused_activation(y)
+
+
 # --- products
 
 
@@ -442,6 +484,7 @@ OPS: Table = {
     "CONV_2D": _convert_conv_2d_node,
     "BATCH_MATMUL": _convert_batch_matmul_node,
     "CONV_3D": _convert_conv_3d_node,
+    "CONV_3D_TRANSPOSE": _convert_conv_3d_transpose_node,
     "DEPTHWISE_CONV_2D": _convert_conv_2d_node,
     "FULLY_CONNECTED": _convert_fully_connected_node,
     "L2_POOL_2D": _convert_l2_pool_2d_node,
@@ -453,6 +496,8 @@ OPS: Table = {
     "TRANSPOSE_CONV": _convert_transpose_conv_node,
 }
 #: Operators whose converters compute with quantized integers.
-INTEGERS: Final = frozenset(OPS) - {"CONV_3D", "L2_POOL_2D", "LOCAL_RESPONSE_NORMALIZATION", "MAX_POOL_2D"}
+INTEGERS: Final = frozenset(OPS) - {
+    "CONV_3D", "CONV_3D_TRANSPOSE", "L2_POOL_2D", "LOCAL_RESPONSE_NORMALIZATION", "MAX_POOL_2D",
+}  # fmt: skip
 #: Operators that move quantized integers unchanged.
 MOVES: Final = frozenset({"MAX_POOL_2D"})

@@ -183,6 +183,21 @@ def _convert_padv2_node(x: Expr, pads: KnownInts, value: Expr) -> Expr:
     return g.pad(x, _checked_padding_pairs(x, pads), value)
 
 
+def _convert_dilate_node(x: Expr, dilations: KnownInts, value: Expr) -> Expr:
+    """Convert DILATE: `dilations[k]` - 1 elements `value` between the elements along axis k."""
+    fits = len(dilations) == g.rank(x) and min(dilations, default=1) > 0
+    require("graph-shape", fits, f"dilations {dilations} do not fit rank {g.rank(x)}")
+    for axis, (step, count) in enumerate(zip(dilations, g.shape(x), strict=True)):
+        size = max(0, (count - 1) * step + 1)
+        g.checked_shape((*g.shape(x)[:axis], size, *g.shape(x)[axis + 1 :]), g.dtype(x), "the result of DILATE")
+        if step > 1 and count > 0:
+            widths = [(0, (step - 1) * (k == axis + 1)) for k in range(g.rank(x) + 1)]
+            spread = g.pad(g.unsqueeze(x, (axis + 1,)), widths, g.reshape(value, ()))
+            joined = g.reshape(spread, (*g.shape(x)[:axis], count * step, *g.shape(x)[axis + 1 :]))
+            x = g.strided_slice(joined, [0], [size], [axis])
+    return x
+
+
 def _convert_mirror_pad_node(x: Expr, pads: KnownInts, *, mode: int = 0) -> Expr:
     require("tflite-options", mode in (0, 1), f"mode {mode} is not supported (0, REFLECT, and 1, SYMMETRIC, are)")
     pairs, name = _checked_padding_pairs(x, pads), ("REFLECT", "SYMMETRIC")[mode]
@@ -436,6 +451,7 @@ OPS: Table = {
     "CONCATENATION": _convert_concatenation_node,
     "DENSIFY": _convert_densify_node,
     "DEPTH_TO_SPACE": _convert_depth_to_space_node,
+    "DILATE": _convert_dilate_node,
     "EMBEDDING_LOOKUP": _convert_embedding_lookup_node,
     "EXPAND_DIMS": _convert_expand_dims_node,
     "FILL": _convert_fill_node,
@@ -469,4 +485,4 @@ OPS: Table = {
 #: Operators whose converters compute with quantized integers.
 INTEGERS: Final = frozenset({"BROADCAST_ARGS", "CONCATENATION", "RANK", "SHAPE"})
 #: Operators that move quantized integers unchanged.
-MOVES: Final = frozenset(OPS) - INTEGERS - {"RANGE"}
+MOVES: Final = frozenset(OPS) - INTEGERS - {"DILATE", "RANGE"}

@@ -170,10 +170,14 @@ def make_session_runner(name: str, session: Any, output_names: Sequence[str]) ->
     return run_session_by_names
 
 
-def _with_scores_in_place_of_maps(model: ModelProto) -> ModelProto:
+def _with_tensors_in_place_of_maps(model: ModelProto) -> ModelProto:
     """Return an ONNX model in which each ZipMap returns its scores, a tensor with a column for each class label,
-    as compiled models do, in place of a sequence of maps; the model itself if it has no ZipMap.
+    as compiled models do, in place of a sequence of maps, and in which inputs that are maps are tensors; the model
+    itself if it has no maps.
     """
+    from aotc.relay.frontend.onnx.map_inputs import with_map_inputs_as_tensors
+
+    model = with_map_inputs_as_tensors(model, None)
     if not any(node.op_type == "ZipMap" for node in model.graph.node):
         return model
     from onnx import helper
@@ -198,9 +202,7 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
     Its float64 results and second evaluations come from onnx's evaluator. `max_bytes` is the
     largest number of bytes that each of them may take.
     """
-    from aotc.relay.frontend.onnx.map_inputs import with_map_inputs_as_tensors
-
-    model = _with_scores_in_place_of_maps(with_map_inputs_as_tensors(model, None))
+    model = _with_tensors_in_place_of_maps(model)
     quantized = has_quantized_operators(model)
     name = "onnxruntime's integer kernels" if quantized else "onnxruntime"
     session, note = _onnxruntime_session_or_none(model), ""

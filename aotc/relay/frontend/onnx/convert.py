@@ -378,10 +378,7 @@ def from_onnx(
     Raises AotcError listing every problem of the model: see `read_model` and `resolve_input_types`;
     and every node that cannot be converted, with its operator, version and name.
     """
-    loaded = load.read_model(model)
-    if name is not None:
-        loaded = LoadedModel(loaded.proto, name, loaded.opsets, loaded.folder)
-    loaded, dims = with_inputs_as_tensors(loaded, dict(dims or {}))
+    loaded, dims = with_inputs_as_tensors(_read_named_model(model, name), dict(dims or {}))
     graph = loaded.proto.graph
     fixed = load.initializer_names(graph)
     inputs = [v for v in graph.input if v.name not in fixed]
@@ -412,6 +409,11 @@ def from_onnx(
     }
     attributes = {name: value for name, value in optional_attributes.items() if value}
     return IRModule({"main": main, **functions}, {"output_names": tuple(output_names), **attributes})
+
+
+def _read_named_model(model: str | Path | ModelProto, name: str | None) -> LoadedModel:
+    loaded = load.read_model(model)
+    return loaded if name is None else LoadedModel(loaded.proto, name, loaded.opsets, loaded.folder)
 
 
 def _attributes_of_size_operands(operands: SizeOperands) -> dict[str, tuple[Any, ...]]:

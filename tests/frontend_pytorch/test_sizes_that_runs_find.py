@@ -93,3 +93,23 @@ def test_boxes_that_remain() -> None:
             np.testing.assert_array_equal(got, want.numpy())
         counts.add(len(results[0]))
     assert 1 in counts and len(counts) > 2
+
+
+class RowsOfABatch(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Elements and rows that are found in a batch whose size varies."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        chosen = torch.nonzero(x.sum(1) > 0)[:, 0]
+        return torch.nonzero(x > 0), x[x > 0] * 2, x[x.sum(1) > 0], torch.masked_select(x, x < 0), x[chosen].sum(0)
+
+
+def test_batches_whose_size_varies() -> None:
+    batch = torch.export.Dim("batch", min=1, max=6)
+    program = torch.export.export(RowsOfABatch(), (torch.randn(4, 5),), dynamic_shapes=({0: batch},))
+    session = aotc.compile(program, target="c", cflags=["-O0"]).session()
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(rows, 5, generator=generator) for rows in (1, 6, 3)]
+    for x in (*inputs, torch.ones(6, 5), -torch.ones(2, 5)):
+        for got, want in zip(session.run(None, {"x": x.numpy()}), RowsOfABatch()(x), strict=True):
+            assert got.shape == tuple(want.shape)
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)

@@ -23,7 +23,7 @@ def _nonzero_numpy(x: Expr) -> list[Expr]:
 
 
 def _masked_select(x: Expr, mask: Expr) -> Expr:
-    shape = broadcast_two_shapes(tv.static_dims(x), tv.static_dims(mask))
+    shape = broadcast_two_shapes(g.dims(x), g.dims(mask))
     return elements_at_nonzero(g.flatten(g.broadcast_to(x, shape)), g.flatten(g.broadcast_to(mask, shape)), 0)
 
 

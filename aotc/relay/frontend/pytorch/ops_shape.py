@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from aotc.ir import AotcError, Dim, SymDim, is_static, require, require_static_shape
+from aotc.ir import AotcError, Dim, SymDim, is_static, product_of_dims, require, require_static_shape, same_dim
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
@@ -448,15 +448,19 @@ def _mask_and_axis(x: Expr, indices: Sequence[TorchValue]) -> tuple[Expr, int] |
 def _index(x: Expr, indices: Sequence[TorchValue]) -> Expr:
     if (found := _mask_and_axis(x, indices)) is not None:
         mask, axis = found
-        sizes, end = tv.static_dims(x), axis + g.rank(mask)
-        require("torch-index", sizes[axis:end] == tv.static_dims(mask), "a mask has another shape than what it masks")
-        merged = g.reshape(x, (*sizes[:axis], math.prod(sizes[axis:end]), *sizes[end:]))
+        sizes, end = g.dims(x), axis + g.rank(mask)
+        masked, given = sizes[axis:end], g.dims(mask)
+        fits = len(masked) == len(given) and all(map(same_dim, masked, given))
+        require("torch-index", fits, "a mask has another shape than what it masks")
+        merged = g.reshape(x, (*sizes[:axis], product_of_dims(masked), *sizes[end:]))
         return elements_at_nonzero(merged, g.flatten(mask), axis)
     axes, places = _indexed_axes_and_positions(x, indices)
     if not axes:
         return x
     if len(axes) == 1:
-        return gather_slices(x, normalize_negative_indices(places[0], tv.static_dim(x, axes[0])), axes[0])
+        extent = g.dims(x)[axes[0]]
+        size = extent if isinstance(extent, int) else g.extent(x, axes[0])
+        return gather_slices(x, normalize_negative_indices(places[0], size), axes[0])
     index, common = _broadcast_and_stack_indices(places)
     data = g.transpose(x, _permutation_to_front(axes, g.rank(x)))
     y = g.call_op("gather_nd", data, index)

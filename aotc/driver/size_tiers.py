@@ -12,7 +12,7 @@ weights have one layout in all tiers where a second copy of them does not pay.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import product
 from math import prod
 from typing import Final, TypeVar
@@ -70,10 +70,8 @@ class SizeTiers:
         """Return what a function returns for the number of a tier, whose graph it may optimize: the tiers then agree
         on layouts of weights. The typical tier must be the first one.
         """
-        with use_common_weight_layouts(self.layouts):
-            result = result_of(number)
-        self.layouts.is_complete = True
-        return result
+        with use_common_weight_layouts(replace(self.layouts, is_complete=number != self.typical)):
+            return result_of(number)
 
     def join_programs(self, module: IRModule, programs_of: Callable[[int], Sequence[Program]]) -> tuple[Program, ...]:
         """Return for each version of the target a program that runs one of the programs of the tiers.

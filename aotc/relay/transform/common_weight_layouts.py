@@ -3,7 +3,9 @@
 
 layouts = CommonWeightLayouts()
 with use_common_weight_layouts(layouts):
-    first, second = optimize(model_of_64_rows, target), optimize(model_of_one_row, target)
+    first = optimize(model_of_64_rows, target)
+with use_common_weight_layouts(replace(layouts, is_complete=True)):
+    second = optimize(model_of_one_row, target)
 
 The first graph that is optimized chooses its layouts alone. Each later one takes them instead of its own choice where
 a second copy of the weights does not pay: where parameters must not grow, and for weights of matrix products that
@@ -22,16 +24,16 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import temporarily_set_context_variable
-from aotc.relay.expr import Constant, Expr
+from aotc.relay.graph_api import Call, Constant, tensor_type_of
 from aotc.tir import Target
 
 
-@dataclass
+@dataclass(frozen=True)
 class CommonWeightLayouts:
     """Layouts of packed weights.
 
-    chosen      layouts by contents of a weight, and by what else the choice depends on
-    is_complete True after the first graph
+    chosen         layouts by contents of a weight, and by what else the choice depends on
+    is_complete    False for the graph that chooses, True for those that take its layouts
     """
 
     chosen: dict[tuple[str, ...], str] = field(default_factory=dict)
@@ -40,14 +42,14 @@ class CommonWeightLayouts:
     def layout(self, weight: np.ndarray[Any, Any], kind: str, own: str, target: Target, is_product: bool) -> str:
         """Return the layout in which a graph stores a weight.
 
-        kind         what else a layout is chosen for: layouts of data and weight, groups
+        kind         what else a layout is chosen for: types, layouts of data and weight, groups
         own          the layout that is best for this graph
         is_product   True for the weight of a matrix product, False for that of a convolution
         """
         digest = hashlib.sha256(np.ascontiguousarray(weight).view(np.uint8).data).hexdigest()
         key = (digest, str(weight.dtype), str(weight.shape), kind)
         if not self.is_complete:
-            self.chosen.setdefault(key, own)
+            self.chosen[key] = own
             return own
         is_far = is_product and weight.nbytes > target.l2
         pays = target.budget.parameter_growth > 1.0 and not is_far
@@ -64,11 +66,12 @@ def use_common_weight_layouts(layouts: CommonWeightLayouts) -> AbstractContextMa
     return temporarily_set_context_variable(_COMMON_WEIGHT_LAYOUTS, layouts)
 
 
-def common_weight_layout(weight: Expr, kind: str, own: str, target: Target, *, is_product: bool = False) -> str:
-    """Return the layout in which a graph stores a weight: `own` outside of `use_common_weight_layouts`, and for a
-    weight that is no constant.
+def common_weight_layout(call: Call, kind: str, own: str, target: Target, *, is_product: bool = False) -> str:
+    """Return the layout in which a graph stores the weight of a call, its second operand: `own` outside of
+    `use_common_weight_layouts`, and for a weight that is no constant.
     """
-    layouts = _COMMON_WEIGHT_LAYOUTS.get()
+    layouts, weight = _COMMON_WEIGHT_LAYOUTS.get(), call.args[1]
     if layouts is None or not isinstance(weight, Constant):
         return own
-    return layouts.layout(weight.data, kind, own, target, is_product)
+    types = f"{tensor_type_of(call.args[0]).dtype} {tensor_type_of(call).dtype}"
+    return layouts.layout(weight.data, f"{types} {kind}", own, target, is_product)

@@ -132,7 +132,7 @@ def pack_convolution_weight(
         return call
     n = len(attrs.data_layout) - 2
     layout = _dot_product_kernel_layout(call, attrs, n, target) or _blocked_kernel_layout(call, attrs, n, target)
-    layout = common_weight_layout(weight, f"{attrs.data_layout} {attrs.kernel_layout} {attrs.groups}", layout, target)
+    layout = common_weight_layout(call, f"{attrs.data_layout} {attrs.kernel_layout} {attrs.groups}", layout, target)
     if layout == attrs.kernel_layout or not isinstance(weight, Constant):
         return call
     channels, _, *size = layout_to_canonical_order(
@@ -416,7 +416,7 @@ class _Pack(GraphMutator):
             target = f"NC{block}n"
         else:
             return call
-        target = common_weight_layout(weight, layout, target, self.target, is_product=True)
+        target = common_weight_layout(call, layout, target, self.target, is_product=True)
         packed = self._pack_weight_cached(weight, layout, target)
         return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)
 

@@ -204,13 +204,6 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
         lists = dict.fromkeys(("sizes", "tiers", "size_members", "typical_sizes", "growth"), ())
         return {"outputs_type": f"const {struct}", **lists, **rows, **_values_of_found_sizes(program, None, ())}
     _, outputs = model_input_and_output_tensors(program)
-    printer = SizePrinter(program, "int64_t", length=LENGTH_PARAMETER)
-    shapes = [
-        f"outputs->{t.shape_member}[{axis}] = {printer.expression(dim)};"
-        for t in outputs
-        if t.shape_member
-        for axis, dim in enumerate(t.storage.run_time_shape)
-    ]
     assignments = _assignments_of_extents(outputs)
     found = interface.found_members
     words = {
@@ -222,7 +215,7 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
         "setter": "set_largest_shapes" if found else "set_shapes",
         "growing": _list_of(program.growing),
         "generic_status": interface.generic_status_lines,
-        "shapes": shapes,
+        "shapes": _assignments_of_shapes(program, outputs),
         **_values_of_tiers(program, interface, versions or (program,)),
         "extents": assignments,
     }
@@ -287,6 +280,17 @@ def _helper_functions(program: Program, interface: SizeInterface, users: Sequenc
     functions = _functions_of_operands(program, interface, "\n".join(users))
     floor = any("floor_quotient(" in code for code in (functions, *users))
     return (_FLOOR_QUOTIENT_FUNCTION + "\n" if floor else "") + functions
+
+
+def _assignments_of_shapes(program: Program, outputs: Sequence[ModelTensor]) -> list[str]:
+    """Return C statements that set the shapes in the struct `outputs`."""
+    printer = SizePrinter(program, "int64_t", length=LENGTH_PARAMETER)
+    return [
+        f"outputs->{t.shape_member}[{axis}] = {printer.expression(dim)};"
+        for t in outputs
+        if t.shape_member
+        for axis, dim in enumerate(t.storage.run_time_shape)
+    ]
 
 
 def _assignments_of_extents(outputs: Sequence[ModelTensor]) -> list[str]:

@@ -54,7 +54,6 @@ from aotc.ir import (
     memoize_results_in_store,
     option_text,
     running_or_new_budget_scope,
-    symbol_of_multiples,
     temporarily_set_context_variable,
     use_typical_sizes,
 )
@@ -62,7 +61,7 @@ from aotc.ir.garbage_collection import collect_garbage_rarely
 from aotc.relay.backend.function_to_kernel import diagnose_dynamic_inputs
 from aotc.relay.backend.kernel_deduplication import lower_function_to_kernel
 from aotc.relay.backend.module_to_program import lower_main_to_program
-from aotc.relay.backend.run_time_sizes import size_ranges_of_inputs
+from aotc.relay.backend.run_time_sizes import typical_values_of_symbols
 from aotc.relay.graph_api import Function, IRModule, infer_module, post_order
 from aotc.relay.op.infer_valid_model_input_values import infer_input_domains
 from aotc.relay.state_pair import StatePair
@@ -269,18 +268,6 @@ class Compilation:
         """Return True if kernels and object files come from the user's cache."""
         return self.cache and bool(self.context.get_config("compile.cache", True))
 
-    @cached_property
-    def _typical_values_of_symbols(self) -> Mapping[str, int]:
-        """For the symbols in shapes of inputs: their values in a typical run; empty if no typical size is given."""
-        if not self.typical_sizes:
-            return {}
-        try:
-            ranges = size_ranges_of_inputs(self.module.main, self.typical_sizes)
-        except AotcError:  # lowering reports what has no bounds
-            return {}
-        typical = ((n, r.step, r.most if r.typical is None else r.typical) for n, r in ranges.items())
-        return {symbol_of_multiples(name, step): size // step for name, step, size in typical}
-
     @contextmanager
     def activate_cache_tilings_and_reports(self) -> Iterator[None]:
         """Context manager for all work of this compilation: enables the kernel cache, the chosen
@@ -297,7 +284,7 @@ class Compilation:
             temporarily_set_context_variable(_CURRENT_COMPILATION, self),
             write_report_on_internal_error(),
             use_tiling_chooser(tilings),
-            use_typical_sizes(self._typical_values_of_symbols),
+            use_typical_sizes(typical_values_of_symbols(self.module.main, self.typical_sizes)),
             memoize_results_in_store(result_cache, salt),
         ):
             yield
@@ -306,9 +293,7 @@ class Compilation:
 
     @contextmanager
     def _activate_pass_context(self) -> Iterator[None]:
-        """Context manager: run passes of this compilation under its pass context, kernel cache and
-        failure reports.
-        """
+        """Context manager: run passes under the pass context, kernel cache and failure reports of this compilation."""
         with self.activate_cache_tilings_and_reports(), ExitStack() as stack:
             if PassContext.current() is not self.context:
                 stack.enter_context(self.context)
@@ -540,9 +525,7 @@ class Compilation:
         return self.compile_kernels(kernels)
 
     def compile_kernels(self, kernels: Mapping[str, Kernel]) -> KernelLibrary:
-        """Compile kernels to a shared library without running further passes on them; return the
-        library.
-        """
+        """Compile kernels to a shared library without running further passes on them; return the library."""
         from aotc.driver.kernel_libraries import compile_kernel_library
 
         with self.activate_cache_tilings_and_reports():

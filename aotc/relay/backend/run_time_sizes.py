@@ -59,6 +59,22 @@ def size_ranges_of_inputs(main: Function, typical: Mapping[str, int]) -> dict[st
     return ranges
 
 
+def typical_values_of_symbols(main: Function, typical: Mapping[str, int]) -> dict[str, int]:
+    """Return the values in a typical run of the symbols in shapes of a function's parameters; empty if no typical
+    size is given.
+
+    typical    size of a typical run for some sizes, by name
+    """
+    if not typical:
+        return {}
+    try:
+        ranges = size_ranges_of_inputs(main, typical)
+    except AotcError:  # lowering reports what has no bounds
+        return {}
+    sizes = {name: r.most if r.typical is None else r.typical for name, r in ranges.items()}
+    return {symbol_of_multiples(name, r.step): sizes[name] // r.step for name, r in ranges.items()}
+
+
 def _interval_of_symbol(name: str, dims: Iterable[SymDim]) -> tuple[int, int]:
     """Return the least and the greatest value of a symbol, from the bounds of dimensions that are linear
     in it alone.

@@ -303,9 +303,30 @@ def repeated() -> onnx.ModelProto:
     return model([node], inputs, {"y": ["n"]}, {})
 
 
+def resized(*operators: str) -> onnx.ModelProto:
+    """A model whose resized height is the rounded product of a size and a float."""
+    nodes = [helper.make_node("Resize", ["x", "", "scale"], ["0"], mode="linear")]
+    nodes += [helper.make_node(op, [str(k)], [str(k + 1)]) for k, op in enumerate(operators)]
+    nodes.append(helper.make_node("Relu", [str(len(operators))], ["y"]))
+    inputs = {"x": (TensorProto.FLOAT, ["batch", 1, "h", 2])}
+    return model(nodes, inputs, {"y": ["n", 1, "k", "m"]}, {"scale": np.array([1, 1, 1.5, 1], np.float32)})
+
+
 @pytest.mark.parametrize(
     ("proto", "options", "code", "message"),
     [
+        (
+            resized(),
+            {"dims": {"batch": 1, "h": [4, 8]}},
+            "dims",
+            "sizes that are rounded products of others: s0 cannot",
+        ),
+        (
+            resized("GlobalAveragePool"),
+            {"dims": {"batch": 1, "h": [4, (5, 8)]}},
+            "dims",
+            "sizes that are rounded products of others: s0 cannot",
+        ),
         (perceptron(), {"target": "cuda"}, "target", "code for cuda has no tiers of sizes"),
         (
             accumulator(),

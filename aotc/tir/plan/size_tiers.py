@@ -10,12 +10,12 @@ tiers begin at its beginning, as only one of them runs. Constants are joined whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Any
 
-from aotc.ir import AotcError, DimRange, Shape, frozen, is_static, option_text, symbol_of_multiples
+from aotc.ir import AotcError, DimRange, Shape, SymDim, frozen, is_static, option_text, symbol_of_multiples
 from aotc.tir.plan.program import Program, Step, Tier, TierChoice, steps_in
 from aotc.tir.plan.size_checks import value_of_dim
 from aotc.tir.plan.storage import ArenaPart, MemoryPlan, Storage, View
@@ -44,8 +44,11 @@ def join_tiers(
     shapes.
     """
     first = tiers[0].program
+    stated = {symbol_of_multiples(name, step) for name, r in sizes.items() for step in {1, *r.steps}}
+    dims = [dim for dim in chain.from_iterable(chain(*shapes)) if isinstance(dim, SymDim)]
+    rounded = {symbol for dim in dims for symbol in dim.symbols} - stated
     for tier in tiers:
-        _require_program_can_be_tier(tier.program)
+        _require_program_can_be_tier(tier.program, rounded)
     inputs = _joined_storages([tier.program.inputs for tier in tiers], shapes[0])
     outputs = _joined_storages([tier.program.outputs for tier in tiers], shapes[1])
     for tier in tiers:
@@ -70,12 +73,18 @@ def describe_tiers(program: Program) -> list[dict[str, Any]]:
     return rows
 
 
-def _require_program_can_be_tier(program: Program) -> None:
-    """Raise AotcError (code "dims") for a program with state, sizes in values, or tensors in the arena of callers."""
+def _require_program_can_be_tier(program: Program, rounded: Set[str]) -> None:
+    """Raise AotcError (code "dims") for a program with state, sizes in values, sizes that formulas define, or tensors
+    in the arena of callers.
+
+    rounded    names of sizes in the shapes of the model that are no sizes of inputs
+    """
+    defined = sorted({*rounded, *(d.name for d in program.definitions)})
     pairs = [
         (bool(program.state), "keeps state between runs"),
         (bool(program.operands), f"has sizes that are values of inputs: {', '.join(program.operands)}"),
         (bool(program.found), f"has sizes that a run finds: {', '.join(node.size for node in program.found)}"),
+        (bool(defined), f"has sizes that are rounded products of others: {', '.join(defined)}"),
         (bool(program.resident), "has inputs or outputs in the workspace"),
     ]
     for is_refused, text in pairs:

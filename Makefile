@@ -17,7 +17,7 @@ QUICK  := tests/arch tests/ir tests/relay tests/golden tests/errors tests/plan t
   tests/cli/test_commands.py tests/e2e/test_compile_api.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cuda demo-embedded demo-llm firmware-tools digits quick test test-all fuzz fuzz-kernels lint format docs conformance zoo bench train clean
+.PHONY: help setup demo demo-cuda demo-embedded demo-llm demo-web firmware-tools digits quick test test-all fuzz fuzz-kernels lint format docs conformance zoo bench train clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,9 @@ demo-embedded: $(VENV)/.verify firmware-tools ## Compile the quantized digits ne
 demo-llm: $(VENV)/.verify ## Compile a small language model (MODEL=decode.onnx TOKENIZER=...) to a C program, let it continue a text
 	$(MAKE) -s -C examples/llm PYTHON="$$(cd "$(BIN)" && pwd)/python" \
 	  $(if $(MODEL),MODEL="$(abspath $(MODEL))") $(if $(TOKENIZER),TOKENIZER="$(abspath $(TOKENIZER))")
+
+demo-web: $(VENV)/.verify ## Serve a page that recognizes digits drawn with the mouse (needs clang-19 and lld-19)
+	$(BIN)/python -m examples.web.build build/web $(ARGS)
 
 firmware-tools: ## Install compilers and emulators for microcontrollers, on Debian and Ubuntu as root
 	sh tests/setup.sh firmware-tools

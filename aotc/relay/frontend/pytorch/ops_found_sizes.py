@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from aotc.ir import product_of_dims, require, same_dim
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
 from aotc.relay.frontend.found_sizes import distinct_slices, elements_at_nonzero, found_rows, nonzero_positions
@@ -20,6 +21,16 @@ def _nonzero_numpy(x: Expr) -> list[Expr]:
     """Convert nonzero with as_tuple: the indices along each axis."""
     rows = nonzero_positions(x)
     return [g.squeeze(g.strided_slice(rows, [axis], [axis + 1], [1]), [1]) for axis in range(g.rank(x))]
+
+
+def elements_at_mask(x: Expr, mask: Expr, axis: int) -> Expr:
+    """Return the elements or slices of `x` where a mask of the axes from `axis` on is true, along one axis."""
+    sizes, end = g.dims(x), axis + g.rank(mask)
+    masked, given = sizes[axis:end], g.dims(mask)
+    fits = len(masked) == len(given) and all(map(same_dim, masked, given))
+    require("torch-index", fits, "a mask has another shape than what it masks")
+    merged = g.reshape(x, (*sizes[:axis], product_of_dims(masked), *sizes[end:]))
+    return elements_at_nonzero(merged, g.flatten(mask), axis)
 
 
 def _masked_select(x: Expr, mask: Expr) -> Expr:

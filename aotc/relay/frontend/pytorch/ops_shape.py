@@ -12,12 +12,12 @@ from functools import partial
 
 import numpy as np
 
-from aotc.ir import AotcError, Dim, SymDim, is_static, product_of_dims, require, require_static_shape, same_dim
+from aotc.ir import AotcError, Dim, SymDim, is_static, require, require_static_shape
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
-from aotc.relay.frontend.found_sizes import elements_at_nonzero
 from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
+from aotc.relay.frontend.pytorch.ops_found_sizes import elements_at_mask
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, TorchValue
 from aotc.relay.frontend.slice_pad_depth_to_space import (
     depth_to_space,
@@ -447,13 +447,7 @@ def _mask_and_axis(x: Expr, indices: Sequence[TorchValue]) -> tuple[Expr, int] |
 
 def _index(x: Expr, indices: Sequence[TorchValue]) -> Expr:
     if (found := _mask_and_axis(x, indices)) is not None:
-        mask, axis = found
-        sizes, end = g.dims(x), axis + g.rank(mask)
-        masked, given = sizes[axis:end], g.dims(mask)
-        fits = len(masked) == len(given) and all(map(same_dim, masked, given))
-        require("torch-index", fits, "a mask has another shape than what it masks")
-        merged = g.reshape(x, (*sizes[:axis], product_of_dims(masked), *sizes[end:]))
-        return elements_at_nonzero(merged, g.flatten(mask), axis)
+        return elements_at_mask(x, *found)
     axes, places = _indexed_axes_and_positions(x, indices)
     if not axes:
         return x

@@ -6,4 +6,4 @@ A literal, so that setuptools finds it without importing the package.
 
 from typing import Final
 
-VERSION: Final = "0.2.0"
+VERSION: Final = "0.3.0"

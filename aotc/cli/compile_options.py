@@ -90,7 +90,7 @@ COMPILATION_OPTIONS: Final = combine_option_declarations(
     CUT_OPTIONS,
     TARGET_OPTIONS,
     CUDA_ARCH_OPTION,
-    declare_compile_options("rounding"),
+    declare_compile_options("rounding", "seed"),
     COMPILER_OPTIONS,
     declare_compile_options("tuning"),
 )

@@ -284,7 +284,7 @@ class Compilation:
             temporarily_set_context_variable(_CURRENT_COMPILATION, self),
             write_report_on_internal_error(),
             use_tiling_chooser(tilings),
-            use_typical_sizes(typical_values_of_symbols(self.module.main, self.typical_sizes)),
+            use_typical_sizes(typical_values_of_symbols(self.module, self.typical_sizes)),
             memoize_results_in_store(result_cache, salt),
         ):
             yield

@@ -224,6 +224,16 @@ OPTIONS_OF_OTHER_PROGRAMS = {
     "arm_mve_kernels.py": {"--outputs"},
     "arm_dsp_kernels.py": {"--groups"},
     "graph_drawing.py": {"--dump-ir"},
+    "misra_report.py": {
+        "--addon",
+        "--enable",
+        "--platform",
+        "--quiet",
+        "--std",
+        "--template",
+        "--template-location",
+        "--version",
+    },
 }
 #: The emitted README and #error lines of bare_metal_project.py and the pages of reports, which graph_drawing.py draws,
 #: are read by people who may have used either, and name the command.

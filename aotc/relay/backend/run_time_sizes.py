@@ -59,16 +59,16 @@ def size_ranges_of_inputs(main: Function, typical: Mapping[str, int]) -> dict[st
     return ranges
 
 
-def typical_values_of_symbols(main: Function, typical: Mapping[str, int]) -> dict[str, int]:
-    """Return the values in a typical run of the symbols in shapes of a function's parameters; empty if no typical
-    size is given.
+def typical_values_of_symbols(module: IRModule, typical: Mapping[str, int]) -> dict[str, int]:
+    """Return the values in a typical run of the symbols in shapes of the parameters of @main; empty if no typical
+    size is given, as for modules without @main.
 
     typical    size of a typical run for some sizes, by name
     """
     if not typical:
         return {}
     try:
-        ranges = size_ranges_of_inputs(main, typical)
+        ranges = size_ranges_of_inputs(module.main, typical)
     except AotcError:  # lowering reports what has no bounds
         return {}
     sizes = {name: r.most if r.typical is None else r.typical for name, r in ranges.items()}

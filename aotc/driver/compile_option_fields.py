@@ -138,7 +138,7 @@ class CompileOptionFields:
         "Seed of those random operators of an ONNX model that state none; their numbers are drawn when compiling.",
         python="From 0 to 2**63 - 1.",
         bounds=(0, 2**63 - 1),
-        default_text="other numbers than those of each seed",
+        default_text="numbers that no seed gives",
         command="--seed",
         metavar="N",
     )

@@ -184,7 +184,7 @@ class Compilation:
     budgets    upper bounds on RAM, flash and stack
     selftest   bare-metal only: emit a self-test with stored inputs and outputs
     single_file    bare-metal only: emit one source and one header
-    separate_weights    emit the parameters as a file that runs get by its address
+    separate_weights    emit the parameters as a file whose address each run gets
     overwrite      replace foreign files in the output directory (see `aotc.driver.output_folder`)
     cflags         C compiler flags that the build files of the project add after the target's
     state          inputs and outputs that the model keeps between runs
@@ -230,7 +230,7 @@ class Compilation:
             hint = "take " + option_text("environment", "bare") + ", or the target of a microcontroller"
             raise AotcError("target", text, hint=hint)
         if self.separate_weights and (self.selftest or self.target.gpu is not None):
-            text = f"the parameters of projects for {self.target.name} are not a file of their own"
+            text = f"the parameters of projects for {self.target.name} cannot be a file of their own"
             text = "a self-test keeps its values with the parameters in the library" if self.selftest else text
             raise AotcError("target", text, hint="leave " + option_text("separate_weights") + " out")
         if self.context.get_config("compile.workspace_io", False) and (self.target.versions or self.target.gpu):

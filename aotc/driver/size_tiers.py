@@ -67,8 +67,8 @@ class SizeTiers:
         return list(zip(self.modules, typical, strict=True))
 
     def with_common_weights(self, result_of: Callable[[int], T], number: int) -> T:
-        """Return what a function returns for the number of a tier, whose graph it may optimize: the tiers then agree
-        on layouts of weights. The typical tier must be the first one.
+        """Call a function with the number of a tier whose graph it optimizes; return its result. The typical tier must
+        be the first one: it chooses the layouts of weights that the other tiers share.
         """
         with use_common_weight_layouts(replace(self.layouts, is_complete=number != self.typical)):
             return result_of(number)

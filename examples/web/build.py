@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the page that recognizes handwritten digits, and serve it.
 
-In: a folder to write to, and a port, unless --build-only is given.  Needs clang and lld for WebAssembly.
+The page is written to a folder, and served at a port until Ctrl-C ends it (not with --build-only). This needs clang and
+lld for WebAssembly.
 
     python -m examples.web.build build/web --port 8000
 """

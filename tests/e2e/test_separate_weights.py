@@ -234,7 +234,7 @@ def test_what_separate_parameters_exclude(small: CompiledModel, tmp_path: Path) 
     with pytest.raises(AotcError, match="a self-test keeps its values with the parameters") as caught:
         compiled(clipped(0, 6.0), tmp_path / "a", target="cortex-m4", separate_weights=True, selftest=True, build=False)
     assert caught.value.code == "target"
-    with pytest.raises(AotcError, match="for cuda are not a file of their own"):
+    with pytest.raises(AotcError, match="for cuda cannot be a file of their own"):
         compiled(clipped(0, 6.0), tmp_path / "b", target="cuda", separate_weights=True, cflags=())
     with pytest.raises(AotcError, match="a file of its own, and packages contain sources only") as caught:
         package_project(small.path, "meson", tmp_path / "c")

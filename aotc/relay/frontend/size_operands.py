@@ -248,7 +248,7 @@ def collect_size_operands(inputs: Mapping[str, Var], ranges: Mapping[str, DimRan
 
 @contextmanager
 def without_size_operands() -> Iterator[None]:
-    """Context manager: elements of inputs are no sizes."""
+    """Return a context in which elements of inputs are not treated as sizes of a run."""
     token = _OPERANDS.set(None)
     try:
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Join programs for parts of the sizes of a model, its tiers, to one program that chooses among them in each run.
+"""Join the programs of the tiers of a model, each for some of its sizes, to one program that chooses in each run.
 
     joined = join_tiers("net", sizes, (TierProgram({"batch": DimRange(1, 1)}, one), ...), shapes)
     joined.body             # (TierChoice((Tier({"batch": 1}, ...), ...)),)
@@ -23,7 +23,7 @@ from aotc.tir.plan.storage import ArenaPart, MemoryPlan, Storage, View
 
 @frozen
 class TierProgram:
-    """Program for a part of the sizes of a model.
+    """Program of a tier: for some of the sizes of a model.
 
     sizes    range of each size of the model, by name; a size that the program does not depend on has one value
     """

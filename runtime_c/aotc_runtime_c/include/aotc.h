@@ -52,7 +52,7 @@ typedef enum aotc_status {
   AOTC_ERROR_CUDA = 16,          /* the driver reports an error */
   AOTC_ERROR_POINTER = 17,       /* not of the GPU's memory, as was promised */
   AOTC_ERROR_BUSY = 18,          /* another thread runs the session */
-  AOTC_ERROR_WEIGHTS = 19,       /* the parameters are damaged, or others */
+  AOTC_ERROR_WEIGHTS = 19,       /* parameters damaged or for other code */
   /* 20: of models without an operating system, see aotc_bare.h */
   AOTC_ERROR_STATE = 21, /* not a block of state of this model */
   /* Of models whose shapes depend on sizes.  From bit 8 on, such a status holds
@@ -218,8 +218,8 @@ typedef struct aotc_sizes {
 #define AOTC_SIZES_SYMBOL "aotc_model_sizes"
 typedef const aotc_sizes *(*aotc_sizes_fn)(void);
 
-/* The parts of the sizes that have code of their own: the first tier that has
- * the sizes of a run is run, and sizes in none of them are not allowed. */
+/* Tiers: sets of sizes, each with code of its own.  A run takes the first tier
+ * that has its sizes; sizes that no tier has are not allowed. */
 typedef struct aotc_tiers {
   int32_t num_tiers;
   const aotc_size *ranges;       /* for each tier, a row for each size */

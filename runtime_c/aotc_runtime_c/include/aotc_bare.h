@@ -25,7 +25,7 @@ typedef enum aotc_status {
   AOTC_ERROR_NULL_ARGUMENT = 1, /* an input, output or workspace is missing */
   AOTC_ERROR_ALIGNMENT = 2,     /* a pointer is not aligned as stated above */
   AOTC_ERROR_OPTIONS = 3,       /* there are no options: they must be NULL */
-  AOTC_ERROR_WEIGHTS = 19,      /* the parameters are damaged, or others */
+  AOTC_ERROR_WEIGHTS = 19,      /* parameters damaged or for other code */
   AOTC_ERROR_SELFTEST = 20,     /* a run gave another result than it should */
   AOTC_ERROR_STATE = 21,        /* not a block of state of this model */
   /* Of models whose shapes depend on sizes.  From bit 8 on, such a status holds

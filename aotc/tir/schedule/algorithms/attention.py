@@ -134,7 +134,7 @@ class _RowStrip:
 
     start     its first row
     height    the number of rows, the largest one if it is known at run time only
-    count     the number of rows
+    count     the number of rows in a run
     ranges    the ranges of the variables in `start`
     """
 

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count how often the n-grams of a vocabulary occur in rows of words; an occurrence may skip words between its own.
+"""Count how often n-grams occur in rows of words.
 
-Words are numbered from 0, and rows hold the numbers of their words. N-grams are found one word at a time, in a trie:
-where a prefix of an n-gram occurs, the next word of the row gives the prefix that is one word longer.
+An n-gram is a sequence of n words. The n-grams that are counted are a list of constants. Words are numbered from 0, and
+rows and n-grams hold the numbers of their words. The words of an n-gram may have equal distances in the row: with one
+skipped word, "a b" occurs in "a x b".
+
+Occurrences are found one word at a time, in a trie of the prefixes of all n-grams, their first words. Where a prefix of
+k words occurs, the next word of the row gives the prefix of k + 1 words that occurs there, if there is one.
 
     trie = NgramTrie.of_ngrams([(0,), (1,), (0, 1)], word_count=2)
     occurrences = ngram_occurrences(rows, trie, shortest=1, longest=2, max_skips=0)
@@ -25,13 +29,14 @@ from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
 
 @dataclass(frozen=True, eq=False)
 class NgramTrie:
-    """The prefixes of the n-grams of a vocabulary. Prefixes of each length are numbered from 0.
+    """The prefixes of all n-grams of a list, the n-grams themselves included. Prefixes of each length, in words, are
+    numbered from 0.
 
     word_count         the number of distinct words; rows hold this number for any other word
     prefix_keys        for each length from 1 on, the key of each prefix of that length, int64, ascending: the number
                        of the prefix without its last word, times (word_count + 1), plus the number of this word
-    ngram_of_prefix    for each length from 1 on, the position in the vocabulary of the n-gram that equals each prefix,
-                       int32; -1 for a prefix that is no n-gram of the vocabulary
+    ngram_of_prefix    for each length from 1 on, the position in the list of the n-gram that equals each prefix, int32;
+                       -1 for a prefix that is only the beginning of longer n-grams
     """
 
     word_count: int
@@ -54,10 +59,10 @@ class NgramTrie:
         return cls(word_count, prefix_keys, ngram_of_prefix)
 
     def extend_prefixes(self, prefixes: Expr | None, words: Expr, length: int) -> Expr:
-        """Return the numbers of the prefixes of `length` words that consist of shorter prefixes and the words behind
-        them; the number of all prefixes of this length where the result is none.
+        """Return the number of each prefix of `length` words that consists of a prefix which is one word shorter and
+        the word behind it; where the trie has no such prefix, the count of prefixes of this length.
 
-        prefixes    numbers of prefixes of `length` - 1 words; None for the empty prefix
+        prefixes    numbers of prefixes of `length` - 1 words; None if `length` is 1, which extends the empty prefix
         words       the number of the word behind each of them
         """
         keys = g.cast(words, "int64")
@@ -66,16 +71,16 @@ class NgramTrie:
         return positions_in_sorted(keys, self.prefix_keys[length - 1])
 
     def ngrams_of_prefixes(self, prefixes: Expr, length: int) -> Expr:
-        """Return the position in the vocabulary of the n-gram that equals each prefix of `length` words; -1 for a
-        prefix that is no n-gram, and for the number of all prefixes.
+        """Return the position in the list of the n-gram that equals each prefix of `length` words; -1 where a prefix
+        is no n-gram, or where `extend_prefixes` found none.
         """
         return gather_slices(g.constant(np.append(self.ngram_of_prefix[length - 1], np.int32(-1))), prefixes, 0)
 
 
 def ngram_occurrences(rows: Expr, trie: NgramTrie, shortest: int, longest: int, max_skips: int) -> list[Expr]:
-    """Return all occurrences of n-grams in rows (..., words): tensors (..., n) with the position in the vocabulary of
-    the n-gram that begins at each of the first n words, -1 for none. There is a tensor for each length of n-grams and
-    each number of skipped words.
+    """Return all occurrences of n-grams in rows (..., words): tensors (..., n) with the position in the list of the
+    n-gram that begins at each of the first n words, -1 for none. There is a tensor for each length of n-grams and each
+    number of skipped words.
 
     shortest, longest  lengths of n-grams, in words
     max_skips          an occurrence skips 0 to this number of words between each two words of the n-gram, the same

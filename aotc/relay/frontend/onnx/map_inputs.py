@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replace the inputs of an ONNX model that are maps by tensors of their values.
 
-A map reaches a model through DictVectorizer, whose vocabulary lists the keys that count, or through CastMap. The
-input of the compiled model is a row of values, one for each key of the vocabulary in its order (or, for the map form
-SPARSE of CastMap, for each key from 0 on), and 0 for keys that the map does not have:
+Two operators read a map: DictVectorizer returns the values of the keys that its attribute string_vocabulary or
+int64_vocabulary lists, in this order, and CastMap those of all keys. The input of the compiled model is this row of
+values, with 0 for a listed key that the map does not have. For CastMap with the map form DENSE it has the values of
+the map by ascending key, and for SPARSE the values of the keys 0 to max_map - 1:
 
     (map(string, float) x, DictVectorizer with string_vocabulary=["cat", "dog"])  ->  (float[1, 2] x, Identity)
 """
@@ -64,22 +65,22 @@ def _tensor_input(value: Any, model: ModelProto, lengths: Mapping[str, int | Non
     text = f"the map {name!r} must be read by DictVectorizer or CastMap alone"
     known = all(n.domain == ML_DOMAIN and n.op_type in ("DictVectorizer", "CastMap") for n in readers)
     require("onnx-input", bool(readers) and known, text)
-    vocabularies = {_keys_of_node(node, map_type.key_type, lengths) for node in readers}
-    text = f"the operators that read the map {name!r} have different vocabularies"
-    require("onnx-input", len(vocabularies) == 1, text)
-    (keys,) = vocabularies
+    lists_of_keys = {_keys_of_node(node, map_type.key_type, lengths) for node in readers}
+    text = f"the operators that read the map {name!r} list different keys"
+    require("onnx-input", len(lists_of_keys) == 1, text)
+    (keys,) = lists_of_keys
     return helper.make_tensor_value_info(name, element, [1, None if keys is None else len(keys)])
 
 
 def _keys_of_node(node: NodeProto, key_type: int, lengths: Mapping[str, int | None] | None) -> tuple[Any, ...] | None:
-    """Return the keys of a map that a node reads, their positions where the node does not name them; None if there may
-    be any number of them.
+    """Return the keys whose values a node reads from a map, in the order of these values; for CastMap, the numbers from
+    0 on, of which only the count matters; None if a map may have any number of keys.
     """
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type == "DictVectorizer":
         name = "string_vocabulary" if key_type == TensorProto.STRING else "int64_vocabulary"
         keys = tuple(attributes.get(name, ()))
-        text = f"attribute {name!r} of DictVectorizer must list distinct keys, which have the type of those of the map"
+        text = f"attribute {name!r} of DictVectorizer must list distinct keys of the type of keys of the map"
         require("onnx-attribute", bool(keys) and len(set(keys)) == len(keys), text)
         return keys
     length = None if lengths is None else lengths.get(node.input[0])

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX converter of TfIdfVectorizer, which counts n-grams of words, numbers or strings.
+"""ONNX converter of TfIdfVectorizer, which counts n-grams, sequences of n words. A word is a number or a string.
+
+The n-grams that are counted are an attribute: pool_int64s or pool_strings has their words one after another, first
+those of n-grams of one word, and ngram_counts has the position at which the n-grams of each length begin.
 
 OPS["TfIdfVectorizer"](x, node=node)      # (words,) or (rows, words) -> counts of n-grams, float32
 """
@@ -25,9 +28,10 @@ _MAX_NGRAM_WORDS: Final = 64
 
 
 def ngrams_of_pool(node: OnnxNode, attribute: str) -> tuple[list[Any], list[tuple[int, ...]]]:
-    """Return the sorted distinct words of a vocabulary, and its n-grams as the numbers of their words.
+    """Return the distinct words of the n-grams that a node counts, in ascending order, and these n-grams, each as the
+    positions of its words among the distinct ones: the numbers of the words.
 
-    attribute  "pool_strings" or "pool_int64s"
+    attribute  the attribute that lists the words of all n-grams, "pool_strings" or "pool_int64s"
 
     Raises AotcError (code "onnx-attribute") if the attributes contradict each other.
     """
@@ -60,8 +64,8 @@ def _lengths_of_ngrams(node: OnnxNode) -> tuple[int, int, int]:
 def weighted_ngram_counts(rows: Expr, ngrams: Sequence[tuple[int, ...]], word_count: int, node: OnnxNode) -> Expr:
     """Return the result of TfIdfVectorizer for rows of numbers of words, (words,) or (rows, words).
 
-    ngrams      n-grams of the vocabulary, as the numbers of their words
-    word_count  the number of distinct words of the vocabulary; rows hold it for all other words
+    ngrams      the n-grams that are counted, as the numbers of their words
+    word_count  the number of distinct words of all n-grams; rows hold it for any other word
     """
     require("onnx-shape", g.rank(rows) in (1, 2), f"TfIdfVectorizer takes 1 or 2 dimensions, got {g.rank(rows)}")
     low, high, skips = _lengths_of_ngrams(node)

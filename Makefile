@@ -95,7 +95,7 @@ zoo: setup ## Compile architectures drawn from transformers, timm and scikit-lea
 	$(BIN)/python -m pip install -q -e ".[zoo]"
 	$(BIN)/python -m tests.zoo --write
 
-bench: setup ## Measure and print the table of docs/performance.md
+bench: setup ## Measure and print the table under "The figures" in docs/performance.md
 	$(BIN)/python -m benchmarks.run
 
 train: setup ## Train examples/digits again

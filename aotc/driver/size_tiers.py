@@ -43,10 +43,10 @@ MAX_TIERS: Final = 64
 class SizeTiers:
     """The tiers of a model.
 
-    sizes      the sizes that shapes depend on, by name, with the ranges of all tiers
+    sizes      the sizes that shapes depend on, by name, each with the range from the least to the largest one
     ranges     for each tier, the range of each size
     modules    for each tier, the model for these ranges
-    layouts    the layouts of weights on which the tiers agree: those of the typical tier
+    layouts    layouts of weights that the graph of the typical tier chooses and other tiers take over
     """
 
     sizes: Mapping[str, DimRange]
@@ -67,8 +67,10 @@ class SizeTiers:
         return list(zip(self.modules, typical, strict=True))
 
     def with_common_weights(self, result_of: Callable[[int], T], number: int) -> T:
-        """Call a function with the number of a tier whose graph it optimizes; return its result. The typical tier must
-        be the first one: it chooses the layouts of weights that the other tiers share.
+        """Call a function that optimizes the graph of a tier, with the number of this tier; return its result.
+
+        Call this for the typical tier before all others: its graph chooses the layouts of weights, and the graphs of
+        the other tiers take these layouts where a second copy of a weight does not pay.
         """
         with use_common_weight_layouts(replace(self.layouts, is_complete=number != self.typical)):
             return result_of(number)

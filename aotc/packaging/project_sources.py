@@ -147,7 +147,7 @@ def read_project_sources(project: Path) -> ProjectSources:
         text = f"the memory of {name} is divided among the memories of a board, which packages do not know"
         raise package_error(text, "compile without " + option_text("memories"))
     if "structure" in metadata.get("weights", {}):
-        text = f"the parameters of {name} are a file of its own, and packages contain sources only"
+        text = f"the parameters of {name} are a file of their own, and packages contain sources only"
         raise package_error(text, "compile without " + option_text("separate_weights", True))
     return ProjectSources(
         name=name,

@@ -236,6 +236,6 @@ def test_what_separate_parameters_exclude(small: CompiledModel, tmp_path: Path) 
     assert caught.value.code == "target"
     with pytest.raises(AotcError, match="for cuda cannot be a file of their own"):
         compiled(clipped(0, 6.0), tmp_path / "b", target="cuda", separate_weights=True, cflags=())
-    with pytest.raises(AotcError, match="a file of its own, and packages contain sources only") as caught:
+    with pytest.raises(AotcError, match="a file of their own, and packages contain sources only") as caught:
         package_project(small.path, "meson", tmp_path / "c")
     assert caught.value.code == "package"

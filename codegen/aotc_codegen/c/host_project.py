@@ -36,6 +36,7 @@ from aotc_codegen.c.project_metadata import (
 from aotc_codegen.c.quantization_macros import quantization_template_values
 from aotc_codegen.c.run_time_sizes import SizesArgument, pointer_bits
 from aotc_codegen.c.schedule_calls import (
+    BytesArgument,
     ModelTensor,
     model_input_and_output_tensors,
     resident_tensors_header_text,
@@ -43,10 +44,9 @@ from aotc_codegen.c.schedule_calls import (
     schedule_call_lines,
     thread_scratch_layout,
 )
-from aotc_codegen.c.separate_weights import SeparateWeights, WeightsArgument, separate_parameter_layout
+from aotc_codegen.c.separate_weights import SeparateWeights, separate_parameter_layout
 from aotc_codegen.c.size_code import definition_lines, null_conditions, size_lines, size_template_values
 from aotc_codegen.c.state_block import (
-    StateArgument,
     StateLayout,
     flipped_bits_table,
     state_block_layout,
@@ -110,11 +110,11 @@ def model_template_values(
     """
     inputs, outputs = model_input_and_output_tensors(program)
     size_values = size_template_values(program, versions)
-    arguments: list[ModelTensor | SizesArgument | StateArgument | WeightsArgument] = [*inputs]
+    arguments: list[ModelTensor | SizesArgument | BytesArgument] = [*inputs]
     arguments += [SizesArgument(interface.members) for interface in size_values["sizes"]]
-    arguments += [StateArgument(state.bytes)] if state else []
+    arguments += [BytesArgument("state block", "state", state.bytes)] if state else []
     weight_files = [] if weights is None else [weights]
-    arguments += [file.argument for file in weight_files]
+    arguments += [BytesArgument("file of parameters", "weights", file.byte_count) for file in weight_files]
     state_values = state_template_values(state, program.name, program, size_values["growth"], size_values["run_result"])
     return {
         "tensors": [*inputs, *outputs],

@@ -137,6 +137,27 @@ class ModelTensor:
         return "{" + (", ".join(map(str, self.storage.shape)) or "0") + "}"
 
 
+@frozen
+class BytesArgument:
+    """Template values of memory without a tensor's type and shape (the block of state, the file of parameters) as an
+    input of a generic call, behind the tensors.
+
+    title       name that callers see
+    argument    name of the variable in examples, and beginning of the name of its shape
+    bytes       size of the memory
+    """
+
+    title: str
+    argument: str
+    bytes: int
+    role: str = "input"
+
+    @property
+    def descriptor(self) -> str:
+        """C initializer of the aotc_tensor that describes the memory to callers."""
+        return f'{{"{self.title}", {self.argument}_shape, {self.bytes}, 1, AOTC_UINT8, NULL}}'
+
+
 def model_input_and_output_tensors(program: Program) -> tuple[list[ModelTensor], list[ModelTensor]]:
     """Return the inputs and the outputs; member names are unique in each group and do not clash
     with the header's macros.

@@ -26,7 +26,6 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from aotc.ir import frozen
 from aotc.tir import Program, Storage, align_up
 from aotc.tir.plan.numerics_fingerprint import structure_fingerprint
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers
@@ -66,20 +65,6 @@ def separate_parameter_layout(programs: Sequence[Program], align: int) -> Parame
     return ParameterLayout(programs[0].name, constants, 0, align, address=address)
 
 
-@frozen(eq=False)
-class WeightsArgument:
-    """Template values of the file of parameters as the last input of a generic call."""
-
-    bytes: int
-    role: str = "input"
-    argument: str = "weights"
-
-    @property
-    def descriptor(self) -> str:
-        """C initializer of the aotc_tensor that describes the file to callers."""
-        return f'{{"file of parameters", weights_shape, {self.bytes}, 1, AOTC_UINT8, NULL}}'
-
-
 class SeparateWeights:
     """File of a model's parameters, and the template values of the code that checks it.
 
@@ -114,11 +99,6 @@ class SeparateWeights:
     def file(self) -> str:
         """Path of the file in the project."""
         return weights_file_name(self.name)
-
-    @property
-    def argument(self) -> WeightsArgument:
-        """The file as an input of a generic call."""
-        return WeightsArgument(self.byte_count)
 
     @property
     def compared_bytes(self) -> list[str]:

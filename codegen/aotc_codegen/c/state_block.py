@@ -232,20 +232,6 @@ def state_metadata(layout: StateLayout | None) -> dict[str, Any]:
     return {"state": layout.metadata_entry} if layout is not None else {}
 
 
-@frozen(eq=False)
-class StateArgument:
-    """Template values of the block of state as the last input of a generic call."""
-
-    bytes: int
-    role: str = "input"
-    argument: str = "state"
-
-    @property
-    def descriptor(self) -> str:
-        """C initializer of the aotc_tensor that describes the block to callers."""
-        return f'{{"state block", state_shape, {self.bytes}, 1, AOTC_UINT8, NULL}}'
-
-
 def state_template_values(
     layout: StateLayout | None, name: str, program: Program, growth: Sequence[str] = (), run_result: str = "AOTC_OK"
 ) -> dict[str, Any]:

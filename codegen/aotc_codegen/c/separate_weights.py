@@ -4,7 +4,7 @@
 params = separate_parameter_layout([program], align=64)
 weights = SeparateWeights([program], params)
 weights.contents                     # of the file: a header, and the parameters
-weights.template_values              # for the check of the file in C
+weights.compared_bytes               # lines of a C initializer: the bytes that a run compares
 
 The header has 32 bytes, all numbers little-endian:
 
@@ -35,9 +35,8 @@ from aotc_codegen.c.size_code import size_template_values
 
 _MAGIC_AND_FORMAT: Final = b"AOTCWTS\x01"
 _HEADER_FORMAT: Final = struct.Struct("<8s8sQI4x")
-#: Number of bytes at the beginning of the file that a run compares.
-COMPARED_HEADER_BYTES: Final = 24
-_CRC_OFFSET: Final = 24
+#: Number of bytes at the beginning of the file that a run compares; the CRC-32 follows them.
+_COMPARED_BYTES: Final = 24
 _BYTES_PER_LINE: Final = 8
 
 
@@ -70,6 +69,7 @@ class SeparateWeights:
 
     member        member of the model's inputs that points to the file
     alignment     alignment of the file in memory, in bytes
+    header_bytes  size of the header with its padding, in bytes
     byte_count    size of the file, in bytes
     structure     16 hexadecimal digits: the identifier of the code that the parameters are for
     crc           CRC-32 of what follows the header
@@ -92,7 +92,7 @@ class SeparateWeights:
         for piece in pieces:
             self.crc = zlib.crc32(piece, self.crc)
         header = _HEADER_FORMAT.pack(_MAGIC_AND_FORMAT, bytes.fromhex(self.structure), self.byte_count, self.crc)
-        self._compared = header[:COMPARED_HEADER_BYTES]
+        self._compared = header[:_COMPARED_BYTES]
         self.contents: list[bytes | memoryview] = [header.ljust(self.header_bytes, b"\0"), *pieces]
 
     @property
@@ -110,7 +110,7 @@ class SeparateWeights:
     @property
     def crc_offset(self) -> int:
         """Offset of the CRC-32 in the file, in bytes."""
-        return _CRC_OFFSET
+        return _COMPARED_BYTES
 
     @property
     def declarations(self) -> list[str]:

@@ -310,12 +310,27 @@ def _split_symbolic_and_static_dims(
     return symbols, combine_ints([index(d) for d in items if not isinstance(d, SymDim)])
 
 
+class UnboundedDimError(TypeError):
+    """Raised for a dimension without an upper bound where its largest size is needed.
+
+    dim    the dimension
+    """
+
+    def __init__(self, dim: SymDim) -> None:
+        super().__init__(f"the dimension {dim} has no upper bound")
+        self.dim = dim
+
+
 def largest_size(dim: Dim) -> int:
-    """Return the largest size of a dimension; TypeError if it has no name or no upper bound."""
+    """Return the largest size of a dimension. Raises UnboundedDimError, a TypeError, if it has no upper bound, and
+    TypeError if it has no name.
+    """
     if not isinstance(dim, SymDim):
         return index(dim)
-    if not dim.name or dim.upper is None:
-        raise TypeError(f"the dimension {dim} has no {'upper bound' if dim.name else 'name'}")
+    if not dim.name:
+        raise TypeError(f"the dimension {dim} has no name")
+    if dim.upper is None:
+        raise UnboundedDimError(dim)
     return dim.upper
 
 

@@ -166,6 +166,24 @@ def test_values_without_bound_are_named_with_the_option() -> None:
         from_onnx(model([NODES[7]]), dims={"reps[0]": (1, 4)})
 
 
+@pytest.mark.parametrize(
+    ("body", "size", "hint"),
+    [
+        ("z = ReduceSum (x, n)", "b", '{"b": (1, 64)}'),
+        ("z = NonZero (x)", "b*k", '{"b": (1, 64), "k": (1, 64)}'),
+        ("s = Size (x) z = Range (n, s, n)", "max((b*k-'n[0]-1'+s0-2)//s0, 0)", '{"b": (1, 64), "k": (1, 64)}'),
+    ],
+)
+def test_dimensions_without_range_are_named_with_the_option(body: str, size: str, hint: str) -> None:
+    text = f"""<ir_version: 9, opset_import: ["": 18]> net (float[b, k] x, int64[1] n) => (float z) {{ {body} }}"""
+    with pytest.raises(AotcError) as caught:
+        from_onnx(onnx.parser.parse_model(text), dims={"n[0]": (1, 9)})
+    found = caught.value.diagnostics[0]
+    assert found.code == "onnx-operand-bound"
+    assert f"nothing bounds the size {size}, of which" in found.message
+    assert hint in str(found.hint)
+
+
 def test_random_inputs_have_values_that_a_run_accepts(session: aotc.Session) -> None:
     session.run(None, read_or_draw_session_inputs(session, None))
 

@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.ir import AotcError, Diagnostic, Span, option_text, span_scope
+from aotc.ir import AotcError, Diagnostic, Span, UnboundedDimError, option_text, span_scope
 from aotc.ir.compilation_work_and_memory_limits import current_budget
+from aotc.relay.frontend.size_operands import unbounded_size_error
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -73,8 +74,9 @@ class Problems:
         try:
             with span_scope(span):
                 yield
-        except AotcError as error:
-            for d in error.with_default_span(span).diagnostics:
+        except (AotcError, UnboundedDimError) as error:
+            problem = error if isinstance(error, AotcError) else unbounded_size_error(error.dim)
+            for d in problem.with_default_span(span).diagnostics:
                 hint = self.hint if d.code.endswith(_RUNTIME_SHAPE_CODE_SUFFIXES) else ""
                 self.diagnostics.append(replace(d, notes=(*d.notes, *notes), hint=d.hint or hint))
             if current_budget().remaining_compile_time_budget("compile.max_nodes") <= 0:

@@ -169,6 +169,13 @@ class SizeOperands:
         is_known = bool(value.name) and value.symbols <= sizes.keys()
         return formula_of_name(value.name).evaluate(sizes) if is_known else None
 
+    @property
+    def bounded_sizes(self) -> set[str]:
+        """The names of the sizes whose largest value is known."""
+        dims = (d for v in self.inputs.values() for d in _symbolic_dims_of(v))
+        of_inputs = {symbol for d in dims if d.upper is not None for symbol in d.symbols}
+        return {*of_inputs, *self.operands, *self.found, *(d.name for d in self.definitions)}
+
     def _unused_name(self, prefix: str, number: int) -> str:
         """Return a name for a size that no size of the inputs has."""
         taken = {s for v in self.inputs.values() for s in _symbols_of(v)} | set(self.operands) | set(self.found)
@@ -228,6 +235,15 @@ def _symbols_of(variable: Var) -> frozenset[str]:
 def _no_bound_error(name: str, element: int) -> AotcError:
     text = f"nothing bounds element {element} of the input {name!r}, on which a shape depends"
     hint = "give its range, for example: " + option_text("dims", {f"{name}[{element}]": (0, 64)})
+    return AotcError("graph-operand-bound", text, hint=hint)
+
+
+def unbounded_size_error(dim: SymDim) -> AotcError:
+    """Return the error for an operator that needs the largest value of a size without an upper bound."""
+    operands = _OPERANDS.get()
+    names = sorted(dim.symbols - (set() if operands is None else operands.bounded_sizes))
+    text = f"nothing bounds the size {dim.name}, of which this operator needs the largest value"
+    hint = "give the range, for example: " + option_text("dims", dict.fromkeys(names, (1, 64))) if names else ""
     return AotcError("graph-operand-bound", text, hint=hint)
 
 

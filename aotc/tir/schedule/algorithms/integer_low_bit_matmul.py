@@ -32,6 +32,7 @@ from aotc.tir.int8_dot_products import (
     dot_instruction_name,
     repeat_byte_in_int32,
 )
+from aotc.tir.schedule.algorithms.column_tiles import ColumnTileBuilder, RegisterTile, scratch_of_partial_vector
 
 FLOAT32, INT32, INT8, UINT8 = (DType(name) for name in ("float32", "int32", "int8", "uint8"))
 #: Largest magnitude of quantized data.
@@ -82,27 +83,21 @@ def build_integer_low_bit_matmul(product: IntegerProduct, target: Target) -> Ext
     """Return the program that multiplies quantized rows by a matrix of weights of few bits on a target."""
     lanes = math.gcd(target.lanes(FLOAT32), product.tile)
     lanes = lanes if lanes in INT32_VECTOR_LENGTHS else 1
-    edge = (Scratch(FLOAT32, lanes, private=True),) if product.columns % lanes else ()
+    edge = scratch_of_partial_vector(product.columns, lanes)
     return ExternProgram(lambda i, o, s: _ProductBuilder(product, target, lanes, (*i, *o, *s)).build_loop_nest(), edge)
 
 
-class _ProductBuilder:
+class _ProductBuilder(ColumnTileBuilder):
     """Builds the statements of a product over its buffers."""
 
     def __init__(self, product: IntegerProduct, target: Target, lanes: int, buffers: Sequence[Buffer]) -> None:
-        self.product, self.lanes = product, lanes
-        self.x, self.x_scale, self.x_sum, self.weight, self.scale, self.zero, self.y, *self.edge = buffers
+        self.x, self.x_scale, self.x_sum, self.weight, self.scale, self.zero, y, *edge = buffers
+        super().__init__(product, lanes, y, edge)
+        self.product = product
         self.vectors_of_rows = min(target.tiles.low_bit_vectors_of_rows, product.tile // lanes)
         self.height = 1 if product.rows == 1 else max(1, target.registers // 2 // self.vectors_of_rows)
 
-    def build_loop_nest(self) -> Stmt:
-        """Return the loop over all tiles of columns."""
-        whole, left = divmod(self.product.columns, self.product.tile)
-        tile = Var("tile")
-        stmts = [forall(tile, whole, Block(self._rows_of_tile(tile, self.product.tile)))] if whole else []
-        return Block([*stmts, *(self._rows_of_tile(as_expr(whole), left) if left else ())])
-
-    def _rows_of_tile(self, tile: Expr, columns: int) -> Iterator[Stmt]:
+    def rows_of_tile(self, tile: Expr, columns: int) -> Iterator[Stmt]:
         """Yield the loops over all rows of the first `columns` columns of a tile: several rows of a few vectors, and
         the rows that are left with all vectors.
         """
@@ -122,37 +117,15 @@ class _ProductBuilder:
         firsts = [first + v for v in range(0, width, self.lanes)]
         kind = _RegisterTile if self.lanes > 1 else _ScalarRegisterTile
         register_tile = kind(self, tile, firsts, row, height)
-        return Block((*register_tile.accumulate(), *self._store(register_tile, width)))
-
-    def _store(self, register_tile: _RegisterTile, width: int) -> Iterator[Stmt]:
-        """Yield the stores of sums; of a partial last vector, only the columns that exist."""
-        for r, row in enumerate(register_tile.acc):
-            start = (register_tile.row + r) * self.product.columns + register_tile.tile * self.product.tile
-            for v, acc in enumerate(row):
-                place, left = start + register_tile.firsts[v], width - v * self.lanes
-                if left >= self.lanes:
-                    yield Store(self.y, place, acc)
-                    continue
-                lane = Var("lane")
-                yield Store(self.edge[0], as_expr(0), acc)
-                yield forall(lane, left, Store(self.y, place + lane, Load(self.edge[0], lane)))
+        return Block((*register_tile.accumulate(), *self.store_register_tile(register_tile, width)))
 
 
-class _RegisterTile:
-    """A few rows of a few vectors of columns.
-
-    acc      sums of the product
-    part     sums of the current block
-    firsts   the first column of each vector, relative to the tile
-    """
+class _RegisterTile(RegisterTile):
+    """A few rows of a few vectors of columns, whose blocks are added up as integers."""
 
     def __init__(self, builder: _ProductBuilder, tile: Expr, firsts: Sequence[int], row: Expr, height: int) -> None:
-        self.builder, self.product, self.lanes = builder, builder.product, builder.lanes
-        self.tile, self.firsts, self.row = tile, firsts, row
-        self.acc, self.part = (
-            [[Var(f"{name}{r}_{v}", dtype, self.lanes) for v in range(len(firsts))] for r in range(height)]
-            for name, dtype in (("acc", FLOAT32), ("part", INT32))
-        )
+        super().__init__(builder, tile, firsts, row, height, INT32)
+        self.builder, self.product = builder, builder.product
 
     def accumulate(self) -> Iterator[Stmt]:
         """Yield the statements that compute the sums."""
@@ -164,13 +137,15 @@ class _RegisterTile:
     def _accumulate_block(self, block: Expr) -> Iterator[Stmt]:
         """Yield the statements that add a block to the sums."""
         p, b = self.product, self.builder
-        places = [self._place(p.blocks, block, first) for first in self.firsts]
+        places = [self.address_in_tiles(p.blocks, block, first) for first in self.firsts]
         at_rows = [(self.row + r) * p.blocks + block for r in range(len(self.acc))]
         for at, parts in zip(at_rows, self.part, strict=True):
             x_sum = Var("sum", INT32)
             yield Declare(x_sum, Load(b.x_sum, at))
             for part, place in zip(parts, places, strict=True):
-                yield Declare(part, const(0, "int32", self.lanes) - self._zero_points(place) * self._spread(x_sum))
+                yield Declare(
+                    part, const(0, "int32", self.lanes) - self._zero_points(place) * self.broadcast_to_lanes(x_sum)
+                )
         # C compilers would reorder the sums of an unrolled loop, and keep all products at once
         words, word = p.block // p.integers_per_word, Var("word")
         yield For(word, words, Block(self._add_products_of_word(block * words + word)), kind="reduction")
@@ -181,14 +156,14 @@ class _RegisterTile:
             factor = Var("factor", FLOAT32)
             yield Declare(factor, Load(b.x_scale, at))
             for acc, part, scale in zip(accs, parts, scales, strict=True):
-                yield Assign(acc, acc + part.astype(FLOAT32) * (scale * self._spread(factor)))
+                yield Assign(acc, acc + part.astype(FLOAT32) * (scale * self.broadcast_to_lanes(factor)))
 
     def _add_products_of_word(self, word: Expr) -> Iterator[Stmt]:
         """Yield the statements that add the products of the weights in four bytes of each column."""
         size = BYTES_PER_DOT * self.lanes
         packed = [Var("bytes", UINT8, size) for _ in self.firsts]
         for value, first in zip(packed, self.firsts, strict=True):
-            place = self._place(self.product.words_per_column, word, first) * BYTES_PER_DOT
+            place = self.address_in_tiles(self.product.words_per_column, word, first) * BYTES_PER_DOT
             yield Declare(value, Load(self.builder.weight, place, size))
         halves: list[list[Expr]] = [list(packed)]
         if self.product.bits == 4:
@@ -214,16 +189,8 @@ class _RegisterTile:
         """Return the zero points of the columns of a vector as int32."""
         zero = self.builder.zero
         if zero.size == 1:
-            return self._spread(Load(zero, as_expr(0)).astype(INT32))
+            return self.broadcast_to_lanes(Load(zero, as_expr(0)).astype(INT32))
         return Load(zero, place, self.lanes).astype(INT32)
-
-    def _place(self, rows_per_tile: int, row: Expr, first: int) -> Expr:
-        """Return the place of a row of the tile in an array with `rows_per_tile` rows for each tile."""
-        return (self.tile * rows_per_tile + row) * self.product.tile + first
-
-    def _spread(self, value: Expr) -> Expr:
-        """Return a scalar in all lanes."""
-        return Broadcast(value, self.lanes) if self.lanes > 1 else value
 
 
 class _ScalarRegisterTile(_RegisterTile):
@@ -235,7 +202,7 @@ class _ScalarRegisterTile(_RegisterTile):
         for k in range(BYTES_PER_DOT):
             for v, first in enumerate(self.firsts):
                 byte = Var("byte", INT32)
-                place = self._place(product.words_per_column, word, first) * BYTES_PER_DOT + k
+                place = self.address_in_tiles(product.words_per_column, word, first) * BYTES_PER_DOT + k
                 yield Declare(byte, Load(self.builder.weight, place).astype(INT32))
                 for half in range(product.integers_per_word // BYTES_PER_DOT):
                     weight = byte if product.bits == 8 else byte >> const(4, "int32") if half else byte & 15

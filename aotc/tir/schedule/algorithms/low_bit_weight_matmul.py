@@ -28,21 +28,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
-from aotc.tir import (
-    Assign,
-    Block,
-    Declare,
-    ExternProgram,
-    For,
-    Scratch,
-    Stmt,
-    Store,
-    Target,
-    bind_to_new_register,
-    forall,
-)
-from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Pack, Var, as_expr, bitcast, call, const
+from aotc.tir import Assign, Block, Declare, ExternProgram, For, Stmt, Target, bind_to_new_register, forall
+from aotc.tir.expr import Buffer, Const, Expr, Load, Pack, Var, as_expr, bitcast, call, const
 from aotc.tir.int4_unpacking import INT4_VALUE_COUNT, TABLE_LOOKUP_INSTRUCTION
+from aotc.tir.schedule.algorithms.column_tiles import ColumnTileBuilder, RegisterTile, scratch_of_partial_vector
 
 FLOAT32: Final = DType("float32")
 UINT32: Final = DType("uint32")
@@ -109,31 +98,25 @@ class PackedProduct:
 def build_packed_low_bit_weight_matmul(product: PackedProduct, target: Target) -> ExternProgram:
     """Return the program that multiplies float rows by a packed low-bit weight matrix on a target."""
     lanes = math.gcd(target.lanes(FLOAT32), product.tile)
-    edge = (Scratch(FLOAT32, lanes, private=True),) if product.columns % lanes else ()
+    edge = scratch_of_partial_vector(product.columns, lanes)
     return ExternProgram(
         lambda i, o, s: _PackedProductBuilder(product, target, lanes, (*i, *o, *s)).build_loop_nest(), edge
     )
 
 
-class _PackedProductBuilder:
+class _PackedProductBuilder(ColumnTileBuilder):
     """Builds the statements of a product of float rows and packed low-bit weights over its buffers."""
 
     def __init__(self, product: PackedProduct, target: Target, lanes: int, buffers: Sequence[Buffer]) -> None:
-        self.product, self.lanes = product, lanes
-        self.x, self.packed, self.scale, self.zero, self.y, *self.edge = buffers
+        self.x, self.packed, self.scale, self.zero, y, *edge = buffers
+        super().__init__(product, lanes, y, edge)
+        self.product = product
         most = product.tile // lanes
         self.vectors = most if product.rows == 1 else min(target.tiles.low_bit_vectors_of_rows, most)
         room = max(1, (target.registers - target.tiles.low_bit_registers) // (2 * self.vectors))
         self.height = -(-product.rows // -(-product.rows // room))
 
-    def build_loop_nest(self) -> Stmt:
-        """Return the loop over all tiles of columns of the product."""
-        whole, left = divmod(self.product.columns, self.product.tile)
-        tile = Var("tile")
-        stmts = [forall(tile, whole, Block(self._loops_over_tile_rows(tile, self.product.tile)))] if whole else []
-        return Block([*stmts, *(self._loops_over_tile_rows(as_expr(whole), left) if left else ())])
-
-    def _loops_over_tile_rows(self, tile: Expr, columns: int) -> Iterator[Stmt]:
+    def rows_of_tile(self, tile: Expr, columns: int) -> Iterator[Stmt]:
         """Yield the loops over all rows of a tile (or of the narrower last tile), a few rows and
         vectors at a time.
         """
@@ -155,30 +138,12 @@ class _PackedProductBuilder:
         product.
         """
         piece = _RegisterTile(self, tile, [first_column + v for v in range(0, width, self.lanes)], row, height)
-        return Block((*piece.accumulate_all_weight_blocks(), *self._store_register_tile(piece, width)))
-
-    def _store_register_tile(self, register_tile: _RegisterTile, width: int) -> Iterator[Stmt]:
-        """Yield the stores of a register tile's sums; of a partial last vector, only the columns
-        that exist.
-        """
-        for r, row in enumerate(register_tile.acc):
-            start = (register_tile.row + r) * self.product.columns + register_tile.tile * self.product.tile
-            for v, acc in enumerate(row):
-                place, left = start + register_tile.firsts[v], width - v * self.lanes
-                if left >= self.lanes:
-                    yield Store(self.y, place, acc)
-                    continue
-                lane = Var("lane")
-                yield Store(self.edge[0], as_expr(0), acc)
-                yield forall(lane, left, Store(self.y, place + lane, Load(self.edge[0], lane)))
+        return Block((*piece.accumulate_all_weight_blocks(), *self.store_register_tile(piece, width)))
 
 
-class _RegisterTile:
-    """A register tile: a few rows of a few vectors of columns.
+class _RegisterTile(RegisterTile):
+    """A few rows of a few vectors of columns, with float sums.
 
-    acc      accumulators
-    part     sums of the current block
-    firsts   the first column of each vector, relative to the tile
     table    vector of the floats that fields stand for, minus the zero point, if one vector holds
              them
     """
@@ -188,12 +153,8 @@ class _RegisterTile:
     def __init__(
         self, builder: _PackedProductBuilder, tile: Expr, firsts: Sequence[int], row: Expr, height: int
     ) -> None:
-        self.builder, self.product, self.lanes = builder, builder.product, builder.lanes
-        self.tile, self.firsts, self.row = tile, firsts, row
-        self.acc, self.part = (
-            [[Var(f"{name}{r}_{v}", FLOAT32, self.lanes) for v in range(len(firsts))] for r in range(height)]
-            for name in ("acc", "part")
-        )
+        super().__init__(builder, tile, firsts, row, height, FLOAT32)
+        self.builder, self.product = builder, builder.product
 
     def accumulate_all_weight_blocks(self) -> list[Stmt]:
         """Return the statements that accumulate all blocks of the depth; the last block may be
@@ -217,10 +178,7 @@ class _RegisterTile:
         """Return the statements that add the products of a block of `depth` low-bit weights to the
         accumulators.
         """
-        places = [
-            self._row_address_in_column_tiled_array(self.product.scales_per_column, block, first)
-            for first in self.firsts
-        ]
+        places = [self.address_in_tiles(self.product.scales_per_column, block, first) for first in self.firsts]
         scales = [Load(self.builder.scale, place, self.lanes) for place in places]
         if self.product.scale_first:
             stmts: list[Stmt] = []
@@ -265,9 +223,7 @@ class _RegisterTile:
         `sums`.
         """
         stmts: list[Stmt] = []
-        places = [
-            self._row_address_in_column_tiled_array(self.product.words_per_column, word, first) for first in self.firsts
-        ]
+        places = [self.address_in_tiles(self.product.words_per_column, word, first) for first in self.firsts]
         words = [bind_to_new_register("w", Load(self.builder.packed, place, self.lanes), stmts) for place in places]
         for field in range(fields):
             weights = [self._weight_minus_zero_point(w, field, zero) for w, zero in zip(words, zeros, strict=True)]
@@ -277,7 +233,7 @@ class _RegisterTile:
                 weights = [bind_to_new_register("real", value, stmts) for value in weights]
             for r, row in enumerate(sums):
                 at = (self.row + r) * self.product.depth + word * self.product.integers_per_word + field
-                x = bind_to_new_register("x", self._broadcast_to_lanes(Load(self.builder.x, at)), stmts)
+                x = bind_to_new_register("x", self.broadcast_to_lanes(Load(self.builder.x, at)), stmts)
                 stmts += (Assign(acc, acc + value * x) for acc, value in zip(row, weights, strict=True))
         return stmts
 
@@ -312,22 +268,8 @@ class _RegisterTile:
         """Return the zero points of the columns of a vector, for one block of the depth."""
         zero = self.builder.zero
         if zero.size == 1:
-            return self._broadcast_to_lanes(Load(zero, as_expr(0)))
-        return Load(
-            zero,
-            self._row_address_in_column_tiled_array(self.product.scales_per_column, block, first_column),
-            self.lanes,
-        )
-
-    def _row_address_in_column_tiled_array(self, rows_per_tile: int, row: Expr, first_column: Operand) -> Expr:
-        """Return the address of a row of a column tile in an array with `rows_per_tile` rows per
-        tile.
-        """
-        return (self.tile * rows_per_tile + row) * self.product.tile + first_column
-
-    def _broadcast_to_lanes(self, value: Expr) -> Expr:
-        """Return a scalar expression broadcast to all lanes."""
-        return Broadcast(value, self.lanes) if self.lanes > 1 else value
+            return self.broadcast_to_lanes(Load(zero, as_expr(0)))
+        return Load(zero, self.address_in_tiles(self.product.scales_per_column, block, first_column), self.lanes)
 
     def _float_constant_vector(self, value: float) -> Expr:
         """Return a vector of floats with a constant in all lanes."""

@@ -33,6 +33,7 @@ def reference(op: OpDef, sample: Sample, args: Any = None) -> Any:
     return op.reference(sample.attrs, *(sample.args if args is None else args))
 
 
+@pytest.mark.always
 @each_operator
 def test_facets_are_complete(op: OpDef) -> None:
     assert re.fullmatch(r"([a-z]+\.)*[a-z0-9_]+", op.name)

@@ -49,7 +49,7 @@ class DenseBitsAttrs(Attrs):
 
 @frozen
 class PackedWeights:
-    """Weights, scales and zero points in the operator's tiled layout; `bits` is 2, 4 or 8."""
+    """Weights, scales and zero points in the tiled layout of an operator; `bits` is 2, 4 or 8."""
 
     weight: Array
     scale: Array
@@ -81,19 +81,20 @@ def pack_quantized_weights(integers: Array, scale: Array, zero: Array, tile_unit
         words[:units, : part.shape[1]] |= part << np.uint32(field * bits)
     biased_zero = (zero.astype(np.float64) - low + (1 << bits)).astype(np.float32)
     same = (biased_zero == biased_zero.flat[0]).all()
-    numbers = biased_zero[:1, :1, None] if same else _rows_to_tiles(biased_zero, tile_units)
+    numbers = biased_zero[:1, :1, None] if same else rows_to_tiles(biased_zero, tile_units)
     return PackedWeights(
-        _rows_to_tiles(words, tile_units), _rows_to_tiles(scale, tile_units), np.ascontiguousarray(numbers), bits
+        rows_to_tiles(words, tile_units), rows_to_tiles(scale, tile_units), np.ascontiguousarray(numbers), bits
     )
 
 
-def _rows_to_tiles(rows: Array, tile: int) -> Array:
+def rows_to_tiles(rows: Array, tile: int) -> Array:
     """Return an array (N, K) as (ceil(N / tile), K, tile), with zeros for rows after N."""
     padded = np.pad(rows, ((0, -len(rows) % tile), (0, 0)))
     return np.ascontiguousarray(padded.reshape(-1, tile, rows.shape[1]).swapaxes(1, 2))
 
 
-def _tiles_to_rows(tiles: Array, units: int) -> Array:
+def tiles_to_rows(tiles: Array, units: int) -> Array:
+    """Return the first N rows of an array (tiles, K, tile) of `rows_to_tiles` as (N, K)."""
     return np.asarray(tiles.swapaxes(1, 2).reshape(-1, tiles.shape[1])[:units])
 
 
@@ -124,10 +125,10 @@ def _infer_dense_bits_type(a: DenseBitsAttrs, types: Types) -> Type:
 def _dense_bits_reference(a: DenseBitsAttrs, data: Array, weight: Array, scale: Array, zero: Array) -> Array:
     product = _packed_product_sizes(a, data.shape, weight.shape[2])
     shifts = np.arange(0, UINT32.bits, a.bits, dtype=np.uint32)
-    words = _tiles_to_rows(weight, a.units)
+    words = tiles_to_rows(weight, a.units)
     integers = (words[..., None] >> shifts & np.uint32((1 << a.bits) - 1)).reshape(a.units, -1)[:, : product.depth]
     zeros = np.broadcast_to(zero, scale.shape)
-    scales, zeros = (np.repeat(_tiles_to_rows(v, a.units), a.block_size, 1)[:, : product.depth] for v in (scale, zeros))
+    scales, zeros = (np.repeat(tiles_to_rows(v, a.units), a.block_size, 1)[:, : product.depth] for v in (scale, zeros))
     real = (integers.astype(np.float32) - (zeros - np.float32(1 << a.bits))) * scales
     return np.asarray(data @ real.T)
 
@@ -147,18 +148,25 @@ def _compute_dense_bits(a: DenseBitsAttrs, data: Tensor, *parts: Tensor) -> Tens
     )[0]
 
 
+def random_low_bit_weights(units: int, depth: int, bits: int, block: int) -> tuple[Array, Array, Array]:
+    """Return integers (units, depth) of `bits` bits, and scales (float32) and zero points (units, blocks) for blocks of
+    `block` integers; the zero points are equal if the number of units is even.
+    """
+    rng = np.random.default_rng(depth)
+    integers = rng.integers(0, 1 << bits, (units, depth))
+    integers.flat[:2] = 0, (1 << bits) - 1
+    blocks = -(-depth // block)
+    zero = rng.integers(0, 1 << bits, (units, blocks)) if units % 2 else np.full((units, blocks), 3)
+    return integers, rng.uniform(0.1, 1, (units, blocks)).astype(np.float32), zero
+
+
 def _dense_bits_test_samples() -> Iterator[Sample]:
     cases: Any = (
         *((1, 64, 40, 4, 32, 16), (3, 70, 33, 4, 16, 16), (1, 37, 5, 2, 64, 4), (7, 24, 64, 8, 8, 64)),
         *((2, 3, 16, 4, 64, 16), (1, 96, 130, 4, 32, 64)),
     )
     for rows, depth, units, bits, block, tile in cases:
-        rng = np.random.default_rng(depth)
-        integers = rng.integers(0, 1 << bits, (units, depth))
-        integers.flat[:2] = 0, (1 << bits) - 1
-        blocks = -(-depth // block)
-        zero = rng.integers(0, 1 << bits, (units, blocks)) if units % 2 else np.full((units, blocks), 3)
-        scale = rng.uniform(0.1, 1, (units, blocks)).astype(np.float32)
+        integers, scale, zero = random_low_bit_weights(units, depth, bits, block)
         packed_weights = pack_quantized_weights(integers, scale, zero, tile)
         assert packed_weights is not None
         for first in (False, True):
@@ -170,7 +178,7 @@ def _dense_bits_test_samples() -> Iterator[Sample]:
             )
 
 
-def _dense_axis_map(_: Attrs, types: Types) -> AxisMap:
+def axis_map_of_rows(_: Attrs, types: Types) -> AxisMap:
     """Return the axis map of a dense layer, which maps all axes of the data except the last one."""
     rank = require_tensor_type(types[0]).rank
     return AxisMap(((*range(rank - 1), None), *((None,) * rank for _ in types[1:])))
@@ -181,7 +189,7 @@ contrib_dense_bits = OpDef(
     attrs=DenseBitsAttrs,
     args=declare_arguments("data", "weight", "scale", "zero"),
     pattern=OpPattern.OPAQUE,
-    axes=_dense_axis_map,
+    axes=axis_map_of_rows,
     infer=_infer_dense_bits_type,
     reference=_dense_bits_reference,
     compute=_compute_dense_bits,

@@ -28,7 +28,6 @@ from aotc.ir import (
     Type,
     Types,
     declare_arguments,
-    frozen,
     largest_size,
     product_of_dims,
     require,
@@ -45,6 +44,13 @@ from aotc.relay.op.operator_definition import (
     require_dtype,
     require_tensor_of_rank,
     require_tensor_type,
+)
+from aotc.relay.op.packed_dense import (
+    PackedWeights,
+    axis_map_of_rows,
+    random_low_bit_weights,
+    rows_to_tiles,
+    tiles_to_rows,
 )
 from aotc.tir import Tensor, const, te
 from aotc.tir.float_to_int8 import quantize_numpy_reference
@@ -98,23 +104,9 @@ class DenseIntegerBitsAttrs(Attrs):
     block_size: int
 
 
-@frozen
-class PackedIntegerWeights:
-    """Weights, scales and zero points in the operator's tiled layout; `bits` is 4 or 8."""
-
-    weight: Array
-    scale: Array
-    zero: Array
-    bits: int
-
-    @property
-    def weight_scale_and_zero_arrays(self) -> tuple[Array, Array, Array]:
-        return self.weight, self.scale, self.zero
-
-
 def pack_weights_for_integer_products(
     integers: Array, scale: Array, zero: Array, block: int, tile_units: int, scale_dtypes: Sequence[str]
-) -> PackedIntegerWeights | None:
+) -> PackedWeights | None:
     """Pack integer weights (N, K) with float32 scales and zero points (N, blocks) into the operator's layout, with
     scales of the last one of `scale_dtypes` that represents all of them.
 
@@ -133,12 +125,9 @@ def pack_weights_for_integer_products(
         words = words[:, :, ::2] | words[:, :, 1::2] << 4
     narrow = [d for d in scale_dtypes if (scale.astype(d).astype(np.float32) == scale).all()]
     is_one = (zero == zero.flat[0]).all()
-    tiles = [
-        np.ascontiguousarray(np.pad(v, (*padding[:1], (0, 0))).reshape(-1, tile_units, v.shape[1]).swapaxes(1, 2))
-        for v in (scale.astype(narrow[-1]), zero.astype(np.uint8))
-    ]
-    zeros = zero[:1, :1, None].astype(np.uint8) if is_one else tiles[1]
-    return PackedIntegerWeights(np.ascontiguousarray(words.swapaxes(1, 2)), tiles[0], zeros, bits)
+    zeros = zero[:1, :1, None].astype(np.uint8) if is_one else rows_to_tiles(zero.astype(np.uint8), tile_units)
+    scales = rows_to_tiles(scale.astype(narrow[-1]), tile_units)
+    return PackedWeights(np.ascontiguousarray(words.swapaxes(1, 2)), scales, zeros, bits)
 
 
 def can_round_in_blocks_of(block_size: int) -> bool:
@@ -265,7 +254,7 @@ def _dense_integer_bits_reference(
         words = np.stack([words & 15, words >> 4], 3)
     integers = words.reshape(-1, data.shape[-1])[: a.units].astype(np.float32)
     scales, zeros = (
-        np.repeat(v.swapaxes(1, 2).reshape(-1, scale.shape[1])[: a.units].astype(np.float32), a.block_size, 1)
+        np.repeat(tiles_to_rows(v, a.units).astype(np.float32), a.block_size, 1)
         for v in (scale, np.broadcast_to(zero, scale.shape))
     )
     real = data * np.repeat(data_scale, a.block_size, -1)
@@ -280,6 +269,13 @@ def _compute_dense_integer_bits(a: DenseIntegerBitsAttrs, data: Tensor, *parts: 
     macs = product.depth * product.columns * largest_size(product.rows)
     program = partial(build_integer_low_bit_matmul, product)
     return te.extern_for_target("dense", kinds, (data, *parts), program, macs=macs, takes_sizes=True)[0]
+
+
+def _dense_integer_bits_axis_map(_: Attrs, types: Types) -> AxisMap:
+    """Return the axis map, which maps all axes of the data, its scales and its sums except the last one."""
+    rank = require_tensor_type(types[0]).rank
+    row = (*range(rank - 1), None)
+    return AxisMap((row, row, row, *((None,) * rank for _ in types[3:])))
 
 
 # --- samples
@@ -308,25 +304,14 @@ def _dense_integer_bits_test_samples() -> Iterator[Sample]:
         *((9, 16, 8, 8, 8, 8), (1, 64, 16, 4, 64, 16)),
     )
     for rows, depth, units, bits, block, tile in cases:
-        rng = np.random.default_rng(depth)
-        integers = rng.integers(0, 1 << bits, (units, depth))
-        integers.flat[:2] = 0, (1 << bits) - 1
-        zero = rng.integers(0, 1 << bits, (units, depth // block)) if units % 2 else np.full((units, depth // block), 3)
-        scale = rng.uniform(0.1, 1, (units, depth // block)).astype(np.float16 if rows % 2 else np.float32)
-        packed = pack_weights_for_integer_products(
-            integers, scale.astype(np.float32), zero, block, tile, ("float32", "float16")
-        )
+        integers, scale, zero = random_low_bit_weights(units, depth, bits, block)
+        if rows % 2:
+            scale = scale.astype(np.float16).astype(np.float32)
+        packed = pack_weights_for_integer_products(integers, scale, zero, block, tile, ("float32", "float16"))
         assert packed is not None
         data = _quantize_blocks_reference(QuantizeBlocksAttrs(block_size=block), random_array((rows, depth)))
         attrs = DenseIntegerBitsAttrs(units=units, bits=bits, block_size=block)
         yield Sample(args=(*data, *packed.weight_scale_and_zero_arrays), attrs=attrs, accuracy=Accuracy.LOOSE)
-
-
-def _rows_axis_map(_: Attrs, types: Types) -> AxisMap:
-    """Return the axis map of an operator on rows, which maps all axes of the data except the last one."""
-    rank = require_tensor_type(types[0]).rank
-    row = (*range(rank - 1), None)
-    return AxisMap((row, *(row if t.rank == rank else (None,) * rank for t in map(require_tensor_type, types[1:3]))))
 
 
 contrib_round_blocks = OpDef(
@@ -334,7 +319,7 @@ contrib_round_blocks = OpDef(
     attrs=RoundBlocksAttrs,
     args=declare_arguments("data"),
     pattern=OpPattern.OPAQUE,
-    axes=_rows_axis_map,
+    axes=axis_map_of_rows,
     infer=_infer_round_blocks_type,
     reference=_round_blocks_reference,
     expand=_expand_round_blocks,
@@ -357,6 +342,7 @@ contrib_dense_integer_bits = OpDef(
     attrs=DenseIntegerBitsAttrs,
     args=declare_arguments("data", "data_scale", "data_sum", "weight", "scale", "zero"),
     pattern=OpPattern.OPAQUE,
+    axes=_dense_integer_bits_axis_map,
     infer=_infer_dense_integer_bits_type,
     reference=_dense_integer_bits_reference,
     compute=_compute_dense_integer_bits,

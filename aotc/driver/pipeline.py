@@ -336,7 +336,8 @@ class Compilation:
     def optimized_graph(self) -> IRModule:
         """The graph module of fused functions after all passes; that of the typical tier if there are several."""
         if self.tiers is not None:
-            return self.tiers.with_common_weights(lambda _: _typical_tier(self).optimized_graph, self.tiers.typical)
+            with self.tiers.use_layouts_of_tier(self.tiers.typical):
+                return _typical_tier(self).optimized_graph
         with self._activate_pass_context(), self.context.temporarily_add_instrument(self._passes):
             self.progress(OPTIMIZING)
             try:

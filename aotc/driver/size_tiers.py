@@ -12,10 +12,11 @@ weights have one layout in all tiers where a second copy of them does not pay.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from itertools import product
 from math import prod
-from typing import Final, TypeVar
+from typing import Final
 
 from aotc.ir import (
     AotcError,
@@ -32,8 +33,6 @@ from aotc.relay.graph_api import IRModule, infer_module, type_of
 from aotc.relay.transform.common_weight_layouts import CommonWeightLayouts, use_common_weight_layouts
 from aotc.tir import Program, Target
 from aotc.tir.plan.size_tiers import TierProgram, join_tiers
-
-T = TypeVar("T")
 
 #: Largest number of tiers of a model: each is compiled as a model of its own.
 MAX_TIERS: Final = 64
@@ -66,14 +65,13 @@ class SizeTiers:
         typical = ({n: r.typical for n, r in ranges.items() if r.typical is not None} for ranges in self.ranges)
         return list(zip(self.modules, typical, strict=True))
 
-    def with_common_weights(self, result_of: Callable[[int], T], number: int) -> T:
-        """Call a function that optimizes the graph of a tier, with the number of this tier; return its result.
+    def use_layouts_of_tier(self, number: int) -> AbstractContextManager[object]:
+        """Return a context in which the graph of a tier, given by its number, is optimized.
 
-        Call this for the typical tier before all others: its graph chooses the layouts of weights, and the graphs of
+        Enter that of the typical tier before all others: its graph chooses the layouts of weights, and the graphs of
         the other tiers take these layouts where a second copy of a weight does not pay.
         """
-        with use_common_weight_layouts(replace(self.layouts, is_complete=number != self.typical)):
-            return result_of(number)
+        return use_common_weight_layouts(replace(self.layouts, is_complete=number != self.typical))
 
     def join_programs(self, module: IRModule, programs_of: Callable[[int], Sequence[Program]]) -> tuple[Program, ...]:
         """Return for each version of the target a program that runs one of the programs of the tiers.
@@ -81,10 +79,10 @@ class SizeTiers:
         module         the model for all sizes, whose types state the shapes
         programs_of    function that returns the programs of a tier for all versions of the target, by its number
         """
-        first = self.with_common_weights(programs_of, self.typical)
-        programs = [
-            first if k == self.typical else self.with_common_weights(programs_of, k) for k in range(len(self.modules))
-        ]
+        programs: dict[int, Sequence[Program]] = {}
+        for number in sorted(range(len(self.modules)), key=lambda k: k != self.typical):
+            with self.use_layouts_of_tier(number):
+                programs[number] = programs_of(number)
         main = infer_module(module).main
         bounds = RunTimeSizes(self.sizes)
         inputs = [bounds.bounded_type(t, p, "an input").shape for p in main.params for t in tensor_types(type_of(p))]
@@ -92,7 +90,7 @@ class SizeTiers:
         outputs = [bounds.bounded_type(t, main.body, "an output").shape for t in types]
         return tuple(
             join_tiers(self.sizes, list(map(TierProgram, self.ranges, of_version)), (inputs, outputs))
-            for of_version in zip(*programs, strict=True)
+            for of_version in zip(*(programs[number] for number in range(len(programs))), strict=True)
         )
 
 

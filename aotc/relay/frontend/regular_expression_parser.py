@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from typing import Final, NoReturn, TypeAlias
@@ -135,14 +135,11 @@ def _category_ranges(name: str) -> Ranges:
 
 
 @dataclass
-class _Parser:
-    """The state of parsing: the next character of `pattern` is at `place`; `flags` apply from there on."""
+class _Reader:
+    """A pattern that is read from left to right: the next character of `pattern` is at `place`."""
 
     pattern: str
     place: int = 0
-    flags: frozenset[str] = frozenset()
-    depth: int = 0
-    items: list[Expression] = field(default_factory=list)
 
     def refuse(self, why: str) -> NoReturn:
         text = f"the regular expression {self.pattern[:80]!r} is not supported: {why} at character {self.place}"
@@ -172,6 +169,14 @@ class _Parser:
         text = self.pattern[self.place : found]
         self.place = found + len(end)
         return text
+
+
+@dataclass
+class _Parser(_Reader):
+    """The state of parsing: `flags` apply from `place` on, and `depth` groups are open."""
+
+    flags: frozenset[str] = frozenset()
+    depth: int = 0
 
     # --- expressions
 

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results whose number of rows the elements of their operands decide.
+"""Results whose number of rows depends on computed values, such as the positions of the elements that are not 0.
 
-positions, = found_rows(count, positions)               # Tensor[(found0<=24, 2), int64]
+An operator computes a tensor with room for the largest number of rows, and a tensor with the number of rows that
+count. A call of `leading_rows` keeps those. From this call on, the number of rows is a size with a name, such as
+found0, which each run finds.
+
+positions, = found_rows(count, positions)               # Tensor[(24, 2), int64] -> Tensor[(found0<=24, 2), int64]
 body = with_sizes_found_before_use(body, found)         # what uses the size found0 is computed after it is found
 """
 
@@ -22,22 +26,17 @@ def found_rows(count: Expr, *tensors: Expr) -> list[Expr]:
     """Return the first rows of tensors, as many as the one element of `count` says: a size that a run finds. All
     tensors have the same number of rows, which is the largest value of this size.
     """
-    results: list[Expr] = []
-
-    def calls(size: SymDim) -> Expr:
-        results.extend(g.call_op("leading_rows", tensor, count, rows=size) for tensor in tensors)
-        return results[0]
-
-    find_size(largest_size(g.dims(tensors[0])[0]), calls)
-    return results
+    return found_rows_within_bound(largest_size(g.dims(tensors[0])[0]), lambda _: (count, tensors))
 
 
 def found_rows_within_bound(most: int | None, rows: Callable[[int], tuple[Expr, Sequence[Expr]]]) -> list[Expr]:
-    """Return the first rows of tensors, as many as one element of an integer tensor says: a size that a run finds.
+    """Return the first rows of tensors that are computed with room for a largest number of rows: a size that a run
+    finds.
 
     most    the largest number of rows; None if the caller of the compiler must state it
-    rows    function that returns for a number of rows the element, and tensors with room for this many; an element
-            that is larger ends the run
+    rows    function that returns for the largest number of rows an integer tensor of one element, which says how
+            many rows count, and the tensors, which have room for the largest number. A run ends if the element is
+            larger.
 
     Raise AotcError (code "graph-operand-bound") if nothing bounds the number.
     """
@@ -86,12 +85,13 @@ def distinct_slices(x: Expr, axis: int, *, is_sorted: bool) -> tuple[Expr, Expr,
 
 
 def with_sizes_found_before_use(body: Expr, found: Mapping[str, Expr]) -> Expr:
-    """Return an expression whose calls with sizes that a run finds in their attributes depend on the calls that find
-    them: a tensor of zeros may have a shape that is known as a formula, without any operand of this shape.
+    """Return an expression in which each call that has a found size in its attributes comes after the call that finds
+    this size. A tensor of zeros of the shape (found0, 2), for example, need not have any operand of this shape: it gets
+    one by a call of `after`.
 
-    found    a call that finds the size, by name of the size
+    found    the call that finds each size, by name of the size
 
-    Raise AotcError (code "found-size") for such a call without operands, other than one of arange.
+    Raise AotcError (code "found-size") for a call with a found size and without operands, other than one of arange.
     """
     if not found:
         return body

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of a model that are sizes: elements of its inputs, of which shapes are formulas.
+"""Operands of a model that are sizes: integers in its inputs on which shapes depend, such as the input `shape` of
+Reshape. Shapes of results are formulas of these elements.
 
 with collect_size_operands(inputs, ranges) as operands:
     with operand_bounds(OperandBounds(0, 24)):
         size_values(concatenate((shape, [-1])))     # [shape[0], shape[1], -1]
-operands.operands, operands.definitions             # what a run reads, and what it computes of them
+operands.operands, operands.definitions             # elements that a run reads, and sizes that it computes from them
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.size_operands import SizeDefinition, SizeOperand, bits_of_float32
 from aotc.relay.graph_api import Expr, Var
 
-#: Name of the range of what nothing else bounds.
+#: Name under which callers state one range for all elements and sizes that nothing else bounds.
 ALL_OPERANDS: Final = "[*]"
-#: First letters of the names of sizes that a run finds, which numbers follow.
+#: Start of the names of sizes that a run finds; a number follows: found0, found1, ...
 FOUND_SIZE_PREFIX: Final = "found"
 #: Largest number of elements of an input that are sizes.
 MAX_OPERAND_ELEMENTS: Final = 64
@@ -55,10 +56,13 @@ class OperandBounds:
 class SizeOperands:
     """The operands of a model that is being converted.
 
-    inputs    inputs of the model, by name
-    ranges    ranges that the caller of the compiler states, by names such as "shape[0]", "shape[*]", "[*]", and
-              "found0" for a size that a run finds
-    found     calls that find sizes in a run, by name of the size
+    inputs       inputs of the model, by name
+    ranges       ranges that the caller of the compiler states: for one element of an input, named as "shape[0]"; for
+                 all elements of an input that have no range of their own, "shape[*]"; for everything else that
+                 nothing bounds, "[*]"; and for a size that a run finds, "found0"
+    operands     elements of inputs that are sizes, by name of the size
+    definitions  sizes that a run computes once from other sizes, each behind those that it depends on
+    found        calls that find sizes in a run, by name of the size
     """
 
     inputs: Mapping[str, Var]
@@ -133,7 +137,12 @@ class SizeOperands:
         return operand.dim
 
     def define_by_function(self, function: str, bits: Dim, factor: Dim, least: int, most: int) -> Dim:
-        """Return a size that a run computes once by a function of a float, given by its bits, and a formula."""
+        """Return a size that a run computes once, from `least` to `most`, by a function of a float32.
+
+        function    NUMERATOR, DENOMINATOR or PRODUCT of `aotc.ir.size_operands`
+        bits        the bits of the float, as an integer
+        factor      what PRODUCT multiplies the float by; the other functions do not use it
+        """
         formulas = [str(d) if isinstance(d, int) else d.name for d in (factor, bits)]
         return self._defined_size(formulas[0], least, most, function, formulas[1])
 
@@ -183,11 +192,14 @@ class SizeOperands:
         return next(n for k in range(number, number + len(taken) + 1) if (n := f"{prefix}{k}") not in taken)
 
     def find(self, most: int | None, call: Callable[[SymDim], Expr]) -> None:
-        """Add a size from 0 to `most` that a call finds in each run, which a function makes for its name.
+        """Add a size that a call finds in each run.
 
-        A range that the caller of the compiler states for this name may be smaller. Raise AotcError (code
-        "graph-operand-bound") if there is none although nothing else bounds the size, and (code "graph-dim") for
-        a range that does not begin at 0.
+        most    the largest value; None if the caller of the compiler must state a range for the name of the size. A
+                range that the caller states also makes a known largest value smaller.
+        call    function that returns the call that finds the size, for the new size from 0 to its largest value
+
+        Raise AotcError (code "graph-operand-bound") if nothing bounds the size, and (code "graph-dim") for a
+        range that does not begin at 0.
         """
         name = self._unused_name(FOUND_SIZE_PREFIX, len(self.found))
         stated = self.ranges.get(name)

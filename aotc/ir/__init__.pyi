@@ -50,6 +50,7 @@ from aotc.ir.dimensions import Dim as Dim
 from aotc.ir.dimensions import Shape as Shape
 from aotc.ir.dimensions import SymDim as SymDim
 from aotc.ir.dimensions import UnboundedDimError as UnboundedDimError
+from aotc.ir.dimensions import are_bounded as are_bounded
 from aotc.ir.dimensions import check_until_symbols_are_known as check_until_symbols_are_known
 from aotc.ir.dimensions import dim_in_attribute as dim_in_attribute
 from aotc.ir.dimensions import dim_of_text as dim_of_text

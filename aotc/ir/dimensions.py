@@ -334,6 +334,11 @@ def largest_size(dim: Dim) -> int:
     return dim.upper
 
 
+def are_bounded(shape: Iterable[Dim]) -> bool:
+    """Return True if every dimension of a shape is known, or has a name and an upper bound."""
+    return all(not isinstance(d, SymDim) or (bool(d.name) and d.upper is not None) for d in shape)
+
+
 def largest_number_of_elements(shape: Iterable[Dim]) -> int:
     """Return the number of elements of a shape with its dimensions at their upper bounds."""
     return math.prod(map(largest_size, shape))

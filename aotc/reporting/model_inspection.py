@@ -17,7 +17,7 @@ from aotc.driver.pipeline import Compilation, bare_metal_footprint_or_none
 from aotc.driver.size_tiers import dims_of_all_tiers
 from aotc.driver.state_pairs import ModelInterface, typed_interface
 from aotc.driver.state_proposals import propose_growing_state, propose_state_pairs
-from aotc.ir import COMPILE_CALL, AotcError, Span, SymDim, TensorType
+from aotc.ir import COMPILE_CALL, AotcError, Span, TensorType, are_bounded
 from aotc.ir.diagnostics import diagnostic_texts
 from aotc.ir.dimension_ranges import dim_text_in_sizes
 from aotc.relay.frontend.onnx import load_model
@@ -127,8 +127,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
             raise
         return {"model": str(path), "unsupported": diagnostic_texts(error.diagnostics)}
     types = _parameter_types(work.module)
-    dims = [d for ty in types.values() for d in ty.shape if isinstance(d, SymDim)]
-    has_ranges = work.target.gpu is None and all(d.name and d.upper is not None for d in dims)
+    has_ranges = work.target.gpu is None and all(are_bounded(ty.shape) for ty in types.values())
     if not has_ranges and (flags := options_to_fix_dims(types)):
         operators = list_op_freqs(work.module.main)
         proposals = _proposed_state(work)

@@ -22,6 +22,7 @@ from aotc.ir import (
     SymDim,
     TensorType,
     Type,
+    are_bounded,
     flatten_nested_tuple,
     join_texts,
     nest_values_like_type,
@@ -81,7 +82,7 @@ def diagnose_dynamic_inputs(main: Function) -> list[Diagnostic]:
     if not dynamic:
         return []
     dims = [d for _, t in dynamic for d in t.shape if isinstance(d, SymDim)]
-    if all(d.name and d.upper is not None for d in dims):
+    if are_bounded(dims):
         return []
     if len(dynamic) == 1:
         return diagnose_dynamic_shapes(dynamic[0][1], dynamic[0][0], f"input {dynamic[0][0].name!r}")

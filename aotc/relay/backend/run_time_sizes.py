@@ -20,6 +20,7 @@ from aotc.ir import (
     SymDim,
     TensorType,
     Type,
+    are_bounded,
     bound_dim,
     dim_of_text,
     option_text,
@@ -146,7 +147,7 @@ class RunTimeSizes:
         if ty.is_static:
             return ty
         dims = tuple(bound_dim(d, self.intervals) if isinstance(d, SymDim) else d for d in ty.shape)
-        if any(isinstance(d, SymDim) and (not d.name or d.upper is None) for d in dims):
+        if not are_bounded(dims):
             raise AotcError.collect(diagnose_dynamic_shapes(ty, node, description))
         return TensorType(dims, ty.dtype)
 

@@ -27,6 +27,7 @@ from aotc.ir import (
     Shape,
     SymDim,
     TensorType,
+    are_bounded,
     bound_dim,
     collect_dim_conditions,
     frozen,
@@ -97,7 +98,7 @@ def lower_function_with_run_time_sizes(
     intervals = _intervals_within_conditions(intervals, conditions)
     params = [(p, t) for p in function.params for t in tensor_types(type_of(p))]
     dims = [bound_dim(d, intervals) for _, t in params for d in t.shape if isinstance(d, SymDim)]
-    if any(not d.name or d.upper is None for d in dims):
+    if not are_bounded(dims):
         raise AotcError.collect(
             [d for p, t in params for d in diagnose_dynamic_shapes(t, p, f"{kernel_name}: an input")]
         )

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir import Op, OpPattern, Shape, SymDim, frozen, product_of_dims, same_dim, typical_size
+from aotc.ir import Op, OpPattern, are_bounded, frozen, product_of_dims, same_dim, typical_size
 from aotc.relay.graph_api import (
     Call,
     Constant,
@@ -89,7 +89,7 @@ class _Finder:
         operands = (*first.args, second_product.args[1])
         moves = (n for arg in operands for n in self._producers_back_to_first_element_move(arg))
         members = [*self._following_reshapes_and_transposes(second_product), *chain, *moves]
-        if not all(_has_bounds(tensor_type_of(n).shape) for call in members for n in (call, *call.args)):
+        if not all(are_bounded(tensor_type_of(n).shape) for call in members for n in (call, *call.args)):
             return WhyNot("a dimension has no bound")
         if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *second_product.args, *chain)):
             return WhyNot("the data type is not float32")
@@ -184,11 +184,6 @@ class _Finder:
                 yield from pending
                 pending = []
             node = self._single_use_call(scaled[0])
-
-
-def _has_bounds(shape: Shape) -> bool:
-    """Return True if each dimension is known, or has a name and an upper bound."""
-    return all(not isinstance(d, SymDim) or (d.name and d.upper is not None) for d in shape)
 
 
 @dataclass(eq=False)

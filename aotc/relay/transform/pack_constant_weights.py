@@ -33,7 +33,7 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import Dim, DType, Op, PassContext, Shape, SymDim, frozen, is_static, numel, span_scope, typical_size
+from aotc.ir import Dim, DType, Op, PassContext, are_bounded, frozen, is_static, numel, span_scope, typical_size
 from aotc.relay.graph_api import (
     MAX_FOLDED_CONSTANT_BYTES,
     Call,
@@ -554,11 +554,6 @@ def estimated_winograd_or_direct_cycles(call: Call, input_channels_per_group: in
     )
 
 
-def _is_bounded(shape: Shape) -> bool:
-    """Return True if each dimension is known, or has a name and an upper bound."""
-    return all(not isinstance(d, SymDim) or (d.name and d.upper is not None) for d in shape)
-
-
 def _typical_output_sizes(call: Call, attrs: ConvAttrs) -> tuple[int, int, int, int]:
     """Return the images, channels, height and width of the result of a 2-D convolution, typical ones where they
     are known at run time only.
@@ -589,7 +584,7 @@ def _is_float32_3x3_stride_1_conv2d(call: Call) -> bool:
     if a.data_layout == "NCHW":
         fits = is_static(shape) and (a.groups == 1 or tensor_type_of(call.args[1]).shape[1] != 1)
     else:
-        fits = a.data_layout == "NHWC" and a.groups == 1 and not is_static(shape[1:3]) and _is_bounded(shape)
+        fits = a.data_layout == "NHWC" and a.groups == 1 and not is_static(shape[1:3]) and are_bounded(shape)
     return (
         fits
         and {*a.strides, *a.dilation} == {1}

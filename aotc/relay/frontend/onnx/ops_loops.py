@@ -21,6 +21,7 @@ from aotc.ir import (
     Dim,
     SymDim,
     TensorType,
+    are_bounded,
     maximum_of_dims,
     require,
     require_static_shape,
@@ -301,7 +302,7 @@ def _add_loop(
     used = set(nodes)
     unchanged = [LoopParameter(v, value, v) for v, value in captured.items() if v in used]
     shapes = [t for n in nodes if n.checked_type is not None for t in tensor_types(n.checked_type)]
-    is_sized = all(d.name and d.upper is not None for t in shapes for d in t.shape if isinstance(d, SymDim))
+    is_sized = all(are_bounded(t.shape) for t in shapes)
     require("onnx-loop", is_sized or not must_be_sized, "shapes in the body of the loop depend on data")
     name = f"loop_{len(node.functions)}"
     function, results = tail_recursive_loop(name, goes_on, [*parameters, *unchanged, *carried], len(carried))

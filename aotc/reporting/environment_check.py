@@ -46,6 +46,9 @@ from aotc.tir import TARGETS, Target
 _EXTRAS_OF_DEVELOPERS: Final = frozenset({"test", "docs", "bench", "train"})
 _REQUIREMENT_PATTERN: Final = re.compile(r"""([\w.-]+)[^;]*;.*\bextra\s*==\s*["']([\w-]+)["']""")
 _INSTALL_NATIVE: Final = f"apt install {packages_of_compiler(None)}"
+#: Program that finds deviations from MISRA C, and the command that installs it.
+MISRA_CHECKER: Final = "cppcheck"
+INSTALL_MISRA_CHECKER: Final = f"apt install {MISRA_CHECKER}"
 _PROBE_SOURCE: Final = """\
 #include <math.h>
 #include <stdint.h>
@@ -70,7 +73,8 @@ def environment_report() -> dict[str, Any]:
     target_rows, missing_for_targets = _targets()
     command, problem = _default_compiler()
     extras = _extras()
-    missing = [*_missing_default_compiler(command, problem), *missing_for_targets, *_missing_extras(extras)]
+    missing = [*_missing_default_compiler(command, problem), *missing_for_targets]
+    missing += [*_missing_misra_checker(), *_missing_extras(extras)]
     return {
         "aotc": VERSION,
         "python": platform.python_version(),
@@ -195,6 +199,13 @@ def _where_programs_run(target: Target) -> tuple[str, str, str]:
     if shutil.which(command[0]) is None:
         return "", command[0], package
     return shlex.join(command), "", ""
+
+
+def _missing_misra_checker() -> list[dict[str, str]]:
+    if shutil.which(MISRA_CHECKER) is not None:
+        return []
+    use = "finds deviations from MISRA C (aotc inspect --misra)"
+    return [{"name": MISRA_CHECKER, "use": use, "install": INSTALL_MISRA_CHECKER}]
 
 
 def _gpu() -> dict[str, Any]:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from aotc.driver.subprocesses import run_program
-from aotc.driver.temporary_folders import open_output_file
 from aotc.ir import AotcError, option_text
-from aotc.ir.atomic_write import require_not_an_input_file, temporary_folder
+from aotc.ir.atomic_write import open_output_file, require_not_an_input_file, temporary_folder
+from aotc.reporting.environment_check import INSTALL_MISRA_CHECKER, MISRA_CHECKER
 from aotc.reporting.model_inspection import inspect_project
 
 #: A report as JSON has it.
@@ -77,9 +77,10 @@ def describe_misra_deviations(project: Path) -> JsonObject:
     if not str(metadata.get("library", "")).endswith(".a"):
         text = f"{project} is not code for a device without an operating system"
         raise AotcError("misra", text, hint="compile with " + option_text("environment", "bare"))
-    checker = shutil.which("cppcheck")
+    checker = shutil.which(MISRA_CHECKER)
     if checker is None:
-        raise AotcError("misra", "cppcheck is not installed", hint="on Debian and Ubuntu: apt-get install cppcheck")
+        hint = f"on Debian and Ubuntu: {INSTALL_MISRA_CHECKER}"
+        raise AotcError("misra", f"{MISRA_CHECKER} is not installed", hint=hint)
     with temporary_folder("aotc-misra-") as name:
         # cppcheck writes files beside the sources
         folder = Path(name)

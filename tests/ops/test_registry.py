@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,15 @@ from aotc.relay.op.opdef import OpDef, Sample
 from aotc.tir.target import TARGETS
 from tests.ops.harness import EXECUTORS, assert_agrees, flat, kernel_job, type_of_value
 
-each_operator = pytest.mark.parametrize("op", OPERATORS_BY_NAME.values(), ids=OPERATORS_BY_NAME.keys())
+
+def each_operator(test: Callable[[OpDef], None]) -> Any:
+    """Run a test for each operator, none of which is left to the draw of `make test`: the test is about what an
+    operator says of itself, and takes milliseconds.
+    """
+    cases = pytest.mark.parametrize("op", OPERATORS_BY_NAME.values(), ids=OPERATORS_BY_NAME.keys())
+    return pytest.mark.always(cases(test))
+
+
 COMPILED = {name: op for name, op in OPERATORS_BY_NAME.items() if op.static is None}
 
 
@@ -33,7 +41,6 @@ def reference(op: OpDef, sample: Sample, args: Any = None) -> Any:
     return op.reference(sample.attrs, *(sample.args if args is None else args))
 
 
-@pytest.mark.always
 @each_operator
 def test_facets_are_complete(op: OpDef) -> None:
     assert re.fullmatch(r"([a-z]+\.)*[a-z0-9_]+", op.name)
@@ -195,7 +202,6 @@ def mutations(ty: Type) -> Iterator[Type]:
     yield TensorType((1,) * 7, ty.dtype)
 
 
-@pytest.mark.always
 @each_operator
 def test_type_rule_accepts_or_explains(op: OpDef) -> None:
     """No types make the rule fail in any other way than with an AotcError."""

@@ -79,7 +79,7 @@ def _clipped(value: Any, count: int) -> Any:
 
 def _states_axis_map(_: RunAutomatonAttrs, types: Types) -> AxisMap:
     rank = require_tensor_type(types[0]).rank
-    return AxisMap(((*range(rank - 1), None), (None, None)))
+    return AxisMap(((*range(rank - 1), None), (None,) * rank))
 
 
 def _states_test_samples() -> Samples:

@@ -42,8 +42,8 @@ from aotc.ir.atomic_write import temporary_folder
 from aotc.ir.version import VERSION
 from aotc.tir import TARGETS, Target
 
-#: Extras whose packages only tests and documents of aotc itself need.
-_EXTRAS_OF_DEVELOPERS: Final = frozenset({"test", "docs", "bench", "train"})
+#: Extras whose packages only tests, documents, benchmarks and examples of aotc itself need.
+_EXTRAS_OF_DEVELOPERS: Final = frozenset({"test", "docs", "bench", "bench-decoder", "zoo", "train"})
 _REQUIREMENT_PATTERN: Final = re.compile(r"""([\w.-]+)[^;]*;.*\bextra\s*==\s*["']([\w-]+)["']""")
 _INSTALL_NATIVE: Final = f"apt install {packages_of_compiler(None)}"
 #: Program that finds deviations from MISRA C, and the command that installs it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,6 +23,11 @@ from aotc.reporting import environment_check
 from aotc.tir import TARGETS
 from tests.cli.invoke import DIGITS, call, refused
 from tests.conftest import require_tool
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 START = "import sys; sys.argv[0] = 'aotc'; from aotc.cli import run; run()"
 """The command `aotc`, as its entry point starts it."""
@@ -77,11 +83,24 @@ def test_doctor_reports_a_compiler_that_cannot_build(tmp_path: Path) -> None:
     assert f"working {broken}" in {row["name"] for row in report["missing"]}
 
 
-# --- demo
-
-
 def test_doctor_reports_a_compiler_command_that_cannot_be_read() -> None:
     assert "C compiler 'gcc \"' is not a command" in call("doctor", env={"PATH": "/nowhere", "CC": 'gcc "'}).out
+
+
+def test_doctor_lists_the_extras_that_the_page_on_installation_has_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = DIGITS.parents[2]
+    page = (root / "docs/start/installation.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*`) \| .* \| (.*)\|$", page.partition("## Extras")[2], re.MULTILINE)
+    extras = {name: bool(without) for names, without in rows for name in re.findall(r"`([\w-]+)`", names)}
+    declared = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert extras.keys() == declared.keys()
+    requirements = [f'{text}; extra == "{extra}"' for extra, texts in declared.items() for text in texts]
+    monkeypatch.setattr(environment_check, "_declared_requirements", lambda: requirements)
+    listed = environment_check._extras()
+    assert listed.keys() == {extra for extra, is_for_users in extras.items() if is_for_users}
+
+
+# --- demo
 
 
 def test_demo_compiles_recognizes_and_compares(tmp_path: Path) -> None:

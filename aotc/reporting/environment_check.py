@@ -204,7 +204,7 @@ def _where_programs_run(target: Target) -> tuple[str, str, str]:
 def _missing_misra_checker() -> list[dict[str, str]]:
     if shutil.which(MISRA_CHECKER) is not None:
         return []
-    use = "finds deviations from MISRA C (aotc inspect --misra)"
+    use = "finds deviations of emitted C from MISRA C for aotc inspect"
     return [{"name": MISRA_CHECKER, "use": use, "install": INSTALL_MISRA_CHECKER}]
 
 

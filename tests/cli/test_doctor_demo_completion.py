@@ -65,7 +65,7 @@ def test_doctor_without_programs_names_what_installs_them(monkeypatch: pytest.Mo
     assert missing["C compiler for this machine"]["install"] == "apt install gcc libc6-dev"
     assert missing["qemu-system-arm"]["install"] == "apt install qemu-system-arm"
     assert "cortex-m4" in missing["qemu-system-arm"]["use"]
-    assert missing["cppcheck"]["install"] == "apt install cppcheck" and "--misra" in missing["cppcheck"]["use"]
+    assert missing["cppcheck"]["install"] == "apt install cppcheck" and "MISRA C" in missing["cppcheck"]["use"]
     assert missing["extra tflite"]["install"].endswith("-m pip install tflite")
     assert missing["C compiler for arm"]["install"] == "apt install gcc-arm-none-eabi libnewlib-arm-none-eabi"
     assert any("clang-19" in row["install"] and "riscv64-v128" in row["use"] for row in rows)

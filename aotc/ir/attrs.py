@@ -92,17 +92,22 @@ def attrs_class_with_defaults(base: type[T], name: str, **fields: Any) -> type[T
     the given fields.
     """
     types = {f.name: f.type for f in dataclasses.fields(base)}  # type: ignore[arg-type]
-    return _create_attrs_class(name, base, {field: types[field] for field in fields}, fields)
+    return _create_attrs_class(name, base, {field: types[field] for field in fields}, fields, base.__module__)
 
 
-def attrs_class_from_fields(name: str, fields: Sequence[dataclasses.Field[Any]]) -> type[Attrs]:
-    """Return a new class of operator attributes made of attribute fields of other classes."""
+def attrs_class_from_fields(name: str, fields: Sequence[dataclasses.Field[Any]], module: str) -> type[Attrs]:
+    """Return a new class of operator attributes made of attribute fields of other classes.
+
+    module    name of the module that has the classes which the types of the fields name
+    """
     values = {f.name: dataclasses.field(default=f.default, metadata=f.metadata) for f in fields}
-    return _create_attrs_class(name, Attrs, {f.name: f.type for f in fields}, values)
+    return _create_attrs_class(name, Attrs, {f.name: f.type for f in fields}, values, module)
 
 
-def _create_attrs_class(name: str, base: type[T], field_types: Mapping[str, Any], values: Mapping[str, Any]) -> type[T]:
-    return type(name, (base,), {"__annotations__": field_types, "__module__": base.__module__, **values})
+def _create_attrs_class(
+    name: str, base: type[T], field_types: Mapping[str, Any], values: Mapping[str, Any], module: str
+) -> type[T]:
+    return type(name, (base,), {"__annotations__": field_types, "__module__": module, **values})
 
 
 class DictAttrs(Attrs):

@@ -26,6 +26,7 @@ def test_hints_say_what_to_write(operator: str, name: str, hint: str) -> None:
     assert hint_of(operator, name) == hint
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("operator", OPERATORS_BY_NAME)
 def test_attributes_of_all_operators_have_words(operator: str) -> None:
     for field in dataclasses.fields(OPERATORS_BY_NAME[operator].attrs):

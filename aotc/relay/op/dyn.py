@@ -105,7 +105,8 @@ def _argument_replacing_attribute(name: str, defaults: Mapping[str, Array]) -> A
 
 def _attrs_class_without_fields(static_op: OpDef, removed_names: Sequence[str]) -> type[Attrs]:
     left = [field for field in dataclasses.fields(static_op.attrs) if field.name not in removed_names]
-    return attrs_class_from_fields(f"Dyn{static_op.attrs.__name__}", left) if left else NoAttrs
+    static = static_op.attrs
+    return attrs_class_from_fields(f"Dyn{static.__name__}", left, static.__module__) if left else NoAttrs
 
 
 @frozen

@@ -235,7 +235,7 @@ def _quantized_conv_op(
     attr_fields = [f for f in fields(integer_conv.attrs) if f.name != "pad_value"]
     name = f"Quantized{integer_conv.attrs.__name__}"
     attributes: Any = attrs_class_with_defaults(
-        attrs_class_from_fields("ConvAttrs", attr_fields), name, out_dtype="int32"
+        attrs_class_from_fields("ConvAttrs", attr_fields, __name__), name, out_dtype="int32"
     )
     attributes.__doc__ = f"""{integer_conv.doc.splitlines()[0]}
 

@@ -20,6 +20,7 @@ import numpy as np
 from aotc.checking.input_generation import NO_INPUT_RANGES, InputRanges, read_or_draw_session_inputs
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir import AotcError, Array
+from aotc.ir.dimension_formulas import formula_of_name
 from aotc.measuring.gpu_timing import DeviceClock
 from aotc.measuring.machine_peak import Probe
 from aotc.measuring.timing import milliseconds_per_call, min_and_median, repeat_for_seconds
@@ -162,6 +163,25 @@ def _add_rates_and_roofline_share(row: dict[str, Any], peak: float, bandwidth: f
     }
 
 
+def _steps_with_counts_at_sizes(
+    rows: Sequence[Mapping[str, Any]], symbols: Mapping[str, int]
+) -> list[Mapping[str, Any]]:
+    """Return the steps of a schedule with the operations and bytes of a run, given the values of the symbols in their
+    formulas. Where a formula has a symbol without a value, the count is that of the largest sizes.
+    """
+    return [{**row, **_evaluated_formulas(row.get("by_size"), symbols)} for row in rows]
+
+
+def _evaluated_formulas(formulas: object, symbols: Mapping[str, int]) -> dict[str, int]:
+    """Return the values of the formulas of counts, by the name of the count, as far as they have values."""
+    values: dict[str, int] = {}
+    for name, text in formulas.items() if isinstance(formulas, dict) else ():
+        value = formula_of_name(text).evaluate(symbols) if isinstance(text, str) else None
+        if value is not None and value in _COUNT_RANGE and _STEP_SCHEMA.get(name) is _COUNT_RANGE:
+            values[name] = value
+    return values
+
+
 def _kernel_time_and_cost_row_of_each_step(
     rows: Sequence[Mapping[str, Any]], milliseconds: Sequence[float]
 ) -> list[dict[str, Any]]:
@@ -236,6 +256,8 @@ def profile_library(
     cc        C compiler for the measuring program
     options   as for `load`: isa, device, check, weights
 
+    The operations and bytes of a step are those of the sizes that it runs with.
+
     Entries of the result: "milliseconds" has the minimum and median of the plain runs, and the sum
     of the times of all steps ("watched"), which are CPU times if a run takes
     `MIN_CPU_TIMED_MILLISECONDS` milliseconds or more; "disturbed" is the number of runs left out;
@@ -252,6 +274,7 @@ def profile_library(
     arrays = read_or_draw_session_inputs(session, inputs, input_ranges)
     binding = session.bind(arrays, state=session.new_state_or_none(measured=True))
     target = resolve_target(session.isa or metadata["target"])
+    rows = _steps_with_counts_at_sizes(rows, binding.symbol_values)
     binding.run()
     plain = [milliseconds_per_call(binding.run) for _ in range(repeat)]
     touched = _bytes_touched_by_run(session, binding)

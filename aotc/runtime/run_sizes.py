@@ -121,7 +121,7 @@ class RunSizes:
         ]
         problems = [_shape_diagnostic(info, shape) for info, shape, dims in rows if len(shape) != len(dims)]
         rows = [row for row in rows if len(row[1]) == len(row[2])]
-        symbols = self._solve(rows, problems, self._symbols_of_sizes(known))
+        symbols = self._solve(rows, problems, self.symbols_of_sizes(known))
         if problems:
             return {}, problems
         for info, shape, dims in rows:
@@ -189,7 +189,7 @@ class RunSizes:
         rows = zip(self.ranges.items(), self._symbols, strict=True)
         return {name: symbols[s] * r.step for (name, r), s in rows if s in symbols}
 
-    def _symbols_of_sizes(self, values: Mapping[str, int]) -> dict[str, int]:
+    def symbols_of_sizes(self, values: Mapping[str, int]) -> dict[str, int]:
         """Return the values of symbols for some sizes by name."""
         rows = zip(self.ranges.items(), self._symbols, strict=True)
         return {s: values[name] // r.step for (name, r), s in rows if name in values}
@@ -207,7 +207,7 @@ class RunSizes:
 
     def input_shapes(self, values: Mapping[str, int]) -> Shapes:
         """Return the shapes of the inputs for sizes."""
-        symbols = self._symbols_of_sizes(values)
+        symbols = self.symbols_of_sizes(values)
         return [tuple(_value(d, symbols) for d in dims) for dims in self._inputs]
 
     def output_shapes(self, values: Mapping[str, int]) -> Shapes:

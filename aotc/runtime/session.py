@@ -534,6 +534,12 @@ class Binding:
         """Run the compiled model once on the arrays bound to its inputs and outputs."""
         self._run_with_options(None)
 
+    @property
+    def symbol_values(self) -> dict[str, int]:
+        """The values of the symbols in formulas of the model's metadata, by name; without those that a run finds."""
+        sizes, (*_, values) = self._session._sizes, self._keep
+        return {} if sizes is None else sizes.symbols_of_sizes(dict(zip(self._session.dims, values, strict=False)))
+
     def run_with_step_callback(self, on_step: int, context: int) -> None:
         """Run the model once; C calls a function before each step and after the last one.
 

@@ -238,7 +238,9 @@ class Kernel:
                       output is written after the last read of the elements of the input at that index
     overlaps          (output, input) index pairs whose memory may overlap as far as the order of its accesses lets
                       it (aotc/tir/plan/inplace_overlap.py): iterations run in the order in which they stand
-    macs              multiply-accumulate operations of one call
+    macs              multiply-accumulate operations of one call; the most of all calls if they depend on `numbers`
+    macs_formula      formula of these operations in the names of `numbers`; "" if they do not depend on numbers, or if
+                      no formula is known. The text form leaves it out
     approximate       True if the algorithm (Winograd's) has larger rounding errors than the operator's definition
     span              the model nodes it computes
     source            the user's code, which defines it under this very name; the body is empty then
@@ -256,6 +258,7 @@ class Kernel:
     inplace: tuple[tuple[int, int], ...] = ()
     overlaps: tuple[tuple[int, int], ...] = ()
     macs: int = 0
+    macs_formula: str = ""
     approximate: bool = False
     span: Span | None = None
     source: UserSource | None = None

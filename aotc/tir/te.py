@@ -92,6 +92,11 @@ class Tensor:
         """Number of multiply-accumulate operations; those on padding are counted."""
         return 0
 
+    @property
+    def macs_of_run(self) -> Dim:
+        """`macs` in a run: a formula if the number depends on sizes that are known at run time only."""
+        return self.macs
+
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Placeholder(Tensor):
@@ -168,6 +173,10 @@ class Contraction(Tensor):
     def macs(self) -> int:
         return self.capacity * largest_number_of_elements(extent for _, extent in self.reduce_axes)
 
+    @property
+    def macs_of_run(self) -> Dim:
+        return product_of_dims((*self.shape, *(extent for _, extent in self.reduce_axes)))
+
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Winograd(Tensor):
@@ -194,6 +203,10 @@ class Winograd(Tensor):
     def macs(self) -> int:
         """Multiply-accumulates of the convolution as it is defined, padding counted as work."""
         return self.capacity * self.b.shape[2] * 9
+
+    @property
+    def macs_of_run(self) -> Dim:
+        return product_of_dims((*self.shape, self.b.shape[2], 9))
 
     @property
     def groups(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import aotc
@@ -147,3 +148,20 @@ def test_a_library_of_more_steps_than_its_metadata_tell(project: Path, tmp_path:
         versions = [v | {"steps": [s["kernel"] for s in steps]} for v in metadata.get("isas", [])]
         (copy / "metadata.json").write_text(json.dumps(metadata | {"steps": steps, "isas": versions}))
         assert "steps" in refused("run", copy, "--profile", "--repeat", "2")
+
+
+def test_counts_are_those_of_the_sizes_that_run(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    infos = [
+        onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["batch", k]) for n, k in (("x", 6), ("y", 5))
+    ]
+    weights = onnx.numpy_helper.from_array(np.ones((6, 5), np.float32), "w")
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", infos[:1], infos[1:], [weights]))
+    aotc.compile(model, dims={"batch": "4..64:4"}, output=str(tmp_path / "net"), target="c", cflags=["-O0"])
+    (step,) = json.loads((tmp_path / "net" / "metadata.json").read_text())["steps"]
+    assert step["macs"] == 64 * 6 * 5 and step["bytes_written"] == 4 * 64 * 5
+    for batch in (4, 64):
+        np.savez(tmp_path / "in.npz", x=np.ones((batch, 6), np.float32))
+        (step,) = profile_library(tmp_path / "net", inputs=tmp_path / "in.npz", repeat=1)["steps"]
+        assert step["macs"] == batch * 6 * 5
+        assert 0 <= step["bytes"] - 4 * batch * (6 + 5) - 4 * 6 * 5 <= 1024  # weights may be padded

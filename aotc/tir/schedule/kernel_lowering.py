@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir import AotcError, is_static, largest_number_of_elements
+from aotc.ir import AotcError, SymDim, is_static, largest_number_of_elements, sum_of_dims
 from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph
 from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loop_invariants, optimize_loop_nests
@@ -89,6 +89,7 @@ class Lowering:
         absorbed = {group for chain in self.chains.values() for group in chain.absorbed}
         groups = (self._loop_nest_of_group(g) for g in self.groups if g not in absorbed)
         body = remove_dead_registers(Block([*groups, *self._copy_loops_for_duplicate_outputs()]))
+        macs = sum_of_dims(stage.anchor.macs_of_run for stage in self.stages)
         return Kernel(
             name=self.name,
             inputs=self.input_buffers,
@@ -102,6 +103,7 @@ class Lowering:
             if self.chains
             else output_input_pairs_that_may_share_memory(self.builder.plan, self.groups, self.inputs, self.outputs),
             macs=sum(stage.anchor.macs for stage in self.stages),
+            macs_formula=macs.name if isinstance(macs, SymDim) else "",
             approximate=any(isinstance(stage.anchor, te.Winograd) for stage in self.stages),
             numbers=self._numbers_in_use(body),
         )

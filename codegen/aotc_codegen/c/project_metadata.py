@@ -10,12 +10,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from aotc.ir import Dim, SymDim, sum_of_dims
+from aotc.ir.dimension_formulas import formula_of_name, formula_text
 from aotc.ir.version import VERSION
 from aotc.tir import (
+    Buffer,
     Kernel,
     Program,
+    Step,
     Storage,
     Target,
+    View,
     estimated_code_bytes,
     estimated_stack_bytes,
     kernel_with_largest_stack_frame,
@@ -65,6 +70,7 @@ def describe_compiled_program(
             "bytes_read": sum(b.nbytes for b in step.kernel.inputs),
             "bytes_written": sum(b.nbytes for b in step.kernel.outputs),
             "nodes": model_node_names_of_span(step.span),
+            **_counts_by_size(step),
         }
         for step in program.steps
     ]
@@ -95,6 +101,30 @@ def describe_compiled_program(
         "kernels": len(set(kernel_names.values())),
         "steps": steps,
     }
+
+
+def _counts_by_size(step: Step) -> dict[str, dict[str, str]]:
+    """Return the entry of a call whose counts depend on sizes that are known at run time only: the formulas of those
+    that do. The counts themselves are then those of the largest sizes.
+    """
+    kernel = step.kernel
+    counts = {
+        "bytes_read": _bytes_of_run(kernel.inputs, step.inputs),
+        "bytes_written": _bytes_of_run(kernel.outputs, step.outputs),
+    }
+    formulas = {name: count.name for name, count in counts.items() if isinstance(count, SymDim) and count.name}
+    if kernel.macs_formula:
+        # a number that merging kernels has added comes later, and may have the name of another one
+        numbers = reversed(list(zip(kernel.numbers, step.numbers, strict=True)))
+        values = {n.var.name: formula_of_name(v.name) for n, v in numbers if isinstance(v, SymDim)}
+        formulas["macs"] = formula_text(formula_of_name(kernel.macs_formula).substitute(values))
+    return {"by_size": formulas} if formulas else {}
+
+
+def _bytes_of_run(params: Sequence[Buffer], arguments: Sequence[View]) -> Dim:
+    """Return the number of bytes of arguments in a run; that of a part of a storage is the largest one."""
+    storages = [(b, view.storage) for b, view in zip(params, arguments, strict=True)]
+    return sum_of_dims(s.element_count * s.dtype.itemsize if b.nbytes == s.nbytes else b.nbytes for b, s in storages)
 
 
 def _parameter_rows(program: Program, params: ParameterLayout) -> list[dict[str, Any]]:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -17,19 +19,36 @@ BUILDS = {
 }
 
 
-def run_host(tmp_path: Path, *flags: str, most: int, compiler: tuple[str, ...] = ("gcc", "-std=c99")) -> str:
+def run_host(
+    tmp_path: Path,
+    *flags: str,
+    most: int,
+    compiler: tuple[str, ...] = ("gcc", "-std=c99"),
+    processors: Collection[int] | None = None,
+) -> str:
+    """Compile and run `pool_host.c` with pools of 1 to `most` threads, on some processors; return what it prints."""
     program = tmp_path / "pool"
     warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
     command = [*compiler, *warnings, f"-I{include_dir()}", *flags, HERE / "pool_host.c", source_dir() / "aotc_pool.c"]
     subprocess.run([*map(str, command), "-pthread", "-o", str(program)], check=True)
     # more threads than processors must not crawl
-    done = subprocess.run([program, str(most)], capture_output=True, text=True, timeout=120, check=False)
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors or before)
+    try:
+        done = subprocess.run([program, str(most)], capture_output=True, text=True, timeout=120, check=False)
+    finally:
+        os.sched_setaffinity(0, before)
     return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_every_part_runs_and_meetings_keep_order(build: str, tmp_path: Path) -> None:
     assert run_host(tmp_path, *BUILDS[build], most=5) == "ok\n"
+
+
+def test_threads_that_share_a_processor(tmp_path: Path) -> None:
+    """The pool counts all processors of the machine, so that its threads look before they sleep."""
+    assert run_host(tmp_path, *BUILDS["threads"], most=2, processors={min(os.sched_getaffinity(0))}) == "ok\n"
 
 
 def test_as_cpp(tmp_path: Path) -> None:

@@ -3,9 +3,16 @@
  * A barrier is a word in memory.  The threads that come first look at it for
  * a while (most barriers of a run are microseconds apart) and then sleep; the
  * last one changes it, and wakes those that sleep, if there are any.
+ *
+ * A thread that looks keeps others from its processor.  Where other programs
+ * keep processors busy, two threads of a pool often share one.  Then each look
+ * delays the thread that is waited for, and a thread sleeps at once.  To find
+ * that out, each thread notes its processor when it waits for long.  Waiting
+ * threads do not call sched_yield: Linux may take that for giving up the time
+ * slice, and then runs other programs for milliseconds.
  */
-#if !defined(_WIN32) && !defined(_DEFAULT_SOURCE)
-#define _DEFAULT_SOURCE 1 /* sysconf and pthreads under -std=c99 */
+#if !defined(_WIN32) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE 1 /* sched_getcpu, sysconf and pthreads under -std=c99 */
 #endif
 #include "aotc_pool.h"
 
@@ -70,6 +77,7 @@ static int lock_init(lock_t *lock) {
   SleepConditionVariableSRW(&(lock)->condition, &(lock)->mutex, INFINITE, 0)
 #define lock_wake(lock) WakeAllConditionVariable(&(lock)->condition)
 #define give_way() SwitchToThread()
+#define processor() ((int32_t)GetCurrentProcessorNumber())
 
 static int32_t processors(void) {
   SYSTEM_INFO info;
@@ -104,6 +112,18 @@ static int lock_init(lock_t *lock) {
   if (pthread_cond_init(&lock->condition, NULL) == 0) return 0;
   pthread_mutex_destroy(&lock->mutex);
   return 1;
+}
+
+/* The number of the processor that executes this, or -1. */
+static int32_t processor(void) {
+#if defined(__linux__)
+  return (int32_t)sched_getcpu();
+#elif defined(__APPLE__) && __MAC_OS_X_VERSION_MIN_REQUIRED >= 110000
+  size_t number;
+  return pthread_cpu_number_np(&number) == 0 ? (int32_t)number : -1;
+#else
+  return -1;
+#endif
 }
 
 static void lock_free(lock_t *lock) {
@@ -177,11 +197,18 @@ static int watch_forks(void) {
 
 /* --- the pool */
 
-enum { LOOKS = 4000 }; /* about 50 microseconds */
+enum {
+  LOOKS = 4000,      /* about 50 microseconds */
+  LOOKS_BETWEEN = 40 /* between two comparisons of processors */
+};
+
+struct pool;
 
 typedef struct worker {
   thread_t thread;
-  aotc_team team; /* its context is the pool */
+  aotc_team team; /* its context is the worker */
+  struct pool *pool;
+  word_t processor; /* where it was when it last waited for long, or -1 */
 } worker;
 
 typedef struct pool {
@@ -201,10 +228,31 @@ typedef struct pool {
   worker workers[AOTC_MAX_THREADS];
 } pool;
 
-static void await_change(pool *p, word_t *word, int32_t old) {
+/* Notes the processor for other threads, and returns it. */
+static int32_t note_processor(worker *self) {
+  const int32_t here = processor();
+  if (word_get(&self->processor) != here) word_set(&self->processor, here);
+  return here;
+}
+
+/* Whether another thread of the pool was last seen on this one's processor. */
+static int is_processor_shared(worker *self) {
+  pool *const p = self->pool;
+  const int32_t here = note_processor(self);
   int32_t k;
-  for (k = 0; k < p->looks; ++k) {
+  for (k = 0; k < p->threads.parts; ++k) {
+    worker *const other = &p->workers[k];
+    if (other != self && word_get(&other->processor) == here) return here >= 0;
+  }
+  return 0;
+}
+
+static void await_change(worker *self, word_t *word, int32_t old) {
+  pool *const p = self->pool;
+  int32_t k;
+  for (k = 1; k <= p->looks; ++k) {
     if (word_get(word) != old) return;
+    if (k % LOOKS_BETWEEN == 0 && is_processor_shared(self)) break;
     rest();
   }
   lock_take(&p->sleep);
@@ -215,35 +263,38 @@ static void await_change(pool *p, word_t *word, int32_t old) {
   lock_give(&p->sleep);
 }
 
-static void wake_sleepers(pool *p) {
+static void wake_sleepers(worker *self) {
+  pool *const p = self->pool;
   if (word_get(&p->sleepers) == 0) return;
-  lock_take(&p->sleep);
-  lock_wake(&p->sleep);
+  note_processor(self);
+  lock_take(&p->sleep); /* who counted itself waits now, or sees the change */
   lock_give(&p->sleep);
+  lock_wake(&p->sleep);
 }
 
 static void meet(void *context) {
-  pool *const p = (pool *)context;
+  worker *const self = (worker *)context;
+  pool *const p = self->pool;
   const int32_t meeting = word_get(&p->meetings);
   if (word_add(&p->arrived, 1) < p->threads.parts) {
-    await_change(p, &p->meetings, meeting);
+    await_change(self, &p->meetings, meeting);
     return;
   }
   word_set(&p->arrived, 0);
   word_add(&p->meetings, 1);
-  wake_sleepers(p);
+  wake_sleepers(self);
 }
 
 static THREAD_RESULT work(void *argument) {
   worker *const self = (worker *)argument;
-  pool *const p = (pool *)self->team.context;
+  pool *const p = self->pool;
   int32_t seen = 0;
   for (;;) {
-    await_change(p, &p->runs, seen);
+    await_change(self, &p->runs, seen);
     seen = word_get(&p->runs); /* the next run begins when all have met */
     if (word_get(&p->stop)) return 0;
     p->job(p->argument, &self->team);
-    meet(p);
+    meet(self);
   }
 }
 
@@ -254,7 +305,9 @@ static int start_workers(pool *p) {
     w->team.part = k;
     w->team.parts = p->threads.parts;
     w->team.wait = meet;
-    w->team.context = p;
+    w->team.context = w;
+    w->pool = p;
+    w->processor = -1;
     if (k > 0 && thread_start(&w->thread, work, w) != 0) return 1;
     p->started = k;
   }
@@ -265,7 +318,7 @@ static void end_workers(pool *p) {
   int32_t k;
   word_set(&p->stop, 1);
   word_add(&p->runs, 1);
-  wake_sleepers(p);
+  wake_sleepers(&p->workers[0]);
   for (k = 1; k <= p->started; ++k)
     thread_join(p->workers[k].thread);
   lock_free(&p->turn);
@@ -311,9 +364,9 @@ static int run_together(const aotc_threads *threads, aotc_job_fn job,
   p->job = job;
   p->argument = argument;
   word_add(&p->runs, 1);
-  wake_sleepers(p);
+  wake_sleepers(&p->workers[0]);
   job(argument, &p->workers[0].team);
-  meet(p); /* nobody is in the job any more */
+  meet(&p->workers[0]); /* nobody is in the job any more */
   lock_give(&p->turn);
   return AOTC_OK;
 }

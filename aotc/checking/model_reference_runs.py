@@ -161,6 +161,8 @@ def make_session_runner(name: str, session: Any, output_names: Sequence[str]) ->
     def run_session_by_names(inputs: Arrays) -> Arrays:
         try:
             values = session.run(list(output_names), dict(inputs))
+        except AotcError:
+            raise
         except Exception as error:
             # implementations raise exceptions of many types
             text = f"{name} cannot run the model on these inputs: {str(error).strip() or type(error).__name__}"

@@ -18,7 +18,7 @@ import numpy as np
 from aotc.checking.input_generation import Arrays
 from aotc.checking.model_reference_runs import Reference, make_session_runner, return_none_as_unavailable_evaluation
 from aotc.driver.import_model import import_tflite_front_end
-from aotc.ir import AotcError, frozen, open_regular_file, option_text
+from aotc.ir import AotcError, frozen, open_regular_file, option_text, require
 
 #: Function from the inputs of a model to its outputs, both in the order of the model.
 Interpret: TypeAlias = Callable[[list[Any]], list[Any]]
@@ -160,6 +160,10 @@ def _start_tflite_micro(model_data: bytes, _: list[Any]) -> Interpret:
 
     def run(inputs: list[Any]) -> list[Any]:
         for place, array in enumerate(inputs):
+            shape = tuple(interpreter.get_input_details(place)["shape"])
+            text = f"tflite-micro runs models of one size: input {place} has the shape {shape}, not {array.shape}"
+            hint = "compare other sizes with LiteRT: " + option_text("rounding", "litert")
+            require("reference", shape == array.shape, text, hint=hint)
             interpreter.set_input(array, place)
         interpreter.invoke()
         return [interpreter.get_output(k) for k in range(output_count)]

@@ -224,16 +224,10 @@ def import_model_and_state(
             raise AotcError("pin-exported", text, hint=hint)
         return import_exported_program(model, dims), ()
     if is_tflite_path(model):
-        if dims:
-            text = "TFLite models have no named dimensions"
-            hint = (
-                "leave " + option_text("dims") + " out; " + option_text("input_shapes") + " gives the shapes of inputs"
-            )
-            raise AotcError("tflite-pin", text, hint=hint)
         options: dict[str, Any] = {"cut_before": cut.before, "cut_after": cut.after, "has_loops": has_loops}
         options["signature"] = signature
         imported: tuple[IRModule, tuple[StatePair, ...]] = import_tflite_front_end().import_tflite(
-            model, shape=shapes, rounding=rounding, **options
+            model, shape=shapes, dims=dims, rounding=rounding, **options
         )
         return imported
     return from_onnx(model, shape=shapes, dims=dims, name=name, has_loops=has_loops, seed=seed), ()

@@ -75,13 +75,14 @@ class Builder:
 
     def tensor(
         self, shape: Sequence[int], dtype: str = "float32", data: Any = None, scale: Any = None, zero: Any = 0,
-        axis: int = 0, name: str | None = None, variable: bool = False,
+        axis: int = 0, name: str | None = None, variable: bool = False, signature: Sequence[int] = (),
     ) -> int:  # fmt: skip
-        """A tensor, with data where it is a constant; its number."""
+        """A tensor, with data where it is a constant, and with a shape signature, whose -1 are open; its number."""
         made = fb.TensorT()
         made.shape, made.type = list(shape), TYPES[dtype.upper()]
         made.name = f"t{len(self.graph.tensors)}" if name is None else name
         made.isVariable = variable
+        made.shapeSignature = list(signature) or None
         if data is not None:
             buffer = fb.BufferT()
             raw = np.asarray(data, dtype) if dtype != "int4" else np.asarray(data, np.uint8)
@@ -146,10 +147,14 @@ def litert(data: bytes, inputs: Sequence[Any], xnnpack: bool = True) -> list[Any
 
 
 def litert_runs(data: bytes, runs: Sequence[Sequence[Any]], xnnpack: bool = True) -> list[list[Any]]:
-    """Return the outputs of each of several runs of a model by one interpreter of LiteRT."""
+    """Return the outputs of each of several runs of a model by one interpreter of LiteRT, whose input tensors have the
+    shapes of the first run."""
     kinds = OpResolverType
     kind = kinds.AUTO if xnnpack else kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     interpreter = Interpreter(model_content=data, experimental_op_resolver_type=kind)
+    for detail, array in zip(interpreter.get_input_details(), runs[0], strict=True):
+        if tuple(detail["shape"]) != array.shape:
+            interpreter.resize_tensor_input(detail["index"], array.shape)
     interpreter.allocate_tensors()
     results = []
     for inputs in runs:

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from aotc.ir import Dim, frozen, require
+from aotc.ir import Dim, frozen, maximum_of_dims, product_of_dims, require, require_static_shape, sum_of_dims
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
@@ -90,10 +90,24 @@ def same_padding_widths(
     """Return the widths of SAME padding, with which a convolution or pool has ceil(extent / stride)
     elements per axis; all widths before the axes come first, then all widths after.
     """
+    return require_static_shape(same_padding_widths_of_dims(spatial_extents, window, larger_half_after))
+
+
+def same_padding_widths_of_dims(
+    spatial_extents: Sequence[Dim], window: Window, larger_half_after: bool = True
+) -> tuple[Dim, ...]:
+    """Return the widths of SAME padding, as `same_padding_widths` does, for extents that may be known at run time only.
+    A width is a number if it is the same for all extents: with a stride of 1, and where extents are multiples of the
+    stride.
+    """
     rows = zip(spatial_extents, window.strides, window.dilated_kernel_extents(), strict=True)
-    return split_padding_before_after(
-        [max((-(-n // stride) - 1) * stride + span - n, 0) for n, stride, span in rows], larger_half_after
-    )
+    totals = [
+        maximum_of_dims((sum_of_dims((product_of_dims(((n + (stride - 1)) // stride - 1, stride)), span, 0 - n)), 0))
+        for n, stride, span in rows
+    ]
+    small = [t // 2 for t in totals]
+    large = [t - s for t, s in zip(totals, small, strict=True)]
+    return (*small, *large) if larger_half_after else (*large, *small)
 
 
 def spatial_rank_of_tensor_rank_3_to_5(tensor_rank: int, subject: str) -> int:

@@ -53,11 +53,23 @@ def require_at_least(code: str, left: Dim, right: Dim, text: str) -> None:
     _require_relation(code, left, ">=", right, text)
 
 
+def require_values_within(code: str, values: Iterable[Dim], least: int | None, most: int | None, text: str) -> None:
+    """State that those of some values which are known at run time only are at least `least` and at most `most`; None
+    stands for no bound. Raises AotcError (`code`, with the message `text` and the value) as `require_at_least` does.
+    """
+    for value in values:
+        if isinstance(value, SymDim):
+            if least is not None:
+                require_at_least(code, value, least, f"{text} is {value}")
+            if most is not None:
+                require_at_least(code, most, value, f"{text} is {value}")
+
+
 def _require_relation(code: str, left: Dim, relation: str, right: Dim, text: str) -> None:
     (low, high), (least, most) = interval_of_dim(left), interval_of_dim(right)
     is_possible = high >= least and (relation == ">=" or low <= most)
     require(code, is_possible, text)
-    if (relation == "==" and same_dim(left, right)) or (relation == ">=" and low >= most):
+    if same_dim(left, right) or (relation == ">=" and low >= most):
         return
     conditions = _CONDITIONS.get()
     if conditions is None or any(isinstance(d, SymDim) and not d.name for d in (left, right)):

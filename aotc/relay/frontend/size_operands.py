@@ -10,7 +10,7 @@ operands.operands, operands.definitions             # elements that a run reads,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,7 +20,13 @@ import numpy as np
 
 from aotc.ir import AotcError, Dim, DimRange, SymDim, TensorType, current_span, frozen, option_text, require
 from aotc.ir.dimension_formulas import formula_of_name
-from aotc.ir.size_operands import SizeDefinition, SizeOperand, bits_of_float32
+from aotc.ir.size_operands import (
+    SIZE_DEFINITIONS_ATTRIBUTE,
+    SIZE_OPERANDS_ATTRIBUTE,
+    SizeDefinition,
+    SizeOperand,
+    bits_of_float32,
+)
 from aotc.relay.graph_api import Expr, Var
 
 #: Name under which callers state one range for all elements and sizes that nothing else bounds.
@@ -34,6 +40,14 @@ MAX_OPERAND_ELEMENTS: Final = 64
 def is_name_of_found_size(name: str) -> bool:
     """Return True for a name that a size which a run finds may have, such as "found0"."""
     return name.startswith(FOUND_SIZE_PREFIX) and name.removeprefix(FOUND_SIZE_PREFIX).isdecimal()
+
+
+def is_name_of_operand_range(name: str, inputs: Collection[str]) -> bool:
+    """Return True for the name of an element of an input, such as "shape[0]", of all of its elements,
+    "shape[*]", or of all elements of all inputs, "[*]".
+    """
+    owner, _, rest = name.rpartition("[")
+    return rest.endswith("]") and (rest == "*]" or rest[:-1].isdecimal()) and (owner in inputs or name == "[*]")
 
 
 @frozen
@@ -184,6 +198,14 @@ class SizeOperands:
         dims = (d for v in self.inputs.values() for d in _symbolic_dims_of(v))
         of_inputs = {symbol for d in dims if d.upper is not None for symbol in d.symbols}
         return {*of_inputs, *self.operands, *self.found, *(d.name for d in self.definitions)}
+
+    @property
+    def module_attributes(self) -> dict[str, tuple[Any, ...]]:
+        """The attributes of the module that state the operands, and the sizes that a run computes from others."""
+        return {
+            SIZE_OPERANDS_ATTRIBUTE: tuple(operand.row for operand in self.operands.values()),
+            SIZE_DEFINITIONS_ATTRIBUTE: tuple(definition.row for definition in self.definitions),
+        }
 
     def _unused_name(self, prefix: str, number: int) -> str:
         """Return a name for a size that no size of the inputs has."""

@@ -22,7 +22,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from aotc.ir import AotcError, DimSpecification, Span, TensorType, TupleType, current_span, require, span_scope
 from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
-from aotc.ir.size_operands import SIZE_CONDITIONS_ATTRIBUTE, SIZE_DEFINITIONS_ATTRIBUTE, SIZE_OPERANDS_ATTRIBUTE
+from aotc.ir.size_operands import SIZE_CONDITIONS_ATTRIBUTE
 from aotc.ir.string_slots import STRING_INPUTS_ATTRIBUTE, STRING_OUTPUTS_ATTRIBUTE
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
@@ -59,7 +59,7 @@ from aotc.relay.frontend.onnx.ops_random import keys_of_random_nodes
 from aotc.relay.frontend.onnx.ops_sequences import is_absent
 from aotc.relay.frontend.onnx.sequence_inputs import element_name, tensor_type_of_value
 from aotc.relay.frontend.size_conditions import collect_size_conditions
-from aotc.relay.frontend.size_operands import SizeOperands, collect_size_operands
+from aotc.relay.frontend.size_operands import collect_size_operands
 from aotc.relay.frontend.string_slots import string_constant, strings_of_found_number
 from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var, global_uses, type_of
 
@@ -405,7 +405,7 @@ def from_onnx(
         STRING_INPUTS_ATTRIBUTE: tuple(v.name for v in inputs if is_string_input(v)),
         STRING_OUTPUTS_ATTRIBUTE: tuple(string_outputs),
         SIZE_CONDITIONS_ATTRIBUTE: tuple(conditions),
-        **_attributes_of_size_operands(operands),
+        **operands.module_attributes,
     }
     attributes = {name: value for name, value in optional_attributes.items() if value}
     return IRModule({"main": main, **functions}, {"output_names": tuple(output_names), **attributes})
@@ -414,13 +414,6 @@ def from_onnx(
 def _read_named_model(model: str | Path | ModelProto, name: str | None) -> LoadedModel:
     loaded = load.read_model(model)
     return loaded if name is None else LoadedModel(loaded.proto, name, loaded.opsets, loaded.folder)
-
-
-def _attributes_of_size_operands(operands: SizeOperands) -> dict[str, tuple[Any, ...]]:
-    return {
-        SIZE_OPERANDS_ATTRIBUTE: tuple(operand.row for operand in operands.operands.values()),
-        SIZE_DEFINITIONS_ATTRIBUTE: tuple(definition.row for definition in operands.definitions),
-    }
 
 
 def _used_functions(main: Function, functions: Mapping[str, Function]) -> dict[str, Function]:

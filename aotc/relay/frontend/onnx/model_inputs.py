@@ -42,7 +42,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_onnx_type, read_model
 from aotc.relay.frontend.onnx.sequence_inputs import names_of_inputs_with_length, with_tensor_inputs
-from aotc.relay.frontend.size_operands import is_name_of_found_size
+from aotc.relay.frontend.size_operands import is_name_of_found_size, is_name_of_operand_range
 
 #: The largest size that a `dim_param` may spell; a greater number is the name of a symbol.
 MAX_DIM_EXTENT: Final = 1 << 60
@@ -138,14 +138,6 @@ def with_inputs_as_tensors(loaded: LoadedModel, dims: _DimValues) -> tuple[Loade
     # a model without standard operators gets some where it reads maps
     opsets = {o.domain: o.version for o in proto.opset_import if not o.domain} | dict(loaded.opsets)
     return LoadedModel(proto, loaded.source, opsets, loaded.folder), rest
-
-
-def is_name_of_operand_range(name: str, inputs: Collection[str]) -> bool:
-    """Return True for the name of an element of an input, such as "shape[0]", of all of its elements,
-    "shape[*]", or of all elements of all inputs, "[*]".
-    """
-    owner, _, rest = name.rpartition("[")
-    return rest.endswith("]") and (rest == "*]" or rest[:-1].isdecimal()) and (owner in inputs or name == "[*]")
 
 
 def operand_ranges(dims: _DimValues, inputs: Sequence[ValueInfoProto]) -> dict[str, DimRange | int]:

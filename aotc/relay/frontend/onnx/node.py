@@ -31,7 +31,7 @@ from aotc.relay.frontend.converter_signatures import Axis, converter_parameters
 from aotc.relay.frontend.onnx import microsoft_operator_schemas
 from aotc.relay.frontend.onnx.load import dtype_of_onnx_type, onnx_type_of_dtype
 from aotc.relay.frontend.quantization import is_quantize_call
-from aotc.relay.frontend.size_conditions import require_at_least
+from aotc.relay.frontend.size_conditions import require_values_within
 from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds
 from aotc.relay.frontend.size_values import size_values
 from aotc.relay.graph_api import Expr, Function, Var, compile_time_elements, tensor_type_of, type_of
@@ -87,13 +87,9 @@ class SizeInput:
         with operand_bounds(OperandBounds(least, most, clipped, truncated)):
             values = self.node.sizes_of_attribute_or_input(self.index, self.name)
         assert values is not None
-        for value in values:
-            if isinstance(value, SymDim) and not clipped:
-                text = f"`{self.name}` of {self.node.op_type} is {value}"
-                if least is not None:
-                    require_at_least("onnx-runtime-shape", value, least, text)
-                if most is not None:
-                    require_at_least("onnx-runtime-shape", most, value, text)
+        if not clipped:
+            text = f"`{self.name}` of {self.node.op_type}"
+            require_values_within("onnx-runtime-shape", values, least, most, text)
         return values
 
 

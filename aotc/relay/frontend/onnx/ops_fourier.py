@@ -17,7 +17,8 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import SizeInput, Table, table_by_function_name
-from aotc.relay.frontend.onnx.run_time_axes import apply_along_axis_known_at_run_time, largest_of_dims
+from aotc.relay.frontend.onnx.run_time_axes import apply_along_axis_known_at_run_time
+from aotc.relay.frontend.run_time_slices import largest_of_dims
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
 from aotc.relay.frontend.size_operands import define_size
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, pad_or_crop

@@ -24,9 +24,10 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish
 from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
 from aotc.relay.frontend.onnx.node import Converted, Converter, OnnxNode, SizeInput, Table, table_by_function_name
-from aotc.relay.frontend.onnx.run_time_axes import largest_of_dims, reduce_axes_known_at_run_time
+from aotc.relay.frontend.onnx.run_time_axes import reduce_axes_known_at_run_time
 from aotc.relay.frontend.quantization import cast_with_float8_saturation
 from aotc.relay.frontend.reductions import Axes, Reduction, reduction_by_name
+from aotc.relay.frontend.run_time_slices import largest_of_dims
 from aotc.relay.frontend.slice_pad_depth_to_space import normalize_negative_indices
 from aotc.relay.graph_api import compile_time_elements
 

@@ -33,8 +33,9 @@ from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import OnnxNode, SizeInput, Table, table_by_function_name
-from aotc.relay.frontend.onnx.run_time_axes import flat_indices_in_other_shape, flat_steps, largest_of_dims
+from aotc.relay.frontend.onnx.run_time_axes import flat_indices_in_other_shape, flat_steps
 from aotc.relay.frontend.onnx.run_time_resize import resize_at_run_time
+from aotc.relay.frontend.run_time_slices import largest_of_dims
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
 from aotc.relay.frontend.size_operands import define_size
 from aotc.relay.graph_api import Var, compile_time_elements

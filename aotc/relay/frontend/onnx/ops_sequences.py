@@ -41,7 +41,7 @@ from aotc.relay.frontend.onnx.node import (
     sequence_elements,
     table_by_function_name,
 )
-from aotc.relay.frontend.onnx.run_time_axes import largest_of_dims
+from aotc.relay.frontend.run_time_slices import largest_of_dims
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
 from aotc.relay.frontend.size_operands import OperandBounds, define_size, operand_bounds
 from aotc.relay.frontend.size_values import size_values

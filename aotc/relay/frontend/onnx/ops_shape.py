@@ -48,13 +48,8 @@ from aotc.relay.frontend.onnx.node import (
     table_by_function_name,
 )
 from aotc.relay.frontend.onnx.ops_slice_range import convert_range, convert_slice
-from aotc.relay.frontend.onnx.run_time_axes import (
-    chosen_axes,
-    dims_around_new_axes,
-    dims_of_kept_axes,
-    largest_of_dims,
-    values_by_axis,
-)
+from aotc.relay.frontend.onnx.run_time_axes import chosen_axes, dims_around_new_axes, dims_of_kept_axes, values_by_axis
+from aotc.relay.frontend.run_time_slices import largest_of_dims
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
 from aotc.relay.frontend.size_operands import define_size
 from aotc.relay.frontend.slice_pad_depth_to_space import (

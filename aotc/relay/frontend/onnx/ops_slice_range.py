@@ -6,7 +6,6 @@ OPS["Range"](0, n, 2)                   # arange(0, (n + 1) // 2) * 2
 """
 
 import math
-from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -17,7 +16,6 @@ from aotc.ir import (
     Dim,
     DType,
     SymDim,
-    interval_of_dim,
     is_static,
     largest_size,
     maximum_of_dims,
@@ -29,7 +27,13 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.found_sizes import found_rows_within_bound
 from aotc.relay.frontend.onnx.node import OnnxNode, SizeInput
-from aotc.relay.frontend.onnx.run_time_axes import distance_and_direction, largest_of_dims, slices_of_axes
+from aotc.relay.frontend.onnx.run_time_axes import slices_of_axes
+from aotc.relay.frontend.run_time_slices import (
+    distance_and_direction,
+    has_known_sign,
+    largest_of_dims,
+    slice_in_known_steps,
+)
 from aotc.relay.frontend.size_operands import OperandBounds, define_size, operand_bounds
 from aotc.relay.frontend.size_values import size_values
 from aotc.relay.graph_api import compile_time_elements
@@ -53,51 +57,11 @@ def convert_slice(
         static_places = [g.normalize_axis(a, rank) for a in require_static_shape(places)]
         require("onnx-slice", len(set(static_places)) == count, text)
         # a position of unknown sign would need a long formula
-        is_simple = all(_has_known_sign(v) for v in (*first, *last)) or most is None
+        is_simple = all(has_known_sign(v) for v in (*first, *last)) or most is None
         if is_static(step) and is_simple:
-            return _slice_in_known_steps(x, first, last, static_places, list(require_static_shape(step)))
+            return slice_in_known_steps(x, first, last, static_places, list(require_static_shape(step)))
         places = list(static_places)
     return g.counted_slice(x, *zip(*slices_of_axes(first, last, step, places, dims), strict=True))
-
-
-def _has_known_sign(value: Dim) -> bool:
-    low, high = interval_of_dim(value)
-    return low >= 0 or high < 0
-
-
-def _slice_in_known_steps(
-    x: Expr, starts: Sequence[Dim], ends: Sequence[Dim], places: Sequence[int], steps: Sequence[int]
-) -> Expr:
-    require(
-        "onnx-slice",
-        0 not in steps,
-        f"a step of 0 in {steps}",
-        hint="use 1 or greater, or a negative step to go backwards",
-    )
-    box: list[tuple[Dim, Dim, int, int]] = []
-    for start, end, axis, step in zip(starts, ends, places, steps, strict=True):
-        size = g.dims(x)[axis]
-        if not isinstance(size, int) or not isinstance(start, int) or not isinstance(end, int):
-            if (start, step) == (0, 1) and isinstance(end, int) and end >= np.iinfo(np.int32).max:
-                continue
-            if step < 0:  # starts at element 0 at the least
-                start = maximum_of_dims((start, 0 - size))
-            box.append((start, end, axis, step))
-            continue
-        first, last = _clip_slice_bounds(start, end, step, size)
-        if (first, last, step) != (0, size, 1):
-            # a backward slice down to element 0 needs an end that numpy does not count from the end
-            box.append((first, last if last >= 0 else -size - 1, axis, step))
-    return g.strided_slice(x, *zip(*box, strict=True)) if box else x
-
-
-def _clip_slice_bounds(start: int, end: int, step: int, size: int) -> tuple[int, int]:
-    """Return the begin and end positions of a slice, clipped to the axis as ONNX defines it; a
-    backward slice starts at element 0 at the least, and an empty slice is (0, 0).
-    """
-    first, last, _ = slice(start, end, step).indices(size)
-    first = max(first, min(0, size - 1))
-    return (first, last) if range(first, last, step) else (0, 0)
 
 
 #: The values of the inputs of Range: the caller of the compiler states how large they are.

@@ -11,22 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from aotc.ir import (
-    Dim,
-    equality_of_dims,
-    is_static,
-    largest_size,
-    maximum_of_dims,
-    minimum_of_dims,
-    product_of_dims,
-    same_dim,
-    sign_bit_of_dim,
-    sum_of_dims,
-)
+from aotc.ir import Dim, equality_of_dims, is_static, largest_size, product_of_dims, sum_of_dims
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.reductions import Reduction
-from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
+from aotc.relay.frontend.run_time_slices import counted_slice_of_axis
+from aotc.relay.frontend.size_conditions import require_equal_dims
 from aotc.relay.frontend.size_operands import define_size
 
 
@@ -93,14 +83,6 @@ def apply_along_axis_known_at_run_time(function: Callable[[Expr], Expr], x: Expr
         for place in range(movable)
     ]
     return g.call_op("permute_axes", result, places=(*back, *last), shape=(*extents, *others))
-
-
-def largest_of_dims(dims: Sequence[Dim]) -> int | None:
-    """Return the largest size that one of several dimensions can have, at least 1; None if nothing bounds
-    one of them.
-    """
-    sizes = [d if isinstance(d, int) else d.upper for d in dims]
-    return None if None in sizes else max((size for size in sizes if size is not None), default=1)
 
 
 def flat_steps(shape: Sequence[Dim]) -> list[Expr]:
@@ -196,35 +178,4 @@ def slices_of_axes(
     that are too far away are clipped. A step of 0 is a wrong size.
     """
     rows = values_by_axis(axes, (starts, ends, steps), [(0, d, 1) for d in dims])
-    return [_counted_slice(start, end, step, d) for (start, end, step), d in zip(rows, dims, strict=True)]
-
-
-def distance_and_direction(step: Dim, code: str, text: str) -> tuple[Dim, Dim]:
-    """Return the absolute value of a step, and 1 if it is negative or 0 if it is not. A step of 0 is a wrong size.
-
-    code, text    of the diagnostic for a step of 0
-    """
-    distance = maximum_of_dims((step, 0 - step))
-    distance = define_size(distance, 1, max(largest_size(distance), 1))
-    require_at_least(code, distance, 1, text)
-    return distance, sign_bit_of_dim(step)
-
-
-def _counted_slice(start: Dim, end: Dim, step: Dim, extent: Dim) -> tuple[Dim, Dim, Dim]:
-    if (start, step) == (0, 1) and same_dim(end, extent):
-        return 0, extent, 1
-    most = largest_size(extent)
-    distance, is_backward = distance_and_direction(step, "onnx-slice", "a step of Slice is 0")
-    # a backward slice begins at the last element at the latest, and ends before element 0 at the latest
-    after = extent - is_backward
-    first = define_size(maximum_of_dims((0, minimum_of_dims((_from_start(start, extent), after)))), 0, most)
-    before = maximum_of_dims((_from_start(end, extent), 0 - is_backward))
-    end_position = define_size(minimum_of_dims((before, after)) + is_backward, 0, most) - is_backward
-    span = product_of_dims((end_position - first, 1 - 2 * is_backward))
-    count = minimum_of_dims(((maximum_of_dims((span, 0)) + (distance - 1)) // distance, extent))
-    return first, define_size(count, 0, most), step
-
-
-def _from_start(position: Dim, extent: Dim) -> Dim:
-    """Return a position in an axis that counts from the end if it is negative, counted from the start."""
-    return sum_of_dims((position, product_of_dims((extent, sign_bit_of_dim(position)))))
+    return [counted_slice_of_axis(start, end, step, d) for (start, end, step), d in zip(rows, dims, strict=True)]

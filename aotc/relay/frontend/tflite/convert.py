@@ -17,7 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.ir import AotcError, Span, TensorType, did_you_mean_hint, option_text, require, require_known_name
+from aotc.ir import (
+    AotcError,
+    DimSpecification,
+    Span,
+    did_you_mean_hint,
+    frozen,
+    option_text,
+    require,
+    require_known_name,
+)
 from aotc.ir.compilation_work_and_memory_limits import current_budget, running_or_new_budget_scope
 from aotc.ir.size_operands import SIZE_CONDITIONS_ATTRIBUTE
 from aotc.relay.frontend import op_calls as g
@@ -36,6 +45,7 @@ from aotc.relay.frontend.tflite.load import (
     read_model,
     require_valid_file,
 )
+from aotc.relay.frontend.tflite.model_inputs import operand_ranges, resolve_input_types
 from aotc.relay.frontend.tflite.node import (
     Converter,
     TfliteNode,
@@ -63,7 +73,7 @@ from aotc.relay.state_pair import StatePair
 #: Largest number of subgraphs that run one another.
 _MAX_SUBGRAPH_DEPTH: Final = 32
 _LOG: Final = logging.getLogger(__name__)
-_STATIC_SHAPE_HINT = "aotc compiles for static shapes: give those of the inputs with " + option_text("input_shapes")
+_STATIC_SHAPE_HINT = "compile for one size: give the shapes of the inputs with " + option_text("input_shapes")
 
 
 def from_tflite(
@@ -76,6 +86,7 @@ def from_tflite(
     cut_after: Sequence[str] = (),
     has_loops: bool = True,
     signature: str | None = None,
+    dims: Mapping[str, DimSpecification] | None = None,
 ) -> IRModule:
     """Convert a TFLite model (a path, its bytes, or a `tflite.TfliteModel`) to a module.
 
@@ -106,6 +117,7 @@ def from_tflite(
         cut_after=cut_after,
         has_loops=has_loops,
         signature=signature,
+        dims=dims,
     )[0]
 
 
@@ -120,6 +132,7 @@ def import_tflite(
     cut_after: Sequence[str] = (),
     has_loops: bool = True,
     signature: str | None = None,
+    dims: Mapping[str, DimSpecification] | None = None,
 ) -> tuple[IRModule, tuple[StatePair, ...]]:
     """Convert a TFLite model to a module, as `from_tflite` does; return the module and the state
     pairs of the resource variables that runs change.
@@ -128,6 +141,7 @@ def import_tflite(
     loaded = read_model(model, name)
     with running_or_new_budget_scope():
         conversion = _Conversion(loaded, ARITHMETIC_BY_ROUNDING[rounding], has_loops)
+        sizes = InputSizes(dict(shape or {}), dict(dims or {}))
         if signature is not None:
             if cut_before or cut_after:
                 hint = "leave " + option_text("signature") + " out, and cut the first subgraph"
@@ -136,10 +150,10 @@ def import_tflite(
             inputs, outputs = (tuple(ends.values()) for ends in (function.inputs, function.outputs))
             part = replace(function.subgraph, inputs=inputs, outputs=outputs)
             names = tuple(function.inputs), tuple(function.outputs)
-            return conversion.convert_module(part, dict(shape or {}), range(len(part.operators)), names)
+            return conversion.convert_module(part, sizes, range(len(part.operators)), names)
         part, operators = _cut_subgraph_between_tensors(loaded.main, cut_before, cut_after)
         names = _tensor_names(part, part.inputs), _tensor_names(part, part.outputs)
-        return conversion.convert_module(part, dict(shape or {}), operators, names)
+        return conversion.convert_module(part, sizes, operators, names)
 
 
 def _tensor_names(graph: TfliteSubgraph, tensor_indices: Sequence[int]) -> tuple[str, ...]:
@@ -183,6 +197,16 @@ def _number_duplicate_tensor_names(names: Sequence[str]) -> Iterator[str]:
         yield candidate
 
 
+@frozen
+class InputSizes:
+    """What a caller states of the inputs of a model: `shapes` by name of the input, and `dims`, sizes and ranges of
+    open dimensions by name of the dimension.
+    """
+
+    shapes: Mapping[str, Sequence[int]]
+    dims: Mapping[str, DimSpecification]
+
+
 class _Conversion:
     """The conversion of one TFLite model: its resource variables, and the functions of its loops."""
 
@@ -199,26 +223,29 @@ class _Conversion:
     def convert_module(
         self,
         main: TfliteSubgraph,
-        shapes: dict[str, Sequence[int]],
+        sizes: InputSizes,
         operator_indices: Sequence[int],
         names_of_ends: tuple[tuple[str, ...], tuple[str, ...]],
     ) -> tuple[IRModule, tuple[StatePair, ...]]:
         """Convert the operators with these indices of the subgraph that runs compute to a module.
         Return the module and its state. Raises AotcError with all problems.
 
-        shapes         shapes of inputs by name
+        sizes          shapes of inputs, and sizes and ranges of open dimensions, by name
         names_of_ends  names of the inputs, and of the outputs
         """
         problems = Problems("tflite-node", _STATIC_SHAPE_HINT)
         graph = _SubgraphConversion(self, main, problems)
         input_names, names = names_of_ends
-        params = graph.input_variables(shapes, input_names)
+        params = graph.input_variables(sizes.shapes, sizes.dims, input_names)
+        variables = {param.name: param for param in params}
         self.variables.used_names.update(param.name for param in params)
         self.running.append(main.index)
-        with collect_size_conditions() as conditions, collect_size_operands({}, {}) as operands:
+        ranges = operand_ranges(sizes.dims, input_names)
+        with collect_size_conditions() as conditions, collect_size_operands(variables, ranges) as operands:
             graph.convert_operators(operator_indices)
             outputs = list(graph.output_expressions())
         problems.raise_collected_problems()
+        operands.require_known_names_of_found_sizes()
         state = list(self.variables.state(names))
         constants = self.variables.unchanged_parameters()
         if constants:
@@ -231,7 +258,8 @@ class _Conversion:
         function = bind_params_by_name(function, constants) if constants else function
         pairs = tuple(pair for _, _, pair in state)
         attrs: dict[str, Any] = {"output_names": (*names, *(pair.present for pair in pairs))}
-        attrs |= {SIZE_CONDITIONS_ATTRIBUTE: tuple(conditions)} if conditions else {}
+        of_sizes = {SIZE_CONDITIONS_ATTRIBUTE: tuple(conditions), **operands.module_attributes}
+        attrs |= {name: value for name, value in of_sizes.items() if value}
         return IRModule({"main": function, **self.functions}, attrs), pairs
 
     def _warn_about_variables_that_others_assign(self, main: TfliteSubgraph) -> None:
@@ -317,23 +345,21 @@ class _SubgraphConversion:
             ):
                 self.convert_operator(op)
 
-    def input_variables(self, shapes: dict[str, Sequence[int]], names: Sequence[str]) -> list[Var]:
-        """Return the inputs of the TFLite model, which have `names`, as variables of @main. Raises
-        AotcError (code "tflite-pin") if `shapes` names an input that does not exist.
+    def input_variables(
+        self, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, DimSpecification], names: Sequence[str]
+    ) -> list[Var]:
+        """Return the inputs of the TFLite model, which have `names`, as variables of @main. Raises AotcError as
+        `resolve_input_types` does.
         """
         loaded = self.loaded
-        for name in shapes.keys() - set(names):
-            text = f"the model has no input {name!r}"
-            hint = did_you_mean_hint(name, names) or f"inputs: {', '.join(names)}"
-            raise AotcError("tflite-pin", text, span=Span(loaded.source), hint=hint)
+        tensors = [loaded.tensors[number] for number in loaded.inputs]
+        types = resolve_input_types(loaded.source, list(zip(names, tensors, strict=True)), shapes, dims)
         params = []
-        for number, name in zip(loaded.inputs, names, strict=True):
-            tensor, span = loaded.tensors[number], Span(loaded.source, node=name)
+        for number, name, tensor, ty in zip(loaded.inputs, names, tensors, types, strict=True):
             text = f"input {name!r} is a resource variable, which is not supported"
             require("tflite-variable", not tensor.resource, text)
             _require_real_model_input_or_output(f"input {name!r}", tensor)
-            shape = g.checked_shape(shapes.get(name, tensor.shape), tensor.dtype, f"input {name!r}")
-            params.append(Var(name, TensorType(shape, tensor.dtype), span))
+            params.append(Var(name, ty, Span(loaded.source, node=name)))
             self.values[number] = params[-1]
         return params
 

@@ -81,6 +81,7 @@ class TfliteTensor:
     resource      True if it is a reference to a resource variable
     is_complex    True if it has a last axis of real and imaginary parts, which the file does not
                   state
+    open_axes     axes whose extent the file leaves open: those of -1 in its shape signature
     """
 
     name: str
@@ -95,6 +96,7 @@ class TfliteTensor:
     scaled: bool = False
     resource: bool = False
     is_complex: bool = False
+    open_axes: tuple[int, ...] = ()
 
     @property
     def is_quantized(self) -> bool:
@@ -387,7 +389,11 @@ class _Reader:
         variable = bool(table.IsVariable())
         packed = kind == "INT4"
         kinds = {"resource": kind == "RESOURCE", "is_complex": kind == "COMPLEX64"}
-        return TfliteTensor(name, shape, dtype, scale, zero, axis, data, variable, packed, scaled, **kinds)
+        signature = _read_number_vector(table, "ShapeSignature", np.int64).tolist()
+        opened = tuple(k for k, d in enumerate(signature) if d == -1 and len(signature) + len(parts) == len(shape))
+        return TfliteTensor(
+            name, shape, dtype, scale, zero, axis, data, variable, packed, scaled, **kinds, open_axes=opened
+        )
 
     def read_constant_data(
         self, table: Any, dtype: DType, shape: tuple[int, ...], packed: bool, subject: str

@@ -13,16 +13,20 @@ operator itself. The default of a parameter applies where the operator omits the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Array, frozen, require
+from aotc.ir import AotcError, Array, Dim, frozen, is_static, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr, converter_parameters
 from aotc.relay.frontend.quantization import OutputQuantization, QuantizedTensor
+from aotc.relay.frontend.size_conditions import require_values_within
+from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds
+from aotc.relay.frontend.size_values import size_values
 from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
     ACTIVATION_BOUNDS,
     LITERT_BUILTIN,
@@ -112,6 +116,52 @@ ANY_INTEGER_OPERATORS: Final = frozenset(
 )
 #: Fused activations, in the order of their codes in the schema.
 FUSED_ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
+
+
+@frozen(eq=False)
+class SizeInput:
+    """An input of a TFLite operator whose integers may be known at run time only.
+
+    Used as the type of a converter's parameter: the converter states which values its operator takes.
+    """
+
+    node: TfliteNode
+    index: int
+
+    @property
+    def count(self) -> int:
+        """The number of values."""
+        return math.prod(g.shape(self.node[self.index], f"input {self.index}"))
+
+    def within(self, least: int | None, most: int | None, *, clipped: bool = False) -> list[Dim]:
+        """Return the values: numbers, and dimensions where they are known at run time only.
+
+        least, most    the values that the operator takes of what is known at run time only; None for a
+                       largest one that the caller of the compiler must state, and for a smallest one that
+                       is as far below 0
+        clipped        True if other values count as the nearest one of these
+
+        Raises AotcError (code "tflite-runtime-shape") if they are not known, even as formulas.
+        """
+        expr = self.node[self.index]
+        known = compile_time_elements(expr)
+        if known is not None:
+            return [int(v) for v in known.reshape(-1)]
+        with operand_bounds(OperandBounds(least, most, clipped)):
+            found = size_values(expr)
+        if found is None:
+            text = f"input {self.index} of {self.node.op.name} is not known at compile time"
+            raise AotcError("tflite-runtime-shape", text)
+        values = list(found.reshape(-1))
+        if not clipped:
+            text = f"a value of input {self.index} of {self.node.op.name}"
+            require_values_within("tflite-runtime-shape", values, least, most, text)
+        return values
+
+    def known(self) -> list[int] | None:
+        """Return the values if all of them are known when the model is compiled, else None."""
+        known = compile_time_elements(self.node[self.index])
+        return None if known is None else [int(v) for v in known.reshape(-1)]
 
 
 class ControlContext(Protocol):
@@ -227,9 +277,18 @@ class TfliteNode:
         omits it. Raises AotcError (code "tflite-runtime-shape") if it is not known.
         """
         input_expr = self.optional_input(index)
-        value = None if input_expr is None else compile_time_elements(input_expr)
-        text = f"input {index} of {self.op.name} is not known at compile time"
-        require("tflite-runtime-shape", input_expr is None or value is not None, text)
+        if input_expr is None:
+            return None
+        value = compile_time_elements(input_expr)
+        if value is None:
+            sizes = size_values(input_expr)
+            text = f"input {index} of {self.op.name} is not known at compile time"
+            if sizes is not None and not is_static(sizes.reshape(-1)):
+                text = f"input {index} of {self.op.name} depends on sizes that are known at run time only"
+            is_known = sizes is not None and is_static(sizes.reshape(-1))
+            require("tflite-runtime-shape", is_known, text)
+            assert sizes is not None
+            value = sizes.astype(g.dtype(input_expr).numpy)
         return value
 
     # --- quantized tensors
@@ -379,6 +438,10 @@ def call_converter(converter: Converter, node: TfliteNode) -> Converted:
 
 def _converter_argument_from_input(node: TfliteNode, index: int, parameter: Parameter) -> Any:
     needed = parameter.default is Parameter.empty
+    if parameter.annotation is SizeInput:
+        given = node.optional_input(index) is not None
+        require("tflite-input", given or not needed, f"{node.op.name} needs input {index}")
+        return SizeInput(node, index) if given else parameter.default
     if parameter.annotation not in (KnownArray, KnownInts):
         return node[index] if needed else node.optional_input(index)
     value = node.compile_time_input_value(index)

@@ -13,18 +13,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Array, require
+from aotc.ir import Array, Dim, is_static, product_of_dims, require, require_static_shape, same_dim, sum_of_dims
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool, matmul_einsum
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.conv_pool import Window
 from aotc.relay.frontend.converter_signatures import OptionalExpr
+from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
 from aotc.relay.frontend.tflite import int16x8, integer_activations_resize_matmul
 from aotc.relay.frontend.tflite.dynamic_quantization import quantize_dynamically
 from aotc.relay.frontend.tflite.integer_log_softmax import integer_log_softmax
-from aotc.relay.frontend.tflite.node import KnownInts, Table, TfliteNode, check_quantization_support
-from aotc.relay.frontend.tflite.ops_shape import check_image_extents, check_resize_options
+from aotc.relay.frontend.tflite.node import KnownInts, SizeInput, Table, TfliteNode, check_quantization_support
 
 #: Codes of the schema.
 _SAME_PADDING_CODE: Final = 0
@@ -60,11 +60,16 @@ def checked_nhwc_window(
     numbers = (*kernel, *strides, *dilations)
     require("tflite-options", min(numbers) > 0, f"extents, strides and dilations must be positive: {numbers}")
     window = Window(tuple(kernel), tuple(strides), tuple(dilations), (0, 0, 0, 0))
-    spatial = g.shape(x)[1:3]
+    spatial = g.dims(x)[1:3]
     if is_same_padding_code(padding):
-        return window.with_pads(conv_pool.same_padding_widths(spatial, window))
-    fits = all(n >= s for n, s in zip(spatial, window.dilated_kernel_extents(), strict=True))
-    require("graph-shape", fits, f"a window of {window.dilated_kernel_extents()} does not fit {spatial}")
+        pads = conv_pool.same_padding_widths_of_dims(spatial, window)
+        text = f"SAME padding of the extents {spatial}, which are known at run time only, depends on them"
+        hint = f"give ranges with steps that are multiples of the strides {tuple(strides)}, such as 64..640:32"
+        require("graph-dynamic", is_static(pads), text, hint=hint)
+        return window.with_pads(require_static_shape(pads))
+    text = f"a window of {window.dilated_kernel_extents()} does not fit {spatial}"
+    for n, span in zip(spatial, window.dilated_kernel_extents(), strict=True):
+        require_at_least("graph-shape", n, span, text)
     return window
 
 
@@ -127,7 +132,7 @@ def _dynamic_range_convolution(node: TfliteNode, window: Window, attributes: Any
         quantize_dynamically(node[0], (3,) if is_pointwise else (1, 2, 3)),
         node.quantized_weights_input(1, attributes["kernel_layout"].index("O")),
     )
-    x = x.with_zero_point_subtracted() if not is_pointwise and g.dim(node[0], 0) != 1 else x
+    x = x.with_zero_point_subtracted() if not is_pointwise and g.dims(node[0])[0] != 1 else x
     sums = conv_pool.build_convolution(
         x.data, w.data, window, zero_points_and_scales=x.qnn_zero_points_and_scales(w), out_dtype="int32", **attributes
     )
@@ -170,7 +175,7 @@ def _convert_conv_2d_node(
 
 
 def _convert_transpose_conv_node(
-    shape: KnownInts,
+    shape: SizeInput,
     w: Expr,
     x: Expr,
     bias: OptionalExpr = None,
@@ -185,29 +190,28 @@ def _convert_transpose_conv_node(
     """
     require(
         "graph-rank",
-        g.rank(w) == g.rank(x) == len(shape) == 4,
+        g.rank(w) == g.rank(x) == shape.count == 4,
         "TRANSPOSE_CONV needs data, weights and an output shape of rank 4",
     )
-    batch, *target, channels = g.checked_shape(shape, g.dtype(x), "the result of TRANSPOSE_CONV")
-    fits = (batch, channels) == (g.dim(x, 0), g.dim(w, 0))
-    text = f"the output shape {tuple(shape)} of TRANSPOSE_CONV does not fit data of shape {g.shape(x)}"
+    batch, *target, channels = g.checked_dims(shape.within(0, None), g.dtype(x), "the result of TRANSPOSE_CONV")
+    text = f"the output shape {(batch, *target, channels)} of TRANSPOSE_CONV does not fit data of shape {g.dims(x)}"
     text += f" and weights of shape {g.shape(w)}"
-    require("graph-shape", fits, text)
+    require_equal_dims("graph-shape", batch, g.dims(x)[0], text)
+    require_equal_dims("graph-shape", channels, g.dim(w, 0), text)
     strides = stride_h, stride_w
     require("tflite-options", min(strides) > 0, f"strides must be positive: {strides}")
     window = Window(g.shape(w)[1:3], strides, (1, 1), (0, 0, 0, 0))
-    window = (
-        window.with_pads(conv_pool.same_padding_widths(target, window)) if is_same_padding_code(padding) else window
-    )
-    spans = window.covered_input_extents(g.shape(x)[1:3])
-    pads = [b + a for b, a in zip(window.pads[:2], window.pads[2:], strict=True)]
-    output_padding = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
-    fits = all(0 <= m < s for m, s in zip(output_padding, strides, strict=True))
-    require(
-        "graph-shape",
-        fits,
-        f"output extents {target} are not possible for an input of shape {g.shape(x)} with strides {strides}",
-    )
+    widths = conv_pool.same_padding_widths_of_dims(target, window) if is_same_padding_code(padding) else window.pads
+    spans = [
+        sum_of_dims((product_of_dims((n - 1, stride)), extent))
+        for n, stride, extent in zip(g.dims(x)[1:3], strides, window.kernel, strict=True)
+    ]
+    pads = [sum_of_dims(pair) for pair in zip(widths[:2], widths[2:], strict=True)]
+    extra = [sum_of_dims((t, p)) - s for t, s, p in zip(target, spans, pads, strict=True)]
+    text = f"output extents {target} are not possible for an input of shape {g.dims(x)} with strides {strides}"
+    require("graph-shape", is_static((*extra, *widths)), f"{text}: they are known at run time only")
+    window, output_padding = window.with_pads(require_static_shape(widths)), require_static_shape(extra)
+    require("graph-shape", all(0 <= m < s for m, s in zip(output_padding, strides, strict=True)), text)
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI"}
     if not node.has_quantized_output:
         return node.apply_fused_activation(
@@ -312,14 +316,14 @@ def _convert_batch_matmul_node(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: 
     )
 
 
-def _check_dense_data_shape(shape: Sequence[int], input_count: int, keep_num_dims: bool) -> None:
+def _check_dense_data_shape(shape: Sequence[Dim], input_count: int, keep_num_dims: bool) -> None:
     """Raise AotcError (code "graph-shape") unless data of a shape is made of rows of `input_count`
     elements; with `keep_num_dims` its last axis must be such a row.
     """
-    fits = input_count > 0 and math.prod(shape) % input_count == 0
     text = f"data of shape {tuple(shape)} does not fit weights for {input_count} inputs"
-    require("graph-shape", fits, text)
-    last_axis_fits = not keep_num_dims or (bool(shape) and shape[-1] == input_count)
+    require("graph-shape", input_count > 0, text)
+    require_equal_dims("graph-shape", product_of_dims(shape) % input_count, 0, text)
+    last_axis_fits = not keep_num_dims or (bool(shape) and same_dim(shape[-1], input_count))
     require("graph-shape", last_axis_fits, f"{text}, because keep_num_dims is set")
 
 
@@ -336,9 +340,9 @@ def _convert_fully_connected_node(
     require("tflite-options", plain, f"weights_format {weights_format} (shuffled weights) is not supported (0 is)")
     require("graph-rank", g.rank(w) == 2, f"weights of rank {g.rank(w)} are not supported (2 is)")
     units, inner = g.shape(w)
-    _check_dense_data_shape(g.shape(x), inner, keep_num_dims)
-    lead = g.shape(x)[:-1] if keep_num_dims else (-1,)
-    rows = (-1, inner)
+    _check_dense_data_shape(g.dims(x), inner, keep_num_dims)
+    rows = (product_of_dims(g.dims(x)) // inner, inner)
+    lead = g.dims(x)[:-1] if keep_num_dims else rows[:1]
     if node.needs_dynamic_quantization:
         d, v = quantize_dynamically(g.reshape(x, rows), (1,)), node.quantized_weights_input(1, 0)
         sums = g.call_op("qnn.dense", d.data, v.data, *d.qnn_zero_points_and_scales(v), units=units)
@@ -384,17 +388,21 @@ def _convert_average_pool_2d_node(x: Expr, *, node: TfliteNode) -> Expr:
     if not node.has_quantized_output:
         return node.apply_fused_activation(conv_pool.build_pool("avg", x, window, layout=_NHWC))
     check_quantization_support(node, True)
-    count = math.prod(map(min, window.kernel, g.shape(x)[1:3]))
+    count = math.prod(map(min, window.kernel, _static_spatial_extents(x)))
     few = count < 1 << (32 - g.dtype(x).bits)
     require("tflite-quant", few, f"AVERAGE_POOL_2D of {count} integers of {g.dtype(x)} is not supported")
     return node.apply_fused_activation(_integer_average_pool_half_away(x, window))
+
+
+def _static_spatial_extents(x: Expr) -> tuple[int, int]:
+    return g.dim(x, 1), g.dim(x, 2)
 
 
 def _integer_average_pool_half_away(x: Expr, window: Window) -> Expr:
     ones = g.full(1, (g.dim(x, 3), *window.kernel, 1), "int8")
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI", "groups": g.dim(x, 3)}
     sums = conv_pool.build_convolution(x, ones, window, out_dtype="int32", **how)
-    counts = _in_bounds_element_counts_of_windows(g.shape(x)[1:3], window, g.shape(sums)[1:3])
+    counts = _in_bounds_element_counts_of_windows(_static_spatial_extents(x), window, _static_spatial_extents(sums))
     half = g.call_op("floor_divide", counts, g.constant(2, "int32"))
     size = g.call_op("floor_divide", g.add(g.absolute(sums), half), counts)
     return g.cast(g.where(g.less(sums, 0), g.negative(size), size), g.dtype(x))
@@ -424,18 +432,6 @@ def _convert_l2_pool_2d_node(x: Expr, *, node: TfliteNode) -> Expr:
         lambda y: g.sqrt(conv_pool.build_pool("avg", g.mul(y, y), window, layout=_NHWC)), x
     )
     return node.apply_fused_activation(root)
-
-
-def _convert_resize_bilinear_node(
-    x: Expr, sizes: KnownInts, *, align_corners: bool = False, half_pixel_centers: bool = False, node: TfliteNode
-) -> Expr:
-    check_resize_options(align_corners, half_pixel_centers)
-    mode = "align_corners" if align_corners else "half_pixel" if half_pixel_centers else "asymmetric"
-    check_image_extents(sizes)
-    require("graph-rank", g.rank(x) == 4, f"data of rank {g.rank(x)} is not supported (4 is)")
-    if node.has_quantized_output:
-        return integer_activations_resize_matmul.integer_resize_bilinear(node, sizes, align_corners, half_pixel_centers)
-    return conv_pool.build_resize(x, sizes, "linear", mode, layout=_NHWC)
 
 
 # --- activations along an axis
@@ -491,7 +487,6 @@ OPS: Table = {
     "LOCAL_RESPONSE_NORMALIZATION": _convert_local_response_norm_node,
     "LOG_SOFTMAX": _convert_log_softmax_node,
     "MAX_POOL_2D": _convert_max_pool_2d_node,
-    "RESIZE_BILINEAR": _convert_resize_bilinear_node,
     "SOFTMAX": _convert_softmax_node,
     "TRANSPOSE_CONV": _convert_transpose_conv_node,
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFLite converters of operators that move elements without arithmetic, and of resizing.
+"""TFLite converters of operators that move elements without arithmetic.
 
 OPS["RESHAPE"](x, [1, -1], node=node)   # g.reshape(x, (1, -1))
 """
@@ -10,24 +10,38 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Array, is_static, require
+from aotc.ir import (
+    Dim,
+    SymDim,
+    equality_of_dims,
+    is_static,
+    maximum_of_dims,
+    product_of_dims,
+    require,
+    require_static_shape,
+    sum_of_dims,
+)
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import reductions
+from aotc.relay.frontend.run_time_slices import largest_of_dims
+from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
 from aotc.relay.frontend.slice_pad_depth_to_space import check_and_normalize_constant_indices, gather_slices
 from aotc.relay.frontend.tflite.integer_elementwise_functions import requantize_uint8_by_table
 from aotc.relay.frontend.tflite.node import (
     KnownArray,
     KnownInts,
+    SizeInput,
     Table,
     TfliteNode,
     check_quantization_support,
     has_equal_quantization,
 )
 from aotc.relay.frontend.tflite.strided_slice import SliceIndex, apply_slice_index
+from aotc.relay.graph_api import compile_time_elements
 
 
-def _convert_reshape_node(x: Expr, shape: KnownInts | None = None, *, new_shape: Any = None, node: TfliteNode) -> Expr:
+def _convert_reshape_node(x: Expr, shape: SizeInput | None = None, *, new_shape: Any = None, node: TfliteNode) -> Expr:
     """Convert RESHAPE. The shape is an input, an option, or both; the entry -1 is any extent. The
     option [0] is the shape of a scalar, as in LiteRT.
     """
@@ -35,20 +49,29 @@ def _convert_reshape_node(x: Expr, shape: KnownInts | None = None, *, new_shape:
     if shape is None:
         require("tflite-input", stated is not None, "RESHAPE has no shape")
         return g.reshape(x, stated)
+    values = shape.within(0, largest_of_dims((product_of_dims(g.dims(x)), *g.dims(x))))
     # LiteRT ignores the option if the shape is an input; a computed shape may differ from it, since the
     # option was written for another batch size
     if stated and node.input_declaration(1).data is not None:
-        same = len(stated) == len(shape) and all(-1 in (a, b) or a == b for a, b in zip(stated, shape, strict=True))
-        text = f"the option new_shape {stated} contradicts the shape {shape} that is an input of RESHAPE"
+        same = len(stated) == len(values) and all(-1 in (a, b) or a == b for a, b in zip(stated, values, strict=True))
+        text = f"the option new_shape {stated} contradicts the shape {values} that is an input of RESHAPE"
         require("graph-shape", same, text)
-    return g.reshape(x, shape)
+    both = 0 in values and -1 in values and not is_static(g.dims(x))
+    require("graph-reshape", not both, f"the shape {values} has both 0 and -1, which is not supported")
+    return g.reshape(x, values)
 
 
 def _convert_squeeze_node(x: Expr, *, squeeze_dims: Any = None) -> Expr:
     rank = g.rank(x)
     axes = {g.normalize_axis(a, rank) for a in squeeze_dims or ()}
-    ones = [k for k, d in enumerate(g.shape(x)) if d == 1]
-    return g.squeeze(x, sorted(axes or ones))
+    if axes:
+        return g.squeeze(x, sorted(axes))
+    sizes = g.dims(x)
+    for axis, size in enumerate(sizes):
+        if isinstance(size, SymDim):  # the rank of the result is known, so that the axis stays in every run
+            text = f"axis {axis} of the data of SQUEEZE, which names no axes, has the extent {size}"
+            require_equal_dims("graph-dynamic", equality_of_dims(size, 1), 0, text)
+    return g.squeeze(x, [k for k, d in enumerate(sizes) if d == 1])
 
 
 def _convert_expand_dims_node(x: Expr, axis: KnownInts) -> Expr:
@@ -108,41 +131,56 @@ def _convert_split_node(axis: KnownInts, x: Expr, *, num_splits: int, node: Tfli
     require("tflite-input", len(axis) == 1, "SPLIT needs one axis")
     _require_stated_count(node, "num_splits", num_splits, len(node.results), "outputs")
     place = g.normalize_axis(axis[0], g.rank(x))
-    size = g.dim(x, place)
-    fits = num_splits > 0 and size % num_splits == 0
-    require("graph-split", fits, f"{size} elements cannot be split into {num_splits} parts")
-    return g.split(x, [size // num_splits] * num_splits, place)
+    size = g.dims(x)[place]
+    text = f"{size} elements cannot be split into {num_splits} parts"
+    require("graph-split", num_splits > 0, text)
+    part = size // num_splits
+    require_equal_dims("graph-split", part * num_splits, size, text)
+    return g.split(x, [part] * num_splits, place)
 
 
 def _convert_split_v_node(
-    x: Expr, sizes: KnownInts, axis: KnownInts, *, num_splits: int, node: TfliteNode
+    x: Expr, sizes: SizeInput, axis: KnownInts, *, num_splits: int, node: TfliteNode
 ) -> list[Expr]:
     require("tflite-input", len(axis) == 1, "SPLIT_V needs one axis")
     _require_stated_count(node, "num_splits", num_splits, len(node.results), "outputs")
-    _require_stated_count(node, "num_splits", num_splits, len(sizes), "sizes")
+    _require_stated_count(node, "num_splits", num_splits, sizes.count, "sizes")
     place = g.normalize_axis(axis[0], g.rank(x))
-    size = g.dim(x, place)
-    rest = size - sum(v for v in sizes if v >= 0)
-    parts = [rest if v == -1 else v for v in sizes]
-    fits = parts and min(parts) >= 0 and sum(parts) == size and sizes.count(-1) <= 1
-    require("graph-split", bool(fits), f"parts {sizes} do not add up to {size} elements")
+    size = g.dims(x)[place]
+    given = sizes.within(0, largest_of_dims((size,)))
+    rest = size - sum_of_dims([v for v in given if isinstance(v, SymDim) or v >= 0])
+    parts: list[Dim] = [rest if v == -1 else v for v in given]
+    text = f"parts {given} do not add up to {size} elements"
+    fits = parts and all(isinstance(v, SymDim) or v >= 0 for v in parts) and given.count(-1) <= 1
+    require("graph-split", bool(fits), text)
+    if isinstance(rest, SymDim):
+        require_at_least("graph-split", rest, 0, text)
+    require_equal_dims("graph-split", sum_of_dims(parts), size, text)
     return g.split(x, parts, place)
 
 
-def _convert_slice_node(x: Expr, begin: KnownInts, size: KnownInts) -> Expr:
-    shape = g.shape(x)
-    fits = len(begin) == len(size) == len(shape)
-    require("graph-shape", fits, f"a slice from {begin} of {size} does not fit rank {len(shape)}")
-    end = [d if n == -1 else b + n for b, n, d in zip(begin, size, shape, strict=True)]
-    inside = all(0 <= b <= e <= d for b, e, d in zip(begin, end, shape, strict=True))
-    require("graph-shape", inside, f"a slice from {begin} of size {size} exceeds the shape {shape}")
-    return g.strided_slice(x, begin, end, range(len(shape)))
+def _convert_slice_node(x: Expr, begin: SizeInput, size: SizeInput) -> Expr:
+    shape = g.dims(x)
+    most = largest_of_dims(shape)
+    first, given = begin.within(0, most), size.within(0, most)
+    fits = len(first) == len(given) == len(shape)
+    require("graph-shape", fits, f"a slice from {first} of {given} does not fit rank {len(shape)}")
+    counts = [d - b if n == -1 else n for b, n, d in zip(first, given, shape, strict=True)]
+    end = [b + n for b, n in zip(first, counts, strict=True)]
+    text = f"a slice from {first} of size {given} exceeds the shape {shape}"
+    for b, n, e, d in zip(first, counts, end, shape, strict=True):
+        require_at_least("graph-shape", b, 0, text)
+        require_at_least("graph-shape", n, 0, text)
+        require_at_least("graph-shape", d, e, text)
+    if is_static((*first, *counts, *shape)):
+        return g.strided_slice(x, first, end, range(len(shape)))
+    return g.counted_slice(x, first, counts, [1] * len(shape))
 
 
 def _convert_strided_slice_node(
     x: Expr,
-    begin: KnownInts,
-    end: KnownInts,
+    begin: SizeInput,
+    end: SizeInput,
     strides: KnownInts,
     *,
     begin_mask: int = 0,
@@ -153,17 +191,22 @@ def _convert_strided_slice_node(
     offset: bool = False,
 ) -> Expr:
     masks = (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
-    return apply_slice_index(x, SliceIndex(begin, end, strides, *masks, bool(offset)))
+    # one more than an extent, and one less than its negative, stand for all that is farther away
+    most = largest_of_dims(g.dims(x))
+    farthest = None if most is None else most + 1
+    least = -np.iinfo(np.int64).max if farthest is None else -farthest
+    first, last = begin.within(least, farthest, clipped=True), end.within(least, farthest, clipped=True)
+    return apply_slice_index(x, SliceIndex(first, last, strides, *masks, bool(offset)))
 
 
 # --- padding and repeating
 
 
-def _checked_padding_pairs(x: Expr, pads: list[int]) -> list[tuple[int, int]]:
+def _checked_padding_pairs(x: Expr, pads: Sequence[Dim]) -> list[tuple[Dim, Dim]]:
     """Return (before, after) of each axis from TFLite's flat list before 0, after 0, before 1, ...;
     raise AotcError if the number of widths is wrong or one is negative.
     """
-    fits = len(pads) == 2 * g.rank(x) and min(pads, default=0) >= 0
+    fits = len(pads) == 2 * g.rank(x) and all(isinstance(w, SymDim) or w >= 0 for w in pads)
     require("graph-shape", fits, f"padding {pads} does not fit rank {g.rank(x)}")
     return list(zip(pads[::2], pads[1::2], strict=True))
 
@@ -175,12 +218,12 @@ def _output_zero_point_or_zero(node: TfliteNode) -> int:
     return int(node.first_output_declaration.zero[0]) if node.has_quantized_output else 0
 
 
-def _convert_pad_node(x: Expr, pads: KnownInts, *, node: TfliteNode) -> Expr:
-    return g.pad(x, _checked_padding_pairs(x, pads), _output_zero_point_or_zero(node))
+def _convert_pad_node(x: Expr, pads: SizeInput, *, node: TfliteNode) -> Expr:
+    return g.pad(x, _checked_padding_pairs(x, pads.within(0, None)), _output_zero_point_or_zero(node))
 
 
-def _convert_padv2_node(x: Expr, pads: KnownInts, value: Expr) -> Expr:
-    return g.pad(x, _checked_padding_pairs(x, pads), value)
+def _convert_padv2_node(x: Expr, pads: SizeInput, value: Expr) -> Expr:
+    return g.pad(x, _checked_padding_pairs(x, pads.within(0, None)), value)
 
 
 def _convert_dilate_node(x: Expr, dilations: KnownInts, value: Expr) -> Expr:
@@ -200,52 +243,64 @@ def _convert_dilate_node(x: Expr, dilations: KnownInts, value: Expr) -> Expr:
 
 def _convert_mirror_pad_node(x: Expr, pads: KnownInts, *, mode: int = 0) -> Expr:
     require("tflite-options", mode in (0, 1), f"mode {mode} is not supported (0, REFLECT, and 1, SYMMETRIC, are)")
-    pairs, name = _checked_padding_pairs(x, pads), ("REFLECT", "SYMMETRIC")[mode]
-    fits = all(max(pair) <= d - (name == "REFLECT") for pair, d in zip(pairs, g.shape(x), strict=True) if any(pair))
-    require("graph-shape", fits, f"padding {pads} in the mode {name} is wider than data of shape {g.shape(x)}")
+    name, widths = ("REFLECT", "SYMMETRIC")[mode], iter(pads)
+    _checked_padding_pairs(x, pads)
+    pairs = list(zip(widths, widths, strict=True))
+    text = f"padding {pads} in the mode {name} is wider than data of shape {g.dims(x)}"
+    for pair, d in zip(pairs, g.dims(x), strict=True):
+        if any(pair):
+            require_at_least("graph-shape", d, max(pair) + (name == "REFLECT"), text)
     return g.call_op("nn.mirror_pad", x, mode=name, pad_width=tuple(pairs))
 
 
-def _convert_tile_node(x: Expr, reps: KnownInts) -> Expr:
-    fits = len(reps) == g.rank(x) and min(reps, default=0) >= 0
-    require("graph-shape", fits, f"{reps} repeats do not fit rank {g.rank(x)}")
-    return g.call_op("tile", x, reps=tuple(reps))
+def _convert_tile_node(x: Expr, reps: SizeInput) -> Expr:
+    repeats = reps.within(0, None)
+    fits = len(repeats) == g.rank(x) and all(isinstance(r, SymDim) or r >= 0 for r in repeats)
+    require("graph-shape", fits, f"{repeats} repeats do not fit rank {g.rank(x)}")
+    return g.call_op("tile", x, reps=tuple(repeats))
 
 
-def _convert_broadcast_to_node(x: Expr, shape: KnownInts) -> Expr:
-    return g.broadcast_to(x, g.checked_shape(shape, g.dtype(x), "the result of BROADCAST_TO"))
+def _convert_broadcast_to_node(x: Expr, shape: SizeInput) -> Expr:
+    return g.broadcast_to(x, g.checked_dims(shape.within(0, None), g.dtype(x), "the result of BROADCAST_TO"))
 
 
-def _convert_broadcast_args_node(a: KnownArray, b: KnownArray) -> Expr:
-    return g.constant(np.asarray(np.broadcast_shapes(tuple(a), tuple(b)), a.dtype))
+def _convert_broadcast_args_node(a: SizeInput, b: SizeInput, *, node: TfliteNode) -> Expr:
+    if a.known() is not None and b.known() is not None:
+        shapes = [tuple(v.known() or ()) for v in (a, b)]
+        return g.constant(np.asarray(np.broadcast_shapes(*shapes), g.dtype(node[0]).numpy))
+    # one of two sizes that are not known is 1, or both are equal
+    rank = max(a.count, b.count)
+    first, second = (
+        g.concat([g.full(1, (rank - v.count,), str(g.dtype(node[k]))), node[k]], 0) for k, v in enumerate((a, b))
+    )
+    return g.where(g.equal(first, 1), second, first)
 
 
 # --- rearranging blocks
 
 
-def _checked_nhwc_shape(x: Expr) -> tuple[int, ...]:
+def checked_nhwc_dims(x: Expr) -> tuple[Dim, ...]:
     """Return batch, height, width and channels of `x`. Raises AotcError (code "graph-rank") unless
     its rank is 4.
     """
     require("graph-rank", g.rank(x) == 4, f"data of rank {g.rank(x)} is not supported (4 is)")
-    return g.shape(x)
+    return g.dims(x)
 
 
 def _convert_space_to_depth_node(x: Expr, *, block_size: int) -> Expr:
-    n, h, w, c = _checked_nhwc_shape(x)
+    n, h, w, c = checked_nhwc_dims(x)
     b = block_size
-    require(
-        "graph-shape",
-        b > 0 and h % b == 0 and w % b == 0,
-        f"an image of {h} x {w} is not a multiple of the block size {b}",
-    )
+    text = f"an image of {h} x {w} is not a multiple of the block size {b}"
+    require("graph-shape", b > 0, text)
+    for d in (h, w):
+        require_equal_dims("graph-shape", d % b, 0, text)
     y = g.reshape(x, (n, h // b, b, w // b, b, c))
     return g.reshape(g.transpose(y, (0, 1, 3, 2, 4, 5)), (n, h // b, w // b, b * b * c))
 
 
 def _convert_depth_to_space_node(x: Expr, *, block_size: int) -> Expr:
-    n, h, w, c = _checked_nhwc_shape(x)
-    b = block_size
+    n, h, w, _ = checked_nhwc_dims(x)
+    b, c = block_size, g.dim(x, 3)
     require("graph-shape", b > 0 and c % (b * b) == 0, f"{c} channels are not a multiple of {b} * {b}")
     y = g.reshape(x, (n, h, w, b, b, c // (b * b)))
     return g.reshape(g.transpose(y, (0, 1, 3, 2, 4, 5)), (n, h * b, w * b, c // (b * b)))
@@ -253,13 +308,13 @@ def _convert_depth_to_space_node(x: Expr, *, block_size: int) -> Expr:
 
 def _convert_space_to_batch_nd_node(x: Expr, block: KnownInts, pads: KnownInts, *, node: TfliteNode) -> Expr:
     rest = g.rank(x) - 1 - len(block)
-    require("graph-shape", rest >= 0 and min(block, default=1) > 0, f"blocks {block} do not fit {g.shape(x)}")
+    require("graph-shape", rest >= 0 and min(block, default=1) > 0, f"blocks {block} do not fit {g.dims(x)}")
     y = g.pad(x, _checked_padding_pairs(x, [0, 0, *pads, *(0, 0) * rest]), _output_zero_point_or_zero(node))
-    n, *spatial = g.shape(y)[: len(block) + 1]
-    fits = all(d % b == 0 for d, b in zip(spatial, block, strict=True))
-    require("graph-shape", fits, f"blocks {block} do not fit {spatial}")
+    n, *spatial = g.dims(y)[: len(block) + 1]
+    for d, b in zip(spatial, block, strict=True):
+        require_equal_dims("graph-shape", d % b, 0, f"blocks {block} do not fit {spatial}")
     pairs = [v for d, b in zip(spatial, block, strict=True) for v in (d // b, b)]
-    tail = g.shape(y)[len(block) + 1 :]
+    tail = g.dims(y)[len(block) + 1 :]
     y = g.reshape(y, (n, *pairs, *tail))
     inner, outer = range(2, 2 * len(block) + 1, 2), range(1, 2 * len(block), 2)
     last = range(2 * len(block) + 1, 2 * len(block) + 1 + rest)
@@ -268,18 +323,22 @@ def _convert_space_to_batch_nd_node(x: Expr, block: KnownInts, pads: KnownInts, 
 
 
 def _convert_batch_to_space_nd_node(x: Expr, block: KnownInts, crops: KnownInts) -> Expr:
-    n, *spatial = g.shape(x)[: len(block) + 1]
-    tail, count = g.shape(x)[len(block) + 1 :], math.prod(block)
-    fits = len(spatial) == len(block) and min(block, default=1) > 0 and n % count == 0 and len(crops) == 2 * len(block)
-    require("graph-shape", fits, f"blocks {block} and crops {crops} do not fit {g.shape(x)}")
+    n, *spatial = g.dims(x)[: len(block) + 1]
+    tail, count = g.dims(x)[len(block) + 1 :], math.prod(block)
+    fits = len(spatial) == len(block) and min(block, default=1) > 0 and len(crops) == 2 * len(block)
+    text = f"blocks {block} and crops {crops} do not fit {g.dims(x)}"
+    require("graph-shape", fits, text)
+    require_equal_dims("graph-shape", n % count, 0, text)
     y = g.reshape(x, (*block, n // count, *spatial, *tail))
     k = len(block)
     order = [k, *(v for i in range(k) for v in (k + 1 + i, i)), *range(2 * k + 1, 2 * k + 1 + len(tail))]
     full = [d * b for d, b in zip(spatial, block, strict=True)]
     y = g.reshape(g.transpose(y, order), (n // count, *full, *tail))
     begin, end = crops[::2], [d - c for d, c in zip(full, crops[1::2], strict=True)]
-    inside = all(0 <= b <= e <= d for b, e, d in zip(begin, end, full, strict=True))
-    require("graph-shape", inside, f"crops {crops} leave an empty image of {full}")
+    text = f"crops {crops} leave an empty image of {full}"
+    require("graph-shape", min(crops, default=0) >= 0, text)
+    for b, e in zip(begin, end, strict=True):
+        require_at_least("graph-shape", e, b, text)
     return g.strided_slice(y, begin, end, range(1, k + 1))
 
 
@@ -291,13 +350,14 @@ def _convert_gather_node(x: Expr, indices: Expr, *, axis: int = 0, batch_dims: i
     if not batch_dims:
         return gather_slices(x, indices, place)
     return g.call_op(
-        "take",
-        x,
-        check_and_normalize_constant_indices(indices, g.dim(x, place)),
-        batch_dims=batch_dims,
-        axis=place,
-        mode="clip",
+        "take", x, _checked_constant_indices(x, indices, place), batch_dims=batch_dims, axis=place, mode="clip"
     )
+
+
+def _checked_constant_indices(x: Expr, indices: Expr, axis: int) -> Expr:
+    """Return indices into an axis; constant ones are checked against the extent if that is known."""
+    size = g.dims(x)[axis]
+    return check_and_normalize_constant_indices(indices, size) if isinstance(size, int) else indices
 
 
 def _move_index_tuples_to_first_axis(indices: Expr) -> Expr:
@@ -308,14 +368,16 @@ def _move_index_tuples_to_first_axis(indices: Expr) -> Expr:
 
 def _convert_gather_nd_node(x: Expr, indices: Expr) -> Expr:
     depth = g.dim(indices, -1, "the indices")
-    sizes = g.shape(x)[:depth]
+    sizes = g.dims(x)[:depth]
     require(
         "graph-index", len(sizes) == depth, f"index tuples of {depth} numbers are longer than the rank of {g.dims(x)}"
     )
     return g.call_op(
         "gather_nd",
         x,
-        _move_index_tuples_to_first_axis(check_and_normalize_constant_indices(indices, sizes)),
+        _move_index_tuples_to_first_axis(
+            check_and_normalize_constant_indices(indices, require_static_shape(sizes)) if is_static(sizes) else indices
+        ),
         batch_dims=0,
     )
 
@@ -381,12 +443,20 @@ def _convert_rank_node(x: Expr) -> Expr:
     return g.constant(g.rank(x), "int32")
 
 
-def _convert_fill_node(shape: KnownInts, value: Expr) -> Expr:
-    return g.broadcast_to(g.reshape(value, ()), g.checked_shape(shape, g.dtype(value), "the result of FILL"))
+def _convert_fill_node(shape: SizeInput, value: Expr) -> Expr:
+    return g.broadcast_to(
+        g.reshape(value, ()), g.checked_dims(shape.within(0, None), g.dtype(value), "the result of FILL")
+    )
 
 
-def _convert_range_node(start: KnownArray, limit: KnownArray, delta: KnownArray) -> Expr:
-    first, last, step = (np.asarray(g.require_single_element(v, "a number of RANGE")) for v in (start, limit, delta))
+def _convert_range_node(start: SizeInput, limit: SizeInput, delta: KnownArray, *, node: TfliteNode) -> Expr:
+    """Convert RANGE. Of integers that are sizes, the number of elements is a formula."""
+    known = [compile_time_elements(node[k]) for k in (0, 1)]
+    step = np.asarray(g.require_single_element(delta, "a number of RANGE"))
+    if any(value is None for value in known) and g.dtype(node[0]).is_integer:
+        return _range_of_sizes(start, limit, int(step), node)
+    values = (node.compile_time_input_value(k) for k in (0, 1))
+    first, last = (np.asarray(g.require_single_element(v, "a number of RANGE")) for v in values)
     finite = bool(np.isfinite([first, last, step]).all()) and step != 0
     require("graph-shape", finite, f"a range from {first} to {last} with step {step} is not possible")
     count = max(0, math.ceil((float(last) - float(first)) / float(step)))
@@ -394,54 +464,15 @@ def _convert_range_node(start: KnownArray, limit: KnownArray, delta: KnownArray)
     return g.constant((first + np.arange(count).astype(first.dtype) * step).astype(first.dtype))
 
 
-# --- resizing
-
-
-def _nearest_source_indices(
-    input_extent: int, output_count: int, align_corners: bool, half_pixel_centers: bool
-) -> Array:
-    """Return for each of `output_count` result positions of a nearest-neighbor resize the index of
-    its source element.
-    """
-    aligned = align_corners and output_count > 1
-    scale = (
-        np.float32(input_extent - 1) / np.float32(output_count - 1)
-        if aligned
-        else np.float32(input_extent) / np.float32(output_count)
-    )
-    offset = np.float32(0.5 if half_pixel_centers else 0.0)
-    places = (np.arange(output_count, dtype=np.float32) + offset) * scale
-    whole = np.floor(places + np.float32(0.5)) if align_corners else np.floor(places)
-    return np.asarray(np.clip(whole, 0, input_extent - 1), np.int32)
-
-
-def check_image_extents(sizes: Sequence[int]) -> None:
-    """Raise AotcError unless `sizes` are a positive height and width (code "graph-shape") within
-    the compile-time limits ("budget").
-    """
-    fits = len(sizes) == 2 and min(sizes) > 0
-    require("graph-shape", fits, f"{list(sizes)} are not valid extents of an image")
-    g.check_materialization_cost((sum(sizes),), "float64", "the lines of an image")
-
-
-def check_resize_options(align_corners: bool, half_pixel_centers: bool) -> None:
-    """Raise AotcError (code "tflite-options") for a resize with both options, which exclude each
-    other.
-    """
-    text = "a resize with both align_corners and half_pixel_centers is not defined"
-    require("tflite-options", not (align_corners and half_pixel_centers), text)
-
-
-def _convert_resize_nearest_node(
-    x: Expr, sizes: KnownInts, *, align_corners: bool = False, half_pixel_centers: bool = False
-) -> Expr:
-    check_image_extents(sizes)
-    check_resize_options(align_corners, half_pixel_centers)
-    _checked_nhwc_shape(x)
-    for axis, count in enumerate(sizes, 1):
-        places = _nearest_source_indices(g.dim(x, axis), count, align_corners, half_pixel_centers)
-        x = gather_slices(x, g.constant(places), axis)
-    return x
+def _range_of_sizes(start: SizeInput, limit: SizeInput, step: int, node: TfliteNode) -> Expr:
+    """Return a range of integers whose ends are known at run time only."""
+    require("graph-shape", start.count == limit.count == 1 and step != 0, f"a range with step {step} is not possible")
+    (first,), (last,) = start.within(None, None), limit.within(None, None)
+    span = last - first if step > 0 else first - last
+    count = maximum_of_dims(((span + (abs(step) - 1)) // abs(step), 0))
+    dtype = str(g.dtype(node[0]))
+    steps = g.mul(g.cast(g.positions_up_to(count), dtype), step)
+    return steps if first == 0 else g.add(steps, g.reshape(node[0], ()))
 
 
 OPS: Table = {
@@ -465,7 +496,6 @@ OPS: Table = {
     "RANGE": _convert_range_node,
     "RANK": _convert_rank_node,
     "RESHAPE": _convert_reshape_node,
-    "RESIZE_NEAREST_NEIGHBOR": _convert_resize_nearest_node,
     "REVERSE_SEQUENCE": _convert_reverse_sequence_node,
     "REVERSE_V2": _convert_reverse_v2_node,
     "SCATTER_ND": _convert_scatter_nd_node,

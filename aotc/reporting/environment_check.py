@@ -43,7 +43,7 @@ from aotc.ir.version import VERSION
 from aotc.tir import TARGETS, Target
 
 #: Extras whose packages only tests, documents, benchmarks and examples of aotc itself need.
-_EXTRAS_OF_DEVELOPERS: Final = frozenset({"test", "docs", "bench", "bench-decoder", "zoo", "train"})
+_EXTRAS_OF_DEVELOPERS: Final = frozenset({"test", "docs", "bench", "bench-decoder", "bench-trees", "zoo", "train"})
 _REQUIREMENT_PATTERN: Final = re.compile(r"""([\w.-]+)[^;]*;.*\bextra\s*==\s*["']([\w-]+)["']""")
 _INSTALL_NATIVE: Final = f"apt install {packages_of_compiler(None)}"
 #: Program that finds deviations from MISRA C, and the command that installs it.

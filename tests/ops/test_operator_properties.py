@@ -44,7 +44,7 @@ STATED = {
     "precision=NEVER": """
         acos acosh asin asinh atanh cosh cumprod cumsum dft dyn.image.resize2d dyn.nn.upsampling dyn.nn.upsampling3d erf
         exp expm1 fast_erf fast_exp image.affine_grid image.crop_and_resize image.dilation2d image.grid_sample log log10
-        log1p log2 matrix_determinant ml.couple_probabilities ml.tree_ensemble
+        log1p log2 matrix_determinant ml.compact_tree_ensemble ml.couple_probabilities ml.tree_ensemble ml.tree_votes
         nn.contrib_conv2d_winograd_weight_transform nn.deformable_conv2d nn.deformable_im2col nn.lrn nn.nll_loss power
         qnn.abs qnn.add qnn.batch_matmul qnn.concatenate qnn.conv1d qnn.conv1d_transpose qnn.conv2d
         qnn.conv2d_transpose qnn.conv3d qnn.conv3d_transpose qnn.dense qnn.dequantize qnn.erf qnn.exp qnn.hardswish

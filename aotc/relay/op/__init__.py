@@ -61,6 +61,7 @@ _OPERATOR_MODULE_NAMES = (
     "selected_boxes",
     "unique_rows",
     "tree_ensemble",
+    "compact_tree_ensemble",
     "pairwise_coupling",
     "matrix_determinant",
     "automaton",

@@ -245,6 +245,32 @@ def collapse_sum_to(data: Expr, shape: int | Sequence[int]) -> Call:
     elements.
     """
 
+def compact_tree_ensemble(
+    data: Expr,
+    features: Expr,
+    thresholds: Expr,
+    branches: Expr,
+    roots: Expr,
+    groups: Expr,
+    values: Expr,
+    depth: int,
+    aggregate: str = "sum",
+    missing: str = "no",
+) -> Call:
+    """The sum (minimum, maximum) of the values of the leaves that each row of `data` (N, F) reaches.
+
+    Inner node k takes the branch branches[k, 1] if the feature features[k] of the row is at most thresholds[k],
+    whose type is that of the data, and branches[k, 0] otherwise. Branches are numbers of nodes: those of the inner
+    nodes come first, then those of the leaves. `roots` (T,) are the trees' first nodes. Trees
+    groups[g] to groups[g + 1] - 1 give the columns of group g: one with `values` (leaves,), D with `values`
+    (leaves, D). The result is (N, groups * D) in the type of the values, accumulated in the order of the trees.
+    Numbers of nodes, trees and features that are outside of the tables are clipped to them.
+
+    depth       largest number of inner nodes from a root to a leaf
+    aggregate   "sum", "min" or "max"
+    missing     branch of NaN: "no", "yes", or "node" if features has twice the feature, plus 1 where NaN follows "yes"
+    """
+
 def compiler_begin(data: Expr, compiler: str) -> Call:
     """`data` itself, which enters a region for the external compiler `compiler`."""
 
@@ -1538,6 +1564,25 @@ def tree_ensemble(
     aggregate   "sum", "min" or "max"
     missing     branch of NaN: "no", "yes", or "node" as each node says
     depth       largest number of inner nodes from a root to a leaf
+    """
+
+def tree_votes(
+    data: Expr,
+    features: Expr,
+    thresholds: Expr,
+    branches: Expr,
+    roots: Expr,
+    depth: int,
+    leaves: int,
+    missing: str = "no",
+) -> Call:
+    """The number of trees of which each row of `data` (N, F) reaches each leaf, as int32 (N, leaves).
+
+    The tables are those of `compact_tree_ensemble`. Trees share their leaves, one for each class.
+
+    depth       largest number of inner nodes from a root to a leaf
+    leaves      number of leaves
+    missing     branch of NaN, as in `compact_tree_ensemble`
     """
 
 def trilu(data: Expr, k: Expr | int = 0, upper: bool = True) -> Call:

@@ -12,6 +12,7 @@ from aotc.relay.transform.combine_parallel import CombineParallelConv2D as Combi
 from aotc.relay.transform.combine_parallel import CombineParallelDense as CombineParallelDense
 from aotc.relay.transform.common_subexpressions import CanonicalizeCast as CanonicalizeCast
 from aotc.relay.transform.common_subexpressions import EliminateCommonSubexpr as EliminateCommonSubexpr
+from aotc.relay.transform.compact_trees import CompactTrees as CompactTrees
 from aotc.relay.transform.convert_layout import ConvertLayout as ConvertLayout
 from aotc.relay.transform.expand_ops import CanonicalizeOps as CanonicalizeOps
 from aotc.relay.transform.expand_ops import ExpandOps as ExpandOps

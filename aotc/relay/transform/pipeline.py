@@ -71,6 +71,7 @@ def _passes_with_min_level(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         *([(3, passes.ExpandOps(target.gpu is not None))] if is_any_op_attr_registered(ALTER_OP_LAYOUT) else []),
         (3, passes.FoldConstant(fold_qnn=True)),
         (3, passes.FuseAttention()),
+        (3, passes.CompactTrees(target)),
         (3, passes.PackNibbles(target)),
         *([(0, passes.PatchFirstLayers(patches))] if patches > 1 else []),
         *([(0, passes.SplitArgs(max(3, args - 1)))] if args else []),

@@ -91,7 +91,7 @@ docs: $(VENV)/.docs ## Build the site of docs/ into build/docs
 conformance: setup ## Run the official ONNX suite through compiled C and print the counts
 	$(BIN)/python tests/conformance/run.py
 
-zoo: setup ## Compile architectures drawn from transformers, timm and scikit-learn, and write docs/zoo.md
+zoo: setup ## Compile architectures drawn from other libraries, and write docs/zoo.md
 	$(BIN)/python -m pip install -q -e ".[zoo]"
 	$(BIN)/python -m tests.zoo --write
 

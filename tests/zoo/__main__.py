@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles architectures drawn from libraries of models, and compares the results with those of the libraries.
 
+python -m tests.zoo --draw                            # writes tests/zoo/drawn.txt: the architectures that are tried
 python -m tests.zoo                                   # prints the table; results are in build/zoo.jsonl
-python -m tests.zoo --libraries timm --count 20       # 20 architectures of one library
+python -m tests.zoo --libraries timm,JAX              # those of some libraries
 python -m tests.zoo --write                           # writes docs/zoo.md from all results in build/zoo.jsonl
 
-A seed draws the architectures from the libraries' own registries.  What is in build/zoo.jsonl is not checked again.
+A seed draws the architectures from the libraries' own registries, without those of which the library makes no small
+instance. What is in build/zoo.jsonl is not checked again.
 """
 
 from __future__ import annotations
@@ -13,22 +15,36 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.zoo.check import IMPORT_PATHS
-from tests.zoo.libraries import LIBRARIES, draw
+from tests.zoo import check, libraries
+from tests.zoo.processes import in_a_process
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "build" / "zoo.jsonl"
 PAGE = ROOT / "docs" / "zoo.md"
-COUNTS = {"scikit-learn": 80, "timm": 40, "transformers": 120}
+DRAWN = Path(__file__).with_name("drawn.txt")
+COUNTS = {
+    "JAX": 10,
+    "Keras": 8,
+    "LightGBM": 5,
+    "XGBoost": 6,
+    "scikit-learn": 40,
+    "segmentation-models-pytorch": 12,
+    "timm": 25,
+    "torchvision": 10,
+    "transformers": 50,
+}
+"""The number of architectures that are drawn from each library."""
+
 MAX_SECONDS = 600
+MAX_SECONDS_TO_BUILD = 60
 
 
 class Result(NamedTuple):
@@ -41,20 +57,46 @@ class Result(NamedTuple):
     detail: str
 
 
-def check(case: tuple[str, str, str]) -> Result:
+def checked(case: tuple[str, str, str]) -> Result:
     """Check an architecture in another process; a crash and a run that takes too long are outcomes, too."""
-    command = [sys.executable, "-m", "tests.zoo.check", *case]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=MAX_SECONDS, check=False
-        )
-        printed = json.loads(done.stdout.splitlines()[-1])
-        return Result(*case, printed["outcome"], printed["detail"])
-    except subprocess.TimeoutExpired:
+        return Result(*case, *in_a_process(check.check, *case, seconds=MAX_SECONDS))
+    except TimeoutError:
         return Result(*case, "failed", f"more than {MAX_SECONDS} seconds")
-    except (IndexError, json.JSONDecodeError):
-        return Result(*case, "failed", f"exit status {done.returncode}: {done.stderr[-200:]}")
+    except EOFError:
+        return Result(*case, "failed", "the process ended without a result")
+
+
+def can_build(library: str, name: str) -> bool:
+    """Return whether a library makes a small instance of an architecture, within a minute."""
+    try:
+        return bool(in_a_process(libraries.can_build, library, name, seconds=MAX_SECONDS_TO_BUILD))
+    except (TimeoutError, EOFError):
+        return False
+
+
+def draw(library: str, seed: int) -> Iterator[str]:
+    """Yield the names of a library's architectures of which it makes a small instance, as the seed orders them."""
+    order = in_a_process(libraries.draw, library, seed, seconds=MAX_SECONDS)
+    return islice((name for name in order if can_build(library, name)), COUNTS[library])
+
+
+def read_drawn() -> list[tuple[str, str]]:
+    """Return library and name of each architecture that has been drawn."""
+    lines = (line.split() for line in DRAWN.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    return [(library, name) for library, name in lines]
+
+
+def write_drawn(seed: int, library: str) -> None:
+    """Draw the architectures of a library, and write them beside those of the other libraries."""
+    drawn = [case for case in read_drawn() if case[0] != library] if DRAWN.exists() else []
+    drawn += [(library, name) for name in draw(library, seed)]
+    header = f"# Written by `python -m tests.zoo --draw` with seed {seed}: library and architecture.\n"
+    DRAWN.write_text(header + "".join(f"{library} {name}\n" for library, name in sorted(drawn, key=_library)))
+
+
+def _library(case: tuple[str, ...]) -> str:
+    return case[0]
 
 
 def read_results() -> list[Result]:
@@ -105,31 +147,38 @@ configuration alone, which takes images, token numbers or sound. *Exported* mean
 """
 
 
-def cases(libraries: Iterable[str], count: int | None, seed: int) -> list[tuple[str, str, str]]:
-    """Return library, name and import path of all that is drawn."""
+def cases(chosen: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Return library, name and import path of all that has been drawn, the libraries in turns."""
+    drawn = read_drawn()
+    turns = zip_longest(*([case for case in drawn if case[0] == library] for library in chosen))
     return [
         (library, name, path)
-        for library in libraries
-        for name in draw(library, COUNTS[library] if count is None else count, seed)
-        for path in IMPORT_PATHS[library]
+        for library, name in filter(None, chain.from_iterable(turns))
+        for path in check.IMPORT_PATHS[library]
     ]
 
 
 def main() -> int:
     """Exit status 1 if an architecture differs or fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--libraries", default=",".join(LIBRARIES), help=f"some of {', '.join(LIBRARIES)}")
-    parser.add_argument("--count", type=int, help="architectures of each library")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--libraries", default=",".join(COUNTS), help=f"some of {', '.join(COUNTS)}")
+    parser.add_argument("--draw", action="store_true", help="draw architectures and write tests/zoo/drawn.txt")
+    parser.add_argument("--seed", type=int, default=0, help="seed of --draw")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="architectures at a time")
     parser.add_argument("--write", action="store_true", help="write docs/zoo.md")
     options = parser.parse_args()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    chosen = options.libraries.split(",")
+    if options.draw:
+        for library in chosen:
+            write_drawn(options.seed, library)
+        return 0
     results = read_results()
     known = {result[:3] for result in results}
-    remaining = [case for case in cases(options.libraries.split(","), options.count, options.seed) if case not in known]
+    remaining = [case for case in cases(chosen) if case not in known]
     RESULTS.parent.mkdir(exist_ok=True)
     with ThreadPoolExecutor(options.jobs) as pool, RESULTS.open("a", encoding="utf-8") as file:
-        for result in pool.map(check, remaining):
+        for result in pool.map(checked, remaining):
             file.write(json.dumps(result) + "\n")
             file.flush()
             print(*result, flush=True)

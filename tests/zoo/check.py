@@ -19,24 +19,41 @@ import contextlib
 import io
 import json
 import sys
+import tempfile
 import warnings
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 import aotc
 from tests.zoo.libraries import BuildError, Sample, sample
 
+_TORCH: Final = ("torch.export", "onnx")
+
 IMPORT_PATHS: Final = {
+    "JAX": ("onnx",),
+    "Keras": ("onnx", "tflite"),
+    "LightGBM": ("onnx",),
+    "XGBoost": ("onnx",),
     "scikit-learn": ("onnx",),
-    "timm": ("torch.export", "onnx"),
-    "transformers": ("torch.export", "onnx"),
+    "segmentation-models-pytorch": _TORCH,
+    "timm": _TORCH,
+    "torchvision": _TORCH,
+    "transformers": _TORCH,
 }
 """The import paths of each library's architectures."""
 
 RELATIVE_TOLERANCE: Final = 1e-3
 """Greatest difference from the reference, relative to its greatest finite element."""
+
+
+class Exported(NamedTuple):
+    """An exported model, its inputs in their order, and the outputs of the reference for them."""
+
+    model: Any
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
 
 
 def check(library: str, name: str, path: str) -> tuple[str, str]:
@@ -46,52 +63,98 @@ def check(library: str, name: str, path: str) -> tuple[str, str]:
     except BuildError as error:
         return "not built", str(error)
     try:
-        exported, inputs, want = _exported(library, path, built)
+        exported = _exported(library, path, built)
     except Exception as error:
         return "not exported", f"{type(error).__name__}: {_first_line(error)}"
     try:
-        options = {"input_shapes": {key: value.shape for key, value in inputs.items()}} if path == "onnx" else {}
-        session = aotc.compile(exported, cflags=["-O1"], **options).session()
-        got = session.run(None, dict(zip((i.name for i in session.get_inputs()), inputs.values(), strict=True)))
+        options = {"input_shapes": _onnx_shapes(exported)} if path == "onnx" else {}
+        session = aotc.compile(exported.model, cflags=["-O1"], **options).session()
+        names = (info.name for info in session.get_inputs())
+        got = session.run(None, dict(zip(names, exported.inputs, strict=True)))
     except aotc.AotcError as error:
         return "refused", _first_line(error)
     except Exception as error:
         return "failed", f"{type(error).__name__}: {_first_line(error)}"
-    difference = _difference(got, want)
+    difference = _difference(got, exported.outputs)
     return ("differs", difference) if difference else ("agrees", "")
+
+
+def _onnx_shapes(exported: Exported) -> dict[str, tuple[int, ...]]:
+    return {info.name: x.shape for info, x in zip(exported.model.graph.input, exported.inputs, strict=True)}
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:300]
 
 
-def _exported(library: str, path: str, built: Sample) -> tuple[Any, dict[str, Any], Sequence[Any]]:
-    """Return the exported model, its inputs by name, and the outputs of the reference."""
-    if library == "scikit-learn":
+def _exported(library: str, path: str, built: Sample) -> Exported:
+    if library == "Keras":
+        return _exported_keras(path, built)
+    if library == "JAX":
+        return _exported_jax(built)
+    if not hasattr(built.model, "forward"):
         return _exported_estimator(built)
     import torch
 
     with torch.no_grad():
         want = [np.asarray(tensor) for tensor in built.model(*built.inputs)]
+    inputs = [tensor.numpy() for tensor in built.inputs]
     if path == "torch.export":
-        exported: Any = torch.export.export(built.model, built.inputs)
-        return exported, {str(k): tensor.numpy() for k, tensor in enumerate(built.inputs)}, want
-    exported = torch.onnx.export(built.model, built.inputs, dynamo=True, verbose=False).model_proto
-    return exported, {i.name: x.numpy() for i, x in zip(exported.graph.input, built.inputs, strict=True)}, want
+        return Exported(torch.export.export(built.model, built.inputs), inputs, want)
+    program = torch.onnx.export(built.model, built.inputs, dynamo=True, verbose=False)
+    return Exported(program.model_proto, inputs, want)
 
 
-def _exported_estimator(built: Sample) -> tuple[Any, dict[str, Any], Sequence[Any]]:
+def _exported_estimator(built: Sample) -> Exported:
     import onnxruntime
+
+    model = _onnx_estimator(built)
+    onnxruntime.set_default_logger_severity(4)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    outputs = session.run(None, {model.graph.input[0].name: built.inputs[0]})
+    return Exported(model, built.inputs, [_array(output) for output in outputs])
+
+
+def _onnx_estimator(built: Sample) -> Any:
+    """Return an estimator as an ONNX model."""
+    library = type(built.model).__module__.partition(".")[0]
+    if library != "sklearn":
+        import onnxmltools
+        from onnxmltools.convert.common.data_types import FloatTensorType
+
+        types = [("x", FloatTensorType([None, built.inputs[0].shape[1]]))]
+        convert = onnxmltools.convert_xgboost if library == "xgboost" else onnxmltools.convert_lightgbm
+        return convert(built.model, initial_types=types)
     from skl2onnx import to_onnx
 
     try:
-        exported = to_onnx(built.model, built.inputs[0][:1], options={"zipmap": False})
+        return to_onnx(built.model, built.inputs[0][:1], options={"zipmap": False})
     except (NameError, RuntimeError, AttributeError):  # estimators without classes have no such option
-        exported = to_onnx(built.model, built.inputs[0][:1])
-    inputs = {exported.graph.input[0].name: built.inputs[0]}
-    onnxruntime.set_default_logger_severity(4)
-    session = onnxruntime.InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
-    return exported, inputs, [_array(output) for output in session.run(None, inputs)]
+        return to_onnx(built.model, built.inputs[0][:1])
+
+
+def _exported_keras(path: str, built: Sample) -> Exported:
+    import tensorflow
+    import tf2onnx
+
+    want = [np.asarray(built.model(*built.inputs, training=False))]
+    shapes = [tensorflow.TensorSpec(x.shape, x.dtype, name=f"x{k}") for k, x in enumerate(built.inputs)]
+    function = tensorflow.function(lambda *inputs: built.model(*inputs, training=False), input_signature=shapes)
+    if path == "onnx":
+        return Exported(tf2onnx.convert.from_function(function, shapes, opset=17)[0], built.inputs, want)
+    converter = tensorflow.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], built.model)
+    with tempfile.NamedTemporaryFile(suffix=".tflite", delete=False) as file:
+        file.write(converter.convert())
+    return Exported(file.name, built.inputs, want)
+
+
+def _exported_jax(built: Sample) -> Exported:
+    import jax
+    from jax2onnx import to_onnx
+
+    outputs = jax.tree_util.tree_leaves(built.model(*built.inputs))
+    model = to_onnx(built.model, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in built.inputs])
+    return Exported(model, built.inputs, [np.asarray(output) for output in outputs])
 
 
 def _array(output: Any) -> Any:

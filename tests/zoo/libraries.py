@@ -11,6 +11,7 @@ import inspect
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -50,7 +51,7 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """A module or estimator with positional inputs: tensors of torch, or one array of numpy."""
+    """A module, function or estimator with positional inputs: tensors of torch for modules of torch, else arrays."""
 
     model: Any
     inputs: tuple[Any, ...]
@@ -72,16 +73,26 @@ def sample(library: str, name: str) -> Sample:
         raise BuildError(f"{type(error).__name__}: {first_line[:120]}") from error
 
 
-def draw(library: str, count: int, seed: int) -> Sequence[str]:
-    """Return names of a registry in an order that a seed draws, at most `count`."""
+def can_build(library: str, name: str) -> bool:
+    """Return whether the library makes a small instance of an architecture."""
+    try:
+        sample(library, name)
+    except BuildError:
+        return False
+    return True
+
+
+def draw(library: str, seed: int) -> Sequence[str]:
+    """Return all names of a registry in an order that a seed draws."""
     everything = names(library)
-    return random.Random(f"{seed} {library}").sample(everything, min(count, len(everything)))
+    return random.Random(f"{seed} {library}").sample(everything, len(everything))
 
 
 # --- transformers
 
 
 def _transformers_names() -> Sequence[str]:
+    _torchvision()
     from transformers import MODEL_MAPPING
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
@@ -89,21 +100,31 @@ def _transformers_names() -> Sequence[str]:
 
 
 def _transformers_sample(name: str) -> Sample:
+    _torchvision()
     import torch
     from transformers import CONFIG_MAPPING, AutoModel
 
-    configuration_class = CONFIG_MAPPING[name]
-    default = configuration_class()
-    fields = {key: size for key, size in SMALL_CONFIGURATION.items() if isinstance(getattr(default, key, None), int)}
-    configuration = configuration_class(**fields)
+    configuration = _small_configuration(CONFIG_MAPPING[name])
+    with torch.device("meta"):
+        _require_few_parameters(AutoModel.from_config(configuration))
     module = AutoModel.from_config(configuration).eval()
-    _require_few_parameters(module)
     inputs = _transformers_inputs(module.main_input_name, configuration)
     has_cache = hasattr(configuration, "use_cache")
     wrapped = _keyword_module(module, tuple(inputs), {"use_cache": False} if has_cache else {})
-    with torch.no_grad():
-        wrapped(*inputs.values())
-    return Sample(wrapped, tuple(inputs.values()))
+    return _tried_sample(wrapped, tuple(inputs.values()))
+
+
+def _small_configuration(configuration_class: Any) -> Any:
+    """Return a configuration of transformers with the small values, in the configurations that it contains, too."""
+    default = configuration_class()
+    fields: dict[str, Any] = {
+        key: size for key, size in SMALL_CONFIGURATION.items() if isinstance(getattr(default, key, None), int)
+    }
+    for key in getattr(default, "sub_configs", ()):
+        part = getattr(default, key, None)
+        if hasattr(part, "sub_configs"):
+            fields[key] = _small_configuration(type(part))
+    return configuration_class(**fields)
 
 
 def _transformers_inputs(main_input: str, configuration: Any) -> dict[str, Any]:
@@ -126,16 +147,24 @@ def _transformers_inputs(main_input: str, configuration: Any) -> dict[str, Any]:
     raise BuildError(f"its main input is {main_input}")
 
 
-# --- timm
+# --- timm, torchvision and segmentation-models-pytorch
+
+
+def _image(*shape: int) -> Any:
+    import torch
+
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(0))
 
 
 def _timm_names() -> Sequence[str]:
+    _torchvision()
     import timm
 
     return list(timm.list_models())
 
 
 def _timm_sample(name: str) -> Sample:
+    _torchvision()
     import timm
     import torch
 
@@ -145,14 +174,67 @@ def _timm_sample(name: str) -> Sample:
     channels, height, width = module.default_cfg["input_size"]
     if not module.default_cfg.get("fixed_input_size"):
         height = width = 64
-    image = torch.rand(1, channels, height, width, generator=torch.Generator().manual_seed(0))
-    wrapped = _keyword_module(module, (), {})
-    with torch.no_grad():
-        wrapped(image)
-    return Sample(wrapped, (image,))
+    return _tried_sample(_keyword_module(module, (), {}), (_image(1, channels, height, width),))
 
 
-# --- scikit-learn
+@cache
+def _torchvision() -> Any:
+    """Import torchvision, whose package for GPUs works on CPUs except for its operators on boxes."""
+    import torch
+
+    try:
+        import torchvision
+    except RuntimeError:  # it registers what nms is on other devices, although its libraries have not been loaded
+        boxes = torch.library.Library("torchvision", "FRAGMENT")
+        for operator in ("nms", "qnms"):
+            boxes.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        globals()["_boxes"] = boxes  # the operators live as long as this object
+        import torchvision
+    return torchvision
+
+
+def _torchvision_names() -> Sequence[str]:
+    return list(_torchvision().models.list_models())
+
+
+def _torchvision_sample(name: str) -> Sample:
+    import torch
+
+    models = _torchvision().models
+    kinds = {kind: name in models.list_models(module=getattr(models, kind)) for kind in ("detection", "video")}
+    if kinds["detection"]:
+        raise BuildError("it takes lists of images and gives boxes whose number is that of what is found")
+    no_backbone = {"weights_backbone": None} if name in models.list_models(module=models.segmentation) else {}
+    with torch.device("meta"):
+        _require_few_parameters(models.get_model(name, weights=None, **no_backbone))
+    module = models.get_model(name, weights=None, **no_backbone).eval()
+    size = getattr(module, "image_size", 75 if "inception" in name else 64)
+    return _tried_sample(_keyword_module(module, (), {}), (_image(1, 3, *(8,) * kinds["video"], size, size),))
+
+
+def _segmentation_names() -> Sequence[str]:
+    _torchvision()
+    import segmentation_models_pytorch as smp
+
+    return [f"{model}/{encoder}" for model in smp.MODEL_ARCHITECTURES_MAPPING for encoder in smp.encoders.encoders]
+
+
+def _segmentation_sample(name: str) -> Sample:
+    _torchvision()
+    import segmentation_models_pytorch as smp
+    import torch
+
+    model, encoder = name.split("/")
+
+    def create() -> Any:
+        return smp.create_model(model, encoder, encoder_weights=None, classes=3)
+
+    with torch.device("meta"):
+        _require_few_parameters(create())
+    return _tried_sample(_keyword_module(create().eval(), (), {}), (_image(1, 3, 64, 64),))
+
+
+# --- scikit-learn, XGBoost and LightGBM
 
 
 def _sklearn_names() -> Sequence[str]:
@@ -174,10 +256,7 @@ def _sklearn_sample(name: str) -> Sample:
     if "estimator" in parameters and parameters["estimator"].default is inspect.Parameter.empty:
         arguments["estimator"] = Ridge() if "Regress" in name else LogisticRegression()
     estimator = estimator_class(**arguments)
-    generator = np.random.default_rng(0)
-    features = generator.normal(size=(80, 6)).astype(np.float32)
-    classes = (features[:, 0] + features[:, 1] * features[:, 2] > 0).astype(int) + (features[:, 3] > 1)
-    values = features @ generator.normal(size=6) + np.sin(features[:, 0])
+    features, classes, values = _table()
     candidates = (features, np.abs(features), np.abs(features * 2).astype(np.int64))
     targets = (values, np.abs(values)) if is_regressor(estimator) else (classes,)
     for data in candidates:  # some estimators take numbers that are not negative, or categories, only
@@ -189,6 +268,98 @@ def _sklearn_sample(name: str) -> Sample:
     raise BuildError(str(failure).splitlines()[0][:120])
 
 
+def _xgboost_names() -> Sequence[str]:
+    learners = ("XGBClassifier", "XGBRFClassifier", "XGBRFRegressor", "XGBRanker", "XGBRegressor")
+    return [f"{learner}/{booster}" for learner in learners for booster in ("dart", "gblinear", "gbtree")]
+
+
+def _lightgbm_names() -> Sequence[str]:
+    from lightgbm import sklearn
+
+    learners = [name for name in sklearn.__all__ if name != "LGBMModel"]
+    return [f"{learner}/{boosting}" for learner in learners for boosting in ("dart", "gbdt", "rf")]
+
+
+def _boosting_sample(name: str) -> Sample:
+    import lightgbm
+    import xgboost
+
+    learner, kind = name.split("/")
+    arguments: dict[str, Any] = {"n_estimators": 9, "max_depth": 5, "random_state": 0}
+    if learner.startswith("XGB"):
+        estimator_class = getattr(xgboost, learner)
+        arguments["booster"] = kind
+    else:
+        estimator_class = getattr(lightgbm, learner)
+        arguments |= {"boosting_type": kind, "verbose": -1, "min_child_samples": 3}
+        arguments |= {"subsample": 0.7, "subsample_freq": 1} if kind == "rf" else {}
+    features, classes, values = _table()
+    features[::5, 2] = np.nan
+    target = values if "Regressor" in learner else classes
+    groups = {"group": [20] * (len(features) // 20)} if "Ranker" in learner else {}
+    return Sample(estimator_class(**arguments).fit(features, target, **groups), (features[:ROWS],))
+
+
+def _table() -> tuple[Any, Any, Any]:
+    """Return features (80, 6), the class number of each row, and a value of each row."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(80, 6)).astype(np.float32)
+    classes = (features[:, 0] + features[:, 1] * features[:, 2] > 0).astype(int) + (features[:, 3] > 1)
+    return features, classes, features @ generator.normal(size=6) + np.sin(features[:, 0])
+
+
+# --- Keras and JAX
+
+
+def _keras_names() -> Sequence[str]:
+    import keras
+
+    return [name for name, _ in inspect.getmembers(keras.applications, inspect.isfunction)]
+
+
+def _keras_sample(name: str) -> Sample:
+    import keras
+
+    keras.utils.set_random_seed(0)
+    model = getattr(keras.applications, name)(weights=None, include_top=False, pooling="avg", input_shape=(96, 96, 3))
+    count = model.count_params()
+    if count > MAX_PARAMETERS:
+        raise BuildError(f"{count} parameters, more than {MAX_PARAMETERS}")
+    return Sample(model, (np.random.default_rng(0).random((1, 96, 96, 3), np.float32),))
+
+
+def _jax_names() -> Sequence[str]:
+    return list(_jax_examples())
+
+
+@cache
+def _jax_examples() -> Mapping[str, Mapping[str, Any]]:
+    """Return jax2onnx's examples, networks of Flax, Equinox or JAX alone, whose inputs have fixed sizes."""
+    from jax2onnx.plugins import plugin_system
+
+    plugin_system.import_all_plugins()
+    return {
+        f"{example['context'].removeprefix('examples.')}/{case['testcase']}": case
+        for example in plugin_system.EXAMPLE_REGISTRY.values()
+        for case in example["testcases"]
+        if "input_shapes" in case
+        and not case.get("input_params")
+        and all(isinstance(size, int) for shape in case["input_shapes"] for size in shape)
+    }
+
+
+def _jax_sample(name: str) -> Sample:
+    case = _jax_examples()[name]
+    generator = np.random.default_rng(0)
+    dtypes = [np.dtype(dtype) for dtype in case.get("input_dtypes", ())] or [np.dtype("f4")] * len(case["input_shapes"])
+    inputs = tuple(
+        generator.random(shape).astype(dtype) if dtype.kind == "f" else generator.integers(0, 9, shape).astype(dtype)
+        for shape, dtype in zip(case["input_shapes"], dtypes, strict=True)
+    )
+    case["callable"](*inputs)
+    return Sample(case["callable"], inputs)
+
+
 # --- all
 
 
@@ -196,6 +367,16 @@ def _require_few_parameters(module: Any) -> None:
     count = sum(parameter.numel() for parameter in module.parameters())
     if count > MAX_PARAMETERS:
         raise BuildError(f"{count} parameters, more than {MAX_PARAMETERS}")
+
+
+def _tried_sample(module: Any, inputs: tuple[Any, ...]) -> Sample:
+    """Return a module of torch with its inputs after a run, which raises if they do not fit."""
+    import torch
+
+    with torch.no_grad():
+        if not module(*inputs):
+            raise BuildError("it gives no tensors of floats")
+    return Sample(module, inputs)
 
 
 def _keyword_module(module: Any, keywords: tuple[str, ...], constants: Mapping[str, Any]) -> Any:
@@ -229,14 +410,26 @@ def _tensors(result: Any) -> list[Any]:
 
 
 _REGISTRIES: Final[Mapping[str, Callable[[], Sequence[str]]]] = {
+    "JAX": _jax_names,
+    "Keras": _keras_names,
+    "LightGBM": _lightgbm_names,
+    "XGBoost": _xgboost_names,
     "scikit-learn": _sklearn_names,
+    "segmentation-models-pytorch": _segmentation_names,
     "timm": _timm_names,
+    "torchvision": _torchvision_names,
     "transformers": _transformers_names,
 }
 
 _BUILDERS: Final[Mapping[str, Callable[[str], Sample]]] = {
+    "JAX": _jax_sample,
+    "Keras": _keras_sample,
+    "LightGBM": _boosting_sample,
+    "XGBoost": _boosting_sample,
     "scikit-learn": _sklearn_sample,
+    "segmentation-models-pytorch": _segmentation_sample,
     "timm": _timm_sample,
+    "torchvision": _torchvision_sample,
     "transformers": _transformers_sample,
 }
 

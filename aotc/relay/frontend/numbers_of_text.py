@@ -94,27 +94,8 @@ def _in_states(states: Expr, *names: str) -> Expr:
     return gather_slices(g.constant(flags), g.cast(states, "int32"), 0)
 
 
-def _and(*flags: Expr) -> Expr:
-    first, *rest = flags
-    for other in rest:
-        first = g.call_op("logical_and", first, other)
-    return first
-
-
-def _not(flags: Expr) -> Expr:
-    return g.call_op("logical_not", flags)
-
-
 def _any(flags: Expr) -> Expr:
     return g.call_reduction("any", flags, (g.rank(flags) - 1,), False)
-
-
-def _count(flags: Expr) -> Expr:
-    return g.call_reduction("sum", g.cast(flags, "int32"), (g.rank(flags) - 1,), False)
-
-
-def _running_count(flags: Expr) -> Expr:
-    return g.call_op("cumsum", g.cast(flags, "int32"), axis=g.rank(flags) - 1, dtype="int32")
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,16 +118,16 @@ class _Digits:
         places = g.sub(g.constant(count, "int32") if isinstance(count, int) else count, self.ranks)
         powers = np.array([10**k for k in range(most + 1)], np.uint64)
         clipped = g.maximum(g.minimum(places, most), 0)
-        is_used = _and(self.flags, g.call_binary_op("greater_equal", places, 0))
+        is_used = g.logical_and(self.flags, g.greater_equal(places, 0))
         factors = g.where(is_used, gather_slices(g.constant(powers), clipped, 0), 0)
         return g.call_reduction("sum", g.mul(self.values, factors), (g.rank(factors) - 1,), False)
 
 
 def _significant_digits(x: Expr, is_digit: Expr) -> _Digits:
-    is_nonzero = _and(is_digit, g.call_binary_op("not_equal", x, ord("0")))
-    flags = _and(is_digit, g.greater(_running_count(is_nonzero), 0))
+    is_nonzero = g.logical_and(is_digit, g.not_equal(x, ord("0")))
+    flags = g.logical_and(is_digit, g.greater(g.running_count_of_flags(is_nonzero), 0))
     values = g.cast(g.sub(x, ord("0")), "uint64")
-    return _Digits(values, flags, _running_count(flags))
+    return _Digits(values, flags, g.running_count_of_flags(flags))
 
 
 # --- integers
@@ -159,20 +140,20 @@ def integers_of_text(x: Expr, dtype: str) -> ParsedNumbers:
     """
     states = states_of_automaton(x, _transition_table())
     digits = _significant_digits(x, _in_states(states, "zero", "integer"))
-    count = _count(digits.flags)
+    count = g.count_of_flags(digits.flags)
     most = _READ_DIGITS
     number = digits.number(g.unsqueeze(count, (g.rank(count),)), most)
-    is_negative = _any(_and(_in_states(states, "sign"), g.equal(x, ord("-"))))
+    is_negative = _any(g.logical_and(_in_states(states, "sign"), g.equal(x, ord("-"))))
     # of 20 digits, the first is 1, and the number does not exceed 2**64
-    is_first = _and(digits.flags, g.equal(digits.ranks, 1))
+    is_first = g.logical_and(digits.flags, g.equal(digits.ranks, 1))
     first = g.call_reduction("sum", g.where(is_first, digits.values, 0), (g.rank(x) - 1,), False)
-    fits = _and(g.equal(first, 1), g.call_binary_op("greater_equal", number, 10**most))
-    fits = g.call_op("logical_or", g.call_binary_op("less_equal", count, most), fits)
-    fits = _and(fits, g.call_binary_op("less_equal", count, most + 1))
+    fits = g.logical_and(g.equal(first, 1), g.greater_equal(number, 10**most))
+    fits = g.logical_or(g.less_equal(count, most), fits)
+    fits = g.logical_and(fits, g.less_equal(count, most + 1))
     negative, positive = _LARGEST_INTEGERS[dtype]
     limit = g.where(is_negative, g.constant(negative, "uint64"), positive)
     is_number = _any(_in_states(states, "zero", "integer"))
-    valid = _and(is_number, fits, g.call_binary_op("less_equal", number, limit))
+    valid = g.logical_and(is_number, fits, g.less_equal(number, limit))
     value = g.where(is_negative, g.sub(g.constant(0, "uint64"), number), number)
     return ParsedNumbers(g.cast(value, dtype), valid)
 
@@ -223,10 +204,10 @@ def _nearest_floats(digits: Expr, power: Expr) -> tuple[Expr, Expr]:
     dropped = g.add(carry, 64 - _MANTISSA_BITS - 3)
     mantissa = shifted_right(upper, dropped)
     least, most = _POWERS_WITH_TIES
-    is_tie = _and(
-        g.call_binary_op("less_equal", middle, 1),
-        g.call_binary_op("greater_equal", power, least),
-        g.call_binary_op("less_equal", power, most),
+    is_tie = g.logical_and(
+        g.less_equal(middle, 1),
+        g.greater_equal(power, least),
+        g.less_equal(power, most),
         g.equal(low_bits(mantissa, 2), 1),
         g.equal(g.call_op("left_shift", mantissa, dropped), upper),
     )
@@ -248,33 +229,33 @@ def floats_of_text(x: Expr) -> ParsedNumbers:
     """
     states = states_of_automaton(x, _transition_table())
     is_integer, is_fraction = _in_states(states, "zero", "integer"), _in_states(states, "fraction")
-    is_digit = g.call_op("logical_or", is_integer, is_fraction)
+    is_digit = g.logical_or(is_integer, is_fraction)
     digits = _significant_digits(x, is_digit)
     first = digits.number(_READ_DIGITS, _READ_DIGITS - 1)
-    is_rest = _and(digits.flags, g.greater(digits.ranks, _READ_DIGITS), g.call_binary_op("not_equal", x, ord("0")))
+    is_rest = g.logical_and(digits.flags, g.greater(digits.ranks, _READ_DIGITS), g.not_equal(x, ord("0")))
     is_cut = _any(is_rest)
     # the first digit is that of 10**(before - 1)
-    before = g.sub(_count(_and(digits.flags, is_integer)), _count(_and(is_fraction, _not(digits.flags))))
+    before = g.sub(
+        g.count_of_flags(g.logical_and(digits.flags, is_integer)),
+        g.count_of_flags(g.logical_and(is_fraction, g.logical_not(digits.flags))),
+    )
     power = g.add(g.sub(before, _READ_DIGITS), _exponents(x, states))
     is_zero = g.equal(first, 0)
-    in_table = _and(
-        g.call_binary_op("greater_equal", power, POWERS_OF_TEN[0]),
-        g.call_binary_op("less_equal", power, POWERS_OF_TEN[1]),
-    )
+    in_table = g.logical_and(g.greater_equal(power, POWERS_OF_TEN[0]), g.less_equal(power, POWERS_OF_TEN[1]))
     power = g.maximum(g.minimum(power, POWERS_OF_TEN[1]), POWERS_OF_TEN[0])
     (bits, field), (next_bits, _) = _nearest_floats(first, power), _nearest_floats(g.add(first, 1), power)
-    is_normal = _and(g.greater(field, 0), g.less(field, _MAX_EXPONENT), in_table)
-    is_decided = g.call_op("logical_or", _not(is_cut), g.equal(bits, next_bits))
-    is_valid = _and(_any(is_digit), g.call_op("logical_or", is_zero, _and(is_normal, is_decided)))
+    is_normal = g.logical_and(g.greater(field, 0), g.less(field, _MAX_EXPONENT), in_table)
+    is_decided = g.logical_or(g.logical_not(is_cut), g.equal(bits, next_bits))
+    is_valid = g.logical_and(_any(is_digit), g.logical_or(is_zero, g.logical_and(is_normal, is_decided)))
     bits = g.where(is_zero, 0, bits)
     ends = g.strided_slice(states, [g.dim(x, g.rank(x) - 1) - 1], [g.dim(x, g.rank(x) - 1)], [g.rank(x) - 1])
     last = g.squeeze(ends, [g.rank(x) - 1])
     infinity = _MAX_EXPONENT << _MANTISSA_BITS
     bits = g.where(_in_states(last, "infinity"), infinity, bits)
     bits = g.where(_in_states(last, "nan"), infinity | 1 << (_MANTISSA_BITS - 1), bits)
-    is_valid = g.call_op("logical_or", is_valid, _in_states(last, "infinity", "nan"))
-    is_valid = _and(is_valid, _not(_in_states(last, "hexadecimal")))
-    is_negative = _any(_and(_in_states(states, "sign"), g.equal(x, ord("-"))))
+    is_valid = g.logical_or(is_valid, _in_states(last, "infinity", "nan"))
+    is_valid = g.logical_and(is_valid, g.logical_not(_in_states(last, "hexadecimal")))
+    is_negative = _any(g.logical_and(_in_states(states, "sign"), g.equal(x, ord("-"))))
     bits = g.add(bits, g.mul(g.cast(is_negative, "uint64"), 1 << 63))
     return ParsedNumbers(g.call_op("reinterpret", bits, dtype="float64"), is_valid)
 
@@ -282,9 +263,9 @@ def floats_of_text(x: Expr) -> ParsedNumbers:
 def _exponents(x: Expr, states: Expr) -> Expr:
     """Return the decimal exponents in texts, int32; large ones as _LARGE_EXPONENT."""
     digits = _significant_digits(x, _in_states(states, "exponent"))
-    count = _count(digits.flags)
+    count = g.count_of_flags(digits.flags)
     is_large = g.greater(count, _EXPONENT_DIGITS)
     number = g.cast(digits.number(g.unsqueeze(count, (g.rank(count),)), _EXPONENT_DIGITS), "int32")
     number = g.where(is_large, _LARGE_EXPONENT, number)
-    is_negative = _any(_and(_in_states(states, "exponent sign"), g.equal(x, ord("-"))))
+    is_negative = _any(g.logical_and(_in_states(states, "exponent sign"), g.equal(x, ord("-"))))
     return g.where(is_negative, g.negative(number), number)

@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
@@ -318,11 +318,22 @@ def call_binary_op(name: str, a: Operand, b: Operand) -> Expr:
     return call_op(name, *_convert_number_operand_to_constant(a, b))
 
 
-_UNARY = ("abs", "exp", "log", "negative", "sigmoid", "sqrt", "tanh")
-absolute, exp, log, negative, sigmoid, sqrt, tanh = (partial(call_op, name) for name in _UNARY)
+_UNARY = ("abs", "exp", "log", "logical_not", "negative", "sigmoid", "sqrt", "tanh")
+absolute, exp, log, logical_not, negative, sigmoid, sqrt, tanh = (partial(call_op, name) for name in _UNARY)
 _ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "floor_mod")
 add, sub, mul, div, maximum, minimum, floor_mod = (partial(call_binary_op, name) for name in _ARITHMETIC)
-equal, less, greater = (partial(call_binary_op, name) for name in ("equal", "less", "greater"))
+_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+equal, not_equal, less, less_equal, greater, greater_equal = (partial(call_binary_op, name) for name in _COMPARISONS)
+
+
+def logical_and(*flags: Expr) -> Expr:
+    """Return whether all of one or more boolean tensors are True, for each element of their broadcast shape, bool."""
+    return reduce(partial(call_op, "logical_and"), flags)
+
+
+def logical_or(*flags: Expr) -> Expr:
+    """Return whether any of one or more boolean tensors is True, for each element of their broadcast shape, bool."""
+    return reduce(partial(call_op, "logical_or"), flags)
 
 
 def where(condition: Expr, a: Operand, b: Operand) -> Expr:
@@ -372,6 +383,18 @@ def multiply_by_number(x: Expr, factor: float) -> Expr:
 def call_reduction(name: str, x: Expr, axes: Sequence[int], keepdims: bool) -> Expr:
     """Call the reduction operator `name` over `axes`; return `x` itself if there are no axes."""
     return call_op(name, x, axis=tuple(axes), keepdims=keepdims) if axes else x
+
+
+def count_of_flags(flags: Expr) -> Expr:
+    """Return the number of True values along the last axis of a boolean tensor, int32; the axis is removed."""
+    return call_reduction("sum", cast(flags, "int32"), (rank(flags) - 1,), False)
+
+
+def running_count_of_flags(flags: Expr) -> Expr:
+    """Return for each element of a boolean tensor the number of True values along the last axis up to it and with it,
+    int32, of the shape of `flags`.
+    """
+    return call_op("cumsum", cast(flags, "int32"), axis=rank(flags) - 1, dtype="int32")
 
 
 #: Function that returns one field of a tuple value.

@@ -194,11 +194,11 @@ def _round_to_power_of_two(x: Expr, saturate: bool, round_mode: str) -> Expr:
         is_up = g.greater(fraction, 0)
     else:
         beyond_half = g.greater(fraction, half)
-        at_half = g.call_op("logical_and", g.equal(fraction, half), g.greater(exponent, 0))
-        is_up = g.call_op("logical_or", beyond_half, at_half)
+        at_half = g.logical_and(g.equal(fraction, half), g.greater(exponent, 0))
+        is_up = g.logical_or(beyond_half, at_half)
     if round_mode != "down":
         last = _GREATEST_FINITE_EXPONENT if saturate else _SPECIAL_EXPONENT
-        exponent = g.add(exponent, g.cast(g.call_op("logical_and", is_up, g.less(exponent, last)), "int32"))
+        exponent = g.add(exponent, g.cast(g.logical_and(is_up, g.less(exponent, last)), "int32"))
     return g.call_op("reinterpret", g.cast(exponent, "uint8"), dtype="float8_e8m0fnu")
 
 

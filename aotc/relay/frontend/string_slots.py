@@ -62,8 +62,8 @@ def equal_strings(x: Expr, y: Expr) -> Expr:
 
 def string_lengths(x: Expr) -> Expr:
     """Return the number of bytes of each string, as int32."""
-    is_text = g.call_binary_op("not_equal", x, STRING_PADDING)
-    return g.call_reduction("sum", g.cast(is_text, "int32"), (g.rank(x) - 1,), False)
+    is_text = g.not_equal(x, STRING_PADDING)
+    return g.count_of_flags(is_text)
 
 
 def _hash_multipliers(seed: int, size: int, dtype: str) -> Array:
@@ -147,7 +147,7 @@ def chosen_strings(x: Expr, is_chosen: Expr) -> tuple[Expr, Expr]:
     is_chosen  a vector of truth values
     """
     count = g.dim(x, 0)
-    numbers = g.call_op("cumsum", g.cast(is_chosen, "int32"), axis=0, dtype="int32")
+    numbers = g.running_count_of_flags(is_chosen)
     sources = scattered_where(g.sub(numbers, 1), is_chosen, g.iota(count, "int32"), count, "update", 0)
     moved = gather_slices(x, sources, 0)
     total = g.strided_slice(numbers, [count - 1], [count], [0])

@@ -59,16 +59,11 @@ class Parts:
     def longer_than(self, characters: int, x: Expr) -> Parts:
         """Return the parts that have more than a number of characters."""
         axis = g.rank(x) - 1
-        firsts = g.cast(is_first_byte(x), "int32")
-        before = g.concat([g.full(0, (*g.shape(x)[:-1], 1), "int32"), _running_sum(firsts)], axis)
+        before = g.concat([g.full(0, (*g.shape(x)[:-1], 1), "int32"), g.running_count_of_flags(is_first_byte(x))], axis)
         limits = (g.minimum(place, slot_size(x)) for place in (self.ends, self.begins))
         end, begin = (g.call_op("gather", before, limit, axis=axis) for limit in limits)
         kept = g.greater(g.sub(end, begin), characters)
         return _parts_at(kept, self.begins, kept, self.ends, self.room)
-
-
-def _running_sum(x: Expr) -> Expr:
-    return g.call_op("cumsum", x, axis=g.rank(x) - 1, dtype="int32")
 
 
 def _parts_at(begin_flags: Expr, begin_places: Expr, end_flags: Expr, end_places: Expr, room: int) -> Parts:
@@ -76,9 +71,9 @@ def _parts_at(begin_flags: Expr, begin_places: Expr, end_flags: Expr, end_places
     is room for fewer parts, the last one ends where the last of all does.
     """
     axis = g.rank(begin_flags) - 1
-    numbers = _running_sum(g.cast(begin_flags, "int32"))
+    numbers = g.running_count_of_flags(begin_flags)
     begins = scattered_where(g.sub(numbers, 1), begin_flags, begin_places, room, "update", 0)
-    end_numbers = _running_sum(g.cast(end_flags, "int32"))
+    end_numbers = g.running_count_of_flags(end_flags)
     last = g.minimum(g.sub(end_numbers, 1), room - 1)
     ends = scattered_where(last, end_flags, end_places, room, "max", 0)
     size = g.dim(numbers, axis)
@@ -103,9 +98,7 @@ def parts_between_spaces(x: Expr, maxsplit: int | None) -> Parts:
     without spaces at its end is one more.
     """
     size = slot_size(x)
-    is_text = g.call_op(
-        "logical_and", g.call_binary_op("not_equal", x, _SPACE), g.call_binary_op("not_equal", x, STRING_PADDING)
-    )
+    is_text = g.logical_and(g.not_equal(x, _SPACE), g.not_equal(x, STRING_PADDING))
     ones = g.cast(is_text, "int32")
     begins = g.greater(ones, _shifted_row(ones, 1, 0))
     ends = g.greater(ones, _shifted_row(ones, -1, 0))
@@ -126,9 +119,9 @@ def parts_between(x: Expr, separator: str, maxsplit: int | None) -> Parts:
     axis = g.rank(x) - 1
     # one more place stands for the end of the text, where the last part ends
     room = _limited_room(size // length + 1, maxsplit)
-    numbers = _running_sum(g.cast(is_end, "int32"))
-    is_end = g.call_op("logical_and", is_end, g.less(numbers, room))
-    counts = g.add(g.call_reduction("sum", g.cast(is_end, "int32"), (axis,), False), 1)
+    numbers = g.running_count_of_flags(is_end)
+    is_end = g.logical_and(is_end, g.less(numbers, room))
+    counts = g.add(g.count_of_flags(is_end), 1)
     places = g.add(g.iota(size, "int32"), 1)
     # where a text has fewer parts, they would begin behind its end
     behind = g.add(g.unsqueeze(lengths, (axis,)), length)
@@ -267,7 +260,7 @@ def matches_in(x: Expr, expression: Expression, pattern: str) -> Parts:
     pairs = g.add(g.mul(g.cast(behind, "int32"), classes), g.cast(symbols, "int32"))
     states = states_of_automaton(pairs, matcher.forward)
     inside, begins = (gather_slices(g.constant(flags), states, 0) for flags in (matcher.is_inside, matcher.is_begin))
-    goes_on = g.cast(g.call_op("logical_and", inside, g.call_op("logical_not", begins)), "int32")
+    goes_on = g.cast(g.logical_and(inside, g.logical_not(begins)), "int32")
     ends = g.greater(g.cast(inside, "int32"), _shifted_row(goes_on, -1, 0))
     places = g.iota(size + 1, "int32")
     room = size if matcher.may_touch else (size + 1) // 2

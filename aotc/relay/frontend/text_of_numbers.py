@@ -60,8 +60,8 @@ def text_of_integers(x: Expr) -> Expr:
     extended = g.cast(x, unsigned)
     magnitude = g.where(is_negative, g.sub(g.constant(0, unsigned), extended), extended)
     powers = np.array([10**k for k in range(places)], unsigned)
-    reached = g.call_binary_op("greater_equal", _with_axis(magnitude), g.constant(powers))
-    count = g.maximum(_count(reached), 1)
+    reached = g.greater_equal(_with_axis(magnitude), g.constant(powers))
+    count = g.maximum(g.count_of_flags(reached), 1)
     sign = g.cast(is_negative, "int32")
     place = g.sub(g.iota(size, "int32"), _with_axis(sign))
     digits = _digits(_with_axis(magnitude), g.sub(g.sub(_with_axis(count), 1), place), powers)
@@ -71,10 +71,6 @@ def text_of_integers(x: Expr) -> Expr:
 
 def _with_axis(x: Expr) -> Expr:
     return g.unsqueeze(x, (g.rank(x),))
-
-
-def _count(flags: Expr) -> Expr:
-    return g.call_reduction("sum", g.cast(flags, "int32"), (g.rank(flags) - 1,), False)
 
 
 def _digits(numbers: Expr, positions: Expr, powers: Array) -> Expr:
@@ -150,13 +146,13 @@ def _significant_digits(x: Expr) -> tuple[Expr, Expr]:
     field = g.sub(field, g.mul(g.cast(is_subnormal, "int32"), _SUBNORMAL_SCALE))
     index = g.maximum(g.minimum(g.sub(field, first_field), len(thresholds) - 1), 0)
     mantissa = g.add(low_bits(bits, _MANTISSA_BITS), 1 << _MANTISSA_BITS)
-    is_larger = g.call_binary_op("greater_equal", mantissa, gather_slices(g.constant(thresholds), index, 0))
+    is_larger = g.greater_equal(mantissa, gather_slices(g.constant(thresholds), index, 0))
     index = g.add(g.mul(index, 2), g.cast(is_larger, "int32"))
     exponent, *factor = (gather_slices(g.constant(column), index, 0) for column in rows.T.copy())
     upper, middle = wide_product_by_two_words(mantissa, *factor)
     half = 1 << (_FRACTION_BITS - 1)
     rounded = shifted_right(g.add(upper, half), _FRACTION_BITS)
-    is_tie = g.call_op("logical_and", g.equal(low_bits(upper, _FRACTION_BITS), half), g.equal(middle, 0))
+    is_tie = g.logical_and(g.equal(low_bits(upper, _FRACTION_BITS), half), g.equal(middle, 0))
     rounded = g.sub(rounded, g.where(is_tie, low_bits(rounded, 1), 0))
     decimal = g.cast(exponent, "int32")
     is_power = g.equal(rounded, 10**FLOAT_DIGITS)
@@ -172,10 +168,8 @@ def text_of_floats(x: Expr) -> Expr:
     powers = np.array([10**k for k in range(FLOAT_DIGITS)], np.int32)
     remainders = g.call_binary_op("trunc_mod", _with_axis(digits), g.constant(powers[1:]))
     # a digit exists if what is behind the one before it is not 0
-    count = g.add(_count(g.call_binary_op("not_equal", remainders, 0)), 1)
-    is_fixed = g.call_op(
-        "logical_and", g.call_binary_op("greater_equal", decimal, _LEAST_FIXED_EXPONENT), g.less(decimal, FLOAT_DIGITS)
-    )
+    count = g.add(g.count_of_flags(g.not_equal(remainders, 0)), 1)
+    is_fixed = g.logical_and(g.greater_equal(decimal, _LEAST_FIXED_EXPONENT), g.less(decimal, FLOAT_DIGITS))
     shift = g.where(is_fixed, decimal, 0)
     lead, point = g.minimum(shift, 0), g.add(g.maximum(shift, 0), 1)
     # digits with zeros before the first one that counts, and before the point
@@ -197,7 +191,7 @@ def text_of_floats(x: Expr) -> Expr:
 def _exponent_text(decimal: Expr, place: Expr) -> tuple[Expr, Expr]:
     """Return the characters at places of texts such as "e-05" and "e+100", int32, and the lengths of the texts."""
     magnitude = g.absolute(decimal)
-    count = g.add(g.cast(g.call_binary_op("greater_equal", magnitude, 100), "int32"), 2)
+    count = g.add(g.cast(g.greater_equal(magnitude, 100), "int32"), 2)
     powers = np.array([1, 10, 100], np.int32)
     text = _digits(_with_axis(magnitude), g.sub(g.add(_with_axis(count), 1), place), powers)
     sign = g.where(g.less(_with_axis(decimal), 0), g.constant(ord("-"), "int32"), ord("+"))

@@ -22,6 +22,7 @@ from aotc.relay.frontend.automata import automaton_of_expression, full_match_tab
 from aotc.relay.frontend.regular_expression_parser import parse_regular_expression
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
 from aotc.relay.frontend.string_slots import slot_size, with_slot_size
+from aotc.relay.frontend.wide_integers import low_bits, shifted_right
 
 #: The first byte of the UTF-8 text of a character, by the number of its bytes, less the bits of the character.
 _FIRST_BYTES: Final = (0x00, 0xC0, 0xE0, 0xF0)
@@ -68,20 +69,12 @@ def _bytes_ahead(x: Expr, count: int) -> Expr:
     return g.cast(g.pad(rest, [(0, 0)] * axis + [(0, count)], STRING_PADDING), "int32")
 
 
-def _low_bits(x: Expr, count: int) -> Expr:
-    return g.call_binary_op("bitwise_and", x, (1 << count) - 1)
-
-
-def _shifted(x: Expr, count: int) -> Expr:
-    return g.call_binary_op("right_shift", x, count)
-
-
 def is_first_byte(x: Expr) -> Expr:
     """Return whether a character begins at each byte of a slot."""
     first = g.cast(x, "int32")
     is_continuation = g.equal(g.call_binary_op("bitwise_and", first, 0xC0), 0x80)
-    is_text = g.call_binary_op("not_equal", first, STRING_PADDING)
-    return g.call_op("logical_and", is_text, g.call_op("logical_not", is_continuation))
+    is_text = g.not_equal(first, STRING_PADDING)
+    return g.logical_and(is_text, g.logical_not(is_continuation))
 
 
 def code_points(x: Expr) -> Expr:
@@ -92,9 +85,9 @@ def code_points(x: Expr) -> Expr:
     result, point = first, first
     for k, least in enumerate(_FIRST_BYTES[1:], 1):
         # the bits of a character that the first byte of k + 1 has, and six of each byte behind it
-        point = _low_bits(first, _CONTINUATION_BITS - k)
+        point = low_bits(first, _CONTINUATION_BITS - k)
         for ahead in range(1, k + 1):
-            bits = _low_bits(_bytes_ahead(x, ahead), _CONTINUATION_BITS)
+            bits = low_bits(_bytes_ahead(x, ahead), _CONTINUATION_BITS)
             point = g.add(g.mul(point, 1 << _CONTINUATION_BITS), bits)
         result = g.where(g.less(first, least), result, point)
     return result
@@ -106,13 +99,13 @@ def _utf8_bytes(points: Expr) -> tuple[Expr, list[Expr]]:
     """
     count: Expr = g.constant(1, "int32")
     for limit in (0x80, 0x800, 0x10000):
-        count = g.add(count, g.cast(g.call_binary_op("greater_equal", points, limit), "int32"))
+        count = g.add(count, g.cast(g.greater_equal(points, limit), "int32"))
     parts: list[Expr] = []
     for place in range(4):
         part: Expr = g.constant(0, "int32")
         for size in range(place + 1, 5):
-            rest = _shifted(points, _CONTINUATION_BITS * (size - 1 - place))
-            low, mark = (rest, _FIRST_BYTES[size - 1]) if place == 0 else (_low_bits(rest, _CONTINUATION_BITS), 0x80)
+            rest = shifted_right(points, _CONTINUATION_BITS * (size - 1 - place))
+            low, mark = (rest, _FIRST_BYTES[size - 1]) if place == 0 else (low_bits(rest, _CONTINUATION_BITS), 0x80)
             byte = g.add(low, mark)
             part = g.where(g.equal(count, size), byte, part)
         parts.append(g.cast(part, "uint8"))
@@ -130,8 +123,8 @@ def _mapped(points: Expr, mapping: Mapping[int, int]) -> Expr:
     pages, numbers = np.unique(differences.reshape(-1, size), axis=0, return_inverse=True)
     numbers = numbers.reshape(-1).astype(smallest_index_dtype(len(pages)))
     clipped = g.minimum(points, len(differences) - 1)
-    page = g.cast(gather_slices(g.constant(numbers), _shifted(clipped, _PAGE_BITS), 0), "int32")
-    place = g.add(g.mul(page, size), _low_bits(clipped, _PAGE_BITS))
+    page = g.cast(gather_slices(g.constant(numbers), shifted_right(clipped, _PAGE_BITS), 0), "int32")
+    place = g.add(g.mul(page, size), low_bits(clipped, _PAGE_BITS))
     # the last page has an element that does not change, for code points behind it
     return g.add(points, gather_slices(g.constant(pages.reshape(-1)), place, 0))
 

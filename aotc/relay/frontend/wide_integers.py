@@ -17,12 +17,12 @@ _WORD_BITS: Final = 64
 
 
 def low_bits(x: Expr, count: int) -> Expr:
-    """Return the lowest bits of unsigned integers."""
+    """Return the lowest bits of integers of at least 0."""
     return g.call_binary_op("bitwise_and", x, (1 << count) - 1)
 
 
 def shifted_right(x: Expr, count: int | Expr) -> Expr:
-    """Return unsigned integers without their lowest bits."""
+    """Return integers of at least 0 without their lowest bits."""
     return g.call_binary_op("right_shift", x, count)
 
 

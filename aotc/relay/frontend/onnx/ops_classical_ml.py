@@ -109,7 +109,7 @@ def _softmax_zero(x: Expr) -> Expr:
 
     A score x of at most 1e-7 in absolute value gives x * exp(-greatest score) / sum, which is nearly 0.
     """
-    tiny = g.call_binary_op("less_equal", g.absolute(x), 1e-7)
+    tiny = g.less_equal(g.absolute(x), 1e-7)
     greatest = g.call_reduction("max", x, (1,), True)
     terms = g.exp(g.sub(x, greatest))
     total = g.call_reduction("sum", g.where(tiny, 0.0, terms), (1,), True)
@@ -398,7 +398,7 @@ def _linear_svm_classifier(rows: Expr, labels: Array, post_transform: str, node:
     if len(labels) == 2:
         positive = (coefficients >= 0).all()
         greatest = g.call_reduction("max", scores, (1,), False)
-        wins = g.call_binary_op("greater_equal", greatest, 0.5) if positive else g.greater(greatest, 0.0)
+        wins = g.greater_equal(greatest, 0.5) if positive else g.greater(greatest, 0.0)
         label = g.where(wins, g.constant(labels[1], "int64"), label)
     return [label, transform_scores(scores, post_transform)]
 

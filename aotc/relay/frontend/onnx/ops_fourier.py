@@ -8,7 +8,6 @@ OPS["STFT"](x, 128, window)             # transforms of frames of which each beg
 
 import math
 from functools import partial
-from functools import reduce as fold
 
 import numpy as np
 
@@ -70,7 +69,7 @@ def _matrix_of_real_inverse(bins: Dim, length: Dim, dtype: DType) -> Expr:
     waves = g.transpose(g.call_op("take", table, _exponents(bins, length, length), axis=0, mode="clip"), (0, 2, 1))
     # all bins but the first one, and the middle one of an even length, stand for their conjugates too
     twice = g.mul(g.positions_up_to(bins), 2)
-    is_single = g.call_op("logical_or", g.equal(twice, 0), g.equal(twice, g.size_as_tensor(length)))
+    is_single = g.logical_or(g.equal(twice, 0), g.equal(twice, g.size_as_tensor(length)))
     weights = g.div(g.where(is_single, g.constant(1.0), g.constant(2.0)), g.cast(g.size_as_tensor(length), "float64"))
     return g.cast(g.reshape(g.mul(waves, g.reshape(weights, (bins, 1, 1))), (2 * bins, length)), dtype)
 
@@ -246,21 +245,17 @@ def _run_time_mel_weights(num_mel_bins: Dim, dft_length: Dim, rate: Expr, low: E
     width = g.sub(center, begin)
     rising = g.where(g.greater(width, 0.0), g.div(g.sub(row, begin), g.maximum(width, 1.0)), 1.0)
     falling = g.div(g.sub(end, row), g.maximum(g.sub(end, center), 1.0))
-    is_rising = g.call_op("logical_and", _at_least(row, begin), _at_least(center, row))
-    is_falling = g.call_op("logical_and", _at_least(row, center), g.less(row, end))
+    is_rising = g.logical_and(g.greater_equal(row, begin), g.greater_equal(center, row))
+    is_falling = g.logical_and(g.greater_equal(row, center), g.less(row, end))
     weights = g.where(is_falling, falling, g.where(is_rising, rising, 0.0))
     last_end = g.counted_slice(bins, [num_mel_bins + 1], [1], [1])
     conditions = (
         g.greater(rate, 0.0),
-        _at_least(low, g.constant(0.0)),
+        g.greater_equal(low, g.constant(0.0)),
         g.less(low, high),
-        _at_least(g.cast(g.size_as_tensor(rows), "float64"), last_end),
+        g.greater_equal(g.cast(g.size_as_tensor(rows), "float64"), last_end),
     )
-    return g.where(fold(partial(g.call_op, "logical_and"), conditions), weights, math.nan)
-
-
-def _at_least(a: Expr, b: Expr) -> Expr:
-    return g.call_op("greater_equal", a, b)
+    return g.where(g.logical_and(*conditions), weights, math.nan)
 
 
 OPS: Table = {**table_by_function_name(_mel_weight_matrix), "DFT": _dft, "STFT": _stft}

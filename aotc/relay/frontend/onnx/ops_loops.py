@@ -10,7 +10,6 @@ tensor for each scan output, of which an iteration writes one row.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -185,10 +184,6 @@ def _limit_parameter(trip_count: Expr | None) -> LoopParameter | None:
     return LoopParameter(variable, g.reshape(trip_count, ()), variable)
 
 
-def _conjunction(tests: Sequence[Expr]) -> Expr:
-    return reduce(partial(g.call_op, "logical_and"), tests)
-
-
 @dataclass(frozen=True, slots=True)
 class _LoopControl:
     """What decides how many iterations a Loop that becomes a function has.
@@ -209,14 +204,14 @@ class _LoopControl:
 
     def _tests(self) -> list[Expr]:
         """Return the conditions on which there is another iteration, expressions of the variables."""
-        tests = [] if self.limit is None else [g.call_op("less", self.counter.var, self.limit.var)]
+        tests = [] if self.limit is None else [g.less(self.counter.var, self.limit.var)]
         return [*tests, *([] if self.keep is None else [self.keep.var])]
 
     def add_loop(self, carried: Sequence[LoopParameter]) -> list[Expr]:
         """Add the function of the loop to the module; return the last values of what it carries."""
         parts = (self.counter, self.limit, self.keep)
         parameters = [p for p in parts if p is not None and isinstance(p.var, Var)]
-        goes_on = _conjunction(self._tests())
+        goes_on = g.logical_and(*self._tests())
         return _add_loop(self.node, goes_on, parameters, carried, self.captured, self.must_be_sized)
 
     def add_loop_of_found_rows(
@@ -235,15 +230,15 @@ class _LoopControl:
             returned = [self.counter, *([] if self.keep is None else [self.keep]), *carried]
             tensors = [parameter_of_rows(f"y{k}", row, self.counter.var, room) for k, row in enumerate(rows)]
             parameters = [self.limit] if self.limit is not None and isinstance(self.limit.var, Var) else []
-            goes_on = _conjunction([*self._tests(), g.less(self.counter.var, room)])
+            goes_on = g.logical_and(*self._tests(), g.less(self.counter.var, room))
             results = _add_loop(
                 self.node, goes_on, parameters, [*returned, *tensors], self.captured, self.must_be_sized
             )
             count = results[0]
-            tests = [] if self.limit is None else [g.call_op("less", count, self.limit.given)]
+            tests = [] if self.limit is None else [g.less(count, self.limit.given)]
             tests += [] if self.keep is None else [results[1]]
             final.extend(results[len(returned) - len(carried) : len(returned)])
-            found = g.where(_conjunction(tests), g.constant(room + 1, "int64"), count)
+            found = g.where(g.logical_and(*tests), g.constant(room + 1, "int64"), count)
             return g.reshape(found, (1,)), results[len(returned) :]
 
         outputs = found_rows_within_bound(most, add)
@@ -445,7 +440,7 @@ class _ScanOfRows:
                 for k, (row, back) in enumerate(zip(results, self.prepend, strict=True))
             ),
         ]
-        goes_on = g.call_op("less", number, limit)
+        goes_on = g.less(number, limit)
         counter = LoopParameter(number, g.constant(0, "int64"), g.add(number, 1))
         return _add_loop(self.node, goes_on, [counter], carried, unchanged, must_be_sized=True)
 

@@ -85,7 +85,7 @@ def _is_inf(x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> E
     result = g.call_op("isinf", x)
     for flag, comparison in ((detect_negative, g.greater), (detect_positive, g.less)):
         if not flag:
-            result = g.call_op("logical_and", result, comparison(x, 0.0))
+            result = g.logical_and(result, comparison(x, 0.0))
     return result
 
 
@@ -159,11 +159,11 @@ def _dropout(
     g.check_materialization_cost(g.shape(x), "float64", "the random numbers of Dropout")
     uniform = g.constant(np.random.RandomState(seed % 2**32).random_sample(g.shape(x)))
     share = g.constant(0.5, "float64") if ratio is None else g.cast(g.reshape(ratio, ()), "float64")
-    kept = g.call_op("greater_equal", uniform, share)
+    kept = g.greater_equal(uniform, share)
     scale = g.cast(g.div(1.0, g.sub(1.0, share)), g.dtype(x))
     training = g.reshape(training_mode, ())
     dropped = g.where(kept, g.mul(x, scale), 0.0)
-    mask = g.call_op("logical_or", kept, g.call_op("logical_not", training))
+    mask = g.logical_or(kept, g.logical_not(training))
     return [g.where(training, dropped, x), g.cast(mask, mask_dtype) if is_wanted else None]
 
 

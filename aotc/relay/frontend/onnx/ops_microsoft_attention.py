@@ -87,12 +87,12 @@ def _ignored_positions(node: OnnxNode, mask: OptionalExpr, batch: Dim, steps: Di
     if dims == (batch, steps, position_count):
         return g.reshape(g.equal(mask, 0), (batch, 1, steps, position_count))
     if dims == (batch,):
-        hidden = g.call_op("greater_equal", positions, g.reshape(mask, (batch, 1)))
+        hidden = g.greater_equal(positions, g.reshape(mask, (batch, 1)))
         return g.reshape(hidden, (batch, 1, 1, position_count))
     if isinstance(batch, int) and dims == (2 * batch,) and node.op_type == "Attention":
         ends, starts = (g.reshape(part, (batch, 1)) for part in g.split(mask, [batch, batch], 0))
-        outside = g.call_op("greater_equal", positions, ends), g.less(positions, starts)
-        return g.reshape(g.call_op("logical_or", *outside), (batch, 1, 1, position_count))
+        outside = g.greater_equal(positions, ends), g.less(positions, starts)
+        return g.reshape(g.logical_or(*outside), (batch, 1, 1, position_count))
     raise AotcError("onnx-quant" if node.op_type == "QAttention" else "onnx-attention",
                     f"a mask of shape {dims} of {node.op_type} is not supported")  # fmt: skip
 

@@ -193,7 +193,7 @@ def _embed_layer_normalization(*, epsilon: float, node: OnnxNode) -> Converted:
     total = fold(g.add, parts)
     lengths: Expr = g.full(0, (batch,), "int32")
     if mask is not None:
-        lengths = g.call_reduction("sum", g.cast(g.equal(mask, 1), "int32"), (1,), False)
+        lengths = g.count_of_flags(g.equal(mask, 1))
     return [_normalize_last_axis(total, gamma, beta, epsilon), lengths, total]
 
 

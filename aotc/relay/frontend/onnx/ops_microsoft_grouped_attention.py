@@ -226,11 +226,11 @@ def _present(new: Expr, past: OptionalExpr, lengths: _Lengths) -> Expr:
     source = g.sub(places, lengths.earlier)
     is_new = g.greater(source, -1)
     if lengths.steps == 1:
-        return g.where(g.call_op("logical_and", is_new, g.less(source, 1)), new, base)
+        return g.where(g.logical_and(is_new, g.less(source, 1)), new, base)
     count = g.cast(g.extent(new, 2), "int32")
     at = g.reshape(source, (lengths.present,))
     moved = g.call_op("take", new, at, axis=2, mode="clip")
-    return g.where(g.call_op("logical_and", is_new, g.less(source, count)), moved, base)
+    return g.where(g.logical_and(is_new, g.less(source, count)), moved, base)
 
 
 def _bias_of_present(bias: Expr, present: Dim) -> Expr:
@@ -255,7 +255,7 @@ def _hidden_positions(lengths: _Lengths, past: OptionalExpr, window: int) -> Opt
     later = g.greater(columns, rows)
     if window <= 0:
         return later
-    return g.call_op("logical_or", later, g.call_op("less_equal", columns, g.sub(rows, window)))
+    return g.logical_or(later, g.less_equal(columns, g.sub(rows, window)))
 
 
 def _softmax_with_sink(node: OnnxNode, scores: Expr) -> Expr:

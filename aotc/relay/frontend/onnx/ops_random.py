@@ -100,8 +100,8 @@ def _multinomial(x: Expr, *, sample_size: int, dtype: DType, node: OnnxNode) -> 
     wide = x if g.dtype(x) == "float64" else g.cast(x, "float32")
     exact = g.dtype(wide)
     sums = g.call_op("cumsum", g.call_op("nn.softmax", wide, axis=1), axis=1, dtype=str(exact))
-    below = g.call_op("less_equal", g.unsqueeze(sums, [1]), g.constant(numbers.astype(exact.numpy)))
-    index = g.call_reduction("sum", g.cast(below, "int32"), (2,), False)
+    below = g.less_equal(g.unsqueeze(sums, [1]), g.constant(numbers.astype(exact.numpy)))
+    index = g.count_of_flags(below)
     return g.cast(g.minimum(index, classes - 1), dtype)
 
 

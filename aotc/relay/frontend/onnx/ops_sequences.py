@@ -186,7 +186,7 @@ def _row_after_insertion(position: Expr, element: int, count: int) -> Expr:
     """Return which of `count` elements, or the new one behind them, is at `element` once the new one is
     inserted at a position.
     """
-    moved = g.where(g.call_op("equal", position, g.constant(element, "int64")), count, g.constant(element - 1, "int64"))
+    moved = g.where(g.equal(position, g.constant(element, "int64")), count, g.constant(element - 1, "int64"))
     return g.where(g.less(g.constant(element, "int64"), position), g.constant(element, "int64"), moved)
 
 

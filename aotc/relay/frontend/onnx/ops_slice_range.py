@@ -6,7 +6,6 @@ OPS["Range"](0, n, 2)                   # arange(0, (n + 1) // 2) * 2
 """
 
 import math
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -113,10 +112,8 @@ def _range_of_found_size(start: Expr, limit: Expr, delta: Expr) -> Expr:
 def _element_count_of_floats(first: Expr, last: Expr, step: Expr, room: int) -> tuple[Expr, Expr]:
     """Return whether a range of float64 has at most `room` elements, and their number if so."""
     number = g.call_op("ceil", g.div(g.sub(last, first), step))
-    is_possible = g.call_op(
-        "logical_and",
-        g.call_op("less_equal", number, g.constant(room, "float64")),
-        g.call_op("not_equal", step, g.constant(0, "float64")),
+    is_possible = g.logical_and(
+        g.less_equal(number, g.constant(room, "float64")), g.not_equal(step, g.constant(0, "float64"))
     )
     return is_possible, g.maximum(number, g.constant(0, "float64"))
 
@@ -132,8 +129,8 @@ def _element_count_of_integers(first: Expr, last: Expr, step: Expr, room: int) -
     difference = g.where(is_forward, g.sub(last, first), g.sub(first, last))
     parts = g.call_op("floor_divide", g.sub(difference, one), g.maximum(distance, one))
     number = g.where(g.less(zero, difference), g.add(parts, one), zero)
-    flags = (is_exact, g.call_op("not_equal", step, zero), g.call_op("less_equal", number, g.constant(room, "int64")))
-    return reduce(lambda a, b: g.call_op("logical_and", a, b), flags), number
+    flags = (is_exact, g.not_equal(step, zero), g.less_equal(number, g.constant(room, "int64")))
+    return g.logical_and(*flags), number
 
 
 def _range_of_sizes(start: Expr, limit: Expr, delta: Expr, node: OnnxNode) -> Expr:

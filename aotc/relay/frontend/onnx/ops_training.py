@@ -42,7 +42,7 @@ class _Update(NamedTuple):
 
     def is_first(self) -> Expr:
         """Return a boolean scalar that is True if there was no update before."""
-        return g.call_op("less_equal", self.updates, g.constant(0, g.dtype(self.updates)))
+        return g.less_equal(self.updates, g.constant(0, g.dtype(self.updates)))
 
 
 #: A function from the inputs of an update and the attributes of the node to the new tensor and states.

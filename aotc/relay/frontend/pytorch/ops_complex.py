@@ -318,8 +318,8 @@ def _view_dtype(x: TorchValue, dtype: TorchValue, /) -> TorchValue:
 
 def _equal(x: TorchValue, other: TorchValue, *, negated: bool = False) -> Expr:
     a, b = _operand_pair(x, other)
-    same = g.call_op("logical_and", g.equal(a.real, b.real), g.equal(a.imag, b.imag))
-    return g.call_op("logical_not", same) if negated else same
+    same = g.logical_and(g.equal(a.real, b.real), g.equal(a.imag, b.imag))
+    return g.logical_not(same) if negated else same
 
 
 def _view_as_real(x: ComplexTensor) -> Expr:

@@ -83,7 +83,7 @@ def _float_unary_op(name: str, x: Expr) -> Expr:
 
 def as_bool(x: Expr) -> Expr:
     """Convert a tensor to bool: True for each element that is not zero."""
-    return x if g.dtype(x).is_bool else g.call_binary_op("not_equal", x, 0)
+    return x if g.dtype(x).is_bool else g.not_equal(x, 0)
 
 
 def _round(x: Expr, decimals: int = 0) -> Expr:
@@ -117,7 +117,7 @@ def _float_class_test(name: str, x: Expr) -> Expr:
     if g.dtype(x).is_float:
         return g.call_op(name, x)
     same = g.equal(x, x)
-    return same if name == "isfinite" else g.call_op("logical_not", same)
+    return same if name == "isfinite" else g.logical_not(same)
 
 
 def _where(condition: Expr, x: TorchValue, other: TorchValue) -> Expr:
@@ -157,11 +157,7 @@ def _softshrink(x: Expr, lambd: TorchValue = 0.5) -> Expr:
 
 
 def _hardshrink(x: Expr, lambd: TorchValue = 0.5) -> Expr:
-    inside = g.call_op(
-        "logical_and",
-        g.call_binary_op("less_equal", x, float(lambd)),
-        g.call_binary_op("greater_equal", x, -float(lambd)),
-    )
+    inside = g.logical_and(g.less_equal(x, float(lambd)), g.greater_equal(x, -float(lambd)))
     return g.where(inside, 0, x)
 
 
@@ -325,7 +321,7 @@ OPS: Table = {
     "leaky_relu": lambda x, negative_slope=0.01: g.call_op("nn.leaky_relu", x, alpha=float(negative_slope)),
     "lerp": lambda x, end, weight: _add(x, _mul(_sub(end, x), weight)),
     "log_sigmoid": lambda x: g.negative(softplus(g.negative(x))),
-    "logical_not": lambda x: g.call_op("logical_not", as_bool(x)),
+    "logical_not": lambda x: g.logical_not(as_bool(x)),
     "masked_fill": lambda x, mask, value: g.call_op(
         "where", as_bool(mask), tv.to_tensor_expr_of_dtype(value, g.dtype(x)), x
     ),
@@ -340,7 +336,7 @@ OPS: Table = {
     "silu": swish,
     "square": lambda x: g.mul(x, x),
     "tanhshrink": lambda x: g.sub(x, g.tanh(x)),
-    "threshold": lambda x, threshold, value: g.where(g.call_binary_op("less_equal", x, threshold), value, x),
+    "threshold": lambda x, threshold, value: g.where(g.less_equal(x, threshold), value, x),
     **tv.converter_table_by_function_name(_argsort, _cosine_similarity, _linalg_norm, _sort, _std, _var),
     **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
     **{name: partial(_arg_reduction, name) for name in ("argmax", "argmin")},

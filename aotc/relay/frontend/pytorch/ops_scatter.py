@@ -113,7 +113,7 @@ def _embedding_bag(
     rows = g.call_op("take", weight, indices, axis=0, mode="clip")
     counts: Expr = g.full(1, (count, 1), dtype)
     if padding_idx >= 0:
-        counts = g.cast(g.unsqueeze(g.call_binary_op("not_equal", indices, padding_idx), [1]), dtype)
+        counts = g.cast(g.unsqueeze(g.not_equal(indices, padding_idx), [1]), dtype)
     if per_sample_weights is not None:
         rows = g.mul(rows, g.unsqueeze(per_sample_weights, [1]))
     if _BAG_MODES[mode] == "max":

@@ -531,7 +531,7 @@ def _index_put_along_axis(accumulate: bool, x: Expr, dim: Axis, index: Expr, sou
 
 def _one_hot(x: Expr, num_classes: int = -1) -> Expr:
     require("torch-dynamic", num_classes >= 0, "one_hot needs num_classes: the shape would depend on the values")
-    hit = g.call_binary_op("equal", g.unsqueeze(x, [g.rank(x)]), g.iota(num_classes, g.dtype(x)))
+    hit = g.equal(g.unsqueeze(x, [g.rank(x)]), g.iota(num_classes, g.dtype(x)))
     return g.cast(hit, "int64")
 
 

@@ -61,7 +61,7 @@ def _erfinv_of_float(y: Expr) -> Expr:
     center = g.mul(y, g.div(*(_polynomial(g.mul(y, y), c) for c in _ERFINV_CENTER)))
     z = g.sqrt(g.negative(g.log(g.div(g.sub(1.0, size), 2.0))))
     tail = g.mul(g.div(*(_polynomial(z, c) for c in _ERFINV_TAIL)), g.call_op("sign", y))
-    root = g.where(g.call_binary_op("less_equal", size, _ERFINV_CENTER_BOUND), center, tail)
+    root = g.where(g.less_equal(size, _ERFINV_CENTER_BOUND), center, tail)
     for _ in range(2):
         slope = g.mul(g.exp(g.negative(g.mul(root, root))), 2 / math.sqrt(math.pi))
         root = g.sub(root, g.div(g.sub(g.call_op("erf", root), y), slope))
@@ -89,8 +89,8 @@ def _lgamma_of_float(x: Expr) -> Expr:
     sine = g.absolute(g.call_op("sin", g.mul(g.sub(x, g.call_op("floor", x)), math.pi)))
     reflected = g.sub(g.sub(math.log(math.pi), g.log(sine)), log_gamma)
     result = g.where(is_reflected, reflected, log_gamma)
-    is_pole = g.call_op("logical_and", g.call_binary_op("less_equal", x, 0.0), g.equal(x, g.call_op("floor", x)))
-    is_infinite = g.call_op("logical_or", is_pole, g.call_op("isinf", x))
+    is_pole = g.logical_and(g.less_equal(x, 0.0), g.equal(x, g.call_op("floor", x)))
+    is_infinite = g.logical_or(is_pole, g.call_op("isinf", x))
     return g.where(is_infinite, math.inf, result)
 
 
@@ -100,7 +100,7 @@ def hypot(x: Expr, other: Expr) -> Expr:
     high, low = g.maximum(a, b), g.minimum(a, b)
     ratio = g.div(low, g.where(g.equal(high, 0.0), 1.0, high))
     length = g.mul(high, g.sqrt(g.add(g.mul(ratio, ratio), 1.0)))
-    is_infinite = g.call_op("logical_or", g.call_op("isinf", a), g.call_op("isinf", b))
+    is_infinite = g.logical_or(g.call_op("isinf", a), g.call_op("isinf", b))
     return g.where(is_infinite, math.inf, length)
 
 
@@ -168,8 +168,8 @@ def _cumulative_extremum(comparison: str, x: Expr, dim: Axis) -> list[Expr]:
         is_later_chosen = g.call_op(comparison, values[1], values[0])
         if g.dtype(x).is_float:
             earlier_nan, later_nan = (g.call_op("isnan", v) for v in values)
-            chosen = g.call_op("logical_and", g.call_op("logical_not", earlier_nan), is_later_chosen)
-            is_later_chosen = g.call_op("logical_or", later_nan, chosen)
+            chosen = g.logical_and(g.logical_not(earlier_nan), is_later_chosen)
+            is_later_chosen = g.logical_or(later_nan, chosen)
         numbers, places = (
             g.concat([_part(whole, dim, 0, shift), g.where(is_later_chosen, later, earlier)], dim)
             for whole, (earlier, later) in ((numbers, values), (places, indices))
@@ -273,12 +273,10 @@ def _histc(x: Expr, bins: int = 100, min: TorchValue = 0, max: TorchValue = 0) -
     high: Expr = g.constant(upper_end, dtype)
     if lower_end == upper_end:
         least, greatest = (g.call_reduction(kind, elements, (0,), False) for kind in ("min", "max"))
-        margin = g.cast(g.call_op("equal", least, greatest), dtype)
+        margin = g.cast(g.equal(least, greatest), dtype)
         low, high = g.sub(least, margin), g.add(greatest, margin)
     place = g.div(g.mul(g.sub(elements, low), float(bins)), g.sub(high, low))
-    is_inside = g.call_op(
-        "logical_and", g.call_op("less_equal", low, elements), g.call_op("less_equal", elements, high)
-    )
+    is_inside = g.logical_and(g.less_equal(low, elements), g.less_equal(elements, high))
     interval = g.cast(g.where(is_inside, place, 0.0), "int64")
     interval = g.call_op("minimum", interval, g.constant(bins - 1, "int64"))
     # counted as integers: sums of ones in narrow floats stop growing

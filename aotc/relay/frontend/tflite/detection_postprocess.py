@@ -99,7 +99,7 @@ def suppress_boxes(
     ranked = g.where(is_valid(scores), scores, g.constant(-np.inf, "float32"))
     order = g.call_op("argsort", ranked, axis=1, is_ascend=False, dtype="int32")
     ordered = g.call_op("take", scores, order, batch_dims=1, axis=1)
-    counts = g.call_reduction("sum", g.cast(is_valid(ordered), "int32"), [1], False)
+    counts = g.count_of_flags(is_valid(ordered))
     corners = g.call_op("take", boxes, order, axis=0)
     # ranks serve as scores: the operator keeps boxes with scores above 0 only
     ranks = g.constant(np.arange(count, 0, -1, dtype=np.float32).reshape(1, count, 1))
@@ -126,7 +126,7 @@ def _suppressed(boxes: Expr, scores: Expr, how: _Detection, most: int) -> tuple[
     # LiteRT suppresses boxes that overlap by more than the threshold
     threshold = float(np.nextafter(np.float32(how.overlap), np.float32(2)))
     least = g.constant(how.least, "float32")
-    return suppress_boxes(boxes, scores, lambda s: g.call_op("greater_equal", s, least), threshold, most)
+    return suppress_boxes(boxes, scores, lambda s: g.greater_equal(s, least), threshold, most)
 
 
 def _padded_rows(x: Expr, count: int) -> Expr:
@@ -147,7 +147,7 @@ def _detections_of_best_classes(boxes: Expr, scores: Expr, how: _Detection) -> l
     best = g.transpose(g.strided_slice(values, [0], [1], [1]), (1, 0))
     places, number = _suppressed(boxes, best, how, how.most)
     place = g.reshape(places, (-1,))
-    found, row = g.call_op("greater_equal", place, g.constant(0, "int32")), g.maximum(place, 0)
+    found, row = g.greater_equal(place, g.constant(0, "int32")), g.maximum(place, 0)
 
     def selected(x: Expr) -> Expr:
         """Each remaining box has `per_box` classes, and room for more."""
@@ -173,7 +173,7 @@ def _detections_of_each_class(boxes: Expr, scores: Expr, how: _Detection) -> lis
     by_class = g.transpose(scores, (1, 0))
     places, _ = _suppressed(boxes, by_class, how, how.per_class)
     each = g.dim(places, 1)
-    found = g.call_op("greater_equal", places, g.constant(0, "int32"))
+    found = g.greater_equal(places, g.constant(0, "int32"))
     row = g.maximum(places, 0)
     values = g.call_op("take", by_class, row, batch_dims=1, axis=1)
     values = g.where(found, values, g.constant(-np.inf, "float32"))

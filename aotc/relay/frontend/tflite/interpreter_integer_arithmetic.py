@@ -349,7 +349,7 @@ def _softmax_by_float_table(x: QuantizedTensor, output: OutputQuantization, beta
     inverse = g.div(1.0, g.mul(sum_last_axis_sequentially(terms), float(constant_value(output.scale))))
     y = g.call_op("qnn.product", terms, inverse)
     whole = g.call_op("floor", y)
-    up = g.cast(g.call_op("greater_equal", g.sub(y, whole), g.constant(0.5, "float32")), _INT)
+    up = g.cast(g.greater_equal(g.sub(y, whole), g.constant(0.5, "float32")), _INT)
     y = g.add(g.add(g.cast(whole, _INT), up), output.zero)
     return q.clip_and_cast(y, output.dtype)
 
@@ -361,7 +361,7 @@ def round_half_away_from_zero(x: Expr) -> Expr:
     """Round real numbers to integers, half away from zero."""
     size, dtype = g.absolute(x), g.dtype(x)
     whole = g.call_op("floor", size)
-    up = g.call_op("greater_equal", g.sub(size, whole), g.constant(0.5, dtype))
+    up = g.greater_equal(g.sub(size, whole), g.constant(0.5, dtype))
     size = g.add(whole, g.cast(up, dtype))
     return g.where(g.less(x, 0.0), g.negative(size), size)
 

@@ -69,7 +69,7 @@ def _convert_max_pool_with_argmax_node(x: Expr, *, node: TfliteNode) -> list[Exp
         begin = divmod(k, kernel[1])
         end = [b + stride * (n - 1) + 1 for b, stride, n in zip(begin, strides, counts, strict=True)]
         part = g.strided_slice(padded, begin, end, [1, 2], strides)
-        greater = g.call_op("greater", part, best)
+        greater = g.greater(part, best)
         number = np.float32(np.float32(k) + np.float32(0.1))
         best, place = g.where(greater, part, best), g.where(greater, g.constant(number), place)
     return [best, place]
@@ -130,7 +130,7 @@ def _convert_transform_tensor_node(x: Expr, matrix: Expr, *, node: TfliteNode) -
 
     px, py = map(position, _first_rows_of_matrix(matrix, node))
     inside = _within(px, width - 1.0)
-    inside = g.call_op("logical_and", inside, _within(py, height - 1.0))
+    inside = g.logical_and(inside, _within(py, height - 1.0))
     left, top = g.call_op("floor", px), g.call_op("floor", py)
     right_part, lower_part = (g.unsqueeze(g.sub(p, q), [2]) for p, q in ((px, left), (py, top)))
     flat = g.reshape(x, (height * width, channels))
@@ -150,8 +150,7 @@ def _convert_transform_tensor_node(x: Expr, matrix: Expr, *, node: TfliteNode) -
 
 
 def _within(position: Expr, last: float) -> Expr:
-    bounds = (("greater_equal", 0.0), ("less_equal", last))
-    return g.call_op("logical_and", *(g.call_op(name, position, g.constant(v, "float32")) for name, v in bounds))
+    return g.logical_and(g.greater_equal(position, 0.0), g.less_equal(position, last))
 
 
 def _convert_transform_landmarks_node(x: Expr, matrix: Expr, *, node: TfliteNode) -> Expr:

@@ -149,9 +149,9 @@ def _convert_non_max_suppression_node(
     require("tflite-options", 0 < threshold <= 1, f"the overlap is {threshold:g}, it must be above 0 and at most 1")
     limit = np.float32(g.require_single_element(least, "the smallest score"))
     places, number = suppress_boxes(
-        boxes, g.unsqueeze(scores, [0]), lambda s: g.call_op("greater", s, g.constant(limit)), threshold, most[0]
+        boxes, g.unsqueeze(scores, [0]), lambda s: g.greater(s, g.constant(limit)), threshold, most[0]
     )
-    found, row = g.call_op("greater_equal", places, g.constant(0, "int32")), g.maximum(places, 0)
+    found, row = g.greater_equal(places, g.constant(0, "int32")), g.maximum(places, 0)
     missing = most[0] - g.dim(places, 1)
 
     def padded(x: Expr) -> Expr:

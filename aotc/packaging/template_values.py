@@ -52,6 +52,8 @@ def template_values(
         "upper": sources.name.upper(),
         "kconfig": f"AOTC_MODEL_{sources.name.upper()}",
         "target": sources.target.name,
+        "relaxed_simd": ["yes"] if "relaxed_simd" in sources.target.features else [],
+        "oldest_node": "22" if "relaxed_simd" in sources.target.features else "16.9",
         "numerics": sources.numerics,
         "inputs": [_tensor_values(tensor) for tensor in sources.inputs],
         "outputs": [_tensor_values(tensor) for tensor in sources.outputs],

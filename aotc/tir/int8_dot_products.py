@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dot-product instructions that add four int8 products to int32 (x86, Arm, GPUs): semantics and C
-text.
+"""Dot-product instructions that add four int8 products to int32 (x86, Arm, WebAssembly, GPUs):
+semantics and C text.
 
     word_uint8(x[i:4])                       # four neighboring bytes as the bits of an int32
     dot4_uint8_int8_x16(acc, word, w[j:64])  # acc[k] + the sum of the products of word[k] and w[4 * k : 4 * k + 4]
@@ -225,18 +225,41 @@ def _even_and_odd_bytes_as_int16_text(vector_name: str, dtype: str) -> tuple[str
     return f"(pairs)((upairs){vector_name} << 8) >> 8", f"(pairs){vector_name} >> 8"
 
 
-def _pmaddwd_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int) -> Iterator[CVariant]:
-    """Yield the variants that use exact sums of two int16 products (pmaddwd)."""
+def _int16_pair_sum_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int) -> Iterator[CVariant]:
+    """Yield the variants that use exact sums of two int16 products: pmaddwd of x86, and i32x4.dot_i16x8_s of
+    WebAssembly, whose vectors have 16 bytes.
+    """
     feature, *calls = _PMADDWD_FEATURE_AND_CALLS[vector_bytes]
     for call in calls:
-        parts = zip(
-            _even_and_odd_bytes_as_int16_text("y", data_dtype),
-            _even_and_odd_bytes_as_int16_text("w", weight_dtype),
-            strict=True,
-        )
-        sums = " + ".join(f"(bits)__builtin_ia32_pmaddwd{call % pair}" for pair in parts)
-        builtin = f"__builtin_ia32_pmaddwd{call.partition('(')[0]}"
-        yield _dot_variant(f"(VECTOR)((bits)acc + ({sums}))", feature, builtin=builtin)
+        yield _int16_pair_sum_dot_variant(data_dtype, weight_dtype, f"__builtin_ia32_pmaddwd{call}", feature)
+    if vector_bytes == 16:
+        call = "__builtin_wasm_dot_s_i32x4_i16x8(%s, %s)"
+        yield _int16_pair_sum_dot_variant(data_dtype, weight_dtype, call, "simd128")
+
+
+def _int16_pair_sum_dot_variant(data_dtype: str, weight_dtype: str, call: str, feature: str) -> CVariant:
+    """Return the variant that widens bytes to int16, and adds two products of these by a builtin function, whose
+    operands `call` has as %s.
+    """
+    operands = zip(
+        _even_and_odd_bytes_as_int16_text("y", data_dtype),
+        _even_and_odd_bytes_as_int16_text("w", weight_dtype),
+        strict=True,
+    )
+    sums = " + ".join(f"(bits){call % pair}" for pair in operands)
+    return _dot_variant(f"(VECTOR)((bits)acc + ({sums}))", feature, builtin=call.partition("(")[0])
+
+
+def _wasm_dot_variant_for_small_weights() -> CVariant:
+    """Return the variant for relaxed SIMD of WebAssembly, whose sums of products of int8 by bytes below 128 are exact
+    on all hosts; those of other bytes depend on the host.
+    """
+    builtin = "__builtin_wasm_relaxed_dot_i8x16_i7x16_add_s_i32x4"
+    text = f"""\
+  typedef signed char signed_bytes __attribute__((__vector_size__(SIZE)));
+  return (VECTOR){builtin}((signed_bytes)y, (signed_bytes)w, acc);
+"""
+    return CVariant(text, ("relaxed_simd",), f"AOTC_HAS({builtin})")
 
 
 def _pmaddubsw_dot_variants(vector_bytes: int) -> Iterator[CVariant]:
@@ -271,8 +294,9 @@ def _define_dot_instruction_for_small_weights(lanes: int) -> Instruction:
     variants = [*_vnni_dot_variants("int8", "uint8", size)]
     if size == 16:
         variants.append(_dot_variant(_aarch64_assembly_dot_text("sdot")("acc", "y", "w"), "dotprod"))
+        variants.append(_wasm_dot_variant_for_small_weights())
     variants += _pmaddubsw_dot_variants(size)
-    variants += _pmaddwd_dot_variants("int8", "uint8", size)
+    variants += _int16_pair_sum_dot_variants("int8", "uint8", size)
     return _dot_instruction_of_variants(SMALL_WEIGHTS, "int8", "uint8", lanes, variants)
 
 
@@ -280,7 +304,7 @@ def _define_dot_instruction(data_dtype: str, weight_dtype: str, lanes: int) -> I
     size = lanes * BYTES_PER_DOT
     variants = [*_vnni_dot_variants(data_dtype, weight_dtype, size)]
     variants += _aarch64_dot_variants(data_dtype, weight_dtype) if size == 16 else ()
-    variants += _pmaddwd_dot_variants(data_dtype, weight_dtype, size)
+    variants += _int16_pair_sum_dot_variants(data_dtype, weight_dtype, size)
     return _dot_instruction_of_variants(weight_dtype, data_dtype, weight_dtype, lanes, variants)
 
 

@@ -70,7 +70,7 @@ _ARM_MACROS: Final = {
     "mve": "__ARM_FEATURE_MVE",
 }
 _RISCV_MACROS: Final = {"v": "__riscv_vector", "zvl256b": "__riscv_zvl256b"}
-_WASM_MACROS: Final = {"simd128": "__wasm_simd128__"}
+_WASM_MACROS: Final = {"simd128": "__wasm_simd128__", "relaxed_simd": "__wasm_relaxed_simd__"}
 _MACROS_BY_MACHINE: Final = {
     "x86_64": _X86_MACROS,
     "aarch64": _AARCH64_MACROS,

@@ -445,6 +445,10 @@ WASM32: Final = replace(
     base_cflags=_WASM_FLAGS,
     features=("simd128",),
 )
+#: With the dot products of relaxed SIMD, only for operands for which all hosts have the same results.
+WASM32_RELAXED: Final = replace(
+    WASM32, name="wasm32-relaxed", cflags=(*_WASM_FLAGS, "-mrelaxed-simd"), features=("simd128", "relaxed_simd")
+)
 
 #: GPUs of NVIDIA.  A thread has its scratch in memory, as much of it as all threads that are resident could need.
 #: Loops stay whole, with their conditions, since each of their iterations may be another thread.  What is to stay in a
@@ -537,6 +541,7 @@ _ALL_TARGETS: Final = (
     *_RISCV,
     *_MICROCONTROLLERS,
     WASM32,
+    WASM32_RELAXED,
     CUDA,
 )
 TARGETS: Final = {t.name: t for t in _ALL_TARGETS}

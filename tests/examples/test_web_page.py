@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 
-from examples.web.build import build_page, server_of_folder
-from tests.conftest import require_tool
+from examples.web.build import build_page
+from tests.targets.browser import document_of_page
 from tests.targets.machines import machine
 
 STROKES = """<script type="module">
@@ -40,22 +38,12 @@ document.body.dataset.found = JSON.stringify(found);
 
 @pytest.mark.slow
 def test_strokes_of_the_mouse_are_recognized(tmp_path: Path) -> None:
-    browser = require_tool("chromium")
     machine("wasm32")
     build_page(tmp_path / "web")
     page = tmp_path / "web" / "index.html"
     page.write_text(page.read_text("utf-8").replace("</body>", STROKES), encoding="utf-8")
-    server = server_of_folder(tmp_path / "web", 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--virtual-time-budget=20000"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / 'seen.png'}"]
-    try:
-        address = f"http://127.0.0.1:{server.server_port}/"
-        done = subprocess.run([*command, address], capture_output=True, text=True, timeout=240, check=True)
-    finally:
-        server.shutdown()
-        server.server_close()
-    seen = re.search(r'data-found="(.*?)"', done.stdout)
-    assert seen is not None, done.stdout[-2000:] + done.stderr[-2000:]
+    text = document_of_page(tmp_path / "web", tmp_path)
+    seen = re.search(r'data-found="(.*?)"', text)
+    assert seen is not None, text[-2000:]
     assert json.loads(seen[1].replace("&quot;", '"')) == {"circle": "0", "line": "1", "cleared": ""}
     assert (tmp_path / "seen.png").stat().st_size > 1000

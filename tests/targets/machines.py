@@ -27,13 +27,14 @@ from tests.codegen.batch import FLAGS, Array, gnu_c_for, source_of
 from tests.conftest import require_tool
 from tests.e2e.projects import run, write_raw
 from tests.targets.native_targets import native_targets as native_targets
+from tests.targets.native_targets import node_has_relaxed_simd
 from tests.targets.native_targets import targets_that_cannot_run as targets_that_cannot_run
 
 ALIGNMENT = 64
 SYSTEMS = {name: t for name, t in TARGETS.items() if t.machine and not t.bare}
 FOREIGN = tuple(name for name, t in SYSTEMS.items() if t.machine not in ("x86_64", normalized_architecture_name()))
 """Targets that need an emulator here, for programs of Linux."""
-ELSEWHERE = (*FOREIGN, "wasm32")
+ELSEWHERE = (*FOREIGN, "wasm32", *(["wasm32-relaxed"] if node_has_relaxed_simd() else []))
 """These and WebAssembly, whose programs node runs; projects for it have no example program."""
 WASI = Path(__file__).with_name("wasi.mjs")
 PORTABLE = tuple(f"c on {name}" for name in FOREIGN if name == TARGETS[name].machine)

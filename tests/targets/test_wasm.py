@@ -5,13 +5,17 @@ run there, too (`ELSEWHERE` in `tests.targets.machines`).
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import aotc
 from aotc.driver.toolchain import archiver_of_compiler, find_toolchain
+from aotc.packaging.write_package import package_project
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.target import get_target
 from tests.cli.invoke import call, refused
@@ -19,7 +23,9 @@ from tests.codegen.cases import all_cases, difference
 from tests.conftest import require_tool
 from tests.e2e.projects import DIGITS, run
 from tests.share import draw
+from tests.targets.browser import document_of_page
 from tests.targets.machines import machine
+from tests.targets.native_targets import node_has_relaxed_simd
 
 MAIN = """
 #include <stdio.h>
@@ -91,3 +97,68 @@ def test_commands(tmp_path: Path) -> None:
     machine("wasm32")
     made = call("compile", DIGITS, "-o", tmp_path / "b", "--target", "wasm32")
     assert made.code == 0 and "C99 with vectors" in made.out
+
+
+# --- relaxed SIMD
+
+PAGE = """<!doctype html><body><script type="module">
+import { Model, inputs, outputs } from "./net/index.js";
+try {
+  const model = await Model.load();
+  const x = Float32Array.from({ length: inputs[0].length }, (_, k) => ((k * 7919) % 201) / 100 - 1);
+  document.body.dataset.found = JSON.stringify(Array.from(model.run({ [inputs[0].name]: x })[outputs[0].name]));
+} catch (error) {
+  document.body.dataset.found = JSON.stringify(String(error));
+}
+</script></body>"""
+DEPTH, COLUMNS = 64, 24
+
+
+def int4_product() -> onnx.ModelProto:
+    """Rows of float32 times weights of 4 bits, by products of integers."""
+    rng = np.random.default_rng(3)
+    weights = rng.integers(0, 256, (COLUMNS, DEPTH // 32, 16)).astype(np.uint8)
+    scales = rng.uniform(0.5, 1.5, COLUMNS * DEPTH // 32).astype(np.float32)
+    facts = {"K": DEPTH, "N": COLUMNS, "bits": 4, "block_size": 32, "accuracy_level": 4}
+    node = onnx.helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **facts)
+    values = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, size])
+        for name, size in (("x", DEPTH), ("y", COLUMNS))
+    ]
+    constants = [onnx.numpy_helper.from_array(weights, "w"), onnx.numpy_helper.from_array(scales, "s")]
+    graph = onnx.helper.make_graph([node], "net", values[:1], values[1:], constants)
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def relaxed_package(folder: Path) -> Path:
+    """The npm package of the product for relaxed SIMD."""
+    machine("wasm32")
+    project = aotc.compile(int4_product(), output=folder / "project", name="net", target="wasm32-relaxed", build=False)
+    sources = [path.read_text("utf-8") for path in (project.path / "src").glob("*.[ch]")]
+    assert any("__builtin_wasm_relaxed_dot" in text for text in sources)
+    return package_project(project.path, "npm", folder / "web" / "net").path
+
+
+@pytest.mark.slow
+def test_relaxed_dot_products_in_a_browser(tmp_path: Path) -> None:
+    relaxed_package(tmp_path)
+    (tmp_path / "web" / "index.html").write_text(PAGE, encoding="utf-8")
+    text = document_of_page(tmp_path / "web", tmp_path)
+    seen = re.search(r'data-found="(.*?)"', text)
+    assert seen is not None, text[-2000:]
+    x = (np.arange(2 * DEPTH, dtype=np.int64) * 7919 % 201 / 100 - 1).astype(np.float32).reshape(2, DEPTH)
+    (expected,) = aotc.compile(int4_product(), target="c").session().run(None, {"x": x})
+    found = np.array(json.loads(seen[1].replace("&quot;", '"')), np.float32).reshape(expected.shape)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_hosts_without_relaxed_dot_products_refuse_the_module(tmp_path: Path) -> None:
+    package = relaxed_package(tmp_path)
+    assert json.loads((package / "package.json").read_text("utf-8"))["engines"] == {"node": ">=22"}
+    node = require_tool("node")
+    script = """import { Model } from "./index.js";
+console.log(await Model.load().then(() => "loaded", (error) => `${error.name}: ${error.message}`));"""
+    (package / "load.mjs").write_text(script, encoding="utf-8")
+    expected = "loaded" if node_has_relaxed_simd() else "CompileError"
+    assert run([node, "load.mjs"], package).startswith(expected)

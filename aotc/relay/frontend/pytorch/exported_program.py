@@ -39,6 +39,12 @@ from aotc.ir import (
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.found_sizes import with_sizes_found_before_use
+from aotc.relay.frontend.pytorch.changed_tensors import (
+    CHANGED_TENSOR_KINDS,
+    changed_buffers_of_program,
+    changed_constants_as_buffers,
+    require_unshared_memory,
+)
 from aotc.relay.frontend.pytorch.converter_table import converter_of, plain_operator_name
 from aotc.relay.frontend.pytorch.higher_order_operators import HIGHER_ORDER_CONVERTERS
 from aotc.relay.frontend.pytorch.inplace_and_out_forms import inplace_out_or_functional_form
@@ -80,6 +86,7 @@ def functionalize_and_decompose(program: Any) -> Any:
     """
     if not any(map(_needs_decomposition, program.graph.nodes)):
         return program
+    program = changed_constants_as_buffers(program)
     defaults = torch.export.default_decompositions()
     _check_operators_convertible(program, defaults)
     # operators that have a converter or have no decomposition remain unchanged
@@ -267,7 +274,7 @@ def _placeholder_values(
             text = f"{spec.kind.name.lower()} {spec.target} is no tensor"
             require("torch-inputs", fits, text)
             if spec.target in changed:
-                _require_unshared_memory(tensor, spec.target, program)
+                require_unshared_memory(tensor, spec.target, program)
                 params[spec.target] = torch_tensor_to_array(tensor)
                 values[name] = Var(spec.target, Constant(params[spec.target]).checked_type)
                 weights.append(values[name])
@@ -286,18 +293,6 @@ def _placeholder_values(
     return values, users + weights, params
 
 
-def _require_unshared_memory(tensor: Any, name: str, program: Any) -> None:
-    """Raise AotcError (code "torch-mutation") if a buffer that the program changes shares its memory
-    with another parameter or buffer, which would change too.
-    """
-    others = {n: t for n, t in {**program.state_dict, **program.constants}.items() if n != name}
-    tensors = {n: t for n, t in others.items() if isinstance(t, torch.Tensor) and t.layout == torch.strided}
-    memory = tensor.untyped_storage().data_ptr()
-    shared = [n for n, t in tensors.items() if memory and t.untyped_storage().data_ptr() == memory]
-    text = f"the program changes its buffer {name!r}, which shares memory with {', '.join(map(repr, shared))}"
-    require("torch-mutation", not shared, text)
-
-
 def _user_input_value(spec: Any, example: Any, program: Any, dim_values: Mapping[str, int | DimRange]) -> TorchValue:
     if isinstance(example, torch.Tensor):
         if example.is_complex():
@@ -310,20 +305,6 @@ def _user_input_value(spec: Any, example: Any, program: Any, dim_values: Mapping
     if not isinstance(value, (int, float, bool, str, type(None))):
         raise AotcError("torch-inputs", f"input {spec.arg.name} is not a tensor")
     return value
-
-
-def changed_buffers_of_program(program: Any) -> dict[str, str]:
-    """Return the buffers that an exported program changes: the name of the output that receives the
-    new contents, by the name of the buffer, which is an input of the imported module.
-    """
-    specs = program.graph_signature.output_specs
-    return {spec.target: f"{spec.target}_out" for spec in specs if spec.kind == OutputKind.BUFFER_MUTATION}
-
-
-def contents_of_changed_buffers(program: Any) -> dict[str, Array]:
-    """Return the contents, by name, of the buffers that an exported program changes."""
-    tensors = {**program.constants, **program.state_dict}
-    return {name: torch_tensor_to_array(tensors[name]) for name in changed_buffers_of_program(program)}
 
 
 def _convert_call_node(node: Any, values: Mapping[str, TorchValue], functions: dict[str, Function]) -> TorchValue:
@@ -431,15 +412,14 @@ def _program_outputs(
     outputs: list[Expr] = []
     names: list[str] = []
     specs = program.graph_signature.output_specs
-    changes = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
     results = [spec for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
-    for spec in [*results, *(spec for spec in specs if spec.kind in changes)]:
+    for spec in [*results, *(spec for spec in specs if spec.kind in CHANGED_TENSOR_KINDS)]:
         with problems.collect_errors_at(Span("exported program", node="output")):
             name = getattr(spec.arg, "name", None)
             outputs += flatten_output_tensors(
                 require_converted_value(values[str(name)]) if name in values else getattr(spec.arg, "value", None)
             )
-            names.append(f"{spec.target}_out" if spec.kind in changes else str(name))
+            names.append(f"{spec.target}_out" if spec.kind in CHANGED_TENSOR_KINDS else str(name))
     problems.raise_collected_problems()
     require("torch-output", bool(outputs), "the program returns no tensors")
     return outputs, names

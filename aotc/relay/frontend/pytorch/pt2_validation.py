@@ -327,6 +327,7 @@ _INPUT_SPEC: Final = _union_validator(
 _OUTPUT_SPEC: Final = _union_validator(
     user_output=_record_validator(arg=_ARGUMENT),
     buffer_mutation=_record_validator(arg=_TENSOR, buffer_name=_DOTTED),
+    parameter_mutation=_record_validator(arg=_TENSOR, parameter_name=_DOTTED),
     user_input_mutation=_record_validator(arg=_TENSOR, user_input_name=_NAME),
 )
 _SIGNATURE: Final = _record_validator(

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the tensors of an exported program that its runs change: buffers, parameters and constants.
+
+changed_buffers_of_program(program)     # {"cache.k": "cache.k_out"}, by the name of the buffer
+
+They are state of the compiled model. A constant is a tensor that is neither a buffer nor a parameter of the
+module, such as the caches of a StaticCache of the package transformers; torch.export cannot functionalize
+writes to constants, so that those become buffers first.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from operator import getitem
+from typing import Any, Final
+
+import torch
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputKind
+
+from aotc.ir import Array, require
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import torch_tensor_to_array
+
+#: Kinds of outputs that are new contents of tensors of the module.
+CHANGED_BUFFER_KINDS: Final = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+#: Kinds of outputs that are new contents of tensors of the module, or of inputs.
+CHANGED_TENSOR_KINDS: Final = (*CHANGED_BUFFER_KINDS, OutputKind.USER_INPUT_MUTATION)
+
+
+def changed_buffers_of_program(program: Any) -> dict[str, str]:
+    """Return the buffers and parameters that a functional exported program changes: the name of the output
+    that receives the new contents, by the name of the buffer, which is an input of the imported module.
+    """
+    specs = program.graph_signature.output_specs
+    return {spec.target: f"{spec.target}_out" for spec in specs if spec.kind in CHANGED_BUFFER_KINDS}
+
+
+def contents_of_changed_buffers(program: Any) -> dict[str, Array]:
+    """Return the contents, by name, of the buffers and parameters that an exported program changes."""
+    tensors = {**program.constants, **program.state_dict}
+    return {name: torch_tensor_to_array(tensors[name]) for name in changed_buffers_of_program(program)}
+
+
+def require_unshared_memory(tensor: Any, name: str, program: Any) -> None:
+    """Raise AotcError (code "torch-mutation") if a buffer that the program changes shares its memory
+    with another parameter or buffer, which would change too.
+    """
+    others = {n: t for n, t in {**program.state_dict, **program.constants}.items() if n != name}
+    tensors = {n: t for n, t in others.items() if isinstance(t, torch.Tensor) and t.layout == torch.strided}
+    memory = tensor.untyped_storage().data_ptr()
+    shared = [n for n, t in tensors.items() if memory and t.untyped_storage().data_ptr() == memory]
+    text = f"the program changes its buffer {name!r}, which shares memory with {', '.join(map(repr, shared))}"
+    require("torch-mutation", not shared, text)
+
+
+def changed_constants_as_buffers(program: Any) -> Any:
+    """Return an exported program in which constants that operators write to are buffers; the program itself if
+    there are none.
+
+    A constant that is also a buffer of the module, under another name, becomes this buffer.
+    """
+    changed = _constants_written_to(program)
+    if not changed:
+        return program
+    graph_module = copy.deepcopy(program.graph_module)
+    nodes = {node.name: node for node in graph_module.graph.nodes if node.op == "placeholder"}
+    constants, specs = dict(program.constants), list[InputSpec]()
+    buffers = {spec.target: spec for spec in program.graph_signature.input_specs if spec.kind == InputKind.BUFFER}
+    for spec in program.graph_signature.input_specs:
+        if spec.arg.name not in changed:
+            specs.append(spec)
+            continue
+        constants[spec.target] = constants[spec.target].detach()
+        same = _buffer_with_memory_of(constants[spec.target], buffers, program)
+        if same is None:
+            specs.append(InputSpec(InputKind.BUFFER, spec.arg, spec.target, persistent=False))
+            continue
+        nodes[spec.arg.name].replace_all_uses_with(nodes[same.arg.name])
+        graph_module.graph.erase_node(nodes[spec.arg.name])
+        del constants[spec.target]
+    graph_module.recompile()
+    signature = ExportGraphSignature(specs, list(program.graph_signature.output_specs))
+    return program._update(graph_module, signature, constants=constants)
+
+
+def _buffer_with_memory_of(tensor: Any, buffers: Mapping[str, InputSpec], program: Any) -> InputSpec | None:
+    """Return the buffer that has exactly the elements of a tensor, in its memory; None if there is none."""
+
+    def place(x: Any) -> tuple[Any, ...]:
+        return x.data_ptr(), x.shape, x.stride(), x.dtype
+
+    tensors = {**program.constants, **program.state_dict}
+    if not tensor.data_ptr():
+        return None
+    return next((spec for name, spec in buffers.items() if place(tensors[name]) == place(tensor)), None)
+
+
+def _constants_written_to(program: Any) -> set[str]:
+    """Return the names of the nodes of constants of an exported program that operators write to, also by
+    their views.
+    """
+    specs = program.graph_signature.input_specs
+    constants = {spec.arg.name for spec in specs if spec.kind == InputKind.CONSTANT_TENSOR}
+    viewed: dict[Any, set[str]] = {}
+    changed: set[str] = set()
+    for node in program.graph.nodes:
+        if node.name in constants:
+            viewed[node] = {node.name}
+        elif node.op == "call_function" and node.target is getitem:
+            viewed[node] = viewed.get(node.args[0], set())
+        elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+            aliases = [(viewed.get(source, set()), is_write) for source, is_write in _aliases_of_result(node)]
+            viewed[node] = set().union(*(names for names, _ in aliases))
+            changed.update(*(names for names, is_write in aliases if is_write))
+    return changed
+
+
+def _aliases_of_result(node: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield the operands of a call whose memory the result may share, and whether the operator writes to it."""
+    for k, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is None:
+            continue
+        value = node.args[k] if k < len(node.args) and not argument.kwarg_only else node.kwargs.get(argument.name)
+        for operand in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(operand, torch.fx.Node):
+                yield operand, bool(argument.alias_info.is_write)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules that change their tensors in a run, compiled with these tensors as state, against PyTorch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import aotc
+from aotc.driver.import_model import functional_exported_program
+from aotc.driver.pipeline import CompiledModel
+from aotc.relay.frontend.pytorch import changed_buffers_of_program, load_exported
+from tests.frontend_pytorch.frontend_comparison import compare, leaves
+
+HEADS, KEY_HEADS, SIZE, CAPACITY = 4, 2, 8, 12
+WIDTH = HEADS * SIZE
+
+
+class Changes(nn.Module):
+    """A counter, a ring, a window, running statistics and others, each in a buffer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("ring", torch.zeros(4, 3))
+        self.register_buffer("window", torch.zeros(1, 3, 5))
+        self.register_buffer("seen", torch.zeros(3, dtype=torch.bool))
+        self.register_buffer("first", torch.ones(3), persistent=False)
+        self.register_buffer("second", torch.zeros(3))
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("counts", torch.zeros(6, dtype=torch.int32))
+        self.register_buffer("rolled", torch.arange(6.0).reshape(2, 3))
+        self.register_buffer("small", torch.zeros(3, dtype=torch.float16))
+        self.register_buffer("columns", torch.zeros(4, 3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        row = x.mean(0)
+        self.ring[(self.calls % 4).view(1)] = row[None]
+        self.calls.add_(1)
+        self.window.copy_(torch.cat((self.window[..., 1:], row.view(1, 3, 1)), -1))
+        self.seen |= row > 0.3
+        first = self.first.clone()
+        self.first.copy_(self.second + row)
+        self.second.copy_(first)
+        self.mean.lerp_(row, 0.1)
+        places = (x[:, 0].abs() * 3).long().clamp(0, 5)
+        self.counts.scatter_add_(0, places, torch.ones(8, dtype=torch.int32))
+        self.rolled.copy_(torch.roll(self.rolled, 1, 0))
+        self.rolled[0] += row
+        self.rolled[1].mul_(0.5)
+        self.small.add_(row.half())
+        self.columns.narrow(0, 1, 2).copy_(x[:2])
+        lengths = self.window.sum(-1), self.seen, self.first - self.second, self.mean * 1, self.counts * 2
+        return x + self.ring.sum(0) + self.calls, *lengths, self.rolled.sum(1), self.small.float(), self.columns * 1
+
+
+class Held:
+    """Tensors that are no attributes of a module."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.keys, self.values = torch.zeros(shape), torch.zeros(shape)
+
+
+class OtherTensors(nn.Module):
+    """A parameter and two tensors that a module changes, one of which is a buffer, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = Held((3,))
+        self.register_buffer("keys", self.held.keys)
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.held.keys.add_(x)
+        self.held.values[:2].sub_(x[:2])
+        with torch.no_grad():
+            self.scale.mul_(0.5)
+        return self.keys * 3 + self.held.keys + self.held.values * self.scale
+
+
+class Decoder(nn.Module):
+    """A layer of a decoder with caches of a fixed length, as `StaticCache` of the package transformers has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(32, WIDTH)
+        self.query, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
+        self.key, self.value = (nn.Linear(WIDTH, KEY_HEADS * SIZE, bias=False) for _ in range(2))
+        self.cache = Held((1, KEY_HEADS, CAPACITY, SIZE))
+        self.register_buffer("key_cache", self.cache.keys, persistent=False)
+        self.register_buffer("value_cache", self.cache.values, persistent=False)
+        self.register_buffer("length", torch.tensor(0), persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        steps, x = ids.shape[1], self.embedding(ids)
+        positions = torch.arange(steps) + self.length
+        self.length.add_(steps)
+        q, k, v = (m(x).view(1, steps, -1, SIZE).transpose(1, 2) for m in (self.query, self.key, self.value))
+        self.cache.keys.index_copy_(2, positions, torch.cos(positions[:, None]) * k)
+        self.cache.values.index_copy_(2, positions, v)
+        mask = torch.arange(CAPACITY) <= positions[:, None]
+        keys, values = (
+            c[:, :, None].expand(1, KEY_HEADS, HEADS // KEY_HEADS, CAPACITY, SIZE).reshape(1, HEADS, CAPACITY, SIZE)
+            for c in (self.cache.keys, self.cache.values)
+        )
+        y = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+        return self.out(y.transpose(1, 2).reshape(1, steps, WIDTH)) @ self.embedding.weight.T
+
+
+def compile_and_compare(net: nn.Module, inputs: Iterable[Tensor], **options: Any) -> CompiledModel:
+    """Compile a module and run it with a state, once for each input; the results must be those of PyTorch."""
+    inputs, reference = list(inputs), copy.deepcopy(net)
+    model = aotc.compile(torch.export.export(net, (inputs[0],)), target="c", cflags=["-O0"], **options)
+    session = model.session()
+    (name,), state = (i.name for i in session.get_inputs()), session.new_state()
+    for x in inputs:
+        with torch.no_grad():
+            compare(session.run(None, {name: x.numpy()}, state=state), leaves([reference(x)]))
+    return model
+
+
+def copies_of_states(model: CompiledModel) -> dict[str, int]:
+    return {tensor["name"]: tensor["copies"] for tensor in model.metadata["state"]["tensors"]}
+
+
+def test_changed_buffers_of_all_kinds() -> None:
+    torch.manual_seed(0)
+    model = compile_and_compare(Changes(), [torch.randn(8, 3) for _ in range(6)], opt_level=1)
+    # two buffers that a run exchanges cannot both be written in place
+    assert [name for name, copies in copies_of_states(model).items() if copies > 1] == ["first"]
+
+
+def test_changed_parameters_and_tensors_that_are_no_buffers(tmp_path: Path) -> None:
+    model = compile_and_compare(OtherTensors(), [torch.randn(3) for _ in range(3)], opt_level=1)
+    assert set(copies_of_states(model)) == {"keys", "lifted_tensor_1", "scale"}
+    program = functional_exported_program(torch.export.export(OtherTensors(), (torch.ones(3),)))
+    torch.export.save(program, tmp_path / "net.pt2")
+    assert set(changed_buffers_of_program(load_exported(tmp_path / "net.pt2"))) == set(copies_of_states(model))
+
+
+def test_a_decoder_with_caches_of_a_fixed_length() -> None:
+    torch.manual_seed(0)
+    model = compile_and_compare(Decoder().eval(), [torch.randint(32, (1, 1)) for _ in range(CAPACITY)])
+    assert copies_of_states(model) == {"key_cache": 1, "value_cache": 1, "length": 1}

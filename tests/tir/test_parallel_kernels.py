@@ -264,6 +264,19 @@ def test_loops_from_anywhere_by_any_step_are_divided(parts: int) -> None:
         assert max(shares) < 0.65 * 8500
 
 
+def test_threads_take_whole_tiles() -> None:
+    """The loops over the tiles are divided, not those inside a tile, which is transposed in registers later."""
+    source, transposed = Buffer("source", FLOAT, 80 * 672), Buffer("transposed", FLOAT, 85 * 3549)
+    rows, columns, row, column = Var("rows"), Var("columns"), Var("row"), Var("column")
+    store = Store(transposed, row * 85 + column, Load(source, column * 672 + row - 2704))
+    tile = each(row, rows + 16, each(column, columns + 16, store, begin=columns), begin=rows)
+    nest = each(rows, 3376, each(columns, 80, tile, step=16), begin=Const(2704, INDEX), step=16)
+    team = for_team(Kernel(name="k", inputs=(source,), outputs=(transposed,), body=nest))
+    assert team.team
+    (inside,) = (s for s in walk_stmts(team.body) if isinstance(s, For) and s.var is row)
+    assert inside.begin is rows
+
+
 def test_squares_that_overlap_are_not_divided() -> None:
     """Their rows, that is: columns may be, of each round."""
     refuse(blocked_transposition(17))

@@ -40,6 +40,7 @@ from aotc.tir import (
     loops_stripped_to_leaf_stmts,
     thread_share_of_loop_of_run_time_extent,
     thread_share_of_nests,
+    vars_and_buffers_in,
 )
 from aotc.tir.instruction_statements import block_barrier
 from aotc.tir.loops.loop_dependence import Ranges, constant_trip_count, is_innermost, ranges_inside_loops, read_buffers
@@ -353,19 +354,21 @@ class _KernelDivider:
                             )
                         )
         if len(group) == 1 and isinstance(group[0], For):
-            if self._is_divisible_loop_of_run_time_extent(group[0]):
+            if self._is_divisible_loop_of_run_time_extent(group[0], ranges):
                 time = self.costs.ns_of_loop_divided_evenly(group[0], ranges)
                 divisions.append(_DividedStmts([thread_share_of_loop_of_run_time_extent(group[0])], time, True))
             body_division = self._divide_body_of_loop_run_by_all_threads(group[0], ranges)
             divisions += [body_division] if body_division is not None else []
         return min(divisions, key=lambda division: division.time, default=None)
 
-    def _is_divisible_loop_of_run_time_extent(self, loop: For) -> bool:
+    def _is_divisible_loop_of_run_time_extent(self, loop: For, ranges: Ranges) -> bool:
         """Return True if the iterations of a loop, whose number is known at run time only, can be divided among
-        threads. Those of an innermost loop are not: vectors and the rest may be rounded differently.
+        threads. Those of an innermost loop are not: vectors and the rest may be rounded differently. Those of a loop
+        inside a tile, whose bounds are variables of outer loops, are not either: the tile would not stay whole.
         """
         return (
             constant_trip_count(loop) is None
+            and ranges.keys().isdisjoint((*vars_and_buffers_in(loop.begin), *vars_and_buffers_in(loop.end)))
             and loop.step == 1
             and not is_innermost(loop)
             and self.uses.do_kind_and_buffers_allow_division(loop)

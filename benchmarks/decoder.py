@@ -9,7 +9,8 @@ print the table of docs/performance.md.
 It has 30 layers of width 576 with 9 heads of queries and 3 of keys and values. All contestants have the same weights:
 float32, or integers of 8 or 4 bits with a scale for each block of 32 that float16 can represent (Q8_0 and Q4_0 of
 llama.cpp; MatMulNBits of com.microsoft with `accuracy_level` 4, which lets products round their data to 8 bits, as
-those of llama.cpp do). Caches are float32, and in llama.cpp float16, which is its default.
+those of llama.cpp do). The format q4_qdq has the weights of q4 as int4 behind DequantizeLinear; aotc does not round the
+data of its products, ONNX Runtime does by default. Caches are float32, and in llama.cpp float16, which is its default.
 
 A prefill is one run of 128 tokens from empty caches; a decode is one run of one token with 128 or 1,024 tokens in the
 caches. Each run computes the logits of its last token. Contestants run alternately, one run of each in a round. Times
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import click
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -50,11 +52,11 @@ EPSILON, ROTATION_BASE = 1e-5, 10000.0
 #: Neighboring weights with a common scale, in all quantized formats.
 BLOCK: Final = 32
 #: Bits of a weight by the name of a format, and the bytes of a block with its scale.
-BITS_BY_FORMAT: Final = {"float32": 32, "q8": 8, "q4": 4}
-BLOCK_BYTES: Final = {"float32": 4 * BLOCK, "q8": BLOCK + 2, "q4": BLOCK // 2 + 2}
+BITS_BY_FORMAT: Final = {"float32": 32, "q8": 8, "q4": 4, "q4_qdq": 4}
+BLOCK_BYTES: Final = {"float32": 4 * BLOCK, "q8": BLOCK + 2, "q4": BLOCK // 2 + 2, "q4_qdq": BLOCK // 2 + 2}
 #: Largest difference of logits between contestants, relative to their standard deviation: they add in other orders,
 #: those with integers round the data of products, and llama.cpp rounds its caches to float16.
-TOLERANCE: Final = {"float32": 0.05, "q8": 0.15, "q4": 0.15}
+TOLERANCE: Final = {"float32": 0.05, "q8": 0.15, "q4": 0.15, "q4_qdq": 0.15}
 #: Pause before a run with several threads, in which the workers of the contestant before come to rest.
 PAUSE_SECONDS: Final = 0.03
 RIVALS: Final = {"onnxruntime": "onnxruntime", "llama.cpp": "llama_cpp"}
@@ -121,10 +123,10 @@ def bytes_of_decode(kind: str, length: int, cache_bytes: int = 4) -> int:
 
 
 class _DecoderBuilder:
-    """Builder of the ONNX graph: of a format, with products of com.microsoft where weights are integers."""
+    """Builder of the ONNX graph of a format: integer weights are those of MatMulNBits or of DequantizeLinear."""
 
     def __init__(self, weights: Weights, kind: str) -> None:
-        self.weights, self.bits = weights, BITS_BY_FORMAT[kind]
+        self.weights, self.bits, self.dequantizes = weights, BITS_BY_FORMAT[kind], kind.endswith("_qdq")
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, Array] = {}
 
@@ -143,6 +145,14 @@ class _DecoderBuilder:
         if self.bits == 32:
             return self.node("MatMul", [x, self.constant(f"{name}_w", np.ascontiguousarray(weight.T))], f"{name}_y")
         integers, scale = quantize(weight, self.bits)
+        if self.dequantizes:
+            signed = (integers.T.astype(np.int8) - 8).astype(ml_dtypes.int4)
+            parts = [
+                self.constant(f"{name}_w", np.ascontiguousarray(signed)),
+                self.constant(f"{name}_s", np.ascontiguousarray(scale.T.astype(np.float32))),
+            ]
+            matrix = self.node("DequantizeLinear", parts, f"{name}_m", axis=0, block_size=BLOCK)
+            return self.node("MatMul", [x, matrix], f"{name}_y")
         if self.bits == 4:
             integers = integers[:, ::2] | integers[:, 1::2] << 4
         units, depth = weight.shape
@@ -201,8 +211,8 @@ class _DecoderBuilder:
             values += [declare(f"{text}_{cache}", TensorProto.FLOAT, shape) for cache in caches]
         tensors = [numpy_helper.from_array(value, name) for name, value in self.constants.items()]
         graph = helper.make_graph(self.nodes, "decoder", inputs, outputs, tensors)
-        imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=imports, ir_version=8)
+        imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
 def build_onnx_decoder(weights: Weights, kind: str) -> onnx.ModelProto:

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from aotc.driver.compile import CompileOptions
 from aotc.reporting.model_inspection import inspect_model
@@ -70,7 +71,34 @@ def test_they_are_multiplied_as_integers(kind: str, dtype: str) -> None:
 def test_those_with_scales_of_blocks_are_left_on_real_numbers() -> None:
     _, model, _ = drawn("MatMul", "int4", 0, axis=0, block_size=16)
     (row,) = inspect_model(model)["left_real"]
-    assert (row["operator"], row["reason"]) == ("nn.matmul", "an operand is not quantized")
+    assert (row["operator"], row["reason"]) == ("nn.matmul", "its operands and its result are not all quantized")
+
+
+@pytest.mark.parametrize(("dtype", "axis", "zero"), [("int4", 0, 0), ("uint4", 0, 5), ("int4", 1, -3), ("uint8", 1, 9)])
+def test_those_of_blocks_stay_in_few_bits(dtype: str, axis: int, zero: int, tmp_path: Path) -> None:
+    """Products of floats by weights of 4 or 8 bits, of a size that the importer folds, with and without zero points."""
+    rng, bits = np.random.default_rng(0), 8 if dtype == "uint8" else 4
+    low, type_of = -8 if dtype == "int4" else 0, getattr(ml_dtypes, dtype, np.uint8)
+    stored = rng.integers(low, low + (1 << bits), (64, 32) if axis == 0 else (32, 64))
+    blocks = (2, 32) if axis == 0 else (32, 2)
+    scale, x = rng.uniform(-1, 1, blocks).astype(F), rng.normal(size=(1, 64)).astype(F)
+    known = {"w": stored.astype(type_of), "scale": scale, "zeros": np.full(blocks, zero).astype(type_of)}
+    nodes = [
+        helper.make_node("DequantizeLinear", list(known)[: 2 + (zero != 0)], ["m"], axis=axis, block_size=32),
+        helper.make_node("Transpose", ["m"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "m" if axis == 0 else "t"], ["y"]),
+    ]
+    nodes = nodes if axis else [nodes[0], nodes[2]]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, n]) for name, n in (("x", 64), ("y", 32))]
+    constants = [numpy_helper.from_array(value, name) for name, value in known.items()]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    made = CompileOptions(output=tmp_path / "net", target="c", cflags=("-O0",)).compile_model(model)
+    real = (stored - zero) * np.repeat(scale, 32, axis)
+    np.testing.assert_allclose(
+        made.session().run(None, {"x": x})[0], x @ (real.T if axis else real), rtol=1e-4, atol=1e-3
+    )
+    assert made.metadata["weights_bytes"] <= stored.size * bits / 8 + 2 * scale.nbytes + 256
 
 
 @pytest.mark.parametrize(

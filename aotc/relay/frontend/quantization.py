@@ -39,6 +39,8 @@ from aotc.relay.op.qnn.quant_params import check_scales_positive_if_constant
 _SATURATING_DTYPES: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _FLOAT: Final = DType("float32")
 _INT: Final = DType("int32")
+#: Largest number of bits of integers that passes keep as they are, as weights of products in floating point.
+_MAX_BITS_OF_WEIGHTS: Final = 8
 
 
 @frozen
@@ -246,12 +248,27 @@ def dequantize(x: Expr, scale: Expr, zero: OptionalExpr, dtype: DType, **places:
             axis=axis,
         )
     require_finite_scales_if_constant(scale)
-    if zero is None or is_omitted_or_zero(zero):
-        y = g.cast(x, dtype)
-    else:
-        work = "int32" if g.dtype(x).is_integer else str(dtype)
-        y = g.cast(g.sub(g.cast(x, work), g.cast(_make_quant_param_broadcastable_to(zero, x, **places), work)), dtype)
-    return g.mul(y, g.cast(_make_quant_param_broadcastable_to(scale, x, **places), dtype))
+    zero = None if is_omitted_or_zero(zero) else zero
+    scales = g.cast(_make_quant_param_broadcastable_to(scale, x, **places), dtype)
+    zeros = None if zero is None else _make_quant_param_broadcastable_to(zero, x, **places)
+    if g.dtype(x).is_integer and g.dtype(x).bits <= _MAX_BITS_OF_WEIGHTS and dtype.bits > _MAX_BITS_OF_WEIGHTS:
+        return _scaled_differences(x, scales, None if zeros is None else g.cast(zeros, dtype))
+    if zeros is None:
+        return g.mul(g.cast(x, dtype), scales)
+    work = "int32" if g.dtype(x).is_integer else str(dtype)
+    return g.mul(g.cast(g.sub(g.cast(x, work), g.cast(zeros, work)), dtype), scales)
+
+
+def _scaled_differences(x: Expr, scales: Expr, zeros: OptionalExpr) -> Expr:
+    """Return (x - zeros) * scales in the data type of the scales, in which differences of integers of up to 8 bits are
+    exact.
+
+    Nothing is folded: later passes keep constant integers of such an expression in few bits.
+    """
+    y: Expr = g.call_op_unfolded("cast", x, dtype=str(g.dtype(scales)))
+    if zeros is not None:
+        y = g.call_op_unfolded("subtract", y, zeros)
+    return g.call_op_unfolded("multiply", y, scales)
 
 
 def _is_supported_by_qnn(x: Expr, scale: Expr, axis: int = 1, block_size: int = 0) -> bool:
@@ -303,11 +320,9 @@ def dequantize_in_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block_si
     axis.
     """
     require_finite_scales_if_constant(scales)
-    shape, work = g.shape(x), g.dtype(scales)
+    shape = g.shape(x)
     scales, zeros = (_repeat_param_per_block(v, shape, axis, block_size) for v in (scales, zeros))
-    # do not constant-fold: a later pass matches this pattern of integer weights
-    centered = g.call_op_unfolded("subtract", g.call_op_unfolded("cast", x, dtype=str(work)), zeros)
-    return g.call_op_unfolded("multiply", centered, scales)
+    return _scaled_differences(x, scales, zeros)
 
 
 # --- sums of products

@@ -15,14 +15,14 @@ rule is computed on integers. The remaining operators stay on real numbers;
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import numpy as np
 
 from aotc.ir import AotcError, PassContext, frozen, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, require_op_of_call, tensor_type_of, typed_op_call
+from aotc.relay.expr import Call, Constant, Expr, Function, Var, require_op_of_call, tensor_type_of, typed_op_call
 from aotc.relay.graph_api import IRModule, children, post_order, users
 from aotc.relay.op.qnn.quant_params import constant_value_or_none
 from aotc.relay.transform.fake_quantization_rules import RULES, integer_rule_by_declared_behavior
@@ -229,19 +229,28 @@ class FakeQuantizationToInteger(FunctionPass):
 
 def find_operators_left_in_float(module: IRModule, conversion: FakeQuantizationToInteger) -> list[LeftReal]:
     """Return the operators between quantized tensors that the pass leaves on real numbers, in graph
-    order.
+    order, without those of constants, such as the dequantization of weights with scales of blocks.
     """
     rows: list[LeftReal] = []
     for function in with_inferred_types(module).functions.values():
         absorb = _Absorb(conversion)
         result = absorb.visit_function(conversion.convert_int8_to_uint8_if_requested(function))
-        calls = (as_op_call(node) for node in post_order(result))
+        calls = (as_op_call(node) for node in _nodes_that_read_variables(result))
         rows += [
             LeftReal(node, reason)
             for node in calls
             if node and (reason := _reason_call_was_left_in_float(node, absorb))
         ]
     return rows
+
+
+def _nodes_that_read_variables(function: Function) -> Iterator[Expr]:
+    """Yield the nodes of a function whose values depend on its parameters, in graph order."""
+    found: set[Expr] = set()
+    for node in post_order(function):
+        if isinstance(node, Var) or any(child in found for child in children(node)):
+            found.add(node)
+            yield node
 
 
 def _reason_call_was_left_in_float(node: Call, absorb: _Absorb) -> str:

@@ -80,5 +80,14 @@ def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:
     if k == 0:  # in the topk operator, k = 0 means all elements
         values = g.strided_slice(x, [0], [0], [axis])
         return [values, g.cast(values, "int64")]
+    return _first_elements(x, k, axis, ascending)
+
+
+def sorted_elements(x: Expr, axis: int, ascending: bool) -> list[Expr]:
+    """Return the elements of an axis in sorted order, and their positions as int64."""
+    return _first_elements(x, 0, axis, ascending)
+
+
+def _first_elements(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:
     both = g.call_op("topk", x, k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")
     return [g.field(both, 0), g.field(both, 1)]

@@ -12,6 +12,7 @@ import numpy as np
 
 from aotc.ir import (
     Attrs,
+    Dim,
     DType,
     PrecisionTreatment,
     TensorType,
@@ -19,13 +20,14 @@ from aotc.ir import (
     Type,
     Types,
     declare_arguments,
-    is_static,
+    minimum_of_dims,
+    product_of_dims,
     require,
 )
 from aotc.relay.op import sorting
 from aotc.relay.op.non_max_suppression import intersection_and_union_area, require_box_rows_type
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
-from aotc.relay.op.operator_definition import exact_sample, random_array
+from aotc.relay.op.operator_definition import exact_sample, may_be_equal_dims, random_array
 from aotc.relay.op.type_rules import require_same_dtype, require_tensor_type
 from aotc.tir import BOOL, Assign, Block, Buffer, Declare, For, If, Load, Stmt, Store, Tensor, Var, const, te
 from aotc.tir import maximum as larger
@@ -45,29 +47,30 @@ class SelectBoxesAttrs(Attrs):
     most: int = -1
 
 
-def _boxes_of_class(a: SelectBoxesAttrs, extent: int) -> int:
+def _boxes_of_class(a: SelectBoxesAttrs, extent: Dim) -> Dim:
     """Return the largest number of boxes that remain for an image and a class."""
-    return extent if a.most < 0 else min(a.most, extent)
+    return extent if a.most < 0 else minimum_of_dims((a.most, extent))
 
 
 def _infer_select_boxes_type(a: SelectBoxesAttrs, types: Types) -> Type:
     boxes, scores = require_box_rows_type(types[0]), require_box_rows_type(types[1], "boxes.scores")
     require_same_dtype(boxes, scores)
-    fits = is_static(scores.shape) and (*scores.shape[:1], *scores.shape[2:], 4) == boxes.shape
+    expected = (*scores.shape[:1], *scores.shape[2:], 4)
+    fits = all(map(may_be_equal_dims, expected, boxes.shape))
     require("boxes.scores", fits, lambda: f"{scores} has no score for each of {boxes}")
     limits = [require_tensor_type(t) for t in types[2:]]
     fits = all(t.is_static and t.numel == 1 for t in limits) and limits[0].dtype.is_integer
     fits = fits and all(t.dtype == boxes.dtype for t in limits[1:])
     require("boxes.count", fits, lambda: f"limits are an integer and two numbers of {boxes.dtype}, got {limits}")
-    batch, classes, extent = scores.static_shape
-    rows = batch * classes * _boxes_of_class(a, extent)
+    batch, classes, extent = scores.shape
+    rows = product_of_dims((batch, classes, _boxes_of_class(a, extent)))
     return TupleType((TensorType((rows, 3), "int64"), TensorType((1,), "int64")))
 
 
 def _select_boxes_reference(a: SelectBoxesAttrs, boxes: Array, scores: Array, *limits: Array) -> tuple[Array, Array]:
     most, overlap, least = (limit.reshape(-1)[0] for limit in limits)
     batch, classes, extent = scores.shape
-    room = _boxes_of_class(a, extent)
+    room = extent if a.most < 0 else min(a.most, extent)
     rows: list[tuple[int, int, int]] = []
     for image, kind in np.ndindex(batch, classes):
         kept: list[int] = []
@@ -86,14 +89,14 @@ def _select_boxes_reference(a: SelectBoxesAttrs, boxes: Array, scores: Array, *l
 
 
 def _compute_select_boxes(a: SelectBoxesAttrs, boxes: Tensor, scores: Tensor, *limits: Tensor) -> tuple[Tensor, ...]:
-    batch, classes, extent = (int(d) for d in scores.shape if isinstance(d, int))
+    batch, classes, extent = scores.shape
     of_class = _boxes_of_class(a, extent)
-    room = batch * classes * of_class
-    if not room:
+    room = product_of_dims((batch, classes, of_class))
+    if room == 0:
         empty = te.compute((0, 3), lambda *_: const(0, "int64"), "rows")
         return empty, te.compute((1,), lambda _: const(0, "int64"), "count")
-    sets = te.view(scores, (batch * classes, extent))
-    result = TensorType((batch * classes, extent), "int32")
+    sets = te.view(scores, (product_of_dims((batch, classes)), extent))
+    result = TensorType(sets.shape, "int32")
     (order,) = sorting.compute_sorted_rows(sets, 1, False, [(False, result)])
 
     def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
@@ -129,7 +132,8 @@ def _compute_select_boxes(a: SelectBoxesAttrs, boxes: Tensor, scores: Tensor, *l
         rest = For(clear, room * 3, Store(rows, clear, const(0, "int64")), begin=larger(count, 0) * 3)
         return Block((Declare(count, const(0)), all_sets, rest, Store(number, const(0), count)))
 
-    return te.extern("boxes", [((room, 3), "int64"), ((1,), "int64")], [boxes, sets, order, *limits], build)
+    shapes = [((room, 3), "int64"), ((1,), "int64")]
+    return te.extern("boxes", shapes, [boxes, sets, order, *limits], build, takes_sizes=True)
 
 
 def _select_boxes_samples() -> Samples:

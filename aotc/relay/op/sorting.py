@@ -18,7 +18,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, attribute_field, is_static, tensor_types
+from aotc.ir import (
+    Attrs,
+    Dim,
+    DType,
+    TensorType,
+    TupleType,
+    Type,
+    assume_at_least,
+    attribute_field,
+    is_static,
+    largest_size,
+    product_of_dims,
+    require_static_shape,
+    same_dim,
+    tensor_types,
+)
 from aotc.ir.op import AxisMap, PrecisionTreatment, QuantizationTreatment, Types, declare_arguments, require
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, tensor_types_of_values
 from aotc.relay.op.operator_definition import (
@@ -105,7 +120,7 @@ class _RowSortBuilder:
     p * stride].
     """
 
-    def __init__(self, source: Buffer, base: Scalar, stride: int, extent: int, ascend: bool) -> None:
+    def __init__(self, source: Buffer, base: Scalar, stride: Dim, extent: Dim, ascend: bool) -> None:
         self.source, self.base, self.stride = source, base, stride
         self.extent, self.ascend = extent, ascend
 
@@ -187,10 +202,11 @@ class _RowSortBuilder:
         et al., IPDPS 2012). Runs are truncated to elements that may be among the first `count`.
         """
         i, most = Var("i"), 1 << (count - 1).bit_length()
+        (extent,) = require_static_shape((self.extent,))
         fill = Store(order, row_start + i, i.astype(_POSITION_DTYPE))
         stmts: list[Stmt] = [forall(i, self.extent, fill)]
         span = length = 1
-        while span < self.extent:
+        while span < extent:
             longer = min(2 * length, most)
             stmts.append(self._build_parallel_merge_level(order, spare, row_start, (span, length, longer)))
             order, spare = spare, order
@@ -207,13 +223,14 @@ class _RowSortBuilder:
         """
         span, length, longer = sizes
         p, low, high = Var("p"), Var("low"), Var("high")
-        last = (self.extent - 1) // (2 * span)
-        left = self.extent - last * 2 * span
+        (extent,) = require_static_shape((self.extent,))
+        last = (extent - 1) // (2 * span)
+        left = extent - last * 2 * span
         total = last * longer + min(longer, left)
         run, at = p // longer, p % longer
         a = row_start + run * (2 * length)
         b = a + length
-        rest = self.extent - run * (2 * span)
+        rest = extent - run * (2 * span)
         firsts = minimum(length, rest)
         seconds = maximum(minimum(length, rest - span), 0)
 
@@ -242,31 +259,35 @@ def compute_sorted_rows(
     """Return the first elements of each sorted row: values (True) or positions (False) for each of
     `results`.
 
-    The number of elements is the extent of the result's type along `axis`.
+    The number of elements is the extent of the result's type along `axis`. Extents may be known at run time only;
+    a row then has at least as many elements as are selected.
     """
-    count = results[0][1].static_shape[axis]
-    outer, extent, inner = prod(data.shape[:axis]), data.shape[axis], prod(data.shape[axis + 1 :])
-    insertion = count <= _MAX_INSERTION_SORTED_RESULTS and count < extent
+    count, extent = results[0][1].shape[axis], data.shape[axis]
+    outer, inner = product_of_dims(data.shape[:axis]), product_of_dims(data.shape[axis + 1 :])
+    is_small = isinstance(count, int) and count <= _MAX_INSERTION_SORTED_RESULTS
+    insertion = is_small and not same_dim(count, extent)
 
     def sorts_rows_in_global_memory(gpu: Gpu | None) -> bool:
         """Return True if all rows are merged level by level in global memory, as a row exceeds a
         block's shared memory.
         """
-        return gpu is not None and 2 * extent * _POSITION_DTYPE.itemsize > gpu.shared_bytes
+        return gpu is not None and 2 * largest_size(extent) * _POSITION_DTYPE.itemsize > gpu.shared_bytes
 
     def build_row_sort_loops(
         gpu: Gpu | None, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]
     ) -> Stmt:
         o, j, i, place = Var("o"), Var("j"), Var("i"), Var("place", _POSITION_DTYPE)
         row = _RowSortBuilder(inputs[0], o * (extent * inner) + j, inner, extent, is_ascending)
-        rows = [(o, outer), (j, inner)]
+        rows: list[tuple[Var, Dim]] = [(o, outer), (j, inner)]
         order, first = scratch[0], o * inner + j if sorts_rows_in_global_memory(gpu) else as_expr(0)
         if gpu:
-            levels, order = row.build_parallel_merge_sort(count, order, scratch[1], first * extent)
+            levels, order = row.build_parallel_merge_sort(
+                require_static_shape((count,))[0], order, scratch[1], first * extent
+            )
+        elif insertion:
+            levels = [row.build_insertion_selection(require_static_shape((count,))[0], order)]
         else:
-            levels = [
-                row.build_insertion_selection(count, order) if insertion else row.build_serial_merge_sort(*scratch)
-            ]
+            levels = [row.build_serial_merge_sort(*scratch)]
         stores: list[Stmt] = [Declare(place, Load(order, first * extent + i))]
         for (values, ty), out in zip(results, outputs, strict=True):
             value = row.load_element(place) if values else place.astype(ty.dtype)
@@ -281,14 +302,14 @@ def compute_sorted_rows(
     def sort_program_for_target(target: Target) -> te.ExternProgram:
         gpu = target.gpu
         alone = insertion and gpu is None
-        size = extent * outer * inner if sorts_rows_in_global_memory(gpu) else extent
-        sizes = [count] if alone else [size, size]
+        size = largest_size(product_of_dims((extent, outer, inner)) if sorts_rows_in_global_memory(gpu) else extent)
+        sizes = [require_static_shape((count,))[0]] if alone else [size, size]
         private = gpu is not None and not sorts_rows_in_global_memory(gpu)
         scratch = (te.Scratch(_POSITION_DTYPE, max(n, 1), private) for n in sizes)
         return te.ExternProgram(partial(build_row_sort_loops, gpu), tuple(scratch))
 
-    kinds = [(ty.static_shape, ty.dtype) for _, ty in results]
-    return te.extern_for_target("sort", kinds, [data], sort_program_for_target)
+    kinds = [(ty.shape, ty.dtype) for _, ty in results]
+    return te.extern_for_target("sort", kinds, [data], sort_program_for_target, takes_sizes=True)
 
 
 # --- sort, argsort, topk
@@ -322,6 +343,7 @@ def _selected_element_count(attrs: Any, extent: Dim) -> Dim:
     if k is None or k < 1:
         return extent
     require("topk.k", not isinstance(extent, int) or k <= extent, f"cannot select the first {k} of {extent} elements")
+    assume_at_least(extent, k)
     return int(k)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aotc.ir import Attrs, TensorType, TupleType, Type, Types, require
+from aotc.ir import Attrs, TensorType, TupleType, Type, Types
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
 from aotc.relay.op.operator_definition import exact_sample, random_array, to_numpy_computable_dtype
 from aotc.relay.op.type_rules import require_tensor_of_rank
@@ -32,7 +32,6 @@ class UniqueRowsAttrs(Attrs):
 
 def _infer_unique_rows_type(_: UniqueRowsAttrs, types: Types) -> Type:
     data = require_tensor_of_rank("unique_rows.rank", types[0], 2)
-    require("unique_rows.shape", data.is_static, f"the shape of {data} is known at run time only")
     numbers = TensorType(data.shape[:1], "int64")
     return TupleType((numbers, numbers, numbers, TensorType((1,), "int64")))
 
@@ -52,8 +51,8 @@ def _unique_rows_reference(a: UniqueRowsAttrs, data: Array) -> tuple[Array, ...]
 
 
 def _compute_unique_rows(a: UniqueRowsAttrs, data: Tensor) -> tuple[Tensor, ...]:
-    count, width = (int(d) for d in data.shape if isinstance(d, int))
-    if not count:
+    count, width = data.shape
+    if count == 0:
         empty = te.compute((0,), lambda *_: const(0, "int64"), "rows")
         return empty, empty, empty, te.compute((1,), lambda _: const(0, "int64"), "number")
 
@@ -95,7 +94,7 @@ def _compute_unique_rows(a: UniqueRowsAttrs, data: Tensor) -> tuple[Tensor, ...]
         return Block((Declare(used, const(0)), clear, collect, name, Store(number, const(0), used)))
 
     shapes = [((count,), "int64")] * 3 + [((1,), "int64")]
-    return te.extern("unique_rows", shapes, [data], build)
+    return te.extern("unique_rows", shapes, [data], build, takes_sizes=True)
 
 
 def _unique_rows_samples() -> Samples:

@@ -28,6 +28,7 @@ from aotc.relay.frontend.onnx.run_time_axes import reduce_axes_known_at_run_time
 from aotc.relay.frontend.quantization import cast_with_float8_saturation
 from aotc.relay.frontend.reductions import Axes, Reduction, reduction_by_name
 from aotc.relay.frontend.run_time_slices import largest_of_dims
+from aotc.relay.frontend.size_conditions import require_at_least
 from aotc.relay.frontend.slice_pad_depth_to_space import normalize_negative_indices
 from aotc.relay.graph_api import compile_time_elements
 
@@ -291,7 +292,9 @@ def _top_k(x: Expr, k: SizeInput, *, axis: Axis = -1, largest: int = 1) -> list[
     require("onnx-topk", len(sizes) == 1, f"`k` of TopK must be one number, got {sizes}")
     if isinstance(sizes[0], SymDim):
         # all elements in order, of which the first ones are taken
-        everything = reductions.top_k(x, require_static_shape((g.dims(x)[axis],))[0], axis, ascending=not largest)
+        extent = g.dims(x)[axis]
+        require_at_least("onnx-topk", extent, sizes[0], f"k is {sizes[0]}, but the axis has only {extent} elements")
+        everything = reductions.sorted_elements(x, axis, ascending=not largest)
         return [g.strided_slice(part, [0], sizes, [axis]) for part in everything]
     return reductions.top_k(x, sizes[0], axis, ascending=not largest)
 

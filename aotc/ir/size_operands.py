@@ -198,8 +198,40 @@ class SizeDefinition:
         return self.name, self.formula, self.least, self.most, self.node, self.function, self.float_bits
 
 
+@dataclass(frozen=True, slots=True)
+class SizeRequirement:
+    """A condition on sizes that a model states: a formula is equal to another one, or at least as large.
+
+    left, right    texts of the formulas
+    relation       "==" or ">="
+    node           name of the node of the model that needs it
+    """
+
+    left: str
+    relation: str
+    right: str
+    node: str = ""
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The sizes that the condition depends on."""
+        return _formula_of_text(self.left).symbols | _formula_of_text(self.right).symbols
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Return True if the condition holds for values of all sizes; False if a formula divides by 0."""
+        left, right = (_formula_of_text(text).evaluate(sizes) for text in (self.left, self.right))
+        if left is None or right is None:
+            return False
+        return left == right if self.relation == "==" else left >= right
+
+    def __str__(self) -> str:
+        where = f"node {self.node}: " if self.node else ""
+        return f"{where}{self.left} {self.relation} {self.right}"
+
+
 def _formula_of_text(text: str) -> Formula:
-    return constant(int(text)) if text.isascii() and text.isdigit() else formula_of_name(text)
+    digits = text.removeprefix("-")
+    return constant(int(text)) if digits.isascii() and digits.isdigit() else formula_of_name(text)
 
 
 def _text_of_float(bits: str) -> str:
@@ -254,3 +286,8 @@ def size_operands_of_rows(rows: Sequence[Sequence[Any]]) -> list[SizeOperand]:
 def size_definitions_of_rows(rows: Sequence[Sequence[Any]]) -> list[SizeDefinition]:
     """Return the definitions that a module attribute lists, each after those that it depends on."""
     return [SizeDefinition(str(n), str(f), int(low), int(high), *map(str, rest)) for n, f, low, high, *rest in rows]
+
+
+def size_conditions_of_rows(rows: Sequence[Sequence[Any]]) -> list[SizeRequirement]:
+    """Return the conditions that a module attribute lists."""
+    return [SizeRequirement(*map(str, row)) for row in rows]

@@ -162,6 +162,7 @@ from aotc.relay.op.builders import power as power
 from aotc.relay.op.builders import prod as prod
 from aotc.relay.op.builders import reinterpret as reinterpret
 from aotc.relay.op.builders import repeat as repeat
+from aotc.relay.op.builders import require_range as require_range
 from aotc.relay.op.builders import reshape as reshape
 from aotc.relay.op.builders import reshape_like as reshape_like
 from aotc.relay.op.builders import reverse as reverse

@@ -40,8 +40,11 @@ from aotc.ir import (
 )
 from aotc.ir.op import infer_op_result_type
 from aotc.ir.size_operands import (
+    SIZE_CONDITIONS_ATTRIBUTE,
     SIZE_DEFINITIONS_ATTRIBUTE,
     SIZE_OPERANDS_ATTRIBUTE,
+    SizeRequirement,
+    size_conditions_of_rows,
     size_definitions_of_rows,
     size_operands_of_rows,
 )
@@ -164,6 +167,7 @@ def evaluate(
     values = bind_arguments(variables, args, params or {})
     if module is not None and "main" in module and target is module.main:
         frame.sizes = _sizes_of_main(module, variables, values)
+        machine.state_conditions(size_conditions_of_rows(module.attrs.get(SIZE_CONDITIONS_ATTRIBUTE, ())), frame.sizes)
     if isinstance(target, Function):
         loose = free_vars(target)
         if loose:
@@ -229,12 +233,12 @@ def _to_interpreter_value(value: Any, ty: Type | None) -> Value:
 
 
 def _sizes_of_main(module: IRModule, variables: Sequence[Var], values: Sequence[Value]) -> Mapping[str, int]:
-    """Return the sizes that are elements of the inputs of @main, and those that formulas define; none if there are
-    neither.
+    """Return the sizes in the types of the inputs of @main, those that are elements of these inputs, and those that
+    formulas define; none if a model has neither of the latter and states no conditions.
     """
     operands = size_operands_of_rows(module.attrs.get(SIZE_OPERANDS_ATTRIBUTE, ()))
     definitions = size_definitions_of_rows(module.attrs.get(SIZE_DEFINITIONS_ATTRIBUTE, ()))
-    if not operands and not definitions:
+    if not operands and not definitions and not module.attrs.get(SIZE_CONDITIONS_ATTRIBUTE):
         return MappingProxyType({})
     given = {v.name: value for v, value in zip(variables, values, strict=True)}
     try:
@@ -310,6 +314,20 @@ class _Machine:
         self._dynamic_calls: dict[Call, bool] = {}
         self._sized_functions: dict[Function, bool] = {}
         self._found: dict[str, int] = {}
+        self._conditions: list[SizeRequirement] = []
+        self._stated_sizes: Mapping[str, int] = MappingProxyType({})
+
+    def state_conditions(self, conditions: Sequence[SizeRequirement], sizes: Mapping[str, int]) -> None:
+        """Require conditions on the sizes of an evaluation: those on known sizes hold now, others when the evaluation
+        finds the last of their sizes. Raise AotcError for one that does not hold.
+
+        sizes    the sizes that are known, by name
+        """
+        self._stated_sizes = sizes
+        self._conditions = [c for c in conditions if not c.symbols <= sizes.keys()]
+        for condition in conditions:
+            if condition.symbols <= sizes.keys():
+                _require_condition(condition, sizes)
 
     def call_function_value(self, callee: Value, args: Sequence[Value]) -> Task[Value]:
         """Return the result of calling a function value."""
@@ -405,7 +423,10 @@ class _Machine:
                 raise AotcError("interp", f"{op.name}: {error}", span=call.span) from error
         if attrs is not call.attrs or self._has_dynamic_argument(call):
             infer_op_result_type(op, attrs, [type_of_array_or_tuple(arg) for arg in args], call.span)
-        return _reference_result_to_value(op.reference(attrs, *args))
+        try:
+            return _reference_result_to_value(op.reference(attrs, *args))
+        except AotcError as error:  # what only a run can check
+            raise error.with_default_span(call.span) from None
 
     def _find_size(self, call: Call, finds: tuple[str, int], args: Sequence[Value]) -> None:
         """Note the value of the size that a call finds. Raise AotcError if it is negative, or larger than its
@@ -420,6 +441,10 @@ class _Machine:
             text = f"the call finds the size {size}, but {dim.name} is at least 0{bound}"
             raise AotcError("interp", text, span=call.span)
         self._found[dim.name] = size
+        sizes = {**self._stated_sizes, **self._found}
+        for condition in self._conditions:
+            if dim.name in condition.symbols <= sizes.keys():
+                _require_condition(condition, sizes)
 
     def _has_dims_in_attributes(self, function: Function) -> bool:
         """Return True if an attribute in a function, or in a function in it, is known at run time only."""
@@ -459,6 +484,13 @@ class _Machine:
                 return node
             case Var():
                 raise AotcError("interp", f"variable %{node.name} has no value", span=node.span)
+
+
+def _require_condition(condition: SizeRequirement, sizes: Mapping[str, int]) -> None:
+    """Raise AotcError for a condition that does not hold."""
+    if not condition.holds(sizes):
+        values = ", ".join(f"{name} is {sizes[name]}" for name in sorted(condition.symbols))
+        raise AotcError("interp", f"{condition} does not hold: {values}")
 
 
 def _has_dynamic_shape(ty: Type | None) -> bool:

@@ -25,6 +25,7 @@ from aotc.relay.backend.function_to_kernel import kernel_name_from_anchor_operat
 from aotc.relay.expr import Call, Function, Var, require_function, type_of
 from aotc.relay.graph_api import IRModule, evaluate, infer_function, post_order, substitute_variables
 from aotc.relay.interpreter import type_of_array_or_tuple
+from aotc.relay.op.found_sizes import RequireRangeAttrs
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.text.parser import parse_expr
 from aotc.relay.text.printer import astext
@@ -186,11 +187,13 @@ def _specialize_parameter_types(function: Function, types: Sequence[Type]) -> Fu
 
 
 def _can_be_compiled(function: Function) -> bool:
-    """Return True if a function can be compiled: all shapes are static, no tensor is empty, and all
-    operators have a compute definition.
+    """Return True if a function can be compiled: all shapes are static, no tensor is empty, all operators have a
+    compute definition, and none checks the values of its operands.
     """
-    ops = (n.op for n in post_order(function.body) if isinstance(n, Call))
-    if any(isinstance(op, OpDef) and op.compute is None for op in ops):
+    calls = [n for n in post_order(function.body) if isinstance(n, Call)]
+    if any(isinstance(n.op, OpDef) and n.op.compute is None for n in calls):
+        return False
+    if any(isinstance(n.attrs, RequireRangeAttrs) for n in calls):
         return False
     tensors = [t for ty in (*map(type_of, function.params), type_of(function.body)) for t in tensor_types(ty)]
     return all(t.is_static and t.numel for t in tensors)

@@ -449,7 +449,7 @@ class _WaysThroughProgram:
     def __init__(self, program: Program, pass_name: str) -> None:
         self._pass_name = pass_name
         self._left: list[list[frozenset[Storage]]] = []
-        self._found = {node.size for node in program.found}
+        self._found = {node.size for node in program.defined if node.size}
         self._defined: set[str] = set()
 
     def _define(self, node: Define) -> None:
@@ -457,11 +457,12 @@ class _WaysThroughProgram:
         if it is no single integer.
         """
         storage, offset = node.value.storage, node.value.offset
-        fits = storage.dtype in ("int32", "int64") and 0 <= offset < storage.size
-        if not fits or node.size in self._defined or node.size not in self._found:
+        fits = storage.dtype in ("int32", "int64", "bool") and 0 <= offset < storage.size
+        if not fits or node.size in self._defined:
             text = f"{self._pass_name}: the size {node.size} is element {offset} of {storage.name}"
             raise AotcError("tir-verify", f"{text}, or is defined twice", span=node.span)
-        self._defined.add(node.size)
+        if node.size:
+            self._defined.add(node.size)
         for check in node.checks:
             self._require_defined(node, (d for d in (check.left, check.right) if isinstance(d, SymDim)))
 
@@ -500,12 +501,23 @@ class _WaysThroughProgram:
             written = after
         return written
 
+    def _written_after_part(
+        self, nodes: Sequence[ProgramNode], written: frozenset[Storage]
+    ) -> frozenset[Storage] | None:
+        """Return what `written_after` does, for an arm or the body of a loop: sizes that are found in it are not
+        known behind it.
+        """
+        known = set(self._defined)
+        after = self.written_after(nodes, written)
+        self._defined = known
+        return after
+
     def _written_after_branch(self, node: Branch, written: frozenset[Storage]) -> frozenset[Storage] | None:
         storage, offset = node.condition.storage, node.condition.offset
         if storage.dtype != DType("bool") or not 0 <= offset < storage.size:
             text = f"a condition is element {offset} of {storage.name}, {storage.size} of {storage.dtype}"
             raise AotcError("tir-verify", f"{self._pass_name}: {text}", span=node.span)
-        ways = [way for arm in node.arms if (way := self.written_after(arm, written)) is not None]
+        ways = [way for arm in node.arms if (way := self._written_after_part(arm, written)) is not None]
         if not ways:
             return None
         return self._with_results(node, frozenset.intersection(*ways))
@@ -515,7 +527,7 @@ class _WaysThroughProgram:
             text = f"{self._pass_name}: a loop begins without the values {', '.join(missing)}"
             raise AotcError("tir-verify", text, span=node.span)
         self._left.append([])
-        self.written_after(node.body, written)
+        self._written_after_part(node.body, written)
         left = self._left.pop()
         if not left:
             raise AotcError("tir-verify", f"{self._pass_name}: a loop does not end", span=node.span)

@@ -74,10 +74,7 @@ class ProgramInterpreter:
             return bool(self._memory[view.storage][view.offset])
 
         def define(node: Define) -> None:
-            value = int(self._memory[node.value.storage][node.value.offset])
-            symbols[node.size] = value
-            if not 0 <= value <= node.most or not all(check.holds(symbols) for check in node.checks):
-                raise ValueError(f"the size {node.size} that the run finds is {value}, which is not allowed")
+            self._define(node, symbols)
 
         tier = program.tier_of_symbols(symbols) if program.tiers else None
         for step in executed_steps(program.body if tier is None else tier.body, is_true, define):
@@ -99,6 +96,13 @@ class ProgramInterpreter:
                 past, present = self._memory[tensor.past], self._memory[tensor.present]
                 self._memory[tensor.past], self._memory[tensor.present] = present, past
         return {s.name: self._live_elements(s, symbols) for s in program.outputs}
+
+    def _define(self, node: Define, symbols: dict[str, int]) -> None:
+        """Give a size its value in `symbols`. Raise ValueError for a value that is not allowed."""
+        value = symbols[node.size] = int(self._memory[node.value.storage][node.value.offset])
+        if not node.least <= value <= node.most or not all(check.holds(symbols) for check in node.checks):
+            what = node.requirement or f"the size {node.size} that the run finds is {node.least} to {node.most}"
+            raise ValueError(f"a condition is violated by the value {value}: {what}")
 
     def _symbols_of(self, inputs: Mapping[str, Array]) -> dict[str, int]:
         """Return the values of the symbols in formulas of the program, from the shapes of inputs."""

@@ -154,3 +154,40 @@ def test_sizes_found_in_tensors_of_run_time_sizes(tmp_path: Path) -> None:
             assert got.shape == simulated.shape == want.shape
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(simulated, want, rtol=1e-5, atol=1e-6)
+
+
+def test_sorted_and_distinct_elements_of_run_time_sizes(tmp_path: Path) -> None:
+    """Rows of run-time sizes are sorted; the searched extents of Unique and NonMaxSuppression have ranges."""
+    model = model_of(
+        "float[n,4] x, float[b,n,4] boxes, float[b,c,n] scores, int64[1] most, float[m] v => float[k,4] a, float[p] d, "
+        "int64[p] first, int64[m] inverse, int64[p] count, float[r,4] u, int64[s,3] kept, float[n,4] sorted, "
+        "int64[n,4] order, float[2,4] top, int64[2,4] at",
+        "two = Constant <value_ints = [2]> () limit = Constant <value_floats = [0.5]> () shape = Shape(x) "
+        "zero = Constant <value_ints = [0]> () rows = Gather(shape, zero) d, first, inverse, count = Unique(v) "
+        "u = Unique <axis = 0, sorted = 0> (x) a = Unique <axis = 0> (x) "
+        "kept = NonMaxSuppression(boxes, scores, most, limit) sorted, order = TopK <axis = 0> (x, rows) "
+        "top, at = TopK <axis = 0, largest = 0> (x, two)",
+    )
+    dims = {"n": (1, 40), "m": (1, 20), "b": (1, 2), "c": (1, 3)}
+    made = compiled(model, tmp_path / "net", dims=dims, cflags=[*STRICT, "-fsanitize=undefined"])
+    session, interpret, reference = made.session(), interpreter_of(model, dims=dims), reference_of(model)
+    rng = np.random.default_rng(0)
+
+    def feeds_of(n: int, m: int, b: int, c: int) -> dict[str, Any]:
+        return {
+            "x": rng.integers(0, 2, (n, 4)).astype(np.float32),
+            "boxes": rng.uniform(size=(b, n, 4)).astype(np.float32),
+            "scores": rng.uniform(size=(b, c, n)).astype(np.float32),
+            "most": np.array([4]),
+            "v": rng.integers(0, 5, m).astype(np.float32),
+        }
+
+    for sizes in ((2, 1, 1, 1), (40, 20, 2, 3), (17, 9, 1, 2), (39, 2, 2, 1)):
+        feeds = feeds_of(*sizes)
+        simulated = interpret(feeds)
+        results = zip(simulated, session.run(None, feeds), simulated.values(), reference.run(None, feeds), strict=True)
+        for name, got, same, want in results:
+            np.testing.assert_array_equal(got, want, err_msg=name)
+            np.testing.assert_array_equal(same, want, err_msg=name)
+    with pytest.raises(AotcError, match="n >= 2"):
+        session.run(None, feeds_of(1, 1, 1, 1))

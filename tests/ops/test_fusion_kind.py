@@ -45,6 +45,7 @@ OTHERWISE = {
     "annotation.compiler_end": Kind.POINTWISE,
     "after": Kind.INJECTIVE,  # calls of these are no kernels: the order of calls depends on them
     "leading_rows": Kind.INJECTIVE,
+    "require_range": Kind.POINTWISE,
 }
 """Operators that state another pattern than the one derived, which is the kind here."""
 

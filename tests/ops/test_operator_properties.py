@@ -25,7 +25,7 @@ STATED = {
     """,
     "layout=BARRIER": """
         after image.dilation2d leading_rows nn.correlation nn.deformable_im2col qnn.add qnn.avg_pool2d qnn.mul
-        qnn.subtract
+        qnn.subtract require_range
     """,
     "layout=NC": """
         nn.dense

@@ -51,7 +51,7 @@ from aotc.relay.backend.found_sizes import (
     found_size_of_function,
     found_sizes_of_module,
     gives_first_operand,
-    require_sizes_found_before,
+    required_range_of_function,
     with_checks_of_found_sizes,
 )
 from aotc.relay.backend.function_to_kernel import (
@@ -125,7 +125,6 @@ class _Lowering:
     part     calls of the current block
     whole    outermost block
     splats   constants that repeat one value, by the storage that has all of their elements
-    found    values of the sizes that calls have found
     """
 
     target: Target
@@ -141,7 +140,6 @@ class _Lowering:
     names: Counter[str] = field(default_factory=Counter)
     has_state: bool = False
     splats: dict[Storage, Constant] = field(default_factory=dict)
-    found: dict[str, View] = field(default_factory=dict)
     whole_of_view: dict[Storage, Storage] = field(default_factory=dict)
     whole: ScopeBlock | None = None
     in_loop: bool = False
@@ -213,6 +211,10 @@ class _Lowering:
         offsets = None if "Compiler" in function.attrs else view_offsets_of_results(function)
         if gives_first_operand(function):
             offsets = [0]
+        if (found_range := required_range_of_function(function)) is not None:
+            required, place = found_range
+            text = required.requirement
+            self.part.append(Define("", args[place], required.most, (), node.span, required.least, text))
         self.require_fitting_sizes(node, function)
         if (found := found_size_of_function(function)) is not None:
             part = self.new_temporary_storage_view(types[0], "v")
@@ -237,14 +239,8 @@ class _Lowering:
         return nest_values_like_type(type_of(node), iter(outputs))
 
     def definition_of_size(self, size: str, value: View, node: Expr) -> list[Define]:
-        """Return the definition of a size that a call finds; none if it has this value already. Raise AotcError
-        (code "found-size") if it has another one.
-        """
-        known = self.found.setdefault(size, value)
-        if known != value:
-            text = f"the size {size}, which a run finds, is that of two tensors"
-            raise AotcError("found-size", text, span=node.span)
-        is_new = size not in {n.size for n in self.part if isinstance(n, Define)}
+        """Return the definition of a size that a call finds; none if the current block has it already."""
+        is_new = (size, value) not in {(n.size, n.value) for n in self.part if isinstance(n, Define)}
         return [Define(size, value, self.sizes.found[size], (), node.span)] if is_new else []
 
     def begin_node(self, node: Expr) -> None:
@@ -289,7 +285,6 @@ class _Lowering:
         body.lower_nodes(nodes, tail.nodes)
         held: list[Storage] = []
         sequence = (*body.part_of(function.body), *body.tail_of_iteration(function.body, tail, carried, results, held))
-        require_sizes_found_before(sequence, self.sizes, self.found, node.span)
         storages = tuple(view.storage for views in carried.values() for view in views)
         self.part.append(Loop(sequence, storages, tuple(held), tuple(view.storage for view in results), node.span))
         return nest_values_like_type(type_of(node), iter(results))
@@ -476,7 +471,7 @@ def lower_main_to_program(
     texts = module.attrs.get(STRING_OUTPUTS_ATTRIBUTE, ())
     outputs = tuple(_create_storage(n, ty, "output", meaning=meaning, strings=texts) for n, ty, meaning in rows)
     lowering.part += map(make_copy_step, views, map(View, outputs))
-    body, checks = with_checks_of_found_sizes(lowering.part, sizes, main)
+    body, checks = with_checks_of_found_sizes(lowering.part, outputs, sizes, main)
     program = Program(
         name=name, inputs=tuple(inputs), outputs=outputs, body=body,
         state=_state_tensors(inputs, outputs, state), sizes=sizes.ranges, checks=checks,

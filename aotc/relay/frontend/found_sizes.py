@@ -11,10 +11,9 @@ body = with_sizes_found_before_use(body, found)         # what uses the size fou
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
-from aotc.ir import AotcError, Op, SymDim, dims_in_attrs, get_op, largest_size, require
+from aotc.ir import AotcError, Op, SymDim, dims_in_attrs, get_op, largest_size, product_of_dims, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.size_operands import find_size
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
@@ -51,6 +50,16 @@ def found_rows_within_bound(most: int | None, rows: Callable[[int], tuple[Expr, 
     return results
 
 
+def with_required_range(x: Expr, value: Expr, least: int, most: int, requirement: str) -> Expr:
+    """Return `x`, in a run in which a value is in a range; another run ends with a status.
+
+    value          tensor of one bool, int32 or int64
+    least, most    the smallest and the largest value
+    requirement    what the value must be, for messages: "a position in a sequence of 3 elements is -3 to 2"
+    """
+    return g.call_op("require_range", x, value, least=least, most=most, requirement=requirement)
+
+
 def nonzero_positions(x: Expr) -> Expr:
     """Return the indices of the elements of `x` that are not 0, in row-major order: one row for each of them."""
     found = g.call_op("nonzero_positions", x)
@@ -70,13 +79,13 @@ def distinct_slices(x: Expr, axis: int, *, is_sorted: bool) -> tuple[Expr, Expr,
     """
     order = (axis, *(k for k in range(g.rank(x)) if k != axis))
     moved = g.transpose(x, order)
-    count, *rest = g.shape(moved)
-    require("graph-unique", count > 0, "the distinct elements of a tensor without elements are not supported")
-    if g.rank(x) == 1:
+    count, *rest = g.dims(moved)
+    require("graph-unique", count != 0, "the distinct elements of a tensor without elements are not supported")
+    if g.rank(x) == 1 and isinstance(count, int):
         found = g.call_op("unique", x, is_sorted=is_sorted, return_counts=True)
         first, inverse, number, counts = (g.cast(g.field(found, k), "int64") for k in (1, 2, 3, 4))
     else:
-        rows = g.reshape(moved, (count, math.prod(rest)))
+        rows = g.reshape(moved, (count, product_of_dims(rest)))
         found = g.call_op("unique_rows", rows, is_sorted=is_sorted)
         first, inverse, counts, number = (g.field(found, k) for k in range(4))
     first, counts = found_rows(number, first, counts)

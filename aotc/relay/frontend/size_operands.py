@@ -18,7 +18,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, Dim, DimRange, SymDim, TensorType, current_span, frozen, option_text, require
+from aotc.ir import (
+    AotcError,
+    Dim,
+    DimRange,
+    SymDim,
+    TensorType,
+    current_span,
+    frozen,
+    interval_of_dim,
+    option_text,
+    require,
+)
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.size_operands import (
     SIZE_DEFINITIONS_ATTRIBUTE,
@@ -162,9 +173,13 @@ class SizeOperands:
 
     def define(self, value: Dim, least: int, most: int) -> Dim:
         """Return a size that a run computes once, with a short name, in place of a formula whose values are
-        known to be from `least` to `most`, which are at least 0.
+        known to be from `least` to `most`, which are at least 0, or of a size that may have other values. A run
+        checks that it has one of these.
         """
-        if not isinstance(value, SymDim) or not value.name or formula_of_name(value.name).symbols == {value.name}:
+        if not isinstance(value, SymDim) or not value.name:
+            return value
+        low, high = interval_of_dim(value)
+        if formula_of_name(value.name).symbols == {value.name} and least <= low and high <= most:
             return value
         return self._defined_size(value.name, least, most)
 

@@ -1166,6 +1166,12 @@ def repeat(data: Expr, repeats: int, axis: int | None = None) -> Call:
     flattens first.
     """
 
+def require_range(data: Expr, value: Expr, least: int, most: int, requirement: str) -> Call:
+    """`data`, unchanged, in a run in which the one element of `value`, an integer or bool, is from `least` to `most`.
+
+    Any other run ends with a status, whose text is `requirement`: what the value must be.
+    """
+
 def reshape(data: Expr, newshape: Expr | int | Sequence[int], allowzero: bool = False) -> Call:
     """The data's elements, in unchanged order, with another shape.
 

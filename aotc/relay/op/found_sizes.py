@@ -4,11 +4,13 @@
 positions, count = nonzero_positions(x)            # one row of indices for each element that is not 0, and room
 leading_rows(positions, count, rows=SymDim("n", 24))    # the rows that were found; from here on their number is n
 after(x, y)                                        # x, computed after y: shapes may depend on a size found for y
+require_range(x, n, least=0, most=3, requirement="a position is 0 to 3")    # x; other values of n end the run
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -33,6 +35,10 @@ from aotc.tir import (
     minimum,
     te,
 )
+
+#: Operators that schedules contain as what they check or define, and not as kernels: no other operator is fused with
+#: them.
+OPERATORS_WITHOUT_KERNEL: Final = frozenset({"after", "leading_rows", "require_range"})
 
 
 class NonzeroPositionsAttrs(Attrs):
@@ -165,4 +171,48 @@ after = OpDef(
     layout=LayoutTreatment.BARRIER,
     element=lambda _, i, data, earlier: data[i],
     samples=_after_samples,
+)
+
+
+class RequireRangeAttrs(Attrs):
+    """`data`, unchanged, in a run in which the one element of `value`, an integer or bool, is from `least` to `most`.
+
+    Any other run ends with a status, whose text is `requirement`: what the value must be.
+    """
+
+    least: int
+    most: int
+    requirement: str
+
+
+def _infer_require_range_type(a: RequireRangeAttrs, types: Types) -> Type:
+    data, value = map(require_tensor_type, types)
+    fits = value.is_static and value.numel == 1 and value.dtype in ("bool", "int32", "int64")
+    require("require_range.value", fits, f"{value} is not one bool, int32 or int64")
+    require("require_range.range", a.least <= a.most, f"no value is from {a.least} to {a.most}")
+    return data
+
+
+def _require_range_reference(a: RequireRangeAttrs, data: Array, value: Array) -> Array:
+    number = int(value.reshape(-1)[0])
+    require("require_range.violated", a.least <= number <= a.most, f"{a.requirement}: the value is {number}")
+    return data
+
+
+def _require_range_samples() -> Samples:
+    for value, least, most in ((np.array([3], np.int64), -1, 3), (np.array(True), 1, 1), (np.array(0, np.int32), 0, 2)):
+        attributes = RequireRangeAttrs(least=least, most=most, requirement="the value is in its range")
+        yield exact_sample(attributes, random_array((3, 2)), value)
+
+
+require_range = OpDef(
+    name="require_range",
+    attrs=RequireRangeAttrs,
+    args=declare_arguments("data", "value"),
+    infer=_infer_require_range_type,
+    reference=_require_range_reference,
+    axes=lambda _, types: AxisMap((tuple(range(require_tensor_type(types[0]).rank)),)),
+    layout=LayoutTreatment.BARRIER,
+    element=lambda _, i, data, value: data[i],
+    samples=_require_range_samples,
 )

@@ -35,6 +35,7 @@ from aotc.relay.expr import (
     tensor_type_of,
 )
 from aotc.relay.graph_api import map_children, post_order, substitute_variables, type_of, users
+from aotc.relay.op.found_sizes import OPERATORS_WITHOUT_KERNEL
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.transform.pass_base import FunctionPass, is_not_primitive_function
 from aotc.tir import (
@@ -240,9 +241,12 @@ def _kernel_params(call: Call) -> Sequence[Var]:
 
 
 def _is_kernel_call(node: Expr) -> bool:
-    """Return True if a node calls a primitive function that this compiler compiles."""
+    """Return True if a node calls a primitive function that this compiler compiles to a kernel."""
     function = node.op if isinstance(node, Call) else None
-    return isinstance(function, Function) and function.is_primitive and "Compiler" not in function.attrs
+    if not isinstance(function, Function) or not function.is_primitive or "Compiler" in function.attrs:
+        return False
+    body = function.body
+    return not (isinstance(body, Call) and isinstance(body.op, Op) and body.op.name in OPERATORS_WITHOUT_KERNEL)
 
 
 def _static_nbytes(node: Expr) -> int:

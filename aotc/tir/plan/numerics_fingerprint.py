@@ -108,7 +108,8 @@ def _lines_of_calls(
             continue
         if isinstance(node, Define):
             at = places.setdefault(node.value.storage, len(places)), node.value.offset
-            lines += [f"size {node.size} {at} {node.most}", *map(str, node.checks)]
+            least = f"{node.least} " if node.least else ""
+            lines += [f"size {node.size} {at} {least}{node.most}", *map(str, node.checks)]
             continue
         if isinstance(node, TierChoice):
             lines += [f"tier {tier.sizes} {[*map(str, tier.checks)]}" for tier in node.tiers]

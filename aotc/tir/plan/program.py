@@ -150,13 +150,17 @@ class Loop:
 
 @frozen(eq=False)
 class Define:
-    """Point of the schedule from which on a size is known that the calls before have found.
+    """Point of the schedule where a value that the calls before have computed is checked, and from which on it is
+    a size, in the sequence of nodes that the point belongs to.
 
-    size      name of the size, which formulas in the calls that follow may contain
-    value     view of one element of an integer type: the value
-    most      largest value, which the memory of tensors is planned for
-    checks    conditions on this size and on those that were known before: a run ends if one of them, or the
-              range from 0 to `most`, is violated
+    size           name of the size, which formulas in the calls that follow may contain; "" for a value that is
+                   only checked
+    value          view of one element of an integer type or bool: the value
+    most           largest value, which the memory of tensors is planned for
+    checks         conditions on this size and on those that were known before: a run ends if one of them, or the
+                   range from `least` to `most`, is violated
+    least          smallest value
+    requirement    what a value that is only checked must be, as text
     """
 
     size: str
@@ -164,6 +168,8 @@ class Define:
     most: int
     checks: tuple[SizeCheck, ...] = ()
     span: Span | None = None
+    least: int = 0
+    requirement: str = ""
     outputs: ClassVar[tuple[View, ...]] = ()
     workspace: ClassVar[tuple[View, ...]] = ()
 
@@ -248,6 +254,15 @@ def steps_in(nodes: Iterable[ProgramNode]) -> Iterator[Step]:
         else:
             for sequence in sequences_in(node):
                 yield from steps_in(sequence)
+
+
+def definitions_in(nodes: Iterable[ProgramNode]) -> Iterator[Define]:
+    """Yield the definitions of a sequence and of its branches and loops, in the order of the text."""
+    for node in nodes:
+        if isinstance(node, Define):
+            yield node
+        for sequence in sequences_in(node):
+            yield from definitions_in(sequence)
 
 
 def views_in(nodes: Iterable[ProgramNode]) -> Iterator[View]:
@@ -378,8 +393,9 @@ class Program:
     growing           length of the state tensors that grow; None if there are none
     steps             all kernel calls of `body` in the order of the text; the number of a call is its
                       position here
-    found             sizes that calls find, in the order of their definitions in `body`, which are in no branch
-                      or loop
+    defined           all points of `body` where values are checked or become sizes, in the order of the text
+    found             the sizes among them that all calls which follow may depend on, and outputs: those that are
+                      defined in no branch or loop
     """
 
     name: str
@@ -396,11 +412,14 @@ class Program:
     checks: tuple[SizeCheck, ...] = ()
     growing: GrowingState | None = None
     steps: tuple[Step, ...] = field(init=False)
+    defined: tuple[Define, ...] = field(init=False)
     found: tuple[Define, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(steps_in(self.body)))
-        object.__setattr__(self, "found", tuple(node for node in self.body if isinstance(node, Define)))
+        object.__setattr__(self, "defined", tuple(definitions_in(self.body)))
+        found = tuple(node for node in self.body if isinstance(node, Define) and node.size)
+        object.__setattr__(self, "found", found)
 
     def __str__(self) -> str:
         """Return the program as text: its storage, the calls in order, and the text of each kernel."""
@@ -433,7 +452,7 @@ class Program:
         """The least and the greatest value of each symbol in formulas of the program."""
         steps = [(name, r, step) for name, r in self.sizes.items() for step in r.steps]
         stated = {symbol_of_multiples(name, step): (r.least // step, r.most // step) for name, r, step in steps}
-        found = {d.size: (0, d.most) for d in self.found}
+        found = {d.size: (d.least, d.most) for d in self.defined if d.size}
         return stated | {d.name: (d.least, d.most) for d in self.definitions} | found
 
     @property
@@ -459,7 +478,7 @@ class Program:
         for definition in self.definitions:
             # outside of its range for sizes that a run refuses
             symbols[definition.name] = min(max(definition.value(symbols) or 0, definition.least), definition.most)
-        return symbols | {d.size: d.most for d in self.found}
+        return symbols | {d.size: d.most for d in self.defined if d.size}
 
     def are_accepted(self, symbols: Mapping[str, int]) -> bool:
         """Return True if a run accepts sizes in their ranges, for the values of all symbols."""
@@ -563,7 +582,10 @@ def _lines_of_nodes(nodes: Iterable[ProgramNode], indent: str) -> Iterator[str]:
             yield f"{indent}leave"
             continue
         if isinstance(node, Define):
-            yield f"{indent}size {json.dumps(node.size)} = {_text_of_view(node.value)}, at most {node.most}"
+            if node.size:
+                yield f"{indent}size {json.dumps(node.size)} = {_text_of_view(node.value)}, at most {node.most}"
+            else:
+                yield f"{indent}require {_text_of_view(node.value)} from {node.least} to {node.most}"
             yield from (f"{indent}check {check}" for check in node.checks)
             continue
         if isinstance(node, TierChoice):

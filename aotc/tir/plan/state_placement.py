@@ -10,18 +10,18 @@ A tensor that grows, present = concatenate((past, x)), is one memory in which a 
 contents: concatenate becomes a copy of x.
 
 Runs write new contents over old ones if the kernel that writes comes after all that read, or may
-compute in place. Otherwise the block has two copies: a run reads one and writes the other one, and
-then the copies change roles, so that nothing is copied.
+compute in place, and if no check of a value can end the run after that. Otherwise the block has two copies: a run
+reads one and writes the other one, and then the copies change roles, so that nothing is copied.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from aotc.ir import AotcError, Dim, Span, SymDim, bound_dim, option_text
 from aotc.tir.expr import Buffer, Load, Operand, Var
 from aotc.tir.plan.copy_elimination import is_copy_kernel
 from aotc.tir.plan.in_place_updates import nodes_updating_in_place
-from aotc.tir.plan.program import Program, ProgramNode, Step
+from aotc.tir.plan.program import Branch, Program, ProgramNode, Step, definitions_in, steps_in
 from aotc.tir.plan.state_window import place_window, replace_storages
 from aotc.tir.plan.storage import StateTensor, Storage, View
 from aotc.tir.stmt import Kernel, Number, Store, forall
@@ -106,16 +106,33 @@ def _place_state_tensor(
     placed_in_arena    temporaries that callers access in the arena
     """
     past, present = tensor.past, tensor.present
-    if (window := place_window(steps, tensor, placed_in_arena)) is not None:
+    window = place_window(steps, tensor, placed_in_arena)
+    if window is not None and not _may_end_after_writing(window[0], window[1].past):
         return window
     memory = replace(past, kind="state", quantization=None)
     steps = tuple(step for step in steps if not _copies_old_contents_unchanged(step, past, present))
     in_place = nodes_updating_in_place(steps, past, present, memory)
-    if in_place is not None:
+    if in_place is not None and not _may_end_after_writing(in_place, memory):
         return in_place, StateTensor(past=memory, present=memory, initial=tensor.initial)
     other = replace(present, kind="state", quantization=None)
     renamed = replace_storages(steps, {past: memory, present: other})
     return renamed, StateTensor(past=memory, present=other, initial=tensor.initial)
+
+
+def _may_end_after_writing(nodes: Sequence[ProgramNode], memory: Storage) -> bool:
+    """Return True if a run may end, because a value is not allowed, after it has written to a memory: the state of a
+    run that ends is that before the run.
+    """
+    is_written = False
+    for node in nodes:
+        writes = any(view.storage is memory for step in steps_in([node]) for view in step.outputs)
+        has_definitions = any(True for _ in definitions_in([node]))
+        if has_definitions and (is_written or (writes and not isinstance(node, Branch))):
+            return True
+        if isinstance(node, Branch) and any(_may_end_after_writing(arm, memory) for arm in node.arms):
+            return True
+        is_written |= writes
+    return False
 
 
 def _copies_old_contents_unchanged(step: ProgramNode, past: Storage, present: Storage) -> bool:

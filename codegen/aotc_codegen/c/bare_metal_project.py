@@ -451,7 +451,7 @@ def emit_bare_metal_project(
     linked, separate = (weights, None) if isinstance(weights, ParameterFile) else (None, weights)
     common |= model_template_values(program, target, numerics, params, cflags, state, weights=separate)
     sizes = size_lines(program, dialect_for_target(target).index, pointer_bits(target))
-    definitions = definition_lines(program, sizes, "return status;")
+    definitions = definition_lines(program, sizes, "return STATUS;")
     common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
         "size_lines": [*sizes.tier, *sizes.at_entry],
         "steps": schedule_call_lines(program, kernels, params, state, sizes.names, definitions),

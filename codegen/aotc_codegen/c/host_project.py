@@ -242,10 +242,17 @@ class _InstructionSetVersion:
     its schedule.
 
     suffix   suffix of the names of kernels and files; "" if there is a single version
+    by_team  True if the steps of a version of the library are run by teams of threads
     """
 
     def __init__(
-        self, program: Program, target: Target, params: ParameterLayout, suffix: str, state: StateLayout | None
+        self,
+        program: Program,
+        target: Target,
+        params: ParameterLayout,
+        suffix: str,
+        state: StateLayout | None,
+        by_team: bool,
     ) -> None:
         self.program, self.target, self.suffix = program, target, suffix
         self.kernels = print_kernels(
@@ -261,7 +268,8 @@ class _InstructionSetVersion:
         bits = pointer_bits(target)
         sizes = size_lines(program, dialect_for_target(target).index, bits)
         self.tier_lines, self.size_lines = sizes.tier, sizes.at_entry
-        definitions = definition_lines(program, sizes, "return;")
+        failure = "{ if (first) *given->status = STATUS; return; }" if by_team else "return STATUS;"
+        definitions = definition_lines(program, sizes, failure)
         self.steps = schedule_call_lines(program, self.kernels, params, state, sizes.names, definitions)
 
     @property
@@ -304,8 +312,10 @@ def _print_instruction_set_versions(
     programs: Sequence[Program], target: Target, params: ParameterLayout, state: StateLayout | None
 ) -> list[_InstructionSetVersion]:
     targets = {f"_{t.level}": t for t in target.versions} or {"": target}
+    by_team = any(program.has_team_steps for program in programs)
     versions = [
-        _InstructionSetVersion(p, t, params, end, state) for p, (end, t) in zip(programs, targets.items(), strict=True)
+        _InstructionSetVersion(p, t, params, end, state, by_team)
+        for p, (end, t) in zip(programs, targets.items(), strict=True)
     ]
     if any(v.kernels.externals != versions[0].kernels.externals for v in versions):
         text = "code of the user's differs between the instruction sets of a library"

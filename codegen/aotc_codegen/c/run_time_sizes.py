@@ -17,10 +17,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
-from aotc.ir import AotcError, Dim, DimRange, SymDim, frozen, option_text, symbol_of_multiples
+from aotc.ir import AotcError, Dim, DimRange, Span, SymDim, frozen, option_text, symbol_of_multiples
 from aotc.ir.dimension_formulas import Formula, FormulaCall, Interval, constant, formula_of_name, product_of_intervals
 from aotc.ir.size_operands import SizeOperand
-from aotc.tir import Program, SizeCheck, Target
+from aotc.tir import Define, Program, SizeCheck, Target
 from aotc_codegen.c.c_identifiers import (
     UniqueIdentifiers,
     escape_for_c_comment,
@@ -171,9 +171,9 @@ class SizeInterface:
             for d in self.program.definitions
         ]
         growing = [] if self._growth_check is None else [f"the state has room: {self._growth_check}"]
-        found = (check for node in self.program.found for check in node.checks)
-        checks = map(_text_of_check, (*self.program.checks, *(check for _, check in self._tier_checks), *found))
-        return [escape_for_c_string(text) for text in (*ranges, *defined, *growing, *checks)]
+        checks = map(_text_of_check, (*self.program.checks, *(check for _, check in self._tier_checks)))
+        found = (text for conditions in self._conditions_of_definitions for text, _ in conditions)
+        return [escape_for_c_string(text) for text in (*ranges, *defined, *growing, *checks, *found)]
 
     @property
     def operand_arrays(self) -> list[tuple[str, str, int]]:
@@ -273,20 +273,45 @@ class SizeInterface:
         return [(text, _status(status, k)) for k, (text, status) in enumerate(rows) if text]
 
     @property
-    def violations_of_found_sizes(self) -> list[tuple[int, list[tuple[str, str]]]]:
-        """For each size that a run finds: its number, and for each condition that is checked then, what `violations`
-        has for others.
+    def _conditions_of_definitions(self) -> list[list[tuple[str, str]]]:
+        """For each point of the schedule where a value is checked, the conditions that have no member of their own:
+        what must hold, and a C expression that is true where it is violated.
         """
         printer = SizePrinter(self.program, "int64_t")
-        first = len(self.texts_of_conditions) - sum(len(node.checks) for node in self.program.found)
-        rows: list[tuple[int, list[tuple[str, str]]]] = []
-        for k, (node, member) in enumerate(zip(self.program.found, self.found_members, strict=True)):
-            value = f"outputs->{member.output}"
-            conditions = [(f"{value} < 0 || {value} > {node.most}", _status("AOTC_ERROR_SHAPE", member.number))]
-            for number, check in enumerate(node.checks, first):
-                conditions.append((printer.violation(check), _status("AOTC_ERROR_SHAPE", number)))
-            first += len(node.checks)
-            rows.append((k, conditions))
+        rows: list[list[tuple[str, str]]] = []
+        for node in self.program.defined:
+            conditions = [(_text_of_check(check), printer.violation(check)) for check in node.checks]
+            if node not in self.program.found:
+                what = node.requirement or f"the size {node.size}, which the run finds, is {node.least} to {node.most}"
+                text = _where(node.span) + what
+                conditions.insert(0, (text, self._violated_range(node)))
+            rows.append(conditions)
+        return rows
+
+    def variable(self, node: Define) -> str:
+        """Return the C expression that holds the value of a definition."""
+        members = {m.name: f"outputs->{m.output}" for m in self.found_members}
+        return members.get(node.size) or local_name_of_found_size(self.program, node.size) or "value"
+
+    def _violated_range(self, node: Define) -> str:
+        value = self.variable(node)
+        return f"{value} < {node.least} || {value} > {node.most}"
+
+    @property
+    def violations_of_definitions(self) -> list[list[tuple[str, str]]]:
+        """For each point of the schedule where a value is checked, what `violations` has for the start of a run."""
+        number = len(self.texts_of_conditions) - sum(map(len, self._conditions_of_definitions))
+        numbers_of_members = {m.name: m.number for m in self.found_members}
+        rows: list[list[tuple[str, str]]] = []
+        for node, conditions in zip(self.program.defined, self._conditions_of_definitions, strict=True):
+            violations: list[tuple[str, str]] = []
+            if node in self.program.found:
+                status = _status("AOTC_ERROR_SHAPE", numbers_of_members[node.size])
+                violations.append((self._violated_range(node), status))
+            for _, violation in conditions:
+                violations.append((violation, _status("AOTC_ERROR_SHAPE", number)))
+                number += 1
+            rows.append(violations)
         return rows
 
     @property
@@ -298,7 +323,7 @@ class SizeInterface:
 
 def size_interface(program: Program) -> SizeInterface | None:
     """Return the interface of a model to the sizes of a run; None if all its shapes are known."""
-    if not program.sizes and not program.found:
+    if not program.sizes and not program.defined:
         return None
     inputs, outputs = model_input_and_output_tensors(program)
     taken = [t.ident for t in inputs] + (["state"] if program.state else [])
@@ -306,9 +331,6 @@ def size_interface(program: Program) -> SizeInterface | None:
     growing = program.growing
     if growing is not None and program.definitions:
         raise AotcError("dims", "shapes of a model whose state grows cannot depend on values of inputs")
-    if program.found and program.state:
-        text = f"a model with state cannot have results whose size depends on data: {program.found[0].size}"
-        raise AotcError("found-size", text, span=program.found[0].span)
     arrays = {t.storage.name: t for t in inputs}
     members: list[SizeMember] = []
     for number, (name, r) in enumerate(program.sizes.items()):
@@ -341,8 +363,19 @@ def _least_difference(check: SizeCheck, program: Program) -> int | float:
 
 
 def _text_of_check(check: SizeCheck) -> str:
-    where = model_node_names_of_span(check.span)[-1:]
-    return "".join(f"node {name}: " for name in where) + str(check)
+    return _where(check.span) + str(check)
+
+
+def _where(span: Span | None) -> str:
+    """Return the node of a location as the beginning of a text; "" for none."""
+    return "".join(f"node {name}: " for name in model_node_names_of_span(span)[-1:])
+
+
+def local_name_of_found_size(program: Program, size: str) -> str:
+    """Return the C variable of a size that is found in a branch or loop; "" for others."""
+    members = {node.size for node in program.found}
+    names = list(dict.fromkeys(node.size for node in program.defined if node.size and node.size not in members))
+    return f"found_{names.index(size)}" if size in names else ""
 
 
 @frozen(eq=False)
@@ -401,8 +434,8 @@ class SizePrinter:
         """Return the C function that computes a size which callers do not state as a number."""
         if symbol in self._definitions:
             return self._definitions[symbol]
-        member, _ = self._members[symbol]
-        return member.function if member.operand is not None else None
+        member, _ = self._members.get(symbol, (None, 1))
+        return member.function if member is not None and member.operand is not None else None
 
     def _sum(self, formula: Formula) -> str:
         text = ""
@@ -426,6 +459,8 @@ class SizePrinter:
         if isinstance(factor, str):
             if (function := self._function_of_symbol(factor)) is not None:
                 return f"({self._ctype}){function}(inputs)" if self._ctype != "int64_t" else f"{function}(inputs)"
+            if local := local_name_of_found_size(self._program, factor):
+                return local if self._ctype == "int64_t" else f"({self._ctype}){local}"
             member, step = self._members[factor]
             if member.output:
                 return ("" if self._ctype == "int64_t" else f"({self._ctype})") + f"outputs->{member.output}"

@@ -21,6 +21,7 @@ from aotc.tir.plan.program import (
     ProgramNode,
     Step,
     TierChoice,
+    definitions_in,
     has_team_steps,
     may_leave_loop,
 )
@@ -40,6 +41,22 @@ from aotc_codegen.c.workspace_parameter import workspace_part_and_offset
 
 #: Alignment in bytes of each thread's scratch, so that threads do not write to a common cache line.
 TEAM_SCRATCH_ALIGNMENT_BYTES = 64
+
+
+@frozen
+class DefinitionLines:
+    """C lines for a point of the schedule where a value is checked.
+
+    variable     C expression that holds the value
+    is_member    True if it is a member of the struct of outputs, and no variable of the block
+    checks       statements that end the run if a condition is violated
+    numbers      lines that compute the numbers of later calls
+    """
+
+    variable: str
+    is_member: bool
+    checks: list[str]
+    numbers: list[str]
 
 
 @frozen
@@ -250,14 +267,14 @@ def schedule_call_lines(
     params: ParameterLayout,
     state: StateLayout | None = None,
     sizes: Mapping[SymDim, str] = MappingProxyType({}),
-    definitions: Mapping[str, tuple[str, list[str]]] = MappingProxyType({}),
+    definitions: Mapping[Define, DefinitionLines] = MappingProxyType({}),
 ) -> list[str]:
     """Return C lines with the calls of a program; steps that are not split among threads run on the
     first thread.
 
     state    layout of the block of state; None for a model without state
     sizes    C variables with the numbers of calls that depend on the sizes of a run
-    definitions    for each size that a run finds: the C variable that holds it, and lines behind its assignment
+    definitions    the lines for each point where a value is checked
     """
     printer = _SchedulePrinter(program, kernels, params, state, sizes, definitions)
     return printer.lines_of_nodes(program.body, program.has_team_steps)
@@ -273,7 +290,7 @@ class _SchedulePrinter:
         params: ParameterLayout,
         state: StateLayout | None,
         sizes: Mapping[SymDim, str],
-        definitions: Mapping[str, tuple[str, list[str]]],
+        definitions: Mapping[Define, DefinitionLines],
     ) -> None:
         self._program, self._kernels, self._params, self._state = program, kernels, params, state
         self._sizes, self._definitions = sizes, definitions
@@ -291,7 +308,9 @@ class _SchedulePrinter:
         rows: list[str] = []
         last: bool | None = None
         for node in nodes:
-            team = teams and (has_team_steps([node]) or may_leave_loop([node]) or isinstance(node, Define))
+            # all threads end a run together
+            is_common = has_team_steps([node]) or may_leave_loop([node]) or any(True for _ in definitions_in([node]))
+            team = teams and is_common
             if last is not None and (last or team):
                 rows.append("AOTC_TEAM_SYNC(team);")
             last = team
@@ -312,11 +331,15 @@ class _SchedulePrinter:
         return rows
 
     def _lines_of_definition(self, node: Define, team: bool) -> list[str]:
-        """Return the lines that give a size its value, which all threads read before the calls that follow."""
-        variable, rest = self._definitions[node.size]
+        """Return the lines that read a value, which all threads do before the calls that follow, and end the run if it
+        is not allowed.
+        """
+        lines = self._definitions[node]
         value = f"(int64_t)*({self._pointer(node.value, 'const ')});"
-        assign = f"{'if (first) ' if team else ''}{variable} = {value}{_comment_on_node(node)}"
-        return [assign, *(["AOTC_TEAM_SYNC(team);"] if team else []), *rest]
+        head = ("if (first) " if team else "") if lines.is_member else "const int64_t "
+        assign = f"{head}{lines.variable} = {value}{_comment_on_node(node)}"
+        begin = [assign, *(["AOTC_TEAM_SYNC(team);"] if team else []), *lines.checks]
+        return [*begin, *lines.numbers] if node.size else ["{", *(f"  {row}" for row in begin), "}"]
 
     def _lines_of_choice(self, choice: TierChoice, team: bool) -> list[str]:
         """Return the lines of a choice: those of each tier, if it is the one of the run. All threads that run the

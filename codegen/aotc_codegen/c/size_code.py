@@ -13,7 +13,8 @@ from typing import Any, Final
 from aotc.ir import AotcError, SymDim, dim_of_text, frozen, option_text
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.size_operands import NUMERATOR, PRODUCT, SizeDefinition
-from aotc.tir import Const, GrowingState, Program
+from aotc.tir import Const, Define, GrowingState, Program, ProgramNode
+from aotc.tir.plan.program import sequences_in
 from aotc_codegen.c.float_size_functions import float_functions
 from aotc_codegen.c.run_time_sizes import (
     LARGEST_MAGNITUDE,
@@ -22,7 +23,7 @@ from aotc_codegen.c.run_time_sizes import (
     SizePrinter,
     size_interface,
 )
-from aotc_codegen.c.schedule_calls import ModelTensor, model_input_and_output_tensors
+from aotc_codegen.c.schedule_calls import DefinitionLines, ModelTensor, model_input_and_output_tensors
 from aotc_codegen.c.template_rendering import render_template
 
 _FLOOR_QUOTIENT_FUNCTION: Final = """\
@@ -119,13 +120,13 @@ class SizeLines:
 
     tier             line that finds the tier of the run; none for a program without tiers
     at_entry         lines in front of all calls
-    at_definition    for each size that a run finds, lines behind its definition
+    at_definition    lines behind each definition of a size that a run finds
     names            name of each number
     """
 
     tier: list[str]
     at_entry: list[str]
-    at_definition: Mapping[str, list[str]]
+    at_definition: Mapping[Define, list[str]]
     names: Mapping[SymDim, str]
 
 
@@ -139,14 +140,23 @@ def size_lines(program: Program, ctype: str, bits: int) -> SizeLines:
     printer = SizePrinter(program, ctype, bits)
     dims = dict.fromkeys(n for step in program.steps for n in step.numbers if not isinstance(n, Const))
     names = {dim: f"size_{k}" for k, dim in enumerate(dims)}
-    at_definition: dict[str, list[str]] = {node.size: [] for node in program.found}
-    order = list(at_definition)
+    found = {node.size for node in program.defined}
+    at_definition: dict[Define, list[str]] = {}
     at_entry: list[str] = []
-    for dim, name in names.items():
-        last = max((order.index(s) for s in dim.symbols if s in at_definition), default=-1)
-        (at_entry if last < 0 else at_definition[order[last]]).append(
-            f"const {ctype} {name} = {printer.expression(dim)};"
-        )
+
+    def line(dim: SymDim) -> str:
+        return f"const {ctype} {names[dim]} = {printer.expression(dim)};"
+
+    def add_lines(nodes: Sequence[ProgramNode], known: frozenset[str]) -> None:
+        for node in nodes:
+            if isinstance(node, Define):
+                known |= {node.size}
+                at_definition[node] = [line(dim) for dim in names if node.size in dim.symbols & found <= known]
+            for part in sequences_in(node):
+                add_lines(part, known)
+
+    at_entry += [line(dim) for dim in names if not dim.symbols & found]
+    add_lines(program.body, frozenset())
     tier = ["const int tier = find_tier(inputs);"] if program.tiers else []
     return SizeLines(tier, at_entry, at_definition, names)
 
@@ -157,28 +167,29 @@ def _require_sizes_fit_memory(program: Program, bits: int) -> None:
     """
     largest = max((s.nbytes for s in (*program.inputs, *program.outputs, *program.storages_of_kind("temp"))), default=0)
     total = max(largest, program.plan.peak)
-    if (program.sizes or program.found) and total > LARGEST_MAGNITUDE[bits]:
+    if (program.sizes or program.defined) and total > LARGEST_MAGNITUDE[bits]:
         sizes = ", ".join(f"{name} {r}" for name, r in program.sizes.items())
         hint = "give smaller largest sizes: " + option_text("dims", {"NAME": "LEAST..MOST"})
         raise AotcError("dims", f"tensors of the largest sizes ({sizes}) need {total} bytes", hint=hint)
 
 
-def definition_lines(program: Program, sizes: SizeLines, failure: str) -> dict[str, tuple[str, list[str]]]:
-    """Return for each size that a run finds: the C variable that holds it, and the lines behind its assignment,
-    which check it and compute the numbers of later calls.
+def definition_lines(program: Program, sizes: SizeLines, failure: str) -> dict[Define, DefinitionLines]:
+    """Return the C lines for each point of the schedule where a value is checked.
 
-    failure    statement that ends the run if a condition is violated, where `status` is the status
+    failure    statement that ends the run, in which STATUS is replaced by the status
     """
     interface = size_interface(program)
-    members = () if interface is None else interface.found_members
-    lines: dict[str, tuple[str, list[str]]] = {}
-    for number, member in enumerate(members):
-        check = f"check_found_{number}(inputs, outputs)"
-        test = [f"if ({check} != AOTC_OK) {failure}"]
-        if "status" in failure:
-            test = ["{", f"  const int status = {check};", f"  if (status != AOTC_OK) {failure}", "}"]
-        lines[member.name] = (f"outputs->{member.output}", [*test, *sizes.at_definition[member.name]])
-    return lines
+    if interface is None:
+        return {}
+    return {
+        node: DefinitionLines(
+            interface.variable(node),
+            interface.variable(node).startswith("outputs->"),
+            [f"if ({violation}) {failure.replace('STATUS', status)}" for violation, status in violations],
+            sizes.at_definition[node],
+        )
+        for node, violations in zip(program.defined, interface.violations_of_definitions, strict=True)
+    }
 
 
 def size_template_values(program: Program, versions: Sequence[Program] = ()) -> dict[str, Any]:
@@ -209,7 +220,9 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
     words = {
         "name": program.name,
         "sizes": interface,
-        "found": [found] if found else [],
+        "unread": [interface] if program.defined else [],
+        # C has no arrays without elements
+        "descriptors": [m.descriptor for m in interface.members] or ['{"", 0, 0, 1, 0}'],
         "found_functions": _functions_of_found_sizes(program, interface, outputs) if found else "",
         "num_found": len(found),
         "setter": "set_largest_shapes" if found else "set_shapes",
@@ -316,10 +329,13 @@ def _values_of_found_sizes(
     begin_run       C statements that set shapes, or sizes that a run finds later, before the calls
     run_result      C expression of the status of a run after the calls
     generic_run     C statements that end a generic call
+    steps_result    type of what the calls return: a status if a run may end before the last one
+    ends_early      the interface, if a run may end before the last call
     """
     found = () if interface is None else interface.found_members
     struct = f"{program.name}_outputs"
     call = f"{program.name}_run(&in, &out, workspace, options)"
+    early = {"steps_result": "int" if program.defined else "void", "ends_early": [interface] if program.defined else []}
     if not found:
         begin = () if interface is None else [f"set_shapes(inputs, outputs{interface.length_argument});"]
         return {
@@ -328,6 +344,7 @@ def _values_of_found_sizes(
             "begin_run": begin,
             "run_result": "AOTC_OK",
             "generic_run": [f"return {call};"],
+            **early,
         }
     _, outputs = model_input_and_output_tensors(program)
     array = f"int64_t *const shapes = (int64_t *)outputs[{len(outputs)}];"
@@ -339,6 +356,7 @@ def _values_of_found_sizes(
         "begin_run": [f"outputs->{m.output} = 0;" for m in found],
         "run_result": "finish_run(inputs, outputs)",
         "generic_run": [*lines, "return status;"],
+        **early,
     }
 
 
@@ -352,13 +370,7 @@ def _functions_of_found_sizes(program: Program, interface: SizeInterface, output
         for axis, dim in enumerate(t.storage.run_time_shape)
         if isinstance(dim, SymDim) and dim.symbols & names
     ]
-    checks = [
-        render_template("check_found_size.c", name=program.name, number=number, violations=violations)
-        for number, violations in interface.violations_of_found_sizes
-    ]
-    numbers = range(len(checks))
-    words = {"name": program.name, "room": room, "largest": largest, "checks": "".join(checks), "numbers": numbers}
-    return render_template("found_sizes.c", **words)
+    return render_template("found_sizes.c", name=program.name, room=room, largest=largest)
 
 
 def _list_of(growing: GrowingState | None) -> list[GrowingState]:

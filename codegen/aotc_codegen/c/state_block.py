@@ -254,8 +254,9 @@ def state_template_values(
     truncations = [growing for state in states for growing in state.truncations]
     has_result = run_result != "AOTC_OK"
     result = f"status == AOTC_OK ? {run_result} : status" if has_result else "status"
-    rows = {"states_with_copies": states_with_copies, "growth": growth, "team_result": result}
-    has_finish = bool(states_with_copies or growth or has_result)
+    ends_early = [layout] if program.defined else []
+    rows = {"states_with_copies": states_with_copies, "growth": growth, "team_result": result, "ends_early": ends_early}
+    has_finish = bool(states_with_copies or growth or has_result or ends_early)
     finish = render_template("state_team.c", **rows) if has_finish else ""
     team_run = "return threads->run(threads, steps[isa], &arguments);"
     return {

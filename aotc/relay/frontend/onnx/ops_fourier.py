@@ -14,6 +14,7 @@ import numpy as np
 from aotc.ir import Array, Dim, DType, SymDim, interval_of_dim, largest_size, product_of_dims, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.found_sizes import with_required_range
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import SizeInput, Table, table_by_function_name
 from aotc.relay.frontend.onnx.run_time_axes import apply_along_axis_known_at_run_time
@@ -229,7 +230,7 @@ def _known_mel_weights(num_mel_bins: int, dft_length: int, sample_rate: int, low
 
 
 def _run_time_mel_weights(num_mel_bins: Dim, dft_length: Dim, rate: Expr, low: Expr, high: Expr) -> Expr:
-    """Return what `_known_mel_weights` does, as float64; NaN for numbers that make no weights."""
+    """Return what `_known_mel_weights` does, as float64; a run ends for numbers that make no weights."""
     rows: Dim = dft_length // 2 + 1
     if isinstance(rows, SymDim):
         rows = define_size(rows, 1, largest_size(rows))
@@ -255,7 +256,8 @@ def _run_time_mel_weights(num_mel_bins: Dim, dft_length: Dim, rate: Expr, low: E
         g.less(low, high),
         g.greater_equal(g.cast(g.size_as_tensor(rows), "float64"), last_end),
     )
-    return g.where(g.logical_and(*conditions), weights, math.nan)
+    text = "the numbers of MelWeightMatrix are positive, its edges increase, and its windows are in the spectrum"
+    return with_required_range(weights, g.logical_and(*conditions), 1, 1, text)
 
 
 OPS: Table = {**table_by_function_name(_mel_weight_matrix), "DFT": _dft, "STFT": _stft}

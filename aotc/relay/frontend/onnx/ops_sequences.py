@@ -33,6 +33,7 @@ from aotc.ir import (
 )
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
+from aotc.relay.frontend.found_sizes import with_required_range
 from aotc.relay.frontend.onnx.node import (
     OnnxNode,
     SizeInput,
@@ -122,9 +123,11 @@ def _place(position: Expr, items: Sequence[Expr], most: int, count: int) -> _Pla
     Raises AotcError (code "onnx-sequence") for elements of different types at a position that is no size.
     """
     at = g.cast(g.reshape(position, ()), "int64")
-    from_start = g.where(g.less(at, 0), g.add(at, count), at)
     if _are_of_one_type(items):
-        return _Place(from_start, None)
+        text = f"a position in a sequence of {count} elements is {-count} to {most}"
+        at = with_required_range(at, at, -count, most, text)
+        return _Place(_from_start(at, count), None)
+    from_start = _from_start(at, count)
     with operand_bounds(OperandBounds(-count, most)):
         values = size_values(position)
     if values is None:
@@ -136,6 +139,11 @@ def _place(position: Expr, items: Sequence[Expr], most: int, count: int) -> _Pla
     require_at_least("onnx-sequence", value, -count, text)
     require_at_least("onnx-sequence", most, value, text)
     return _Place(from_start, define_size(value + product_of_dims((count, sign_bit_of_dim(value))), 0, most))
+
+
+def _from_start(position: Expr, count: int) -> Expr:
+    """Return a position that counts from the end of `count` elements if it is negative, counted from the start."""
+    return g.where(g.less(position, 0), g.add(position, count), position)
 
 
 def _element(rows: Expr, row: Expr, candidates: Sequence[tuple[Callable[[], Dim], Expr]]) -> Expr:

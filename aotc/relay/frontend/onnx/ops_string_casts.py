@@ -15,12 +15,11 @@ from aotc.ir import DType, require
 from aotc.ir.dimensions import product_of_dims
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.found_sizes import found_rows
+from aotc.relay.frontend.found_sizes import with_required_range
 from aotc.relay.frontend.numbers_of_text import ParsedNumbers, floats_of_text, integers_of_text
 from aotc.relay.frontend.onnx import ops_math
 from aotc.relay.frontend.onnx.load import dtype_of_onnx_type
 from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Strings, Table, call_converter
-from aotc.relay.frontend.size_conditions import require_equal_dims
 from aotc.relay.frontend.text_of_numbers import text_of_floats, text_of_integers
 
 _FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
@@ -57,19 +56,14 @@ def number_of_text(x: Expr, to: DType, op_type: str) -> Expr:
 
 
 def _with_all_valid(parsed: ParsedNumbers, to: DType) -> Expr:
-    """Return the numbers, of which all must be valid: the number of valid texts is a size that a run finds, and that
-    must be the number of all.
-    """
+    """Return the numbers, of which all must be valid: a run ends if a text is no number."""
     flags = parsed.is_valid
     text = f"a string that is no number is cast to {to}"
     if isinstance(flags, Constant):
         require("graph-string", bool(flags.data.all()), text)
         return parsed.values
-    total = product_of_dims(g.dims(flags))
-    row = g.cast(g.reshape(flags, (total,)), "int64")
-    (found,) = found_rows(g.call_reduction("sum", row, (0,), True), row)
-    require_equal_dims("graph-string", g.dims(found)[0], total, text)
-    return g.call_op("after", parsed.values, found)
+    row = g.reshape(flags, (product_of_dims(g.dims(flags)),))
+    return with_required_range(parsed.values, g.call_reduction("all", row, (0,), False), 1, 1, f"no {text}")
 
 
 def _cast(x: Expr, *, node: OnnxNode) -> Converted:

@@ -132,6 +132,9 @@ def _onnxruntime_session_or_none(model: ModelProto) -> Any:
     quantized = has_quantized_operators(model)
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if quantized else levels.ORT_DISABLE_ALL
     options.log_severity_level = 3
+    if any(node.op_type == "DynamicQuantizeLSTM" for node in model.graph.node):
+        # with several threads, each rounds a part of the batch with a scale of its own
+        options.intra_op_num_threads = 1
     try:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception:

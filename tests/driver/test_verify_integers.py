@@ -105,8 +105,8 @@ def test_counts_of_rounding_ties_vary() -> None:
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("each", [False, True])
-def test_recurrent_layers_with_quantized_weights_are_judged_by_what_these_stand_for(direction: str, each: bool) -> None:
-    """ONNX Runtime rounds data and state to integers, which the operator does not ask for: ours is nearer."""
+def test_recurrent_layers_with_quantized_weights_agree_with_onnx_runtime(direction: str, each: bool) -> None:
+    """Both round data and state to integers; what the weights stand for is near."""
     rng = np.random.default_rng(0)
     count, size, units = 2 if direction == "bidirectional" else 1, 5, 4
     shape = (count, 4 * units) if each else (count,)
@@ -126,10 +126,9 @@ def test_recurrent_layers_with_quantized_weights_are_judged_by_what_these_stand_
     model = helper.make_model(helper.make_graph([node], "net", [x], [y], known), opset_imports=opsets, ir_version=8)
     report = verify(model, seeds=1, target="c", check_compiler=False, **QUICK)
     assert report.ok, report
-    assert max(output.relative for case in report.cases for output in case.outputs) > 1e-4
+    assert max(output.relative for case in report.cases for output in case.outputs) < 1e-4
     data = np.random.default_rng(1).standard_normal((6, 2, size))
     session = CompileOptions(target="c", cflags=("-O1",)).compile_model(model).session()
     (ours,) = session.run(None, {"x": data.astype(np.float32)})
-    np.testing.assert_allclose(
-        ours, Float64Evaluator(remove_quantization_rounding(model)).evaluate_model({"x": data})["y"], atol=1e-5
-    )
+    defined = Float64Evaluator(remove_quantization_rounding(model)).evaluate_model({"x": data})["y"]
+    np.testing.assert_allclose(ours, defined, atol=0.05)

@@ -478,24 +478,54 @@ def test_attention_on_bytes(causal: int, mask: str | None, past: int) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize("each", [False, True])
-def test_a_recurrent_layer_with_quantized_weights_is_one_of_floats(direction: str, each: bool) -> None:
-    rng = np.random.default_rng(0)
+def quantized_lstm(
+    direction: str, kind: str, each: bool, steps: int = 6, lengths: Any = None, **attributes: Any
+) -> tuple[Case, list[Array]]:
+    """A recurrent layer whose weights have one scale, or one for each column, and the weights as real numbers."""
+    rng = np.random.default_rng(steps)
     count, size, units = 2 if direction == "bidirectional" else 1, 5, 4
     shape = (count, 4 * units) if each else (count,)
-    w, r = (numbers(rng, "uint8", count, rows, 4 * units) for rows in (size, units))
-    scale, z = rng.uniform(0.005, 0.02, shape).astype(F), np.full(shape, 117, np.uint8)
-    column = (count, 1, -1)
-    floats = [(offset(v, 117) * scale.reshape(column)).astype(F).transpose(0, 2, 1) for v in (w, r)]
-    x, bias = rng.standard_normal((6, 2, size)).astype(F), rng.standard_normal((count, 8 * units)).astype(F)
-    attributes = {"hidden_size": units, "direction": direction}
-    plain = Case("LSTM", [x, *floats, bias], attributes=attributes, domain="", outputs=3).ours()
-    args = [x, w, r, bias, None, None, None, None, scale, z, scale, z]
-    case = Case("DynamicQuantizeLSTM", args, attributes=attributes, outputs=3)
+    zero = 117 if kind == "uint8" else 0
+    w, r = (numbers(rng, kind, count, rows, 4 * units) for rows in (size, units))
+    if kind == "int8" and not has_vnni():
+        w, r = w // 2, r // 2  # ONNX Runtime's sums of two larger products saturate
+    scale, z = rng.uniform(0.005, 0.02, shape).astype(F), np.full(shape, zero, kind)
+    floats = [(offset(v, zero) * scale.reshape(count, 1, -1)).astype(F).transpose(0, 2, 1) for v in (w, r)]
+    x, bias = rng.standard_normal((steps, 2, size)).astype(F), rng.standard_normal((count, 8 * units)).astype(F)
+    first = [rng.standard_normal((count, 2, units)).astype(F) for _ in range(2)]
+    attributes |= {"hidden_size": units, "direction": direction}
+    args = [x, w, r, bias, lengths, *first, None, scale, z, scale, z]
+    return Case("DynamicQuantizeLSTM", args, attributes=attributes, outputs=3), [x, *floats, bias, lengths, *first]
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("kind", "each"), [("uint8", True), ("int8", False)])
+def test_a_recurrent_layer_with_quantized_weights_rounds_its_data(direction: str, kind: str, each: bool) -> None:
+    """Data and state become integers, as in ONNX Runtime; the result is near that of the weights as real numbers."""
+    case, floats = quantized_lstm(direction, kind, each)
+    plain = Case("LSTM", floats, attributes=case.attributes, domain="", outputs=3).ours()
     for ours, wanted, theirs in zip(case.ours(), plain, case.theirs(), strict=True):
-        np.testing.assert_allclose(ours, wanted, rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(ours, theirs, atol=0.05)  # of which the data is quantized too
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(ours, wanted, atol=0.05)
+        assert np.abs(ours - wanted).max() > 1e-4
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_a_long_recurrent_layer_with_quantized_weights_is_a_loop(direction: str) -> None:
+    case, _ = quantized_lstm(direction, "uint8", True, steps=20)
+    module = from_onnx(case.model())
+    assert len(module.functions) == (3 if direction == "bidirectional" else 2)
+    for ours, theirs in zip(run_model(module, case.inputs()), case.theirs(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    unrolled = run_model(from_onnx(case.model(), has_loops=False), case.inputs())
+    for ours, same in zip(run_model(module, case.inputs()), unrolled, strict=True):
+        np.testing.assert_array_equal(ours, same)
+
+
+def test_a_recurrent_layer_with_quantized_weights_takes_lengths_and_a_clip() -> None:
+    case, _ = quantized_lstm("forward", "uint8", False, lengths=np.array([6, 3], np.int32), clip=0.8)
+    for ours, theirs in zip(case.ours(), case.theirs(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 # --- definitions

@@ -13,12 +13,15 @@ hidden) and the final states.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import frozen, require
+from aotc.ir import TensorType, frozen, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
+from aotc.relay.frontend.tail_recursion import LoopParameter, parameter_of_rows, row_of, tail_recursive_loop
+from aotc.relay.graph_api import Function, Var, type_of
 from aotc.relay.op.recurrent import RECURRENT_DTYPES
 
 #: Largest number of steps of an unrolled sequence: the code of each step is emitted separately.
@@ -113,6 +116,7 @@ class UnrolledLayer:
     coupled       True if the forget gate of an LSTM is 1 - the input gate
     reset_after   True if the reset gate of a GRU scales the product of the previous state, not the
                   state itself
+    products      for an LSTM, functions in place of the products with `w` and `r`; biases are added to their sum
     """
 
     kind: str
@@ -123,6 +127,7 @@ class UnrolledLayer:
     peepholes: Sequence[Expr] = ()
     coupled: bool = False
     reset_after: bool = False
+    products: tuple[Activation, Activation] | None = None
 
     def unroll_over_steps(
         self, x: Expr, state: RecurrentState, lengths: OptionalExpr = None, reverse: bool = False
@@ -145,8 +150,11 @@ class UnrolledLayer:
             return _reverse_sequences(y, lengths), last
         steps = list(enumerate(self._input_products_per_step(x)))
         outputs: list[Expr] = []
+        output = state[0]
         for t, part in reversed(steps) if reverse else steps:
-            new = self.unrolled_step(part, state)
+            # what products round has one range, to which a sequence that has ended adds zeros
+            before = state if self.products is None else [output, *state[1:]]
+            new = self.unrolled_step(part, before)
             output = new[0]
             if lengths is not None:
                 running = g.greater(lengths, t)
@@ -156,13 +164,44 @@ class UnrolledLayer:
             state = new
         return g.concat(outputs[::-1] if reverse else outputs, 0), state
 
+    def loop_over_steps(
+        self, x: Expr, state: RecurrentState, functions: dict[str, Function], reverse: bool = False
+    ) -> tuple[Expr, RecurrentState]:
+        """Build a loop over the steps of x (steps, batch, inputs) from an initial state, as a function that is added to
+        `functions`; return the outputs and the final state.
+        """
+        steps, batch, _ = g.shape(x)
+        products = self._input_products(x)
+        parts = g.reshape(products, (steps, batch, g.dim(products, 1)))
+        number, rows = Var("i", TensorType((), "int64")), Var("parts", type_of(parts))
+        position = g.sub(g.constant(steps - 1, "int64"), number) if reverse else number
+        before = [Var(f"s{k}", type_of(v)) for k, v in enumerate(state)]
+        after = self.unrolled_step(row_of(rows, position, 0), list(before))
+        parameters = [
+            LoopParameter(number, g.constant(0, "int64"), g.add(number, 1)),
+            LoopParameter(rows, parts, rows),
+            *map(LoopParameter, before, state, after),
+            parameter_of_rows("y", after[0], position, steps),
+        ]
+        name = f"loop_{len(functions)}"
+        function, (*last, y) = tail_recursive_loop(name, g.less(number, steps), parameters, len(state) + 1)
+        functions[name] = function
+        return y, last
+
+    def _input_products(self, x: Expr) -> Expr:
+        """Multiply x (steps, batch, inputs) by the input weights; return (steps * batch, gates * hidden)."""
+        steps, batch, features = g.shape(x)
+        rows = g.reshape(x, (steps * batch, features))
+        if self.products is not None:
+            return self.products[0](rows)
+        return dense_with_bias(rows, self.weights.w, self.weights.wb)
+
     def _input_products_per_step(self, x: Expr) -> list[Expr]:
         """Multiply x (steps, batch, inputs) by the input weights in one product, and split the
         result by steps.
         """
-        steps, batch, features = g.shape(x)
-        products = dense_with_bias(g.reshape(x, (steps * batch, features)), self.weights.w, self.weights.wb)
-        return g.split(products, [batch] * steps, 0)
+        steps, batch, _ = g.shape(x)
+        return g.split(self._input_products(x), [batch] * steps, 0)
 
     def unrolled_step(self, input_products: Expr, state: RecurrentState) -> RecurrentState:
         """Return the states after one step, computed from the states before it and from the
@@ -170,6 +209,10 @@ class UnrolledLayer:
         """
         if self.kind == "gru":
             return self._gru_step(input_products, state[0])
+        if self.products is not None:
+            sums = g.add(input_products, self.products[1](state[0]))
+            biases = [b for b in (self.weights.wb, self.weights.rb) if b is not None]
+            return self._lstm_step(g.add(sums, reduce(g.add, biases)) if biases else sums, state[1])
         sums = g.add(input_products, dense_with_bias(state[0], self.weights.r, self.weights.rb))
         return [self._apply_activation_to_clipped(0, sums)] if self.kind == "rnn" else self._lstm_step(sums, state[1])
 

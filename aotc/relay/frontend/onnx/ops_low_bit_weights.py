@@ -6,7 +6,9 @@ OPS["MatMulNBits"](x, packed, scales, K=64, N=8, block_size=16, bits=4)     # nn
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +19,9 @@ from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.onnx.ops_matmul_norm_recurrent import convert_recurrent
-from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, normalize_negative_indices
+from aotc.relay.frontend.onnx.ops_quant import dynamically_quantized_matmul
+from aotc.relay.frontend.quantization import QuantizedTensor
+from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, normalize_negative_indices, select_element
 from aotc.relay.graph_api import Expr, compile_time_elements
 from aotc.relay.op.packed_integer_dense import can_round_in_blocks_of
 
@@ -143,11 +147,31 @@ def _gather_block_quantized(
 
 
 def _dynamic_quantize_lstm(*, direction: str, node: OnnxNode) -> Converted:
-    """Convert DynamicQuantizeLSTM as a floating-point LSTM whose weights are dequantized."""
+    """Convert DynamicQuantizeLSTM: an LSTM whose data, as a whole, and whose state, in each step, are rounded to uint8,
+    as ONNX Runtime's kernel does with one thread. Products are sums of integers.
+    """
     weights = (_dequantize_and_transpose_lstm_weights(node, k, s) for k, s in ((1, 8), (2, 10)))
     inputs = [node[0], *weights, *(node.optional_input(k) for k in range(3, 8))]
     plain = replace(node, op_type="LSTM", inputs=inputs)
-    return convert_recurrent(direction=direction, node=plain)
+
+    def products(number: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
+        w, r = (_lstm_weights_of_direction(node, k, s, number) for k, s in ((1, 8), (2, 10)))
+        return partial(dynamically_quantized_matmul, w=w), partial(dynamically_quantized_matmul, w=r)
+
+    return convert_recurrent(plain, direction, products=products)
+
+
+def _lstm_weights_of_direction(node: OnnxNode, weight_input: int, scale_input: int, number: int) -> QuantizedTensor:
+    """Return the weights (inputs, gates) of one direction; they have one zero point, and one scale or one for each
+    column.
+    """
+    scale = q.checked_scale_with_single_as_scalar(node[scale_input], "the scale of weights")
+    count = g.dim(node[weight_input], 0)
+    scale = select_element(g.reshape(scale, (count, -1)), 0, number)
+    zero = select_element(g.reshape(node[scale_input + 1], (count, -1)), 0, number)
+    zero = select_element(zero, 0, 0)
+    scale = g.reshape(scale, ()) if g.dims(scale) == (1,) else scale
+    return QuantizedTensor(select_element(node[weight_input], 0, number), scale, q.zero_point_as_int32(zero))
 
 
 def _dequantize_and_transpose_lstm_weights(node: OnnxNode, weight_input: int, scale_input: int) -> Expr:

@@ -8,6 +8,7 @@ OPS["LSTM"](node=node)                  # [Y, Y_h, Y_c]
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -29,6 +30,7 @@ from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Table, table_by_f
 from aotc.relay.frontend.recurrent import Activation, RecurrentState, RecurrentWeights, UnrolledLayer, call_recurrent_op
 from aotc.relay.frontend.reductions import p_norm
 from aotc.relay.frontend.slice_pad_depth_to_space import select_element
+from aotc.relay.frontend.tail_recursion import MAX_UNROLLED_ITERATIONS
 
 _FLOAT32: Final = DType("float32")
 
@@ -246,9 +248,9 @@ def _make_unrolled_layer_of_direction(
     peepholes = (
         () if peephole is None else g.split(select_element(peephole, 0, direction), [g.shape(weights.r)[1]] * 3, 0)
     )
-    flags = (bool(node.attrs.get(name)) for name in ("input_forget", "linear_before_reset"))
+    coupled, reset_after = (bool(node.attrs.get(name)) for name in ("input_forget", "linear_before_reset"))
     order, clip = _GATE_ORDERS_AND_ACTIVATIONS[node.op_type][0], node.attrs.get("clip")
-    return UnrolledLayer(node.op_type.lower(), weights, gate_activations, order, clip, peepholes, *flags)
+    return UnrolledLayer(node.op_type.lower(), weights, gate_activations, order, clip, peepholes, coupled, reset_after)
 
 
 def _check_recurrent_weight_shapes(node: OnnxNode, gate_count: int, direction_count: int) -> None:
@@ -275,9 +277,21 @@ def _check_recurrent_weight_shapes(node: OnnxNode, gate_count: int, direction_co
 _REVERSED_BY_DIRECTION: Final = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
-def convert_recurrent(*, direction: str = "forward", layout: bool = False, node: OnnxNode) -> list[Expr]:
+def _convert_recurrent(*, direction: str = "forward", layout: bool = False, node: OnnxNode) -> list[Expr]:
+    return convert_recurrent(node, direction, layout)
+
+
+def convert_recurrent(
+    node: OnnxNode,
+    direction: str,
+    layout: bool = False,
+    products: Callable[[int], tuple[Activation, Activation]] | None = None,
+) -> list[Expr]:
     """Convert a recurrent layer (RNN, GRU or LSTM) in one or both directions; return the outputs Y,
     Y_h and, for LSTM, Y_c.
+
+    products    for an LSTM, a function that returns for a direction the functions in place of the products with the
+                weights of the inputs and of the state
     """
     (order, usual), x = _GATE_ORDERS_AND_ACTIVATIONS[node.op_type], node[0]
     states = 2 if node.op_type == "LSTM" else 1
@@ -297,14 +311,17 @@ def convert_recurrent(*, direction: str = "forward", layout: bool = False, node:
         state = [
             _initial_state_or_zeros(node.optional_input(5 + s), k, shape, layout, g.dtype(x)) for s in range(states)
         ]
-        if _is_supported_by_recurrent_op(node, names, lengths):
+        own = products(k) if products is not None else None
+        if own is None and _is_supported_by_recurrent_op(node, names, lengths):
             activation = {"activation": names[0]} if node.op_type == "RNN" else {}
             ordered = weights.with_gate_order(order)
             y, last = call_recurrent_op(node.op_type.lower(), x, ordered, state, reverse=backwards, **activation)
         else:
-            y, last = _make_unrolled_layer_of_direction(node, k, weights, functions).unroll_over_steps(
-                x, state, lengths, backwards
-            )
+            layer = replace(_make_unrolled_layer_of_direction(node, k, weights, functions), products=own)
+            if own is not None and lengths is None and length > MAX_UNROLLED_ITERATIONS and node.has_loops:
+                y, last = layer.loop_over_steps(x, state, node.functions, backwards)
+            else:
+                y, last = layer.unroll_over_steps(x, state, lengths, backwards)
         outputs.append(y)
         finals.append(last)
     # Y is (steps, directions, batch, hidden), the final states are (directions, batch, hidden)
@@ -331,5 +348,5 @@ OPS: Table = {
     "LRN": lambda x, **attributes: g.call_op("nn.lrn", x, axis=1, **attributes),
     "MatMul": matmul,
     "RMSNormalization": _rms_normalization,
-    **dict.fromkeys(_GATE_ORDERS_AND_ACTIVATIONS, convert_recurrent),
+    **dict.fromkeys(_GATE_ORDERS_AND_ACTIVATIONS, _convert_recurrent),
 }

@@ -242,13 +242,18 @@ def _matmul_integer_to_float(*, node: OnnxNode) -> Expr:
     )
 
 
+def dynamically_quantized_matmul(x: Expr, w: QuantizedTensor, bias: OptionalExpr = None) -> Expr:
+    """Round real numbers to uint8, with one scale and zero point for all of them, and multiply them by a quantized
+    tensor as integers.
+    """
+    numbers = q.quant_params_from_data_range(x, _UINT8)
+    data = q.quantize(x, *numbers, _UINT8, work=_FLOAT)
+    return quantized_matmul_as_float(QuantizedTensor(data, numbers[0], q.zero_point_as_int32(numbers[1])), w, bias)
+
+
 def _dynamic_quantize_matmul(*, node: OnnxNode) -> Expr:
-    numbers = q.quant_params_from_data_range(node[0], _UINT8)
-    data = q.quantize(node[0], *numbers, _UINT8, work=_FLOAT)
-    a = QuantizedTensor(data, numbers[0], q.zero_point_as_int32(numbers[1]))
-    return quantized_matmul_as_float(
-        a, quantized_tensor_of_scale_zero_inputs(node, node[1], 2, 3), node.optional_input(4)
-    )
+    weight = quantized_tensor_of_scale_zero_inputs(node, node[1], 2, 3)
+    return dynamically_quantized_matmul(node[0], weight, node.optional_input(4))
 
 
 # --- elementwise

@@ -115,11 +115,14 @@ class Builder:
         if custom_options:
             made.customOptions = np.frombuffer(custom_options, np.uint8)
         if options:
-            made.builtinOptionsType = getattr(fb.BuiltinOptions, options)
-            made.builtinOptions = getattr(fb, f"{options}T")()
+            table = getattr(fb, f"{options}T")()
             for field, value in fields.items():
-                assert hasattr(made.builtinOptions, field), (options, field)
-                setattr(made.builtinOptions, field, value)
+                assert hasattr(table, field), (options, field)
+                setattr(table, field, value)
+            if hasattr(fb.BuiltinOptions, options):
+                made.builtinOptionsType, made.builtinOptions = getattr(fb.BuiltinOptions, options), table
+            else:
+                made.builtinOptions2Type, made.builtinOptions2 = getattr(fb.BuiltinOptions2, options), table
         self.graph.operators.append(made)
 
     def data(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:

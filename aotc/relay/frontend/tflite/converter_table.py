@@ -15,16 +15,18 @@ from aotc.relay.frontend.tflite import (
     ops_math,
     ops_mediapipe,
     ops_nn,
+    ops_recurrent,
     ops_resize,
     ops_scatter,
     ops_shape,
     ops_signal,
+    ops_stablehlo,
 )
 from aotc.relay.frontend.tflite.node import Table
 
 _CONVERTER_MODULES: Final = (
     *(lstm, ops_control, ops_found_sizes, ops_math, ops_nn),
-    *(ops_resize, ops_scatter, ops_shape, ops_signal),
+    *(ops_resize, ops_scatter, ops_recurrent, ops_shape, ops_signal, ops_stablehlo),
 )
 CONVERTERS: Final[Table] = {name: c for family in _CONVERTER_MODULES for name, c in family.OPS.items()}
 #: Converters of custom operators, by the names that files state.

@@ -65,6 +65,7 @@ _DTYPES: Final = {
 }
 _TYPE_NAMES: Final = {v: k for k, v in vars(tflite.TensorType).items() if isinstance(v, int)}
 _OPTION_TABLE_NAMES: Final = {v: k for k, v in vars(tflite.BuiltinOptions).items() if isinstance(v, int)}
+_SECOND_OPTION_TABLE_NAMES: Final = {v: k for k, v in vars(tflite.BuiltinOptions2).items() if isinstance(v, int)}
 _DAMAGED_FILE_HINT: Final = "the file is damaged; convert or download it again"
 
 
@@ -480,14 +481,15 @@ def _read_sparse_index_vector(kind: int, union: Any, subject: str) -> Array:
 
 def _typed_option_table(table: Any) -> Any:
     """Return the options of a TFLite operator as the flatbuffer table type that the file states, or
-    None.
+    None. Newer operators have theirs in a union of its own.
     """
-    kind, second = table.BuiltinOptionsType(), table.BuiltinOptions()
-    if kind == 0 or second is None or kind not in _OPTION_TABLE_NAMES:
-        return None
-    options = getattr(tflite, _OPTION_TABLE_NAMES[kind])()
-    options.Init(second.Bytes, second.Pos)
-    return options
+    for names, union in ((_OPTION_TABLE_NAMES, "BuiltinOptions"), (_SECOND_OPTION_TABLE_NAMES, "BuiltinOptions2")):
+        kind, found = getattr(table, f"{union}Type")(), getattr(table, union)()
+        if kind and found is not None and kind in names:
+            options = getattr(tflite, names[kind])()
+            options.Init(found.Bytes, found.Pos)
+            return options
+    return None
 
 
 def _read_quantization(table: Any, shape: tuple[int, ...], subject: str) -> tuple[Array, Array, int]:

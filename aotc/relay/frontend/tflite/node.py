@@ -291,6 +291,27 @@ class TfliteNode:
             value = sizes.astype(g.dtype(input_expr).numpy)
         return value
 
+    # --- tensors that runs keep
+
+    def kept_tensor(self, index: int) -> Expr:
+        """Return the contents of an input that is a variable tensor: zeros before the first run, then what the
+        operator assigned last.
+        """
+        number = self._kept_tensor_number(index)
+        return self.control.variables.read(number)
+
+    def replace_kept_tensor(self, index: int, value: Expr) -> None:
+        """Assign new contents to an input that is a variable tensor."""
+        self.control.variables.assign(self._kept_tensor_number(index), value)
+
+    def _kept_tensor_number(self, index: int) -> int:
+        tensor, variables = self.input_declaration(index), self.control.variables
+        text = f"input {index} of {self.op.name}, the state, must be a variable tensor"
+        require("tflite-input", tensor.variable and tensor.data is None, text)
+        number = variables.number(f"tensor {self.op.inputs[index]}", tensor.name)
+        variables.initial.setdefault(number, np.zeros(tensor.shape, tensor.dtype.numpy))
+        return number
+
     # --- quantized tensors
 
     def quantized_input(self, index: int) -> QuantizedTensor:

@@ -115,7 +115,7 @@ def _branch_results(condition: Expr, yes: Sequence[Expr], no: Sequence[Expr]) ->
 # --- loops
 
 
-def _convert_while_node(
+def convert_while_node(
     *inputs: Expr, cond_subgraph_index: int, body_subgraph_index: int, node: TfliteNode
 ) -> list[Expr]:
     """Convert WHILE; return the last values of the loop.
@@ -227,7 +227,7 @@ OPS: Final[Table] = {
     "IF": _convert_if_node,
     "READ_VARIABLE": _convert_read_variable_node,
     "VAR_HANDLE": _convert_var_handle_node,
-    "WHILE": _convert_while_node,
+    "WHILE": convert_while_node,
 }
 INTEGERS: Final[frozenset[str]] = frozenset({"CALL", "CALL_ONCE", "IF", "VAR_HANDLE", "WHILE"})
 #: Operators that keep or return quantized integers unchanged.

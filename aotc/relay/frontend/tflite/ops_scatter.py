@@ -22,7 +22,7 @@ from aotc.relay.frontend.tflite.node import KnownArray, KnownInts, Table, Tflite
 from aotc.relay.graph_api import compile_time_elements
 
 
-def _convert_dynamic_update_slice_node(x: Expr, update: Expr, starts: Expr) -> Expr:
+def convert_dynamic_update_slice_node(x: Expr, update: Expr, starts: Expr) -> Expr:
     """Convert DYNAMIC_UPDATE_SLICE: write `update` at `starts`, which are moved so that it fits."""
     shape, part = g.shape(x), g.shape(update)
     fits = len(shape) == len(part) == g.dim(starts, 0) and all(m <= n for m, n in zip(part, shape, strict=True))
@@ -167,7 +167,7 @@ def _convert_non_max_suppression_node(
 
 OPS: Final[Table] = {
     "BITCAST": _convert_bitcast_node,
-    "DYNAMIC_UPDATE_SLICE": _convert_dynamic_update_slice_node,
+    "DYNAMIC_UPDATE_SLICE": convert_dynamic_update_slice_node,
     "FAKE_QUANT": _convert_fake_quant_node,
     "MATRIX_DIAG": _convert_matrix_diag_node,
     "MATRIX_SET_DIAG": _convert_matrix_set_diag_node,

@@ -230,9 +230,15 @@ def _convert_dilate_node(x: Expr, dilations: KnownInts, value: Expr) -> Expr:
     """Convert DILATE: `dilations[k]` - 1 elements `value` between the elements along axis k."""
     fits = len(dilations) == g.rank(x) and min(dilations, default=1) > 0
     require("graph-shape", fits, f"dilations {dilations} do not fit rank {g.rank(x)}")
-    for axis, (step, count) in enumerate(zip(dilations, g.shape(x), strict=True)):
+    return dilated(x, dilations, value)
+
+
+def dilated(x: Expr, dilations: Sequence[int], value: Expr) -> Expr:
+    """Return `x` with `dilations[k]` - 1 elements `value` between the elements along axis k."""
+    for axis, step in enumerate(dilations):
+        count = g.dim(x, axis)
         size = max(0, (count - 1) * step + 1)
-        g.checked_shape((*g.shape(x)[:axis], size, *g.shape(x)[axis + 1 :]), g.dtype(x), "the result of DILATE")
+        g.checked_shape((*g.shape(x)[:axis], size, *g.shape(x)[axis + 1 :]), g.dtype(x), "a dilated tensor")
         if step > 1 and count > 0:
             widths = [(0, (step - 1) * (k == axis + 1)) for k in range(g.rank(x) + 1)]
             spread = g.pad(g.unsqueeze(x, (axis + 1,)), widths, g.reshape(value, ()))

@@ -11,8 +11,8 @@ from typing import Final
 _DATA_DEPENDENT: Final = "the values of its inputs decide the shape of its result"
 _STRINGS: Final = "it works on strings and tables"
 _RANDOM: Final = "it draws random numbers"
-_RECURRENT: Final = "of the recurrent layers, only UNIDIRECTIONAL_SEQUENCE_LSTM is supported"
-_STABLEHLO: Final = "operators of StableHLO are not converted; convert the model to operators of TFLite"
+_RECURRENT: Final = "of the recurrent layers, SVDF, RNN and those of one direction over sequences are supported"
+_STABLEHLO: Final = "not all operators of StableHLO are converted; convert the model to operators of TFLite"
 _NO_OPERATOR: Final = "it is no operator of models in files"
 
 _REASONS: Final = {
@@ -25,13 +25,7 @@ _REASONS: Final = {
         _STRINGS,
     ),
     **dict.fromkeys(("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"), _RANDOM),
-    **dict.fromkeys(
-        (
-            *("BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN", "SVDF"),
-            "UNIDIRECTIONAL_SEQUENCE_RNN",
-        ),
-        _RECURRENT,
-    ),
+    **dict.fromkeys(("BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM"), _RECURRENT),
     **dict.fromkeys(("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"), _NO_OPERATOR),
 }
 

@@ -14,9 +14,10 @@ from onnx import numpy_helper
 
 import aotc
 from tests.codegen.batch import Array
+from tests.e2e.projects import ROOT, run
 from tests.e2e.test_growing_state import TOKENS, decoder
 from tests.e2e.test_state import graph_model, recurrent_model, window_model
-from tests.targets.firmware import board
+from tests.targets.firmware import FILES, board
 
 FRAMES = 6
 
@@ -125,6 +126,46 @@ def test_frames_are_those_of_the_host(name: str, kind: str, tmp_path: Path) -> N
         found = np.frombuffer(bytes.fromhex(row), np.float32).reshape(expected.shape)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert project.metadata["footprint"]["state"] == project.metadata["state"]["bytes"] > 0
+
+
+REGIONS = """MEMORY
+{
+  near (rx) : ORIGIN = 0x00300000, LENGTH = 512K
+  fast (rw) : ORIGIN = 0x20300000, LENGTH = 64K
+  external (r) : ORIGIN = 0x21000000, LENGTH = 1M"""
+SECTIONS = """SECTIONS
+{
+  .near : { *(.text.net_* .text.aotc_*) } > near
+  .fast (NOLOAD) : { *(.fast) } > fast
+  .weights : { INCLUDE net_weights.ld } > external"""
+
+
+def test_code_parameters_arena_and_state_are_in_regions_of_the_linker_script(tmp_path: Path) -> None:
+    """By the linker script that the page on microcontrollers shows."""
+    page = (ROOT / "docs" / "targets" / "microcontrollers.md").read_text(encoding="utf-8")
+    assert SECTIONS.partition("{\n")[2] in page
+    place, (make_model, state) = board("cortex-m4"), MODELS["recurrent"]
+    model = make_model()
+    frames = frames_of(model)
+    project = aotc.compile(model, output=tmp_path / "net", name="net", target="cortex-m4", state=state, build=False)
+    library = place.make(project.path)
+    script = (FILES / "board.ld").read_text(encoding="utf-8")
+    script = script.replace("MEMORY\n{", REGIONS).replace("SECTIONS\n{", SECTIONS)
+    (tmp_path / "regions.ld").write_text(script, encoding="utf-8")
+    main = program_of(model, frames)
+    placed = re.sub(r"(_ALIGNMENT\))\)\);", r'\1, section(".fast")));', main)
+    assert placed.count('section(".fast")') == 3
+    program = place.link(library, placed, tmp_path, f"-L{library.parents[1]}", script=tmp_path / "regions.ld")
+    printed = place.start(program)
+    symbols = {
+        name: int(address, 16)
+        for address, _, name in map(str.split, run([place.tool_prefix + "nm", program], tmp_path).splitlines())
+    }
+    assert all(symbols[name] >> 16 == 0x2030 for name in ("work", "state", "saved"))
+    assert symbols["net_params"] == 0x21000000
+    functions = [name for name in symbols if name.startswith("net_") and name != "net_params"]
+    assert len(functions) > 3 and all(symbols[name] >> 20 == 0x003 for name in functions), functions
+    assert printed == place.start(place.link(library, main, tmp_path))
 
 
 @pytest.mark.parametrize("single_file", [False, True])

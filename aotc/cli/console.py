@@ -88,9 +88,11 @@ class Reporter:
 
     @contextmanager
     def progress_bar(self, name: str) -> Iterator[Callable[[int, int], None]]:
-        """Context manager: show a progress bar on a terminal; yields a function of the numbers of
-        finished and of all items.
+        """Context manager: show a progress bar on a terminal, or the name as a line of its own elsewhere; yields a
+        function of the numbers of finished and of all items.
         """
+        if self._silent and not (self.quiet or self.as_json):
+            self.print_to_stderr(f"aotc: {name}")
         columns = (*Progress.get_default_columns(), MofNCompleteColumn())
         with Progress(*columns, console=self.errors, disable=self._silent, transient=True) as progress:
             task = progress.add_task(name, total=None)

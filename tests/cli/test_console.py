@@ -94,3 +94,14 @@ def test_stages_are_lines_in_pipes_and_nothing_where_output_is_data(tmp_path: Pa
     assert "aotc: importing the model\n" in call("compile", model, "-o", tmp_path / "a", "--no-build").err
     for option in ("--quiet", "--json"):
         assert call("compile", model, "-o", tmp_path / option, "--no-build", option).err == ""
+
+
+@pytest.mark.parametrize(
+    ("quiet", "as_json", "shown"), [(False, False, "aotc: measuring\n"), (True, False, ""), (False, True, "")]
+)
+def test_a_progress_bar_is_a_line_in_pipes(
+    quiet: bool, as_json: bool, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Reporter(quiet=quiet, as_json=as_json).progress_bar("measuring") as advance:
+        advance(1, 2)
+    assert capsys.readouterr().err == shown

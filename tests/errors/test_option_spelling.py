@@ -104,6 +104,8 @@ def test_options_of_compilations_are_keywords_of_compile() -> None:
     named = {keyword for keyword, description in descriptions.items() if description.command}
     packaging = {"ecosystem", "manifest"}
     others = {*PASS_INSPECTION_OPTIONS, *packaging, "timing", "quiet", "verbose", "as_json"}
+    # what only programs can give: arrays, functions and objects, and whether a GPU is emulated
+    assert descriptions.keys() - named == {"params", "instruments", "profile", "progress", "emulated"}
     (model, *options) = import_all_commands()["compile"].params
     assert len(named) > 25 and {p.name for p in options} == named | others and model.name == "model"
     fields = {field.name for field in dataclasses.fields(CompileOptions) if field.init}

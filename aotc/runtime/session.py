@@ -525,6 +525,9 @@ class Binding:
         self._found, self._results = new_array_for_found_shapes(session._sizes), results
         self._arguments = given, new_ffi_array_of_addresses(targets, self._found), workspace
         self._state, self._length = state, interface.length
+        # nothing to check, copy or find out beside the call, which takes about as long as a small model
+        work = self._operands, self._loads, self._stores, state
+        self._only_calls = not any(work) and self._found == ffi.NULL
 
     def __reduce__(self) -> NoReturn:
         text = "a binding cannot be pickled: its buffers are memory of this process"
@@ -532,7 +535,11 @@ class Binding:
 
     def run(self) -> None:
         """Run the compiled model once on the arrays bound to its inputs and outputs."""
-        self._run_with_options(None)
+        if self._only_calls:
+            with self._lock:
+                self._session._invoke_compiled_model(*self._arguments)
+        else:
+            self._run_with_options(None)
 
     @property
     def symbol_values(self) -> dict[str, int]:

@@ -68,7 +68,7 @@ def check(library: str, name: str, path: str) -> tuple[str, str]:
         return "not exported", f"{type(error).__name__}: {_first_line(error)}"
     try:
         options = {"input_shapes": _onnx_shapes(exported)} if path == "onnx" else {}
-        session = aotc.compile(exported.model, cflags=["-O1"], **options).session()
+        session = aotc.compile(exported.model, cflags=["-O0"], **options).session()
         names = (info.name for info in session.get_inputs())
         got = session.run(None, dict(zip(names, exported.inputs, strict=True)))
     except aotc.AotcError as error:

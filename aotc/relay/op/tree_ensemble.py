@@ -156,6 +156,9 @@ class _TreeProgram:
         self.trees, self.groups = roots.shape[0], groups.shape[0] - 1
         self.width = values.shape[1] if values.rank == 2 else 1
         self.dtype = data.dtype
+        # as many trees side by side in each pass over a group: 10 are two times 5, not 8 and 2
+        trees = -(-self.trees // max(self.groups, 1))
+        self.trees_side_by_side = -(-trees // -(-trees // lanes)) if trees else lanes
         self.operation, neutral = AGGREGATES[a.aggregate]
         self.neutral: Scalar = const(neutral, str(data.dtype))
 
@@ -238,14 +241,14 @@ class _TreeProgram:
         group, tree = Var("g"), Var("t")
         begin, end = self._tree_range(group)
         first, last = Var("first"), Var("last")
-        numbers = [tree + k for k in range(self.lanes)]
+        numbers = [tree + k for k in range(self.trees_side_by_side)]
         # the last trees are repeated where the group's size is no multiple of the lanes
         clipped = [minimum(number, last - 1) if k else number for k, number in enumerate(numbers)]
         stmts, leaves = self._descend([(Load(self.roots, t).astype(INDEX), row * 1) for t in clipped])
         for k, (number, leaf) in enumerate(zip(numbers, leaves, strict=True)):
             add = self._accumulate(row, group, leaf)
             stmts.append(If(number < last, add) if k else add)
-        loop = For(tree, last, Block(stmts), begin=first, step=self.lanes)
+        loop = For(tree, last, Block(stmts), begin=first, step=self.trees_side_by_side)
         body = Block((Declare(first, begin), Declare(last, end), loop))
         return Block((self._initialize(row), For(group, self.groups, body)))
 

@@ -112,6 +112,8 @@ def fused_cases() -> Iterator[tuple[str, Sequence[Array | None], int, dict[str, 
     grown = [*([floats(*SEQUENCE)] * 3), None, None, None, floats(2, 2, 3, 4), floats(2, 2, 3, 4)]
     yield "MultiHeadAttention", grown, 3, {"num_heads": 2}
     yield from grouped_attention_cases()
+    yield from masked_attention_cases()
+    yield from integer_cache_cases()
     ids = np.array([[0, 1, 2, 3, 4], [7, 5, 3, 1, 0]])
     for x, positions, attributes in (
         (floats(2, 5, 32), ids, {}),
@@ -154,13 +156,49 @@ def grouped_attention_cases() -> Iterator[tuple[str, list[Array | None], int, di
     yield "GroupQueryAttention", [*packed, np.array(6, np.int32), *rotary], 3, heads | {"do_rotary": 1}
 
 
+def integer_cache_cases() -> Iterator[tuple[str, list[Array | None], int, dict[str, Any]]]:
+    """Steps of GroupQueryAttention with caches of integers, which grow."""
+    for bits, kind, steps, past, batch in ((8, "PER_TENSOR", 1, 3, 2), (8, "PER_CHANNEL", 3, 5, 1),
+                                           (4, "PER_CHANNEL", 1, 3, 2), (4, "PER_TENSOR", 4, 0, 2)):  # fmt: skip
+        new = [floats(batch, steps, count * 16) for count in (4, 2, 2)]
+        shape = (batch, 2, past, 16 if bits == 8 else 8)
+        caches = [RNG.integers(0, 256, shape).astype(np.uint8) for _ in range(2)]
+        stored = [c.view(np.int8) if bits == 8 else c for c in caches]
+        scales = [(RNG.random(1 if kind == "PER_TENSOR" else 32) / bits**2 + 0.01).astype(np.float32) for _ in "kv"]
+        lengths = [np.full(batch, past + steps - 1, np.int32), np.array(past + steps, np.int32)]
+        attributes = {"num_heads": 4, "kv_num_heads": 2, "kv_cache_bit_width": bits}
+        attributes |= {"k_quant_type": kind, "v_quant_type": kind}
+        yield "GroupQueryAttention", [*new, *stored, *lengths, *[None] * 5, *scales], 3, attributes
+
+
+MASKED: Final = "DecoderMaskedMultiHeadAttention"
+SHARED: Final = {"num_heads": 2, "past_present_share_buffer": 1}
+
+
+def masked_attention_cases() -> Iterator[tuple[str, list[Array | None], int, dict[str, Any]]]:
+    """A new token with buffers of six positions, and with the keys and values of another sequence."""
+    heads = {"num_heads": 2}
+    for past, has_mask in ((0, False), (3, True), (5, False)):
+        mask = np.array([[1, 0, 1, 1], [1, 1, 0, 1]], np.int32) if has_mask else None
+        inputs = [*(floats(2, 1, 8) for _ in range(3)), mask, floats(1, 2, 1, past + 1) if has_mask else None]
+        buffers, place = [floats(2, 2, 6, 4) for _ in range(2)], np.array([past], np.int32)
+        bias = [None, None, floats(24)] if has_mask else []
+        yield MASKED, [*inputs, *buffers, place, *bias], 4, SHARED | {"output_qk": 1}
+    others = [floats(2, 2, 5, 4) for _ in range(2)]
+    yield MASKED, [floats(2, 1, 8), *others, MASKS["positions"]], 1, heads | {"scale": 0.4, "mask_filter_value": -2.0}
+
+
 FUSED: Final = list(fused_cases())
 
 
 @pytest.mark.parametrize("number", range(len(FUSED)), ids=[f"{k}-{case[0]}" for k, case in enumerate(FUSED)])
 def test_operators_of_com_microsoft(number: int) -> None:
     op, values, outputs, attributes = FUSED[number]
-    agrees_with_onnx_runtime(*node_model(op, values, outputs, 17, "com.microsoft", attributes))
+    model, feeds = node_model(op, values, outputs, 17, "com.microsoft", attributes)
+    if op == MASKED and outputs == 4:
+        # otherwise ONNX Runtime takes the scores for float16
+        model.graph.output[3].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    agrees_with_onnx_runtime(model, feeds)
 
 
 @pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
@@ -203,6 +241,16 @@ def test_what_is_refused_is_named() -> None:
         ("GroupQueryAttention", grouped(4), {"num_heads": 4, "kv_num_heads": 3}, "divided evenly among 3 heads"),
         ("GroupQueryAttention", grouped(4), {"num_heads": 2, "kv_num_heads": 2, "causal": 0}, "causal 0"),
         ("GroupQueryAttention", grouped(5), {"num_heads": 2, "kv_num_heads": 2}, "total_sequence_length .* is 5"),
+        ("GroupQueryAttention", grouped(4), {"num_heads": 2, "kv_num_heads": 2, "k_quant_type": "PER_TENSOR"},
+         "integers of 0 bits is not supported"),
+        ("GroupQueryAttention", [*caches(floats(*CACHE), floats(*CACHE)), *[None] * 5, floats(1), floats(1)],
+         {"num_heads": 2, "kv_num_heads": 2, "k_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8},
+         "a cache of float32 .* does not hold integers of 8 bits"),
+        ("GroupQueryAttention", [*grouped(4), *[None] * 5, floats(1)], {"num_heads": 2, "kv_num_heads": 2},
+         "input 12 .* is a scale, but k_quant_type is 'NONE'"),
+        (MASKED, masked(2, 3), SHARED, "takes one new token, not 2"),
+        (MASKED, masked(1, 5), SHARED, "5 of .* leaves no room in 5 positions"),
+        (MASKED, [*masked(1, 3), np.array([2], np.int32)], SHARED, "beam search"),
         ("RotaryEmbedding", [floats(2, 5, 8), np.array([0]), *[floats(9, 3)] * 2], {"num_heads": 2}, "3 columns"),
         ("RotaryEmbedding", [floats(2, 5, 8), np.array([0]), *[floats(9, 0)] * 2], {}, "0 columns"),
         ("GroupQueryAttention", caches(floats(8), floats(8)), {"num_heads": 2, "kv_num_heads": 2}, "past_key.*rank 4"),
@@ -222,6 +270,18 @@ def grouped(total: int) -> list[Array | None]:
 
 
 CACHE: Final = (1, 2, 5, 4)
+
+
+def masked(steps: int, past: int) -> list[Array | None]:
+    """Operands of DecoderMaskedMultiHeadAttention with buffers of five positions."""
+    return [
+        *(floats(1, steps, 8) for _ in range(3)),
+        None,
+        None,
+        floats(*CACHE),
+        floats(*CACHE),
+        np.array([past], np.int32),
+    ]
 
 
 def caches(key: Array | None, value: Array | None) -> list[Array | None]:

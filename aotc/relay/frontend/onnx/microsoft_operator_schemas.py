@@ -28,6 +28,7 @@ PROCESSOR_DOMAIN: Final = "com.microsoft.nchwc"
 _DTYPES_BY_TYPE_LETTER: Final[Mapping[str, str]] = {
     **dict.fromkeys("QWY", "int8 uint8"),
     "B": "bool",
+    "C": "float double float16 bfloat16 int8 uint8",
     "D": "int4 uint4 uint8",
     "F": "float float16",
     "G": "float double float16 bfloat16",
@@ -62,6 +63,11 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
     "BiasGelu": ("G A, G B", ""),
     "BiasSoftmax": ("G data, G bias", "axis=1 is_inner_broadcast:INT!"),
     "DequantizeLinear": ("L x, F x_scale, L x_zero_point?", "axis:INT"),
+    "DecoderMaskedMultiHeadAttention": (
+        "G query, G key?, G value?, I mask_index?, G attention_bias?, G past_key?, G past_value?, "
+        "I past_sequence_length?, I beam_width?, I cache_indirection?, G bias?",
+        "num_heads:INT! past_present_share_buffer:INT scale:FLOAT mask_filter_value:FLOAT output_qk:INT",
+    ),
     "DynamicQuantizeLSTM": (
         "S X, Q W, Q R, S B?, I sequence_lens?, S initial_h?, S initial_c?, S P?, "
         "S W_scale, Q W_zero_point, S R_scale, Q R_zero_point",
@@ -92,7 +98,7 @@ _OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
         "bits=4 block_size=128 gather_axis=0 quantize_axis=1",
     ),
     "GroupQueryAttention": (
-        "G query, G key?, G value?, G past_key?, G past_value?, I seqlens_k, I total_sequence_length, G cos_cache?, "
+        "G query, G key?, G value?, C past_key?, C past_value?, I seqlens_k, I total_sequence_length, G cos_cache?, "
         "G sin_cache?, N position_ids?, G attention_bias?, G head_sink?, S k_scale?, S v_scale?, G q_norm_weight?, "
         "G k_norm_weight?, I query_seqlens?",
         "num_heads:INT! kv_num_heads:INT! scale:FLOAT softcap:FLOAT local_window_size=-1 do_rotary:INT "
@@ -168,6 +174,7 @@ _STANDARD_DOMAIN_SPECS: Final[Mapping[str, tuple[str, str]]] = {
 _OUTPUT_COUNTS: Final = {
     "Attention": 2,
     "BiasDropout": 2,
+    "DecoderMaskedMultiHeadAttention": 4,
     "DynamicQuantizeLSTM": 3,
     "EmbedLayerNormalization": 3,
     "GroupQueryAttention": 4,

@@ -418,6 +418,7 @@ INPUT_RANK_RANGES: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), ((2, None),)),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), ((3, None),)),
     "Col2Im": ((3, 3), (1, 1), (1, 1)),
+    "DecoderMaskedMultiHeadAttention": ((3, 3), (3, 4), (3, 4), (2, 2), (4, 4), *((4, 4),) * 2, (0, 1)),
     "EyeLike": ((2, 2),),
     "GridSample": ((4, 5), (4, 5)),
     "GroupNormalization": ((2, None), (1, 1), (1, 1)),

@@ -43,18 +43,29 @@ def _attend(
     hidden  the boolean mask of what is ignored, which broadcasts to (batch, heads, steps, positions), or None
     """
     query, key, value = heads
+    scores = attention_scores(node, query, key, hidden, attention_bias)
+    if unidirectional:
+        later = _later_positions(g.dims(query)[2], g.dims(key)[2])
+        scores = g.where(later, float(g.dtype(query).min), scores)
+    return mix_values(scores, value)
+
+
+def attention_scores(
+    node: OnnxNode, query: Expr, key: Expr, hidden: OptionalExpr, attention_bias: OptionalExpr
+) -> Expr:
+    """Return query key^T * scale + masks; `hidden` is the boolean mask of what gets `mask_filter_value`."""
     dtype = g.dtype(query)
     scores = matmul(query, g.transpose(key, (0, 1, 3, 2)))
     scores = g.mul(scores, node.attrs.get("scale", 0.0) or 1 / math.sqrt(g.dim(query, 3)))
     if hidden is not None:
         filtered = node.attrs.get("mask_filter_value", _DEFAULT_MASK_FILTER_VALUE)
         scores = g.add(scores, g.mul(g.cast(hidden, dtype), max(filtered, float(dtype.min))))
-    if attention_bias is not None:
-        scores = g.add(scores, attention_bias)
-    if unidirectional:
-        scores = g.where(_later_positions(g.dims(query)[2], g.dims(key)[2]), float(dtype.min), scores)
-    mixed = matmul(g.call_op("nn.softmax", scores, axis=-1), value)
-    return join_heads(mixed)
+    return scores if attention_bias is None else g.add(scores, attention_bias)
+
+
+def mix_values(scores: Expr, value: Expr) -> Expr:
+    """Return softmax(scores) value as (batch, steps, heads * size)."""
+    return join_heads(matmul(g.call_op("nn.softmax", scores, axis=-1), value))
 
 
 def _later_positions(steps: Dim, positions: Dim) -> Expr:
@@ -68,7 +79,7 @@ def _later_positions(steps: Dim, positions: Dim) -> Expr:
     return g.greater(g.reshape(columns, (1, positions)), g.add(g.reshape(rows_behind, (steps, 1)), last))
 
 
-def _ignored_positions(node: OnnxNode, mask: OptionalExpr, batch: Dim, steps: Dim, position_count: Dim) -> OptionalExpr:
+def ignored_positions(node: OnnxNode, mask: OptionalExpr, batch: Dim, steps: Dim, position_count: Dim) -> OptionalExpr:
     """Return the boolean mask of positions that attention must ignore, in a shape that broadcasts
     to (batch, heads, steps, positions); None if there is no mask.
 
@@ -97,7 +108,7 @@ def _ignored_positions(node: OnnxNode, mask: OptionalExpr, batch: Dim, steps: Di
                     f"a mask of shape {dims} of {node.op_type} is not supported")  # fmt: skip
 
 
-def _require_heads(node: OnnxNode, count: int, widths: Sequence[int]) -> None:
+def require_heads(node: OnnxNode, count: int, widths: Sequence[int]) -> None:
     fits = count > 0 and all(width > 0 and width % count == 0 for width in widths)
     require("onnx-attention", fits, f"widths {list(widths)} of {node.op_type} cannot be divided into {count} heads")
 
@@ -133,7 +144,7 @@ def _attention(
     widths = list(qkv_hidden_sizes) or [columns // 3] * 3
     fits = len(widths) == 3 and sum(widths) == columns
     require("onnx-attention", fits, f"widths {widths} of Attention do not add up to {columns} columns of weights")
-    _require_heads(node, num_heads, widths)
+    require_heads(node, num_heads, widths)
     joined = matmul(x, weights)
     joined = joined if bias is None else g.add(joined, bias)
     query, key, value = (split_heads(part, num_heads) for part in g.split(joined, widths, 2))
@@ -169,7 +180,7 @@ def _attend_with_past(
     elif past is not None:
         key = g.concat([select_element(past, 0, 0), key], 2)
         value = g.concat([select_element(past, 0, 1), value], 2)
-    hidden = _ignored_positions(node, mask, batch, steps, g.dims(key)[2])
+    hidden = ignored_positions(node, mask, batch, steps, g.dims(key)[2])
     y = _attend(node, (query, key, value), hidden, attention_bias, unidirectional)
     if present is None and node.needs_output(1):
         present = g.stack([key, value], 0)
@@ -219,7 +230,7 @@ def _multi_head_attention(
     if past_key is not None and past_value is not None:
         k, v = g.concat([past_key, k], 2), g.concat([past_value, v], 2)
     batch, _, steps, _ = g.dims(q)
-    hidden = _ignored_positions(node, key_padding_mask, batch, steps, g.dims(k)[2])
+    hidden = ignored_positions(node, key_padding_mask, batch, steps, g.dims(k)[2])
     y = _attend(node, (q, k, v), hidden, attention_bias, unidirectional)
     return [y, k, v, None]
 
@@ -248,7 +259,7 @@ def _separate_heads(
         # keys and values that are divided into heads already have their biases
         parts = [g.add(p, b) if g.rank(p) == 3 else p for p, b in zip(parts, biases, strict=True)]
     widths = [g.dim(p, 2) for p in parts if g.rank(p) == 3]
-    _require_heads(node, count, widths)
+    require_heads(node, count, widths)
     q, k, v = (split_heads(p, count) if g.rank(p) == 3 else p for p in parts)
     return q, k, v
 

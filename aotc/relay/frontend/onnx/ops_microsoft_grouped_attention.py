@@ -9,7 +9,8 @@ OPS["GroupQueryAttention"](...)     # [result, present keys, present values]
 
 A cache whose length is not that of the result, such as one whose length is known at run time only, is
 concatenated with the new elements, so that it can be state that grows (`aotc.relay.transform.append_to_state`).
-A cache that has the length of the result is a buffer, whose elements are replaced.
+A cache that has the length of the result is a buffer, whose elements are replaced. Caches of integers are
+`aotc.relay.frontend.onnx.quantized_caches`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.onnx.quantized_caches import cache_of_integers
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
 from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds
 from aotc.relay.frontend.size_values import size_values
@@ -30,11 +32,10 @@ from aotc.relay.frontend.size_values import size_values
 _CODE: Final = "onnx-attention"
 #: Attributes of GroupQueryAttention that select what has no converter, with the values that do not.
 _UNSUPPORTED_ATTRIBUTES: Final = {
-    "causal": 1, "k_quant_type": "NONE", "kv_cache_bit_width": 0, "qk_output": 0, "sliding_window_cache": 0,
-    "v_quant_type": "NONE",
+    "causal": 1, "qk_output": 0, "sliding_window_cache": 0,
 }  # fmt: skip
 #: Position of the first optional input that has no converter.
-_FIRST_UNSUPPORTED_INPUT: Final = 12
+_FIRST_UNSUPPORTED_INPUT: Final = 14
 
 
 @frozen
@@ -73,6 +74,8 @@ def _group_query_attention(
     _require_supported(node)
     require_pair(node, "past_key", past_key, "past_value", past_value)
     q, k, v = _heads_of_groups(node, query, key, value, num_heads, kv_num_heads)
+    caches = ("k_quant_type", 12, past_key), ("v_quant_type", 13, past_value)
+    formats = [cache_of_integers(node, *cache, kv_num_heads, g.dim(q, 3)) for cache in caches]
     if past_key is not None and g.dims(past_key)[2] == 0:
         past_key = past_value = None
     lengths = _lengths(node, q, past_key)
@@ -80,9 +83,14 @@ def _group_query_attention(
         positions = _positions_of_tokens(node, lengths, past_key)
         is_interleaved = bool(node.attrs.get("rotary_interleaved", 0))
         q, k = (_rotate(x, node[7], node[8], positions, is_interleaved) for x in (q, k))
-    keys, values = _present(k, past_key, lengths), _present(v, past_value, lengths)
+    new = [x if cache is None else cache.quantize(x) for x, cache in zip((k, v), formats, strict=True)]
+    keys, values = (_present(x, past, lengths) for x, past in zip(new, (past_key, past_value), strict=True))
+    read = [
+        x if cache is None else cache.dequantize(x, str(g.dtype(q)))
+        for x, cache in zip((keys, values), formats, strict=True)
+    ]
     shared = num_heads // kv_num_heads
-    repeated = [x if shared == 1 else g.call_op("repeat", x, repeats=shared, axis=1) for x in (keys, values)]
+    repeated = [x if shared == 1 else g.call_op("repeat", x, repeats=shared, axis=1) for x in read]
     scores = matmul(q, g.transpose(repeated[0], (0, 1, 3, 2)))
     scores = g.mul(scores, scale or 1 / math.sqrt(g.dim(q, 3)))
     if softcap:
@@ -107,7 +115,7 @@ def _require_supported(node: OnnxNode) -> None:
         given = node.attrs.get(name, usual)
         require("onnx-op", given == usual, f"{name} {given!r} of {node.op_type} is not supported")
     for k in range(_FIRST_UNSUPPORTED_INPUT, len(node.inputs)):
-        text = f"input {k} of {node.op_type}, of quantized caches or normalized heads, is not supported"
+        text = f"input {k} of {node.op_type}, of normalized heads or padded steps, is not supported"
         require("onnx-op", node.optional_input(k) is None, text)
 
 
@@ -154,13 +162,13 @@ def _lengths(node: OnnxNode, query: Expr, past: OptionalExpr) -> _Lengths:
         if x is not None and not math.isfinite(interval_of_dim(g.dims(x)[2])[1]):
             g.dim(x, 2)
     if past is None:
-        for total in _known_sizes(node, 6, steps) or ():
+        for total in known_sizes(node, 6, steps) or ():
             text = f"total_sequence_length of {node.op_type} without past is {total}, and there are {steps} tokens"
             require_equal_dims(_CODE, total, steps, text)
         return _Lengths(steps, steps, None, True)
     batch, length = g.dim(past, 0), g.dims(past)[2]
     grown = sum_of_dims((length, steps))
-    known = _known_sizes(node, 6, grown)
+    known = known_sizes(node, 6, grown)
     text = f"total_sequence_length of {node.op_type} is not known when the model is compiled"
     hint = "let it be an input of the model, or compute it from shapes"
     require(_CODE, known is not None and len(known) == 1, text, hint=hint)
@@ -170,7 +178,7 @@ def _lengths(node: OnnxNode, query: Expr, past: OptionalExpr) -> _Lengths:
         return _lengths_in_buffer(node, query, length, total)
     text = f"total_sequence_length of {node.op_type} is {total}, and its cache and new tokens have {grown} positions"
     require_equal_dims(_CODE, total, grown, text)
-    last = _known_sizes(node, 5, grown) if batch == 1 else None
+    last = known_sizes(node, 5, grown) if batch == 1 else None
     if last is None:
         return _Lengths(steps, grown, _earlier_tokens(node, query, batch), True)
     text = f"seqlens_k of {node.op_type} is {last[0]}, and its cache and new tokens have {grown} positions"
@@ -182,14 +190,14 @@ def _lengths_in_buffer(node: OnnxNode, query: Expr, length: Dim, total: Dim) -> 
     """Return the lengths of sequences whose caches have room for the new elements."""
     text = f"total_sequence_length {total} of {node.op_type} exceeds the {length} positions of its cache"
     require_at_least(_CODE, length, total, text)
-    for last in _known_sizes(node, 5, length) or ():
+    for last in known_sizes(node, 5, length) or ():
         text = f"seqlens_k {last} of {node.op_type} does not fit total_sequence_length {total}"
         require_at_least(_CODE, total, sum_of_dims((last, 1)), text)
     batch, _, steps, _ = g.dims(query)
     return _Lengths(steps, length, _earlier_tokens(node, query, batch), False)
 
 
-def _known_sizes(node: OnnxNode, index: int, most: Dim) -> list[Dim] | None:
+def known_sizes(node: OnnxNode, index: int, most: Dim) -> list[Dim] | None:
     """Return the values of an input that are known, or are sizes that are read before a run; else None."""
     with operand_bounds(OperandBounds(0, largest_size(most))):
         values = size_values(node[index])

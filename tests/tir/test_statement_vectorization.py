@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import Buffer, Expr, Load, Var, binary, call, cast, maximum, minimum, select
+from aotc.tir.expr import Buffer, Expr, Load, Pack, Var, binary, call, cast, maximum, minimum, select
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.loops.statement_vectorization import (
@@ -21,7 +21,7 @@ from aotc.tir.loops.statement_vectorization import (
     vectorize_stmt,
     vectorize_stmt_or_none,
 )
-from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store
+from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store, all_exprs_in_stmt
 from tests.codegen.batch import STRICT, build, run_batch, source_of
 
 ODD = [0.0, -0.0, 1.5, -2.25, 6.0, 7.5, np.inf, -np.inf, np.nan, 1e-40, 3e38, -3e38]
@@ -114,6 +114,19 @@ def test_what_has_no_vector_form_is_left_alone() -> None:
     assert vectorize_stmt_or_none(Store(y, lane, long), lane, LANES, {}, max_operations=MAX_OPERATIONS_IN_TILE) is None
     assert vectorize_stmt_or_none(Store(y, lane, long), lane, LANES, {}) is not None
     assert vectorize_stmt_or_none(refused[-2], lane, LANES, {}, loads_in_bounds=True) is not None
+
+
+def test_what_is_loaded_before_a_choice_may_be_chosen() -> None:
+    """A register is loaded whatever a mask says; a place behind the choice might be outside of its buffer."""
+    x, mask, y = Buffer("x", DType("float32"), 8), Buffer("mask", DType("bool"), 8), Buffer("y", DType("float32"), 8)
+    lane, register = Var("lane"), Var("r", DType("float32"))
+    body = Block((Declare(register, Load(x, lane)), Store(y, lane, select(Load(mask, lane), register * 0.5, -np.inf))))
+    made = vectorize_stmt_or_none(body, lane, 8, {}, may_scalarize=True)
+    assert made is not None and not any(isinstance(e, Pack) for e in all_exprs_in_stmt(made))
+    assert vectorize_stmt_or_none(Store(y, lane, select(Load(mask, lane), Load(x, lane), 0.0)), lane, 8, {}) is None
+    data = [np.arange(8, dtype=np.float32) + 1, np.arange(8) % 3 == 0]
+    kernel = Kernel(name="k", inputs=(x, mask), outputs=(y,), body=made)
+    np.testing.assert_array_equal(run_kernel(kernel, data)[0], np.where(data[1], data[0] / 2, -np.inf))
 
 
 def test_a_scalar_is_repeated() -> None:

@@ -297,7 +297,12 @@ class _StmtVectorizer:
         return expr if self.scalars is None else substitute(expr, self.scalars.definitions)
 
     def _is_safe_to_load_both_select_operands(self, expr: Select) -> bool:
-        """Return True if both operands of a selection may be loaded whatever its condition is."""
+        """Return True if both operands of a selection may be loaded whatever its condition is.
+
+        Registers are loaded where they are declared, whatever the condition is.
+        """
+        if not loads_in(expr.a) and not loads_in(expr.b):
+            return True
         expanded_expr = self._replace_registers_by_definitions(expr)
         return not isinstance(expanded_expr, Select) or _is_safe_to_load_both_operands(expanded_expr)
 

@@ -55,6 +55,7 @@ def template_values(
         "relaxed_simd": ["yes"] if "relaxed_simd" in sources.target.features else [],
         "oldest_node": "22" if "relaxed_simd" in sources.target.features else "16.9",
         "numerics": sources.numerics,
+        "compiled_by_user": ["yes"] if row.content in ("sources", "merged") else [],
         "inputs": [_tensor_values(tensor) for tensor in sources.inputs],
         "outputs": [_tensor_values(tensor) for tensor in sources.outputs],
         "states": states if sources.has_state else [],

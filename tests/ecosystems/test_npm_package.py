@@ -77,6 +77,9 @@ def test_the_module_has_the_bits_of_portable_c(model: str, tmp_path: Path) -> No
     assert (about["name"], about["version"], about["license"]) == ("@scope/digits", "1.2.3", "MIT")
     assert about["description"] == '"</a>' and about["author"] == INFORMATION.author
     assert all((package / file).exists() for file in [*about["files"], about["main"], about["types"]])
+    # there are no sources whose flags matter
+    assert "-ffast-math" not in (package / "README.md").read_text("utf-8")
+    assert "-ffast-math" in (single / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("model", ["gru"])

@@ -122,6 +122,7 @@ from aotc.tir.plan.accepted_sizes import with_typical_operands as with_typical_o
 from aotc.tir.plan.arena_packing import align_up as align_up
 from aotc.tir.plan.copy_elimination import make_copy_step as make_copy_step
 from aotc.tir.plan.copy_elimination import make_fill_step as make_fill_step
+from aotc.tir.plan.executed_steps import executed_steps as executed_steps
 from aotc.tir.plan.inplace_overlap import make_loops_serial_for_overlap as make_loops_serial_for_overlap
 from aotc.tir.plan.inplace_overlap import min_overlap_distance_bytes as min_overlap_distance_bytes
 from aotc.tir.plan.memory_footprint import estimated_code_bytes as estimated_code_bytes
@@ -145,7 +146,6 @@ from aotc.tir.plan.program import RowPieces as RowPieces
 from aotc.tir.plan.program import Step as Step
 from aotc.tir.plan.program import Tier as Tier
 from aotc.tir.plan.program import TierChoice as TierChoice
-from aotc.tir.plan.program import executed_steps as executed_steps
 from aotc.tir.plan.program import map_nodes as map_nodes
 from aotc.tir.plan.program import nodes_with_step_numbers as nodes_with_step_numbers
 from aotc.tir.plan.program import sequences_in as sequences_in

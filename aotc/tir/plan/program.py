@@ -11,7 +11,7 @@ schedules by the sizes of a run. `Program.steps` are all calls in the order of t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import ClassVar, TypeAlias
 
@@ -276,33 +276,6 @@ def views_in(nodes: Iterable[ProgramNode]) -> Iterator[View]:
             yield node.value
         for sequence in sequences_in(node):
             yield from views_in(sequence)
-
-
-def executed_steps(
-    nodes: Iterable[ProgramNode], is_true: Callable[[View], bool], define: Callable[[Define], None]
-) -> Generator[Step, None, bool]:
-    """Yield the calls that a run makes, in order; return True if they leave the loop around them.
-
-    is_true   returns the value of a condition, after the calls before it have been made
-    define    called where a size is known
-    """
-    for node in nodes:
-        match node:
-            case Step():
-                yield node
-            case Leave():
-                return True
-            case Define():
-                define(node)
-            case Loop():
-                while not (yield from executed_steps(node.body, is_true, define)):
-                    pass
-            case TierChoice():
-                raise ValueError("the sizes of a run choose one tier, whose calls are executed")
-            case Branch():
-                if (yield from executed_steps(node.arms[0 if is_true(node.condition) else 1], is_true, define)):
-                    return True
-    return False
 
 
 def may_leave_loop(nodes: Iterable[ProgramNode]) -> bool:

@@ -171,9 +171,6 @@ def test_known_trip_counts_of_run_time_sizes_stay_loops() -> None:
         ("float[4] x, int64 n => float[4] p, float[N,4] y",
          loop("n, , x", "p, y", f", {R}a", GO + "c = Add(a, x) d = Cos(c)", f", {R}c, {R}d"), {},
          r"nothing bounds element 0 of the input 'n', on which a shape depends"),
-        (f"{N}x, bool c => float[m,4] y",
-         choice("c", "y", "z = Tanh(x)", "z = Concat <axis = 0> (x, x)", "float[m,4] z"), DIMS,
-         "the branches of If have outputs of different types"),
     ],
 )  # fmt: skip
 def test_what_is_refused(interface: str, body: str, dims: dict[str, Any], message: str) -> None:

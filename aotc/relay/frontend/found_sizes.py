@@ -50,6 +50,30 @@ def found_rows_within_bound(most: int | None, rows: Callable[[int], tuple[Expr, 
     return results
 
 
+def with_room(x: Expr, rooms: Mapping[int, int]) -> Expr:
+    """Return `x` with zeros behind its elements along some axes.
+
+    rooms    the new extent of each of these axes, at least the largest one that `x` may have
+    """
+    return g.pad(x, [(0, rooms[k] - dim if k in rooms else 0) for k, dim in enumerate(g.dims(x))])
+
+
+def cut_to_found_sizes(x: Expr, sizes: Mapping[int, Expr]) -> Expr:
+    """Return the first elements of `x` along some axes, of which a run finds the number.
+
+    sizes    the number of elements along each of these axes, an integer of one element; at most the extent of `x`
+    """
+    if 0 in sizes:
+        x = found_rows(sizes[0], x)[0]
+    counts = list(g.dims(x))
+    for axis, count in sizes.items():
+        if axis:
+            places = g.filled(False, (counts[axis],), "bool")
+            (counts[axis],) = g.dims(found_rows(count, places)[0])
+    zeros, ones = [0] * len(counts), [1] * len(counts)
+    return g.counted_slice(x, zeros, counts, ones) if set(sizes) - {0} else x
+
+
 def with_required_range(x: Expr, value: Expr, least: int, most: int, requirement: str) -> Expr:
     """Return `x`, in a run in which a value is in a range; another run ends with a status.
 

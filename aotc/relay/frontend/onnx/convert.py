@@ -59,9 +59,10 @@ from aotc.relay.frontend.onnx.ops_random import keys_of_random_nodes
 from aotc.relay.frontend.onnx.ops_sequences import is_absent
 from aotc.relay.frontend.onnx.sequence_inputs import element_name, tensor_type_of_value
 from aotc.relay.frontend.size_conditions import collect_size_conditions
-from aotc.relay.frontend.size_operands import collect_size_operands
+from aotc.relay.frontend.size_operands import SizeOperands, collect_size_operands
 from aotc.relay.frontend.string_slots import string_constant, strings_of_found_number
 from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var, global_uses, type_of
+from aotc.relay.visitor import free_vars
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -400,7 +401,8 @@ def from_onnx(
     body, output_names, string_outputs = _main_function_body(conversion, graph, scope)
     operands.require_known_names_of_found_sizes()
     main = Function(params.values(), with_sizes_found_before_use(body, operands.found), span=Span(loaded.source))
-    functions = _used_functions(main, conversion.global_functions)
+    global_functions = {n: _with_found_sizes(f, operands) for n, f in conversion.global_functions.items()}
+    functions = _used_functions(main, global_functions)
     optional_attributes = {
         STRING_INPUTS_ATTRIBUTE: tuple(v.name for v in inputs if is_string_input(v)),
         STRING_OUTPUTS_ATTRIBUTE: tuple(string_outputs),
@@ -409,6 +411,16 @@ def from_onnx(
     }
     attributes = {name: value for name, value in optional_attributes.items() if value}
     return IRModule({"main": main, **functions}, {"output_names": tuple(output_names), **attributes})
+
+
+def _with_found_sizes(function: Function, operands: SizeOperands) -> Function:
+    """Return the function of a loop in which calls that depend on a size come after the call that finds it, if this
+    call is in the loop as well.
+    """
+    params = set(function.params)
+    found = {name: call for name, call in operands.found.items() if not params.isdisjoint(free_vars(call))}
+    body = with_sizes_found_before_use(function.body, found)
+    return function if body is function.body else function.with_body(body)
 
 
 def _read_named_model(model: str | Path | ModelProto, name: str | None) -> LoadedModel:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from onnx import GraphProto
 
-from aotc.ir import Dim, SymDim, TensorType, require
+from aotc.ir import Dim, SymDim, TensorType, Type, are_bounded, largest_size, require, same_dim
 from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.found_sizes import cut_to_found_sizes, with_room
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.size_conditions import (
     SizeCondition,
@@ -41,7 +42,7 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
     (yes, _), (no, _) = branches
     require("onnx-if", len(yes) == len(no), f"the branches of If have {len(yes)} and {len(no)} outputs")
     types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
-    differ = "; ".join(f"{a} and {b}" for a, b in types if a != b)
+    differ = "; ".join(f"{a} and {b}" for a, b in types if a != b and not _may_differ_in_sizes(a, b))
     if any(isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank != b.rank for a, b in types):
         chosen = _branch_of_largest_sizes(condition, branches)
         if chosen is not None:
@@ -53,11 +54,43 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
     has_one_value = all(dim == 1 for dim in dims if isinstance(dim, int))
     text = f"the condition of If must be one value, it has shape ({', '.join(map(str, dims))})"
     require("onnx-if", has_one_value, text)
-    scalar = g.reshape(condition, ())
-    if len(yes) == 1:
-        return [If(scalar, yes[0], no[0])]
-    both = If(scalar, Tuple(yes), Tuple(no))
-    return [TupleGetItem(both, k) for k in range(len(yes))]
+    return _joined(g.reshape(condition, ()), yes, no)
+
+
+def _may_differ_in_sizes(a: Type, b: Type) -> bool:
+    """Return True for types of results of branches that a tensor with room for either one can hold."""
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return False
+    return (a.dtype, a.rank) == (b.dtype, b.rank) and are_bounded(a.shape) and are_bounded(b.shape)
+
+
+def _joined(condition: Expr, yes: Sequence[Expr], no: Sequence[Expr]) -> list[Expr]:
+    """Return the outputs of the branch that a condition chooses. Where their sizes differ, both branches give tensors
+    with room for the larger one, and their sizes, which a run then finds.
+    """
+    rooms = [_rooms_of_differing_axes(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
+    arms = [
+        [
+            *(with_room(value, room) for value, room in zip(values, rooms, strict=True)),
+            *(g.size_as_tensor(g.dims(v)[axis]) for v, room in zip(values, rooms, strict=True) for axis in room),
+        ]
+        for values in (yes, no)
+    ]
+    if len(arms[0]) == 1:
+        return [If(condition, arms[0][0], arms[1][0])]
+    both = If(condition, Tuple(arms[0]), Tuple(arms[1]))
+    sizes = iter([TupleGetItem(both, k) for k in range(len(yes), len(arms[0]))])
+    return [
+        cut_to_found_sizes(TupleGetItem(both, k), {axis: next(sizes) for axis in room}) for k, room in enumerate(rooms)
+    ]
+
+
+def _rooms_of_differing_axes(a: Type, b: Type) -> dict[int, int]:
+    """Return the larger one of the largest extents, by axis, of each axis whose extents differ."""
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return {}
+    pairs = enumerate(zip(a.shape, b.shape, strict=True))
+    return {axis: max(map(largest_size, dims)) for axis, dims in pairs if not same_dim(*dims)}
 
 
 def _single_size(condition: Expr) -> Dim | None:

@@ -160,7 +160,7 @@ def _start_tflite_micro(model_data: bytes, _: list[Any]) -> Interpret:
 
     def run(inputs: list[Any]) -> list[Any]:
         for place, array in enumerate(inputs):
-            shape = tuple(interpreter.get_input_details(place)["shape"])
+            shape = tuple(map(int, interpreter.get_input_details(place)["shape"]))
             text = f"tflite-micro runs models of one size: input {place} has the shape {shape}, not {array.shape}"
             hint = "compare other sizes with LiteRT: " + option_text("rounding", "litert")
             require("reference", shape == array.shape, text, hint=hint)

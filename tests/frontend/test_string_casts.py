@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
@@ -260,3 +261,30 @@ def test_what_is_refused() -> None:
     proto.graph.output.append(helper.make_tensor_value_info("z", STRING, [1]))
     with pytest.raises(AotcError, match="Cast of float8_e4m3fn to strings is not supported"):
         from_onnx(proto)
+
+
+# --- numbers of texts that are known at run time only
+
+
+def test_any_number_of_texts_is_cast_by_one_library() -> None:
+    text = """<ir_version: 9, opset_import: ["": 21]> g (string[n, 2] x, string[n] k, bool c)
+        => (float[n, 2] y, int64[n] z, string[n] again, float[n] chosen) {
+        y = Cast <to = 1> (x)
+        z = Cast <to = 7> (k)
+        again = Cast <to = 8> (z)
+        chosen = If (c) <then_branch = t () => (float[n] a) { a = Cast <to = 1> (k) },
+                         else_branch = e () => (float[n] b) { b = Cast <to = 1> (z) }>
+    }"""
+    flags = ("-O0", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror")
+    dims = {"n": (1, 6), "x": 12, "k": 9}
+    session = aotc.compile(onnx.parser.parse_model(text), dims=dims, target="c", cflags=flags).session()
+    for count in (6, 1, 3):
+        texts = [f"{k}.25e{k}" for k in range(2 * count)]
+        numbers = [str(3 * k - 4) for k in range(count)]
+        feeds = {"x": strings(texts).reshape(count, 2), "k": strings(numbers), "c": np.array(count > 1)}
+        y, z, again, chosen = session.run(None, feeds)
+        np.testing.assert_array_equal(y.reshape(-1), np.array(texts, np.float32))
+        assert again.tolist() == numbers and z.tolist() == chosen.tolist() == [3 * k - 4 for k in range(count)]
+        wrong = strings(["1"] * (2 * count - 1) + ["one"]).reshape(count, 2)
+        with pytest.raises(AotcError, match=r"a string that is no number|found"):
+            session.run(None, feeds | {"x": wrong})

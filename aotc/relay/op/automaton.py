@@ -12,7 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, PrecisionTreatment, TensorType, Type, Types, declare_arguments, require
+from aotc.ir import (
+    Attrs,
+    AxisMap,
+    PrecisionTreatment,
+    TensorType,
+    Type,
+    Types,
+    declare_arguments,
+    product_of_dims,
+    require,
+)
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.operator_definition import exact_sample, require_tensor_of_rank, require_tensor_type
 from aotc.tir import Assign, Block, Buffer, Declare, For, Load, Stmt, Store, Tensor, Var, forall, te
@@ -57,7 +67,9 @@ def _states_reference(a: RunAutomatonAttrs, symbols: Array, table: Array) -> Arr
 def _compute_states(a: RunAutomatonAttrs, symbols: Tensor, table: Tensor) -> Tensor:
     count, kinds = table.shape
     extent = symbols.shape[-1]
-    rows = symbols.size // max(extent, 1)
+    # an automaton reads rows of one length, of which there may be any number
+    takes_sizes = isinstance(extent, int) and extent > 0
+    rows = product_of_dims(symbols.shape[:-1]) if takes_sizes else symbols.size // max(extent, 1)
 
     def build_steps(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
         row, k, state = Var("row"), Var("k"), Var("state", INDEX)
@@ -69,7 +81,8 @@ def _compute_states(a: RunAutomatonAttrs, symbols: Tensor, table: Tensor) -> Ten
         )
         return forall(row, rows, Block((Declare(state, Const(0, INDEX)), For(k, extent, Block(step)))))
 
-    return te.extern("automaton", [(symbols.shape, table.dtype)], [symbols, table], build_steps)[0]
+    shapes = [(symbols.shape, table.dtype)]
+    return te.extern("automaton", shapes, [symbols, table], build_steps, takes_sizes=takes_sizes)[0]
 
 
 def _clipped(value: Any, count: int) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -117,16 +116,18 @@ class _Scan:
 def _compute_scan(combiner: str, a: ScanAttrs, data: Tensor) -> Tensor:
     data = data if a.axis is not None else te.view(data, (data.size,))
     axis = normalize_axis(a.axis or 0, data.rank)
-    outer, inner = prod(data.shape[:axis]), prod(data.shape[axis + 1 :])
+    outer, inner = (te.as_extent(elements(part)) for part in (data.shape[:axis], data.shape[axis + 1 :]))
+    takes_sizes = isinstance(data.shape[axis], int) and isinstance(inner, int)
     scan = _Scan(combiner, _scan_result_dtype(a, data.dtype), outer, data.shape[axis], inner, a.exclusive)
-    if data.size == 0:
+    if 0 in data.shape:
         return te.compute(data.shape, lambda *_: scan.identity_element_of_scan, "scan")
     program = (
         scan.build_scan_with_register_per_row
         if inner == 1 or scan.dtype.is_narrow_float
         else scan.build_scan_of_slices_through_memory
     )
-    return te.extern("scan", [(data.shape, scan.dtype)], [data], lambda i, o, _: program(i[0], o[0]))[0]
+    shapes = [(data.shape, scan.dtype)]
+    return te.extern("scan", shapes, [data], lambda i, o, _: program(i[0], o[0]), takes_sizes=takes_sizes)[0]
 
 
 def _scan_test_samples() -> Samples:

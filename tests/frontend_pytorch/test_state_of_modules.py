@@ -113,6 +113,62 @@ class Decoder(nn.Module):
         return self.out(y.transpose(1, 2).reshape(1, steps, WIDTH)) @ self.embedding.weight.T
 
 
+class StateSpace(nn.Module):
+    """A step of Mamba: a window of inputs that is shifted, and a selective state of each channel."""
+
+    def __init__(self, width: int = 16, states: int = 4, rank: int = 2, taps: int = 4) -> None:
+        super().__init__()
+        channels = 2 * width
+        self.sizes = [rank, states, states]
+        self.norm, self.into = nn.RMSNorm(width), nn.Linear(width, 2 * channels, bias=False)
+        self.conv = nn.Conv1d(channels, channels, taps, groups=channels)
+        self.select, self.rates = nn.Linear(channels, sum(self.sizes), bias=False), nn.Linear(rank, channels)
+        self.logs = nn.Parameter(torch.log(torch.arange(1.0, states + 1).repeat(channels, 1)))
+        self.skip, self.out = nn.Parameter(torch.ones(channels)), nn.Linear(channels, width, bias=False)
+        self.register_buffer("window", torch.zeros(1, channels, taps))
+        self.register_buffer("state", torch.zeros(1, channels, states))
+
+    def forward(self, x: Tensor) -> Tensor:
+        new, gate = self.into(self.norm(x)).chunk(2, -1)
+        self.window.copy_(torch.roll(self.window, -1, -1))
+        self.window[:, :, -1] = new
+        y = functional.silu((self.window * self.conv.weight[:, 0]).sum(-1) + self.conv.bias)
+        rates, inputs, outputs = self.select(y).split(self.sizes, -1)
+        rates = functional.softplus(self.rates(rates))[..., None]
+        self.state.copy_(self.state * torch.exp(-rates * torch.exp(self.logs)) + rates * inputs[:, None] * y[..., None])
+        y = (self.state * outputs[:, None]).sum(-1) + self.skip * y
+        return x + self.out(y * functional.silu(gate))
+
+
+class WeightedKeyValue(nn.Module):
+    """A step of RWKV-4: time mixing, with numerator, denominator and exponent of its mean as rows of one buffer."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.norm, self.mix = nn.LayerNorm(width), nn.Parameter(torch.rand(3, width))
+        self.decay, self.first = nn.Parameter(torch.rand(width)), nn.Parameter(torch.rand(width))
+        self.key, self.value, self.gate, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.register_buffer("state", torch.zeros(4, width))
+        self.state[3] = -1e38
+
+    def forward(self, x: Tensor) -> Tensor:
+        now = self.norm(x)[0]
+        k, v, r = (
+            layer(now * m + self.state[0] * (1 - m))
+            for layer, m in zip((self.key, self.value, self.gate), self.mix, strict=True)
+        )
+        _, above, below, most = self.state.clone()
+        peak = torch.maximum(most, self.first + k)
+        old, new = torch.exp(most - peak), torch.exp(self.first + k - peak)
+        y = (old * above + new * v) / (old * below + new)
+        faded = most - torch.exp(self.decay)
+        peak = torch.maximum(faded, k)
+        old, new = torch.exp(faded - peak), torch.exp(k - peak)
+        for row, value in enumerate((now, old * above + new * v, old * below + new, peak)):
+            self.state[row] = value
+        return x + self.out(torch.sigmoid(r) * y)
+
+
 def compile_and_compare(net: nn.Module, inputs: Iterable[Tensor], **options: Any) -> CompiledModel:
     """Compile a module and run it with a state, once for each input; the results must be those of PyTorch."""
     inputs, reference = list(inputs), copy.deepcopy(net)
@@ -148,3 +204,11 @@ def test_a_decoder_with_caches_of_a_fixed_length() -> None:
     torch.manual_seed(0)
     model = compile_and_compare(Decoder().eval(), [torch.randint(32, (1, 1)) for _ in range(CAPACITY)])
     assert copies_of_states(model) == {"key_cache": 1, "value_cache": 1, "length": 1}
+    # no kernel writes the elements of a cache once for each head that reads them
+    assert max(step["bytes_written"] for step in model.metadata["steps"]) < HEADS * CAPACITY * SIZE * 4
+
+
+def test_recurrences_of_mamba_and_rwkv() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(StateSpace(), WeightedKeyValue()).eval()
+    compile_and_compare(net, [torch.randn(1, 16) for _ in range(12)], opt_level=2)

@@ -9,7 +9,7 @@ nn.batch_matmul(%2, %v)
 Input: typed functions. Output: functions in which the operators of each attention are grouped in a
 primitive function. The scheduler computes it in strips of rows, so the whole score matrix is never
 stored. Operators that only move elements of q, k and v become part of the function. Products of one row
-with sizes that are known at run time only move such elements themselves, too.
+with state, or with sizes that are known at run time only, move such elements themselves, too.
 """
 
 from __future__ import annotations
@@ -19,19 +19,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir import Op, OpPattern, are_bounded, frozen, product_of_dims, same_dim, typical_size
+from aotc.ir import Op, OpPattern, PassContext, are_bounded, frozen, product_of_dims, same_dim, typical_size
 from aotc.relay.graph_api import (
     Call,
     Constant,
     Expr,
     Function,
+    IRModule,
+    Tuple,
     map_children,
+    output_names_or_default,
     post_order,
     require_op_of_call,
     tensor_type_of,
     users,
 )
 from aotc.relay.op.softmax import SoftmaxAttrs
+from aotc.relay.state_pair import STATE_PAIRS_ATTRIBUTE
 from aotc.relay.transform import pass_base
 from aotc.relay.transform.fuse_ops import FusedSignature, call_new_primitive_function
 from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, as_op_call, uniform_value_of_constant
@@ -53,7 +57,7 @@ class FuseAttention(FunctionPass):
 
     opt_level = 3
 
-    def rewrite_function_body(self, function: Function) -> Function:
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         finder = _Finder(users(function))
         regions: dict[Expr, list[Call]] = {}
         for node in post_order(function, pass_base.is_not_primitive_function):
@@ -67,7 +71,18 @@ class FuseAttention(FunctionPass):
                 if isinstance(outcome, list):
                     regions[outcome[0]] = outcome
         fused = _Fuse(regions).visit_function(function) if regions else function
-        return fuse_products_of_one_row(fused)
+        is_main = module.functions.get("main") is function
+        return fuse_products_of_one_row(fused, _states_of_main(fused, module) if is_main else ())
+
+
+def _states_of_main(function: Function, module: IRModule) -> set[Expr]:
+    """Return the tensors of @main that the model keeps between runs: their old and their new contents."""
+    pairs = module.attrs.get(STATE_PAIRS_ATTRIBUTE, ())
+    outputs = list(function.body.fields) if isinstance(function.body, Tuple) else [function.body]
+    names = output_names_or_default(module, len(outputs))
+    pasts, presents = ({pair[k] for pair in pairs} for k in range(2))
+    contents = {output for output, name in zip(outputs, names, strict=False) if name in presents}
+    return contents | {param for param in function.params if param.name in pasts}
 
 
 @frozen

@@ -8,14 +8,14 @@ nn.batch_matmul(%q, %0)              =>      %1 = transpose(%p1, axes=[1, 2, 0])
                                            %0(%q, %k)
 
 Input: a typed function. Output: the function with each float32 product whose left operand has one row, and
-whose right operand has a size that is known at run time only, as one primitive function with the
+whose right operand has a size that is known at run time only or is state, as one primitive function with the
 operators that only move elements of the right operand. Such a product reads each of these elements
 once, so that moving them first would cost as much as the product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,27 +33,29 @@ _PRODUCT: Final = "nn.batch_matmul"
 _MOVING_OPERATORS: Final = ("transpose", "reshape", "expand_dims", "squeeze", "broadcast_to", "repeat")
 
 
-def fuse_products_of_one_row(function: Function) -> Function:
+def fuse_products_of_one_row(function: Function, states: Collection[Expr] = ()) -> Function:
     """Return a function with products of one row as primitive functions that move the elements of their
     right operand themselves; the function itself if there are none.
+
+    states    tensors that the model keeps between runs: their old and their new contents
     """
     of_node = users(function)
     regions: dict[Expr, list[Call]] = {}
     for node in post_order(function, pass_base.is_not_primitive_function):
         product = as_op_call(node, _PRODUCT)
-        if product is not None and _has_one_row_and_run_time_sizes(product):
+        if product is not None and _is_of_one_row(product):
             moves = _moves_of_operand(product.args[1], of_node)
-            if moves:
+            if moves and (not tensor_type_of(product.args[1]).is_static or moves[-1].args[0] in states):
                 regions[product] = [product, *moves]
     return _Fuse(regions).visit_function(function) if regions else function
 
 
-def _has_one_row_and_run_time_sizes(product: Call) -> bool:
-    """Return True for a product of float32 with one row, a size of whose right operand is not known."""
+def _is_of_one_row(product: Call) -> bool:
+    """Return True for a product of float32 whose left operand has one row."""
     attrs, types = product.attrs, [tensor_type_of(a) for a in product.args]
     assert isinstance(attrs, BatchMatmulAttrs)
     is_float32 = all(t.dtype == "float32" for t in (*types, tensor_type_of(product)))
-    return is_float32 and not attrs.transpose_a and types[0].shape[1] == 1 and not types[1].is_static
+    return is_float32 and not attrs.transpose_a and types[0].shape[1] == 1
 
 
 def _moves_of_operand(operand: Expr, of_node: Mapping[Expr, list[Expr]]) -> list[Call]:

@@ -127,10 +127,18 @@ def _onnx_estimator(built: Sample) -> Any:
         return convert(built.model, initial_types=types)
     from skl2onnx import to_onnx
 
-    try:
-        return to_onnx(built.model, built.inputs[0][:1], options={"zipmap": False})
-    except (NameError, RuntimeError, AttributeError):  # estimators without classes have no such option
-        return to_onnx(built.model, built.inputs[0][:1])
+    # estimators without classes have no such option, and some converters know an older set of operators only
+    attempts: tuple[dict[str, Any], ...] = (
+        {"options": {"zipmap": False}},
+        {},
+        {"target_opset": {"": 18, "ai.onnx.ml": 3}},
+    )
+    for keywords in attempts[:-1]:
+        try:
+            return to_onnx(built.model, built.inputs[0][:1], **keywords)
+        except (NameError, RuntimeError, AttributeError):
+            continue
+    return to_onnx(built.model, built.inputs[0][:1], **attempts[-1])
 
 
 def _exported_keras(path: str, built: Sample) -> Exported:

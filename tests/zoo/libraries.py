@@ -356,8 +356,11 @@ def _jax_sample(name: str) -> Sample:
         generator.random(shape).astype(dtype) if dtype.kind == "f" else generator.integers(0, 9, shape).astype(dtype)
         for shape, dtype in zip(case["input_shapes"], dtypes, strict=True)
     )
-    case["callable"](*inputs)
-    return Sample(case["callable"], inputs)
+    function = case["callable"]
+    if hasattr(function, "instantiate"):  # the network is not yet built
+        function = function.instantiate()
+    function(*inputs)
+    return Sample(function, inputs)
 
 
 # --- all

@@ -118,6 +118,16 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def summary(results: Sequence[Result]) -> str:
+    """Return how many exported models agree, and how many cases that are drawn have not been tried, as text."""
+    counts = Counter(result.outcome for result in results)
+    exported = counts.total() - counts["not built"] - counts["not exported"]
+    tried = {result[:3] for result in results}
+    missing = sum(case not in tried for case in cases(COUNTS))
+    text = f"{counts['agrees']} of {exported} exported models agree."
+    return f"{text} {missing} cases of the list have not been tried yet." if missing else text
+
+
 def page(results: Sequence[Result]) -> str:
     """Return the text of docs/zoo.md."""
     failures = [result for result in results if result.outcome in ("refused", "differs", "failed")]
@@ -130,12 +140,14 @@ def page(results: Sequence[Result]) -> str:
     listed = "\n".join([*header, *rows]) if rows else "None of those that were drawn."
     return f"""# Architectures of other libraries
 
-`make zoo` draws architectures from the registries of other libraries by a seed, builds each in a small form with random
-weights, exports it by each path that exists, compiles it to C, and compares the results with those of the library
-(scikit-learn: with ONNX Runtime's). It writes this page. *Built* means that the library makes a small instance from its
-configuration alone, which takes images, token numbers or sound. *Exported* means that the exporter accepts it.
+A seed draws architectures from the registries of other libraries (`tests/zoo/drawn.txt`), of which the library makes a
+small instance from its configuration alone. `make zoo` builds each with random weights, exports it by each path that
+exists, compiles it to C, compares the results with those of the library (estimators: with ONNX Runtime's), and writes
+this page. *Exported* means that the exporter accepts it and, for estimators, that ONNX Runtime runs the result.
 
 {table(results)}
+
+{summary(results)}
 
 ## Architectures that do not compile or differ
 

@@ -8,7 +8,7 @@ torch.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from torch.fx.node import map_aggregate
 from aotc.checking.evaluation_memory_budget import DEFAULT_MEMORY_BYTES, EVALUATION_BYTES_PER_RESULT_BYTE, MemoryBudget
 from aotc.checking.input_generation import Arrays
 from aotc.checking.model_reference_runs import Reference, wrap_runner_to_return_none_on_error
-from aotc.relay.frontend.pytorch.changed_tensors import CHANGED_BUFFER_KINDS, CHANGED_TENSOR_KINDS
+
+#: Kinds of outputs that are new contents of buffers and parameters.
+_CHANGED_BUFFER_KINDS: Final = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
 def make_torch_reference(
@@ -120,7 +122,7 @@ def _run_exported_program(
     interpreter_class    class of the torch.fx interpreter, for instance the float64 one
     """
     state = {**program.constants, **program.state_dict}
-    changed = {spec.target for spec in program.graph_signature.output_specs if spec.kind in CHANGED_BUFFER_KINDS}
+    changed = {spec.target for spec in program.graph_signature.output_specs if spec.kind in _CHANGED_BUFFER_KINDS}
 
     def argument_for_input_spec(spec: Any) -> Any:
         name = spec.arg.name if spec.kind == InputKind.USER_INPUT else spec.target
@@ -135,6 +137,6 @@ def _run_exported_program(
             *map(argument_for_input_spec, program.graph_signature.input_specs)
         )
     specs = program.graph_signature.output_specs
-    kinds = (OutputKind.USER_OUTPUT,), CHANGED_TENSOR_KINDS
+    kinds = (OutputKind.USER_OUTPUT,), (*_CHANGED_BUFFER_KINDS, OutputKind.USER_INPUT_MUTATION)
     results = [v for kind in kinds for v, spec in zip(values, specs, strict=True) if spec.kind in kind]
     return {name: np.asarray(value) for name, value in zip(output_names, results, strict=True)}

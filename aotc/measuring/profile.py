@@ -256,15 +256,13 @@ def profile_library(
     cc        C compiler for the measuring program
     options   as for `load`: isa, device, check, weights
 
-    The operations and bytes of a step are those of the sizes that it runs with.
-
     Entries of the result: "milliseconds" has the minimum and median of the plain runs, and the sum
     of the times of all steps ("watched"), which are CPU times if a run takes
     `MIN_CPU_TIMED_MILLISECONDS` milliseconds or more; "disturbed" is the number of runs left out;
     "machine" has the peak rate and bandwidth, measured between the runs, or as stated by the driver
     of a GPU.  "steps" follow the schedule; "kernels" are sums over the steps of each kernel, the
-    most expensive first.  Each has its time, multiply-accumulates, bytes of all arguments, the
-    resulting rates, their ratios to the peak and to the roofline, and the names of the model's
+    most expensive first.  Each has its time, multiply-accumulates and bytes of all arguments at the
+    sizes that run, the resulting rates, their ratios to the peak and to the roofline, and the names of the model's
     nodes.  A ratio can exceed 1, because Winograd convolutions count the multiplications of the
     definition, and activations may be in a faster cache.
     """

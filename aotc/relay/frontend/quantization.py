@@ -263,7 +263,7 @@ def _scaled_differences(x: Expr, scales: Expr, zeros: OptionalExpr) -> Expr:
     """Return (x - zeros) * scales in the data type of the scales, in which differences of integers of up to 8 bits are
     exact.
 
-    Nothing is folded: later passes keep constant integers of such an expression in few bits.
+    Nothing is folded: later passes keep the constant integers of this expression in few bits.
     """
     y: Expr = g.call_op_unfolded("cast", x, dtype=str(g.dtype(scales)))
     if zeros is not None:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir import Binary, Buffer, Expr, LinearForm, Var, bounds_of_linear_form, linear_form
-from aotc.tir.expr import INDEX, substitute, vars_and_buffers_in
+from aotc.tir.expr import INDEX, Select, substitute, vars_and_buffers_in, walk_once
 from aotc.tir.loops.access_relation import AccessRelation
 from aotc.tir.loops.buffer_access import Access, Condition, ExactLoop
 from aotc.tir.loops.loop_dependence import (
@@ -211,7 +211,7 @@ class _IndexLinearizer:
         else:
             if begin.terms:
                 firsts = [self.linear_form_of_index(e) for e in operands_of_nested_min_max("max", loop.begin)]
-                self.firsts[var] = [first for first in firsts if first.terms and not self._changes(first)]
+                self.firsts[var] = [first for first in firsts if first.terms and self._is_useful_limit(first)]
             begin = LinearForm()
         if loop.step > 1 and is_begin_sum:
             self.steps[var] = loop.step
@@ -225,7 +225,7 @@ class _IndexLinearizer:
             # a minimum that has one value in all iterations may be an extent, by which indices are multiplied
             minimum = self.linear_form_of_index(loop.end).add_multiple(begin, -1)
             limits = [*lasts, minimum.add_multiple(LinearForm(const=-1))]
-        self.lasts[var] = [last for last in limits if last.terms and not self._changes(last)]
+        self.lasts[var] = [last for last in limits if last.terms and self._is_useful_limit(last)]
         if begin.terms:
             high = max(0, min(bounds_of_linear_form(last, self.ranges)[1] for last in lasts))
             self.ranges[var] = (0, high if high == math.inf else high // loop.step * loop.step)
@@ -243,6 +243,11 @@ class _IndexLinearizer:
         before = LinearForm(const=-1)
         self.lasts[loop.var] = [f.add_multiple(before) for f in lasts if f.terms and not self._changes(f)]
         self.firsts[loop.var] = [f for f in firsts if f.terms and not self._changes(f)]
+
+    def _is_useful_limit(self, form: LinearForm) -> bool:
+        """Return True if a limit of a loop variable may help a proof: it does not change, and is no choice."""
+        choices = (n for atom in form.terms for n in walk_once(atom) if isinstance(n, Select))
+        return not self._changes(form) and next(choices, None) is None
 
     def _changes(self, form: LinearForm) -> bool:
         """Return True if the statements may change the value of a linear form."""

@@ -237,22 +237,17 @@ class IntegerSystem(IntegerConstraints):
         factors: dict[int | None, Polynomial] = {}
         for var, c in terms.items():
             symbols, other = self.factors_of(var)
-            factors.setdefault(other, {})[symbols] = c
+            if other is not None and self.lows[other] == self.highs[other]:  # the factor has one value: a number
+                c, other = c * int(self.lows[other]), None
+            factors[other] = add_multiple_of_terms(factors.get(other, {}), {symbols: c})
         if factors.keys() == {None}:
             return None  # such as the definition of a quotient of two symbols
         factors.setdefault(None, {})
         factors[None] = add_multiple_of_terms(factors[None], {(): const} if const else {})
         known = self.polynomial_bounds(others)
-        for stride in self._strides_of_factors(factors, known):
-            quotient: Polynomial = {}
-            small: Polynomial = {}
-            for other, factor in factors.items():
-                whole, rest = divide_polynomial(factor, stride)
-                if other is not None and rest:
-                    whole, rest = {}, factor
-                base: Polynomial = one if other is None else {(other,): 1}
-                quotient = add_multiple_of_terms(quotient, multiply_polynomials(whole, base))
-                small = add_multiple_of_terms(small, multiply_polynomials(rest, base))
+        quotients = [(stride, *_divide_factors(factors, stride)) for stride in self._strides_of_factors(factors, known)]
+        # proofs are limited in number: the most promising strides come first
+        for stride, quotient, small in sorted(quotients, key=lambda division: len(division[2])):
             distance = add_multiple_of_terms(one, stride, -1)
             # the multiple of the stride that the constant terms contain may belong to the small sum
             for shift in (0, 1, -1) if _contains_stride(factors[None], stride) else (0,):
@@ -351,6 +346,22 @@ class IntegerSystem(IntegerConstraints):
 def divide_bound(bound: Bound, divisor: int) -> Bound:
     """Return a bound divided by a positive number and rounded down; infinities stay infinite."""
     return bound if math.isinf(bound) else bound // divisor
+
+
+def _divide_factors(factors: Mapping[int | None, Polynomial], stride: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """Return a quotient and a rest: the sum of variables times factors is `quotient * stride + rest`. A factor that the
+    stride does not divide belongs to the rest; factors[None] is the sum of the constant terms.
+    """
+    quotient: Polynomial = {}
+    rest: Polynomial = {}
+    for var, factor in factors.items():
+        whole, remainder = divide_polynomial(factor, stride)
+        if var is not None and remainder:
+            whole, remainder = {}, factor
+        base: Polynomial = {(): 1} if var is None else {(var,): 1}
+        quotient = add_multiple_of_terms(quotient, multiply_polynomials(whole, base))
+        rest = add_multiple_of_terms(rest, multiply_polynomials(remainder, base))
+    return quotient, rest
 
 
 def _contains_stride(polynomial: Polynomial, stride: Polynomial) -> bool:

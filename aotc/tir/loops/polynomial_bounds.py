@@ -28,6 +28,8 @@ Monomial: TypeAlias = "tuple[int, ...]"
 #: The coefficient of each monomial, other than 0; the empty monomial is 1.
 Polynomial: TypeAlias = "dict[Monomial, int]"
 _Key = TypeVar("_Key")
+#: A variable, and the number of a bound of it by which a search replaces it.
+_Use: TypeAlias = "tuple[int, int]"
 
 #: Largest number of polynomials that one attempt of a proof examines, and that all proofs with the same
 #: facts examine.
@@ -157,7 +159,7 @@ class PolynomialBounds:
         self._free = {v for v, ends in enumerate(zip(lows, highs, strict=True)) if ends == (-math.inf, math.inf)}
         self._facts = [_divided_by_common_factor(self._with_origins(fact), 1) for fact in facts]
         self._facts_of_var: dict[int, list[tuple[Polynomial, Polynomial]]] = {}
-        self._goals: dict[tuple[frozenset[tuple[Monomial, int]], int], list[Polynomial]] = {}
+        self._goals: dict[tuple[frozenset[tuple[Monomial, int]], int], list[tuple[Polynomial, _Use]]] = {}
         self._parameters = parameters
         self._remaining = _MAX_EXAMINED_POLYNOMIALS_OF_FACTS
         self._bounding = {v for fact in self._facts for monomial, c in fact.items() if c > 0 for v in monomial}
@@ -190,15 +192,17 @@ class PolynomialBounds:
         self, goal: Polynomial, order: Callable[[int], tuple[int, ...]], prefers_symbolic_bounds: bool = False
     ) -> bool:
         """Return True if a search proves that a polynomial is at most 0; it replaces variables in an order,
-        first by bounds after which few terms remain or, with `prefers_symbolic_bounds`, many terms.
+        first by bounds after which few terms remain or, with `prefers_symbolic_bounds`, many terms. In the latter
+        case, no variable is replaced by the same bound twice: two bounds that contain each other's variable, such as
+        a dividend and its quotient, would be exchanged without end.
         """
-        stack: list[tuple[Polynomial, frozenset[int]]] = [(goal, frozenset())]
+        stack: list[tuple[Polynomial, frozenset[int], frozenset[_Use]]] = [(goal, frozenset(), frozenset())]
         seen: set[tuple[frozenset[tuple[Monomial, int]], frozenset[int]]] = set()
         for _ in range(_MAX_EXAMINED_POLYNOMIALS):
             if not stack or not self._remaining:
                 return False
             self._remaining -= 1
-            goal, kept = stack.pop()
+            goal, kept, used = stack.pop()
             if self._greatest(goal) <= 0:
                 return True
             key = frozenset(goal.items())
@@ -208,12 +212,14 @@ class PolynomialBounds:
             for var in sorted(variables_of_polynomial(goal) - kept, key=order):
                 simpler = self._goals.get((key, var))
                 if simpler is None:
-                    simpler = sorted(self._goals_without_variable(goal, var), key=_size_of_polynomial)
+                    simpler = sorted(self._goals_without_variable(goal, var), key=lambda g: _size_of_polynomial(g[0]))
                     self._goals[key, var] = simpler
                 if prefers_symbolic_bounds:
-                    simpler = sorted(simpler, key=_degree_and_missing_terms)
+                    simpler = [step for step in simpler if step[1] not in used]
+                    simpler.sort(key=lambda step: _degree_and_missing_terms(step[0]))
                 if simpler:
-                    stack += [(goal, kept | {var}), *((other, kept) for other in reversed(simpler))]
+                    stack.append((goal, kept | {var}, used))
+                    stack += [(other, kept, used | {use}) for other, use in reversed(simpler)]
                     break
         return False
 
@@ -235,8 +241,9 @@ class PolynomialBounds:
             self._facts_of_var[var] = [(fact, factor) for fact, factor in factors if factor]
         return self._facts_of_var[var]
 
-    def _goals_without_variable(self, goal: Polynomial, var: int) -> Iterator[Polynomial]:
-        """Yield polynomials without a variable; `goal` is at most 0 if one of them is.
+    def _goals_without_variable(self, goal: Polynomial, var: int) -> Iterator[tuple[Polynomial, _Use]]:
+        """Yield polynomials without a variable, each with the bound of the variable that it follows from; `goal` is at
+        most 0 if one of them is.
 
         The factors c of the variable in the goal and a in a fact have opposite signs. If c is a multiple
         of a, `goal <= 0` follows from `goal - c / a * fact <= 0`. Otherwise, with s = |a| >= 1,
@@ -247,7 +254,7 @@ class PolynomialBounds:
         if not factor:
             return
         sign = 1 if self._least(factor) >= 0 else -1 if self._greatest(factor) <= 0 else 0
-        for fact, step in self._facts_with_variable(var) if sign else ():
+        for number, (fact, step) in enumerate(self._facts_with_variable(var) if sign else ()):
             quotient, rest = divide_polynomial(factor, step)
             if not rest and self._greatest(quotient) <= 0:
                 total = add_multiple_of_terms(goal, multiply_polynomials(quotient, fact), -1)
@@ -259,7 +266,7 @@ class PolynomialBounds:
                 total = add_multiple_of_terms(add_multiple_of_terms(total, scale, -1), {(): 1})
                 total = add_multiple_of_terms(total, multiply_polynomials(factor, fact), sign)
             if len(total) <= _MAX_TERMS and _size_of_polynomial(total)[0] <= _MAX_DEGREE:
-                yield _divided_by_common_factor(total, -1)
+                yield _divided_by_common_factor(total, -1), (var, number)
 
     def _least(self, polynomial: Polynomial) -> Bound:
         return -self._greatest(polynomial, -1)

@@ -109,6 +109,7 @@ def _loops_over_axis_of_run_time_extent(
     for tiles in tiles_of_run_time_extent(extent, max(segment.size for segment in axis.segments)):
         loop = Var(axis.var.name)
         base = tiles.begin if tiles.count is None else tiles.begin + loop * tiles.size
+        base = base if tiles.end is None else loop
         segment = TileSegment(0, 1, tiles.size, tuple(range(tiles.size)))
         tile = OutputTile({**outer.starts, axis: base}, {**outer.segments, axis: segment})
         stmt = _loops_over_remaining_axes(levels, copies, body, tile)
@@ -116,5 +117,7 @@ def _loops_over_axis_of_run_time_extent(
             stmt = Block((copies[axis](tile.operand_var_values()), stmt))
         if tiles.count is not None:
             stmt = forall(loop, tiles.count, stmt)
+        elif tiles.end is not None:
+            stmt = forall(loop, tiles.end, stmt, begin=tiles.begin, step=tiles.size)
         stmts.append(stmt if tiles.condition is None else If(tiles.condition, stmt))
     return Block(stmts) if len(stmts) != 1 else stmts[0]

@@ -17,7 +17,7 @@ from itertools import pairwise, product
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Const, Expr, Var, all_of, as_expr, minimum, te
+from aotc.tir import Const, Expr, Var, all_of, as_expr, maximum, minimum, select, te
 from aotc.tir.schedule.contraction.contraction_index_analysis import OperandDimension
 from aotc.tir.simplify import simplify
 
@@ -113,20 +113,24 @@ def whole_tiles(extent: int, tile_size: int) -> TileSegment:
 
 @frozen
 class RunTimeTiles:
-    """`count` consecutive tiles of `size` positions from position `begin` on, where `condition` holds.
+    """Tiles of `size` positions along an axis, from position `begin` on.
 
-    count      a number known at run time only; None for one tile
-    condition  None if the tiles exist in any case
+    count      number of tiles, known at run time only
+    end        position at which the tiles end, or a lesser one after the beginning of the last tile; given in place
+               of `count` where both ends depend on the extent
+    condition  where the tiles exist; None if `count` or `end` says it. With neither of them, there is one tile
     """
 
     begin: Expr
     size: int
     count: Expr | None = None
+    end: Expr | None = None
     condition: Expr | None = None
 
 
 def tiles_of_run_time_extent(extent: Expr, tile_size: int) -> list[RunTimeTiles]:
-    """Return the tiles of an extent that is known at run time only: as many of `tile_size` positions as fit.
+    """Return the tiles of an extent that is known at run time only: as many of `tile_size` positions as fit, and
+    smaller ones, with one item for each size.
 
     A remainder is joined to the last of these tiles, and both are divided anew into two tiles whose sizes
     differ by 1 at most, as small tiles take longer for each position: for tiles of 8, an extent of 19 is
@@ -138,20 +142,18 @@ def tiles_of_run_time_extent(extent: Expr, tile_size: int) -> list[RunTimeTiles]
     # the last tile is divided unless nothing or one position less than a tile remains
     whole = quotient - minimum(minimum(rest, 1), tile_size - 1 - rest)
     tiles = [RunTimeTiles(as_expr(0), tile_size, whole)]
-    is_long = extent >= tile_size
-    for size in range(tile_size // 2 + 1, tile_size):
-        least, most = max(2 * size - tile_size - 1, 1), min(2 * size - tile_size, tile_size - 2)
-        if least <= most:
-            condition = all_of(is_long, rest >= least, rest <= most)
-            tiles.append(RunTimeTiles((quotient - 1) * tile_size, size, condition=condition))
+    is_divided = all_of(extent >= tile_size, rest >= 1, rest < tile_size - 1)
+    last_whole = extent - rest  # where the tiles of `tile_size` positions end that fit
+    middle = last_whole - (tile_size - rest) // 2  # where the second of two tiles begins
     for size in range(1, tile_size):
-        exists = all_of(extent < tile_size, rest.equal(size))
-        least, most = max(2 * size - tile_size, 1), min(2 * size - tile_size + 1, tile_size - 2)
-        if least <= most:
-            exists = exists | all_of(is_long, rest >= least, rest <= most)
-        if size == tile_size - 1:
-            exists = exists | rest.equal(size)
-        tiles.append(RunTimeTiles(extent - size, size, condition=all_of(extent >= size, exists)))
+        is_first, is_second = (((tile_size + rest + k) // 2).equal(size) for k in (1, 0))
+        if 2 * size < tile_size:
+            tiles.append(RunTimeTiles(as_expr(0), size, condition=all_of(extent >= size, extent <= size)))
+            continue
+        begin = select(is_divided, select(is_first, last_whole - tile_size, middle), last_whole)
+        end = select(is_divided, select(is_second, extent, middle), select(rest.equal(size), extent, last_whole))
+        # the outer limits say for any proof that tiles are within the extent
+        tiles.append(RunTimeTiles(maximum(begin, 0), size, end=minimum(end, extent - (size - 1))))
     return tiles
 
 

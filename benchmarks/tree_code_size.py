@@ -8,8 +8,7 @@ a row in a static array, is compiled with -Os, and is linked without functions t
 of `size` (text, constants and data), less those of a program that does nothing. Features are float32, or int16 (a
 data set's features are scaled to integers before the forest is trained). The labels of all programs are those of
 scikit-learn, on 100 rows that were not used for training; rows for which two classes have the same number of trees are
-left out, because the rounding of sums decides them. emlearn compares integers with `<` where scikit-learn has `<=`, and
-therefore gives some rows other labels, whose number the table has.
+left out, because the rounding of sums decides them. The table has the number of rows that emlearn labels otherwise.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ from aotc.driver.toolchain import find_toolchain
 from aotc.relay.op import OPERATOR_MODULES, operators_defined_in
 from aotc.tir.passes import run_tensor_passes
 from aotc.tir.plan.memory_plan import plan_memory
-from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.plan.program import Program, Storage, View
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.target import CUDA
 from benchmarks import cuda_device
 from benchmarks.cuda_device import EMULATED_DRIVER_PATH, PreparedCase, run_case_and_yield_outputs

@@ -23,7 +23,8 @@ from aotc.ir import AotcError
 from aotc.relay.module import unused_name
 from aotc.runtime.kernel_by_kernel_execution import GraphMachine, GraphNode
 from aotc.runtime.tensor_info import TensorInfo
-from aotc.tir.plan.program import Program, Step
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.plan.storage import Storage, View
 
 

@@ -17,7 +17,8 @@ from aotc.ir.dtype import DType
 from aotc.ir.span import Span
 from aotc.tir.expr import Buffer, Expr, Load, Var
 from aotc.tir.plan.memory_plan import plan_memory, write_outputs_over_dying_inputs
-from aotc.tir.plan.program import Program, SizeCheck, Step
+from aotc.tir.plan.program import Program, SizeCheck
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import For, Kernel, Number, Store
 

@@ -10,7 +10,8 @@ import numpy as np
 from aotc.ir.dtype import DType
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.plan.memory_plan import plan_memory
-from aotc.tir.plan.program import Program, Step
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import Kernel
 

@@ -14,7 +14,7 @@ import aotc
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import Loop
 from aotc.tir.plan.copy_elimination import is_copy_kernel
-from aotc.tir.plan.program import steps_in
+from aotc.tir.plan.program_nodes import steps_in
 from tests.e2e import test_branches, test_onnx_loops
 from tests.e2e.control_flow import (
     Feeds,

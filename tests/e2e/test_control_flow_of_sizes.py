@@ -14,7 +14,7 @@ import aotc
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import Loop
 from aotc.tir.plan.copy_elimination import is_copy_kernel
-from aotc.tir.plan.program import steps_in
+from aotc.tir.plan.program_nodes import steps_in
 from tests.e2e.control_flow import choice, compiled, interpreter_of, joined, model_of, program_of, reference_of
 from tests.e2e.test_control_flow_models import scan
 from tests.e2e.test_onnx_loops import GO, loop

@@ -18,7 +18,8 @@ from aotc.tir.interpreter import compile_kernel, run_kernel
 from aotc.tir.passes import ProgramVerifier, program_passes
 from aotc.tir.plan.inplace_overlap import make_loops_serial_for_overlap, min_overlap_distance_bytes
 from aotc.tir.plan.memory_plan import check_memory_plan, intersecting_output_input_pairs, plan_memory
-from aotc.tir.plan.program import Program, Step
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, loop_nest
 from tests.codegen.bit_comparison import same

@@ -13,7 +13,8 @@ from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, minimum
 from aotc.tir.passes import ProgramVerifier, program_passes
 from aotc.tir.plan.loop_fusion import fuse_loops_while_peak_falls
 from aotc.tir.plan.memory_plan import check_memory_plan, shareable_bytes_of_output_input_pairs
-from aotc.tir.plan.program import Program, Step
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.plan.step_order import least_peak_bytes
 from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import Block, For, If, Kernel, Stmt, Store, forall

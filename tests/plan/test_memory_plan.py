@@ -15,7 +15,8 @@ from aotc.tir.plan.memory_plan import (
     plan_memory,
     write_outputs_over_dying_inputs,
 )
-from aotc.tir.plan.program import Program, Step
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import For, Kernel, Stmt, Store
 

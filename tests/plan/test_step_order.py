@@ -13,7 +13,8 @@ from aotc.tir.expr import Buffer
 from aotc.tir.plan import arena_packing
 from aotc.tir.plan import step_order as orders
 from aotc.tir.plan.memory_plan import lifetimes_of_memory_owners
-from aotc.tir.plan.program import Program, Step
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.plan.step_order import reorder_steps_for_least_peak
 from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import Block, Kernel

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from aotc.tir.interpreter import compile_kernel
-from aotc.tir.plan.program import Program, Step
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import Kernel
 

@@ -20,7 +20,8 @@ from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.micro_kernels import BlockShape
-from aotc.tir.plan.program import Program, Step
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.plan.storage import Storage, View
 from aotc.tir.schedule import schedule
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser

@@ -13,7 +13,8 @@ from aotc.tir.device.horizontal_fusion import fuse_gpu_launches, fuse_independen
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.plan.memory_plan import plan_memory
-from aotc.tir.plan.program import Program, Step
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Gpu

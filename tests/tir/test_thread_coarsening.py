@@ -16,7 +16,8 @@ from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.passes import run_tensor_passes
-from aotc.tir.plan.program import Program, Step
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Step
 from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu

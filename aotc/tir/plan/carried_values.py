@@ -17,10 +17,10 @@ from dataclasses import replace
 
 from aotc.tir.plan.copy_elimination import have_equal_sizes, is_copy_kernel
 from aotc.tir.plan.in_place_updates import has_storage, nodes_updating_in_place
-from aotc.tir.plan.program import (
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import (
     Branch,
     Loop,
-    Program,
     ProgramNode,
     Step,
     map_nodes,

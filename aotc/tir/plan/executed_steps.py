@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 
-from aotc.tir.plan.program import Branch, Define, Leave, Loop, ProgramNode, Step, TierChoice
+from aotc.tir.plan.program_nodes import Branch, Define, Leave, Loop, ProgramNode, Step, TierChoice
 from aotc.tir.plan.storage import View
 
 

@@ -18,7 +18,7 @@ from aotc.tir.expr import vars_and_buffers_in
 from aotc.tir.loops.loop_dependence import read_buffers
 from aotc.tir.plan.copy_elimination import is_copy_of_whole_buffer
 from aotc.tir.plan.memory_plan import merge_inplace_params
-from aotc.tir.plan.program import ProgramNode, Step
+from aotc.tir.plan.program_nodes import ProgramNode, Step
 from aotc.tir.plan.state_window import replace_storages
 from aotc.tir.plan.storage import Storage, View
 from aotc.tir.stmt import Block, Execute, Kernel, Stmt, all_exprs_in_stmt, walk_stmts

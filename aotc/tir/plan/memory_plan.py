@@ -35,7 +35,8 @@ from aotc.tir.plan.memory_space_assignment import (
     element_accesses_per_storage,
     spread_blocks_over_memories,
 )
-from aotc.tir.plan.program import Branch, Define, Loop, Program, Step, map_nodes, nodes_with_step_numbers
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Branch, Define, Loop, Step, map_nodes, nodes_with_step_numbers
 from aotc.tir.plan.storage import ArenaPart, MemoryPlan, Storage, View
 from aotc.tir.stmt import Kernel, map_exprs, memoized_kernel
 

@@ -16,7 +16,8 @@ from itertools import accumulate, chain
 from typing import Any
 
 from aotc.ir import AotcError, DimRange, Shape, SymDim, frozen, is_static, option_text, symbol_of_multiples
-from aotc.tir.plan.program import Program, Step, Tier, TierChoice, steps_in
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Step, Tier, TierChoice, steps_in
 from aotc.tir.plan.size_checks import value_of_dim
 from aotc.tir.plan.storage import ArenaPart, MemoryPlan, Storage, View
 

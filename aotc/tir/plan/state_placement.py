@@ -21,7 +21,8 @@ from aotc.ir import AotcError, Dim, Span, SymDim, bound_dim, option_text
 from aotc.tir.expr import Buffer, Load, Operand, Var
 from aotc.tir.plan.copy_elimination import is_copy_kernel
 from aotc.tir.plan.in_place_updates import nodes_updating_in_place
-from aotc.tir.plan.program import Branch, Program, ProgramNode, Step, definitions_in, steps_in
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import Branch, ProgramNode, Step, definitions_in, steps_in
 from aotc.tir.plan.state_window import place_window, replace_storages
 from aotc.tir.plan.storage import StateTensor, Storage, View
 from aotc.tir.stmt import Kernel, Number, Store, forall

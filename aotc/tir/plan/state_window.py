@@ -24,7 +24,7 @@ import numpy as np
 from aotc.ir import Array, DType, SymDim, frozen
 from aotc.tir.expr import Buffer, Load, Operand, Var
 from aotc.tir.plan.copy_elimination import is_copy_kernel
-from aotc.tir.plan.program import ProgramNode, RowPiece, Step, map_nodes
+from aotc.tir.plan.program_nodes import ProgramNode, RowPiece, Step, map_nodes
 from aotc.tir.plan.storage import StateTensor, Storage, View
 from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, forall
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from aotc.ir import SymDim, frozen
 from aotc.tir import Const
-from aotc.tir.plan.program import (
+from aotc.tir.plan.program import Program
+from aotc.tir.plan.program_nodes import (
     Branch,
     Define,
     Leave,
     Loop,
-    Program,
     ProgramNode,
     Step,
     TierChoice,

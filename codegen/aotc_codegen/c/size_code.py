@@ -14,7 +14,7 @@ from aotc.ir import AotcError, SymDim, dim_of_text, frozen, option_text
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.size_operands import NUMERATOR, PRODUCT, SizeDefinition
 from aotc.tir import Const, Define, GrowingState, Program, ProgramNode
-from aotc.tir.plan.program import sequences_in
+from aotc.tir.plan.program_nodes import sequences_in
 from aotc_codegen.c.float_size_functions import float_functions
 from aotc_codegen.c.run_time_sizes import (
     LARGEST_MAGNITUDE,

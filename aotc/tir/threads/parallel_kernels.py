@@ -49,6 +49,9 @@ from aotc.tir.stmt import THREAD_NUMBER, If, Kernel, Stmt, block_stmts_or_self, 
 DEFAULT_THREAD_COSTS: Final = Threads()
 #: Number of units that is enough for any team: no further loops are divided.
 _SUFFICIENT_UNITS: Final = 64
+#: Number of iterations of a loop that is enough where loops in it have extents that are known at run time only: their
+#: shares would be uneven, and proofs for them take long.
+_SUFFICIENT_ITERATIONS_AROUND_RUN_TIME_EXTENTS: Final = 16
 #: Largest weight of a unit: times of the units of different loops are distinguished in this many
 #: steps.
 _MAX_UNIT_WEIGHT: Final = 8
@@ -90,7 +93,7 @@ def parallelize_kernel(
     kind = " ".join([f"team {thread_costs}", *(str(k) for k, b in enumerate(kernel.inputs) if b in constant_inputs)])
     uses = MemoryEffects(kernel)
     splitter = _KernelDivider(
-        uses, ThreadCostModel(kernel, constant_inputs, max(computing, moving), thread_costs, uses)
+        uses, ThreadCostModel(kernel, constant_inputs, max(computing, moving), thread_costs, uses), bool(kernel.numbers)
     )
     new_kernel = memoized_kernel(kind, kernel, kernel.span, lambda: _divide_kernel_if_faster(splitter, kernel))
     return new_kernel if new_kernel.team else kernel
@@ -134,6 +137,7 @@ class _KernelDivider:
 
     uses: MemoryEffects
     costs: ThreadCostModel
+    has_run_time_sizes: bool
 
     def divide_stmts_among_threads(self, stmts: Sequence[Stmt], ranges: Ranges) -> _DividedStmts | None:
         """Divide a sequence of statements, with barriers where they conflict; return None if that
@@ -317,6 +321,7 @@ class _KernelDivider:
                 len(leaves) > 1
                 or loop is None
                 or nests[0].is_divided_in_runs
+                or self._has_enough_iterations_around_run_time_extents(loop)
                 or (loops and nests[0].work_units_divided_among_threads >= _SUFFICIENT_UNITS)
             ):
                 return
@@ -357,9 +362,20 @@ class _KernelDivider:
             if self._is_divisible_loop_of_run_time_extent(group[0], ranges):
                 time = self.costs.ns_of_loop_divided_evenly(group[0], ranges)
                 divisions.append(_DividedStmts([thread_share_of_loop_of_run_time_extent(group[0])], time, True))
-            body_division = self._divide_body_of_loop_run_by_all_threads(group[0], ranges)
-            divisions += [body_division] if body_division is not None else []
+            if not (divisions and self._has_enough_iterations_around_run_time_extents(group[0])):
+                body_division = self._divide_body_of_loop_run_by_all_threads(group[0], ranges)
+                divisions += [body_division] if body_division is not None else []
         return min(divisions, key=lambda division: division.time, default=None)
+
+    def _has_enough_iterations_around_run_time_extents(self, loop: For) -> bool:
+        """Return True if a loop has iterations enough for a team, and loops inside it whose extents are known at run
+        time only.
+        """
+        if not self.has_run_time_sizes:
+            return False
+        inner = (s for s in block_stmts_or_self(loop.body) if isinstance(s, For))
+        is_long = (constant_trip_count(loop) or 0) >= _SUFFICIENT_ITERATIONS_AROUND_RUN_TIME_EXTENTS
+        return is_long and any(constant_trip_count(s) is None for s in inner)
 
     def _is_divisible_loop_of_run_time_extent(self, loop: For, ranges: Ranges) -> bool:
         """Return True if the iterations of a loop, whose number is known at run time only, can be divided among

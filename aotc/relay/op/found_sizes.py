@@ -195,7 +195,8 @@ def _infer_require_range_type(a: RequireRangeAttrs, types: Types) -> Type:
 
 def _require_range_reference(a: RequireRangeAttrs, data: Array, value: Array) -> Array:
     number = int(value.reshape(-1)[0])
-    require("require_range.violated", a.least <= number <= a.most, f"{a.requirement}: the value is {number}")
+    found = "this is not so" if value.dtype == np.bool_ else f"the value is {number}"
+    require("require_range.violated", a.least <= number <= a.most, f"{a.requirement}: {found}")
     return data
 
 

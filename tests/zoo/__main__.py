@@ -107,7 +107,7 @@ def read_results() -> list[Result]:
 
 def table(results: Sequence[Result]) -> str:
     """Return the counts by library and import path, as a table of Markdown."""
-    lines = ["| library | import | drawn | built | exported | agree | refused | differ or fail |", "|" + "---|" * 8]
+    lines = ["| library | import | tried | built | exported | agree | refused | differ or fail |", "|" + "---|" * 8]
     for library, path in sorted({(result.library, result.path) for result in results}):
         counts = Counter(result.outcome for result in results if (result.library, result.path) == (library, path))
         built = counts.total() - counts["not built"]
@@ -134,16 +134,18 @@ def page(results: Sequence[Result]) -> str:
     rows = [f"| {r.library} | {r.name} | {r.path} | {r.outcome} | {r.detail.replace('|', '/')} |" for r in failures]
     agreeing = sorted({(r.library, r.name) for r in results if r.outcome == "agrees"})
     names = [
-        f"- {library}: {', '.join(name for owner, name in agreeing if owner == library)}" for library in sorted(COUNTS)
+        f"- {library}: {', '.join(name for owner, name in agreeing if owner == library)}"
+        for library in sorted({owner for owner, _ in agreeing})
     ]
     header = ["| library | architecture | import | outcome | reason |", "|---|---|---|---|---|"]
-    listed = "\n".join([*header, *rows]) if rows else "None of those that were drawn."
+    listed = "\n".join([*header, *rows]) if rows else "None of those that were tried."
     return f"""# Architectures of other libraries
 
-A seed draws architectures from the registries of other libraries (`tests/zoo/drawn.txt`), of which the library makes a
-small instance from its configuration alone. `make zoo` builds each with random weights, exports it by each path that
-exists, compiles it to C, compares the results with those of the library (estimators: with ONNX Runtime's), and writes
-this page. *Exported* means that the exporter accepts it and, for estimators, that ONNX Runtime runs the result.
+A seed draws architectures from the registries of other libraries (`tests/zoo/drawn.txt`). Only architectures are
+drawn of which the library makes a small instance from a configuration alone. `make zoo` builds each with random
+weights, exports it by each path that exists, compiles it to C, compares the results with those of the library
+(estimators: with ONNX Runtime's), and writes this page. *Exported* means that the exporter accepts it and, for
+estimators, that ONNX Runtime runs the result.
 
 {table(results)}
 

@@ -271,7 +271,7 @@ def main() -> None:
     for trees, rows in product(options.trees, options.rows):
         rng = np.random.default_rng(trees)
         model = forest_model(rng, trees, options.depth, rows, options.sparse)
-        # other rows in each call: a processor would learn the branches of one row by heart
+        # other rows in each call: the processor would predict all branches of rows that repeat
         pool = rng.standard_normal((max(POOL_ROWS // rows, 2), rows, FEATURES)).astype(np.float32)
         x = pool[0].copy()
         with tempfile.TemporaryDirectory() as folder:

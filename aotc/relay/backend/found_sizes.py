@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that calls find: the definitions of a program, and the conditions that are checked there.
+"""Sizes that calls find, the definitions of these sizes in a program, and the conditions that definitions check.
 
 found_size_of_function(function)            # FoundSize("n", 24, 1) for a function that consists of leading_rows
 found_sizes_of_module(module, {})           # {"n": 24}
@@ -43,7 +43,7 @@ def _found_size_of_call(call: Call) -> FoundSize | None:
 
 
 def found_size_of_function(function: Function) -> FoundSize | None:
-    """Return the size that the call which a fused function consists of finds; None for other functions."""
+    """Return the size that a fused function finds if it consists of one such call; None for other functions."""
     body = function.body
     if not isinstance(body, Call) or (found := _found_size_of_call(body)) is None:
         return None
@@ -145,7 +145,7 @@ class _ScopesOfFoundSizes:
     checked: set[SizeCheck] = field(default_factory=set)
 
     def with_checks(self, part: Sequence[ProgramNode], known: dict[str, View]) -> tuple[ProgramNode, ...]:
-        """Return a part of the schedule whose definitions check conditions, without those of sizes that are known.
+        """Return a part of the schedule whose definitions check conditions, without definitions of known sizes.
 
         known    the values of the sizes that are found before; gets those that the part finds
         """
@@ -155,7 +155,7 @@ class _ScopesOfFoundSizes:
                 self.require_known((n for n in node.numbers if isinstance(n, SymDim)), known, node.span)
             elif isinstance(node, Define) and node.size in known:
                 if known[node.size] != node.value:
-                    text = f"the size {node.size}, which a run finds, is that of two tensors"
+                    text = f"two calls find the size {node.size}, which must have one value in a run"
                     raise AotcError("found-size", text, span=node.span)
                 continue
             elif isinstance(node, Define) and node.size:
@@ -178,8 +178,8 @@ class _ScopesOfFoundSizes:
         """
         for name in sorted(_symbols(dims) & self.sizes.found.keys()):
             if name not in known:
-                text = f"the size {name}, which a run finds in a branch or loop, is used outside of it or before"
-                hint = "give branches and loops results of sizes that are known outside, and what they need as operands"
+                text = f"the size {name}, which a run finds in a branch or loop, is used outside of it or earlier"
+                hint = "give the results of branches and loops shapes that do not depend on sizes found in them"
                 raise AotcError("found-size", text, span=span, hint=hint)
 
 

@@ -51,7 +51,7 @@ def found_rows_within_bound(most: int | None, rows: Callable[[int], tuple[Expr, 
 
 
 def with_room(x: Expr, rooms: Mapping[int, int]) -> Expr:
-    """Return `x` with zeros behind its elements along some axes.
+    """Return `x`, padded with zeros at the end of some axes.
 
     rooms    the new extent of each of these axes, at least the largest one that `x` may have
     """

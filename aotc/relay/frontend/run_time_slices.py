@@ -38,7 +38,7 @@ def largest_of_dims(dims: Sequence[Dim]) -> int | None:
 
 
 def has_known_sign(value: Dim) -> bool:
-    """Return True if a number is never negative, or always."""
+    """Return True if a number is negative in every run, or in no run."""
     low, high = interval_of_dim(value)
     return low >= 0 or high < 0
 
@@ -82,7 +82,7 @@ def _clip_slice_bounds(start: int, end: int, step: int, size: int) -> tuple[int,
 
 
 def distance_and_direction(step: Dim, code: str, text: str) -> tuple[Dim, Dim]:
-    """Return the absolute value of a step, and 1 if it is negative or 0 if it is not. A step of 0 is a wrong size.
+    """Return the absolute value of a step, and 1 if it is negative or 0 if it is not. A run refuses a step of 0.
 
     code, text    of the diagnostic for a step of 0
     """

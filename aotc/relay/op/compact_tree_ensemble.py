@@ -38,7 +38,7 @@ class CompactTreesAttrs(Attrs):
 
     depth       largest number of inner nodes from a root to a leaf
     aggregate   "sum", "min" or "max"
-    missing     branch of NaN: "no", "yes", or "node" if features has twice the feature, plus 1 where NaN follows "yes"
+    missing     branch of NaN: "no", "yes", or "node" if features[k] is twice the feature, plus 1 if NaN takes "yes"
     """
 
     depth: int
@@ -82,7 +82,7 @@ def _require_tables(a: _Attrs, types: Types) -> TensorType:
         and thresholds.dtype == data.dtype
         and all(table.dtype in _INDEX_DTYPES for table in (features, branches, roots))
     )
-    require("tree_ensemble.tables", fits, lambda: f"{', '.join(map(str, tables))} are no tables of nodes")
+    require("tree_ensemble.tables", fits, lambda: f"{', '.join(map(str, tables))} are not valid tables of nodes")
     require("tree_ensemble.attrs", a.depth >= 0, f"depth is {a.depth}")
     require_known_name("tree_ensemble.attrs", "missing", a.missing, ("no", "yes", "node"))
     return data
@@ -104,7 +104,7 @@ def _infer_compact_trees_type(a: CompactTreesAttrs, types: Types) -> Type:
         and 0 not in values.static_shape
         and values.dtype in ("float32", "float64")
     )
-    require("tree_ensemble.tables", fits, lambda: f"{groups} and {values} are no groups and values of leaves")
+    require("tree_ensemble.tables", fits, lambda: f"{groups} and {values} are not valid groups and values of leaves")
     assert isinstance(groups, TensorType) and isinstance(values, TensorType)
     width = values.static_shape[1] if values.rank == 2 else 1
     return TensorType((data.shape[0], (groups.static_shape[0] - 1) * width), values.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators for results whose number of rows the elements of their operands decide.
+"""Operators whose results have a number of rows that depends on the values of operands, and checks of values.
 
 positions, count = nonzero_positions(x)            # one row of indices for each element that is not 0, and room
 leading_rows(positions, count, rows=SymDim("n", 24))    # the rows that were found; from here on their number is n

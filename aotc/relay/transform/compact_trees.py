@@ -77,7 +77,7 @@ def _rewrite(_: Expr, node: Expr) -> Expr:
 
 
 def _compact(call: Call, a: TreeEnsembleAttrs) -> Expr:
-    """Return a call of ml.tree_ensemble, whose tables are constant, by narrow tables."""
+    """Return a call with narrow tables that computes a call of ml.tree_ensemble, whose tables are constant."""
     data, *rest = call.args
     table, roots, groups, values = (arg.data for arg in rest if isinstance(arg, Constant))
     rows, nodes = _in_type_of_rows(data, _read_nodes(table, roots, values, a))
@@ -162,7 +162,7 @@ def _with_leaves(nodes: _Nodes, leaf_of_value: Array) -> _Nodes:
 
 
 def _merged(nodes: _Nodes) -> _Nodes:
-    """Return nodes of which no two are equal, and of which each has different branches."""
+    """Return nodes without duplicates, and without nodes whose two branches are equal."""
     while len(nodes.words):
         smaller = _merged_once(nodes)
         if len(smaller.words) == len(nodes.words):
@@ -172,7 +172,7 @@ def _merged(nodes: _Nodes) -> _Nodes:
 
 
 def _merged_once(nodes: _Nodes) -> _Nodes:
-    """Let equal nodes be the first of them, and let a node with equal branches be the node that follows it."""
+    """Replace each node by the first equal one, and a node with equal branches by the node that it leads to."""
     own = np.arange(len(nodes.words))
     bits = nodes.thresholds.view(f"i{nodes.thresholds.itemsize}").astype(np.int64)
     keys = np.column_stack([nodes.words, bits, nodes.branches])
@@ -203,8 +203,8 @@ def _tables(nodes: _Nodes) -> list[Array]:
 
 
 def _without_scores_of_votes(call: Call) -> Expr:
-    """Return what is found from the scores of votes, which grow with the votes, from the votes themselves: the column
-    of the greatest score, and whether a score is greater than a constant.
+    """Return a node that uses scores of votes, computed from the votes instead: the column of the greatest score, or
+    whether a score is greater than a constant. Scores grow with the votes.
     """
     if call.op is argmax and (found := _votes_of_scores(call.args[0])):
         return Call(call.op, [found[0]], call.attrs, None, call.span, None)
@@ -221,7 +221,7 @@ def _without_scores_of_votes(call: Call) -> Expr:
 
 
 def _votes_of_scores(scores: Expr) -> tuple[Expr, Array] | None:
-    """Return the votes and the scores of all numbers of votes, if scores come from votes and grow with them."""
+    """Return the votes that scores come from, and the score of each number of votes, if it grows with that number."""
     if not (isinstance(scores, Call) and scores.op is take and isinstance(scores.args[0], Constant)):
         return None
     sums, votes = scores.args[0].data, scores.args[1]

@@ -245,7 +245,7 @@ class _IndexLinearizer:
         self.firsts[loop.var] = [f for f in firsts if f.terms and not self._changes(f)]
 
     def _is_useful_limit(self, form: LinearForm) -> bool:
-        """Return True if a limit of a loop variable may help a proof: it does not change, and is no choice."""
+        """Return True if a limit of a loop variable may help a proof: it does not change, and contains no Select."""
         choices = (n for atom in form.terms for n in walk_once(atom) if isinstance(n, Select))
         return not self._changes(form) and next(choices, None) is None
 

@@ -349,8 +349,8 @@ def divide_bound(bound: Bound, divisor: int) -> Bound:
 
 
 def _divide_factors(factors: Mapping[int | None, Polynomial], stride: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Return a quotient and a rest: the sum of variables times factors is `quotient * stride + rest`. A factor that the
-    stride does not divide belongs to the rest; factors[None] is the sum of the constant terms.
+    """Return a quotient and a remainder: the sum of variables times factors is `quotient * stride + remainder`. A
+    factor that the stride does not divide belongs to the remainder; factors[None] is the sum of the constant terms.
     """
     quotient: Polynomial = {}
     rest: Polynomial = {}

@@ -19,7 +19,7 @@ def executed_steps(
     """Yield the calls that a run makes, in order; return True if they leave the loop around them.
 
     is_true   returns the value of a condition, after the calls before it have been made
-    define    called where a size is known
+    define    called at each definition, where a size becomes known or a value is checked
     """
     for node in nodes:
         match node:
@@ -33,7 +33,7 @@ def executed_steps(
                 while not (yield from executed_steps(node.body, is_true, define)):
                     pass
             case TierChoice():
-                raise ValueError("the sizes of a run choose one tier, whose calls are executed")
+                raise ValueError("a choice among tiers must be replaced by the calls of one tier")
             case Branch():
                 if (yield from executed_steps(node.arms[0 if is_true(node.condition) else 1], is_true, define)):
                     return True

@@ -85,7 +85,8 @@ def _heads(node: OnnxNode, query: Expr, key: OptionalExpr, value: OptionalExpr, 
     require_pair(node, "key", key, "value", value)
     if key is None or value is None:
         columns = g.dim(query, 2)
-        require(_CODE, columns % 3 == 0, f"width {columns} of {node.op_type} is not that of three tensors")
+        text = f"width {columns} of {node.op_type} is not a multiple of 3, for queries, keys and values"
+        require(_CODE, columns % 3 == 0, text)
         query, key, value = g.split(query, [columns // 3] * 3, 2)
     parts, bias = [query, key, value], node.optional_input(10)
     widths = [g.dim(p, 2) if g.rank(p) == 3 else g.dim(p, 1) * g.dim(p, 3) for p in parts]
@@ -102,7 +103,7 @@ def _heads(node: OnnxNode, query: Expr, key: OptionalExpr, value: OptionalExpr, 
 def _updated_buffers(
     node: OnnxNode, buffers: tuple[Expr, Expr], new: tuple[Expr, Expr]
 ) -> tuple[tuple[Expr, Expr], tuple[Expr, Expr], OptionalExpr]:
-    """Return the buffers with a new row, what the new token attends to, and which of these positions it ignores:
+    """Return the buffers with a new row, the rows that the new token attends to, and which of them it ignores:
     None if the number of earlier tokens is a size, since the token then attends to the rows up to its own.
     """
     length = g.dims(buffers[0])[2]
@@ -128,7 +129,7 @@ def _updated_buffers(
 
 
 def _with_row(node: OnnxNode, buffer: Expr, row: Expr, new: Expr) -> Expr:
-    """Return keys or values with those of the new token in a row."""
+    """Return a buffer of keys or values in which those of the new token replace a row."""
     text = f"a buffer of shape {g.dims(buffer)} of {node.op_type} does not fit new elements of shape {g.dims(new)}"
     fits = g.rank(buffer) == 4 and all(g.dims(buffer)[k] == g.dims(new)[k] for k in (0, 1, 3))
     require(_CODE, fits, text)

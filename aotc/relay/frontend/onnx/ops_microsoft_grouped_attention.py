@@ -115,7 +115,7 @@ def _require_supported(node: OnnxNode) -> None:
         given = node.attrs.get(name, usual)
         require("onnx-op", given == usual, f"{name} {given!r} of {node.op_type} is not supported")
     for k in range(_FIRST_UNSUPPORTED_INPUT, len(node.inputs)):
-        text = f"input {k} of {node.op_type}, of normalized heads or padded steps, is not supported"
+        text = f"input {k} of {node.op_type} (normalization of heads or padding of steps) is not supported"
         require("onnx-op", node.optional_input(k) is None, text)
 
 

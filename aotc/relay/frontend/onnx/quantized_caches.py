@@ -39,7 +39,7 @@ class CacheOfIntegers:
     scale: Expr
 
     def quantize(self, x: Expr) -> Expr:
-        """Return numbers (batch, heads, steps, size) as they are stored."""
+        """Quantize keys or values (batch, heads, steps, size), and pack them if they have 4 bits."""
         most = (1 << (self.bits - 1)) - 1
         steps = g.call_op("round", g.div(g.cast(x, "float32"), self.scale))
         integers = g.cast(g.call_op("clip", steps, a_min=-most - 1, a_max=most), "int8")
@@ -52,7 +52,7 @@ class CacheOfIntegers:
         return g.add(low, g.mul(high, _LOW_HALF + 1))
 
     def dequantize(self, stored: Expr, dtype: str) -> Expr:
-        """Return what is stored as numbers (batch, heads, positions, size) of a float type."""
+        """Return stored keys or values as floats (batch, heads, positions, size)."""
         integers = stored
         if self.bits == 4:
             low = g.call_binary_op("bitwise_and", stored, _LOW_HALF)

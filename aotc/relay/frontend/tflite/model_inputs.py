@@ -52,7 +52,7 @@ def resolve_input_types(
     inputs    names and declarations of the inputs
 
     Raises AotcError (code "tflite-pin") if `shapes` names an input that does not exist, and (code "tflite-dim") with
-    all entries of `dims` that name no open dimension or are no sizes.
+    all entries of `dims` that name no open dimension, or whose values are neither sizes nor ranges.
     """
     names = [name for name, _ in inputs]
     for name in shapes.keys() - set(names):
@@ -112,7 +112,7 @@ def _sizes_and_ranges(
             if name not in known:
                 hint = did_you_mean_hint(name, known) or (f"open dimensions: {', '.join(known)}" if known else "")
                 hint = hint or "give the shapes of inputs with " + option_text("input_shapes")
-                text = f"the file leaves no dimension of an input open that is called {name!r}"
+                text = f"no open dimension of an input is called {name!r}"
                 raise AotcError("tflite-dim", text, hint=hint)
             found[name] = _size_or_range(name, value)
     problems.raise_collected_problems()

@@ -63,7 +63,7 @@ def checked_nhwc_window(
     spatial = g.dims(x)[1:3]
     if is_same_padding_code(padding):
         pads = conv_pool.same_padding_widths_of_dims(spatial, window)
-        text = f"SAME padding of the extents {spatial}, which are known at run time only, depends on them"
+        text = f"SAME padding depends on the extents {spatial}, which are known at run time only"
         hint = f"give ranges with steps that are multiples of the strides {tuple(strides)}, such as 64..640:32"
         require("graph-dynamic", is_static(pads), text, hint=hint)
         return window.with_pads(require_static_shape(pads))

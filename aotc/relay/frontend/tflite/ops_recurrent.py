@@ -80,7 +80,7 @@ def _convert_sequence_rnn_node(
 def _convert_svdf_node(
     x: Expr, feature_weights: Expr, time_weights: Expr, bias: OptionalExpr = None, *, rank: int = 1, node: TfliteNode
 ) -> Expr:
-    """Convert SVDF. Kernels for integers have the activation RELU alone, and leave it to the range of the output."""
+    """Convert SVDF. Integer kernels support the activation RELU only, which clipping to the output type applies."""
     state = node[_STATE]
     filters, memory = g.shape(time_weights)
     batch, inputs = g.shape(x)
@@ -116,7 +116,7 @@ def _scale_ratio(node: TfliteNode, first: int, second: int, result: TfliteTensor
 
 def _real_products(node: TfliteNode) -> Expr:
     real = all(not node.input_declaration(k).is_quantized for k in (1, 2))
-    require("tflite-quant", real, "SVDF of real numbers with quantized weights is not supported")
+    require("tflite-quant", real, "SVDF of float data with quantized weights is not supported")
     return g.call_op("nn.dense", node[0], node[1], units=g.dim(node[1], 0))
 
 

@@ -11,7 +11,7 @@ from typing import Final
 _DATA_DEPENDENT: Final = "the values of its inputs decide the shape of its result"
 _STRINGS: Final = "it works on strings and tables"
 _RANDOM: Final = "it draws random numbers"
-_RECURRENT: Final = "of the recurrent layers, SVDF, RNN and those of one direction over sequences are supported"
+_RECURRENT: Final = "SVDF, RNN, UNIDIRECTIONAL_SEQUENCE_RNN and UNIDIRECTIONAL_SEQUENCE_LSTM are supported"
 _STABLEHLO: Final = "not all operators of StableHLO are converted; convert the model to operators of TFLite"
 _NO_OPERATOR: Final = "it is no operator of models in files"
 

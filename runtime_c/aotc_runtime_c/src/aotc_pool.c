@@ -307,7 +307,7 @@ static int start_workers(pool *p) {
     w->team.wait = meet;
     w->team.context = w;
     w->pool = p;
-    w->processor = -1;
+    word_set(&w->processor, -1); /* threads that run already may look at it */
     if (k > 0 && thread_start(&w->thread, work, w) != 0) return 1;
     p->started = k;
   }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A barrier is a word in memory.  The threads that come first look at it for
- * a while (most barriers of a run are microseconds apart) and then sleep; the
+ * A barrier is a word in memory.  The threads that come first poll it for a
+ * while (most barriers of a run are microseconds apart) and then sleep; the
  * last one changes it, and wakes those that sleep, if there are any.
  *
- * A thread that looks keeps others from its processor.  Where other programs
- * keep processors busy, two threads of a pool often share one.  Then each look
- * delays the thread that is waited for, and a thread sleeps at once.  To find
- * that out, each thread notes its processor when it waits for long.  Waiting
- * threads do not call sched_yield: Linux may take that for giving up the time
- * slice, and then runs other programs for milliseconds.
+ * A thread that polls keeps others from its processor.  Where other programs
+ * keep processors busy, two threads of a pool often share one.  Then each poll
+ * delays the thread that is waited for, so a thread sleeps at once.  For this,
+ * each thread stores the number of its processor when it waits for long.
+ * Waiting threads do not call sched_yield: Linux may take that for giving up
+ * the time slice, and then runs other programs for milliseconds.
  */
 #if !defined(_WIN32) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1 /* sched_getcpu, sysconf and pthreads under -std=c99 */
@@ -198,8 +198,8 @@ static int watch_forks(void) {
 /* --- the pool */
 
 enum {
-  LOOKS = 4000,      /* about 50 microseconds */
-  LOOKS_BETWEEN = 40 /* between two comparisons of processors */
+  MAX_POLLS = 4000,    /* about 50 microseconds */
+  POLLS_PER_CHECK = 40 /* of whether threads share a processor */
 };
 
 struct pool;
@@ -208,15 +208,15 @@ typedef struct worker {
   thread_t thread;
   aotc_team team; /* its context is the worker */
   struct pool *pool;
-  word_t processor; /* where it was when it last waited for long, or -1 */
+  word_t processor; /* on which it last waited for long, or -1 */
 } worker;
 
 typedef struct pool {
   aotc_threads threads; /* first: what callers hold */
   word_t owner; /* the process with the workers; negative while it makes them */
   lock_t sleep;
-  lock_t turn; /* one run after the other */
-  int32_t looks;
+  lock_t turn;       /* one run after the other */
+  int32_t max_polls; /* before a thread sleeps */
   aotc_job_fn job;
   void *argument;
   word_t runs;     /* changes when a job is there */
@@ -228,7 +228,7 @@ typedef struct pool {
   worker workers[AOTC_MAX_THREADS];
 } pool;
 
-/* Notes the processor for other threads, and returns it. */
+/* Stores the processor for other threads, and returns it. */
 static int32_t note_processor(worker *self) {
   const int32_t here = processor();
   if (word_get(&self->processor) != here) word_set(&self->processor, here);
@@ -250,9 +250,9 @@ static int is_processor_shared(worker *self) {
 static void await_change(worker *self, word_t *word, int32_t old) {
   pool *const p = self->pool;
   int32_t k;
-  for (k = 1; k <= p->looks; ++k) {
+  for (k = 1; k <= p->max_polls; ++k) {
     if (word_get(word) != old) return;
-    if (k % LOOKS_BETWEEN == 0 && is_processor_shared(self)) break;
+    if (k % POLLS_PER_CHECK == 0 && is_processor_shared(self)) break;
     rest();
   }
   lock_take(&p->sleep);
@@ -267,7 +267,7 @@ static void wake_sleepers(worker *self) {
   pool *const p = self->pool;
   if (word_get(&p->sleepers) == 0) return;
   note_processor(self);
-  lock_take(&p->sleep); /* who counted itself waits now, or sees the change */
+  lock_take(&p->sleep); /* a counted sleeper waits now, or sees the change */
   lock_give(&p->sleep);
   lock_wake(&p->sleep);
 }
@@ -307,7 +307,7 @@ static int start_workers(pool *p) {
     w->team.wait = meet;
     w->team.context = w;
     w->pool = p;
-    word_set(&w->processor, -1); /* threads that run already may look at it */
+    word_set(&w->processor, -1); /* threads that run already may read it */
     if (k > 0 && thread_start(&w->thread, work, w) != 0) return 1;
     p->started = k;
   }
@@ -366,7 +366,7 @@ static int run_together(const aotc_threads *threads, aotc_job_fn job,
   word_add(&p->runs, 1);
   wake_sleepers(&p->workers[0]);
   job(argument, &p->workers[0].team);
-  meet(&p->workers[0]); /* nobody is in the job any more */
+  meet(&p->workers[0]); /* no thread executes the job any more */
   lock_give(&p->turn);
   return AOTC_OK;
 }
@@ -381,8 +381,8 @@ int aotc_pool_create(int32_t parts, const aotc_threads **threads) {
   p->threads.parts = parts;
   p->threads.run = run_together;
   p->threads.state = p;
-  /* looking would keep others from working where processors are few */
-  p->looks = parts <= processors() ? LOOKS : 0;
+  /* polling would keep others from working where processors are few */
+  p->max_polls = parts <= processors() ? MAX_POLLS : 0;
   if (watch_forks() != 0 || own(p) != 0) {
     free(p);
     return AOTC_ERROR_THREADS;

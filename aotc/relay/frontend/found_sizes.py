@@ -51,18 +51,23 @@ def found_rows_within_bound(most: int | None, rows: Callable[[int], tuple[Expr, 
 
 
 def with_room(x: Expr, rooms: Mapping[int, int]) -> Expr:
-    """Return `x`, padded with zeros at the end of some axes.
+    """Return `x`, padded with zeros at the end of some axes; `x` itself, which may be a tuple, if there are none.
 
     rooms    the new extent of each of these axes, at least the largest one that `x` may have
     """
+    if not rooms:
+        return x
     return g.pad(x, [(0, rooms[k] - dim if k in rooms else 0) for k, dim in enumerate(g.dims(x))])
 
 
 def cut_to_found_sizes(x: Expr, sizes: Mapping[int, Expr]) -> Expr:
-    """Return the first elements of `x` along some axes, of which a run finds the number.
+    """Return the first elements of `x` along some axes, of which a run finds the number; `x` itself, which may be a
+    tuple, if there are none.
 
     sizes    the number of elements along each of these axes, an integer of one element; at most the extent of `x`
     """
+    if not sizes:
+        return x
     if 0 in sizes:
         x = found_rows(sizes[0], x)[0]
     counts = list(g.dims(x))

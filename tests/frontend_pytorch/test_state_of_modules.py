@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -212,3 +213,35 @@ def test_recurrences_of_mamba_and_rwkv() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(StateSpace(), WeightedKeyValue()).eval()
     compile_and_compare(net, [torch.randn(1, 16) for _ in range(12)], opt_level=2)
+
+
+class ConvertingCopies(nn.Module):
+    """Copies of all elements to tensors of other data types, which are read afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("small", torch.zeros(3, dtype=torch.float16))
+        self.register_buffer("count", torch.zeros(3, dtype=torch.int32))
+        self.register_buffer("part", torch.zeros(3, dtype=torch.float16))
+
+    def forward(self, x: Tensor, given: Tensor) -> tuple[Tensor, ...]:
+        self.small.copy_(x)
+        given.copy_(self.small.float() * 9)
+        with torch.no_grad():
+            self.count.copy_(given * 0.7)
+        self.part[:] = x * 3
+        return self.small.float(), self.count * 1, self.part.float()
+
+
+def test_copies_convert_to_the_data_type_of_the_tensor_that_is_changed(tmp_path: Path) -> None:
+    module, given = ConvertingCopies(), torch.zeros(3, dtype=torch.int8)
+    program = torch.export.export(module, (torch.zeros(3), given))
+    session = aotc.compile(program, output=tmp_path / "net", target="c", cflags=["-O0"]).session()
+    state = session.new_state()
+    for seed in range(2):
+        x = torch.randn(3, generator=torch.Generator().manual_seed(seed))
+        expected = [*module(x, given), given]
+        for got, want in zip(
+            session.run(None, {"x": x.numpy(), "given": given.numpy()}, state=state), expected, strict=True
+        ):
+            np.testing.assert_array_equal(got, want.numpy(), strict=True)

@@ -173,6 +173,36 @@ def test_composites_are_their_decompositions() -> None:
     np.testing.assert_allclose(found, litert(data, arrays)[0], rtol=1e-5, atol=1e-6)
 
 
+def test_loops() -> None:
+    """A loop whose number of iterations its input decides, with a condition on carried values."""
+    model = Builder()
+    inputs, outputs = ((model.tensor((), "int32"), model.tensor((3,))) for _ in range(2))
+    with model.subgraph() as condition:
+        k, x, end, goes = (
+            model.tensor((), "int32"),
+            model.tensor((3,)),
+            model.tensor((), "int32", 5),
+            model.tensor((), "bool"),
+        )
+        model.op("STABLEHLO_COMPARE", [k, end], [goes], "StablehloCompareOptions", comparisonDirection=5)
+        model.ends([k, x], [goes])
+    with model.subgraph() as body:
+        k, x, one = model.tensor((), "int32"), model.tensor((3,)), model.tensor((), "int32", 1)
+        after, squares = model.tensor((), "int32"), model.tensor((3,))
+        model.op("STABLEHLO_ADD", [k, one], [after])
+        model.op("STABLEHLO_MULTIPLY", [x, x], [squares])
+        model.ends([k, x], [after, squares])
+    options = {"condSubgraphIndex": condition, "bodySubgraphIndex": body}
+    model.op("STABLEHLO_WHILE", inputs, outputs, "StablehloWhileOptions", **options)
+    module = from_tflite(model.data(inputs, outputs))
+    for first, last in ((2, 5), (5, 5), (7, 7)):
+        x = np.array([1.25, 0.5, -1], np.float32)
+        values = zip(module.main.params, (np.array(first, np.int32), x), strict=True)
+        count, found = run_model(module, {p.name: v for p, v in values})
+        assert count == last
+        np.testing.assert_allclose(found, x**2 ** (last - first), rtol=1e-5)
+
+
 def test_every_converter_is_tested() -> None:
     tested = {f"STABLEHLO_{case[0]}" for case in CASES} | {"STABLEHLO_REDUCE", "STABLEHLO_COMPOSITE", "STABLEHLO_WHILE"}
     assert {n for n in CONVERTERS if n.startswith("STABLEHLO_")} == tested

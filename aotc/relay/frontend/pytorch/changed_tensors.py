@@ -83,6 +83,40 @@ def changed_constants_as_buffers(program: Any) -> Any:
     return program._update(graph_module, signature, constants=constants)
 
 
+def with_conversions_before_copies(program: Any) -> Any:
+    """Return an exported program in which what `copy_` writes has the data type of the tensor that it writes to.
+
+    torch.export replaces a buffer or an input of which `copy_` writes all elements by what is copied, of whichever
+    data type that is.
+    """
+    if not any(_converts(node) for module in _graph_modules(program.graph_module) for node in module.graph.nodes):
+        return program
+    graph_module = copy.deepcopy(program.graph_module)
+    for module in _graph_modules(graph_module):
+        for node in filter(_converts, list(module.graph.nodes)):
+            target, source = node.args[:2]
+            dtype = target.meta["val"].dtype
+            with module.graph.inserting_before(node):
+                converted = module.graph.call_function(torch.ops.aten._to_copy.default, (source,), {"dtype": dtype})
+            converted.meta = {**node.meta, "val": source.meta["val"].to(dtype)}
+            node.replace_input_with(source, converted)
+        module.recompile()
+    return program._update(graph_module, program.graph_signature)
+
+
+def _graph_modules(module: Any) -> list[Any]:
+    return [part for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
+
+
+def _converts(node: Any) -> bool:
+    """Return True for a node that copies a tensor to one of another data type."""
+    if node.target is not torch.ops.aten.copy_.default:
+        return False
+    values = [arg.meta.get("val") for arg in node.args[:2] if isinstance(arg, torch.fx.Node)]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return len(tensors) == 2 and tensors[0].dtype != tensors[1].dtype
+
+
 def _buffer_with_memory_of(tensor: Any, buffers: Mapping[str, InputSpec], program: Any) -> InputSpec | None:
     """Return the buffer that has exactly the elements of a tensor, in its memory; None if there is none."""
 

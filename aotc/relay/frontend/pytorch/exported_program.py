@@ -44,6 +44,7 @@ from aotc.relay.frontend.pytorch.changed_tensors import (
     changed_buffers_of_program,
     changed_constants_as_buffers,
     require_unshared_memory,
+    with_conversions_before_copies,
 )
 from aotc.relay.frontend.pytorch.converter_table import converter_of, plain_operator_name
 from aotc.relay.frontend.pytorch.higher_order_operators import HIGHER_ORDER_CONVERTERS
@@ -86,7 +87,7 @@ def functionalize_and_decompose(program: Any) -> Any:
     """
     if not any(map(_needs_decomposition, program.graph.nodes)):
         return program
-    program = changed_constants_as_buffers(program)
+    program = with_conversions_before_copies(changed_constants_as_buffers(program))
     defaults = torch.export.default_decompositions()
     _check_operators_convertible(program, defaults)
     # operators that have a converter or have no decomposition remain unchanged

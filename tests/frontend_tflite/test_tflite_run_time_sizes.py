@@ -190,7 +190,7 @@ def refusal(**options: Any) -> Any:
 
 def test_what_no_range_may_be_given_for() -> None:
     (found,) = refusal(dims={"height": (4, 32)})
-    assert found.code == "tflite-dim" and "no dimension" in found.message and "image_1" in found.hint
+    assert found.code == "tflite-dim" and "no open dimension" in found.message and "image_1" in found.hint
     assert [d.code for d in refusal(dims={"dim3": 3, "dim1": "a..b"})] == ["tflite-dim"] * 2
     found = refusal(dims={"dim1": (4, 32)})[0]
     assert "SAME padding" in found.message and "steps" in found.hint

@@ -268,7 +268,7 @@ def compact_tree_ensemble(
 
     depth       largest number of inner nodes from a root to a leaf
     aggregate   "sum", "min" or "max"
-    missing     branch of NaN: "no", "yes", or "node" if features has twice the feature, plus 1 where NaN follows "yes"
+    missing     branch of NaN: "no", "yes", or "node" if features[k] is twice the feature, plus 1 if NaN takes "yes"
     """
 
 def compiler_begin(data: Expr, compiler: str) -> Call:

@@ -16,7 +16,7 @@ import numpy as np
 from aotc.ir import Attrs, AxisMap, DType, PrecisionTreatment, TensorType, Type, Types, declare_arguments, require
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.operator_definition import random_array, require_known_name, require_tensor_of_rank
-from aotc.relay.op.tree_ensemble import AGGREGATES
+from aotc.relay.op.tree_ensemble import AGGREGATES, aggregate_leaf_values
 from aotc.tir import INDEX, Block, Buffer, Declare, For, Load, Stmt, Store, Tensor, Var, te
 from aotc.tir.expr import binary, call, const, maximum, minimum
 from aotc.tir.stmt import Assign, While, forall
@@ -136,15 +136,7 @@ def _reached_leaves(a: _Attrs, leaves: int, data: Array, *tables: Array) -> Arra
 
 def _compact_trees_reference(a: CompactTreesAttrs, data: Array, *tables: Array) -> Array:
     *nodes, groups, values = tables
-    table = values.reshape(len(values), -1)
-    ufunc: Any = {"sum": np.add, "min": np.minimum, "max": np.maximum}[a.aggregate]
-    result = np.full((len(data), len(groups) - 1, table.shape[1]), AGGREGATES[a.aggregate][1], values.dtype)
-    leaves = _reached_leaves(a, len(values), data, *nodes)
-    ends = np.clip(groups.astype(np.int64), 0, leaves.shape[1])
-    for group in range(len(ends) - 1):
-        for tree in range(ends[group], ends[group + 1]):
-            result[:, group] = ufunc(result[:, group], table[leaves[:, tree]])
-    return result.reshape(len(data), -1)
+    return aggregate_leaf_values(a.aggregate, _reached_leaves(a, len(values), data, *nodes), groups, values)
 
 
 def _tree_votes_reference(a: TreeVotesAttrs, data: Array, *nodes: Array) -> Array:

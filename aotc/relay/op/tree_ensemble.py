@@ -119,29 +119,46 @@ def _infer_tree_ensemble_type(a: TreeEnsembleAttrs, types: Types) -> Type:
     return TensorType((data.shape[0], (group_ends[0] - 1) * sum(widths or [1])), data.dtype)
 
 
+def _reached_leaves(a: TreeEnsembleAttrs, leaf_count: int, data: Array, nodes: Array, roots: Array) -> Array:
+    """Return the number of the leaf that each row reaches in each tree, (rows, trees)."""
+    inner, last = len(nodes) - leaf_count, data.shape[1] - 1
+    rows, thresholds = np.arange(len(data)), np.ascontiguousarray(nodes[:, _THRESHOLD]).view(data.dtype)
+    reached = np.empty((len(data), len(roots)), np.int64)
+    for tree, root in enumerate(roots):
+        at = np.full(len(data), root, np.int64)
+        for _ in range(a.depth):
+            record = np.clip(at // WORDS_PER_NODE + inner, 0, len(nodes) - 1)
+            word = nodes[record, _FEATURE].astype(np.int64)
+            x = data[rows, np.clip(word // 2, 0, last)]
+            nan_is_yes = {"no": np.False_, "yes": np.True_, "node": word % 2 == 1}[a.missing]
+            yes = (x <= thresholds[record]) | (np.isnan(x) & nan_is_yes)
+            at = np.where(at < 0, nodes[record, np.where(yes, _YES, _YES + 1)], at)
+        reached[:, tree] = np.clip(at // WORDS_PER_NODE, 0, leaf_count - 1)
+    return reached
+
+
+def aggregate_leaf_values(aggregate: str, reached: Array, groups: Array, values: Array) -> Array:
+    """Return the sums, minima or maxima of the values of leaves over the trees of each group, in their order.
+
+    aggregate    "sum", "min" or "max"
+    reached      number of the leaf that each row reaches in each tree, (rows, trees)
+    groups       group g consists of the trees groups[g] to groups[g + 1] - 1, as far as they exist
+    values       (leaves,) or (leaves, D); the result is (rows, number of groups * D) in their data type
+    """
+    table = values.reshape(len(values), -1)
+    ufunc: Any = {"sum": np.add, "min": np.minimum, "max": np.maximum}[aggregate]
+    result = np.full((len(reached), len(groups) - 1, table.shape[1]), AGGREGATES[aggregate][1], values.dtype)
+    ends = np.clip(groups.astype(np.int64), 0, reached.shape[1])
+    for group in range(len(ends) - 1):
+        for tree in range(ends[group], ends[group + 1]):
+            result[:, group] = ufunc(result[:, group], table[reached[:, tree]])
+    return result.reshape(len(reached), math.prod(result.shape[1:]))
+
+
 def _tree_ensemble_reference(
     a: TreeEnsembleAttrs, data: Array, nodes: Array, roots: Array, groups: Array, values: Array
 ) -> Array:
-    inner, last = len(nodes) - len(values), data.shape[1] - 1
-    table, rows = values.reshape(len(values), -1), np.arange(len(data))
-    ufunc: Any = {"sum": np.add, "min": np.minimum, "max": np.maximum}[a.aggregate]
-    neutral = AGGREGATES[a.aggregate][1]
-    result = np.full((len(data), len(groups) - 1, table.shape[1]), neutral, data.dtype)
-    thresholds = np.ascontiguousarray(nodes[:, _THRESHOLD]).view(data.dtype)
-    ends = np.clip(groups, 0, len(roots))
-    for group in range(len(ends) - 1):
-        for tree in range(ends[group], ends[group + 1]):
-            at = np.full(len(data), roots[tree], np.int64)
-            for _ in range(a.depth):
-                record = np.clip(at // WORDS_PER_NODE + inner, 0, len(nodes) - 1)
-                word = nodes[record, _FEATURE].astype(np.int64)
-                x = data[rows, np.clip(word // 2, 0, last)]
-                nan_is_yes = {"no": np.False_, "yes": np.True_, "node": word % 2 == 1}[a.missing]
-                yes = (x <= thresholds[record]) | (np.isnan(x) & nan_is_yes)
-                at = np.where(at < 0, nodes[record, np.where(yes, _YES, _YES + 1)], at)
-            leaf = np.clip(at // WORDS_PER_NODE, 0, len(values) - 1)
-            result[:, group] = ufunc(result[:, group], table[leaf])
-    return result.reshape(len(data), math.prod(result.shape[1:]))
+    return aggregate_leaf_values(a.aggregate, _reached_leaves(a, len(values), data, nodes, roots), groups, values)
 
 
 class _TreeProgram:

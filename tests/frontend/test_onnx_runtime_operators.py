@@ -19,6 +19,7 @@ from onnx import ModelProto, helper, numpy_helper, parser
 
 from aotc.ir import AotcError
 from aotc.relay.frontend.onnx import from_onnx
+from aotc.relay.interpreter import evaluate
 
 RNG: Final = np.random.default_rng(0)
 
@@ -282,6 +283,27 @@ def masked(steps: int, past: int) -> list[Array | None]:
         floats(*CACHE),
         np.array([past], np.int32),
     ]
+
+
+def test_computed_rows_of_buffers_are_checked() -> None:
+    text = """<ir_version: 9, opset_import: ["": 20, "com.microsoft": 1]>
+      net (float[1,1,8] q, float[1,1,8] k, float[1,1,8] v, float[1,2,5,4] pk, float[1,2,5,4] pv, int32[1] n)
+        => (float[1,1,8] y, float[1,2,5,4] keys, float[1,2,5,4] values) {
+        one = Constant <value = int32[1] {1}> ()
+        past = Mul (n, one)
+        y, keys, values = com.microsoft.DecoderMaskedMultiHeadAttention <num_heads = 2, past_present_share_buffer = 1> (
+          q, k, v, , , pk, pv, past)
+    }"""
+    model = parser.parse_model(text)
+    module = from_onnx(model)
+    data = [*(floats(1, 1, 8) for _ in range(3)), *(floats(1, 2, 5, 4) for _ in range(2))]
+    for past in (0, 4):
+        feeds = dict(zip(("q", "k", "v", "pk", "pv", "n"), (*data, np.array([past], np.int32)), strict=True))
+        for got, want in zip(run_model(module, feeds), ort_run(model, feeds), strict=True):
+            np.testing.assert_allclose(got, want, 2e-5, 2e-5)
+    for past in (5, -1):
+        with pytest.raises(AotcError, match=r"past_sequence_length .* is the number of a row of the buffers"):
+            evaluate(module, *data, np.array([past], np.int32))
 
 
 def caches(key: Array | None, value: Array | None) -> list[Array | None]:

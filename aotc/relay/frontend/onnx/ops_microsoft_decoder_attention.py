@@ -18,6 +18,7 @@ from aotc.ir import Dim, require, sum_of_dims
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
+from aotc.relay.frontend.found_sizes import with_required_range
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.onnx.ops_microsoft_attention import (
     attention_scores,
@@ -112,8 +113,12 @@ def _updated_buffers(
     require(_CODE, at is not None and g.dims(at) in ((), (1,)), text)
     assert at is not None
     row = g.reshape(g.cast(at, "int64"), (1, 1, 1, 1))
-    present = tuple(_with_row(node, b, row, n) for b, n in zip(buffers, new, strict=True))
     known = known_sizes(node, 7, length)
+    if known is None:
+        is_inside = g.logical_and(g.greater_equal(row, 0), g.less(row, g.size_as_tensor(length)))
+        text = f"past_sequence_length of {node.op_type} is the number of a row of the buffers"
+        row = with_required_range(row, is_inside, 1, 1, text)
+    present = tuple(_with_row(node, b, row, n) for b, n in zip(buffers, new, strict=True))
     if known is None:
         columns = g.reshape(g.positions_up_to(length), (1, 1, 1, length))
         return (present[0], present[1]), (present[0], present[1]), g.greater(columns, row)

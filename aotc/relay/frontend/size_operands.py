@@ -166,7 +166,7 @@ class SizeOperands:
 
         function    NUMERATOR, DENOMINATOR or PRODUCT of `aotc.ir.size_operands`
         bits        the bits of the float, as an integer
-        factor      what PRODUCT multiplies the float by; the other functions do not use it
+        factor      the integer by which PRODUCT multiplies the float; the other functions do not use it
         """
         formulas = [str(d) if isinstance(d, int) else d.name for d in (factor, bits)]
         return self._defined_size(formulas[0], least, most, function, formulas[1])

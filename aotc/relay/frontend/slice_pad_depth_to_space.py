@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph builders that move elements without arithmetic: slicing of single elements, depth-to-space
-and its inverse, padding with negative widths.
+"""Graph builders that move elements without arithmetic: slicing of single elements, removal of all
+axes of extent 1, depth-to-space and its inverse, padding with negative widths.
 
 select_element(x, 1, 3)                 # x[:, 3]
 depth_to_space(x, 2)                    # (n, 4 * c, h, w) to (n, c, 2 * h, 2 * w)
@@ -14,9 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aotc.ir import AotcError, Dim, is_static, require, require_static_shape
+from aotc.ir import AotcError, Dim, SymDim, equality_of_dims, is_static, require, require_static_shape
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.size_conditions import require_equal_dims
 
 
 def check_and_normalize_constant_indices(indices: Expr, axis_extent: int | Sequence[int]) -> Expr:
@@ -70,6 +71,20 @@ def normalize_indices_into_axis(x: Expr, indices: Expr, axis: int) -> Expr:
 def select_element(x: Expr, axis: int, index: int) -> Expr:
     """Return `x[..., index, ...]`: select one element of an axis and remove that axis."""
     return g.squeeze(g.strided_slice(x, [index], [index + 1], [axis]), [axis])
+
+
+def squeeze_all_unit_axes(x: Expr, operator: str) -> Expr:
+    """Remove all axes of `x` of extent 1, for an operator that names no axes.
+
+    The rank of the result must be known at compile time: an axis of a size that is known at run time only stays, under
+    the condition that this size is not 1. Raises AotcError (code "graph-dynamic") if such a condition cannot be stated.
+    """
+    sizes = g.dims(x)
+    for axis, size in enumerate(sizes):
+        if isinstance(size, SymDim):
+            text = f"axis {axis} of the data of {operator}, which names no axes, has the extent {size}"
+            require_equal_dims("graph-dynamic", equality_of_dims(size, 1), 0, text)
+    return g.squeeze(x, [k for k, size in enumerate(sizes) if size == 1])
 
 
 def _divide_exactly_by_block_size_power(value: int, block_size: int, power: int = 1) -> int:

@@ -54,7 +54,7 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
     has_one_value = all(dim == 1 for dim in dims if isinstance(dim, int))
     text = f"the condition of If must be one value, it has shape ({', '.join(map(str, dims))})"
     require("onnx-if", has_one_value, text)
-    return _joined(g.reshape(condition, ()), yes, no)
+    return _outputs_of_chosen_branch(g.reshape(condition, ()), yes, no)
 
 
 def _may_differ_in_sizes(a: Type, b: Type) -> bool:
@@ -64,9 +64,12 @@ def _may_differ_in_sizes(a: Type, b: Type) -> bool:
     return (a.dtype, a.rank) == (b.dtype, b.rank) and are_bounded(a.shape) and are_bounded(b.shape)
 
 
-def _joined(condition: Expr, yes: Sequence[Expr], no: Sequence[Expr]) -> list[Expr]:
-    """Return the outputs of the branch that a condition chooses. Where their sizes differ, both branches give tensors
-    with room for the larger one, and their sizes, which a run then finds.
+def _outputs_of_chosen_branch(condition: Expr, yes: Sequence[Expr], no: Sequence[Expr]) -> list[Expr]:
+    """Return the outputs of the branch that a condition chooses, as results of one `If`.
+
+    `yes` and `no` are the outputs of the two branches. Where an axis of an output differs between the branches, both
+    branches pad it to the larger extent and return the extent before padding as a further result; the output is cut
+    to this extent, a size that a run finds.
     """
     rooms = [_rooms_of_differing_axes(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
     arms = [

@@ -59,6 +59,7 @@ from aotc.relay.frontend.slice_pad_depth_to_space import (
     normalize_indices_into_axis,
     pad_or_crop,
     space_to_depth,
+    squeeze_all_unit_axes,
 )
 from aotc.relay.frontend.string_slots import string_constant
 from aotc.relay.op.type_rules import broadcast_two_shapes
@@ -129,12 +130,7 @@ def _squeeze(x: Expr, axes: SizeInput | None = None, *, node: OnnxNode) -> Expr:
         return g.reshape(x, dims_of_kept_axes(g.dims(x), chosen, rank - len(values)))
     # an empty attribute counts as an omitted one
     if values is None or (not values and node.optional_input(1) is None):
-        sizes = g.dims(x)
-        for k, d in enumerate(sizes):
-            if isinstance(d, SymDim):  # the rank of the result is known, so that an axis stays in every run
-                text = f"axis {k} of the data of Squeeze, which omits `axes`, has the extent {d}"
-                require_equal_dims("onnx-dynamic", equality_of_dims(d, 1), 0, text)
-        return g.squeeze(x, [k for k, d in enumerate(sizes) if d == 1])
+        return squeeze_all_unit_axes(x, "Squeeze")
     return g.squeeze(x, sorted(g.normalize_axis(a, rank) for a in require_static_shape(values)))
 
 

@@ -199,8 +199,10 @@ def _number_duplicate_tensor_names(names: Sequence[str]) -> Iterator[str]:
 
 @frozen
 class InputSizes:
-    """What a caller states of the inputs of a model: `shapes` by name of the input, and `dims`, sizes and ranges of
-    open dimensions by name of the dimension.
+    """Sizes of the inputs of a model, as the caller of the compiler gives them.
+
+    shapes    the shape of an input, by name of the input
+    dims      the size or the range of sizes of a dimension that the model leaves open, by name of the dimension
     """
 
     shapes: Mapping[str, Sequence[int]]

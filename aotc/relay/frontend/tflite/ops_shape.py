@@ -10,23 +10,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import (
-    Dim,
-    SymDim,
-    equality_of_dims,
-    is_static,
-    maximum_of_dims,
-    product_of_dims,
-    require,
-    require_static_shape,
-    sum_of_dims,
-)
+from aotc.ir import Dim, SymDim, is_static, maximum_of_dims, product_of_dims, require, require_static_shape, sum_of_dims
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import reductions
 from aotc.relay.frontend.run_time_slices import largest_of_dims
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
-from aotc.relay.frontend.slice_pad_depth_to_space import check_and_normalize_constant_indices, gather_slices
+from aotc.relay.frontend.slice_pad_depth_to_space import (
+    check_and_normalize_constant_indices,
+    gather_slices,
+    squeeze_all_unit_axes,
+)
 from aotc.relay.frontend.tflite.integer_elementwise_functions import requantize_uint8_by_table
 from aotc.relay.frontend.tflite.node import (
     KnownArray,
@@ -64,14 +58,7 @@ def _convert_reshape_node(x: Expr, shape: SizeInput | None = None, *, new_shape:
 def _convert_squeeze_node(x: Expr, *, squeeze_dims: Any = None) -> Expr:
     rank = g.rank(x)
     axes = {g.normalize_axis(a, rank) for a in squeeze_dims or ()}
-    if axes:
-        return g.squeeze(x, sorted(axes))
-    sizes = g.dims(x)
-    for axis, size in enumerate(sizes):
-        if isinstance(size, SymDim):  # the rank of the result is known, so that the axis stays in every run
-            text = f"axis {axis} of the data of SQUEEZE, which names no axes, has the extent {size}"
-            require_equal_dims("graph-dynamic", equality_of_dims(size, 1), 0, text)
-    return g.squeeze(x, [k for k, d in enumerate(sizes) if d == 1])
+    return g.squeeze(x, sorted(axes)) if axes else squeeze_all_unit_axes(x, "SQUEEZE")
 
 
 def _convert_expand_dims_node(x: Expr, axis: KnownInts) -> Expr:

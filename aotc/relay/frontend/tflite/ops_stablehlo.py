@@ -181,7 +181,10 @@ def _convert_dot_general_node(
     lhs_contracting_dimensions: Any = None,
     rhs_contracting_dimensions: Any = None,
 ) -> Expr:
-    """Convert STABLEHLO_DOT_GENERAL; the result has the batch axes, then the other axes of both operands."""
+    """Convert STABLEHLO_DOT_GENERAL, a batched product of two tensors that sums over the contracting axes.
+
+    The axes of the result are the batch axes, the remaining axes of `a`, and the remaining axes of `b`.
+    """
     batches = [list(v or ()) for v in (lhs_batching_dimensions, rhs_batching_dimensions)]
     summed = [list(v or ()) for v in (lhs_contracting_dimensions, rhs_contracting_dimensions)]
     kept = [

@@ -155,7 +155,13 @@ def _axis_kinds_and_slices(
 
 
 def _slice_axes(x: Expr, parts: Sequence[tuple[int, AxisSlice]]) -> Expr:
-    """Slice axes of `x` as given for some axes: those whose extents and positions are known, and then the others."""
+    """Slice `x` along some axes.
+
+    Axes whose extent, start and stop are known at compile time are sliced first, by one static slice; the others then
+    by one slice whose positions a run computes.
+
+    parts    pairs of an axis and its slice
+    """
     dims = g.dims(x)
     known = [(k, p) for k, p in parts if is_static((dims[k], p.start, p.stop))]
     if known:

@@ -6,7 +6,7 @@ dims_of_each_tier({"batch": [1, 8], "seq": (1, 64)})    # [{"batch": 1, "seq": (
 
 A model is imported once for all sizes from the least to the largest one, which gives the names and formulas of
 shapes, and once for each tier. Each tier is compiled as if there were no others, except that
-weights have one layout in all tiers where a second copy of them does not pay.
+large weights have the same layout in all tiers (see `common_weight_layouts`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SizeTiers:
         """Return a context in which the graph of a tier, given by its number, is optimized.
 
         Enter that of the typical tier before all others: its graph chooses the layouts of weights, and the graphs of
-        the other tiers take these layouts where a second copy of a weight does not pay.
+        the other tiers use the same layouts for large weights.
         """
         return use_common_weight_layouts(replace(self.layouts, is_complete=number != self.typical))
 

@@ -251,8 +251,8 @@ def _int16_pair_sum_dot_variant(data_dtype: str, weight_dtype: str, call: str, f
 
 
 def _wasm_dot_variant_for_small_weights() -> CVariant:
-    """Return the variant for relaxed SIMD of WebAssembly, whose sums of products of int8 by bytes below 128 are exact
-    on all hosts; those of other bytes depend on the host.
+    """Return the variant that uses the dot product of WebAssembly's relaxed SIMD. Its result is exact on all hosts if
+    the bytes of the second operand, here the weights, are below 128; otherwise it depends on the host.
     """
     builtin = "__builtin_wasm_relaxed_dot_i8x16_i7x16_add_s_i32x4"
     text = f"""\

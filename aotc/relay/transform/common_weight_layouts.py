@@ -7,10 +7,9 @@ with use_common_weight_layouts(layouts):
 with use_common_weight_layouts(replace(layouts, is_complete=True)):
     second = optimize(model_of_one_row, target)
 
-The first graph that is optimized chooses its layouts alone. Each later one takes them instead of its own choice where
-a second copy of the weights does not pay: where parameters must not grow, and for weights of matrix products that
-exceed the second-level cache. Layouts of these differ in the width of their blocks, and a product of few rows spends
-most of its time reading them.
+The first graph that is optimized chooses its layouts alone. Each later one takes them instead of its own choice if
+parameters must not grow, and for weights of matrix products that exceed the second-level cache. Layouts of these
+differ in the width of their blocks, and a product of few rows spends most of its time reading them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ contents: concatenate becomes a copy of x.
 
 Runs write new contents over old ones if the kernel that writes comes after all that read, or may
 compute in place, and if no check of a value can end the run after that. Otherwise the block has two copies: a run
-reads one and writes the other one, and then the copies change roles, so that nothing is copied.
+reads the first and writes the second, and the next run reads the second and writes the first.
 """
 
 from collections.abc import Container, Mapping, Sequence

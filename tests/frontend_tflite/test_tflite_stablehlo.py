@@ -78,6 +78,7 @@ CASES = [
         for x, y in ((b(5), b(5)), (WHOLE, COUNT))
     ),
     row("SHIFT_LEFT", [WHOLE, COUNT], np.left_shift, "ShiftLeft"),
+    row("CBRT", [np.array([-8, 0, 1e-38, 3e38, -np.inf, np.nan, 0.3], np.float32)], np.cbrt),
     row("CLAMP", [np.float32(-1), A, np.float32(0.5)], lambda low, x, high: np.clip(x, low, high)),
     row("CLAMP", [B - 1, A, B + 1], lambda low, x, high: np.clip(x, low, high)),
     *(
@@ -102,6 +103,8 @@ CASES = [
     row("DOT_GENERAL", [f(3, 2, 4), f(4, 5, 2)], lambda x, y: np.einsum("mbk,knb->bmn", x, y), "DotGeneral",
         lhsBatchingDimensions=[1], rhsBatchingDimensions=[2], lhsContractingDimensions=[2],
         rhsContractingDimensions=[0]),
+    row("DOT_GENERAL", [i(3, 4, low=-128, high=128).astype(np.int8), i(4, 5, low=-128, high=128).astype(np.int8)],
+        lambda x, y: x.astype(np.int32) @ y, "DotGeneral", lhsContractingDimensions=[1], rhsContractingDimensions=[0]),
 ]  # fmt: skip
 
 
@@ -204,5 +207,7 @@ def test_loops() -> None:
 
 
 def test_every_converter_is_tested() -> None:
-    tested = {f"STABLEHLO_{case[0]}" for case in CASES} | {"STABLEHLO_REDUCE", "STABLEHLO_COMPOSITE", "STABLEHLO_WHILE"}
+    tested = {f"STABLEHLO_{case[0]}" for case in CASES}
+    alone = ("COMPOSITE", "CONVOLUTION", "GATHER", "REDUCE", "REDUCE_WINDOW", "SCATTER", "SORT", "WHILE")
+    tested |= {f"STABLEHLO_{name}" for name in alone}
     assert {n for n in CONVERTERS if n.startswith("STABLEHLO_")} == tested

@@ -96,15 +96,21 @@ def _broadcast_and_flatten_batch_axes(x: Expr, batch_shape: Sequence[Dim]) -> Ex
     return g.reshape(x, (math.prod(full), *shape[-2:]))
 
 
-def _batch_matmul(a: Expr, b: Expr) -> Expr:
-    return g.call_op("nn.batch_matmul", a, b, transpose_a=False, transpose_b=False)
+def product_builders(sum_dtype: str = "") -> ProductBuilders:
+    """Return the products by nn.matmul and nn.batch_matmul, whose sums have the type `sum_dtype`; "" for that of the
+    operands.
+    """
+
+    def batch_matmul(a: Expr, b: Expr) -> Expr:
+        return g.call_op("nn.batch_matmul", a, b, transpose_a=False, transpose_b=False, out_dtype=sum_dtype)
+
+    def matrix_product(a: Expr, b: Expr) -> Expr:
+        return g.call_op("nn.matmul", a, b, units=None, out_dtype=sum_dtype)
+
+    return ProductBuilders(matrix_product, batch_matmul)
 
 
-def _matmul(a: Expr, b: Expr) -> Expr:
-    return g.call_op("nn.matmul", a, b, units=None)
-
-
-_FLOAT_PRODUCTS: Final = ProductBuilders(_matmul, _batch_matmul)
+_FLOAT_PRODUCTS: Final = product_builders()
 
 
 def einsum(equation: str, operands: Sequence[Expr]) -> Expr:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from aotc.ir import AotcError, Op, TensorType, require
+from aotc.ir import Op, TensorType, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import matmul_einsum
 from aotc.relay.frontend import op_calls as g
@@ -51,7 +51,7 @@ _REAL_OPERATORS: Final = frozenset({"COSINE", "EXPONENTIAL", "FLOOR", "LOG", "LO
 #: Directions of comparisons, in the order of their codes in the schema.
 _COMPARISONS: Final = ("equal", "not_equal", "greater_equal", "greater", "less_equal", "less")
 #: Reductions by the operator of their body.
-_REDUCTION_BY_OPERATOR: Final = {
+REDUCTION_BY_OPERATOR: Final = {
     "add": "sum",
     "multiply": "prod",
     "maximum": "max",
@@ -79,6 +79,18 @@ def _convert_compare_node(a: Expr, b: Expr, *, comparison_direction: int = 0) ->
     known = 0 <= comparison_direction < len(_COMPARISONS)
     require("tflite-options", known, f"the comparison {comparison_direction} is not known")
     return g.call_op(_COMPARISONS[comparison_direction], a, b)
+
+
+def _convert_cbrt_node(x: Expr) -> Expr:
+    """Convert STABLEHLO_CBRT: a power of the absolute value, and one step of Newton's method, which removes the error
+    of the rounded exponent.
+    """
+    require("graph-dtype", g.dtype(x).is_float, f"STABLEHLO_CBRT of {g.dtype(x)} is not supported")
+    size = g.call_op("abs", x)
+    root = g.call_binary_op("power", size, 1.0 / 3.0)
+    step = g.mul(g.sub(root, g.call_op("divide", size, g.mul(root, root))), 1.0 / 3.0)
+    is_regular = g.logical_and(g.greater(size, 0.0), g.call_op("isfinite", size))
+    return g.mul(g.call_op("sign", x), g.where(is_regular, g.sub(root, step), size))
 
 
 def _convert_select_node(condition: Expr, a: Expr, b: Expr) -> Expr:
@@ -180,8 +192,10 @@ def _convert_dot_general_node(
     rhs_batching_dimensions: Any = None,
     lhs_contracting_dimensions: Any = None,
     rhs_contracting_dimensions: Any = None,
+    node: TfliteNode,
 ) -> Expr:
-    """Convert STABLEHLO_DOT_GENERAL, a batched product of two tensors that sums over the contracting axes.
+    """Convert STABLEHLO_DOT_GENERAL, a batched product of two tensors that sums over the contracting axes. Sums of
+    products of integers have the type of the result.
 
     The axes of the result are the batch axes, the remaining axes of `a`, and the remaining axes of `b`.
     """
@@ -203,7 +217,9 @@ def _convert_dot_general_node(
     right = g.transpose(b, (*batches[1], *summed[1], *kept[1]))
     left = g.reshape(left, (*lead, math.prod(free[0]), depth))
     right = g.reshape(right, (*lead, depth, math.prod(free[1])))
-    return g.reshape(matmul_einsum.matmul(left, right), (*lead, *free[0], *free[1]))
+    dtype = str(node.first_output_declaration.dtype)
+    builders = matmul_einsum.product_builders(dtype) if dtype != g.dtype(a) else None
+    return g.reshape(matmul_einsum.matmul(left, right, builders), (*lead, *free[0], *free[1]))
 
 
 def _convert_reduce_node(
@@ -211,19 +227,37 @@ def _convert_reduce_node(
 ) -> Expr:
     """Convert STABLEHLO_REDUCE of one tensor whose body is one operator."""
     require("tflite-options", not more, "STABLEHLO_REDUCE of several tensors is not supported")
-    parameters = [Var(name, TensorType((), g.dtype(x))) for name in "ab"]
-    results = node.control.convert_subgraph(body_subgraph_index, parameters)
-    body = results[0] if len(results) == 1 else None
-    name = body.op.name if isinstance(body, Call) and isinstance(body.op, Op) else ""
-    if name not in _REDUCTION_BY_OPERATOR or set(body.args if isinstance(body, Call) else ()) != set(parameters):
-        raise AotcError("tflite-options", "STABLEHLO_REDUCE is supported if its body is one operator, such as a sum")
-    is_bool = name.startswith("bitwise")
-    require(
-        "graph-dtype", not is_bool or g.dtype(x).is_bool, f"STABLEHLO_REDUCE by {name} of {g.dtype(x)} is not supported"
-    )
+    name = operator_of_reduction_body(node, body_subgraph_index, x)
     axes = sorted({g.normalize_axis(k, g.rank(x)) for k in dimensions or ()})
-    y = g.call_reduction(_REDUCTION_BY_OPERATOR[name], x, axes, False)
+    y = g.call_reduction(REDUCTION_BY_OPERATOR[name], x, axes, False)
     return g.call_op(name, y, g.reshape(first, ()))
+
+
+def body_of_one_operator(node: TfliteNode, subgraph: int, parameters: Sequence[Var]) -> tuple[str, tuple[Expr, ...]]:
+    """Convert a subgraph with the given parameters; return the name of the operator of the graph that it consists of,
+    and the operands. The name is "" if it is no call of one operator with variables; if the result is a parameter,
+    that is the only operand.
+    """
+    results = node.control.convert_subgraph(subgraph, parameters)
+    body = results[0] if len(results) == 1 else None
+    if isinstance(body, Var):
+        return "", (body,)
+    if isinstance(body, Call) and isinstance(body.op, Op) and all(x in parameters for x in body.args):
+        return body.op.name, tuple(body.args)
+    return "", ()
+
+
+def operator_of_reduction_body(node: TfliteNode, subgraph: int, x: Expr) -> str:
+    """Return the operator of the graph that is the body of a reduction of `x`, a key of REDUCTION_BY_OPERATOR. Raises
+    AotcError (codes "tflite-options", "graph-dtype") for other bodies.
+    """
+    parameters = [Var(name, TensorType((), g.dtype(x))) for name in "ab"]
+    name, operands = body_of_one_operator(node, subgraph, parameters)
+    known = name in REDUCTION_BY_OPERATOR and set(operands) == set(parameters)
+    require("tflite-options", known, f"{node.op.name} is supported if its body is one operator, such as a sum")
+    fits = g.dtype(x).is_bool or not name.startswith("bitwise")
+    require("graph-dtype", fits, f"{node.op.name} by {name} of {g.dtype(x)} is not supported")
+    return name
 
 
 def _convert_composite_node(*inputs: Expr, decomposition_subgraph_index: int, node: TfliteNode) -> list[Expr]:
@@ -234,6 +268,7 @@ def _convert_composite_node(*inputs: Expr, decomposition_subgraph_index: int, no
 _CONVERTERS: Final[dict[str, Converter]] = {
     **{name: partial(_convert_same_operator_node, name) for name in _SAME_OPERATOR},
     "BROADCAST_IN_DIM": _convert_broadcast_in_dim_node,
+    "CBRT": _convert_cbrt_node,
     "CLAMP": _convert_clamp_node,
     "COMPARE": _convert_compare_node,
     "COMPOSITE": _convert_composite_node,

@@ -12,7 +12,7 @@ _DATA_DEPENDENT: Final = "the values of its inputs decide the shape of its resul
 _STRINGS: Final = "it works on strings and tables"
 _RANDOM: Final = "it draws random numbers"
 _RECURRENT: Final = "SVDF, RNN, UNIDIRECTIONAL_SEQUENCE_RNN and UNIDIRECTIONAL_SEQUENCE_LSTM are supported"
-_STABLEHLO: Final = "not all operators of StableHLO are converted; convert the model to operators of TFLite"
+_UNKNOWN_CALL: Final = "what it computes is known to the framework that wrote it only"
 _NO_OPERATOR: Final = "it is no operator of models in files"
 
 _REASONS: Final = {
@@ -26,10 +26,11 @@ _REASONS: Final = {
     ),
     **dict.fromkeys(("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"), _RANDOM),
     **dict.fromkeys(("BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM"), _RECURRENT),
+    "STABLEHLO_CUSTOM_CALL": _UNKNOWN_CALL,
     **dict.fromkeys(("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"), _NO_OPERATOR),
 }
 
 
 def reason_for_missing_converter(name: str) -> str:
     """Return why a builtin operator is not supported; "" if only its converter is missing."""
-    return _STABLEHLO if name.startswith("STABLEHLO_") else _REASONS.get(name, "")
+    return _REASONS.get(name, "")

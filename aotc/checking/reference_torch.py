@@ -122,21 +122,26 @@ def _run_exported_program(
     interpreter_class    class of the torch.fx interpreter, for instance the float64 one
     """
     state = {**program.constants, **program.state_dict}
-    changed = {spec.target for spec in program.graph_signature.output_specs if spec.kind in _CHANGED_BUFFER_KINDS}
+    specs = program.graph_signature.output_specs
+    kinds = (OutputKind.USER_OUTPUT,), (*_CHANGED_BUFFER_KINDS, OutputKind.USER_INPUT_MUTATION)
+    ordered = [k for kind in kinds for k, spec in enumerate(specs) if spec.kind in kind]
+    # an output with the new contents of a buffer has the name of the input of the imported module, and "_out"
+    changed = {
+        specs[k].target: name.removesuffix("_out")
+        for k, name in zip(ordered, output_names, strict=True)
+        if specs[k].kind in _CHANGED_BUFFER_KINDS
+    }
 
     def argument_for_input_spec(spec: Any) -> Any:
-        name = spec.arg.name if spec.kind == InputKind.USER_INPUT else spec.target
-        if name in inputs and (spec.kind == InputKind.USER_INPUT or name in changed):
+        name = spec.arg.name if spec.kind == InputKind.USER_INPUT else changed.get(spec.target)
+        if name in inputs:
             return torch.from_numpy(np.array(inputs[name]))
         if spec.kind == InputKind.USER_INPUT:
             return spec.arg.value
-        return state[name].clone() if name in changed else state[name]
+        return state[spec.target].clone() if spec.target in changed else state[spec.target]
 
     with torch.no_grad():
         values = interpreter_class(program.graph_module).run(
             *map(argument_for_input_spec, program.graph_signature.input_specs)
         )
-    specs = program.graph_signature.output_specs
-    kinds = (OutputKind.USER_OUTPUT,), (*_CHANGED_BUFFER_KINDS, OutputKind.USER_INPUT_MUTATION)
-    results = [v for kind in kinds for v, spec in zip(values, specs, strict=True) if spec.kind in kind]
-    return {name: np.asarray(value) for name, value in zip(output_names, results, strict=True)}
+    return {name: np.asarray(values[k]) for k, name in zip(ordered, output_names, strict=True)}

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import aotc
+from aotc.checking.verify import verify
 from aotc.driver.import_model import functional_exported_program
 from aotc.driver.pipeline import CompiledModel
-from aotc.relay.frontend.pytorch import changed_buffers_of_program, load_exported
+from aotc.relay.frontend.pytorch import changed_buffers_of_program, from_exported, load_exported
 from tests.frontend_pytorch.frontend_comparison import compare, leaves
 
 HEADS, KEY_HEADS, SIZE, CAPACITY = 4, 2, 8, 12
@@ -74,15 +75,15 @@ class OtherTensors(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.held = Held((3,))
-        self.register_buffer("keys", self.held.keys)
+        self.register_buffer("x", self.held.keys)  # the name of the input, too
         self.scale = nn.Parameter(torch.ones(3))
 
     def forward(self, x: Tensor) -> Tensor:
         self.held.keys.add_(x)
-        self.held.values[:2].sub_(x[:2])
         with torch.no_grad():
+            self.held.values[:2].sub_(x[:2])
             self.scale.mul_(0.5)
-        return self.keys * 3 + self.held.keys + self.held.values * self.scale
+        return self.x * 3 + self.held.keys + self.held.values * self.scale
 
 
 class Decoder(nn.Module):
@@ -195,10 +196,29 @@ def test_changed_buffers_of_all_kinds() -> None:
 
 def test_changed_parameters_and_tensors_that_are_no_buffers(tmp_path: Path) -> None:
     model = compile_and_compare(OtherTensors(), [torch.randn(3) for _ in range(3)], opt_level=1)
-    assert set(copies_of_states(model)) == {"keys", "lifted_tensor_1", "scale"}
+    assert set(copies_of_states(model)) == {"x_1", "lifted_tensor_1", "scale"}
     program = functional_exported_program(torch.export.export(OtherTensors(), (torch.ones(3),)))
     torch.export.save(program, tmp_path / "net.pt2")
     assert set(changed_buffers_of_program(load_exported(tmp_path / "net.pt2"))) == set(copies_of_states(model))
+    assert verify(program, target="c", seeds=1, check_compiler=False).ok
+
+
+class Scaled(nn.Module):
+    """A parameter with the name of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.x
+
+
+def test_parameters_with_the_name_of_an_input_are_kept_apart() -> None:
+    program = torch.export.export(Scaled(), (torch.ones(3),))
+    module, params = from_exported(program, keep_params_as_input=True)
+    assert [p.name_hint for p in module.main.params] == ["x", "x_1"]
+    np.testing.assert_array_equal(params["x_1"], np.full(3, 2, np.float32))
 
 
 def test_a_decoder_with_caches_of_a_fixed_length() -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the tensors of an exported program that its runs change: buffers, parameters and constants.
 
-changed_buffers_of_program(program)     # {"cache.k": "cache.k_out"}, by the name of the buffer
+changed_buffers_of_program(program)     # {"cache.k": "cache.k_out"}, by the name of the input
 
 They are state of the compiled model. A constant is a tensor that is neither a buffer nor a parameter of the
 module, such as the caches of a StaticCache of the package transformers; torch.export cannot functionalize
@@ -11,7 +11,8 @@ writes to constants, so that those become buffers first.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import count
 from operator import getitem
 from typing import Any, Final
 
@@ -25,20 +26,44 @@ from aotc.relay.frontend.pytorch.value_conversion_and_promotion import torch_ten
 CHANGED_BUFFER_KINDS: Final = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 #: Kinds of outputs that are new contents of tensors of the module, or of inputs.
 CHANGED_TENSOR_KINDS: Final = (*CHANGED_BUFFER_KINDS, OutputKind.USER_INPUT_MUTATION)
+#: Operators that call a graph in a context, such as that of `torch.no_grad()`; the operands of the graph follow it.
+_CONTEXT_OPERATORS: Final = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
+
+def names_of_module_tensors(program: Any) -> dict[str, str]:
+    """Return the names that parameters, buffers and constants of an exported program have among the inputs of the
+    imported module, by their names in the program: the same, followed by a number where an input has this name.
+    """
+    specs = program.graph_signature.input_specs
+    inputs = {spec.arg.name for spec in specs if spec.kind == InputKind.USER_INPUT}
+    targets = [spec.target for spec in specs if spec.target is not None]
+    taken = inputs | set(targets)
+    names: dict[str, str] = {}
+    for target in targets:
+        free = (f"{target}_{k}" for k in count(1) if f"{target}_{k}" not in taken)
+        names[target] = next(free) if target in inputs else target
+        taken.add(names[target])
+    return names
 
 
 def changed_buffers_of_program(program: Any) -> dict[str, str]:
     """Return the buffers and parameters that a functional exported program changes: the name of the output
-    that receives the new contents, by the name of the buffer, which is an input of the imported module.
+    that receives the new contents, by the name of the input of the imported module.
     """
-    specs = program.graph_signature.output_specs
-    return {spec.target: f"{spec.target}_out" for spec in specs if spec.kind in CHANGED_BUFFER_KINDS}
+    return {name: f"{name}_out" for name in _names_of_changed_buffers(program).values()}
 
 
 def contents_of_changed_buffers(program: Any) -> dict[str, Array]:
-    """Return the contents, by name, of the buffers and parameters that an exported program changes."""
+    """Return the contents of the buffers and parameters that an exported program changes, by the name of the input of
+    the imported module.
+    """
     tensors = {**program.constants, **program.state_dict}
-    return {name: torch_tensor_to_array(tensors[name]) for name in changed_buffers_of_program(program)}
+    return {name: torch_tensor_to_array(tensors[t]) for t, name in _names_of_changed_buffers(program).items()}
+
+
+def _names_of_changed_buffers(program: Any) -> dict[str, str]:
+    names, specs = names_of_module_tensors(program), program.graph_signature.output_specs
+    return {spec.target: names[spec.target] for spec in specs if spec.kind in CHANGED_BUFFER_KINDS}
 
 
 def require_unshared_memory(tensor: Any, name: str, program: Any) -> None:
@@ -51,6 +76,16 @@ def require_unshared_memory(tensor: Any, name: str, program: Any) -> None:
     shared = [n for n, t in tensors.items() if memory and t.untyped_storage().data_ptr() == memory]
     text = f"the program changes its buffer {name!r}, which shares memory with {', '.join(map(repr, shared))}"
     require("torch-mutation", not shared, text)
+
+
+def require_unshared_changed_tensors(program: Any) -> None:
+    """Raise AotcError (code "torch-mutation") if an exported program, which may have operators that work in place,
+    changes a parameter, buffer or constant that shares its memory with another one.
+    """
+    tensors, written = {**program.constants, **program.state_dict}, _inputs_written_to(program)
+    for spec in program.graph_signature.input_specs:
+        if spec.arg.name in written and isinstance(tensor := tensors.get(spec.target), torch.Tensor):
+            require_unshared_memory(tensor, spec.target, program)
 
 
 def changed_constants_as_buffers(program: Any) -> Any:
@@ -130,23 +165,46 @@ def _buffer_with_memory_of(tensor: Any, buffers: Mapping[str, InputSpec], progra
 
 
 def _constants_written_to(program: Any) -> set[str]:
-    """Return the names of the nodes of constants of an exported program that operators write to, also by
-    their views.
-    """
+    """Return the names of the nodes of constants of an exported program that operators write to."""
     specs = program.graph_signature.input_specs
     constants = {spec.arg.name for spec in specs if spec.kind == InputKind.CONSTANT_TENSOR}
-    viewed: dict[Any, set[str]] = {}
+    return constants & _inputs_written_to(program)
+
+
+def _inputs_written_to(program: Any) -> set[str]:
+    """Return the names of the nodes of inputs, parameters, buffers and constants of an exported program that operators
+    write to, also by their views.
+    """
+    return _names_written_to(program.graph_module, [{n.name} for n in program.graph.nodes if n.op == "placeholder"])[0]
+
+
+def _names_written_to(module: Any, parameters: Sequence[Set[str]]) -> tuple[set[str], set[str]]:
+    """Return the names of the tensors that operators of a graph write to, and of those that its results may share
+    memory with.
+
+    parameters    for each parameter of the graph, the names of the tensors that it may share memory with
+    """
+    viewed: dict[Any, Set[str]] = {}
     changed: set[str] = set()
-    for node in program.graph.nodes:
-        if node.name in constants:
-            viewed[node] = {node.name}
+    names = iter(parameters)
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            viewed[node] = next(names)
+        elif node.op == "output":
+            return changed, set().union(*(viewed.get(result, ()) for result in node.all_input_nodes))
         elif node.op == "call_function" and node.target is getitem:
             viewed[node] = viewed.get(node.args[0], set())
         elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
             aliases = [(viewed.get(source, set()), is_write) for source, is_write in _aliases_of_result(node)]
             viewed[node] = set().union(*(names for names, _ in aliases))
             changed.update(*(names for names, is_write in aliases if is_write))
-    return changed
+        elif node.op == "call_function" and getattr(node.target, "__name__", "") in _CONTEXT_OPERATORS:
+            first = next(k for k, arg in enumerate(node.args) if getattr(arg, "op", "") == "get_attr")
+            body = module.get_submodule(node.args[first].target)
+            arguments = [viewed.get(arg, set()) for arg in node.args[first + 1 :]]
+            written, viewed[node] = _names_written_to(body, arguments)
+            changed |= written
+    return changed, set()
 
 
 def _aliases_of_result(node: Any) -> Iterator[tuple[Any, bool]]:

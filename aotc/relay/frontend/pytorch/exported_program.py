@@ -40,9 +40,11 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.found_sizes import with_sizes_found_before_use
 from aotc.relay.frontend.pytorch.changed_tensors import (
+    CHANGED_BUFFER_KINDS,
     CHANGED_TENSOR_KINDS,
-    changed_buffers_of_program,
     changed_constants_as_buffers,
+    names_of_module_tensors,
+    require_unshared_changed_tensors,
     require_unshared_memory,
     with_conversions_before_copies,
 )
@@ -96,6 +98,7 @@ def functionalize_and_decompose(program: Any) -> Any:
         return program.run_decompositions(table)
     except Exception as error:  # torch raises various exceptions for nodes whose arguments and shapes are inconsistent
         _LOG.debug("torch cannot decompose the program", exc_info=True)
+        require_unshared_changed_tensors(program)
         text = "torch cannot follow the program: its nodes do not fit one another"
         hint = "export the module again"
         if any(node.target is torch.ops.higher_order.cond for node in program.graph.nodes):
@@ -261,7 +264,8 @@ def _placeholder_values(
     weights: list[Var] = []
     params: dict[str, Any] = {}
     shared: dict[int, TorchValue] = {}
-    changed = changed_buffers_of_program(program)
+    names = names_of_module_tensors(program)
+    changed = {spec.target for spec in program.graph_signature.output_specs if spec.kind in CHANGED_BUFFER_KINDS}
     for spec in program.graph_signature.input_specs:
         name = spec.arg.name
         values[name] = FAILED_NODE_VALUE
@@ -276,8 +280,9 @@ def _placeholder_values(
             require("torch-inputs", fits, text)
             if spec.target in changed:
                 require_unshared_memory(tensor, spec.target, program)
-                params[spec.target] = torch_tensor_to_array(tensor)
-                values[name] = Var(spec.target, Constant(params[spec.target]).checked_type)
+                state = names[spec.target]
+                params[state] = torch_tensor_to_array(tensor)
+                values[name] = Var(state, Constant(params[state]).checked_type)
                 weights.append(values[name])
                 continue
             if fits and tensor.is_complex():
@@ -287,9 +292,9 @@ def _placeholder_values(
             if id(tensor) not in shared:
                 constant = shared[id(tensor)] = Constant(torch_tensor_to_array(tensor))
                 if keep_params and spec.kind != InputKind.CONSTANT_TENSOR:
-                    shared[id(tensor)] = Var(spec.target, constant.checked_type)
+                    shared[id(tensor)] = Var(names[spec.target], constant.checked_type)
                     weights.append(shared[id(tensor)])
-                    params[spec.target] = constant.data
+                    params[names[spec.target]] = constant.data
             values[name] = shared[id(tensor)]
     return values, users + weights, params
 
@@ -412,6 +417,7 @@ def _program_outputs(
     """
     outputs: list[Expr] = []
     names: list[str] = []
+    tensors = names_of_module_tensors(program)
     specs = program.graph_signature.output_specs
     results = [spec for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
     for spec in [*results, *(spec for spec in specs if spec.kind in CHANGED_TENSOR_KINDS)]:
@@ -420,7 +426,8 @@ def _program_outputs(
             outputs += flatten_output_tensors(
                 require_converted_value(values[str(name)]) if name in values else getattr(spec.arg, "value", None)
             )
-            names.append(f"{spec.target}_out" if spec.kind in CHANGED_TENSOR_KINDS else str(name))
+            changed = tensors.get(spec.target, spec.target)
+            names.append(f"{changed}_out" if spec.kind in CHANGED_TENSOR_KINDS else str(name))
     problems.raise_collected_problems()
     require("torch-output", bool(outputs), "the program returns no tensors")
     return outputs, names

@@ -80,8 +80,9 @@ class Probe:
         int64 array.
 
         The first element of the array is the number of steps, which becomes -1 if the library has
-        more. The sum of the times of each step follows, then 1 if the run has ended, and two
-        elements that the function itself uses. Steps in loops run several times, and others not at all.
+        more. The sum of the times of each step follows, then 1 if the run has ended, two elements that
+        the function itself uses, and the number of times that each step ran: steps in loops run several
+        times, and those of branches that are not taken and of other tiers of sizes not at all.
         """
         return ctypes.cast(self._library.probe_step, ctypes.c_void_p).value or 0
 

@@ -102,13 +102,14 @@ def _steps_with_kernels_of_isa(metadata: Mapping[str, Any], isa: str) -> list[Ma
     return [{**row, "kernel": name} for row, name in zip(rows, names, strict=True)]
 
 
-def _measure_step_nanoseconds(binding: Binding, probe: Probe, step_count: int) -> Array:
-    """Run the model once; return the time of each step in nanoseconds, shape (steps,).
+def _measure_step_nanoseconds_and_calls(binding: Binding, probe: Probe, step_count: int) -> tuple[Array, Array]:
+    """Run the model once; return the time of each step in nanoseconds, and how often it ran, each of
+    shape (steps,).
 
-    The time of a step that does not run, in an arm of a branch that is not taken, is 0. That of a
-    step in a loop is the sum over its iterations.
+    Both are 0 for a step that does not run, in an arm of a branch that is not taken or in another tier
+    of sizes. The time of a step in a loop is the sum over its iterations.
     """
-    marks = np.zeros(step_count + 4, np.int64)
+    marks = np.zeros(2 * step_count + 4, np.int64)
     marks[0] = step_count
     binding.run_with_step_callback(probe.step_callback_address, marks.ctypes.data)
     if marks[0] != step_count:
@@ -118,25 +119,26 @@ def _measure_step_nanoseconds(binding: Binding, probe: Probe, step_count: int) -
     if marks[1 + step_count] == 0:
         older = "it was compiled by an older aotc, or with -DAOTC_NO_STEPS"
         raise _stale_project_error(f"the library does not report its steps: {older}")
-    return marks[1 : 1 + step_count]
+    return marks[1 : 1 + step_count], marks[4 + step_count :]
 
 
 def _measure_steps_and_peaks_on_cpu(
     binding: Binding, probe: Probe, step_count: int, repeat: int, touched_bytes: int
-) -> tuple[Array, float, float]:
-    """Measure a CPU: times of steps in milliseconds, shape (repeat, steps), peak operations and
-    bytes per second of a core.
+) -> tuple[Array, Array, float, float]:
+    """Measure a CPU: times of steps in milliseconds and how often they ran, each of shape (repeat, steps),
+    peak operations and bytes per second of a core.
 
     The peak rates are measured between the runs, so that a slowdown of the machine affects both.
     """
     measures = probe.make_flops_measurement(), probe.make_read_bandwidth_measurement(min(touched_bytes, MAX_READ_BYTES))
     overhead = probe.clock_overhead_nanoseconds()
-    times, rates = np.empty((repeat, step_count)), []
+    times, calls, rates = np.empty((repeat, step_count)), np.empty((repeat, step_count), np.int64), []
     for k in range(repeat):
-        times[k] = np.maximum(_measure_step_nanoseconds(binding, probe, step_count) - overhead, 1) / 1e6
+        nanoseconds, calls[k] = _measure_step_nanoseconds_and_calls(binding, probe, step_count)
+        times[k] = np.maximum(nanoseconds - overhead * calls[k], calls[k] > 0) / 1e6
         rates.append([max(measure() for _ in repeat_for_seconds(3, RATE_SAMPLE_SECONDS)) for measure in measures])
     peak, bandwidth = np.max(rates, axis=0).tolist()
-    return times, peak, bandwidth
+    return times, calls, peak, bandwidth
 
 
 def undisturbed_run_mask(run_times: Array) -> Array:
@@ -182,19 +184,24 @@ def _evaluated_formulas(formulas: object, symbols: Mapping[str, int]) -> dict[st
     return values
 
 
-def _kernel_time_and_cost_row_of_each_step(
-    rows: Sequence[Mapping[str, Any]], milliseconds: Sequence[float]
+def _time_and_cost_row_of_each_step_that_ran(
+    rows: Sequence[Mapping[str, Any]], milliseconds: Sequence[float], calls: Array
 ) -> list[dict[str, Any]]:
-    """Return the kernel, time, multiply-accumulates, bytes and model nodes of each step."""
+    """Return the number in the schedule, kernel, calls, and time, multiply-accumulates and bytes of all its calls, and
+    the model nodes of each step that ran.
+    """
     return [
         {
+            "step": number,
             "kernel": row["kernel"],
+            "calls": count,
             "milliseconds": time,
-            "macs": row["macs"],
-            "bytes": row["bytes_read"] + row["bytes_written"],
+            "macs": count * row["macs"],
+            "bytes": count * (row["bytes_read"] + row["bytes_written"]),
             "nodes": row["nodes"],
         }
-        for row, time in zip(rows, milliseconds, strict=True)
+        for number, (row, time, count) in enumerate(zip(rows, milliseconds, map(int, calls), strict=True))
+        if count
     ]
 
 
@@ -206,17 +213,16 @@ def _sum_steps_by_kernel(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     for step in steps:
         empty = {"kernel": step["kernel"], "calls": 0, "milliseconds": 0.0, "macs": 0, "bytes": 0, "nodes": []}
         row = rows.setdefault(step["kernel"], empty)
-        row["calls"] += 1
-        for key in ("milliseconds", "macs", "bytes", "nodes"):
+        for key in ("calls", "milliseconds", "macs", "bytes", "nodes"):
             row[key] = row[key] + step[key]
     return sorted(rows.values(), key=lambda row: -row["milliseconds"])
 
 
 def _measure_steps_and_peaks(
     session: Session, binding: Binding, step_count: int, repeat: int, touched_bytes: int, target: Target, cc: str | None
-) -> tuple[Array, float, float]:
-    """Return the times of all steps in milliseconds, shape (repeat, steps), and the peak operations
-    and bytes per second.
+) -> tuple[Array, Array, float, float]:
+    """Return the times of all steps in milliseconds and how often they ran, each of shape (repeat, steps),
+    and the peak operations and bytes per second.
     """
     if session.device is None:
         probe = Probe(target, find_toolchain(cc), milliseconds_per_call(binding.run) >= MIN_CPU_TIMED_MILLISECONDS)
@@ -227,7 +233,7 @@ def _measure_steps_and_peaks(
         )
     clock = DeviceClock(session.device)
     times = np.array([clock.measure_step_milliseconds(binding) for _ in range(repeat)]).reshape(repeat, step_count)
-    return times, clock.peak_flops_per_second(), clock.peak_bytes_per_second()
+    return times, np.ones_like(times, np.int64), clock.peak_flops_per_second(), clock.peak_bytes_per_second()
 
 
 def _bytes_touched_by_run(session: Session, binding: Binding) -> int:
@@ -260,10 +266,11 @@ def profile_library(
     of the times of all steps ("watched"), which are CPU times if a run takes
     `MIN_CPU_TIMED_MILLISECONDS` milliseconds or more; "disturbed" is the number of runs left out;
     "machine" has the peak rate and bandwidth, measured between the runs, or as stated by the driver
-    of a GPU.  "steps" follow the schedule; "kernels" are sums over the steps of each kernel, the
-    most expensive first.  Each has its time, multiply-accumulates and bytes of all arguments at the
-    sizes that run, the resulting rates, their ratios to the peak and to the roofline, and the names of the model's
-    nodes.  A ratio can exceed 1, because Winograd convolutions count the multiplications of the
+    of a GPU.  "steps" are those that ran, in the order of the schedule: not those of branches that were not
+    taken, and of other tiers of sizes; "kernels" are sums over the steps of each kernel, the most expensive
+    first.  Each has the number of its calls, their time, multiply-accumulates and bytes of all arguments at
+    the sizes that run, the resulting rates, their ratios to the peak and to the roofline, and the names of
+    the model's nodes.  A ratio can exceed 1, because Winograd convolutions count the multiplications of the
     definition, and activations may be in a faster cache.
     """
     metadata = _read_profiling_metadata(path := find_library(Path(library)))
@@ -276,10 +283,10 @@ def profile_library(
     binding.run()
     plain = [milliseconds_per_call(binding.run) for _ in range(repeat)]
     touched = _bytes_touched_by_run(session, binding)
-    times, peak, bandwidth = _measure_steps_and_peaks(session, binding, len(rows), repeat, touched, target, cc)
+    times, calls, peak, bandwidth = _measure_steps_and_peaks(session, binding, len(rows), repeat, touched, target, cc)
     quiet = undisturbed_run_mask(times.sum(axis=1))
     medians = np.median(times[quiet], axis=0).tolist()
-    steps = _kernel_time_and_cost_row_of_each_step(rows, medians)
+    steps = _time_and_cost_row_of_each_step_that_ran(rows, medians, np.ceil(np.median(calls[quiet], axis=0)))
     return {
         "model": session.name,
         "target": target.name,

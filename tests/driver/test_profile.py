@@ -127,10 +127,10 @@ def test_disturbed_runs_are_left_out() -> None:
 def test_shares_add_up_and_disturbed_runs_are_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     totals = iter([1000, 1100, 5000] * 2)
 
-    def step_times(binding: object, probe: object, steps: int) -> np.ndarray:
-        return np.full(steps, next(totals) * 1000)
+    def step_times(binding: object, probe: object, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.full(steps, next(totals) * 1000), np.ones(steps, int)
 
-    monkeypatch.setattr("aotc.measuring.profile._measure_step_nanoseconds", step_times)
+    monkeypatch.setattr("aotc.measuring.profile._measure_step_nanoseconds_and_calls", step_times)
     monkeypatch.setattr(Probe, "clock_overhead_nanoseconds", lambda self: 0)
     result = profile_library(project, repeat=3)
     assert result["disturbed"] == 1
@@ -165,3 +165,16 @@ def test_counts_are_those_of_the_sizes_that_run(tmp_path: Path) -> None:
         (step,) = profile_library(tmp_path / "net", inputs=tmp_path / "in.npz", repeat=1)["steps"]
         assert step["macs"] == batch * 6 * 5
         assert 0 <= step["bytes"] - 4 * batch * (6 + 5) - 4 * 6 * 5 <= 1024  # weights may be padded
+
+
+def test_steps_of_other_tiers_are_left_out(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("Exp", ["x"], ["y"])
+    infos = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["batch", 6]) for n in "xy"]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", infos[:1], infos[1:]))
+    aotc.compile(model, dims={"batch": [1, 40]}, output=str(tmp_path / "net"), target="c", cflags=["-O0"])
+    for number, batch in enumerate((1, 40)):
+        np.savez(tmp_path / "in.npz", x=np.ones((batch, 6), np.float32))
+        result = profile_library(tmp_path / "net", inputs=tmp_path / "in.npz", repeat=1)
+        (step,), (kernel,) = result["steps"], result["kernels"]
+        assert (step["step"], step["calls"], step["bytes"]) == (number, 1, 2 * 4 * 6 * batch)
+        assert kernel["kernel"] == step["kernel"] and kernel["calls"] == 1

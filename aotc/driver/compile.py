@@ -443,6 +443,8 @@ class CompileOptions(CompileOptionFields):
     def compile_model(self, model: Model) -> CompiledModel:
         """Compile a model: write its project and, if `build` is set, compile the library."""
         output = self.output_folder
+        if self.build:
+            _require_target_with_library(self.machine)
         toolchain = self.toolchain_factory() if self.build else None
         # raise for an invalid name before any work is done
         c_name_of_model(model, self.name)
@@ -450,6 +452,16 @@ class CompileOptions(CompileOptionFields):
             check_project_can_be_written_to_folder(output, self.overwrite)
         work = self.start_compilation(model, toolchain=toolchain)
         return work.emit_project_and_build_library(output) if self.build else work.emit_project(output)
+
+
+def _require_target_with_library(target: Target) -> None:
+    """Raise AotcError (code "target") for WebAssembly with threads, whose projects are linked with the source of the
+    threads by `aotc.packaging.wasm_module`.
+    """
+    if target.machine == "wasm32" and not target.bare:
+        text = f"there is no library for {target.name}: its projects become modules of npm packages"
+        hint = option_text("build", False) + " writes the project, which `aotc package` links"
+        raise AotcError("target", text, hint=hint)
 
 
 def _insert_options_documentation(docstring: str | None) -> str:

@@ -185,7 +185,6 @@ ECOSYSTEMS: Final[Mapping[str, Ecosystem]] = {
             "examples/run_once.js": "npm/run_once.js",
         },
         tools=(PackagingTool("node", "nodejs"),),
-        projects="bare",
         content="module",
     ),
     "pkg-config": Ecosystem(

@@ -19,6 +19,7 @@ from aotc.packaging.ecosystems import RUST_KEYWORDS, Ecosystem
 from aotc.packaging.package_information import PackageInformation
 from aotc.packaging.project_sources import PackagedTensor, ProjectSources
 from aotc.packaging.rendering import render_package_template
+from aotc.packaging.wasm_module import MAX_THREADS
 
 _MODEL_CLASS_TEXT: Final = "The class `Model` has the memory of its runs, and `run` takes and returns arrays."
 #: Names that Meson gives to targets of its own, beyond those that no model has (`aotc_codegen.c.c_identifiers`).
@@ -53,6 +54,9 @@ def template_values(
         "kconfig": f"AOTC_MODEL_{sources.name.upper()}",
         "target": sources.target.name,
         "relaxed_simd": ["yes"] if "relaxed_simd" in sources.target.features else [],
+        "thread_teams": ["yes"] if sources.target.threads else [],
+        "unthreaded": [] if sources.target.threads else ["yes"],
+        "max_threads": MAX_THREADS,
         "oldest_node": "22" if "relaxed_simd" in sources.target.features else "16.9",
         "numerics": sources.numerics,
         "compiled_by_user": ["yes"] if row.content in ("sources", "merged") else [],

@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from aotc.driver.output_folder import check_project_can_be_written_to_folder, stage_output_files
 from aotc.ir import frozen, option_text
@@ -26,11 +26,13 @@ from aotc.packaging.project_sources import ProjectSources, package_error, read_p
 from aotc.packaging.rendering import render_package_template
 from aotc.packaging.single_file import merge_sources_into_one
 from aotc.packaging.template_values import path_in_folder, template_values
-from aotc.packaging.wasm_module import compile_wasm_module
+from aotc.packaging.wasm_module import compile_wasm_module, memory_pages, stack_bytes
 from aotc.tir.target import Target
 
 #: Architectures of machines that are no microcontrollers.
 _HOST_MACHINES = frozenset({"x86_64", "aarch64", "riscv64", "wasm32"})
+#: More files of a module with threads: templates by path.
+_THREADED_MODULE_FILES: Final = {"worker.js": "npm/worker.js"}
 
 
 @frozen
@@ -175,8 +177,9 @@ def package_files(
     cc                as in `package_project`
     """
     values = dict(values)
+    templates = {**row.files, **(_THREADED_MODULE_FILES if row.content == "module" and sources.target.threads else {})}
     files = _library_files(project, values) if row.content == "library" else _source_files(sources, row, values, cc)
-    for path, template in {**row.files, "LICENSE-APACHE-2.0.txt": "common/LICENSE-APACHE-2.0.txt"}.items():
+    for path, template in {**templates, "LICENSE-APACHE-2.0.txt": "common/LICENSE-APACHE-2.0.txt"}.items():
         files[path.format(**values)] = render_package_template(template, **values).encode()
     usage = render_package_template(usage_template, **values)
     files["README.md"] = render_package_template("common/README.md", **values, usage=usage).encode()
@@ -185,13 +188,18 @@ def package_files(
     return _wheel_and_readme(files, values) if row.content == "library" else files
 
 
-def _source_files(
-    sources: ProjectSources, row: Ecosystem, values: Mapping[str, Any], cc: str | None
-) -> dict[str, bytes]:
-    """Return headers and sources in the folders of an ecosystem, merged, or compiled to a module."""
+def _source_files(sources: ProjectSources, row: Ecosystem, values: dict[str, Any], cc: str | None) -> dict[str, bytes]:
+    """Return headers and sources in the folders of an ecosystem, merged, or compiled to a module, whose memory is added
+    to `values`.
+    """
     if row.content == "module":
-        glue = render_package_template("npm/module.c", **values)
-        return {f"{sources.name}.wasm": compile_wasm_module(sources, glue, cc)}
+        values["stack_bytes"] = stack_bytes(sources)
+        names = {"module_exports.c": "npm/module.c"}
+        names |= {"module_team.c": "npm/team.c", "module_team.h": "npm/team.h"} if sources.target.threads else {}
+        glue = {file: render_package_template(template, **values) for file, template in names.items()}
+        module = compile_wasm_module(sources, glue, cc)
+        values["initial_pages"], values["most_pages"] = memory_pages(sources, module)
+        return {f"{sources.name}.wasm": module}
     if row.content == "merged":
         header, source = merge_sources_into_one(sources)
         return {f"{sources.name}.h": header.encode(), f"{sources.name}.c": source.encode()}

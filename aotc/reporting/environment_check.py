@@ -188,7 +188,7 @@ def _where_programs_run(target: Target) -> tuple[str, str, str]:
         with suppress(AotcError):
             require_cpu_can_run(target)
             return "here", "", ""
-    if target.bare:
+    if target.bare or target.machine in BARE_METAL_EMULATORS:
         program, package = BARE_METAL_EMULATORS[target.machine]
         command: Sequence[str] = (program,)
     elif foreign := foreign_architecture_of_target(target):

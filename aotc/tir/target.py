@@ -449,6 +449,17 @@ WASM32: Final = replace(
 WASM32_RELAXED: Final = replace(
     WASM32, name="wasm32-relaxed", cflags=(*_WASM_FLAGS, "-mrelaxed-simd"), features=("simd128", "relaxed_simd")
 )
+#: With threads: workers of JavaScript that share one memory. Its projects have the entry point of those for operating
+#: systems, to which a program gives its threads.
+_WASM_THREADS_FLAGS: Final = (*_WASM_FLAGS, "-matomics")
+WASM32_THREADS: Final = replace(
+    WASM32,
+    name="wasm32-threads",
+    threads=Threads(macs_per_ns=8, bytes_per_ns=16, barrier_ns=300),
+    bare=False,
+    cflags=_WASM_THREADS_FLAGS,
+    base_cflags=_WASM_THREADS_FLAGS,
+)
 
 #: GPUs of NVIDIA.  A thread has its scratch in memory, as much of it as all threads that are resident could need.
 #: Loops stay whole, with their conditions, since each of their iterations may be another thread.  What is to stay in a
@@ -542,6 +553,7 @@ _ALL_TARGETS: Final = (
     *_MICROCONTROLLERS,
     WASM32,
     WASM32_RELAXED,
+    WASM32_THREADS,
     CUDA,
 )
 TARGETS: Final = {t.name: t for t in _ALL_TARGETS}

@@ -222,7 +222,10 @@ OPTIONS_OF_OTHER_PROGRAMS = {
     "nvrtc.py": {"--device-as-default-execution-space", "--diag-suppress", "--gpu-architecture"},
     "compiler_flags.py": {"--fmad", "--ftz", "--prec-div", "--prec-sqrt", "--std"},
     "bare_metal_project.py": {"--target", "--specs", "--portable", "--float-abi"},
-    "wasm_module.py": {"--no-entry", "--strip-all", "--stack-first"},
+    "wasm_module.py": {
+        *("--no-entry", "--strip-all", "--stack-first", "--import-memory", "--shared-memory", "--max-memory"),
+        *("--export", "--no-check-features"),
+    },
     "arm_mve_kernels.py": {"--outputs"},
     "arm_dsp_kernels.py": {"--groups"},
     "graph_drawing.py": {"--dump-ir"},

@@ -31,7 +31,7 @@ from tests.targets.native_targets import node_has_relaxed_simd
 from tests.targets.native_targets import targets_that_cannot_run as targets_that_cannot_run
 
 ALIGNMENT = 64
-SYSTEMS = {name: t for name, t in TARGETS.items() if t.machine and not t.bare}
+SYSTEMS = {name: t for name, t in TARGETS.items() if t.machine not in ("", "wasm32") and not t.bare}
 FOREIGN = tuple(name for name, t in SYSTEMS.items() if t.machine not in ("x86_64", normalized_architecture_name()))
 """Targets that need an emulator here, for programs of Linux."""
 ELSEWHERE = (*FOREIGN, "wasm32", *(["wasm32-relaxed"] if node_has_relaxed_simd() else []))

@@ -39,7 +39,12 @@ from tests.share import share
 from tests.targets.machines import ELSEWHERE, machine, native_targets, targets_that_cannot_run
 
 Array = np.ndarray[Any, Any]
-VECTORS = [name for name, t in TARGETS.items() if t.micro_kernels and t.vector_bytes and not t.versions]
+#: Without wasm32-threads, whose kernels are those of wasm32.
+VECTORS = [
+    name
+    for name, t in TARGETS.items()
+    if t.micro_kernels and t.vector_bytes and not t.versions and name != "wasm32-threads"
+]
 HERE = [name for name in native_targets() if name in VECTORS]
 THERE = [name for name in ELSEWHERE if name in VECTORS]
 

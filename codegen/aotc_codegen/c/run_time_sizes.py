@@ -498,4 +498,5 @@ def pointer_bits(target: Target) -> int:
     """Return the number of bits of an address; 32 where the machine is unknown, as such targets are
     small.
     """
-    return 8 * REGISTER_BYTES_BY_MACHINE.get(target.machine, 4) if target.bare else 64
+    is_small = target.bare or target.machine == "wasm32"
+    return 8 * REGISTER_BYTES_BY_MACHINE.get(target.machine, 4) if is_small else 64

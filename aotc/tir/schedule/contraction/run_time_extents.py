@@ -83,10 +83,20 @@ def merge_row_axes(contraction: te.Contraction) -> tuple[te.Contraction, Callabl
 
     def split_merged_index(indices: Sequence[Expr]) -> tuple[Expr, ...]:
         inside = joined(indices)
-        row = inside[number]
-        return (*inside[:number], row // as_expr(columns), row % as_expr(columns), *inside[number + 1 :])
+        return (*inside[:number], *_divided_row(inside[number], rows, columns), *inside[number + 1 :])
 
     return merged, split_merged_index
+
+
+def _divided_row(row: Expr, rows: te.Extent, columns: te.Extent) -> tuple[Expr, Expr]:
+    """Return the indices along two axes that were merged. Along an axis of one element the index is 0, so that the
+    other one has no quotient, which proofs would have to follow.
+    """
+    if rows == 1:
+        return as_expr(0), row
+    if columns == 1:
+        return row, as_expr(0)
+    return row // as_expr(columns), row % as_expr(columns)
 
 
 def _is_whole_pair_of_dimensions(contraction: te.Contraction, number: int) -> bool:

@@ -126,6 +126,60 @@ def encoder() -> onnx.ModelProto:
     return model(nodes, texts, {"y": ["batch", "seq", 8], "pooled": ["batch", 8]}, tensors)
 
 
+def decoder() -> onnx.ModelProto:
+    """Two layers of causal attention with two heads, whose mask is computed from the length, and a perceptron."""
+    node, nodes = helper.make_node, list[Node]()
+    tensors = {
+        "heads": np.array([0, 0, 2, 8]),
+        "joined": np.array([0, 0, 16]),
+        "low": np.array(-1e4, np.float32),
+        **{name: np.array(value) for name, value in (("zero", 0), ("one", 1))},
+        **{name: np.array([value]) for name, value in (("first", 0), ("second", 1))},
+        "none": np.array(0, np.float32),
+    }
+    nodes += [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "one"], ["length"]),
+        node("Range", ["zero", "length", "one"], ["places"]),
+        node("Unsqueeze", ["places", "first"], ["columns"]),
+        node("Unsqueeze", ["places", "second"], ["rows"]),
+        node("Greater", ["columns", "rows"], ["later"]),
+        node("Where", ["later", "low", "none"], ["mask"]),
+    ]
+    x = "x"
+    for layer in "ab":
+        for name, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+            tensors[f"{layer}w{name}"] = weights(16, 16)
+            nodes.append(node("MatMul", [x, f"{layer}w{name}"], [f"{layer}{name}"]))
+            nodes.append(node("Reshape", [f"{layer}{name}", "heads"], [f"{layer}{name}1"]))
+            nodes.append(node("Transpose", [f"{layer}{name}1"], [f"{layer}{name}2"], perm=order))
+        tensors |= {f"{layer}wo": weights(16, 16), f"{layer}wg": weights(16, 40), f"{layer}wu": weights(16, 40)}
+        tensors[f"{layer}wd"] = weights(40, 16)
+        steps = [
+            ("MatMul", ["q2", "k2"], "s"),
+            ("Add", ["s", "mask"], "s1"),
+            ("Softmax", ["s1"], "p"),
+            ("MatMul", ["p", "v2"], "c"),
+            ("Transpose", ["c"], "c1"),
+            ("Reshape", ["c1", "joined"], "c2"),
+            ("MatMul", ["c2", "wo"], "o"),
+            ("Add", ["o", x], "r"),
+            ("MatMul", ["r", "wu"], "u"),
+            ("MatMul", ["r", "wg"], "g"),
+            ("Sigmoid", ["g"], "g1"),
+            ("Mul", ["g1", "u"], "h"),
+            ("MatMul", ["h", "wd"], "d"),
+            ("Add", ["d", "r"], "y"),
+        ]
+        shared = {"mask", "joined", x}
+        for kind, operands, result in steps:
+            attributes = {"perm": [0, 2, 1, 3]} if kind == "Transpose" else {}
+            names = [name if name in shared else f"{layer}{name}" for name in operands]
+            nodes.append(node(kind, names, [f"{layer}{result}"], **attributes))
+        x = f"{layer}y"
+    return model(nodes, {"x": (TensorProto.FLOAT, [1, "seq", 16])}, {x: [1, "seq", 16]}, tensors)
+
+
 MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, str], list[tuple[int, ...]]]] = {
     "perceptron": (perceptron, {"batch": "1..9~3"}, [(1,), (9,), (2,), (5,), (8,), (1,)]),
     "convolutions": (
@@ -134,6 +188,7 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, str], list[tupl
         [(4, 4), (24, 32), (5, 8), (13, 12), (16, 32), (23, 4)],
     ),
     "encoder": (encoder, {"batch": "1..3", "seq": "1..11"}, [(1, 1), (3, 11), (2, 7), (1, 4), (3, 1), (2, 10)]),
+    "decoder": (decoder, {"seq": "1..40"}, [(1,), (40,), (7,), (24,), (33,)]),
 }
 
 
@@ -190,7 +245,16 @@ def test_outputs_overlap_inputs_at_every_size(tmp_path: Path) -> None:
         assert all(map(np.array_equal, results, expected))
 
 
-@pytest.mark.parametrize("name", ["perceptron", "encoder"])
+def test_masks_take_no_memory(tmp_path: Path) -> None:
+    """The arena of the largest length is that of a compilation for this length, where the mask is a constant."""
+    options = {"target": "x86-64-v3", "build": False}
+    varying, fixed = (aotc.compile(decoder(), dims={"seq": seq}, **options) for seq in ("1..200", 200))
+    arenas = [made.metadata["footprint"]["arena"] for made in (varying, fixed)]
+    assert arenas[0] <= 1.02 * arenas[1]
+    assert fixed.metadata["footprint"]["arena"] < 200 * 200 * 4
+
+
+@pytest.mark.parametrize("name", ["perceptron", "encoder", "decoder"])
 def test_vectors_and_threads_are_right_at_every_size(name: str, tmp_path: Path) -> None:
     """For the processor of this machine, where matrix products have tiles of several rows."""
     make, dims, cases = MODELS[name]

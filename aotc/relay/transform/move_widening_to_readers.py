@@ -11,17 +11,34 @@ it.
 Input: typed functions, after FuseOps. Output: functions with equal results and fewer bytes stored
 between kernels. If several kernels read a tensor, each repeats the widening, as long as that costs
 less in total than storing and loading the wide elements (`Target.store_cost`).
+
+A tensor that depends on sizes of a run and on no data, such as the mask of causal attention, is a constant where
+the sizes are known. Where they are not, each kernel that reads it computes its elements, if that takes few
+operations, so that it takes no memory:
+
+%1 = fn (%p0, Primitive=1) { where(greater(expand_dims(%p0, axis=0), expand_dims(%p0, axis=1)), -1e9f, 0f) }(%rows);
+%2 = fn (%p0, %p1, Primitive=1) { add(%p0, %p1) }(%scores, %1)
+=>
+%1 = fn (%p0, %p1, Primitive=1) { add(%p0, where(greater(expand_dims(%p1, axis=0), ...), -1e9f, 0f)) }(%scores, %rows)
 """
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from aotc.ir import Op, OpPattern, TensorType, flatten_nested_tuple, nest_values_like_type, tensor_types
+from aotc.ir import (
+    Op,
+    OpPattern,
+    TensorType,
+    are_bounded,
+    flatten_nested_tuple,
+    largest_number_of_elements,
+    nest_values_like_type,
+    tensor_types,
+)
 from aotc.relay.expr import (
     Call,
     Constant,
@@ -37,7 +54,7 @@ from aotc.relay.expr import (
 from aotc.relay.graph_api import map_children, post_order, substitute_variables, type_of, users
 from aotc.relay.op.found_sizes import OPERATORS_WITHOUT_KERNEL
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.pass_base import FunctionPass, is_not_primitive_function
+from aotc.relay.transform.pass_base import FunctionPass, is_not_primitive_function, uniform_value_of_constant
 from aotc.tir import (
     Target,
     estimated_operations_per_element,
@@ -47,6 +64,10 @@ from aotc.tir import (
 )
 from aotc.tir.target import C
 from aotc.tir.tensor_graph import element_reads_in_definition, source_tensors, strip_views
+
+#: Most operations with which the kernels that read a tensor compute an element that depends on sizes only; a reshape
+#: counts as one.
+_MAX_OPERATIONS_FROM_SIZES: Final = 8
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,13 +132,13 @@ class _Tail:
     """The trailing (widening) operations of a kernel, which the kernels that read its result
     compute instead.
 
-    stored    the stored value, as an expression of the whole function
+    stored    the stored value, as an expression of the whole function; None if nothing is stored
     var       the variable for the stored value in `body`
     body      the wide value
     args      constants that `body` needs besides
     """
 
-    stored: Expr
+    stored: Expr | None
     var: Var
     body: Expr
     args: dict[Var, Expr]
@@ -129,6 +150,7 @@ class _Rewriter:
 
     new      the replacement of each node
     tails    for calls whose kernels now store a narrower value: the operations that their readers compute
+    sized    calls whose results depend on sizes of a run, and on no data
     """
 
     target: Target
@@ -136,13 +158,19 @@ class _Rewriter:
     readers: dict[Expr, list[Expr]]
     new: dict[Expr, Expr] = field(default_factory=dict)
     tails: dict[Expr, _Tail] = field(default_factory=dict)
+    sized: set[Expr] = field(default_factory=set)
 
     def rewrite_and_record_node(self, node: Expr) -> None:
         if not _is_kernel_call(node):
             self.new[node] = map_children(node, self.new.__getitem__) if is_not_primitive_function(node) else node
             return
         assert isinstance(node, Call)
+        if all(isinstance(arg, Constant) or arg in self.sized for arg in node.args):
+            self.sized.add(node)
         kernel = self._inline_tails_of_arguments(_KernelCall.from_call(node))
+        if self._is_computed_from_sizes_by_readers(kernel):
+            self.tails[node] = _tail_without_stored_value(kernel)
+            return
         cut = self._best_node_to_store_instead_of_result(kernel)
         if cut is not None:
             self.tails[node] = _split_kernel_after_node(kernel, cut)
@@ -163,7 +191,8 @@ class _Rewriter:
                 continue
             inner = {var: Var(f"{param.name_hint}_{k}", type_of(var)) for k, var in enumerate((tail.var, *tail.args))}
             values[param] = substitute_variables(tail.body, dict(inner))
-            args[inner[tail.var]] = tail.stored
+            if tail.stored is not None:
+                args[inner[tail.var]] = tail.stored
             args.update({inner[var]: outside for var, outside in tail.args.items()})
         return (
             replace(kernel, body=substitute_variables(kernel.body, values), args=args)
@@ -201,17 +230,44 @@ class _Rewriter:
         ):
             return False
         cost = sum(_operations_per_element(n) for n in tail if isinstance(n, Call))
-        reads = 0
-        for reader in dict.fromkeys(self.readers[kernel.call]):
-            assert isinstance(reader, Call)
-            if self.max_args and len(reader.args) + len(free) + 2 > self.max_args:
-                return False
-            times = _kernel_element_reads(reader, kernel.call)
-            if not isinstance(times, int):  # unknown, or known at run time only
-                return False
-            reads += times
+        reads = self._element_reads(kernel.call, len(free))
+        if reads is None:
+            return False
         size = tensor_type_of(kernel.body).numel
         return cost * (reads - size) <= self.target.store_cost * size
+
+    def _is_computed_from_sizes_by_readers(self, kernel: _KernelCall) -> bool:
+        """Return True if all kernels that read a result, which depends on sizes of a run and on no data, can compute
+        its elements with few operations.
+        """
+        call, ty = kernel.call, kernel.body.checked_type
+        if call not in self.sized or not isinstance(ty, TensorType) or ty.is_static or not are_bounded(ty.shape):
+            return False
+        nodes = [n for n in post_order(kernel.body) if not isinstance(n, (Var, Constant, Op))]
+        if not all(_has_pattern(n, OpPattern.INJECTIVE) for n in nodes):
+            return False
+        if sum(_operations_per_element(n) for n in nodes if isinstance(n, Call)) > _MAX_OPERATIONS_FROM_SIZES:
+            return False
+        readers = self.readers[call]
+        is_read_by_kernels = bool(readers) and all(map(_is_kernel_call, readers))
+        return is_read_by_kernels and self._element_reads(call, len(kernel.args)) is not None
+
+    def _element_reads(self, call: Call, added_args: int) -> int | None:
+        """Return the number of element reads that all kernels make of a result; None if it must be stored for one of
+        them, or if one would have too many arguments.
+
+        added_args    number of arguments that each kernel gets in addition
+        """
+        total = 0
+        for reader in dict.fromkeys(self.readers[call]):
+            assert isinstance(reader, Call)
+            if self.max_args and len(reader.args) + added_args + 2 > self.max_args:
+                return None
+            reads = _kernel_element_reads(reader, call)
+            if reads is None:
+                return None
+            total += reads
+        return total
 
 
 def _split_kernel_after_node(kernel: _KernelCall, node: Expr) -> _Tail:
@@ -221,6 +277,13 @@ def _split_kernel_after_node(kernel: _KernelCall, node: Expr) -> _Tail:
     free = [n for n in post_order(body) if isinstance(n, Var) and n is not var]
     stored = kernel.args[node] if isinstance(node, Var) else replace(kernel, body=node).build_call_with_needed_params()
     return _Tail(stored, var, body, {v: kernel.args[v] for v in free})
+
+
+def _tail_without_stored_value(kernel: _KernelCall) -> _Tail:
+    """Return a whole kernel as trailing operations; constants of one value become part of them."""
+    literals: dict[Var, Expr] = {v: a for v, a in kernel.args.items() if uniform_value_of_constant(a) is not None}
+    args = {var: arg for var, arg in kernel.args.items() if var not in literals}
+    return _Tail(None, Var("narrow", type_of(kernel.body)), substitute_variables(kernel.body, literals), args)
 
 
 def _replace_node(body: Expr, node: Expr, replacement: Expr) -> Expr:
@@ -255,17 +318,19 @@ def _static_nbytes(node: Expr) -> int:
     return ty.nbytes if isinstance(ty, TensorType) and ty.is_static else 0
 
 
-_ELEMENTWISE_PATTERNS: Final = (OpPattern.ELEMWISE, OpPattern.BROADCAST)
-
-
 def _is_elementwise(node: Expr) -> bool:
     """Return True if a node is computed element by element."""
-    return isinstance(node, Call) and isinstance(node.op, OpDef) and node.op.pattern in _ELEMENTWISE_PATTERNS
+    return _has_pattern(node, OpPattern.BROADCAST)
+
+
+def _has_pattern(node: Expr, most: OpPattern) -> bool:
+    """Return True if a node calls an operator whose pattern is at most as strong as `most`."""
+    return isinstance(node, Call) and isinstance(node.op, OpDef) and node.op.pattern <= most
 
 
 def _operations_per_element(node: Call) -> int:
     """Return the approximate number of operations for one element of a result, at least 1."""
-    tensors = [te.placeholder(ty.static_shape, ty.dtype, "p") for ty in map(tensor_type_of, node.args)]
+    tensors = [te.placeholder(ty.shape, ty.dtype, "p") for ty in map(tensor_type_of, node.args)]
     return max(
         1, sum(map(estimated_operations_per_element, tensors_in_topological_order(_tensor_expressions(node, tensors))))
     )
@@ -330,19 +395,19 @@ def _call_element_reads(node: Call, params: Container[Expr]) -> int | None:
         if isinstance(arg, Tuple):
             return tuple(map(make_te_placeholders, arg.fields))
         types = tensor_types(type_of(arg))
-        placeholders = [te.placeholder(ty.static_shape, ty.dtype, "p") for ty in types]
+        placeholders = [te.placeholder(ty.shape, ty.dtype, "p") for ty in types]
         if arg in params:
             marked.update(placeholders)
         return nest_values_like_type(type_of(arg), iter(placeholders))
 
-    if not all(ty.is_static for arg in node.args for ty in tensor_types(type_of(arg))):
+    if not all(are_bounded(ty.shape) for arg in node.args for ty in tensor_types(type_of(arg))):
         return None
     results = _tensor_expressions(node, [make_te_placeholders(arg) for arg in node.args])
     total = 0
     for tensor in tensors_in_topological_order(results):
         if isinstance(tensor, (te.Compute, te.Reduce)):
             read = sum(strip_views(element.tensor) in marked for element in element_reads_in_definition(tensor))
-            total += read * math.prod(extent for _, extent in output_and_reduction_axes(tensor))
+            total += read * largest_number_of_elements(extent for _, extent in output_and_reduction_axes(tensor))
         elif not isinstance(tensor, te.View) and not marked.isdisjoint(map(strip_views, source_tensors(tensor))):
             return None
     return total if results else None

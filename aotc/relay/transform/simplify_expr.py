@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from aotc.ir import DType, NoAttrs, OpPattern, PassContext, TensorType
+from aotc.ir import DType, NoAttrs, OpPattern, PassContext, TensorType, are_bounded, largest_size
 from aotc.relay.expr import Call, Constant, Expr, Tuple, splat_constant, tensor_type_of
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.binary_elementwise import divide, multiply
@@ -32,6 +32,7 @@ from aotc.relay.op.cast_clip_prelu import cast as make_cast
 from aotc.relay.op.elementwise_unary import relu, rsqrt, sqrt
 from aotc.relay.op.reshape_slice_cast_like import collapse_sum_to
 from aotc.relay.op.shape import TransposeAttrs, broadcast_to, reshape, transpose, transpose_permutation
+from aotc.relay.op.tensor_creation import ArangeAttrs
 from aotc.relay.transform.pass_base import (
     RewriteOutcome,
     Rule,
@@ -49,6 +50,7 @@ _BROADCAST_OPERATORS: Final = tuple(
     for op in OPERATORS_BY_NAME.values()
     if op.pattern is OpPattern.BROADCAST and op.arity > 1 and op.attrs is NoAttrs
 )
+VIEWS: Final = tuple(op for op in OPERATORS_BY_NAME.values() if op.view)
 #: Largest number of nodes inspected to prove that an expression is not negative.
 _MAX_INSPECTED_NODES: Final = 16
 _RESULT_IS_BROADCAST: Final = WhyNot("the operand that remains has a smaller shape than the result")
@@ -304,6 +306,36 @@ def _merge_clips(node: Call) -> RewriteOutcome:
     return rebuild_call(inner, inner.args, a_min=low, a_max=high)
 
 
+def _compare_ranges_in_int32(node: Call) -> RewriteOutcome:
+    """Rewrite a comparison of ranges of int64, whose length is known at run time only, to one of int32: vectors of
+    them have as many lanes as those of float32, between which masks of attention choose.
+    """
+    if tensor_type_of(node).is_static or tensor_type_of(node.args[0]).dtype != "int64":
+        return None
+    a, b = (_range_in_int32(arg) for arg in node.args)
+    return None if a is None or b is None else rebuild_call(node, (a, b))
+
+
+def _range_in_int32(expr: Expr) -> Expr | None:
+    """Return a range, possibly reshaped, in int32; None for other expressions, and if a value does not fit."""
+    chain: list[Call] = []
+    call = as_op_call(expr, *VIEWS)
+    while call is not None:
+        chain.append(call)
+        expr = call.args[0]
+        call = as_op_call(expr, *VIEWS)
+    made = as_op_call(expr, "arange")
+    if made is None:
+        return None
+    (count,), attrs = tensor_type_of(made).shape, cast(ArangeAttrs, made.attrs)
+    if not are_bounded([count]) or attrs.start != 0 or attrs.step != 1 or largest_size(count) > DType("int32").max:
+        return None
+    result: Expr = rebuild_call(made, (), dtype="int32")
+    for call in reversed(chain):
+        result = rebuild_call(call, (result,))
+    return result
+
+
 _VALUE_RULES: Final = (
     Rule("x + 0 => x", ("add",), _remove_neutral_operand_rule(-0.0, (1, 0))),
     Rule("x - 0 => x", ("subtract",), _remove_neutral_operand_rule(0.0, (1,))),
@@ -326,6 +358,11 @@ _VALUE_RULES: Final = (
     Rule("full_like(x, c) => full(c)", ("full_like", "zeros_like", "ones_like"), _replace_fill_like_by_static_fill),
     Rule("op_like(x, y) => op(x, shape of y)", _LIKE_OPERATORS, _replace_like_operand_by_attribute),
     Rule("x op full(c) => x op c", _BROADCAST_OPERATORS, _replace_uniform_operand_by_scalar),
+    Rule(
+        "range < range => ranges of int32",
+        ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"),
+        _compare_ranges_in_int32,
+    ),
     Rule("cast(cast(x, a), b) => cast(x, b)", ("cast",), _merge_casts),
     Rule("clip(clip(x)) => clip(x)", ("clip",), _merge_clips),
 )
@@ -335,7 +372,6 @@ _VALUE_RULES: Final = (
 
 
 #: Operators whose result has the argument's elements in unchanged order.
-VIEWS: Final = tuple(op for op in OPERATORS_BY_NAME.values() if op.view)
 _DYNAMIC_SHAPE_REFUSAL: Final = WhyNot("the shape is not static")
 
 

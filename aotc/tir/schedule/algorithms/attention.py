@@ -184,8 +184,8 @@ class _AttentionNest:
         height = rows_per_cache_strip(rows, columns, dtype.itemsize, builder.target)
         has_known_sizes = is_static([first.row[1], first.column[1]])
         if not has_known_sizes:
-            # whole register tiles, except in the last strip
-            height = min(rows, -(-height // MAX_RUN_TIME_TILE_POSITIONS) * MAX_RUN_TIME_TILE_POSITIONS)
+            # whole register tiles, except in the last strip, and no more memory than with known sizes
+            height = min(rows, max(1, height // MAX_RUN_TIME_TILE_POSITIONS) * MAX_RUN_TIME_TILE_POSITIONS)
         keys = _OperandPanels.allocate_panels(builder, first, "keys")
         stored_columns = columns if has_known_sizes else keys.stored_columns
         pitch = cache_friendly_row_pitch(stored_columns, dtype.itemsize, builder.target)
@@ -393,12 +393,15 @@ class _AttentionNest:
         )
         if nest is None:
             raise AssertionError(f"no tiling fits the product {c.name}")
+        stmt = builder.add_buffers_of_nest_and_return_stmt(nest)
+        if sums is self.strip and product.stage.roots == [product.c]:
+            return stmt  # the sums are in their place
         row, column = Var("row"), Var("column")
         finish = self._function_finishing_element(product, strip)
         element = finish((row, column), Load(sums, row * sums_pitch + column))
         axes = (row, as_expr(strip.count)), (column, as_expr(extent))
         finished = optimize_loop_nests(loop_nest(axes, element, "independent"), builder.target.budget)
-        return Block((builder.add_buffers_of_nest_and_return_stmt(nest), finished))
+        return Block((stmt, finished))
 
     def _function_finishing_element(self, product: HeadProduct, strip: _RowStrip) -> StoreFn:
         """Return the function that finishes and stores an element of a product, given its row in a strip and its

@@ -27,6 +27,11 @@ _MAX_INDEX_NESTING: Final = 40
 #: Depth of a chain of inlined tensors at which a value is put in a register: C compilers limit
 #: nested parentheses.
 _MAX_INLINED_CHAIN_LENGTH: Final = 12
+#: A tensor of run-time size with at least this many times the elements of every tensor that it is computed from is
+#: inlined if an element costs at most `_MAX_EXPANDING_COST`: memory for the mask of attention is planned for the
+#: longest sequence.
+_MIN_EXPANSION: Final = 8
+_MAX_EXPANDING_COST: Final = 8
 
 
 @frozen
@@ -83,12 +88,19 @@ class _StoragePlanner:
     stored: set[te.Tensor] = field(default_factory=set)
     reads: dict[te.Tensor, dict[tuple[te.Tensor, tuple[Expr, ...]], int]] = field(default_factory=dict)
     ranges: dict[te.Tensor, Ranges] = field(default_factory=dict)
+    # the elements of the largest tensor from which each tensor is computed if all tensors between them are inlined
+    source_elements: dict[te.Tensor, int] = field(default_factory=dict)
 
     def decide_storing_or_inlining_all_tensors(self) -> None:
         """Decide for all tensors, consumers first, so that all reads of a tensor are known when its
         turn comes.
         """
         cost = tensor_graph.cost_per_element_if_inlined(self.order)
+        for tensor in self.order:
+            is_inlinable = isinstance(tensor, (te.Compute, te.View))
+            sources = tensor_graph.source_tensors(tensor) if is_inlinable else ()
+            largest = max((self.source_elements[source] for source in sources), default=0)
+            self.source_elements[tensor] = largest if is_inlinable else tensor.capacity
         for tensor in reversed(self.order):
             if isinstance(tensor, te.View):
                 for (stage, indices), times in self.reads.get(tensor, {}).items():
@@ -137,6 +149,9 @@ class _StoragePlanner:
             _exceeds_index_nesting_limit(indices) or self._has_too_many_index_nodes(indices) for _, indices in reads
         ):
             return True
+        is_expanding = tensor.capacity >= _MIN_EXPANSION * self.source_elements[tensor]
+        if not tensor.is_static and is_expanding and element_cost <= _MAX_EXPANDING_COST:
+            return tensor.materialize and len(reads) > 1
         if self.device and isinstance(tensor.body, Cast) and isinstance(tensor.body.a, Element):
             element_cost = 0
         recomputed = sum(reads.values()) / max(tensor.capacity, 1) - 1

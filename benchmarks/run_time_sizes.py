@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a model with sizes that are known at run time only against compilations of single sizes, in
-turns in one process on one thread.
+"""Measure models with sizes that are known at run time only against compilations of single sizes, and against
+ONNX Runtime, in turns in one process on one thread.
 
+    python -m benchmarks.run_time_sizes                       # all models
     python -m benchmarks.run_time_sizes minilm --seconds 5
 
-Times are minima in milliseconds; ratios are medians over rounds in which each library ran once. The last
-line has the processor seconds of compilations without a cache, those of the C compiler included.
+Trained models are read from the folder in the environment variable AOTC_MODELS, and left out if it does not have
+them. Times are processor times in milliseconds, so that other work on the machine matters less. The ratio of minima and
+the median over rounds, in which each library ran once, compare the library of all sizes with that of one size; the last
+column, the median ratio of the library of all sizes to ONNX Runtime, whose model has the sizes of a run, too. The last
+lines of a model have the geometric mean of the ratios, the ratio of the arena for the largest sizes to that of a
+compilation for these sizes, and the processor seconds of compilations without a cache, those of the C compiler
+included.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import resource
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Final
+from typing import Any, Final
 
 import click
 import numpy as np
@@ -22,10 +31,13 @@ import onnx
 
 import aotc
 from aotc.checking.input_generation import draw_random_inputs
-from aotc.ir.types import TensorType
+from aotc.ir import TensorType
 from aotc.runtime.session import Session
 from benchmarks.networks import minilm
 from benchmarks.onnx_graph_builder import resnet18
+
+REPOSITORY_ROOT: Final = Path(__file__).resolve().parent.parent
+MODEL_FOLDER: Final = Path(os.environ.get("AOTC_MODELS", REPOSITORY_ROOT.parent / "shared" / "models"))
 
 #: The sizes of a model: ranges for one library, and the sizes that are measured.
 Sizes = tuple[dict[str, str], list[dict[str, int]]]
@@ -54,6 +66,17 @@ def _with_symbolic_images(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def _trained_model(name: str) -> Callable[[], onnx.ModelProto]:
+    """Return a function that reads a trained model."""
+    return lambda: onnx.load(MODEL_FOLDER / f"{name}.onnx")
+
+
+def _images(names: tuple[str, str], sizes: tuple[tuple[int, int], ...]) -> list[dict[str, int]]:
+    """Return the sizes of images by the names of height and width."""
+    return [dict(zip(names, size, strict=True)) for size in sizes]
+
+
+_PADDLE = tuple(f"p2o.DynamicDimension.{axis}" for axis in range(3))
 MODELS: Final[dict[str, tuple[Callable[[], onnx.ModelProto], Sizes]]] = {
     "minilm": (
         lambda: _with_symbolic_dimensions(minilm(), {0: "batch", 1: "seq"}),
@@ -66,21 +89,105 @@ MODELS: Final[dict[str, tuple[Callable[[], onnx.ModelProto], Sizes]]] = {
         lambda: _with_symbolic_images(resnet18()),
         (
             {"height": "32..256~224", "width": "32..256~224"},
-            [{"height": h, "width": w} for h, w in ((32, 64), (160, 160), (192, 256), (224, 224), (250, 190))],
+            _images(("height", "width"), ((32, 64), (160, 160), (192, 256), (224, 224), (250, 190))),
         ),
+    ),
+    "yunet_n_dynamic": (
+        _trained_model("yunet_n_dynamic"),
+        (
+            {"batch": "1", "height": "32..640:32~320", "width": "32..640:32~320"},
+            _images(("height", "width"), ((160, 160), (320, 320), (320, 640), (480, 480), (640, 640))),
+        ),
+    ),
+    "ppocrv3_det": (
+        _trained_model("ppocrv3_det"),
+        (
+            {_PADDLE[0]: "1", _PADDLE[1]: "32..640:32~320", _PADDLE[2]: "32..640:32~320"},
+            _images((_PADDLE[1], _PADDLE[2]), ((160, 160), (320, 320), (320, 640), (480, 480), (640, 640))),
+        ),
+    ),
+    "magika_v3_3": (
+        _trained_model("magika_v3_3"),
+        ({"unk__214": "1..32~8"}, [{"unk__214": n} for n in (1, 4, 8, 16, 32)]),
+    ),
+    "tinystories260k_prefill": (
+        _trained_model("tinystories260k_prefill"),
+        ({"S": "1..256~128"}, [{"S": n} for n in (16, 50, 64, 128, 256)]),
+    ),
+    "tinystories260k_decode": (
+        _trained_model("tinystories260k_decode"),
+        ({"P": "1..511~255"}, [{"P": n} for n in (16, 63, 128, 255, 511)]),
     ),
 }
 
 
+def _processor_seconds_of_compilations() -> float:
+    """Return the processor seconds of this process and of the compilers that it ran."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
 def _compile(model: onnx.ModelProto, dims: Mapping[str, str | int]) -> tuple[Session, float]:
     """Return a session of a model that is compiled without a cache, and the processor seconds of the compilation."""
-
-    def processor_seconds() -> float:
-        return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-
-    begin = processor_seconds()
+    begin = _processor_seconds_of_compilations()
     session = aotc.compile(model, dims=dims, threads=False, tuning=False, cache=False).session()
-    return session, processor_seconds() - begin
+    return session, _processor_seconds_of_compilations() - begin
+
+
+def _arena_bytes(model: onnx.ModelProto, dims: Mapping[str, str | int]) -> int:
+    """Return the bytes of the arena of a model."""
+    compiled = aotc.compile(model, dims=dims, threads=False, tuning=False, build=False)
+    return int(compiled.metadata["footprint"]["arena"])
+
+
+def _onnx_runtime_run(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> Callable[[], Any] | None:
+    """Return a function that runs a model with ONNX Runtime on one thread; None if that is not installed."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return None
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, dict(inputs))
+
+
+def _measure(runs: list[Callable[[], Any]], seconds: float) -> np.ndarray[Any, Any]:
+    """Return the processor times of some runs in milliseconds, a row for each round."""
+    rounds: list[list[float]] = []
+    end = time.perf_counter() + seconds
+    while len(rounds) < 5 or time.perf_counter() < end:
+        row = []
+        for run in runs:
+            begin = time.process_time()
+            run()
+            row.append(1e3 * (time.process_time() - begin))
+        rounds.append(row)
+    return np.array(rounds)
+
+
+def _inputs_of_session(session: Session) -> dict[str, Any]:
+    """Return random inputs of a library of one size; integers are small, so that they number rows of tables."""
+    types = {i.name: TensorType([int(d) for d in i.shape], i.dtype) for i in session.get_inputs()}
+    inputs = draw_random_inputs(types, 0)
+    return {name: value % 100 if value.dtype.kind in "iu" else value for name, value in inputs.items()}
+
+
+def _print_rows_of_size(
+    name: str, model: onnx.ModelProto, varying: Session, fixed: Session, sizes: Mapping[str, int], seconds: float
+) -> float:
+    """Print the row of one size; return the median ratio to the library of this size."""
+    inputs = _inputs_of_session(fixed)
+    for result, expected in zip(varying.run(None, inputs), fixed.run(None, inputs), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-3)
+    rival = _onnx_runtime_run(model, inputs)
+    runs: list[Callable[[], Any]] = [session.bind(inputs).run for session in (varying, fixed)]
+    times = _measure(runs if rival is None else [*runs, rival], seconds)
+    least, ratio = times.min(0), median(times[:, 0] / times[:, 1])
+    text = " x ".join(map(str, sizes.values()))
+    beside = "-" if rival is None else f"{median(times[:, 0] / times[:, 2]):.2f}"
+    row = f"{least[0]:.3g} | {least[1]:.3g} | {least[0] / least[1]:.2f} | {ratio:.2f} | {beside}"
+    print(f"| {name} | {text} | {row} |", flush=True)
+    return ratio
 
 
 @click.command()
@@ -88,35 +195,28 @@ def _compile(model: onnx.ModelProto, dims: Mapping[str, str | int]) -> tuple[Ses
 @click.option("--seconds", default=5.0, help="Of each size.")
 def print_rows(names: tuple[str, ...], seconds: float) -> None:
     """Print a row of the table of docs/performance.md for each size of each model."""
+    print("| model | sizes | all sizes | one size | ratio of minima | median ratio | median ratio to ONNX Runtime |")
+    print("|---|---|---|---|---|---|---|")
     for name in names or MODELS:
         build, (ranges, cases) = MODELS[name]
-        model = build()
-        _compile(model, cases[0])  # imports what compilations need
+        try:
+            model = build()
+        except FileNotFoundError:
+            print(f"{name}: the folder in AOTC_MODELS does not have it")
+            continue
+        given = {key: value for key, value in ranges.items() if value.isdigit()}
+        _compile(model, {**given, **cases[0]})  # imports what compilations need
         varying, seconds_of_range = _compile(model, ranges)
         ratios: list[float] = []
         seconds_of_size: list[float] = []
         for sizes in cases:
-            fixed, spent = _compile(model, sizes)
+            fixed, spent = _compile(model, {**given, **sizes})
             seconds_of_size.append(spent)
-            types = {i.name: TensorType([int(d) for d in i.shape], i.dtype) for i in fixed.get_inputs()}
-            inputs = draw_random_inputs(types, 0)
-            for result, expected in zip(varying.run(None, inputs), fixed.run(None, inputs), strict=True):
-                np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-3)
-            bindings = [session.bind(inputs) for session in (varying, fixed)]
-            rounds: list[list[float]] = []
-            end = time.perf_counter() + seconds
-            while len(rounds) < 5 or time.perf_counter() < end:
-                row = []
-                for binding in bindings:
-                    begin = time.perf_counter()
-                    binding.run()
-                    row.append(1e3 * (time.perf_counter() - begin))
-                rounds.append(row)
-            least = np.min(rounds, axis=0)
-            ratios.append(median(a / b for a, b in rounds))
-            text = ", ".join(f"{key} {value}" for key, value in sizes.items())
-            print(f"| {name} | {text} | {least[0]:.2f} | {least[1]:.2f} | {ratios[-1]:.2f} |", flush=True)
-        print(f"{name}: geometric mean of the ratios {geometric_mean(ratios):.3f}", flush=True)
+            ratios.append(_print_rows_of_size(name, model, varying, fixed, sizes, seconds))
+        largest = {key: int(text.rpartition("..")[2].split("~")[0].split(":")[0]) for key, text in ranges.items()}
+        arenas = [_arena_bytes(model, dims) for dims in (ranges, largest)]
+        print(f"{name}: geometric mean of the ratios {geometric_mean(ratios):.3f}")
+        print(f"{name}: arena {arenas[0]} bytes, {arenas[1]} for the largest sizes, ratio {arenas[0] / arenas[1]:.3f}")
         fixed_seconds = median(seconds_of_size)
         ratio = seconds_of_range / fixed_seconds
         print(f"{name}: compiled in {seconds_of_range:.1f} s, fixed sizes in {fixed_seconds:.1f} s, ratio {ratio:.2f}")

@@ -63,6 +63,7 @@ test: setup ## Run the tests, long sweeps and expensive tests by a seeded share 
 
 test-all: setup ## Run the tests, all cases of all sweeps included, which takes hours
 	sh tests/setup.sh tools
+	PYTHON="$(PYTHON)" sh tests/setup.sh package-tools build/package-tools
 	$(BIN)/python -m pytest $(PYTEST) --hypothesis-profile=random
 
 fuzz: setup ## Fuzz the readers and compare executions of random graphs for TIME (10m, 1h), from SEED or a random one

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the demo and the tests need.  `setup.sh venv DIR EXTRA` makes a virtual environment with aotc and one of its
 # extras; `setup.sh tools` installs the optional system tools (compilers, cmake, qemu, a browser) where this is root on a
-# Debian machine, else says what is missing; `setup.sh firmware-tools` those for microcontrollers.
+# Debian machine, else says what is missing; `setup.sh firmware-tools` those for microcontrollers; `setup.sh package-tools
+# DIR` those for packages of models that only the long run of the tests uses.
 set -eu
 torch_index=https://download.pytorch.org/whl/cpu
 torch_wheel=torch==2.13.0
@@ -90,9 +91,20 @@ install_tools() {
     echo "not installed, the test of reports in a browser is skipped: chromium" >&2
 }
 
+# Tools of ecosystems for packages of models, in a folder of their own: Python packages and packages of npm.
+install_package_tools() {
+  "$1/bin/python" -c 'import platformio, idf_component_manager' 2>/dev/null ||
+    { "${PYTHON:-python3}" -m venv "$1" && "$1/bin/python" -m pip install -qq --disable-pip-version-check platformio \
+      idf-component-manager >/dev/null 2>&1; } || echo "not installed, some packages are not tested: platformio" >&2
+  [ -x "$1/node_modules/.bin/tsc" ] || npm install --silent --no-fund --no-audit --prefix "$1" \
+    @bazel/bazel-linux_x64@2 @bazel/buildifier@8 typescript@5 >/dev/null 2>&1 ||
+    echo "not installed, some packages are not tested: bazel, buildifier, typescript" >&2
+}
+
 case "$1" in
   venv) make_venv "$2" "$3" ;;
   tools) install_tools ;;
   firmware-tools) install_firmware_tools ;;
-  *) echo "usage: setup.sh venv DIR EXTRA | tools | firmware-tools" >&2; exit 2 ;;
+  package-tools) install_package_tools "$2" ;;
+  *) echo "usage: setup.sh venv DIR EXTRA | tools | firmware-tools | package-tools DIR" >&2; exit 2 ;;
 esac

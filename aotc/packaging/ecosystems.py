@@ -33,17 +33,20 @@ class PackagingTool:
     command   name of the program
     debian    Debian's package that has it; "" if there is none
     pypi      package on PyPI that has it; "" if there is none
+    npm       package of npm that has it; "" if there is none
     """
 
     command: str
     debian: str = ""
     pypi: str = ""
+    npm: str = ""
 
     @property
     def installation(self) -> str:
         """The commands that install the program."""
         ways = [f"apt install {self.debian}"] if self.debian else []
         ways += [f"pip install {self.pypi}"] if self.pypi else []
+        ways += [f"npm install -g {self.npm}"] if self.npm else []
         return " or ".join(ways)
 
 
@@ -112,7 +115,7 @@ ECOSYSTEMS: Final[Mapping[str, Ecosystem]] = {
             r"[a-z]([a-z0-9._-]*[a-z0-9])?", "lower-case letters, digits, '.', '_' and '-'", lower=True
         ),
         files={"MODULE.bazel": "bazel/MODULE.bazel", "BUILD.bazel": "bazel/BUILD.bazel", **_EXAMPLE},
-        tools=(PackagingTool("bazel", "bazel-bootstrap"),),
+        tools=(PackagingTool("bazel", npm="@bazel/bazelisk"),),
         wrapper=True,
     ),
     "cmake": Ecosystem(

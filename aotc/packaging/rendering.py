@@ -4,7 +4,7 @@
 render_package_template("meson/meson.build", name="digits", ...)
 
 Besides the filters of jinja2, templates have one for each syntax that texts of users are written in:
-`json` (also TOML, YAML, Python and Rust), `meson`, `mesonlist` and `pc`.
+`json` (also TOML, YAML, Python and Rust), `bazel`, `meson`, `mesonlist` and `pc`.
 """
 
 import json
@@ -17,6 +17,14 @@ from typing import Any, Final
 import jinja2
 
 _TEMPLATES_FOLDER: Final = Path(__file__).parent / "templates"
+
+
+def _bazel_list(texts: Iterable[str]) -> str:
+    """Return a list as an argument of a rule, in the format of Buildifier: several texts are on lines of their own."""
+    quoted = [_quoted_string(text) for text in texts]
+    if len(quoted) < 2:
+        return f"[{''.join(quoted)}]"
+    return "".join(["[\n", *(f"        {text},\n" for text in quoted), "    ]"])
 
 
 def _meson_string(text: str) -> str:
@@ -46,7 +54,12 @@ def _template_environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(_TEMPLATES_FOLDER), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
     )
     environment.filters.update(
-        json=_quoted_string, meson=_meson_string, mesonlist=_meson_list, pc=_pkg_config_text, shell=shlex.join
+        json=_quoted_string,
+        bazel=_bazel_list,
+        meson=_meson_string,
+        mesonlist=_meson_list,
+        pc=_pkg_config_text,
+        shell=shlex.join,
     )
     return environment
 

@@ -78,6 +78,8 @@ DTYPE_BY_CODE: Final = tuple(
     DType(name.removeprefix("AOTC_").lower()) for _, name in sorted(ffi.typeof("aotc_dtype").elements.items())
 )
 
+#: Code of the status of a run whose sizes or computed values do not fit.
+SHAPE_STATUS: Final = int(ffi.typeof("aotc_status").relements["AOTC_ERROR_SHAPE"])
 #: Code of the status of a run for which a state has no room.
 CAPACITY_STATUS: Final = int(ffi.typeof("aotc_status").relements["AOTC_ERROR_CAPACITY"])
 

@@ -27,7 +27,7 @@ from aotc.ir.dimension_ranges import DimRange
 from aotc.ir.option_mentions_in_messages import option_text
 from aotc.ir.string_slots import strings_of_slots
 from aotc.runtime import tensor_info as tensors
-from aotc.runtime.abi import CAPACITY_STATUS, STATUS_CODE_MASK, STATUS_MESSAGES, ffi
+from aotc.runtime.abi import CAPACITY_STATUS, SHAPE_STATUS, STATUS_CODE_MASK, STATUS_MESSAGES, ffi
 from aotc.runtime.dlpack import is_on_gpu
 from aotc.runtime.fork_safety import new_fork_safe_lock_for
 from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
@@ -480,7 +480,8 @@ class Session:
         if status != 0:
             reason = STATUS_MESSAGES.get(status & STATUS_CODE_MASK, "unknown status")
             if self._sizes is not None and (violated := self._sizes.reason(status)):
-                reason += f": {violated}"
+                # the text of a condition says more than that of the status
+                reason = violated if status & STATUS_CODE_MASK == SHAPE_STATUS else f"{reason}: {violated}"
             if self.device is not None:
                 reason += self.device.driver_error_text(status, workspace)
             code = STATE_FULL_CODE if status & STATUS_CODE_MASK == CAPACITY_STATUS else "run"

@@ -34,9 +34,9 @@ from aotc_codegen.c.project_metadata import (
     write_metadata_file,
 )
 from aotc_codegen.c.quantization_macros import quantization_template_values
-from aotc_codegen.c.run_time_sizes import SizesArgument, pointer_bits
+from aotc_codegen.c.run_time_sizes import pointer_bits
 from aotc_codegen.c.schedule_calls import (
-    BytesArgument,
+    GenericArgument,
     ModelTensor,
     model_input_and_output_tensors,
     resident_tensors_header_text,
@@ -110,12 +110,13 @@ def model_template_values(
     """
     inputs, outputs = model_input_and_output_tensors(program)
     size_values = size_template_values(program, versions)
-    arguments: list[ModelTensor | SizesArgument | BytesArgument] = [*inputs]
-    arguments += [SizesArgument(interface.members) for interface in size_values["sizes"]]
-    arguments += [BytesArgument("state block", "state", state.bytes)] if state else []
+    arguments: list[ModelTensor | GenericArgument] = [*inputs, *size_values["size_arguments"]]
+    arguments += [GenericArgument("state block", "state", state.bytes, argument="state")] if state else []
     weight_files = [] if weights is None else [weights]
-    arguments += [BytesArgument("file of parameters", "weights", file.byte_count) for file in weight_files]
-    state_values = state_template_values(state, program.name, program, size_values["growth"], size_values["run_result"])
+    arguments += [
+        GenericArgument("file of parameters", "weights", file.byte_count, argument="weights") for file in weight_files
+    ]
+    state_values = state_template_values(state, program.name, program, size_values["end_run"])
     return {
         "tensors": [*inputs, *outputs],
         "string_headers": [path.name for path in string_header_paths(program)],

@@ -363,7 +363,7 @@ def _least_difference(check: SizeCheck, program: Program) -> int | float:
 
 
 def _text_of_check(check: SizeCheck) -> str:
-    return _where(check.span) + str(check)
+    return f"{_where(check.span)}{check} must hold"
 
 
 def _where(span: Span | None) -> str:
@@ -376,24 +376,6 @@ def local_name_of_found_size(program: Program, size: str) -> str:
     members = {node.size for node in program.found}
     names = list(dict.fromkeys(node.size for node in program.defined if node.size and node.size not in members))
     return f"found_{names.index(size)}" if size in names else ""
-
-
-@frozen(eq=False)
-class SizesArgument:
-    """Template values of the sizes as an input of a generic call, behind the tensors."""
-
-    members: tuple[SizeMember, ...]
-    role: str = "input"
-
-    @property
-    def argument(self) -> str:
-        """Initializers of the members of the inputs: the sizes of a typical run."""
-        return ", ".join(str(member.typical) for member in self.members if member.ident)
-
-    @property
-    def descriptor(self) -> str:
-        """C initializer of the aotc_tensor that describes the sizes to callers."""
-        return f'{{"sizes", sizes_shape, {8 * len(self.members)}, 1, AOTC_INT64, NULL}}'
 
 
 class SizePrinter:

@@ -155,24 +155,36 @@ class ModelTensor:
 
 
 @frozen
-class BytesArgument:
-    """Template values of memory without a tensor's type and shape (the block of state, the file of parameters) as an
-    input of a generic call, behind the tensors.
+class GenericArgument:
+    """Template values of memory that a generic call takes behind the tensors: the sizes of a run, the block of state,
+    the file of parameters, or the shapes that a run finds.
 
     title       name that callers see
-    argument    name of the variable in examples, and beginning of the name of its shape
+    ident       beginning of the name of its shape in C
     bytes       size of the memory
+    ctype       type of its elements in C, a constant of the enumeration aotc_dtype
+    argument    initializers of its members of the struct of inputs in examples; "" for none
+    role        "input" or "output"
+    number      position among the arguments of this role
     """
 
     title: str
-    argument: str
+    ident: str
     bytes: int
+    ctype: str = "AOTC_UINT8"
+    argument: str = ""
     role: str = "input"
+    number: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Number of elements, of one byte or of eight."""
+        return self.bytes // 8 if self.ctype == "AOTC_INT64" else self.bytes
 
     @property
     def descriptor(self) -> str:
         """C initializer of the aotc_tensor that describes the memory to callers."""
-        return f'{{"{self.title}", {self.argument}_shape, {self.bytes}, 1, AOTC_UINT8, NULL}}'
+        return f'{{"{self.title}", {self.ident}_shape, {self.bytes}, 1, {self.ctype}, NULL}}'
 
 
 def model_input_and_output_tensors(program: Program) -> tuple[list[ModelTensor], list[ModelTensor]]:

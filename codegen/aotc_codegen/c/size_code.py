@@ -23,7 +23,7 @@ from aotc_codegen.c.run_time_sizes import (
     SizePrinter,
     size_interface,
 )
-from aotc_codegen.c.schedule_calls import DefinitionLines, ModelTensor, model_input_and_output_tensors
+from aotc_codegen.c.schedule_calls import DefinitionLines, GenericArgument, ModelTensor, model_input_and_output_tensors
 from aotc_codegen.c.template_rendering import render_template
 
 _FLOOR_QUOTIENT_FUNCTION: Final = """\
@@ -53,24 +53,6 @@ _SIZE_AND_STATE_STATUS: Final = """\
 """
 _CAPACITY_WORDS: Final = """, AOTC_ERROR_CAPACITY if the state has no
  * room for what a run appends, or the error of the state"""
-
-
-@frozen(eq=False)
-class ShapesArgument:
-    """Template values of the shapes of all outputs as an output of a generic call, behind the tensors.
-
-    extents    number of extents
-    number     position among the outputs
-    """
-
-    extents: int
-    number: int
-    role: str = "output"
-
-    @property
-    def descriptor(self) -> str:
-        """C initializer of the aotc_tensor that describes the shapes to callers."""
-        return f'{{"shapes", shapes_shape, {8 * self.extents}, 1, AOTC_INT64, NULL}}'
 
 
 def _functions_of_operands(program: Program, interface: SizeInterface, callers: str) -> str:
@@ -200,11 +182,11 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
     sizes           the interface, if shapes depend on sizes
     tiers           the interface, if there are tiers
     size_members    the sizes of the interface
+    size_arguments  the sizes as an input of generic calls
     outputs_type    type of what the parameter for outputs points to: a run sets their shapes
     size_functions  C functions for sizes
     size_status     C statements that return the status of sizes that are not allowed
     capacity_words  what the description of statuses adds for a state that grows
-    growth          the new length of the state after a run, as a C expression; none for a state that does not grow
     generic_sizes   C functions for callers that load any model
     typical_sizes   C statements that set the sizes of a typical run
     """
@@ -212,7 +194,7 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
     struct = f"{program.name}_outputs"
     if interface is None:
         rows = dict.fromkeys(("size_functions", "size_status", "generic_sizes", "capacity_words"), "")
-        lists = dict.fromkeys(("sizes", "tiers", "size_members", "typical_sizes", "growth"), ())
+        lists = dict.fromkeys(("sizes", "tiers", "size_members", "size_arguments", "typical_sizes"), ())
         return {"outputs_type": f"const {struct}", **lists, **rows, **_values_of_found_sizes(program, None, ())}
     _, outputs = model_input_and_output_tensors(program)
     assignments = _assignments_of_extents(outputs)
@@ -233,21 +215,26 @@ def size_template_values(program: Program, versions: Sequence[Program] = ()) -> 
         "extents": assignments,
     }
     text = render_template("sizes.c", **words)
-    growth = [SizePrinter(program, "int64_t").expression(SymDim(g.size) + g.added) for g in _list_of(program.growing)]
-    users = (text, *growth, *_expressions_in_calls((program, *versions)))
+    users = (text, *_lengths_after_runs(program), *_expressions_in_calls((program, *versions)))
     return {
         "sizes": [interface],
         "tiers": words["tiers"],
         "size_members": interface.stated_members,
+        "size_arguments": [_argument_of_sizes(interface)],
         "outputs_type": struct,
         **_values_of_found_sizes(program, interface, assignments),
         "size_functions": _helper_functions(program, interface, users) + text,
         "size_status": _SIZE_STATUS if program.growing is None else _SIZE_AND_STATE_STATUS,
         "capacity_words": "" if program.growing is None else _CAPACITY_WORDS,
-        "growth": growth,
         "generic_sizes": render_template("generic_sizes.c", **words),
         "typical_sizes": [f"inputs.{m.ident} = {m.typical};" for m in interface.stated_members],
     }
+
+
+def _argument_of_sizes(interface: SizeInterface) -> GenericArgument:
+    """Return the sizes of a run as an input of generic calls; examples have those of a typical run."""
+    typical = ", ".join(str(member.typical) for member in interface.stated_members)
+    return GenericArgument("sizes", "sizes", 8 * len(interface.members), "AOTC_INT64", typical)
 
 
 def _values_of_tiers(program: Program, interface: SizeInterface, versions: Sequence[Program]) -> dict[str, Any]:
@@ -327,41 +314,48 @@ def _values_of_found_sizes(
     found_shapes    the shapes of outputs as one more output of generic calls, if a run finds sizes
     steps_outputs   type of what the parameter for outputs of the calls points to: they set sizes that they find
     begin_run       C statements that set shapes, or sizes that a run finds later, before the calls
-    run_result      C expression of the status of a run after the calls
+    end_run         C statements behind the calls of a run that makes all of them
     generic_run     C statements that end a generic call
-    steps_result    type of what the calls return: a status if a run may end before the last one
     ends_early      the interface, if a run may end before the last call
     """
     found = () if interface is None else interface.found_members
     struct = f"{program.name}_outputs"
     call = f"{program.name}_run(&in, &out, workspace, options)"
-    early = {"steps_result": "int" if program.defined else "void", "ends_early": [interface] if program.defined else []}
+    ends_early = [interface] if program.defined else []
+    growth = [f"set_state_length(inputs->state, {length});" for length in _lengths_after_runs(program)]
     if not found:
         begin = () if interface is None else [f"set_shapes(inputs, outputs{interface.length_argument});"]
         return {
             **dict.fromkeys(("found_members", "found_shapes"), ()),
             "steps_outputs": f"const {struct}",
             "begin_run": begin,
-            "run_result": "AOTC_OK",
+            "end_run": growth,
             "generic_run": [f"return {call};"],
-            **early,
+            "ends_early": ends_early,
         }
     _, outputs = model_input_and_output_tensors(program)
     array = f"int64_t *const shapes = (int64_t *)outputs[{len(outputs)}];"
+    shapes = GenericArgument("shapes", "shapes", 8 * len(assignments), "AOTC_INT64", role="output", number=len(outputs))
     lines = [f"status = {call};", "if (status == AOTC_OK) {", *(f"  {row}" for row in (array, *assignments)), "}"]
     return {
         "found_members": found,
-        "found_shapes": [ShapesArgument(len(assignments), len(outputs))],
+        "found_shapes": [shapes],
         "steps_outputs": struct,
         "begin_run": [f"outputs->{m.output} = 0;" for m in found],
-        "run_result": "finish_run(inputs, outputs)",
+        "end_run": ["set_shapes(inputs, outputs);", *growth],
         "generic_run": [*lines, "return status;"],
-        **early,
+        "ends_early": ends_early,
     }
 
 
+def _lengths_after_runs(program: Program) -> list[str]:
+    """Return the new length of the state after a run, as a C expression; none for a state that does not grow."""
+    printer = SizePrinter(program, "int64_t")
+    return [printer.expression(SymDim(g.size) + g.added) for g in _list_of(program.growing)]
+
+
 def _functions_of_found_sizes(program: Program, interface: SizeInterface, outputs: Sequence[ModelTensor]) -> str:
-    """Return C functions that check the sizes which a run finds, and set shapes before and after the calls."""
+    """Return C functions that set the largest shapes before the calls of a run that finds sizes."""
     names = {node.size for node in program.found}
     room = [f"outputs->{m.output} = {m.range.most};" for m in interface.found_members]
     largest = [

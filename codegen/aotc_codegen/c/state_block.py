@@ -233,12 +233,11 @@ def state_metadata(layout: StateLayout | None) -> dict[str, Any]:
 
 
 def state_template_values(
-    layout: StateLayout | None, name: str, program: Program, growth: Sequence[str] = (), run_result: str = "AOTC_OK"
+    layout: StateLayout | None, name: str, program: Program, end_run: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the template values for the state of a model; `layout` is None for a model without it.
 
-    growth    the new length of the state after a run, as a C expression; none for a state that does not grow
-    run_result    C expression of the status of a run after the calls
+    end_run   C statements behind the calls of a run that makes all of them
 
     states, states_with_copies    the layout, if there is one, and if a tensor has two copies
     growing_states, truncations   the length of the state, if it grows, and if it can be truncated
@@ -252,12 +251,9 @@ def state_template_values(
     states_with_copies = [state for state in states if state.bit_words]
     names = {"name": name, "upper": name.upper(), "states_with_copies": states_with_copies}
     truncations = [growing for state in states for growing in state.truncations]
-    has_result = run_result != "AOTC_OK"
-    result = f"status == AOTC_OK ? {run_result} : status" if has_result else "status"
     ends_early = [layout] if program.defined else []
-    rows = {"states_with_copies": states_with_copies, "growth": growth, "team_result": result, "ends_early": ends_early}
-    has_finish = bool(states_with_copies or growth or has_result or ends_early)
-    finish = render_template("state_team.c", **rows) if has_finish else ""
+    rows = {"states_with_copies": states_with_copies, "end_run": end_run, "ends_early": ends_early}
+    finish = render_template("state_team.c", **rows) if any(rows.values()) else ""
     team_run = "return threads->run(threads, steps[isa], &arguments);"
     return {
         "states": states,

@@ -31,7 +31,7 @@ typedef enum aotc_status {
   /* Of models whose shapes depend on sizes.  From bit 8 on, such a status holds
    * the number of the violated condition; NAME_check returns its text. */
   AOTC_ERROR_DIMS = 22,    /* a size outside of its range, or not of its step */
-  AOTC_ERROR_SHAPE = 23,   /* sizes that do not fit one another */
+  AOTC_ERROR_SHAPE = 23,   /* sizes or a computed value that do not fit */
   AOTC_ERROR_CAPACITY = 24 /* the state has no room for what a run appends */
 } aotc_status;
 

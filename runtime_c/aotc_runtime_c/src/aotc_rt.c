@@ -29,7 +29,7 @@ static const char *const messages[] = {
     "a run gave another result than it should",
     "the block of state is of another model, or was not initialized",
     "a size is outside of its range",
-    "the sizes do not fit one another",
+    "the sizes or a computed value do not fit the model",
     "the state has no room for what a run appends",
 };
 

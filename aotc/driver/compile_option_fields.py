@@ -135,7 +135,8 @@ class CompileOptionFields:
     )
     seed: int | None = option_field(
         None,
-        "Seed of those random operators of an ONNX model that state none; their numbers are drawn when compiling.",
+        "Seed of those random operators of an ONNX or TFLite model that state none; their numbers are drawn when"
+        " compiling.",
         python="From 0 to 2**63 - 1.",
         bounds=(0, 2**63 - 1),
         default_text="numbers that no seed gives",

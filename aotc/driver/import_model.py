@@ -201,7 +201,7 @@ def import_model_and_state(
     cut         the tensors between which the model is converted
     has_loops   False to unroll loops wherever their trip counts are known
     signature   name of the function of a TFLite model that is converted; None for the first subgraph
-    seed        seed of those random operators of an ONNX model that state none
+    seed        seed of those random operators of an ONNX or TFLite model that state none
 
     Raises AotcError if shapes or dims are given for a format that fixes them itself, and if a
     format cannot be cut.
@@ -225,7 +225,7 @@ def import_model_and_state(
         return import_exported_program(model, dims), ()
     if is_tflite_path(model):
         options: dict[str, Any] = {"cut_before": cut.before, "cut_after": cut.after, "has_loops": has_loops}
-        options["signature"] = signature
+        options |= {"signature": signature, "seed": seed}
         imported: tuple[IRModule, tuple[StatePair, ...]] = import_tflite_front_end().import_tflite(
             model, shape=shapes, dims=dims, rounding=rounding, **options
         )

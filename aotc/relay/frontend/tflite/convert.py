@@ -54,6 +54,7 @@ from aotc.relay.frontend.tflite.node import (
     check_quantization_support,
     check_quantized_dtypes,
 )
+from aotc.relay.frontend.tflite.ops_random import unseeded_streams
 from aotc.relay.frontend.tflite.ops_signal import COMPLEX_OPERATORS, MOVES_COMPLEX, complex_from_parts, complex_part
 from aotc.relay.frontend.tflite.resource_variables import ResourceVariables, assigned_variables
 from aotc.relay.frontend.tflite.unsupported_operators import reason_for_missing_converter
@@ -87,6 +88,7 @@ def from_tflite(
     has_loops: bool = True,
     signature: str | None = None,
     dims: Mapping[str, DimSpecification] | None = None,
+    seed: int | None = None,
 ) -> IRModule:
     """Convert a TFLite model (a path, its bytes, or a `tflite.TfliteModel`) to a module.
 
@@ -99,6 +101,7 @@ def from_tflite(
     has_loops    False to unroll each loop whose trip count is known, for targets without loops
     signature    name of the function of the model to convert; its inputs and outputs have the names
                  and the order of the signature. None for the first subgraph and the names of tensors
+    seed         seed of random operators that state none, from 0 to 2**63 - 1; see `ops_random`
 
     The parameters of @main are the inputs of the first subgraph, under their names, then the
     contents before a run of each resource variable that runs change; quantized tensors remain
@@ -118,6 +121,7 @@ def from_tflite(
         has_loops=has_loops,
         signature=signature,
         dims=dims,
+        seed=seed,
     )[0]
 
 
@@ -133,6 +137,7 @@ def import_tflite(
     has_loops: bool = True,
     signature: str | None = None,
     dims: Mapping[str, DimSpecification] | None = None,
+    seed: int | None = None,
 ) -> tuple[IRModule, tuple[StatePair, ...]]:
     """Convert a TFLite model to a module, as `from_tflite` does; return the module and the state
     pairs of the resource variables that runs change.
@@ -140,7 +145,7 @@ def import_tflite(
     require_known_name("tflite-rounding", "rounding", rounding, tuple(ARITHMETIC_BY_ROUNDING))
     loaded = read_model(model, name)
     with running_or_new_budget_scope():
-        conversion = _Conversion(loaded, ARITHMETIC_BY_ROUNDING[rounding], has_loops)
+        conversion = _Conversion(loaded, ARITHMETIC_BY_ROUNDING[rounding], has_loops, seed)
         sizes = InputSizes(dict(shape or {}), dict(dims or {}))
         if signature is not None:
             if cut_before or cut_after:
@@ -212,10 +217,13 @@ class InputSizes:
 class _Conversion:
     """The conversion of one TFLite model: its resource variables, and the functions of its loops."""
 
-    def __init__(self, loaded: TfliteModel, rounding: IntegerArithmetic, has_loops: bool) -> None:
+    def __init__(
+        self, loaded: TfliteModel, rounding: IntegerArithmetic, has_loops: bool, seed: int | None = None
+    ) -> None:
         self.loaded = loaded
         self.rounding = rounding
         self.has_loops = has_loops
+        self._unseeded_streams = unseeded_streams(seed)
         self.functions: dict[str, Function] = {}
         self.variables = ResourceVariables(set())
         #: Numbers of the subgraphs that are being converted, each of which an operator of the one
@@ -320,6 +328,10 @@ class _Conversion:
             text = f"the first contents of resource variable {self.variables.name(k)!r} are not constant"
             require("tflite-variable", array is not None, text)
         self.variables.initialize({k: array for k, array in contents.items() if array is not None})
+
+    def next_unseeded_stream(self) -> tuple[int, int]:
+        """Return the key and the stream of the next random operator that states no seeds."""
+        return next(self._unseeded_streams)
 
     def unchanged_values(self, index: int) -> set[int]:
         """Return the positions of the inputs of a subgraph that are its outputs at the same

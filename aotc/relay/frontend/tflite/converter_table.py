@@ -15,6 +15,7 @@ from aotc.relay.frontend.tflite import (
     ops_math,
     ops_mediapipe,
     ops_nn,
+    ops_random,
     ops_recurrent,
     ops_resize,
     ops_scatter,
@@ -29,7 +30,7 @@ from aotc.relay.frontend.tflite.node import Table
 _CONVERTER_MODULES: Final = (
     *(lstm, ops_control, ops_found_sizes, ops_math, ops_nn),
     *(ops_resize, ops_scatter, ops_recurrent, ops_shape, ops_signal, ops_stablehlo),
-    *(ops_stablehlo_indexing, ops_stablehlo_windows),
+    *(ops_random, ops_stablehlo_indexing, ops_stablehlo_windows),
 )
 CONVERTERS: Final[Table] = {name: c for family in _CONVERTER_MODULES for name, c in family.OPS.items()}
 #: Converters of custom operators, by the names that files state.

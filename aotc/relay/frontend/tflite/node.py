@@ -190,6 +190,9 @@ class ControlContext(Protocol):
     def initialize_variables(self, index: int) -> None:
         """Set the contents of variables before the first run: those that a subgraph assigns."""
 
+    def next_unseeded_stream(self) -> tuple[int, int]:
+        """Return the key and the stream of the next random operator that states no seeds."""
+
     def unchanged_values(self, index: int) -> set[int]:
         """Return the positions of the inputs of a subgraph that are its outputs at the same
         positions.

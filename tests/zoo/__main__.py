@@ -13,12 +13,13 @@ instance. What is in build/zoo.jsonl is not checked again.
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -124,21 +125,29 @@ def summary(results: Sequence[Result]) -> str:
     exported = counts.total() - counts["not built"] - counts["not exported"]
     tried = {result[:3] for result in results}
     missing = sum(case not in tried for case in cases(COUNTS))
-    text = f"{counts['agrees']} of {exported} exported models agree."
+    share = 100 * counts["agrees"] / max(exported, 1)
+    text = f"{counts['agrees']} of {exported} exported models agree ({share:.1f} %)."
     return f"{text} {missing} cases of the list have not been tried yet." if missing else text
+
+
+def reasons(results: Sequence[Result], *outcomes: str) -> str:
+    """Return the cases that have one of some outcomes with their reasons, as a table of Markdown."""
+    header = ["| library | architecture | import | outcome | reason |", "|" + "---|" * 5]
+    rows = [
+        f"| {r.library} | {r.name} | {r.path} | {r.outcome} | {html.escape(r.detail.replace('|', '/'), quote=False)} |"
+        for r in sorted(results)
+        if r.outcome in outcomes
+    ]
+    return "\n".join([*header, *rows]) if rows else "None of those that were tried."
 
 
 def page(results: Sequence[Result]) -> str:
     """Return the text of docs/zoo.md."""
-    failures = [result for result in results if result.outcome in ("refused", "differs", "failed")]
-    rows = [f"| {r.library} | {r.name} | {r.path} | {r.outcome} | {r.detail.replace('|', '/')} |" for r in failures]
     agreeing = sorted({(r.library, r.name) for r in results if r.outcome == "agrees"})
     names = [
         f"- {library}: {', '.join(name for owner, name in agreeing if owner == library)}"
         for library in sorted({owner for owner, _ in agreeing})
     ]
-    header = ["| library | architecture | import | outcome | reason |", "|---|---|---|---|---|"]
-    listed = "\n".join([*header, *rows]) if rows else "None of those that were tried."
     return f"""# Architectures of other libraries
 
 A seed draws architectures from the registries of other libraries (`tests/zoo/drawn.txt`). Only architectures are
@@ -153,7 +162,11 @@ estimators, that ONNX Runtime runs the result.
 
 ## Architectures that do not compile or differ
 
-{listed}
+{reasons(results, "refused", "differs", "failed")}
+
+## Architectures that libraries or exporters do not give
+
+{reasons(results, "not built", "not exported")}
 
 ## Architectures that agree by at least one import
 
@@ -192,7 +205,8 @@ def main() -> int:
     remaining = [case for case in cases(chosen) if case not in known]
     RESULTS.parent.mkdir(exist_ok=True)
     with ThreadPoolExecutor(options.jobs) as pool, RESULTS.open("a", encoding="utf-8") as file:
-        for result in pool.map(checked, remaining):
+        for future in as_completed([pool.submit(checked, case) for case in remaining]):
+            result = future.result()
             file.write(json.dumps(result) + "\n")
             file.flush()
             print(*result, flush=True)

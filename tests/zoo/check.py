@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import sys
 import tempfile
 import warnings
@@ -65,7 +66,8 @@ def check(library: str, name: str, path: str) -> tuple[str, str]:
     try:
         exported = _exported(library, path, built)
     except Exception as error:
-        return "not exported", f"{type(error).__name__}: {_first_line(error)}"
+        cause = _cause(error)
+        return "not exported", f"{type(cause).__name__}: {_first_line(cause)}"
     try:
         options = {"input_shapes": _onnx_shapes(exported)} if path == "onnx" else {}
         session = aotc.compile(exported.model, cflags=["-O0"], **options).session()
@@ -83,8 +85,13 @@ def _onnx_shapes(exported: Exported) -> dict[str, tuple[int, ...]]:
     return {info.name: x.shape for info, x in zip(exported.model.graph.input, exported.inputs, strict=True)}
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:300]
+def _cause(error: BaseException) -> BaseException:
+    """Return the error that an error was raised from first."""
+    return error if error.__cause__ is None else _cause(error.__cause__)
+
+
+def _first_line(error: BaseException) -> str:
+    return (re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines() or [""])[0][:300]
 
 
 def _exported(library: str, path: str, built: Sample) -> Exported:
@@ -148,9 +155,12 @@ def _exported_keras(path: str, built: Sample) -> Exported:
     want = [np.asarray(built.model(*built.inputs, training=False))]
     shapes = [tensorflow.TensorSpec(x.shape, x.dtype, name=f"x{k}") for k, x in enumerate(built.inputs)]
     function = tensorflow.function(lambda *inputs: built.model(*inputs, training=False), input_signature=shapes)
+    concrete = function.get_concrete_function()
     if path == "onnx":
-        return Exported(tf2onnx.convert.from_function(function, shapes, opset=17)[0], built.inputs, want)
-    converter = tensorflow.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], built.model)
+        # tf2onnx makes inputs of constant tensors that layers hold, such as the means of a normalization
+        held = [np.asarray(x) for x in concrete.captured_inputs if x.dtype != tensorflow.resource]
+        return Exported(tf2onnx.convert.from_function(function, shapes, opset=17)[0], [*built.inputs, *held], want)
+    converter = tensorflow.lite.TFLiteConverter.from_concrete_functions([concrete], built.model)
     with tempfile.NamedTemporaryFile(suffix=".tflite", delete=False) as file:
         file.write(converter.convert())
     return Exported(file.name, built.inputs, want)
@@ -174,6 +184,8 @@ def _array(output: Any) -> Any:
 
 def _difference(got: Sequence[Any], want: Sequence[Any]) -> str:
     """Return how outputs differ; "" if they agree."""
+    if len(got) != len(want):
+        return f"{len(got)} outputs instead of {len(want)}"
     for k, (mine, other) in enumerate(zip(map(np.asarray, got), want, strict=True)):
         if mine.shape != other.shape:
             return f"output {k} has shape {mine.shape} instead of {other.shape}"

@@ -56,6 +56,7 @@ def test_differences_are_found() -> None:
     for wrong in ([1.1, np.nan, np.inf], [1.0, 2.0, np.inf], [1.0, np.nan, -np.inf], [1.0, np.nan]):
         assert checking._difference([np.array(wrong)], want)
     assert checking._difference([np.array([1, 2])], [np.array([1, 3])])
+    assert checking._difference([], want)
 
 
 def test_the_page_counts_by_library_and_names_what_is_refused() -> None:
@@ -63,8 +64,10 @@ def test_the_page_counts_by_library_and_names_what_is_refused() -> None:
         Result("timm", "a", "onnx", "agrees", ""),
         Result("timm", "b", "onnx", "refused", "node x: this | that"),
         Result("timm", "c", "onnx", "not built", "too large"),
-        Result("timm", "d", "onnx", "not exported", "error"),
+        Result("timm", "d", "onnx", "not exported", "error in <class 'x'>"),
     ]
     assert "| timm | onnx | 4 | 3 | 2 | 1 | 1 | 0 |" in table(results)
     text = page(results)
+    assert "1 of 2 exported models agree (50.0 %)." in text
+    assert "| timm | d | onnx | not exported | error in &lt;class 'x'&gt; |" in text
     assert "| timm | b | onnx | refused | node x: this / that |" in text and "- timm: a\n" in text

@@ -5,6 +5,7 @@ the bits of Linux."""
 from __future__ import annotations
 
 import importlib.util
+import re
 import shlex
 import shutil
 import subprocess
@@ -91,6 +92,21 @@ def test_libraries_are_linked(triple: str, zig: str, tmp_path: Path) -> None:
     suffix = ".dll" if "windows" in triple else ".dylib"
     assert net.library == tmp_path / f"net/lib/libnet{suffix}" == find_library(net.path, check=True)
     assert net.metadata["library"] == f"lib/libnet{suffix}"
+    assert exported_functions(net.library) == EXPORTS
+
+
+#: What programs and loaders call.
+EXPORTS = {"net_run", "net_info", *(f"aotc_model_{name}" for name in ("entry", "threads_create", "threads_destroy"))}
+
+
+def exported_functions(library: Path) -> set[str]:
+    """The functions that a DLL or a library for macOS exports."""
+    if library.suffix == ".dll":
+        text = run([require_tool("llvm-readobj-19"), "--coff-exports", library], library.parent)
+        return set(re.findall(r"^ *Name: (\w+)$", text, re.MULTILINE))
+    tool = require_tool("llvm-nm-19")
+    text = run([tool, "--extern-only", "--defined-only", library], library.parent)
+    return set(re.findall(r" T _(\w+)$", text, re.MULTILINE))
 
 
 def test_scalar_projects_need_no_extensions_of_gcc(clang: str, tmp_path: Path) -> None:

@@ -313,6 +313,14 @@ def test_compile_writes_a_package_in_place_of_the_project(tmp_path: Path) -> Non
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.always
+def test_compile_writes_a_package_that_has_the_library(tmp_path: Path) -> None:
+    options = ["--target", "c", "--package", "wheel", "--cflags=-O0"]
+    done = call("compile", DIGITS, "-o", tmp_path / "out", *options)
+    assert done.code == 0 and "package      " in done.out and "library  " not in done.out, done.err
+    assert len(list((tmp_path / "out").glob("digits-*.whl"))) == 1
+
+
 @pytest.mark.parametrize(("compiler", "exceptions"), [
     ("g++", "-fno-exceptions"), *(pytest.param(*row, marks=pytest.mark.slow) for row in [
         ("g++", "-fexceptions"), ("clang++", "-fno-exceptions"), ("clang++", "-fexceptions"),

@@ -112,7 +112,8 @@ def compile_command(
             out.print_to_stderr(times.rstrip())
         return
     library, metadata = str(result.library or ""), dict(result.metadata)
-    size = result.library.stat().st_size if result.library else 0
+    # the library inside of a package was built in a folder that is gone
+    size = result.library.stat().st_size if result.library and not packaged else 0
     data = {"path": str(result.path), "library": library, "library_bytes": size, "metadata": metadata, **timings}
     data |= {"unchecked": list(result.unchecked), **packaged}
     if out.quiet and timing:

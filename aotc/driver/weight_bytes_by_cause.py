@@ -17,7 +17,7 @@ from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, post_
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
 from aotc.relay.op.dense import DensePackAttrs
 from aotc.relay.op.winograd_conv import Conv2DWinogradAttrs
-from aotc.relay.transform.pack_constant_weights import MAX_WINOGRAD_TIME_RATIO
+from aotc.relay.transform.winograd_tiles import MAX_WINOGRAD_TIME_RATIO
 from aotc.tir import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, Program, Target
 from aotc.tir.schedule.algorithms.winograd import estimated_cycles_of_3x3_convolution
 from aotc.tir.target import Budget, get_target

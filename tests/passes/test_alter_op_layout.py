@@ -147,6 +147,17 @@ def test_images_of_run_time_size_have_the_algorithm_for_a_typical_size(
         assert winograd_tiles(alter(f, TARGETS["x86-64-v3"])) == tiles
 
 
+@pytest.mark.parametrize(("least", "tiles"), [(7, [2]), (1, [])])
+def test_tiles_of_run_time_size_must_not_slow_down_small_images(least: int, tiles: list[int]) -> None:
+    """At 1x1 pixel, a convolution takes the time of reading its weights, which are 1.8 times as large with tiles of 2;
+    at 7x7 pixels, it takes three quarters of the time.
+    """
+    x = Var("x", TensorType((1, SymDim("h", 8, lower=least), SymDim("w", 8, lower=least), 512)))
+    f = Function((x,), conv2d(x, Constant(array(512, 512, 3, 3)), padding=(1, 1), data_layout="NHWC"))
+    with use_typical_sizes({"h": 7, "w": 7}):
+        assert winograd_tiles(alter(f, TARGETS["x86-64-v3"])) == tiles
+
+
 @pytest.mark.parametrize(("growth", "tiles"), [(1.0, []), (1.5, [2]), (4.5, [4, 4])])
 def test_parameters_grow_no_further_than_allowed(growth: float, tiles: list[int]) -> None:
     with PassContext(opt_level=3, config={"relay.AlterOpLayout.max_growth": growth}):

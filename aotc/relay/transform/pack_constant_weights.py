@@ -13,27 +13,17 @@ nn.conv2d(%x, %w3x3)      =>    nn.contrib_conv2d_winograd_without_weight_transf
 
 Input: typed functions. Output: functions with equal results, except for the rounding of Winograd's
 algorithm. FoldConstant evaluates the weight transforms. Activations stay in their layout.
-
-choose_winograd_tiles selects the convolutions that use Winograd's algorithm: it maps a function and
-a target to tile sizes.
-
-choose_winograd_tiles(function, get_target("x86-64-v4"), ctx)  # {%1: 4, %5: 4, %9: 2}
-
-Transformed weights are larger (16/9 for tiles of 2, 36/9 for tiles of 4). A larger tile is chosen
-where it saves enough cycles for each byte that it adds. The choice is greedy: the step with the
-largest saving per byte comes first, until the parameters of the whole network have reached their
-size limit (docs/decisions/0031-weight-growth-limit.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from aotc.ir import Dim, DType, Op, PassContext, are_bounded, frozen, is_static, numel, span_scope, typical_size
+from aotc.ir import Dim, DType, Op, PassContext, is_static, numel, span_scope
 from aotc.relay.graph_api import (
     MAX_FOLDED_CONSTANT_BYTES,
     Call,
@@ -43,7 +33,6 @@ from aotc.relay.graph_api import (
     IRModule,
     evaluate_constant_call,
     tensor_type_of,
-    users,
 )
 from aotc.relay.op import winograd_conv
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
@@ -59,12 +48,16 @@ from aotc.relay.op.window_attributes import (
     parse_layout_with_up_to_two_blocks,
 )
 from aotc.relay.transform.common_weight_layouts import common_weight_layout
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_constant_with_finite_elements, rebuild_call
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, rebuild_call
 from aotc.relay.transform.user_alter_layout import apply_registered_layouts
-from aotc.tir import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, C, MicroKernel, Target
+from aotc.relay.transform.winograd_tiles import (
+    choose_winograd_tiles,
+    output_channel_block_size,
+    padding_fraction,
+    winograd_channel_block_size,
+)
+from aotc.tir import C, MicroKernel, Target
 from aotc.tir.schedule.algorithms.cpu_recurrence import columns_per_weight_block, hidden_units_per_weight_block
-from aotc.tir.schedule.algorithms.winograd import estimated_cycles_of_3x3_convolution
-from aotc.tir.schedule.contraction import weight_packing_block_size
 
 #: Attribute classes of the operators that sum products of data and weights.
 _CONTRACTION_ATTRS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, BatchMatmulAttrs)
@@ -231,11 +224,11 @@ def _blocked_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, targ
     if per_group == 1 and attrs.groups > 1:
         return f"{spatial}OI" if attrs.data_layout == last and _uses_channel_vectors(target) else kernel
     outer = [d for d, letter in zip(ty.shape, attrs.out_layout or attrs.data_layout, strict=True) if letter != "C"]
-    block = _output_channel_block_size(call, per_group, outer, target, channels_last=attrs.data_layout == last)
+    block = output_channel_block_size(call, per_group, outer, target, channels_last=attrs.data_layout == last)
     if (
         block == 0
         or per_group == 1
-        or (attrs.groups > 1 and _padding_fraction(per_group, block) > _max_padding_fraction(target))
+        or (attrs.groups > 1 and padding_fraction(per_group, block) > _max_padding_fraction(target))
     ):
         return kernel
     by_taps = attrs.data_layout == last or _needs_tap_major_weights(call, outer, target)
@@ -259,31 +252,11 @@ def _needs_tap_major_weights(call: Call, outer_extents: Sequence[Dim], target: T
     )
 
 
-def _padding_fraction(channels: int, block_size: int) -> float:
-    """Return the padding of `channels` to whole blocks, as a fraction of the channels."""
-    return -channels % block_size / channels
-
-
 def _max_padding_fraction(target: Target) -> float:
     """Return the largest padding of a group of channels, as a fraction of them; 0 where parameters
     must not grow.
     """
     return target.budget.group_padding if target.gpu is None and target.budget.parameter_growth > 1.0 else 0.0
-
-
-def _output_channel_block_size(
-    call: Call, channels: int, outer_extents: Sequence[Dim], target: Target, channels_last: bool = True
-) -> int:
-    """Return the number of output channels per block in which to pack the weights of a call; 0 for
-    no packing.
-
-    outer_extents    the extents of the result's other axes
-    channels_last    True if the channels of the data are contiguous in memory
-    """
-    dtype, inputs = tensor_type_of(call).dtype, tensor_type_of(call.args[0]).shape[-1]
-    columns = numel(outer_extents) if is_static(outer_extents) else 0
-    pitch = inputs * dtype.itemsize if channels_last and isinstance(inputs, int) else 0
-    return weight_packing_block_size(channels, target, dtype, output_positions=columns, position_pitch_bytes=pitch)
 
 
 def _evaluate_packed_weight_if_large(packed: Call) -> Expr:
@@ -371,7 +344,7 @@ class _Pack(GraphMutator):
         return rebuild_call(call, args) if is_changed else call
 
     def _conv2d_with_packed_winograd_weight(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:
-        block = _winograd_channel_block_size(call, weight, tile, self.target)
+        block = winograd_channel_block_size(call, weight, tile, self.target)
         padded = self._pad_groups_to_whole_blocks(weight, attrs.groups, block)
         packed = self._pack_weight_cached(padded, "HWOI", f"HWOI{block}o", tile)
         return winograd_conv.contrib_conv2d_winograd_without_weight_transform(
@@ -412,183 +385,10 @@ class _Pack(GraphMutator):
                 return call if fits else rebuild_call(call, (call.args[0], rows), transpose_b=True)
             block = _outputs_per_dot_block(units, kernel, self.target.budget.block_padding)
             target = f"NC{block}n{kernel.group}c"
-        elif block := _output_channel_block_size(call, units, tensor_type_of(call).shape[:-1], self.target):
+        elif block := output_channel_block_size(call, units, tensor_type_of(call).shape[:-1], self.target):
             target = f"NC{block}n"
         else:
             return call
         target = common_weight_layout(call, layout, target, self.target, is_product=True)
         packed = self._pack_weight_cached(weight, layout, target)
         return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)
-
-
-# --- Winograd's algorithm
-
-
-#: Winograd's algorithm is used only if its estimated time is below this fraction of the direct
-#: algorithm's.
-MAX_WINOGRAD_TIME_RATIO: Final = 0.95
-
-
-@frozen
-class _WinogradOption:
-    """Candidate Winograd tile size for all convolutions by one weight, with the cycles saved and
-    the bytes added.
-    """
-
-    weight: Constant
-    tile: int
-    saved: float
-    added: int
-
-    @property
-    def saved_cycles_per_added_byte(self) -> float:
-        """Cycles saved per byte of parameters that the transformed weight adds."""
-        return self.saved / max(self.added, 1)
-
-
-def choose_winograd_tiles(function: Function, target: Target, ctx: PassContext) -> dict[Expr, int]:
-    """Return the Winograd tile size of every convolution that gains by it, within the configured
-    limits (see AlterOpLayout).
-
-    The result is empty for a target whose parameters may not grow.
-    """
-    limits, growth = target.budget, ctx.get_config("relay.AlterOpLayout.max_growth")
-    least = ctx.get_config("relay.AlterOpLayout.min_saving", limits.parameter_saving)
-    fast = ctx.get_config("compile.accuracy", "fast") == "fast" and ctx.get_config("relay.AlterOpLayout.winograd", True)
-    if limits.parameter_growth <= 1.0 or not fast:
-        return {}
-    used = users(function)
-    constants = [node for node in used if isinstance(node, Constant)]
-    size = sum(constant.data.nbytes for constant in constants)
-    usual = max((limits.parameter_growth - 1.0) * size, limits.parameter_room)
-    budget = usual if growth is None else (growth - 1.0) * size
-    calls = {
-        w: [n for n in used[w] if isinstance(n, Call) and _is_float32_3x3_stride_1_conv2d(n) and n.args[1] is w]
-        for w in constants
-    }
-    weights = [w for w in constants if calls[w] and is_constant_with_finite_elements(w)]
-    chosen = _choose_options_greedily(
-        [o for w in weights for o in _profitable_winograd_options(w, calls[w], len(used[w]), target)], budget, least
-    )
-    return {call: option.tile for weight, option in chosen.items() for call in calls[weight]}
-
-
-def _choose_options_greedily(
-    options: Sequence[_WinogradOption], byte_budget: float, min_cycles_per_byte: float
-) -> dict[Constant, _WinogradOption]:
-    """Choose at most one Winograd tile size for each weight, greedily by the cycles saved per added
-    byte.
-
-    A step transforms a plain weight, or replaces the tile size chosen for it before. Each step
-    saves at least `min_cycles_per_byte` cycles for every byte that it adds, and all steps together
-    add at most `byte_budget` bytes.
-    """
-    chosen: dict[Constant, _WinogradOption] = {}
-    while True:
-        steps = [_difference_from_option_chosen_before(option, chosen.get(option.weight)) for option in options]
-        best_step = max(
-            (s for s in steps if s.added <= byte_budget and s.saved_cycles_per_added_byte >= min_cycles_per_byte),
-            key=lambda s: s.saved_cycles_per_added_byte,
-            default=None,
-        )
-        if best_step is None or best_step.saved <= 0:
-            return chosen
-        chosen[best_step.weight] = next(o for o, s in zip(options, steps, strict=True) if s is best_step)
-        byte_budget -= best_step.added
-
-
-def _difference_from_option_chosen_before(
-    option: _WinogradOption, chosen_before: _WinogradOption | None
-) -> _WinogradOption:
-    """Return the cycles saved and bytes added by a Winograd tile size relative to the size chosen
-    before for its weight.
-    """
-    if chosen_before is None:
-        return option
-    return _WinogradOption(
-        option.weight, option.tile, option.saved - chosen_before.saved, option.added - chosen_before.added
-    )
-
-
-def _profitable_winograd_options(
-    weight: Constant, calls: Sequence[Call], use_count: int, target: Target
-) -> Iterator[_WinogradOption]:
-    """Yield the Winograd tile sizes that save time for the convolutions by one weight, with cycles
-    and bytes.
-
-    The plain weight stays in the program, and its bytes are not saved, if it has users other than
-    these convolutions.
-    """
-    outputs, channels = weight.data.shape[:2]
-    groups = {call.attrs.groups for call in calls if isinstance(call.attrs, ConvAttrs)}
-    if weight_packing_block_size(outputs, target, "float32") == 0 or len(groups) != 1:
-        return
-    per_group = outputs // max(groups)
-    direct = sum(estimated_winograd_or_direct_cycles(call, channels, 0, target) for call in calls)
-    for tile in SUPPORTED_OUTPUT_TILES:
-        blocks = {_winograd_channel_block_size(call, weight, tile, target) for call in calls}
-        if 0 in blocks or (
-            groups != {1} and max(_padding_fraction(per_group, b) for b in blocks) > target.budget.group_padding
-        ):
-            continue
-        cost = sum(estimated_winograd_or_direct_cycles(call, channels, tile, target) for call in calls)
-        if cost < MAX_WINOGRAD_TIME_RATIO * direct:
-            padded = outputs if groups == {1} else max(-(-per_group // b) * b for b in blocks) * max(groups)
-            size = (tile + FILTER_EXTENT - 1) ** 2 * padded * channels * 4
-            yield _WinogradOption(
-                weight, tile, direct - cost, size - (weight.data.nbytes if use_count == len(calls) else 0)
-            )
-
-
-def estimated_winograd_or_direct_cycles(call: Call, input_channels_per_group: int, tile: int, target: Target) -> float:
-    """Return the estimated cycles of a 3x3 convolution with Winograd tiles of this size; `tile` 0
-    is the direct algorithm.
-
-    input_channels_per_group    input channels of each group
-    """
-    a = call.attrs
-    assert isinstance(a, ConvAttrs)
-    images, outputs, height, width = _typical_output_sizes(call, a)
-    return estimated_cycles_of_3x3_convolution(
-        (images, outputs, height, width), input_channels_per_group, tile, target, a.groups
-    )
-
-
-def _typical_output_sizes(call: Call, attrs: ConvAttrs) -> tuple[int, int, int, int]:
-    """Return the images, channels, height and width of the result of a 2-D convolution, typical ones where they
-    are known at run time only.
-    """
-    sizes = dict(zip(attrs.out_layout or attrs.data_layout, map(typical_size, tensor_type_of(call).shape), strict=True))
-    return sizes["N"], sizes["C"], sizes["H"], sizes["W"]
-
-
-def _winograd_channel_block_size(call: Call, weight: Constant, tile: int, target: Target) -> int:
-    """Return the number of output channels in a block of weights that are transformed for Winograd
-    tiles of size `tile`.
-    """
-    a = call.attrs
-    assert isinstance(a, ConvAttrs)
-    tiles = [-(-extent // tile) for extent in _typical_output_sizes(call, a)[2:]]
-    return _output_channel_block_size(call, weight.data.shape[0] // a.groups, tiles, target, channels_last=False)
-
-
-def _is_float32_3x3_stride_1_conv2d(call: Call) -> bool:
-    """Return True for a float32 convolution with 3x3 filters, stride 1 and dilation 1: of NCHW data of
-    known shape, with channels in one group or in groups of several channels, or of NHWC data whose height or
-    width is known at run time only, with channels in one group.
-    """
-    a = call.attrs
-    if not isinstance(a, Conv2DAttrs) or a.kernel_layout != "OIHW" or a.out_layout not in ("", a.data_layout):
-        return False
-    shape = tensor_type_of(call).shape
-    if a.data_layout == "NCHW":
-        fits = is_static(shape) and (a.groups == 1 or tensor_type_of(call.args[1]).shape[1] != 1)
-    else:
-        fits = a.data_layout == "NHWC" and a.groups == 1 and not is_static(shape[1:3]) and are_bounded(shape)
-    return (
-        fits
-        and {*a.strides, *a.dilation} == {1}
-        and 0 not in shape
-        and all(tensor_type_of(x).dtype == "float32" for x in (*call.args, call))
-        and tensor_type_of(call.args[1]).shape[2:] == (FILTER_EXTENT, FILTER_EXTENT)
-    )

@@ -40,12 +40,9 @@ from aotc.relay.graph_api import Call, Expr, Function, IRModule, post_order, ten
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs, conv2d
 from aotc.relay.op.layout import LayoutTransformAttrs
 from aotc.relay.transform.convert_layout import convert_to_layouts
-from aotc.relay.transform.pack_constant_weights import (
-    choose_winograd_tiles,
-    estimated_winograd_or_direct_cycles,
-    pack_convolution_weight,
-)
+from aotc.relay.transform.pack_constant_weights import pack_convolution_weight
 from aotc.relay.transform.pass_base import FunctionPass, Rewriter, Rule, as_op_call, rebuild_call
+from aotc.relay.transform.winograd_tiles import choose_winograd_tiles, estimated_winograd_or_direct_cycles
 from aotc.tir import Block, Buffer, C, Target, te
 from aotc.tir.schedule.contraction import cpu_tiling_candidates
 

@@ -2,7 +2,8 @@
 """Estimate the time of the statements of a kernel on one thread or a team of threads, in
 nanoseconds.
 
-The model is rough: it counts operations, and waiting for data in the caches of other threads.
+The model is rough: it counts operations, and waiting for data in the caches of other threads. Sizes that are known at
+run time only have their typical values in it, or the largest ones, where none are typical.
 """
 
 import math
@@ -16,12 +17,15 @@ from aotc.tir import (
     Binary,
     Buffer,
     DividedNest,
+    Expr,
     Load,
     MemoryEffects,
     Threads,
     ThreadSharedAccesses,
     Var,
+    as_expr,
     largest_thread_share,
+    simplify_stmt,
 )
 from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.loops.buffer_access import Access
@@ -35,6 +39,7 @@ from aotc.tir.stmt import (
     buffer_written_by,
     direct_child_stmts,
     direct_exprs_of_stmt,
+    substitute_in_stmt,
 )
 
 
@@ -56,6 +61,25 @@ class ThreadCostModel:
     uses: MemoryEffects
     _own_operations: dict[Stmt, int] = field(default_factory=dict)
     _operations_without_loops: dict[Stmt, float | None] = field(default_factory=dict)
+    _at_typical_sizes: dict[Stmt, Stmt] = field(default_factory=dict)
+
+    @cached_property
+    def _typical_values(self) -> dict[Var, Expr]:
+        """The typical values of the numbers of the kernel that are indices."""
+        numbers = (number for number in self.kernel.numbers if number.var.dtype == INDEX)
+        return {n.var: as_expr(int(n.most) if n.typical is None else n.typical) for n in numbers}
+
+    def _with_typical_sizes(self, stmt: Stmt) -> Stmt:
+        """Return a statement in which typical values stand for the numbers of the kernel, so that loops over tiles of
+        all sizes have the iterations of a typical run.
+        """
+        if not self._typical_values:
+            return stmt
+        if isinstance(stmt, Block):
+            return Block(tuple(map(self._with_typical_sizes, stmt.stmts)))
+        if stmt not in self._at_typical_sizes:
+            self._at_typical_sizes[stmt] = simplify_stmt(substitute_in_stmt(stmt, self._typical_values), {})
+        return self._at_typical_sizes[stmt]
 
     def _mean_over_team_sizes(self, function: Callable[[int], float]) -> float:
         """Return the mean of a function of the number of threads, over the team sizes for which
@@ -70,12 +94,13 @@ class ThreadCostModel:
 
     def single_thread_ns(self, stmt: Stmt, ranges: Ranges) -> float:
         """Return the nanoseconds that one thread needs for a statement."""
-        return self._estimated_ns_per_kernel_operation * self._operation_and_store_count(stmt, ranges)
+        count = self._operation_and_store_count(self._with_typical_sizes(stmt), ranges)
+        return self._estimated_ns_per_kernel_operation * count
 
     @cached_property
     def _estimated_ns_per_kernel_operation(self) -> float:
         """Estimated nanoseconds per operation of this kernel."""
-        return self.whole / max(1.0, self._operation_and_store_count(self.kernel.body, {}))
+        return self.whole / max(1.0, self._operation_and_store_count(self._with_typical_sizes(self.kernel.body), {}))
 
     def _operation_and_store_count(self, stmt: Stmt, ranges: Ranges) -> float:
         """Return the number of operations on values and of stores in a statement, over all
@@ -146,9 +171,10 @@ class ThreadCostModel:
 
     def ns_of_loop_divided_evenly(self, loop: For, ranges: Ranges) -> float:
         """Return the nanoseconds of a thread that runs its share of the iterations of a loop, whose number is known at
-        run time only: the largest share at the largest sizes.
+        run time only: the largest share at the typical sizes.
         """
-        low, high = ranges_inside_loops([loop], ranges)[loop.var]
+        typical = self._with_typical_sizes(loop)
+        low, high = ranges_inside_loops([typical if isinstance(typical, For) else loop], ranges)[loop.var]
         count = max(1, int(high - low + 1)) if high - low < math.inf else 1
         share = self._mean_over_team_sizes(lambda threads: -(-count // threads) / count)
         return self.single_thread_ns(loop, ranges) * share + self.cache_transfer_wait_ns([loop], loop.var, ranges)
@@ -160,7 +186,8 @@ class ThreadCostModel:
         Buffers that are divided along `divided_var` cost nothing if the range of that variable
         covers most of the buffer: then the thread that needs an element has it in its own cache.
         """
-        use = self.uses.accesses_to_thread_shared_buffers(Block(group), ranges)
+        typical = Block(tuple(map(self._with_typical_sizes, group)))
+        use = self.uses.accesses_to_thread_shared_buffers(typical, ranges)
         mine = self._mean_over_team_sizes(lambda threads: 1 / threads)
         # if a buffer was divided differently before, other threads have accessed a part of a
         # thread's own share
@@ -201,7 +228,12 @@ class ThreadCostModel:
         )
 
     def ns_of_stmt_while_other_threads_wait(self, accesses: ThreadSharedAccesses, stmt: Stmt, ranges: Ranges) -> float:
-        """Return the nanoseconds of a statement that one thread runs while the other threads wait."""
+        """Return the nanoseconds of a statement that one thread runs while the other threads wait.
+
+        accesses    the accesses of the statement to buffers that threads share
+        """
+        if self._typical_values:
+            accesses = self.uses.accesses_to_thread_shared_buffers(self._with_typical_sizes(stmt), ranges)
         places = {**accesses.reads, **accesses.writes}
         other_share = self._mean_fraction_in_other_thread_caches
         moving = sum(

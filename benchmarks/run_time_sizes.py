@@ -40,7 +40,7 @@ REPOSITORY_ROOT: Final = Path(__file__).resolve().parent.parent
 MODEL_FOLDER: Final = Path(os.environ.get("AOTC_MODELS", REPOSITORY_ROOT.parent / "shared" / "models"))
 
 #: The sizes of a model: ranges for one library, and the sizes that are measured.
-Sizes = tuple[dict[str, str], list[dict[str, int]]]
+Sizes = tuple[dict[str, str | int], list[dict[str, int]]]
 
 
 def _with_symbolic_dimensions(model: onnx.ModelProto, dims: dict[int, str]) -> onnx.ModelProto:
@@ -95,14 +95,14 @@ MODELS: Final[dict[str, tuple[Callable[[], onnx.ModelProto], Sizes]]] = {
     "yunet_n_dynamic": (
         _trained_model("yunet_n_dynamic"),
         (
-            {"batch": "1", "height": "32..640:32~320", "width": "32..640:32~320"},
+            {"batch": 1, "height": "32..640:32~320", "width": "32..640:32~320"},
             _images(("height", "width"), ((160, 160), (320, 320), (320, 640), (480, 480), (640, 640))),
         ),
     ),
     "ppocrv3_det": (
         _trained_model("ppocrv3_det"),
         (
-            {_PADDLE[0]: "1", _PADDLE[1]: "32..640:32~320", _PADDLE[2]: "32..640:32~320"},
+            {_PADDLE[0]: 1, _PADDLE[1]: "32..640:32~320", _PADDLE[2]: "32..640:32~320"},
             _images((_PADDLE[1], _PADDLE[2]), ((160, 160), (320, 320), (320, 640), (480, 480), (640, 640))),
         ),
     ),
@@ -204,7 +204,7 @@ def print_rows(names: tuple[str, ...], seconds: float) -> None:
         except FileNotFoundError:
             print(f"{name}: the folder in AOTC_MODELS does not have it")
             continue
-        given = {key: value for key, value in ranges.items() if value.isdigit()}
+        given = {key: value for key, value in ranges.items() if isinstance(value, int)}
         _compile(model, {**given, **cases[0]})  # imports what compilations need
         varying, seconds_of_range = _compile(model, ranges)
         ratios: list[float] = []
@@ -213,7 +213,7 @@ def print_rows(names: tuple[str, ...], seconds: float) -> None:
             fixed, spent = _compile(model, {**given, **sizes})
             seconds_of_size.append(spent)
             ratios.append(_print_rows_of_size(name, model, varying, fixed, sizes, seconds))
-        largest = {key: int(text.rpartition("..")[2].split("~")[0].split(":")[0]) for key, text in ranges.items()}
+        largest = {key: int(str(text).rpartition("..")[2].split("~")[0].split(":")[0]) for key, text in ranges.items()}
         arenas = [_arena_bytes(model, dims) for dims in (ranges, largest)]
         print(f"{name}: geometric mean of the ratios {geometric_mean(ratios):.3f}")
         print(f"{name}: arena {arenas[0]} bytes, {arenas[1]} for the largest sizes, ratio {arenas[0] / arenas[1]:.3f}")

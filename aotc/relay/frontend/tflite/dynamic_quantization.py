@@ -76,3 +76,15 @@ def quantize_dynamically(x: Expr, reduced_axes: Sequence[int]) -> DynamicallyQua
     zero = q.int8_zero_point_from_range(below, above)
     data = g.call_op("qnn.nearest_int8", g.call_op("qnn.product", x, steps), zero)
     return DynamicallyQuantized(data, g.cast(zero, "int32"), g.div(1.0, steps))
+
+
+def quantize_symmetrically(x: Expr, reduced_axes: Sequence[int]) -> DynamicallyQuantized:
+    """Quantize `x` to int8 with the zero point 0, in 127 steps up to its largest absolute value; elements along
+    `reduced_axes` share a scale. Halves are rounded away from zero.
+    """
+    size = g.call_op("abs", x)
+    largest = g.call_reduction("max", size, reduced_axes, True)
+    steps = g.where(g.equal(largest, 0.0), g.full(1.0, (), "float32"), g.div(127.0, largest))
+    count = g.minimum(g.call_op("floor", g.add(g.mul(size, steps), 0.5)), 127.0)
+    data = g.cast(g.mul(g.call_op("sign", x), count), "int8")
+    return DynamicallyQuantized(data, g.full(0, (1,), "int32"), g.div(largest, 127.0))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFLite converter of UNIDIRECTIONAL_SEQUENCE_LSTM, in floating point or with int8 data and int16
-cell states.
+"""TFLite converters of LSTM layers, in floating point (see `float_lstm`), and of UNIDIRECTIONAL_SEQUENCE_LSTM with int8
+data and int16 cell states, which the rest of this page is about.
 
 Input: an operator with its inputs in the order of the schema: data, four input weights, four
 recurrent weights, three peephole weights, four biases, projection, states, layer normalization.
@@ -20,7 +20,12 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend.recurrent import RecurrentWeights, call_recurrent_op
+from aotc.relay.frontend.tflite.float_lstm import (
+    FloatLstm,
+    LstmPlaces,
+    activation_of_recurrent_layer,
+    input_of_direction,
+)
 from aotc.relay.frontend.tflite.int16x8 import tflite_logistic_table_uint16
 from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
     constant_value,
@@ -34,6 +39,8 @@ from aotc.relay.op.qnn.fixed_point import fixed_point_factors_of_scales
 _PEEPHOLES, _PROJECTION, _NORMALIZATION = range(9, 12), range(16, 18), range(20, 24)
 _BIASES, _STATE, _CELL = range(12, 16), 18, 19
 _TANH_CODE: Final = 4
+#: Number of the second input of BIDIRECTIONAL_SEQUENCE_LSTM.
+_SECOND_INPUT: Final = 39
 #: Index of the tensor with the scale of the outputs among the intermediate tensors, which only
 #: carry scales.
 _HIDDEN_SCALE_INDEX: Final = 4
@@ -122,34 +129,100 @@ class _Layer:
         return g.call_op(name, data, weight, bias, *numbers, h, c, *tables, **attributes)
 
 
-def _convert_lstm_node(
-    *, time_major: bool = False, cell_clip: float = 0.0, fused_activation_function: int = 0, node: TfliteNode
-) -> Expr:
-    optional_inputs = (*_PEEPHOLES, *_PROJECTION, *_NORMALIZATION)
-    unusual = [k for k in optional_inputs if node.optional_input(k) is not None]
-    text = "an LSTM with peepholes, a projection or layer normalization is not supported"
-    require("tflite-options", not unusual, text)
-    diagonal = node.op.option_value("DiagonalRecurrentTensors")
-    plain = fused_activation_function == _TANH_CODE and not diagonal
-    require("tflite-options", plain, "an LSTM needs the activation TANH and all weights")
-    states = [node.input_declaration(k).variable for k in (_STATE, _CELL)]
+def _require_variable_states(node: TfliteNode, places: LstmPlaces) -> None:
+    states = [node.input_declaration(k).variable for k in (places.state, places.cell)]
     require("tflite-input", all(states), "the states of an LSTM must be variable tensors")
+
+
+def _float_layer(node: TfliteNode, places: LstmPlaces, code: int, cell_clip: float, proj_clip: float) -> FloatLstm:
+    return FloatLstm(node, places, activation_of_recurrent_layer(node, code), cell_clip, proj_clip)
+
+
+def _convert_sequence_lstm_node(
+    *,
+    time_major: bool = False,
+    cell_clip: float = 0.0,
+    proj_clip: float = 0.0,
+    fused_activation_function: int = 0,
+    node: TfliteNode,
+) -> Expr:
+    diagonal = node.op.option_value("DiagonalRecurrentTensors")
+    require("tflite-options", not diagonal, "an LSTM with diagonal recurrent weights is not supported")
+    places = LstmPlaces.of_one_direction()
+    _require_variable_states(node, places)
     require("graph-rank", g.rank(node[0]) == 3, f"data of rank {g.rank(node[0])} is not supported (3 is)")
     x = node[0] if time_major else g.transpose(node[0], (1, 0, 2))
     h, c = (g.reshape(node[k], (g.dim(x, 1), -1)) for k in (_STATE, _CELL))
     if not node.has_quantized_output:
-        require("tflite-options", cell_clip == 0, "a float LSTM with a clipped cell state is not supported")
-        w, r = (g.concat([node.dequantized_or_real_input(k + j) for j in range(4)], 0) for k in (1, 5))
-        bias = g.concat([node[k] for k in _BIASES], 0)
-        weights = RecurrentWeights(w, r, bias, None)
-        y, _ = call_recurrent_op("lstm", x, weights, [h, c])
+        y, _ = _float_layer(node, places, fused_activation_function, cell_clip, proj_clip).build(x, [h, c])
         return y if time_major else g.transpose(y, (1, 0, 2))
+    optional_inputs = (*_PEEPHOLES, *_PROJECTION, *_NORMALIZATION)
+    unusual = [k for k in optional_inputs if node.optional_input(k) is not None]
+    text = "an LSTM of integers with peepholes, a projection or layer normalization is not supported"
+    require("tflite-options", not unusual, text)
+    plain = fused_activation_function == _TANH_CODE
+    require("tflite-options", plain, "an LSTM of integers needs the activation TANH")
     eight = node.input_declaration(0).dtype == "int8" and node.input_declaration(_CELL).dtype == "int16"
     require("tflite-quant", eight, "an integer LSTM needs int8 data and an int16 cell state")
     y = _Layer(node).build_integer_lstm(x, h, c)
     return y if time_major else g.transpose(y, (1, 0, 2))
 
 
-OPS: Table = {"UNIDIRECTIONAL_SEQUENCE_LSTM": _convert_lstm_node}
+def _convert_lstm_node(
+    x: Expr,
+    *,
+    kernel_type: int = 0,
+    cell_clip: float = 0.0,
+    proj_clip: float = 0.0,
+    fused_activation_function: int = 0,
+    node: TfliteNode,
+) -> Expr:
+    """Convert LSTM, one step of a layer, of which runs keep the states."""
+    require(
+        "tflite-options", kernel_type == 0, "LSTM of the basic kernel is not supported (that of the full kernel is)"
+    )
+    places = LstmPlaces.of_one_direction()
+    _require_variable_states(node, places)
+    require("tflite-quant", not node.has_quantized_output, "LSTM of integers is not supported")
+    require("graph-rank", g.rank(x) == 2, f"data of rank {g.rank(x)} is not supported (2 is)")
+    shapes = [g.shape(node[k]) for k in (_STATE, _CELL)]
+    state = [g.reshape(node.kept_tensor(k), (g.dim(x, 0), -1)) for k in (_STATE, _CELL)]
+    layer = _float_layer(node, places, fused_activation_function, cell_clip, proj_clip)
+    y, last = layer.build(g.unsqueeze(x, [0]), state)
+    for k, value, shape in zip((_STATE, _CELL), last, shapes, strict=True):
+        node.replace_kept_tensor(k, g.reshape(value, shape))
+    return g.squeeze(y, [0])
+
+
+def _convert_bidirectional_lstm_node(
+    *,
+    time_major: bool = True,
+    merge_outputs: bool = False,
+    cell_clip: float = 0.0,
+    proj_clip: float = 0.0,
+    fused_activation_function: int = 0,
+    node: TfliteNode,
+) -> list[Expr]:
+    """Convert BIDIRECTIONAL_SEQUENCE_LSTM, whose states are zero at the beginning of each run."""
+    require("tflite-quant", not node.has_quantized_output, f"{node.op.name} of integers is not supported")
+    second = node.optional_input(_SECOND_INPUT)
+    outputs = []
+    for backward in (False, True):
+        places = LstmPlaces.of_two_directions(backward)
+        _require_variable_states(node, places)
+        weighed = places.second is not None and node.optional_input(places.second[1]) is not None
+        x = input_of_direction(node[0], second, weighed, backward, time_major)
+        state = [g.reshape(node[k], (g.dim(x, 1), -1)) for k in (places.state, places.cell)]
+        layer = _float_layer(node, places, fused_activation_function, cell_clip, proj_clip)
+        y, _ = layer.build(x, state, reverse=backward)
+        outputs.append(y if time_major else g.transpose(y, (1, 0, 2)))
+    return [g.concat(outputs, 2)] if merge_outputs else outputs
+
+
+OPS: Table = {
+    "BIDIRECTIONAL_SEQUENCE_LSTM": _convert_bidirectional_lstm_node,
+    "LSTM": _convert_lstm_node,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": _convert_sequence_lstm_node,
+}
 INTEGERS: Final = frozenset(OPS)
 MOVES: Final[frozenset[str]] = frozenset()

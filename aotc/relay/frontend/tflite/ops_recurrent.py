@@ -21,6 +21,8 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.recurrent import RecurrentWeights, call_recurrent_op
+from aotc.relay.frontend.tflite.dynamic_quantization import quantize_dynamically, quantize_symmetrically
+from aotc.relay.frontend.tflite.float_lstm import input_of_direction
 from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import requantize_rounding_twice, unit_quantization
 from aotc.relay.frontend.tflite.load import TfliteTensor
 from aotc.relay.frontend.tflite.node import Table, TfliteNode
@@ -74,6 +76,28 @@ def _convert_sequence_rnn_node(
     return y if time_major else g.transpose(y, (1, 0, 2))
 
 
+def _convert_bidirectional_rnn_node(
+    *, time_major: bool = False, merge_outputs: bool = False, fused_activation_function: int = 0, node: TfliteNode
+) -> list[Expr]:
+    """Convert BIDIRECTIONAL_SEQUENCE_RNN, whose states are zero at the beginning of each run."""
+    quantized = any(tensor is not None and tensor.is_quantized for tensor in (*node.inputs, *node.results))
+    require("tflite-quant", not quantized, f"{node.op.name} with quantized tensors is not supported")
+    activation = _SEQUENCE_ACTIVATIONS.get(fused_activation_function, "")
+    require("tflite-options", bool(activation), f"{node.op.name} needs the activation TANH or RELU")
+    outputs = []
+    for backward, (first, second) in enumerate(((1, 10), (5, 11))):
+        weights, recurrent, bias, state = (node[k] for k in range(first, first + 4))
+        text = "the state of a layer must be a variable tensor"
+        require("tflite-input", node.input_declaration(first + 3).variable, text)
+        extra = node.optional_input(second)
+        weights = weights if extra is None else g.concat([weights, extra], 1)
+        x = input_of_direction(node[0], node.optional_input(9), extra is not None, bool(backward), time_major)
+        both = RecurrentWeights(weights, recurrent, bias, None)
+        y, _ = call_recurrent_op("rnn", x, both, [state], reverse=bool(backward), activation=activation)
+        outputs.append(y if time_major else g.transpose(y, (1, 0, 2)))
+    return [g.concat(outputs, 2)] if merge_outputs else outputs
+
+
 # --- SVDF
 
 
@@ -90,10 +114,11 @@ def _convert_svdf_node(
     require("graph-shape", fits, f"{text}{g.shape(state)} does not fit data of shape {g.shape(x)}")
     kept = g.reshape(node.kept_tensor(_STATE), (batch, filters, memory))
     new = _integer_products(node) if node.has_quantized_output else _real_products(node)
+    weights = time_weights if node.has_quantized_output else node.dequantized_or_real_input(2)
     kept = g.concat([g.strided_slice(kept, [1], [memory], [2]), g.reshape(new, (batch, filters, 1))], 2)
     node.replace_kept_tensor(_STATE, g.reshape(kept, (batch, filters * memory)))
     work = "int32" if node.has_quantized_output else str(g.dtype(x))
-    weighted = g.mul(g.cast(kept, work), g.cast(time_weights, work))
+    weighted = g.mul(g.cast(kept, work), g.cast(weights, work))
     sums = g.call_reduction("sum", g.reshape(weighted, (batch, filters // rank, rank * memory)), [2], False)
     if not node.has_quantized_output:
         return node.apply_fused_activation(sums if bias is None else g.add(sums, bias))
@@ -115,9 +140,17 @@ def _scale_ratio(node: TfliteNode, first: int, second: int, result: TfliteTensor
 
 
 def _real_products(node: TfliteNode) -> Expr:
-    real = all(not node.input_declaration(k).is_quantized for k in (1, 2))
-    require("tflite-quant", real, "SVDF of float data with quantized weights is not supported")
-    return g.call_op("nn.dense", node[0], node[1], units=g.dim(node[1], 0))
+    """Return the products of real inputs with the feature weights. For weights of int8 the inputs are quantized, with a
+    scale for each row, as in LiteRT.
+    """
+    x, units = node[0], g.dim(node[1], 0)
+    if not node.needs_dynamic_quantization:
+        return g.call_op("nn.dense", x, node[1], units=units)
+    asymmetric = node.op.option_value("AsymmetricQuantizeInputs")
+    d = quantize_dynamically(x, (1,)) if asymmetric else quantize_symmetrically(x, (1,))
+    w = node.per_tensor_quantized_input(1)
+    sums = g.call_op("qnn.dense", d.data, w.data, *d.qnn_zero_points_and_scales(w), units=units)
+    return d.dequantize_sums(sums, w, None, 1)
 
 
 def _integer_products(node: TfliteNode) -> Expr:
@@ -135,6 +168,7 @@ def _integer_products(node: TfliteNode) -> Expr:
 
 
 OPS: Final[Table] = {
+    "BIDIRECTIONAL_SEQUENCE_RNN": _convert_bidirectional_rnn_node,
     "RNN": _convert_rnn_node,
     "SVDF": _convert_svdf_node,
     "UNIDIRECTIONAL_SEQUENCE_RNN": _convert_sequence_rnn_node,

@@ -10,7 +10,6 @@ from typing import Final
 
 _DATA_DEPENDENT: Final = "the values of its inputs decide the shape of its result"
 _STRINGS: Final = "it works on strings and tables"
-_RECURRENT: Final = "SVDF, RNN, UNIDIRECTIONAL_SEQUENCE_RNN and UNIDIRECTIONAL_SEQUENCE_LSTM are supported"
 _UNKNOWN_CALL: Final = "what it computes is known to the framework that wrote it only"
 _NO_OPERATOR: Final = "it is no operator of models in files"
 
@@ -23,7 +22,6 @@ _REASONS: Final = {
         ),
         _STRINGS,
     ),
-    **dict.fromkeys(("BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM"), _RECURRENT),
     "STABLEHLO_CUSTOM_CALL": _UNKNOWN_CALL,
     **dict.fromkeys(("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"), _NO_OPERATOR),
 }

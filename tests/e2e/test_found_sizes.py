@@ -298,3 +298,24 @@ def test_selections_and_distinct_values(tmp_path: Path) -> None:
     program_path, caller = tmp_path / "exact", Path(__file__).with_name("exact_buffers.c")
     run(["gcc", *flags, caller, *sources, "-lm", "-pthread", "-o", program_path], folder)
     assert run([program_path], folder) == "0 outputs differ\n"
+
+
+def test_the_sum_of_flags_is_the_number_of_their_positions() -> None:
+    """PyTorch exports x[x > 0] = value like this."""
+    node = helper.make_node
+    nodes = [
+        node("Greater", ["x", "zero"], ["flags"]),
+        node("NonZero", ["flags"], ["indices"]),
+        node("Transpose", ["indices"], ["rows"]),
+        node("Reshape", ["flags", "flat_shape"], ["flat"]),
+        node("Cast", ["flat"], ["numbers"], to=INT64),
+        node("ReduceSum", ["numbers", "axis"], ["count"]),
+        node("Expand", ["value", "count"], ["updates"]),
+        node("ScatterND", ["x", "rows", "updates"], ["result"]),
+    ]
+    tensors = {"zero": np.float32(0), "value": np.float32(-3), "flat_shape": [-1], "axis": [0]}
+    made = model(nodes, {"x": [3, 4]}, {"result": FLOAT, "updates": FLOAT}, **tensors)
+    session, reference = aotc.compile(made, cflags=["-O0"]).session(), ort.InferenceSession(made.SerializeToString())
+    for row in (np.zeros((3, 4)), np.ones((3, 4)), RNG.standard_normal((3, 4))):
+        given = {"x": row.astype(np.float32)}
+        check(session.run(None, given), reference.run(None, given))

@@ -153,14 +153,15 @@ def _exported_keras(path: str, built: Sample) -> Exported:
     import tf2onnx
 
     want = [np.asarray(built.model(*built.inputs, training=False))]
-    shapes = [tensorflow.TensorSpec(x.shape, x.dtype, name=f"x{k}") for k, x in enumerate(built.inputs)]
-    function = tensorflow.function(lambda *inputs: built.model(*inputs, training=False), input_signature=shapes)
-    concrete = function.get_concrete_function()
     if path == "onnx":
+        shapes = [tensorflow.TensorSpec(x.shape, x.dtype, name=f"x{k}") for k, x in enumerate(built.inputs)]
+        function = tensorflow.function(lambda *inputs: built.model(*inputs, training=False), input_signature=shapes)
         # tf2onnx makes inputs of constant tensors that layers hold, such as the means of a normalization
-        held = [np.asarray(x) for x in concrete.captured_inputs if x.dtype != tensorflow.resource]
+        captured = function.get_concrete_function().captured_inputs
+        held = [np.asarray(tensor) for tensor in captured if tensor.dtype != tensorflow.resource]
         return Exported(tf2onnx.convert.from_function(function, shapes, opset=17)[0], [*built.inputs, *held], want)
-    converter = tensorflow.lite.TFLiteConverter.from_concrete_functions([concrete], built.model)
+    # the converter leaves out the weights of functions of Keras 3's models
+    converter = tensorflow.lite.TFLiteConverter.from_keras_model(built.model)
     with tempfile.NamedTemporaryFile(suffix=".tflite", delete=False) as file:
         file.write(converter.convert())
     return Exported(file.name, built.inputs, want)

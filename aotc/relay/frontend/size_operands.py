@@ -22,6 +22,7 @@ from aotc.ir import (
     AotcError,
     Dim,
     DimRange,
+    Op,
     SymDim,
     TensorType,
     current_span,
@@ -38,7 +39,7 @@ from aotc.ir.size_operands import (
     SizeOperand,
     bits_of_float32,
 )
-from aotc.relay.graph_api import Expr, Var
+from aotc.relay.graph_api import Call, Expr, TupleGetItem, Var, tensor_type_of
 
 #: Name under which callers state one range for all elements and sizes that nothing else bounds.
 ALL_OPERANDS: Final = "[*]"
@@ -370,6 +371,29 @@ def find_size(most: int | None, call: Callable[[SymDim], Expr]) -> None:
         hint = "export the module by torch.export, or compute a result whose shape is known"
         raise AotcError("graph-dynamic", text, hint=hint)
     operands.find(most, call)
+
+
+def number_of_nonzeros(flags: Expr) -> Dim | None:
+    """Return the size that a run finds by the positions of the elements of a tensor of bools that are not 0; None if
+    no call has found these positions.
+    """
+    operands = _OPERANDS.get()
+    found = [] if operands is None else operands.found.values()
+    return next((known for call in found if (known := _number_of_rows_at_nonzeros(call, flags)) is not None), None)
+
+
+def _number_of_rows_at_nonzeros(call: Expr, flags: Expr) -> Dim | None:
+    match call:
+        case Call(args=(_, TupleGetItem(tuple_value=Call(op=Op(name="nonzero_positions"), args=(tested,))))):
+            is_same = _without_reshapes(tested) is _without_reshapes(flags)
+            return tensor_type_of(call).shape[0] if is_same else None
+    return None
+
+
+def _without_reshapes(expr: Expr) -> Expr:
+    while isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name == "reshape":
+        expr = expr.args[0]
+    return expr
 
 
 def bits_of_float_operand(variable: Var, element: int) -> Dim | None:

@@ -30,8 +30,18 @@ from aotc.ir import (
     sign_bit_of_dim,
     sum_of_dims,
 )
-from aotc.relay.frontend.size_operands import are_floats_truncated, operand_values
-from aotc.relay.graph_api import Call, Constant, Expr, Tuple, TupleGetItem, Var, children, depth_first_post_order
+from aotc.relay.frontend.size_operands import are_floats_truncated, number_of_nonzeros, operand_values
+from aotc.relay.graph_api import (
+    Call,
+    Constant,
+    Expr,
+    Tuple,
+    TupleGetItem,
+    Var,
+    children,
+    depth_first_post_order,
+    tensor_type_of,
+)
 
 Array: TypeAlias = np.ndarray[Any, Any]
 #: Values of a tensor: an array of numbers and dimensions; for a tuple, one array per field.
@@ -90,6 +100,8 @@ def _values_of_node(node: Expr, known: Mapping[Expr, Values | None]) -> Values |
             return whole[node.index] if isinstance(whole, tuple) else None
         case Call(op=Op(name=name)) if name in _SHAPE_RULES:
             return _SHAPE_RULES[name](node)
+        case Call(op=Op(name="sum")) if (count := _number_of_true_elements(node)) is not None:
+            return count
         case Call(op=Op(name=name) as op) if name in _RULES:
             arguments = [known[a] for a in node.args]
             if any(a is None for a in arguments):
@@ -99,6 +111,23 @@ def _values_of_node(node: Expr, known: Mapping[Expr, Values | None]) -> Values |
             except (_UnknownError, ValueError, TypeError, IndexError):
                 return None
     return None
+
+
+def _number_of_true_elements(total: Call) -> Array | None:
+    """Return the value of a sum of all elements of bools that are cast to integers, if a run finds this number by the
+    positions of those that are true; else None.
+    """
+    flags = total.args[0]
+    dtypes = []
+    while isinstance(flags, Call) and isinstance(flags.op, Op) and flags.op.name in ("reshape", "cast"):
+        dtypes += [tensor_type_of(flags).dtype] if flags.op.name == "cast" else []
+        flags = flags.args[0]
+    ty = flags.checked_type
+    if not isinstance(ty, TensorType) or ty.dtype != "bool" or not all(d.is_integer and d.bits >= 32 for d in dtypes):
+        return None
+    if tensor_type_of(total).numel != 1 or (count := number_of_nonzeros(flags)) is None:
+        return None
+    return np.full(tensor_type_of(total).static_shape, count, object)
 
 
 def _values_of_constant(data: Array) -> Array | None:

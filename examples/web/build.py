@@ -31,22 +31,9 @@ def build_page(folder: Path) -> None:
         shutil.copyfile(HERE / name, folder / name)
 
 
-class _IsolatedPages(http.server.SimpleHTTPRequestHandler):
-    """Server of files whose pages may share memory among workers."""
-
-    def end_headers(self) -> None:
-        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
-        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
-        super().end_headers()
-
-
-def server_of_folder(folder: Path, port: int, isolated: bool = False) -> http.server.ThreadingHTTPServer:
-    """Return a server of the files in a folder for this machine; port 0 stands for any free one.
-
-    isolated    True to send the headers with which a page may share memory among workers
-    """
-    handler_class = _IsolatedPages if isolated else http.server.SimpleHTTPRequestHandler
-    handler = functools.partial(handler_class, directory=str(folder))
+def server_of_folder(folder: Path, port: int) -> http.server.ThreadingHTTPServer:
+    """Return a server of the files in a folder for this machine; port 0 stands for any free one."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     return http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
 
 

@@ -5,7 +5,6 @@ cannot be shared, and a thread that fails ends the run.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import shutil
@@ -20,8 +19,8 @@ from onnx import parser
 import aotc
 from aotc.packaging.write_package import package_project
 from tests.conftest import require_tool
-from tests.ecosystems.conftest import printed
-from tests.targets.browser import document_of_page
+from tests.ecosystems.conftest import MODELS, model_of, printed
+from tests.targets.browser import posted_by_page
 from tests.targets.machines import machine
 
 #: Prints a JSON object: for each number of threads, that of the model and the bits of several runs.
@@ -44,10 +43,31 @@ export async function runs(threads, count) {
   return found;
 }
 """
+#: Prints the bits of four runs and of four after a reset, by one, two and three threads.
+SEQUENCES = """
+import { Model, inputs, outputs } from "./index.js";
+const x = {};
+for (const { name, type, length } of inputs) {
+  x[name] = new globalThis[type](length).map((_, k) => ((k * 7919) % 201) / 100 - 1);
+}
+const bits = ({ buffer }) => Buffer.from(buffer).toString("hex");
+const found = [];
+for (const threads of [1, 2, 3]) {
+  const model = await Model.load(undefined, { threads });
+  const seen = [];
+  for (let k = 0; k < 8; ++k) {
+    if (k === 4) model.reset();
+    seen.push(bits(model.run(x)[outputs[0].name]));
+  }
+  found.push(seen);
+}
+console.log(JSON.stringify(found));
+process.exit(0);
+"""
 PAGE = """<!doctype html><body><script type="module">
 const { runs } = await import("./runs.mjs");
 const found = await runs(2, 20).catch((error) => String(error));
-document.body.dataset.found = JSON.stringify([self.crossOriginIsolated, found]);
+await fetch("/", { method: "POST", body: JSON.stringify([self.crossOriginIsolated, found]) });
 </script></body>"""
 #: Waits for a part of a second, in which a run begins.
 LATE = "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 300);"
@@ -142,14 +162,28 @@ def test_one_thread_where_memory_cannot_be_shared(package: Path, expected: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_models_with_and_without_state(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By any number of threads, results have the bits of the target wasm32; a state begins again by reset()."""
+    monkeypatch.delenv("CC", raising=False)
+    machine("wasm32")
+    options = {"name": model, "state": MODELS[model][1], "accuracy": "reproducible", "build": False}
+    found = {}
+    for target in ("wasm32", "wasm32-threads"):
+        project = aotc.compile(model_of(model), output=tmp_path / target, target=target, **options).path
+        package = package_project(project, "npm", tmp_path / f"{target}-npm").path
+        (package / "script.mjs").write_text(SEQUENCES, encoding="utf-8")
+        found[target] = json.loads(printed([require_tool("node"), "script.mjs"], package))
+    (one, *_), several = found["wasm32"], found["wasm32-threads"]
+    assert several == [one] * 3 and len(set(one)) == (4 if MODELS[model][1] else 1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("isolated", [True, False])
 def test_pages_with_and_without_shared_memory(isolated: bool, package: Path, expected: str, tmp_path: Path) -> None:
     (package / "index.html").write_text(PAGE, encoding="utf-8")
-    text = document_of_page(package, tmp_path, isolated)
-    seen = re.search(r'data-found="(.*?)"', text)
-    assert seen is not None, text[-2000:]
     found = {"threads": 2 if isolated else 1, "bits": [expected], "again": [expected]}
-    assert json.loads(html.unescape(seen[1])) == [isolated, found]
+    assert json.loads(posted_by_page(package, tmp_path, isolated)) == [isolated, found]
 
 
 @pytest.mark.parametrize(("worker", "first", "second"), [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 import aotc
 from aotc.packaging.archives import wheel_platform_of_library
@@ -173,6 +173,25 @@ def test_models_whose_tensors_are_no_arrays_of_numbers(tmp_path: Path) -> None:
         ).path
         with pytest.raises(aotc.AotcError, match=message):
             package_project(project, "cmake", tmp_path / "package")
+
+
+def test_notes_on_missing_tools_and_large_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[1,600] x) => (float[1,600] y) { y = MatMul (x, w) }'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((600, 600), np.float32), "w"))
+    options = {"target": "c", "environment": "bare", "build": False}
+    project = aotc.compile(model, output=tmp_path / "project", name="net", **options).path
+    monkeypatch.setenv("PATH", "/nowhere")
+    expected = {
+        "arduino": "the parameters have 1.4 MiB, which is much for an Arduino library (more than 1 MiB)",
+        "platformio": "pio, which builds the package, is not installed here: pip install platformio",
+        "bazel": "bazel, which builds the package, is not installed here: npm install -g @bazel/bazelisk",
+        "cmake": "cmake, which builds the package, is not installed here: apt install cmake or pip install cmake",
+    }
+    for ecosystem, note in expected.items():
+        notes = package_project(project, ecosystem, tmp_path / ecosystem).notes
+        assert note in notes and any("MiB" in text for text in notes) == (ecosystem in ("arduino", "platformio"))
 
 
 def test_names_that_an_ecosystem_forbids(projects: Projects, tmp_path: Path) -> None:

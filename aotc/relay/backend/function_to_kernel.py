@@ -210,9 +210,11 @@ def function_as_tensor_expressions(
 
 def kernel_name_from_anchor_operator(function: Function) -> str:
     """Return a descriptive name for a fused function's kernel: its operator that fuses least,
-    without namespace.
+    without namespace. Operators without arguments, such as the columns that a mask compares, give it no name
+    beside others.
     """
-    operators = [n.op for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op)]
+    operators = [(n.op, n.args) for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op)]
     if not operators:
         return "copy"
-    return max(operators, key=lambda op: op.pattern).name.rpartition(".")[2]
+    with_arguments = [op for op, args in operators if args] or [op for op, _ in operators]
+    return max(with_arguments, key=lambda op: op.pattern).name.rpartition(".")[2]

@@ -16,10 +16,11 @@ A tensor that depends on sizes of a run and on no data, such as the mask of caus
 the sizes are known. Where they are not, each kernel that reads it computes its elements, if that takes few
 operations, so that it takes no memory:
 
-%1 = fn (%p0, Primitive=1) { where(greater(expand_dims(%p0, axis=0), expand_dims(%p0, axis=1)), -1e9f, 0f) }(%rows);
+%0 = fn (Primitive=1) { arange(stop=n) }();
+%1 = fn (%p0, Primitive=1) { where(greater(expand_dims(%p0, axis=0), expand_dims(%p0, axis=1)), -1e9f, 0f) }(%0);
 %2 = fn (%p0, %p1, Primitive=1) { add(%p0, %p1) }(%scores, %1)
 =>
-%1 = fn (%p0, %p1, Primitive=1) { add(%p0, where(greater(expand_dims(%p1, axis=0), ...), -1e9f, 0f)) }(%scores, %rows)
+%0 = fn (%p0, Primitive=1) { add(%p0, where(greater(expand_dims(arange(stop=n), axis=0), ...), -1e9f, 0f)) }(%scores)
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ from aotc.relay.expr import (
 from aotc.relay.graph_api import map_children, post_order, substitute_variables, type_of, users
 from aotc.relay.op.found_sizes import OPERATORS_WITHOUT_KERNEL
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.pass_base import FunctionPass, is_not_primitive_function, uniform_value_of_constant
+from aotc.relay.transform.pass_base import (
+    FunctionPass,
+    as_op_call,
+    is_not_primitive_function,
+    uniform_value_of_constant,
+)
 from aotc.tir import (
     Target,
     estimated_operations_per_element,
@@ -244,7 +250,7 @@ class _Rewriter:
         if call not in self.sized or not isinstance(ty, TensorType) or ty.is_static or not are_bounded(ty.shape):
             return False
         nodes = [n for n in post_order(kernel.body) if not isinstance(n, (Var, Constant, Op))]
-        if not all(_has_pattern(n, OpPattern.INJECTIVE) for n in nodes):
+        if not all(_has_pattern(n, OpPattern.INJECTIVE) or as_op_call(n, "arange") is not None for n in nodes):
             return False
         if sum(_operations_per_element(n) for n in nodes if isinstance(n, Call)) > _MAX_OPERATIONS_FROM_SIZES:
             return False

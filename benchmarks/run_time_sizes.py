@@ -37,6 +37,8 @@ from benchmarks.networks import minilm
 from benchmarks.onnx_graph_builder import resnet18
 
 REPOSITORY_ROOT: Final = Path(__file__).resolve().parent.parent
+#: Least time for which a library runs in a round.
+MIN_MILLISECONDS_IN_ROUND: Final = 4.0
 MODEL_FOLDER: Final = Path(os.environ.get("AOTC_MODELS", REPOSITORY_ROOT.parent / "shared" / "models"))
 
 #: The sizes of a model: ranges for one library, and the sizes that are measured.
@@ -152,16 +154,21 @@ def _onnx_runtime_run(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> Call
 
 
 def _measure(runs: list[Callable[[], Any]], seconds: float) -> np.ndarray[Any, Any]:
-    """Return the processor times of some runs in milliseconds, a row for each round."""
+    """Return the processor times of some runs in milliseconds, a row for each round. Short runs are repeated in each
+    round, so that caches have what they need.
+    """
+
+    def milliseconds(run: Callable[[], Any], count: int) -> float:
+        begin = time.process_time()
+        for _ in range(count):
+            run()
+        return 1e3 * (time.process_time() - begin) / count
+
+    count = max(1, int(MIN_MILLISECONDS_IN_ROUND / min(milliseconds(runs[0], 1) for _ in range(3))))
     rounds: list[list[float]] = []
     end = time.perf_counter() + seconds
     while len(rounds) < 5 or time.perf_counter() < end:
-        row = []
-        for run in runs:
-            begin = time.process_time()
-            run()
-            row.append(1e3 * (time.process_time() - begin))
-        rounds.append(row)
+        rounds.append([milliseconds(run, count) for run in runs])
     return np.array(rounds)
 
 

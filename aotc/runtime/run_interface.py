@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain, combinations, product
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import _cffi_backend
 import numpy as np
 
 from aotc.ir.diagnostics import Diagnostic
@@ -25,6 +27,15 @@ def new_ffi_array_of_addresses(arrays: Sequence[Array], sizes: Any = ffi.NULL) -
         addresses.append(sizes)
     # for a state, and for a file of parameters
     return ffi.new(POINTER_ARRAY_TYPE, [*addresses, ffi.NULL, ffi.NULL])
+
+
+#: Flags of numpy arrays that are aligned and C-contiguous: NPY_ARRAY_ALIGNED | NPY_ARRAY_C_CONTIGUOUS.
+_ALIGNED_CONTIGUOUS_FLAGS: Final = 0x101
+
+
+#: Returns a buffer of an array's memory for C; the array cannot be resized while it exists. `ffi.from_buffer` is a
+#: Python function around this one, which takes half of the time.
+memory_of_array: Final[Callable[[Array], Any]] = partial(cast(Any, _cffi_backend.from_buffer), ffi.typeof("char[]"))
 
 
 class RunInterface:
@@ -49,6 +60,22 @@ class RunInterface:
         self.inputs, self.outputs, self.sizes, self.length = inputs, outputs, sizes, length
         self.expected = [(i.name, i.dtype.numpy, tuple(i.shape)) for i in inputs]
         self.results = [(tuple(i.shape), i.c_memory_dtype) for i in outputs]
+
+    def buffers_read_in_place(self, inputs: Mapping[str, Any]) -> list[Any] | None:
+        """Return buffers of the inputs if all are valid and C can read them in place; None otherwise."""
+        if type(inputs) is not dict or len(inputs) != len(self.expected):
+            return None
+        buffers = []
+        for name, dtype, shape in self.expected:
+            array = inputs.get(name)
+            if type(array) is not np.ndarray or array.shape != shape:
+                return None
+            if (
+                array.dtype is not dtype and array.dtype != dtype
+            ) or array.flags.num & _ALIGNED_CONTIGUOUS_FLAGS != _ALIGNED_CONTIGUOUS_FLAGS:
+                return None
+            buffers.append(memory_of_array(array))
+        return buffers
 
 
 def require_no_memory_overlap(outputs: Mapping[str, Array], inputs: Mapping[str, Array]) -> None:

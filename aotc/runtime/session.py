@@ -33,9 +33,11 @@ from aotc.runtime.fork_safety import new_fork_safe_lock_for
 from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
 from aotc.runtime.gpu_tensors import GpuRunTensors
 from aotc.runtime.library import Library, ThreadPool, find_library
+from aotc.runtime.plain_run import new_plain_run
 from aotc.runtime.run_interface import (
     POINTER_ARRAY_TYPE,
     RunInterface,
+    memory_of_array,
     new_ffi_array_of_addresses,
     require_no_memory_overlap,
 )
@@ -60,10 +62,6 @@ from aotc.runtime.tensor_info import (
 
 #: Number of combinations of input shapes whose sizes a session keeps.
 _MAX_KNOWN_SIZES: Final = 1024
-#: Flags of numpy arrays that are aligned and C-contiguous: NPY_ARRAY_ALIGNED | NPY_ARRAY_C_CONTIGUOUS.
-_ALIGNED_CONTIGUOUS_FLAGS: Final = 0x101
-#: Returns a buffer of an array's memory for C.
-_memory: Final = ffi.from_buffer
 
 
 def load(
@@ -154,6 +152,9 @@ class Session:
         self._has_dims_with_length = length is not None and sizes is not None and sizes.has_dims_with(length)
         self._has_string_inputs = any(info.is_string for info in library.inputs)
         self._string_outputs = [k for k, info in enumerate(library.outputs) if info.is_string]
+        is_plain = self._interface is not None and self._direct and self.device is None and not library.state_bytes
+        is_plain = is_plain and not self._converted and not self._string_outputs and not self._has_string_inputs
+        self._plain_run = new_plain_run(self._interface, self._frames) if is_plain and self._interface else None
         self._places = {info.name: k for k, info in enumerate(library.outputs)}
         self.name = library.name
         self.version = library.version
@@ -226,15 +227,13 @@ class Session:
         stream: Any = None,
         state: State | None = None,
     ) -> list[Any]:
-        """Run the model once; return the outputs with the given names, or all outputs for None or
-        no names.
+        """Run the model once; return the outputs with the given names, or all outputs for None or no names.
 
         inputs    an array for each name, of exactly the shape and dtype that `get_inputs` states; sizes of a run
-                  (`session.dims`) follow from the shapes.  Arrays
-                  that are contiguous, aligned and in native byte order are read in place, others are copied.
-                  Strings are arrays of str objects or of numpy's str type, and outputs arrays of str objects.
-                  For a model that runs on a GPU, contiguous tensors in its memory (with __dlpack__ or
-                  __cuda_array_interface__) are also read in place if aligned to 16 bytes
+                  (`session.dims`) follow from the shapes.  Arrays that are contiguous, aligned and in native byte
+                  order are read in place, others are copied.  Strings are arrays of str objects or of numpy's str
+                  type, and outputs arrays of str objects.  For a model that runs on a GPU, contiguous tensors in its
+                  memory (with __dlpack__ or __cuda_array_interface__) are also read in place if aligned to 16 bytes
         outputs   None: new arrays; "device": new tensors in GPU memory, `DeviceArray`, which other libraries
                   can import by both protocols; or a mapping from names to arrays or tensors to write to
         stream    CUDA stream for the run: a number or a torch stream; None: the legacy stream, if tensors are
@@ -245,10 +244,13 @@ class Session:
 
         Raises AotcError with one diagnostic for each problem.
         """
+        plain = self._plain_run if output_names is outputs is stream is state is None else None
+        if plain and (done := plain(inputs, self._take_or_create_run_frame, self._invoke_compiled_model)) is not None:
+            return done
         if self._has_string_inputs:
             inputs = tensors.with_slots_of_strings(inputs, self._library.inputs)
         interface = self._interface or self._interface_for_inputs(inputs, state)
-        sources = self._input_buffers_if_readable_in_place(interface, inputs)
+        sources = interface.buffers_read_in_place(inputs) if self._direct else None
         chosen = self._output_positions_if_valid(output_names)
         if outputs is not None or stream is not None or (sources is None and _has_gpu_inputs(inputs)):
             return self._run_with_gpu_tensors(output_names, inputs, outputs, stream)
@@ -265,7 +267,7 @@ class Session:
                 read[len(sources)] = interface.sizes
             for k, (shape, dtype) in enumerate(interface.results):
                 results.append(result := np.empty(shape, dtype))
-                written[k] = _memory(result)
+                written[k] = memory_of_array(result)
             written[len(results)] = shapes = new_array_for_found_shapes(self._sizes)
             self._invoke_with_state(read, written, workspace, None, state, interface.length)
         finally:
@@ -368,27 +370,6 @@ class Session:
         length = values[self._length_size] if self._length_size is not None and self._has_dims_with_length else None
         return RunInterface(inputs, outputs, self._sizes.values_array(values), length)
 
-    def _input_buffers_if_readable_in_place(
-        self, interface: RunInterface, inputs: Mapping[str, Any]
-    ) -> list[Any] | None:
-        """Return buffers of the inputs if all are valid and can be read in place by C; None
-        otherwise.
-        """
-        if type(inputs) is not dict or len(inputs) != len(interface.expected) or not self._direct:
-            return None
-        buffers = []
-        for name, dtype, shape in interface.expected:
-            array = inputs.get(name)
-            if type(array) is not np.ndarray or array.shape != shape:
-                return None
-            if (
-                array.dtype is not dtype and array.dtype != dtype
-            ) or array.flags.num & _ALIGNED_CONTIGUOUS_FLAGS != _ALIGNED_CONTIGUOUS_FLAGS:
-                return None
-            # the array cannot be resized while this buffer exists
-            buffers.append(_memory(array))
-        return buffers
-
     def _output_positions_if_valid(self, output_names: Iterable[str] | None) -> Iterable[int] | None:
         """Return the positions of the outputs with the given names; None if the names need
         validation.
@@ -412,7 +393,7 @@ class Session:
         numbers = _require_output_positions(self._library.outputs, output_names, problems)
         buffers = arrays_or_unfilled_c_buffers(arrays, interface.inputs)
         copy_array_pairs(pairs_of_distinct_arrays(buffers, arrays))
-        return list(map(_memory, buffers)), numbers
+        return list(map(memory_of_array, buffers)), numbers
 
     def bind(
         self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, *, state: State | None = None

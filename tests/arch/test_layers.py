@@ -134,7 +134,7 @@ FACADES = {
 """Modules of public names: they may import the driver and below, and nobody inside imports them."""
 THIRD_PARTY = {
     "aotc.ir": {"ml_dtypes"},
-    "aotc.runtime": {"cffi", "ml_dtypes"},
+    "aotc.runtime": {"_cffi_backend", "cffi", "ml_dtypes"},
     "aotc.relay.op": {"ml_dtypes"},
     "aotc.relay": {"ml_dtypes"},
     "aotc.tir": {"ml_dtypes"},

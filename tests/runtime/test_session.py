@@ -393,3 +393,16 @@ def test_loading_needs_no_compiler_modules(tiny_library: Path) -> None:
     allowed = ("aotc.ir", "aotc.runtime")
     assert "aotc.runtime.session" in loaded
     assert [m for m in loaded if m != "aotc" and not m.startswith(allowed)] == []
+
+
+def test_session_ends_with_its_last_reference(tiny_library: Path) -> None:
+    """Without garbage collection, so that its library is unloaded at once."""
+    session = load(tiny_library)
+    session.run(None, feeds())
+    watch = weakref.ref(session)
+    gc.disable()
+    try:
+        del session
+        assert watch() is None
+    finally:
+        gc.enable()

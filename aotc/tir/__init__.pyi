@@ -169,7 +169,7 @@ from aotc.tir.simplify import bounds_of_linear_form as bounds_of_linear_form
 from aotc.tir.simplify import comparison_as_nonnegative_form as comparison_as_nonnegative_form
 from aotc.tir.simplify import conjuncts as conjuncts
 from aotc.tir.simplify import linear_form as linear_form
-from aotc.tir.simplify import simplify_stmt as simplify_stmt
+from aotc.tir.simplify_statements import simplify_stmt as simplify_stmt
 from aotc.tir.stmt import GPU_LOOP_KINDS as GPU_LOOP_KINDS
 from aotc.tir.stmt import THREAD_COUNT as THREAD_COUNT
 from aotc.tir.stmt import THREAD_NUMBER as THREAD_NUMBER

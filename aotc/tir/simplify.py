@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simplifier: rewrite index arithmetic, conditions and loops to equal, simpler ones.
+"""The simplifier: rewrite index arithmetic and conditions to equal, simpler ones (`simplify_statements`
+does so for loops and branches).
 
 Index expressions are normalized to linear sums (`LinearForm`), and conditions are decided by
 interval arithmetic:
@@ -13,24 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import Binary, all_of, operands, vars_and_buffers_in, with_operands, wrap_to_int64
-from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, as_expr, binary, select, unary
-from aotc.tir.stmt import (
-    GPU_LOOP_KINDS,
-    Block,
-    For,
-    If,
-    Stmt,
-    modified_vars_and_buffers,
-    rebuild_stmt,
-    rename_declared_vars,
-    substitute_in_stmt,
-    walk_stmts,
-)
+from aotc.tir import Binary, operands, vars_and_buffers_in, with_operands, wrap_to_int64
+from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, as_expr, binary, select
 
 #: An int, or an infinity where nothing is known.
 Bound: TypeAlias = "int | float"
@@ -41,6 +31,11 @@ Ranges: TypeAlias = "Mapping[Var, Interval]"
 _UNBOUNDED_INTERVAL: Interval = (-math.inf, math.inf)
 _MIN_INDEX: Final = int(INDEX.min)
 _MAX_INDEX: Final = int(INDEX.max)
+#: Largest number of linear forms, and of intervals, that are kept from one call to another. Passes ask again for
+#: those of the same loop limits and addresses, which are long where extents are known at run time only.
+_MAX_KEPT_RESULTS: Final = 4096
+#: The intervals of the variables of an expression, in the order in which the variables occur.
+_VarIntervals: TypeAlias = "tuple[tuple[Var, Interval], ...]"
 
 
 @dataclass(slots=True)
@@ -64,10 +59,10 @@ class SimplifierScope:
 
 
 #: What functions take that call each other for the parts of an expression.
-_RangesOrScope: TypeAlias = "Ranges | SimplifierScope"
+RangesOrScope: TypeAlias = "Ranges | SimplifierScope"
 
 
-def _as_simplifier_scope(ranges: _RangesOrScope) -> SimplifierScope:
+def as_simplifier_scope(ranges: RangesOrScope) -> SimplifierScope:
     return ranges if isinstance(ranges, SimplifierScope) else SimplifierScope(ranges)
 
 
@@ -145,9 +140,30 @@ def _multiple(atom: Expr, factor: int) -> Expr:
     return atom if factor == 1 else Binary("mul", atom, as_expr(factor, atom))
 
 
-def linear_form(expr: Expr, ranges: _RangesOrScope) -> LinearForm:
+def linear_form(expr: Expr, ranges: RangesOrScope) -> LinearForm:
     """Return the linear form of an index expression."""
-    return _linear_form_in_scope(expr, _as_simplifier_scope(ranges))
+    if isinstance(ranges, SimplifierScope):
+        return _linear_form_in_scope(expr, ranges)
+    if isinstance(expr, (Const, Var)):
+        return _compute_linear_form(expr, SimplifierScope(ranges))
+    return _kept_linear_form(expr, _intervals_of_vars_in(expr, ranges))
+
+
+@lru_cache(_MAX_KEPT_RESULTS)
+def _kept_linear_form(expr: Expr, intervals: _VarIntervals) -> LinearForm:
+    return _linear_form_in_scope(expr, SimplifierScope(dict(intervals)))
+
+
+@lru_cache(_MAX_KEPT_RESULTS)
+def _kept_bounds_of_atom(atom: Expr, intervals: _VarIntervals) -> Interval:
+    return _compute_bounds_of_atom(atom, SimplifierScope(dict(intervals)))
+
+
+def _intervals_of_vars_in(expr: Expr, ranges: Ranges) -> _VarIntervals:
+    """Return the known intervals of the variables of an expression: all that its linear form and its interval depend
+    on.
+    """
+    return tuple([(v, ranges[v]) for v in vars_and_buffers_in(expr) if isinstance(v, Var) and v in ranges])
 
 
 def _linear_form_in_scope(expr: Expr, ranges: SimplifierScope) -> LinearForm:
@@ -266,7 +282,7 @@ _LINEAR_FORM_OF_OPERATION: Final[Mapping[str, Callable[[str, LinearForm, LinearF
 }
 
 
-def recombine_divmod_terms(form: LinearForm, ranges: _RangesOrScope) -> LinearForm:
+def recombine_divmod_terms(form: LinearForm, ranges: RangesOrScope) -> LinearForm:
     """Combine quotients and remainders: x // c * (k * c) + x % c * k == x * k.
 
     The ranges of variables prove further quotients equal to x // c, for a literal c."""
@@ -288,7 +304,7 @@ def recombine_divmod_terms(form: LinearForm, ranges: _RangesOrScope) -> LinearFo
     return form
 
 
-def bounds(expr: Expr, ranges: _RangesOrScope) -> Interval:
+def bounds(expr: Expr, ranges: RangesOrScope) -> Interval:
     """Return the smallest and largest value of an integer expression; infinite if unknown or if it
     may wrap around.
     """
@@ -299,24 +315,19 @@ def bounds(expr: Expr, ranges: _RangesOrScope) -> Interval:
     if isinstance(expr, Var):
         known = ranges.value_ranges if isinstance(ranges, SimplifierScope) else ranges
         return known.get(expr, _UNBOUNDED_INTERVAL)
-    ranges = _as_simplifier_scope(ranges)
     if expr.dtype != INDEX:
         return _bounds_of_atom(expr, ranges)
-    form = _linear_form_in_scope(expr, ranges)
+    form = linear_form(expr, ranges)
     try:
-        low, high = _bounds_of_linear_form_in_scope(form, ranges)
+        low, high = bounds_of_linear_form(form, ranges)
     except OverflowError:  # the sum of an infinity and an integer that no float can hold
         return _UNBOUNDED_INTERVAL
     fits = (low >= _MIN_INDEX and high <= _MAX_INDEX) or _provably_fits_int64(form, ranges)
     return (low, high) if fits else _UNBOUNDED_INTERVAL
 
 
-def bounds_of_linear_form(form: LinearForm, ranges: _RangesOrScope) -> Interval:
+def bounds_of_linear_form(form: LinearForm, ranges: RangesOrScope) -> Interval:
     """Return the smallest and largest value of a linear form; infinite if unknown."""
-    return _bounds_of_linear_form_in_scope(form, _as_simplifier_scope(ranges))
-
-
-def _bounds_of_linear_form_in_scope(form: LinearForm, ranges: SimplifierScope) -> Interval:
     low: Bound = form.const
     high: Bound = form.const
     for atom, c in form.terms.items():
@@ -325,7 +336,7 @@ def _bounds_of_linear_form_in_scope(form: LinearForm, ranges: SimplifierScope) -
     return low, high
 
 
-def _provably_fits_int64(form: LinearForm, ranges: SimplifierScope) -> bool:
+def _provably_fits_int64(form: LinearForm, ranges: RangesOrScope) -> bool:
     """Return True if a linear form provably does not overflow."""
     low = high = form.const
     for atom, c in form.terms.items():
@@ -348,9 +359,11 @@ def _bounds_of_difference(a: LinearForm, b: LinearForm, ranges: SimplifierScope)
     )
 
 
-def _bounds_of_atom(atom: Expr, ranges: SimplifierScope) -> Interval:
+def _bounds_of_atom(atom: Expr, ranges: RangesOrScope) -> Interval:
     if isinstance(atom, Var):
-        return ranges.value_ranges.get(atom, _UNBOUNDED_INTERVAL)
+        return bounds(atom, ranges)
+    if not isinstance(ranges, SimplifierScope):
+        return _kept_bounds_of_atom(atom, _intervals_of_vars_in(atom, ranges))
     known = ranges.interval_by_expr.get(atom)
     if known is None:
         known = ranges.interval_by_expr[atom] = _compute_bounds_of_atom(atom, ranges)
@@ -413,13 +426,13 @@ def _truncdiv_bound(value: Bound, divisor: int) -> Bound:
     return -_floordiv_bound(-value, divisor) if value < 0 else _floordiv_bound(value, divisor)
 
 
-def simplify(expr: Expr, ranges: _RangesOrScope) -> Expr:
+def simplify(expr: Expr, ranges: RangesOrScope) -> Expr:
     """Simplify an expression, given the inclusive ranges of its variables.
 
     Integer index arithmetic (int64 scalars) is normalized; floats are left as they are written, but
     for their indices and conditions.
     """
-    ranges = _as_simplifier_scope(ranges)
+    ranges = as_simplifier_scope(ranges)
     if isinstance(expr, Const):
         return expr
     cache_entry = ranges.simplified_by_id.get(id(expr))
@@ -473,13 +486,13 @@ def conjuncts(cond: Expr) -> Iterator[Expr]:
             yield node
 
 
-def comparison_as_nonnegative_form(cond: Expr, ranges: _RangesOrScope) -> LinearForm | None:
+def comparison_as_nonnegative_form(cond: Expr, ranges: RangesOrScope) -> LinearForm | None:
     """Return d such that the index comparison `cond` is equivalent to d >= 0; None for other
     conditions.
     """
     if not (isinstance(cond, Binary) and cond.op in ("lt", "le", "gt", "ge") and cond.a.dtype == INDEX):
         return None
-    ranges = _as_simplifier_scope(ranges)
+    ranges = as_simplifier_scope(ranges)
     a, b = linear_form(cond.a, ranges), linear_form(cond.b, ranges)
     difference = a.add_multiple(b, -1)
     if not all(_provably_fits_int64(form, ranges) for form in (a, b, difference)):
@@ -503,94 +516,3 @@ def _remove_floordiv_from_nonnegative_form(form: LinearForm, ranges: SimplifierS
             )
             return new_form if _provably_fits_int64(new_form, ranges) else form
     return form
-
-
-def simplify_stmt(stmt: Stmt, ranges: _RangesOrScope) -> Stmt:
-    """Simplify a statement: normalize indices, remove loops of one iteration and decided branches.
-
-    Affine conditions of a guarded loop body become loop bounds.
-    """
-    ranges = _as_simplifier_scope(ranges)
-    match stmt:
-        case For():
-            return _simplify_for(stmt, ranges)
-        case If():
-            return _simplify_if(stmt, ranges)
-        case _:
-            new_stmt = rebuild_stmt(stmt, lambda s: simplify_stmt(s, ranges), lambda e: simplify(e, ranges))
-            return new_stmt.stmts[0] if isinstance(new_stmt, Block) and len(new_stmt.stmts) == 1 else new_stmt
-
-
-def is_empty(stmt: Stmt) -> bool:
-    """Return True if the statement does nothing."""
-    return all(isinstance(s, Block) for s in walk_stmts(stmt))
-
-
-def _simplify_for(loop: For, ranges: SimplifierScope) -> Stmt:
-    begin, end = simplify(loop.begin, ranges), simplify(loop.end, ranges)
-    inside = {**ranges.value_ranges, loop.var: (bounds(begin, ranges)[0], bounds(end, ranges)[1] - 1)}
-    if loop.kind in GPU_LOOP_KINDS:  # these say how the kernel is launched
-        return replace(loop, body=simplify_stmt(loop.body, inside))
-    extent = linear_form(end, ranges).add_multiple(linear_form(begin, ranges), -1)
-    low, high = bounds_of_linear_form(extent, ranges)
-    if high <= 0:
-        return Block(())
-    if low > 0 and high <= loop.step:
-        # without its loop, the body is in one block with what may declare the same registers
-        return simplify_stmt(substitute_in_stmt(rename_declared_vars(loop.body), {loop.var: begin}), ranges)
-    body = simplify_stmt(loop.body, inside)
-    if is_empty(body):
-        return Block(())
-    fresh = replace(loop, begin=begin, end=end, body=body)
-    if isinstance(body, If) and body.orelse is None:
-        return _move_guard_into_loop_bounds(fresh, body, inside, ranges)
-    return fresh
-
-
-def _move_guard_into_loop_bounds(loop: For, guard: If, ranges_in_loop: Ranges, ranges: SimplifierScope) -> Stmt:
-    """Rewrite `For v: If(c, s)`: conditions on v become bounds, conditions without v move out of
-    the loop.
-    """
-    begin, end = loop.begin, loop.end
-    conditions = list(conjuncts(guard.cond))
-    outer: list[Expr] = []
-    inner: list[Expr] = []
-    for cond in conditions:
-        half = comparison_as_nonnegative_form(cond, ranges_in_loop) or LinearForm()
-        factor = half.coefficient(loop.var) or 0
-        rest = half.add_multiple(LinearForm({loop.var: 1}), -factor)
-        if _is_loop_invariant(cond, loop):
-            outer.append(cond)
-        elif not factor or loop.step != 1 or not _is_loop_invariant(rest.to_expr(), loop):
-            inner.append(cond)
-        elif factor > 0:  # v >= ceil(-rest / factor)
-            begin = binary(
-                "max", begin, binary("floordiv", LinearForm(const=factor - 1).add_multiple(rest, -1).to_expr(), factor)
-            )
-        else:  # v < floor(rest / -factor) + 1
-            end = binary("min", end, binary("floordiv", rest.to_expr(), -factor) + 1)
-    if len(inner) == len(conditions):
-        return loop
-    body = guard.then if not inner else If(all_of(*inner), guard.then)
-    fresh: Stmt = replace(loop, begin=begin, end=end, body=body)
-    fresh = fresh if not outer else If(all_of(*outer), fresh)
-    return simplify_stmt(fresh, ranges)
-
-
-def _is_loop_invariant(cond: Expr, loop: For) -> bool:
-    """Return True if `cond` is loop-invariant: it reads no loop variable, register or buffer that
-    the loop changes.
-    """
-    return modified_vars_and_buffers(loop).isdisjoint(vars_and_buffers_in(cond))
-
-
-def _simplify_if(stmt: If, ranges: SimplifierScope) -> Stmt:
-    cond = simplify(stmt.cond, ranges)
-    if isinstance(cond, Const):
-        chosen = stmt.then if cond.value else stmt.orelse
-        return Block(()) if chosen is None else simplify_stmt(rename_declared_vars(chosen), ranges)
-    then = simplify_stmt(stmt.then, ranges)
-    orelse = None if stmt.orelse is None else simplify_stmt(stmt.orelse, ranges)
-    if orelse is None or is_empty(orelse):
-        return Block(()) if is_empty(then) else If(cond, then)
-    return If(unary("not", cond), orelse) if is_empty(then) else If(cond, then, orelse)

@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import BOOL, Binary, Buffer, Const, Expr, Select, Var, all_of, as_expr, binary, const, walk
+from aotc.tir.expr import BOOL, Binary, Buffer, Const, Expr, Select, Var, all_of, as_expr, binary, const, select, walk
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.loops.loop_nest_rewrites import (
     merge_nested_loops_into_flat_loop,
     split_loops_at_condition_changes,
     unroll_loops_bounding_inner_loops,
 )
-from aotc.tir.simplify import bounds, simplify, simplify_stmt
+from aotc.tir.simplify import bounds, simplify
+from aotc.tir.simplify_statements import simplify_stmt
 from aotc.tir.stmt import (
     Assign,
     Block,
@@ -103,6 +104,15 @@ def test_bounds_of_nested_terms_are_found_once() -> None:
         return lambda: simplify(expr, RANGES)
 
     assert calls_of(nested(8)) < 8 * calls_of(nested(4))
+
+
+def test_kept_bounds_are_those_of_the_ranges_of_variables_that_occur() -> None:
+    expr = (A + 3) // 4 * select(A < 2, as_expr(1), B)
+    first = calls_of(lambda: bounds(expr, RANGES))
+    assert bounds(expr, RANGES) == (0, 6)
+    assert bounds(expr, {A: (0, 1), B: (0, 3)}) == (0, 1)
+    assert bounds(expr, {A: (0, 1)}) == (0, 1)
+    assert 4 * calls_of(lambda: bounds(expr, {Var("k"): (0, 9), **RANGES})) < first
 
 
 @pytest.mark.parametrize(

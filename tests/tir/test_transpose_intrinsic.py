@@ -14,7 +14,7 @@ from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.simplify import simplify_stmt
+from aotc.tir.simplify_statements import simplify_stmt
 from aotc.tir.stmt import Destination, Execute, For, Kernel, Stmt
 
 F32 = DType("float32")

@@ -121,8 +121,9 @@ def loop_var_interval(loop: For, ranges: Ranges) -> Interval:
     in the loop bounds.
     """
     low, high = bounds(loop.begin, ranges)[0], bounds(loop.end, ranges)[1] - 1
-    whole_steps = not any(factor % loop.step for factor in linear_form(loop.begin, ranges).terms.values())
-    if whole_steps and high - low < math.inf:
+    if loop.step == 1 or high - low == math.inf:
+        return low, high
+    if not any(factor % loop.step for factor in linear_form(loop.begin, ranges).terms.values()):
         high = low + (high - low) // loop.step * loop.step
     return low, high
 

@@ -30,7 +30,8 @@ from aotc.tir import (
 from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Const, Expr, Load, Select, Unary, Var, const
 from aotc.tir.loops.loop_dependence import constant_loop_range, direct_loads, known_trip_count, straight_line_stmts
 from aotc.tir.loops.polynomial_bounds import add_multiple_of_terms
-from aotc.tir.simplify import Ranges, comparison_as_nonnegative_form, linear_form, simplify_stmt
+from aotc.tir.simplify import Ranges, comparison_as_nonnegative_form, linear_form
+from aotc.tir.simplify_statements import simplify_stmt
 from aotc.tir.stmt import (
     Block,
     Declare,

@@ -43,7 +43,8 @@ from aotc.tir.loops.loop_dependence import (
 from aotc.tir.loops.loop_dependence import ranges_inside_loops as ranges_in
 from aotc.tir.loops.register_transposes import transpose_squares_in_registers
 from aotc.tir.loops.statement_vectorization import ScalarError, vectorize_stmt, vectorize_stmt_or_none
-from aotc.tir.simplify import Ranges, bounds, linear_form, simplify, simplify_stmt
+from aotc.tir.simplify import Ranges, bounds, linear_form, simplify
+from aotc.tir.simplify_statements import simplify_stmt
 from aotc.tir.stmt import (
     Declare,
     For,

@@ -88,9 +88,9 @@ class _QuantizedStoreMerger:
             and _match_quantization_call_in_store(stores[0]) is not None
             and not assigned_registers(loop)
         )
-        is_constant = isinstance(simplify(loop.end - loop.begin, {}), Const)
         if not body or not alone or loop.kind != "independent" or len(body) > _MAX_UNROLLED_STMTS:
             return loop
+        is_constant = isinstance(simplify(loop.end - loop.begin, {}), Const)
         if is_constant and len(values) < BYTES_PER_DOT:
             return loop
         (store,) = stores

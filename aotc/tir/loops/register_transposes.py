@@ -15,7 +15,8 @@ from typing import Final
 
 from aotc.tir import Const, Load, linear_form, rename_declared_vars, substitute_in_stmt, vars_and_buffers_in
 from aotc.tir.instruction_statements import transpose_square
-from aotc.tir.simplify import simplify, simplify_stmt
+from aotc.tir.simplify import simplify
+from aotc.tir.simplify_statements import simplify_stmt
 from aotc.tir.stmt import Block, Execute, For, Store, block_stmts_or_self, loop_nest
 
 #: Number of rows of the smallest and of the largest square that is transposed in registers.

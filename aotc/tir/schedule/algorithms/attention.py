@@ -43,7 +43,8 @@ from aotc.tir.schedule.contraction.tile_segments import MAX_RUN_TIME_TILE_POSITI
 from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block_size
 from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
 from aotc.tir.schedule.stages.tensor_element_lowering import ElementLowering, TensorLocation
-from aotc.tir.simplify import Interval, Ranges, linear_form, simplify, simplify_stmt
+from aotc.tir.simplify import Interval, Ranges, linear_form, simplify
+from aotc.tir.simplify_statements import simplify_stmt
 from aotc.tir.stmt import Block, If, Stmt, Store, forall, loop_nest
 
 

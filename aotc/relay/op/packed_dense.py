@@ -13,7 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, OpPattern, TensorType, Type, Types, declare_arguments, frozen, require
+from aotc.ir import (
+    Attrs,
+    AxisMap,
+    Dim,
+    OpPattern,
+    TensorType,
+    Type,
+    Types,
+    declare_arguments,
+    frozen,
+    product_of_dims,
+    require,
+    require_static_shape,
+)
 from aotc.relay.op.operator_definition import (
     Accuracy,
     Array,
@@ -98,9 +111,17 @@ def tiles_to_rows(tiles: Array, units: int) -> Array:
     return np.asarray(tiles.swapaxes(1, 2).reshape(-1, tiles.shape[1])[:units])
 
 
-def _packed_product_sizes(a: DenseBitsAttrs, data_shape: Sequence[Any], tile: int) -> PackedProduct:
-    rows = int(np.prod(data_shape[:-1]))
-    return PackedProduct(rows, data_shape[-1], a.units, a.bits, a.block_size, tile, a.scale_first)
+def _packed_product_sizes(a: DenseBitsAttrs, data_shape: Sequence[Dim], tile: int) -> PackedProduct:
+    rows, depth = product_of_dims(data_shape[:-1]), require_known_row_length(data_shape)
+    return PackedProduct(rows, depth, a.units, a.bits, a.block_size, tile, a.scale_first)
+
+
+def require_known_row_length(shape: Sequence[Dim]) -> int:
+    """Return the last dimension; raise AotcError (code "dense.bits") if it is known at run time only."""
+    depth = shape[-1]
+    require("dense.bits", isinstance(depth, int), lambda: f"rows of {depth} elements have no known length")
+    assert isinstance(depth, int)
+    return depth
 
 
 def _infer_dense_bits_type(a: DenseBitsAttrs, types: Types) -> Type:
@@ -110,9 +131,10 @@ def _infer_dense_bits_type(a: DenseBitsAttrs, types: Types) -> Type:
     )
     require_dtype(data.dtype, {data.dtype, scale.dtype, zero.dtype} == {"float32"} and weight.dtype == UINT32)
     require("dense.bits", a.bits in (2, 4, 8) and a.block_size > 0, "bits must be 2, 4 or 8, and block_size positive")
-    require("dense.bits", data.rank > 0 and data.is_static, lambda: f"{data} has no rows of a known length")
+    require("dense.bits", data.rank > 0, lambda: f"{data} has no rows")
+    require_known_row_length(data.shape)
     tile = weight.static_shape[2]
-    product = _packed_product_sizes(a, data.static_shape, tile)
+    product = _packed_product_sizes(a, data.shape, tile)
     whole = a.block_size % product.integers_per_word == 0 or product.scales_per_column == 1
     require("dense.bits", whole, f"blocks of {a.block_size} integers of {a.bits} bits do not fill whole 32-bit words")
     tiles = -(-a.units // max(tile, 1))
@@ -134,7 +156,7 @@ def _dense_bits_reference(a: DenseBitsAttrs, data: Array, weight: Array, scale: 
 
 
 def _compute_dense_bits(a: DenseBitsAttrs, data: Tensor, *parts: Tensor) -> Tensor:
-    product = _packed_product_sizes(a, data.shape, parts[0].shape[2])
+    product = _packed_product_sizes(a, data.shape, require_static_shape(parts[0].shape)[2])
     shape = (*data.shape[:-1], a.units)
     if product.rows == 0:
         return te.compute(shape, lambda *_: const(0.0, "float32"), "dense")
@@ -145,6 +167,7 @@ def _compute_dense_bits(a: DenseBitsAttrs, data: Tensor, *parts: Tensor) -> Tens
         (data, *parts),
         lambda target: build_packed_low_bit_weight_matmul(product, target),
         macs=product.macs,
+        takes_sizes=True,
     )[0]
 
 
@@ -163,7 +186,7 @@ def random_low_bit_weights(units: int, depth: int, bits: int, block: int) -> tup
 def _dense_bits_test_samples() -> Iterator[Sample]:
     cases: Any = (
         *((1, 64, 40, 4, 32, 16), (3, 70, 33, 4, 16, 16), (1, 37, 5, 2, 64, 4), (7, 24, 64, 8, 8, 64)),
-        *((2, 3, 16, 4, 64, 16), (1, 96, 130, 4, 32, 64)),
+        *((2, 3, 16, 4, 64, 16), (1, 96, 130, 4, 32, 64), (17, 44, 20, 4, 8, 16)),
     )
     for rows, depth, units, bits, block, tile in cases:
         integers, scale, zero = random_low_bit_weights(units, depth, bits, block)

@@ -49,6 +49,7 @@ from aotc.relay.op.packed_dense import (
     PackedWeights,
     axis_map_of_rows,
     random_low_bit_weights,
+    require_known_row_length,
     rows_to_tiles,
     tiles_to_rows,
 )
@@ -150,15 +151,7 @@ def _require_rows_in_blocks(block_size: int, types: Types) -> tuple[TensorType, 
     fits = can_round_in_blocks_of(block_size)
     require("dense.bits", fits, f"block_size must be a multiple of 8 up to {MAX_BLOCK}, got {block_size}")
     require("dense.bits", data.rank > 0, lambda: f"{data} has no rows")
-    return data, blocks_in(_row_length(data.shape), block_size)
-
-
-def _row_length(shape_of_rows: Sequence[Dim]) -> int:
-    """Return the last dimension; raise AotcError (code "dense.bits") if it is known at run time only."""
-    depth = shape_of_rows[-1]
-    require("dense.bits", isinstance(depth, int), lambda: f"rows of {depth} elements have no known length")
-    assert isinstance(depth, int)
-    return depth
+    return data, blocks_in(require_known_row_length(data.shape), block_size)
 
 
 def _infer_round_blocks_type(a: RoundBlocksAttrs, types: Types) -> Type:
@@ -192,7 +185,7 @@ def _round_blocks_reference(a: RoundBlocksAttrs, data: Array) -> Array:
 def _expand_round_blocks(a: RoundBlocksAttrs, data: Expr) -> Expr:
     """Return the rounded data as an expression of other operators."""
     ty = tensor_type_of(data)
-    depth = _row_length(ty.shape)
+    depth = require_known_row_length(ty.shape)
     rows, blocks = ty.shape[:-1], blocks_in(depth, a.block_size)
     if missing := blocks * a.block_size - depth:
         data = pad.pad(data, (*((0, 0),) * len(rows), (0, missing)))
@@ -210,7 +203,7 @@ def _expand_round_blocks(a: RoundBlocksAttrs, data: Expr) -> Expr:
 
 
 def _compute_quantize_blocks(a: QuantizeBlocksAttrs, data: Tensor) -> tuple[Tensor, ...]:
-    rows, depth = product_of_dims(data.shape[:-1]), _row_length(data.shape)
+    rows, depth = product_of_dims(data.shape[:-1]), require_known_row_length(data.shape)
     blocks = blocks_in(depth, a.block_size)
     parts = ((blocks * a.block_size, "int8"), (blocks, "float32"), (blocks, "int32"))
     kinds = [((*data.shape[:-1], count), dtype) for count, dtype in parts]
@@ -223,7 +216,7 @@ def _compute_quantize_blocks(a: QuantizeBlocksAttrs, data: Tensor) -> tuple[Tens
 
 def _integer_product(a: DenseIntegerBitsAttrs, data_shape: Sequence[Dim], tile: int) -> IntegerProduct:
     rows = product_of_dims(data_shape[:-1])
-    return IntegerProduct(rows, _row_length(data_shape), a.units, a.bits, a.block_size, tile)
+    return IntegerProduct(rows, require_known_row_length(data_shape), a.units, a.bits, a.block_size, tile)
 
 
 def _infer_dense_integer_bits_type(a: DenseIntegerBitsAttrs, types: Types) -> Type:
@@ -234,7 +227,7 @@ def _infer_dense_integer_bits_type(a: DenseIntegerBitsAttrs, types: Types) -> Ty
     require_dtype(scale.dtype, weight.dtype == zero.dtype == "uint8" and scale.dtype in ("float32", "float16"))
     fits = can_round_in_blocks_of(a.block_size) and a.bits in (4, 8)
     require("dense.bits", fits, f"bits must be 4 or 8, and block_size a multiple of 8 up to {MAX_BLOCK}")
-    is_whole = data.rank > 0 and _row_length(data.shape) % a.block_size == 0
+    is_whole = data.rank > 0 and require_known_row_length(data.shape) % a.block_size == 0
     require("dense.bits", is_whole, lambda: f"{data} has no rows of whole blocks")
     tile = weight.static_shape[2]
     product = _integer_product(a, data.shape, tile)

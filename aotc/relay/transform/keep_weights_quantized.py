@@ -69,17 +69,17 @@ class PackWeights(FunctionPass):
         x = tensor_type_of(node.args[0])
         if x.dtype != "float32" or a.out_dtype not in ("", "float32") or (isinstance(a, MatmulAttrs) and a.transpose_a):
             return node
-        rounded = as_op_call(node.args[0], "nn.contrib_round_blocks")
-        if rounded is None and not x.is_static:
+        if not isinstance(x.shape[-1], int):
             return node
+        rounded = as_op_call(node.args[0], "nn.contrib_round_blocks")
         matrix = _match_dequantized_matrix(node.args[1])
         if matrix is None:
             return node
         matrix = matrix.transposed() if swapped else matrix
         if rounded is not None:
             product = _integer_product(rounded, matrix, self.target)
-            if product is not None or not x.is_static:
-                return node if product is None else product
+            if product is not None:
+                return product
         packed = _dense_bits_arguments_and_attrs(matrix, self.target)
         return node if packed is None else contrib_dense_bits(node.args[0], *packed[0], **packed[1])
 

@@ -10,10 +10,10 @@ _ProductBuilder(product, lanes, buffers).build_loop_nest()
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from aotc.ir import DType
+from aotc.ir import Dim, DType, frozen
 from aotc.tir import Block, Scratch, Stmt, Store, forall
 from aotc.tir.expr import Broadcast, Buffer, Expr, Load, Operand, Var, as_expr
 
@@ -37,6 +37,37 @@ class ColumnTiledProduct(Protocol):
 def scratch_of_partial_vector(columns: int, lanes: int) -> tuple[Scratch, ...]:
     """Return the scratch buffer from which the last columns are stored if they do not fill a vector."""
     return (Scratch(_FLOAT32, lanes, private=True),) if columns % lanes else ()
+
+
+@frozen
+class RowGroups:
+    """`count` groups of `height` adjacent rows, the first of which begins at the row `begin`."""
+
+    height: int
+    count: Expr
+    begin: Expr
+
+    def loop(self, statements_of_rows: Callable[[Expr, int], Stmt]) -> Stmt:
+        """Return the loop over the groups; `statements_of_rows` gets the first row and the number of rows of one."""
+        group = Var("row")
+        return forall(group, self.count, statements_of_rows(self.begin + group * self.height, self.height))
+
+
+def groups_of_rows(rows: Dim, height: int) -> Iterator[RowGroups]:
+    """Yield groups of `height` rows, and the rows that are left: as one group, or in groups of half the height, of half
+    of that and so on if their number is known at run time only.
+    """
+    if isinstance(rows, int):
+        count, last = divmod(rows, height)
+        yield RowGroups(height, as_expr(count), as_expr(0))
+        if last:
+            yield RowGroups(last, as_expr(1), as_expr(count * height))
+        return
+    begin, left = as_expr(0), as_expr(rows)
+    while height:
+        groups = left // height
+        yield RowGroups(height, groups, begin)
+        begin, left, height = begin + groups * height, left - groups * height, height // 2
 
 
 class ColumnTileBuilder:
@@ -88,7 +119,13 @@ class RegisterTile:
     """
 
     def __init__(
-        self, builder: ColumnTileBuilder, tile: Expr, firsts: Sequence[int], row: Expr, height: int, part_dtype: DType
+        self,
+        builder: ColumnTileBuilder,
+        tile: Expr,
+        firsts: Sequence[Operand],
+        row: Expr,
+        height: int,
+        part_dtype: DType,
     ) -> None:
         self.lanes, self.tile, self.firsts, self.row = builder.lanes, tile, firsts, row
         self._columns_of_tile = builder.columns_of_tile

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import aotc
+from aotc.relay.frontend.pytorch import from_exported
 
 torch = pytest.importorskip("torch")
 
@@ -103,13 +104,50 @@ class RowsOfABatch(torch.nn.Module):  # type: ignore[misc,name-defined]
         return torch.nonzero(x > 0), x[x > 0] * 2, x[x.sum(1) > 0], torch.masked_select(x, x < 0), x[chosen].sum(0)
 
 
-def test_batches_whose_size_varies() -> None:
-    batch = torch.export.Dim("batch", min=1, max=6)
+@pytest.mark.parametrize("kind", ["named", "AUTO", "DYNAMIC"])
+def test_batches_whose_size_varies(kind: str) -> None:
+    """torch.export names a dimension that is AUTO or DYNAMIC by itself, and knows no largest size of it."""
+    batch = torch.export.Dim("batch", min=1, max=6) if kind == "named" else getattr(torch.export.Dim, kind)
     program = torch.export.export(RowsOfABatch(), (torch.randn(4, 5),), dynamic_shapes=({0: batch},))
-    session = aotc.compile(program, target="c", cflags=["-O0"]).session()
+    dims = {}
+    if kind != "named":
+        (name,) = map(str, next(n for n in program.graph.nodes if n.name == "x").meta["val"].shape[:1])
+        dims = {name: (2, 6)}  # torch.export assumes that these dimensions are not 1
+        with pytest.raises(aotc.AotcError, match=f"nothing bounds the size {name}") as caught:
+            from_exported(program)
+        assert all(name in str(problem.hint) for problem in caught.value.diagnostics)
+        (unbacked,) = [str(s) for s in program.range_constraints if str(s).startswith("u")][:1]
+        with pytest.raises(aotc.AotcError, match=f"no dynamic dimension '{unbacked}'"):
+            from_exported(program, dims={**dims, unbacked: (0, 3)})
+    session = aotc.compile(program, dims=dims, target="c", cflags=["-O0"]).session()
     generator = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(rows, 5, generator=generator) for rows in (1, 6, 3)]
+    inputs = [torch.randn(rows, 5, generator=generator) for rows in ((1, 6, 3) if kind == "named" else (2, 6, 3))]
     for x in (*inputs, torch.ones(6, 5), -torch.ones(2, 5)):
         for got, want in zip(session.run(None, {"x": x.numpy()}), RowsOfABatch()(x), strict=True):
             assert got.shape == tuple(want.shape)
             np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+class Positions(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """The positions of the elements that are not 0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nonzero(x)
+
+
+def test_ranges_of_found_sizes() -> None:
+    program = torch.export.export(Positions(), (torch.randn(9),))
+    session = aotc.compile(program, dims={"found0": (0, 3)}, target="c", cflags=["-O0"]).session()
+    assert session.get_outputs()[0].bounds == ((0, 3), (1, 1))
+    x = np.zeros(9, np.float32)
+    x[[2, 5, 7]] = 1
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], [[2], [5], [7]])
+    with pytest.raises(aotc.AotcError, match="the size found0, which the run finds, is 0 to 3"):
+        session.run(None, {"x": np.ones(9, np.float32)})
+    for dims, message in (
+        ({"found1": (0, 3)}, "no operator finds a size called 'found1'"),
+        ({"found0": (1, 3)}, "must begin at 0"),
+        ({"found0": 3}, "must begin at 0"),
+    ):
+        with pytest.raises(aotc.AotcError, match=message):
+            from_exported(program, dims=dims)

@@ -68,7 +68,7 @@ from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
     to_python_number,
     torch_tensor_to_array,
 )
-from aotc.relay.frontend.size_operands import collect_size_operands
+from aotc.relay.frontend.size_operands import collect_size_operands, is_name_of_found_size
 from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var
 
 _LOG: Final = logging.getLogger(__name__)
@@ -230,25 +230,36 @@ def _interval_of_constraint(limits: Any) -> tuple[int | float, int | float]:
 
 
 def _checked_dim_values(program: Any, dim_values: Mapping[str, DimSpecification]) -> dict[str, int | DimRange]:
-    """Return the sizes and ranges of symbols.
+    """Return the sizes and ranges of symbols, and of sizes that a run finds, such as "found0".
 
-    Raise AotcError (code "torch-dims") if `dim_values` has a symbol that the program does not have,
+    Raise AotcError (code "torch-dims") if `dim_values` has a symbol that the shape of no input has,
     something that is neither a size nor a range, or sizes outside the range that the program allows.
     """
     values: dict[str, int | DimRange] = {}
-    bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
+    stated = _symbols_of_inputs(program)
+    bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items() if str(symbol) in stated}
     for name, specification in dim_values.items():
-        if name not in bounds:
+        is_found = name not in bounds and is_name_of_found_size(name)
+        if name not in bounds and not is_found:
             hint = did_you_mean_hint(name, bounds) or f"dynamic dimensions: {', '.join(bounds) or 'none'}"
             raise AotcError("torch-dims", f"the program has no dynamic dimension {name!r}", hint=hint)
         try:
             value = values[name] = dim_size_or_range(specification)
         except ValueError as error:
             raise AotcError("torch-dims", f"dimension {name!r}: {error}") from error
+        if is_found:
+            continue
         ends = (value.least, value.most) if isinstance(value, DimRange) else (value,)
         text = f"{name} = {value} is outside {bounds[name].lower} to {bounds[name].upper}"
         require("torch-dims", all(end in bounds[name] for end in ends), text)
     return values
+
+
+def _symbols_of_inputs(program: Any) -> set[str]:
+    """Return the symbols in the shapes of the inputs of an exported program, without those that a run finds."""
+    examples = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    dims = [dim for example in examples if isinstance(example, torch.Tensor) for dim in example.shape]
+    return {str(symbol) for dim in dims if not isinstance(dim, int) for symbol in dim.node.expr.free_symbols}
 
 
 def _placeholder_values(
@@ -388,7 +399,8 @@ def from_exported(
     with running_or_new_budget_scope(), ExitStack() as conversion:
         values, variables, params = _placeholder_values(prepared, dim_values, keep_params_as_input, problems)
         needed = _nodes_that_results_need(prepared.graph)
-        found = conversion.enter_context(collect_size_operands({v.name: v for v in variables}, {})).found
+        ranges = {name: value for name, value in dim_values.items() if is_name_of_found_size(name)}
+        operands = conversion.enter_context(collect_size_operands({v.name: v for v in variables}, ranges))
         for node in prepared.graph.nodes:
             if node.op in ("placeholder", "output") or (node.op == "call_function" and node not in needed):
                 continue
@@ -403,8 +415,9 @@ def from_exported(
                     raise unsupported_operator_error(f"{node.op} {node.target}")
                 values[node.name] = _convert_call_node(node, values, functions)
         outputs, names = _program_outputs(prepared, values, problems)
+    operands.require_known_names_of_found_sizes()
     body = outputs[0] if len(outputs) == 1 and unwrap_unit_return_tuple else Tuple(outputs)
-    body = with_sizes_found_before_use(body, found)
+    body = with_sizes_found_before_use(body, operands.found)
     attrs = {"output_names": tuple(names)} if len(set(names)) == len(names) else {}
     return IRModule({"main": Function(variables, body), **functions}, attrs), params
 

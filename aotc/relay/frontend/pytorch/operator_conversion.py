@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from aotc.ir import UnboundedDimError
 from aotc.ir.diagnostics import AotcError, did_you_mean_hint
 from aotc.relay.expr import Expr, Tuple, type_of
 from aotc.relay.frontend import op_calls as g
@@ -142,6 +143,8 @@ def _convert_functional_call(
         if name not in SCALAR_FUNCTIONS or is_tensor(first):
             raise unsupported_operator_error(display_name)
         return SCALAR_FUNCTIONS[name](*args, **kwargs)
+    except UnboundedDimError:  # becomes a problem that names the option for ranges
+        raise
     except MALFORMED_NODE_EXCEPTIONS as error:
         _LOG.debug("conversion of %s failed", display_name, exc_info=True)
         given = [describe_argument(a) for a in args] + [f"{name}={describe_argument(a)}" for name, a in kwargs.items()]

@@ -99,6 +99,8 @@ install_package_tools() {
   [ -x "$1/node_modules/.bin/tsc" ] || npm install --silent --no-fund --no-audit --prefix "$1" \
     @bazel/bazel-linux_x64@2 @bazel/buildifier@8 typescript@5 >/dev/null 2>&1 ||
     echo "not installed, some packages are not tested: bazel, buildifier, typescript" >&2
+  command -v arduino-builder >/dev/null 2>&1 || apt_install arduino-builder arduino-core-avr gcc-avr avr-libc ||
+    echo "not installed, no sketch is built by Arduino: arduino-builder arduino-core-avr gcc-avr avr-libc" >&2
 }
 
 case "$1" in

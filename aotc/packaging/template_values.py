@@ -66,6 +66,7 @@ def template_values(
         "stateless": [] if sources.has_state else ["none"],
         "shown_elements": _SHOWN_ELEMENTS,
         "no_arguments": [] if sources.inputs or sources.has_state else ["none"],
+        "parameter_bytes": sources.parameter_bytes,
         "workspace_bytes": sources.sizes["WORKSPACE_BYTES"],
         "workspace_alignment": sources.sizes["WORKSPACE_ALIGNMENT"],
         "abi_version": int(abi[1]) if abi else 0,

@@ -6,17 +6,22 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import numpy_helper, parser
 
 import aotc
 from aotc.packaging.package_information import PackageInformation
 from aotc.packaging.write_package import package_project
 from tests.conftest import skip_or_fail_without
 from tests.e2e.projects import DIGITS, ROOT
+from tests.ecosystems.builders import BUILDERS
 from tests.ecosystems.conftest import Projects, output_line, printed
 from tests.targets.machines import machine
 
@@ -100,6 +105,59 @@ def test_the_component_manager_packs_the_component(projects: Projects, tmp_path:
         assert {"idf_component.yml", "CMakeLists.txt", "src/digits.c"} <= {
             name.removeprefix("./") for name in archive.getnames()
         }
+
+
+def test_arduino_builds_a_sketch_that_an_avr_runs(tmp_path: Path) -> None:
+    """On QEMU's board with an ATmega2560, whose numbers of 4 bytes may have odd addresses."""
+    builder, emulator = Path(tool("arduino-builder")), tool("qemu-system-avr")
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+      small (float[1,16] x) => (float[1,8] scores) {
+        a = MatMul (x, w0)
+        b = Tanh (a)
+        c = MatMul (b, w1)
+        scores = Softmax (c)
+      }""")
+    rng = np.random.default_rng(1)
+    for name, shape in (("w0", (16, 16)), ("w1", (16, 8))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(0, 0.5, shape).astype(np.float32), name))
+    options = {"target": "c", "environment": "bare", "build": False}
+    project = aotc.compile(model, output=tmp_path / "project", name="small", **options).path
+    package = package_project(project, "arduino", tmp_path / "libraries" / "small").path
+    single = package_project(project, "single-file", tmp_path / "single").path
+    hardware, programs = builder.parents[1] / "share" / "arduino" / "hardware", builder.parent
+    ctags = (
+        '"{cmd.path}" -u --language-force=c++ -f - --c++-kinds=svpf --fields=KSTtzns --line-directives "{source_file}"'
+    )
+    settings = {
+        "compiler.path": f"{programs}/",
+        # gcc 5 has it in C only
+        "compiler.cpp.extra_flags": "-DDECIMAL_DIG=9",
+        "tools.ctags.path": str(programs),
+        "tools.ctags.cmd.path": "{path}/arduino-ctags",
+        "tools.ctags.pattern": ctags,
+        "preproc.includes.flags": "-w -x c++ -M -MG -MP",
+        "preproc.macros.flags": "-w -x c++ -E -CC",
+    }
+    folders = ["-hardware", hardware, "-tools", programs, "-libraries", package.parent, "-build-path", tmp_path / "out"]
+    board = ["-fqbn", "arduino:avr:mega:cpu=atmega2560", "-ide-version=10819"]
+    (tmp_path / "out").mkdir()
+    sketch = package / "examples" / "small_example" / "small_example.ino"
+    chosen = [f"-prefs={key}={value}" for key, value in settings.items()]
+    printed([builder, "-compile", *folders, *board, *chosen, sketch], tmp_path)
+    serial = tmp_path / "serial.txt"
+    command = [emulator, "-M", "mega2560", "-bios", tmp_path / "out" / "small_example.ino.elf", "-nographic"]
+    with subprocess.Popen([*command, "-serial", f"file:{serial}", "-monitor", "none"]) as running:
+        # the board of QEMU has no timer that ends the pause of the sketch after its first line
+        for _ in range(600):
+            if serial.is_file() and serial.read_bytes().endswith(b"\n"):
+                break
+            time.sleep(0.1)
+        running.kill()
+    (line,) = serial.read_text("ascii").splitlines()
+    expected = output_line(BUILDERS["single-file"](single, tmp_path)).split()[1:]
+    assert line.startswith("scores: ")
+    # the sketch prints nine digits behind the point, by arithmetic of single precision
+    np.testing.assert_allclose([float(word) for word in line.split()[1:]], [*map(float, expected)], atol=1e-7)
 
 
 @pytest.mark.parametrize("target", ["wasm32", "wasm32-threads"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time ensembles of decision trees against ONNX Runtime and tl2cgen, in turns in one process.
+"""Time ensembles of decision trees against ONNX Runtime, tl2cgen and treelite, in turns in one process.
 
 python benchmarks/tree_ensembles.py                     # 10, 100 and 1,000 trees of depth 6; batches of 1 and 1,000
 python benchmarks/tree_ensembles.py --trees 100 --depth 12 --sparse
@@ -9,8 +9,9 @@ The trees are random: complete ones, or with --sparse ones of which a node is a 
 are the minimum and the median in microseconds, with one thread, called from Python with arrays that are bound once:
 before each call, new rows are copied into an array; a call reads it and writes into another array. tl2cgen (extra
 `bench-trees`; without it the columns stay empty) compiles the trees to branches, with gcc -O3: for one row, its C
-function is called by ctypes; for more rows, its own predictor goes through a DMatrix that is made before. In C, each
-time is that of 64 rows, divided by 64, in nanoseconds.
+function is called by ctypes; for more rows, its own predictor goes through a DMatrix that is made before. gcc takes
+more than 15 minutes for the branches of 1,000 trees: above 100 trees, treelite's own interpreter of trees (GTIL) takes
+its place. In C, each time is that of 64 rows, divided by 64, in nanoseconds.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from aotc.ir import Array
 
 FEATURES = 20
 POOL_ROWS = 4096
+#: Largest number of trees that tl2cgen compiles.
+MOST_COMPILED_TREES = 100
 
 
 def forest_model(rng: np.random.Generator, trees: int, depth: int, rows: int, sparse: bool) -> ModelProto:
@@ -116,6 +119,14 @@ def bound_tl2cgen_call(model: ModelProto, x: Array, folder: Path) -> tuple[Calla
         return call_function, y
     predictor, rows = tl2cgen.Predictor(str(library), nthread=1), tl2cgen.DMatrix(x, dtype="float32")
     return lambda: np.copyto(y, predictor.predict(rows, pred_margin=True).reshape(y.shape)), y
+
+
+def bound_treelite_call(model: ModelProto, x: Array) -> tuple[Callable[[], Any], Array]:
+    """Return a call that reads `x`, and the array that it writes."""
+    from treelite import gtil
+
+    trees, y = treelite_model(model), np.zeros((len(x), 1), np.float32)
+    return lambda: np.copyto(y, gtil.predict(trees, x, nthread=1, pred_margin=True).reshape(y.shape)), y
 
 
 def tl2cgen_library(model: ModelProto, folder: Path) -> Path:
@@ -263,8 +274,8 @@ def main() -> None:
     if options.in_c:
         print_times_in_c(options)
         return
-    has_rival = find_spec("tl2cgen") is not None
-    names = ["aotc", "ONNX Runtime", *["tl2cgen"] * has_rival]
+    has_rival = find_spec("tl2cgen") is not None and find_spec("treelite") is not None
+    names = ["aotc", "ONNX Runtime", *["tl2cgen or GTIL"] * has_rival]
     heads = ["trees", "rows", *(f"{name}, {kind}" for name in names for kind in ("least", "median"))]
     heads += [f"aotc / {name}" for name in names[1:]]
     print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
@@ -276,7 +287,10 @@ def main() -> None:
         x = pool[0].copy()
         with tempfile.TemporaryDirectory() as folder:
             bound = [bound_aotc_call(model, options.target, x), bound_onnxruntime_call(model, x)]
-            bound += [bound_tl2cgen_call(model, x, Path(folder))] if has_rival else []
+            if has_rival and trees <= MOST_COMPILED_TREES:
+                bound.append(bound_tl2cgen_call(model, x, Path(folder)))
+            elif has_rival:
+                bound.append(bound_treelite_call(model, x))
             for call, y in bound:
                 call()
                 np.testing.assert_allclose(y, bound[0][1], rtol=1e-3, atol=1e-4)

@@ -280,7 +280,10 @@ def _register_tile_sizes(attempt: _TileAttempt, pixels: FusedDataAxes, tiles_row
         return {}
     column, extent = wide[-1]
     if attempt.req.run_time_extent(column) is not None:
-        return {column: min(budget, tile_segments.MAX_RUN_TIME_TILE_POSITIONS)}
+        most = tile_segments.MAX_RUN_TIME_TILE_POSITIONS
+        if attempt.vectors == 1:
+            most = tile_segments.MAX_RUN_TIME_POSITIONS_OF_ONE_VECTOR
+        return {column: min(budget, most)}
     sizes = {column: min(budget, extent)}
     if attempt.is_vector_along_weights and len(wide) > 1:
         fitting = (

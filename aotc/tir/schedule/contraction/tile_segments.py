@@ -24,6 +24,9 @@ from aotc.tir.simplify import simplify
 #: Largest number of positions of a tile along an axis whose extent is known at run time only. It is small,
 #: because there is separate code for the tiles of each smaller number of positions.
 MAX_RUN_TIME_TILE_POSITIONS: Final = 6
+#: The same for tiles with one vector of weights, which have half as much code for each position, and need more of them
+#: to hide the latency of multiply-adds.
+MAX_RUN_TIME_POSITIONS_OF_ONE_VECTOR: Final = 8
 
 
 @frozen

@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
-from onnx import ModelProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 import aotc
 from aotc.checking.verify import _strings_as_numbers, verify
@@ -239,3 +240,44 @@ def test_different_strings_are_different_numbers() -> None:
     actual, expected = {"y": strings(["a", "b", "a"])}, {"y": strings(["a", "c", "a"])}
     found = _strings_as_numbers(actual, expected)
     assert [side["y"].tolist() for side in found] == [[0, 1, 0], [0, 2, 0]]
+
+
+def branching(outputs: tuple[list[bytes], list[bytes]], shapes: tuple[list[int], list[int]]) -> Any:
+    """An If whose first branch returns the input strings and a constant, and the second one two constants."""
+    kinds = [TensorProto.STRING, TensorProto.STRING, TensorProto.FLOAT]
+    graphs = []
+    for k, (values, shape) in enumerate(zip(outputs, shapes, strict=True)):
+        names = [f"b{k}_{n}" for n in range(3)]
+        text = helper.make_tensor("v", TensorProto.STRING, shape, values)
+        nodes = [
+            helper.make_node("Constant", [], names[:1], value=text),
+            helper.make_node("Identity", ["x"] if k == 0 else names[:1], names[1:2]),
+            helper.make_node("Constant", [], names[2:], value_floats=[float(k)]),
+        ]
+        ends = [helper.make_tensor_value_info(n, t, None) for n, t in zip(names, kinds, strict=True)]
+        graphs.append(helper.make_graph(nodes, f"branch{k}", [], ends))
+    names = ["a", "b", "c"]
+    inputs = [("condition", TensorProto.BOOL, []), ("x", TensorProto.STRING, [2])]
+    graph = helper.make_graph(
+        [helper.make_node("If", ["condition"], names, then_branch=graphs[0], else_branch=graphs[1])],
+        "branching",
+        [helper.make_tensor_value_info(*i) for i in inputs],
+        [helper.make_tensor_value_info(n, t, s) for n, t, s in zip(names, kinds, ([2], [2], [1]), strict=True)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_branches_return_strings() -> None:
+    """Strings of different lengths, from inputs and constants."""
+    proto = branching(([b"abc", b""], ["ein längerer Text".encode(), b"w"]), ([2], [2]))
+    session = aotc.compile(proto, dims={"x": 4}, cflags=("-O0",)).session()
+    reference = onnxruntime.InferenceSession(proto.SerializeToString())
+    for condition in (True, False):
+        feeds = {"condition": np.array(condition), "x": np.array(["é", "abcd"], object)}
+        for found, expected in zip(session.run(None, feeds), reference.run(None, feeds), strict=True):
+            assert found.tolist() == expected.tolist()
+
+
+def test_branches_must_return_as_many_strings() -> None:
+    with pytest.raises(AotcError, match="both branches compute as many of them, here in the shapes"):
+        from_onnx(branching(([b"a", b"b"], [b"a", b"b", b"c"]), ([2], [3])), dims={"x": 4})

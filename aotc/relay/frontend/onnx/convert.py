@@ -201,6 +201,7 @@ class _Conversion:
             callbacks = (
                 self.loaded.decode_tensor,
                 partial(self.convert_subgraph, scope),
+                partial(self.convert_branch, scope),
                 partial(self.convert_closed_subgraph, scope),
             )
             version = schema.since_version
@@ -255,18 +256,27 @@ class _Conversion:
         return [self.tensor_expression(formal, inner) if actual else None for formal, actual in pairs]
 
     def convert_subgraph(self, scope: _Scope, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
-        """Convert an ONNX subgraph (a branch of If, or a loop body) with the given inputs and
-        return its outputs.
+        """Convert an ONNX subgraph, such as a loop body, with the given inputs and return its outputs. Raises AotcError
+        (code "onnx-dtype") for strings among them.
         """
+        outputs = self.subgraph_outputs(scope, graph, inputs)
+        if self.strings.intersection((*inputs, *outputs)):
+            raise AotcError("onnx-dtype", "a tensor of strings cannot be an input or a result of a subgraph")
+        return outputs
+
+    def convert_branch(self, scope: _Scope, graph: GraphProto) -> list[Expr | Strings]:
+        """Convert a branch of If, a subgraph without inputs, and return its outputs."""
+        outputs = self.subgraph_outputs(scope, graph, [])
+        return [self.counted_strings.get(x) or Strings(x) if x in self.strings else x for x in outputs]
+
+    def subgraph_outputs(self, scope: _Scope, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
+        """Convert an ONNX subgraph with the given inputs and return its outputs, which may be slots of strings."""
         inner = _Scope(scope.opsets, scope.names.new_child(), scope.depth + 1)
         if len(inputs) != len(graph.input):
             raise AotcError("onnx-input", f"a subgraph takes {len(graph.input)} inputs, but {len(inputs)} are given")
         inner.names.update({v.name: x for v, x in zip(graph.input, inputs, strict=True)})
         self.convert_graph(graph, inner)
-        outputs = [self.tensor_expression(v.name, inner) for v in graph.output]
-        if self.strings.intersection((*inputs, *outputs)):
-            raise AotcError("onnx-dtype", "a tensor of strings cannot be an input or a result of a subgraph")
-        return outputs
+        return [self.tensor_expression(v.name, inner) for v in graph.output]
 
     def convert_closed_subgraph(self, scope: _Scope, graph: GraphProto, inputs: Sequence[Expr]) -> ClosedSubgraph:
         """Convert an ONNX subgraph with the given inputs, and a variable instead of each tensor of an

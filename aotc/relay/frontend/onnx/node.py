@@ -127,8 +127,9 @@ class OnnxNode:
                      operator
     is_output_named  for each output, True if it has a name (an unnamed output need not be computed)
     tensor           function that decodes the value of a tensor attribute
-    subgraph         function that converts a graph attribute (a branch, a loop body) with given inputs and
+    subgraph         function that converts a graph attribute (a loop body) with given inputs and
                      returns its outputs
+    branch           function that converts a graph attribute without inputs, whose outputs may be strings
     closed_subgraph  function that does so with variables for what the graph reads of its enclosing
                      graphs; see ClosedSubgraph
     functions        the global functions of the module other than @main, by name, to which
@@ -146,6 +147,7 @@ class OnnxNode:
     is_output_named: list[bool]
     tensor: Callable[[TensorProto], Array]
     subgraph: Callable[[GraphProto, Sequence[Expr]], list[Expr]]
+    branch: Callable[[GraphProto], list[Expr | Strings]]
     closed_subgraph: Callable[[GraphProto, Sequence[Expr]], ClosedSubgraph]
     functions: dict[str, Function]
     has_loops: bool

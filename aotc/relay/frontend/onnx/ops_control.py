@@ -15,7 +15,7 @@ from onnx import GraphProto
 from aotc.ir import Dim, SymDim, TensorType, Type, are_bounded, largest_size, require, same_dim
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.found_sizes import cut_to_found_sizes, with_room
-from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.onnx.node import OnnxNode, Strings, Table, table_by_function_name
 from aotc.relay.frontend.size_conditions import (
     SizeCondition,
     collect_size_conditions,
@@ -24,23 +24,27 @@ from aotc.relay.frontend.size_conditions import (
 )
 from aotc.relay.frontend.size_operands import value_at_bounds, without_size_operands
 from aotc.relay.frontend.size_values import size_values
+from aotc.relay.frontend.string_slots import slot_size, with_slot_size
 from aotc.relay.graph_api import Constant, Expr, If, Tuple, TupleGetItem, type_of
 
 #: The outputs of a branch, and what they require of the sizes of a run.
-_Branch = tuple[list[Expr], list[SizeCondition]]
+_Branch = tuple[list[Expr | Strings], list[SizeCondition]]
 
 
-def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: OnnxNode) -> Sequence[Expr]:
+def _if(
+    condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: OnnxNode
+) -> Sequence[Expr | Strings]:
     if isinstance(condition, Constant):
         is_true = g.require_single_element(condition.data, "the condition of If")
-        return node.subgraph(then_branch if is_true else else_branch, [])
+        return node.branch(then_branch if is_true else else_branch)
     with without_size_operands():  # a number that only decides about a branch needs no range
         decided = _single_size(condition)
     if decided is not None and not isinstance(decided, SymDim):
-        return node.subgraph(then_branch if decided else else_branch, [])
+        return node.branch(then_branch if decided else else_branch)
     branches = _converted_branch(then_branch, node), _converted_branch(else_branch, node)
-    (yes, _), (no, _) = branches
-    require("onnx-if", len(yes) == len(no), f"the branches of If have {len(yes)} and {len(no)} outputs")
+    counts = [len(outputs) for outputs, _ in branches]
+    require("onnx-if", counts[0] == counts[1], f"the branches of If have {counts[0]} and {counts[1]} outputs")
+    strings, (yes, no) = _outputs_with_equal_slots(branches[0][0], branches[1][0])
     types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
     differ = "; ".join(f"{a} and {b}" for a, b in types if a != b and not _may_differ_in_sizes(a, b))
     if any(isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank != b.rank for a, b in types):
@@ -54,7 +58,37 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
     has_one_value = all(dim == 1 for dim in dims if isinstance(dim, int))
     text = f"the condition of If must be one value, it has shape ({', '.join(map(str, dims))})"
     require("onnx-if", has_one_value, text)
-    return _outputs_of_chosen_branch(g.reshape(condition, ()), yes, no)
+    results = _outputs_of_chosen_branch(g.reshape(condition, ()), yes, no)
+    return [Strings(x) if k in strings else x for k, x in enumerate(results)]
+
+
+def _outputs_with_equal_slots(
+    yes: Sequence[Expr | Strings], no: Sequence[Expr | Strings]
+) -> tuple[set[int], tuple[list[Expr], list[Expr]]]:
+    """Return the positions of outputs of branches that are strings, and the outputs of both branches, where strings
+    have slots of one size. Raises AotcError (code "onnx-if") for strings that a run cannot choose between.
+    """
+    strings: set[int] = set()
+    sides: tuple[list[Expr], list[Expr]] = ([], [])
+    for k, pair in enumerate(zip(yes, no, strict=True)):
+        if any(isinstance(x, Strings) for x in pair):
+            pair = _strings_with_equal_slots(pair)
+            strings.add(k)
+        for side, x in zip(sides, pair, strict=True):
+            side.append(x.slots if isinstance(x, Strings) else x)
+    return strings, sides
+
+
+def _strings_with_equal_slots(pair: Sequence[Expr | Strings]) -> tuple[Expr, Expr]:
+    slots = [x.slots for x in pair if isinstance(x, Strings) and x.count is None]
+    known = len(slots) == 2 and all(isinstance(type_of(x), TensorType) for x in slots)
+    text = "strings can be an output of If if both branches compute as many of them"
+    require("onnx-if", known, text)
+    shapes = [g.dims(x)[:-1] for x in slots]
+    require("onnx-if", shapes[0] == shapes[1], f"{text}, here in the shapes {shapes[0]} and {shapes[1]}")
+    size = max(map(slot_size, slots))
+    first, second = (with_slot_size(x, size) for x in slots)
+    return first, second
 
 
 def _may_differ_in_sizes(a: Type, b: Type) -> bool:
@@ -104,10 +138,10 @@ def _single_size(condition: Expr) -> Dim | None:
 
 def _converted_branch(graph: GraphProto, node: OnnxNode) -> _Branch:
     with collect_size_conditions() as conditions:
-        return node.subgraph(graph, []), conditions
+        return node.branch(graph), conditions
 
 
-def _branch_of_largest_sizes(condition: Expr, branches: tuple[_Branch, _Branch]) -> list[Expr] | None:
+def _branch_of_largest_sizes(condition: Expr, branches: tuple[_Branch, _Branch]) -> list[Expr | Strings] | None:
     """Return the outputs of the branch that the largest sizes of a run choose, and state that all runs choose it: a
     tensor has one rank. None if not only sizes decide.
     """

@@ -201,20 +201,40 @@ def _with_tensors_in_place_of_maps(model: ModelProto) -> ModelProto:
     return changed
 
 
+def _with_stated_opset(model: ModelProto) -> ModelProto:
+    """Return an ONNX model that states operator set 1, if it is one of the old models that state none."""
+    if model.opset_import:
+        return model
+    from onnx import helper
+
+    changed = copy.deepcopy(model)
+    changed.opset_import.append(helper.make_opsetid("", 1))
+    return changed
+
+
+def _evaluator_of_onnx(model: ModelProto) -> Any:
+    """Return onnx's reference evaluator of a model. Raises AotcError (code "reference") if it does not load it."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        return ReferenceEvaluator(model)
+    except Exception as error:  # of many types
+        text = f"neither onnxruntime nor {ONNX_EVALUATOR_NAME} loads the model: {error}"
+        raise AotcError("reference", text, hint="convert the model to a newer operator set") from error
+
+
 def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES) -> Reference:
     """Return the Reference of an ONNX model: ONNX Runtime if it accepts the model, else onnx's reference evaluator.
 
     Its float64 results and second evaluations come from onnx's evaluator. `max_bytes` is the
     largest number of bytes that each of them may take.
     """
-    model = _with_tensors_in_place_of_maps(model)
+    model = _with_tensors_in_place_of_maps(_with_stated_opset(model))
     quantized = has_quantized_operators(model)
     name = "onnxruntime's integer kernels" if quantized else "onnxruntime"
     session, note = _onnxruntime_session_or_none(model), ""
     if session is None:
-        from onnx.reference import ReferenceEvaluator
-
-        name, session = ONNX_EVALUATOR_NAME, ReferenceEvaluator(model)
+        name, session = ONNX_EVALUATOR_NAME, _evaluator_of_onnx(model)
         note = _why_onnxruntime_is_not_the_reference()
 
     # onnx's evaluator takes long to import, so these functions import it when they are called

@@ -215,3 +215,22 @@ def test_inputs_come_from_files_by_name(tmp_path: Path) -> None:
 def test_an_unpinned_dimension_is_named() -> None:
     with pytest.raises(AotcError, match="batch"):
         verify(small_model(), **FAST)
+
+
+def test_old_models_that_state_no_operator_set_have_a_reference() -> None:
+    """ONNX Runtime and onnx's evaluator want one: it is 1."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
+    model = helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "old", ends[:1], ends[1:]))
+    del model.opset_import[:]
+    model.ir_version = 1
+    assert verify(model, cflags=("-O0",)).ok
+
+
+def test_a_model_that_no_reference_loads_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("no such node")
+
+    monkeypatch.setattr("onnx.reference.ReferenceEvaluator", fail)
+    model = helper.make_model(helper.make_graph([], "empty", [], []))
+    with pytest.raises(AotcError, match="loads the model: no such node"):
+        model_reference_runs._evaluator_of_onnx(model)

@@ -19,7 +19,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -30,6 +30,7 @@ import numpy as np
 from aotc_codegen.c.c_identifiers import model_node_names_of_span
 from aotc_codegen.c.cpu_feature_check import amx_permission_constructor_code
 from aotc_codegen.c.host_project import GENERATED_FILE_BANNER
+from aotc_codegen.c.kernel_files import print_kernels
 from aotc_codegen.c.kernel_library_project import (
     KERNEL_TABLE_PREFIX,
     c_functions_calling_kernels_by_addresses,
@@ -77,8 +78,9 @@ _BUFFER_ALIGNMENT_BYTES: Final = 64
 class InstructionSetKernels:
     """The kernels of one instruction set by C name, and the source files that define them.
 
-    prefix   prefix of the headers that declare the kernels
-    spans    source locations in the model of the calls of each kernel
+    prefix           prefix of the headers that declare the kernels
+    spans            source locations in the model of the calls of each kernel
+    added_arguments  the last C arguments of a kernel whose function computes with several constants
     """
 
     target: Target
@@ -86,6 +88,7 @@ class InstructionSetKernels:
     kernels: Mapping[str, Kernel]
     files: Sequence[Path]
     spans: Mapping[str, Sequence[Span]]
+    added_arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def check_c_compiler_on_project(
@@ -111,7 +114,10 @@ def check_c_compiler_on_project(
         for name, step in calls:
             spans.setdefault(name, []).extend(s for s in (step.span or step.kernel.span,) if s is not None)
         files = [directory / file for file in isa["files"] if file not in users]
-        parts.append(InstructionSetKernels(isa_target, program.name, {n: s.kernel for n, s in calls}, files, spans))
+        kernels = {n: s.kernel for n, s in calls}
+        numbers = print_kernels(program.distinct_kernels, program.name, kernel_merging="values").numbers
+        added = {name: numbers[kernel] for name, kernel in kernels.items() if kernel in numbers}
+        parts.append(InstructionSetKernels(isa_target, program.name, kernels, files, spans, added))
     return _check_c_compiler_on_instruction_sets(directory, metadata, parts, toolchain, target)
 
 
@@ -398,7 +404,9 @@ def _kernel_test_program_source(part: InstructionSetKernels) -> str:
         banner=GENERATED_FILE_BANNER,
         name=part.prefix,
         ask=amx_permission_constructor_code(part.target.features),
-        entries=c_functions_calling_kernels_by_addresses(part.kernels, largest_numbers=True),
+        entries=c_functions_calling_kernels_by_addresses(
+            part.kernels, largest_numbers=True, added_arguments=part.added_arguments
+        ),
         buffers=buffers,
         kernels=kernels,
         rounds=ROUND_COUNT,

@@ -100,6 +100,23 @@ def test_all_kernels_that_are_wrong_are_named_with_compiler_flags_and_nodes(tmp_
     assert "hint: take another compiler (`cc`)" in found
 
 
+def test_functions_that_get_the_constants_of_several_kernels(tmp_path: Path) -> None:
+    """Kernels that differ in a constant share a function, which the check calls with the constant of one."""
+    nodes = [
+        helper.make_node("CumSum", ["x", "zero"], ["p"]),
+        helper.make_node("LeakyRelu", ["p"], ["q"], alpha=0.25),
+        helper.make_node("CumSum", ["q", "zero"], ["r"]),
+        helper.make_node("LeakyRelu", ["r"], ["s"], alpha=0.5),
+        helper.make_node("CumSum", ["s", "zero"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (6,)) for name in "xy")
+    graph = helper.make_graph(nodes, "net", [x], [y], [onnx.numpy_helper.from_array(np.int64(0), "zero")])
+    merged = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    aotc.compile(merged, output=tmp_path / "net", target="c", check_compiler=True, cache=False)
+    (text,) = (path.read_text(encoding="utf-8") for path in (tmp_path / "net" / "src").glob("*_kernels_*.c"))
+    assert len(re.findall(r"^void \w+_leaky_relu\(.*, float n0\) \{", text, re.MULTILINE)) == 1
+
+
 def test_only_extreme_values_may_differ(tmp_path: Path) -> None:
     """What would be right of ordinary numbers."""
     found = refused(tmp_path, "fminf(sqrtf(p0[i0]), 1e9f)", r"sqrtf(p0\[i0\])")

@@ -13,6 +13,7 @@ function takes the addresses of the kernel's inputs, outputs and workspace buffe
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from aotc_runtime_c import hosted_runtime_files as runtime_sources
@@ -81,7 +82,10 @@ def emit_kernel_table_project(kernels: Sequence[Kernel], directory: Path, target
 
 
 def c_functions_calling_kernels_by_addresses(
-    kernels: Mapping[str, Kernel], *, largest_numbers: bool = False
+    kernels: Mapping[str, Kernel],
+    *,
+    largest_numbers: bool = False,
+    added_arguments: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[str]:
     """Return a C function call_NAME for each kernel: it passes the elements of an array of
     addresses as the arguments.
@@ -90,6 +94,7 @@ def c_functions_calling_kernels_by_addresses(
     comes first if a kernel needs a team.
 
     largest_numbers    pass the largest values of numbers, instead of values at addresses behind those of buffers
+    added_arguments    C arguments after the numbers of a kernel, by its name (`PrintedKernels.numbers`)
     """
     lines = ["static const aotc_team alone = {0, 1, NULL, NULL};"] if any(k.team for k in kernels.values()) else []
     for name, kernel in kernels.items():
@@ -100,6 +105,7 @@ def c_functions_calling_kernels_by_addresses(
             else f"*(const {c_memory_type(number.var.dtype)} *)a[{k}]"
             for k, number in enumerate(kernel.numbers, len(kernel.params))
         ]
+        arguments += added_arguments.get(name, ())
         unused = "" if arguments else "(void)a; "
         arguments += ["&alone"] if kernel.team else []
         lines.append(f"static void call_{name}(void *const *a) {{ {unused}{name}({', '.join(arguments)}); }}")

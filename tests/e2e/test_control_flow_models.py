@@ -27,6 +27,7 @@ from tests.e2e.control_flow import (
     program_of,
     reference_of,
 )
+from tests.e2e.projects import run, run_all, write_raw
 from tests.e2e.test_onnx_loops import GO, loop
 
 R, X = "float[4] ", "float[20,4] "
@@ -217,11 +218,11 @@ def joined_models() -> tuple[onnx.ModelProto, list[dict[str, object]]]:
     return joined(models), runs
 
 
-def check_runs(model: onnx.ModelProto, runs: list[dict[str, object]], run: object) -> None:
+def check_runs(model: onnx.ModelProto, runs: list[dict[str, object]], execute: object) -> None:
     reference = reference_of(model)
     names = [output.name for output in reference.get_outputs()]
     for feeds in runs:
-        for name, a, b in zip(names, run(feeds), reference.run(None, feeds), strict=True):
+        for name, a, b in zip(names, execute(feeds), reference.run(None, feeds), strict=True):
             assert a.dtype == b.dtype and a.shape == b.shape, name
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=name)
 
@@ -234,6 +235,24 @@ def test_all_models_in_one_library(tmp_path: Path) -> None:
     check_runs(model, runs[:2], lambda feeds: list(interpreter(feeds).values()))
     for source in (tmp_path / "src").glob("*.c"):
         assert "malloc" not in source.read_text()
+
+
+def test_sanitizers(tmp_path: Path) -> None:
+    """No run reads or writes beyond a tensor."""
+    model, runs = joined_models()
+    emitted = compiled(model, tmp_path / "net", target="c", build=False, threads=False)
+    assert emitted.metadata["footprint"]["stack"] > 0
+    folder = emitted.path
+    sources = [path for part in ("src", "runtime") for path in sorted((folder / part).glob("*.c"))]
+    flags = ["gcc", "-std=gnu99", "-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags += ["-Iinclude", "-Isrc", "-DMODEL=net_info"]
+    objects = [tmp_path / f"{path.parent.name}_{path.stem}.o" for path in sources]
+    run_all([[*flags, "-c", path, "-o", made] for path, made in zip(sources, objects, strict=True)], folder)
+    caller = Path(__file__).with_name("exact_buffers.c")
+    run([*flags, caller, *objects, "-lm", "-o", "exact"], folder)
+    for feeds in runs:
+        files = [write_raw(tmp_path, f"in{k}", np.asarray(value)) for k, value in enumerate(feeds.values())]
+        assert run(["./exact", *files], folder) == "0 outputs differ\n"
 
 
 BATCH = """<ir_version: 8, opset_import: ["" : 8]>

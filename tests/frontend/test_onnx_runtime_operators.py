@@ -153,8 +153,39 @@ def grouped_attention_cases() -> Iterator[tuple[str, list[Array | None], int, di
     )
     yield case(6, None, [5], 6, local_window_size=2, smooth_softmax=1)
     yield case(1, 6, [5, 5], 6, None, None, None, floats(1, 1, 1, 6))
+    yield case(1, 6, [5, 5], 6, causal=0)
+    yield case(3, 5, [7], 8, causal=0)
     packed = [floats(2, 1, 128), None, None, floats(2, 2, 5, 16), floats(2, 2, 5, 16), np.array([5, 5], np.int32)]
     yield "GroupQueryAttention", [*packed, np.array(6, np.int32), *rotary], 3, heads | {"do_rotary": 1}
+
+
+def test_grouped_attention_normalizes_queries_and_keys() -> None:
+    """ONNX Runtime does so on GPUs only, so that it gets normalized queries and keys here."""
+    weights, lengths = [floats(16), floats(16)], [np.array([7], np.int32), np.array(8, np.int32)]
+    rotary, caches, attributes = [floats(9, 8), floats(9, 8)], [floats(1, 2, 5, 16) for _ in "kv"], {"do_rotary": 1}
+    new = [floats(1, 3, count * 16) for count in (4, 2, 2)]
+    normalized = []
+    for x, weight, epsilon in zip(new, weights, (0.1, 0.2), strict=False):
+        heads = x.reshape(1, 3, -1, 16)
+        heads = heads / np.sqrt((heads * heads).mean(-1, keepdims=True) + np.float32(epsilon)) * weight
+        normalized.append(heads.reshape(x.shape))
+    attributes |= {"num_heads": 4, "kv_num_heads": 2}
+    rest, norms = [new[2], *caches, *lengths, *rotary], {"qk_norm_epsilon": 0.1, "k_norm_epsilon": 0.2}
+    domain = "com.microsoft"
+    reference, feeds = node_model("GroupQueryAttention", [*normalized, *rest], 3, 17, domain, attributes)
+    values = [*new[:2], *rest, *[None] * 5, *weights]
+    model, given = node_model("GroupQueryAttention", values, 3, 17, domain, attributes | norms)
+    for want, value in zip(ort_run(reference, feeds), run_model(from_onnx(model), given), strict=True):
+        np.testing.assert_allclose(value, want, 2e-5, 2e-5)
+
+
+def test_grouped_attention_returns_results_of_the_softmax() -> None:
+    values = [*(floats(1, 3, count * 16) for count in (4, 2, 2)), *(floats(1, 2, 5, 16) for _ in "kv")]
+    values += [np.array([7], np.int32), np.array(8, np.int32)]
+    attributes = {"num_heads": 4, "kv_num_heads": 2, "qk_output": 2}
+    model, feeds = node_model("GroupQueryAttention", values, 4, 17, "com.microsoft", attributes)
+    model.graph.output[3].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    agrees_with_onnx_runtime(model, feeds)
 
 
 def integer_cache_cases() -> Iterator[tuple[str, list[Array | None], int, dict[str, Any]]]:
@@ -240,7 +271,13 @@ def test_what_is_refused_is_named() -> None:
         ("Attention", [floats(*SEQUENCE), floats(8, 24)], {"num_heads": 5}, "cannot be divided into 5 heads"),
         ("MultiHeadAttention", [floats(*SEQUENCE)], {"num_heads": 2}, "keys and values of MultiHeadAttention"),
         ("GroupQueryAttention", grouped(4), {"num_heads": 4, "kv_num_heads": 3}, "divided evenly among 3 heads"),
-        ("GroupQueryAttention", grouped(4), {"num_heads": 2, "kv_num_heads": 2, "causal": 0}, "causal 0"),
+        ("GroupQueryAttention", grouped(4), {"num_heads": 2, "kv_num_heads": 2, "causal": 0, "local_window_size": 2},
+         "local_window_size needs causal 1"),
+        ("GroupQueryAttention", grouped(4), {"num_heads": 2, "kv_num_heads": 2, "sliding_window_cache": 1},
+         "sliding_window_cache 1 of GroupQueryAttention is not supported"),
+        ("GroupQueryAttention", grouped(4), {"num_heads": 2, "kv_num_heads": 2, "qk_output": 1}, "qk_output 1"),
+        ("GroupQueryAttention", [*grouped(4), *[None] * 7, floats(4)], {"num_heads": 2, "kv_num_heads": 2},
+         "q_norm_weight, but no k_norm_weight"),
         ("GroupQueryAttention", grouped(5), {"num_heads": 2, "kv_num_heads": 2}, "total_sequence_length .* is 5"),
         ("GroupQueryAttention", grouped(4), {"num_heads": 2, "kv_num_heads": 2, "k_quant_type": "PER_TENSOR"},
          "integers of 0 bits is not supported"),

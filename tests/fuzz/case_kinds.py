@@ -12,6 +12,8 @@ from typing import Any
 
 from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from tests.fuzz import (
+    control_flow,
+    control_flow_runs,
     differential,
     graphs,
     kernels,
@@ -136,6 +138,25 @@ class OnnxGraphs:
         return _verify(folder, "model.onnx")
 
 
+@dataclass
+class ControlFlow:
+    """Random branches, loops, scans and sequences, against ONNX Runtime."""
+
+    name: str = "control-flow"
+
+    def make(self, seed: int, without: frozenset[int] = frozenset()) -> Files:
+        return control_flow.make(seed)
+
+    def check(self, folder: Path, stage: Stage) -> str:
+        return control_flow_runs.check(folder, stage)
+
+    def smaller(self, files: Files) -> Iterator[Files]:
+        return control_flow_runs.smaller(files)
+
+    def command(self, folder: Path) -> str:
+        return ""
+
+
 def _verify(folder: Path, model: str) -> str:
     setting = differential.setting_of(folder)
     return (
@@ -163,6 +184,7 @@ KINDS: Mapping[str, Callable[[bool], Kind]] = {
     "graphs": lambda _: Graphs(),
     "kernels": lambda _: Kernels(),
     "onnx-graphs": OnnxGraphs,
+    "control-flow": lambda _: ControlFlow(),
 }
 
 

@@ -349,11 +349,12 @@ def smaller(files: Files) -> Iterator[Files]:
     with np.load(io.BytesIO(files["inputs.npz"])) as file:
         inputs = {n: file[n] for n in file.files}
     setting = Setting(**json.loads(files["setting.json"]))
-    for made in _models(model):
+    for made in pruned_models(model):
         yield files_of(made, inputs, setting)
 
 
-def _models(model: ModelProto) -> Iterator[ModelProto]:
+def pruned_models(model: ModelProto) -> Iterator[ModelProto]:
+    """Yield the model with one of its outputs, or with an intermediate result as its only output."""
     outputs = list(model.graph.output)
     for output in outputs if len(outputs) > 1 else ():
         yield _pruned(model, [output])
@@ -362,6 +363,16 @@ def _models(model: ModelProto) -> Iterator[ModelProto]:
             for name in node.output:
                 if name != outputs[0].name:
                     yield _pruned(model, [onnx.ValueInfoProto(name=name)])
+
+
+def names_read(nodes: Sequence[NodeProto]) -> set[str]:
+    """Return the names that nodes and graphs in them read."""
+    names: set[str] = set()
+    for node in nodes:
+        names.update(node.input)
+        for graph in (g for a in node.attribute for g in [a.g, *a.graphs]):
+            names |= names_read(graph.node) | {v.name for v in graph.output}
+    return names
 
 
 def _pruned(model: ModelProto, outputs: Sequence[onnx.ValueInfoProto]) -> ModelProto:
@@ -375,7 +386,7 @@ def _pruned(model: ModelProto, outputs: Sequence[onnx.ValueInfoProto]) -> ModelP
         if needed & set(node.output):
             kept.append(node)
             needed |= set(node.input)
-            needed |= {n for a in node.attribute for g in [a.g, *a.graphs] for i in g.node for n in i.input}
+            needed |= names_read([node])
     del graph.node[:], graph.output[:]
     graph.node.extend(reversed(kept))
     graph.output.extend(outputs)

@@ -26,6 +26,7 @@ CASES = {
     "graphs": 4,
     "kernels": 2,
     "onnx-graphs": 5,
+    "control-flow": 4,
 }
 FOUND = sorted(p.parent for p in Path(__file__).with_name("found").glob("*/kind"))
 

@@ -23,6 +23,7 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import matmul
+from aotc.relay.frontend.normalization import rms_norm
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.onnx.quantized_caches import cache_of_integers
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
@@ -30,12 +31,10 @@ from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds
 from aotc.relay.frontend.size_values import size_values
 
 _CODE: Final = "onnx-attention"
-#: Attributes of GroupQueryAttention that select what has no converter, with the values that do not.
-_UNSUPPORTED_ATTRIBUTES: Final = {
-    "causal": 1, "qk_output": 0, "sliding_window_cache": 0,
-}  # fmt: skip
-#: Position of the first optional input that has no converter.
-_FIRST_UNSUPPORTED_INPUT: Final = 14
+#: Inputs of GroupQueryAttention: the first of the weights of norms, and the numbers of tokens of padded sequences.
+_FIRST_NORM, _QUERY_LENGTHS = 14, 16
+#: Value of the attribute `qk_output`: the results of the softmax are an output.
+_SOFTMAX_IS_OUTPUT: Final = 2
 
 
 @frozen
@@ -68,12 +67,16 @@ def _group_query_attention(
     softcap: float = 0.0,
     local_window_size: int = -1,
     do_rotary: bool = False,
+    causal: bool = True,
+    qk_output: int = 0,
     node: OnnxNode,
 ) -> list[Expr | None]:
-    """Convert GroupQueryAttention; return the result, and the present keys and values."""
+    """Convert GroupQueryAttention; return the result, the present keys and values, and the results of the softmax."""
     _require_supported(node)
+    require(_CODE, causal or local_window_size <= 0, "local_window_size needs causal 1")
     require_pair(node, "past_key", past_key, "past_value", past_value)
     q, k, v = _heads_of_groups(node, query, key, value, num_heads, kv_num_heads)
+    q, k = _normalized_heads(node, q, k)
     caches = ("k_quant_type", 12, past_key), ("v_quant_type", 13, past_value)
     formats = [cache_of_integers(node, *cache, kv_num_heads, g.dim(q, 3)) for cache in caches]
     if past_key is not None and g.dims(past_key)[2] == 0:
@@ -97,11 +100,12 @@ def _group_query_attention(
         scores = g.mul(g.call_op("tanh", g.div(scores, softcap)), softcap)
     if (bias := node.optional_input(10)) is not None:
         scores = g.add(scores, _bias_of_present(bias, lengths.present))
-    hidden = _hidden_positions(lengths, past_key, local_window_size)
+    hidden = _hidden_positions(lengths, past_key, local_window_size, causal)
     if hidden is not None:
         scores = g.where(hidden, float(g.dtype(q).min), scores)
-    mixed = matmul(_softmax_with_sink(node, scores), repeated[1])
-    return [join_heads(mixed), keys, values, None]
+    weights = _softmax_with_sink(node, scores)
+    shown = weights if qk_output == _SOFTMAX_IS_OUTPUT else None
+    return [join_heads(matmul(weights, repeated[1])), keys, values, shown]
 
 
 def require_pair(node: OnnxNode, name: str, x: OptionalExpr, other: str, y: OptionalExpr) -> None:
@@ -111,12 +115,28 @@ def require_pair(node: OnnxNode, name: str, x: OptionalExpr, other: str, y: Opti
 
 
 def _require_supported(node: OnnxNode) -> None:
-    for name, usual in _UNSUPPORTED_ATTRIBUTES.items():
-        given = node.attrs.get(name, usual)
-        require("onnx-op", given == usual, f"{name} {given!r} of {node.op_type} is not supported")
-    for k in range(_FIRST_UNSUPPORTED_INPUT, len(node.inputs)):
-        text = f"input {k} of {node.op_type} (normalization of heads or padding of steps) is not supported"
+    for name, supported in (("sliding_window_cache", (0,)), ("qk_output", (0, _SOFTMAX_IS_OUTPUT))):
+        given = node.attrs.get(name, 0)
+        require("onnx-op", given in supported, f"{name} {given!r} of {node.op_type} is not supported")
+    for k in range(_QUERY_LENGTHS, len(node.inputs)):
+        text = f"input {k} of {node.op_type} (padding of steps) is not supported"
         require("onnx-op", node.optional_input(k) is None, text)
+
+
+def _normalized_heads(node: OnnxNode, q: Expr, k: Expr) -> tuple[Expr, Expr]:
+    """Return queries and keys (batch, heads, steps, size), each divided by its root mean square if there are weights
+    for that.
+    """
+    q_weight, k_weight = (node.optional_input(_FIRST_NORM + side) for side in (0, 1))
+    require_pair(node, "q_norm_weight", q_weight, "k_norm_weight", k_weight)
+    if q_weight is None or k_weight is None:
+        return q, k
+    common = node.attrs.get("qk_norm_epsilon", 1e-6)
+    epsilons = [node.attrs.get(f"{side}_norm_epsilon", common) for side in "qk"]
+    for weight in (q_weight, k_weight):
+        text = f"weights of shape {g.dims(weight)} of {node.op_type} do not fit heads of {g.dim(q, 3)} elements"
+        require(_CODE, g.dims(weight) == (g.dim(q, 3),), text)
+    return rms_norm(q, q_weight, 1, epsilons[0]), rms_norm(k, k_weight, 1, epsilons[1])
 
 
 def _heads_of_groups(
@@ -251,15 +271,18 @@ def _bias_of_present(bias: Expr, present: Dim) -> Expr:
     return bias if columns == present else g.strided_slice(bias, [0], [present], [3])
 
 
-def _hidden_positions(lengths: _Lengths, past: OptionalExpr, window: int) -> OptionalExpr:
-    """Return the boolean mask of what a token ignores: later positions, and those before its window of `window`
-    positions; None if there is neither. It broadcasts to (batch, heads, steps, present).
+def _hidden_positions(lengths: _Lengths, past: OptionalExpr, window: int, is_causal: bool) -> OptionalExpr:
+    """Return the boolean mask of what a token ignores: later positions, or only those behind its sequence if it is not
+    causal, and those before its window of `window` positions; None if there is neither. It broadcasts to (batch, heads,
+    steps, present).
     """
-    is_last = lengths.steps == 1 and lengths.earlier is None
-    if is_last and window <= 0:
+    has_later = lengths.earlier is not None or (is_causal and lengths.steps != 1)
+    if not has_later and window <= 0:
         return None
     columns = g.reshape(g.positions_up_to(lengths.present, "int32"), (1, 1, 1, lengths.present))
     rows = g.add(_first_rows(lengths, past), g.reshape(g.positions_up_to(lengths.steps, "int32"), (1, 1, -1, 1)))
+    if not is_causal:
+        rows = g.add(_first_rows(lengths, past), g.sub(g.cast(g.extent(rows, 2), "int32"), 1))
     later = g.greater(columns, rows)
     if window <= 0:
         return later

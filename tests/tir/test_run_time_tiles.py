@@ -182,6 +182,21 @@ def test_threads_divide_loops_of_run_time_extents(name: str) -> None:
     kernel, inputs = kernel_of(name, "x86-64-v3")
     team = parallelize_kernel(kernel, thread_costs=EAGER)
     assert team.team and re.search(r"lo\w*: int64 = truncdiv\(part \* \(.*n[01]", to_text(team))
+    compare_teams_with_one_thread(kernel, team, inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "typical"), [("batched_product", {"n0": 1, "n1": 2}), ("convolution", {"n0": 0, "n1": 5})]
+)
+def test_threads_divide_loops_that_make_one_iteration_at_typical_sizes(name: str, typical: dict[str, int]) -> None:
+    kernel, inputs = kernel_of(name, "c", typical)
+    team = parallelize_kernel(kernel, thread_costs=EAGER)
+    assert team.team
+    compare_teams_with_one_thread(kernel, team, inputs)
+
+
+def compare_teams_with_one_thread(kernel: Kernel, team: Kernel, inputs: Sequence[te.Placeholder]) -> None:
+    """Run a kernel for one thread and one for teams of them on the same random inputs; compare all bits."""
     runs, rng = (compile_kernel(kernel), compile_kernel(team)), np.random.default_rng(0)
     for values in ({"n0": 0, "n1": 4}, {"n0": 3, "n1": 1}, {"n0": 2, "n1": 19}, {"n0": 3, "n1": 16}):
         numbers = [values[number.var.name] for number in kernel.numbers]

@@ -9,7 +9,7 @@ run time only have their typical values in it, or the largest ones, where none a
 import math
 from collections.abc import Callable, Container, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from aotc.tir import (
@@ -26,10 +26,11 @@ from aotc.tir import (
     as_expr,
     largest_thread_share,
     simplify_stmt,
+    substitute,
 )
 from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.loops.buffer_access import Access
-from aotc.tir.loops.loop_dependence import Ranges, known_trip_count, ranges_inside_loops
+from aotc.tir.loops.loop_dependence import Ranges, known_trip_count, loop_var_interval, ranges_inside_loops
 from aotc.tir.stmt import (
     Block,
     For,
@@ -173,8 +174,9 @@ class ThreadCostModel:
         """Return the nanoseconds of a thread that runs its share of the iterations of a loop, whose number is known at
         run time only: the largest share at the typical sizes.
         """
-        typical = self._with_typical_sizes(loop)
-        low, high = ranges_inside_loops([typical if isinstance(typical, For) else loop], ranges)[loop.var]
+        # simplified, a loop of one iteration would give way to its body, which may be another loop
+        begin, end = (substitute(limit, self._typical_values) for limit in (loop.begin, loop.end))
+        low, high = loop_var_interval(replace(loop, begin=begin, end=end), ranges)
         count = max(1, int(high - low + 1)) if high - low < math.inf else 1
         share = self._mean_over_team_sizes(lambda threads: -(-count // threads) / count)
         return self.single_thread_ns(loop, ranges) * share + self.cache_transfer_wait_ns([loop], loop.var, ranges)

@@ -386,16 +386,23 @@ def _compute_bounds_of_atom(atom: Expr, ranges: SimplifierScope) -> Interval:
             return pick(a, c), pick(b, d)
         case Binary(op="mul"):
             ends = [_multiply_bounds(x, y) for x in bounds(atom.a, ranges) for y in bounds(atom.b, ranges)]
-            return min(ends), max(ends)
+            return _interval_unless_it_wraps(atom, min(ends), max(ends))
         case Select():
             (a, b), (c, d) = bounds(atom.a, ranges), bounds(atom.b, ranges)
             return min(a, c), max(b, d)
         case Cast() if not atom.a.dtype.is_float:
             low, high = _bounds_of_atom(atom.a, ranges) if atom.a.dtype != INDEX else bounds(atom.a, ranges)
-            least, greatest = _dtype_bounds_unless_float_or_index(atom)
-            return (low, high) if least <= low and high <= greatest else (least, greatest)
+            return _interval_unless_it_wraps(atom, low, high)
         case _:
             return _dtype_bounds_unless_float_or_index(atom)
+
+
+def _interval_unless_it_wraps(expr: Expr, low: Bound, high: Bound) -> Interval:
+    """Return the interval of the exact value of an expression; all values of its dtype if that may wrap around."""
+    if expr.dtype.is_float:
+        return _UNBOUNDED_INTERVAL
+    fits = int(expr.dtype.min) <= low and high <= int(expr.dtype.max)
+    return (low, high) if fits else _dtype_bounds_unless_float_or_index(expr)
 
 
 def _dtype_bounds_unless_float_or_index(expr: Expr) -> Interval:

@@ -6,10 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
+import aotc
 from aotc.ir.attrs import Attrs
 from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType, TupleType
@@ -53,6 +56,22 @@ def test_take_clips_or_wraps_hostile_indices() -> None:
     data, places = normal(4), ints(-(2**63), -1, 3, 4, 2**63 - 1)
     np.testing.assert_array_equal(kernel("take", TakeAttrs(axis=0), data, places)[0], data[[0, 0, 3, 3, 3]])
     np.testing.assert_array_equal(kernel("take", TakeAttrs(axis=0, mode="wrap"), data, places)[0], data[places % 4])
+
+
+@pytest.mark.parametrize("dtype", ["uint64", "uint32", "int32"])
+def test_positions_that_become_negative_as_int64_count_from_the_end(dtype: str) -> None:
+    nodes = [
+        helper.make_node("Cast", ["positions"], ["signed"], to=onnx.TensorProto.INT64),
+        helper.make_node("Gather", ["data", "signed"], ["y"]),
+    ]
+    kinds = {"data": onnx.TensorProto.FLOAT, "positions": helper.np_dtype_to_tensor_dtype(np.dtype(dtype))}
+    inputs = [helper.make_tensor_value_info(name, kind, [4]) for name, kind in kinds.items()]
+    results = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4])]
+    model = helper.make_model(helper.make_graph(nodes, "g", inputs, results), ir_version=9)
+    last = {"uint64": 2**64, "uint32": 4, "int32": 0}[dtype] - 1
+    feeds = {"data": normal(4), "positions": ints(1, last, 0, 3, dtype=dtype)}
+    session = aotc.compile(model, target="c", cflags=["-O0"]).session()
+    np.testing.assert_array_equal(session.run(None, feeds)[0], feeds["data"][[1, 3, 0, 3]])
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -113,6 +114,17 @@ def test_kept_bounds_are_those_of_the_ranges_of_variables_that_occur() -> None:
     assert bounds(expr, {A: (0, 1), B: (0, 3)}) == (0, 1)
     assert bounds(expr, {A: (0, 1)}) == (0, 1)
     assert 4 * calls_of(lambda: bounds(expr, {Var("k"): (0, 9), **RANGES})) < first
+
+
+def test_bounds_hold_where_results_wrap_around() -> None:
+    wide, narrow = Var("u", DType("uint64")), Var("s", DType("int32"))
+    assert bounds(wide.astype("int64"), {wide: (0, 2**64 - 1)}) == (-math.inf, math.inf)
+    assert bounds(wide.astype("int64"), {wide: (0, 9)}) == (0, 9)
+    assert bounds((A + 2**62) * B, RANGES) == (-math.inf, math.inf)
+    assert bounds((A + 2**60) * B, RANGES) == (0, 3 * (2**60 + 5))
+    product = Binary("mul", narrow, narrow)
+    assert bounds(product, {narrow: (0, 50_000)}) == (-(2**31), 2**31 - 1)
+    assert bounds(product.astype("int64"), {narrow: (0, 40_000)}) == (0, 40_000**2)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import Buffer, Load, Var, binary, call, cast
+from aotc.tir.expr import Binary, Buffer, Expr, Load, Var, binary, call, cast
+from aotc.tir.functions import float32_functions, float64_functions
 from aotc.tir.functions.elementary_function_table import elementary_function_definition
 from aotc.tir.functions.fma_contraction import contract_to_fma
 from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.stmt import Kernel, Store, all_exprs_in_stmt, forall
+from aotc.tir.stmt import Block, Kernel, Store, all_exprs_in_stmt, forall
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import finished, run_batch
 from tests.codegen.bit_comparison import wrong
@@ -67,6 +69,21 @@ def test_compiled_functions_have_the_bits_of_the_interpreter(name: str, tmp_path
         made.append((kernel, inputs))
     for (kernel, _), found in zip(made, run_batch(made, tmp_path, "-O1"), strict=True):
         assert not wrong(kernel, found, run_kernel(kernel, inputs))
+
+
+@pytest.mark.parametrize("exponential", [float32_functions.exp, float64_functions.exp, float64_functions.exp2])
+def test_exponentials_of_masked_values_are_products_of_zeros(exponential: Callable[[Expr], Expr]) -> None:
+    """A product that underflows would take a hundred times as long on some processors."""
+    dtype = SINGLE if exponential is float32_functions.exp else DOUBLE
+    x, *factors = (Buffer(name, dtype, 4) for name in ("x", "first", "second"))
+    i = Var("i")
+    product = exponential(Load(x, i))
+    assert isinstance(product, Binary)
+    assert product.op == "mul"
+    stores = [Store(y, i, value) for y, value in zip(factors, (product.a, product.b), strict=True)]
+    kernel = Kernel(name="factors", inputs=(x,), outputs=tuple(factors), body=forall(i, 4, Block(stores)))
+    for factor in run_kernel(kernel, [np.array([-1e4, -1e9, -3e38, -np.inf], dtype.numpy)]):
+        np.testing.assert_array_equal(factor, np.zeros(4))
 
 
 @pytest.mark.parametrize("target", ["c", "x86-64-v3"])

@@ -41,6 +41,9 @@ LN2_HIGH, LN2_LOW = 0.6931471805598903, 5.497923018708371e-14
 LOG2_E_PAIR: Final = (1.4426950408889634, 2.0355273740931033e-17)
 _LOG10_E_PAIR: Final = (0.4342944819032518, 1.098319650216765e-17)
 _SQRT_HALF_BITS: Final = 0x3FE6A09E667F3BCD
+#: Least arguments of exp and exp2, below the range of float64: n is -2046, and both factors 2^(n/2) are encoded as 0.
+#: Zero is then a product without underflow, for which x86 processors of Intel take more than a hundred cycles.
+LEAST_EXPONENT, LEAST_EXPONENT_OF_2 = -1418.0, -2046.0
 
 
 def clamp_keeping_nan(x: Expr, least: float, most: float) -> Expr:
@@ -87,12 +90,12 @@ def multiply_by_power_of_2_in_low_bits(v: Expr, t: Expr) -> Expr:
 
 
 def exp(x: Expr) -> Expr:
-    s, c, t = exp_mantissa_and_exponent(clamp_keeping_nan(x, -746.0, 710.0))
+    s, c, t = exp_mantissa_and_exponent(clamp_keeping_nan(x, LEAST_EXPONENT, 710.0))
     return multiply_by_power_of_2_in_low_bits(s + c, t)
 
 
 def exp2(x: Expr) -> Expr:
-    s, c, t = exp2_mantissa_and_exponent(clamp_keeping_nan(x, -1076.0, 1025.0), as_expr(0.0, x))
+    s, c, t = exp2_mantissa_and_exponent(clamp_keeping_nan(x, LEAST_EXPONENT_OF_2, 1025.0), as_expr(0.0, x))
     return multiply_by_power_of_2_in_low_bits(s + c, t)
 
 

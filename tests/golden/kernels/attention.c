@@ -154,7 +154,7 @@ static inline aotc_uint32x8 aotc_splat_u32x8(uint32_t x) {
 }
 
 static inline aotc_float32x8 aotc_fused_exp_f32x8(aotc_float32x8 x) {
-  const aotc_float32x8 t = aotc_minc_f32x8(aotc_maxc_f32x8(x, aotc_splat_f32x8(-104.0f)), aotc_splat_f32x8(89.0f));
+  const aotc_float32x8 t = aotc_minc_f32x8(aotc_maxc_f32x8(x, aotc_splat_f32x8(-176.0f)), aotc_splat_f32x8(89.0f));
   const aotc_float32x8 t_1 = aotc_fma_f32x8(t, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
   const aotc_float32x8 t_2 = t_1 - aotc_splat_f32x8(1.2582912e+07f);
   const aotc_float32x8 t_3 = aotc_fma_f32x8(t_2, aotc_splat_f32x8(0.00021219444f), aotc_fma_f32x8(-t_2, aotc_splat_f32x8(0.6933594f), t));

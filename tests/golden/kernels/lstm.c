@@ -63,7 +63,7 @@ static inline aotc_uint32x16 aotc_splat_u32x16(uint32_t x) {
 }
 
 static inline aotc_float32x16 aotc_fused_exp_f32x16(aotc_float32x16 x) {
-  const aotc_float32x16 t = aotc_minc_f32x16(aotc_maxc_f32x16(x, aotc_splat_f32x16(-104.0f)), aotc_splat_f32x16(89.0f));
+  const aotc_float32x16 t = aotc_minc_f32x16(aotc_maxc_f32x16(x, aotc_splat_f32x16(-176.0f)), aotc_splat_f32x16(89.0f));
   const aotc_float32x16 t_1 = aotc_fma_f32x16(t, aotc_splat_f32x16(1.442695f), aotc_splat_f32x16(1.2582912e+07f));
   const aotc_float32x16 t_2 = t_1 - aotc_splat_f32x16(1.2582912e+07f);
   const aotc_float32x16 t_3 = aotc_fma_f32x16(t_2, aotc_splat_f32x16(0.00021219444f), aotc_fma_f32x16(-t_2, aotc_splat_f32x16(0.6933594f), t));

@@ -78,7 +78,7 @@ template <int groups> [[maybe_unused]] static __device__ __forceinline__ void ao
 }
 
 [[maybe_unused]] static __device__ __forceinline__ float aotc_fused_exp_f32(float x) {
-  const float t = aotc_minc_f32(aotc_maxc_f32(x, -104.0f), 89.0f);
+  const float t = aotc_minc_f32(aotc_maxc_f32(x, -176.0f), 89.0f);
   const float t_1 = fmaf(t, 1.442695f, 1.2582912e+07f);
   const float t_2 = t_1 - 1.2582912e+07f;
   const float t_3 = fmaf(t_2, 0.00021219444f, fmaf(-t_2, 0.6933594f, t));

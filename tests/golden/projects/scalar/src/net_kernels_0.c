@@ -40,7 +40,7 @@ static inline float aotc_from_bits(uint32_t x) {
 }
 
 static inline float aotc_exp_f32(float x) {
-  const float t = aotc_minc_f32(aotc_maxc_f32(x, -104.0f), 89.0f);
+  const float t = aotc_minc_f32(aotc_maxc_f32(x, -176.0f), 89.0f);
   const float t_1 = t * 1.442695f + 1.2582912e+07f;
   const float t_2 = t_1 - 1.2582912e+07f;
   const float t_3 = t - t_2 * 0.6933594f + t_2 * 0.00021219444f;

@@ -106,7 +106,7 @@ static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
 }
 
 static inline aotc_float32x4 aotc_exp_f32x4(aotc_float32x4 x) {
-  const aotc_float32x4 t = aotc_minc_f32x4(aotc_maxc_f32x4(x, aotc_splat_f32x4(-104.0f)), aotc_splat_f32x4(89.0f));
+  const aotc_float32x4 t = aotc_minc_f32x4(aotc_maxc_f32x4(x, aotc_splat_f32x4(-176.0f)), aotc_splat_f32x4(89.0f));
   const aotc_float32x4 t_1 = t * aotc_splat_f32x4(1.442695f) + aotc_splat_f32x4(1.2582912e+07f);
   const aotc_float32x4 t_2 = t_1 - aotc_splat_f32x4(1.2582912e+07f);
   const aotc_float32x4 t_3 = t - t_2 * aotc_splat_f32x4(0.6933594f) + t_2 * aotc_splat_f32x4(0.00021219444f);

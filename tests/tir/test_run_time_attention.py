@@ -41,6 +41,7 @@ CASES = {
     "causal": attention(rows=ROWS, columns=ROWS, mask="chosen", moved=True),
     "known_rows": attention(rows=47, columns=COLUMNS, mask="added"),
     "known_columns": attention(batch=BATCH, rows=ROWS, columns=40, mask="added", moved=True),
+    "narrow_heads": attention(rows=ROWS, columns=ROWS, depth=8, outputs=8, mask="chosen", moved=True),
     "one_head": attention(batch=BATCH, heads=1, rows=ROWS, columns=ROWS, moved=True),
 }
 
@@ -83,6 +84,13 @@ def test_scores_are_nowhere_as_a_whole() -> None:
     rows = SymDim("n1", 512)
     kernel = lowering(attention(heads=4, rows=rows, columns=rows, depth=16, outputs=16), SMALL).build_kernel()
     assert max(b.size for b in kernel.workspace) < 512 * 512 // 8
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_heads_of_half_a_vector_are_computed_in_strips(target: str) -> None:
+    rows = SymDim("n1", 256)
+    lowered = lowering(attention(heads=8, rows=rows, columns=rows, depth=8, outputs=8), get_target(target))
+    assert len(lowered.chains) == 1
 
 
 def test_products_without_tiles_have_stages_of_their_own() -> None:

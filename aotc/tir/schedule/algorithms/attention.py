@@ -68,12 +68,22 @@ def cache_friendly_row_pitch(columns: int, itemsize: int, target: Target) -> int
 
 def has_tiles_for_products(chain: AttentionChain, target: Target) -> bool:
     """Return True if the products of a chain of run-time sizes have register tiles on a target: it has vectors, and
-    rows of both second operands fill one.
+    rows of both second operands fill a panel.
     """
     if target.is_scalar or target.gpu is not None:
         return False
-    lanes = accumulator_lanes(target, chain.first.c.dtype)
-    return all(largest_size(product.column[1]) >= lanes > 1 for product in (chain.first, chain.second))
+    products = (chain.first, chain.second)
+    return all(_panel_columns(product, target) for product in products)
+
+
+def _panel_columns(product: HeadProduct, target: Target) -> int:
+    """Return the number of columns of a panel of a product's second operand; 0 if it is a single panel, which is not
+    read as vectors.
+    """
+    if accumulator_lanes(target, product.c.dtype) == 1:
+        return 0
+    columns, rows = largest_size(product.column[1]), largest_size(product.row[1])
+    return weight_packing_block_size(columns, target, product.c.dtype, output_positions=rows)
 
 
 def build_attention_loop_nest(
@@ -120,10 +130,8 @@ class _OperandPanels:
     @staticmethod
     def allocate_panels(builder: KernelBuilder, product: HeadProduct, name: str) -> _OperandPanels:
         """Return empty panels, in a new scratch buffer, for the second operand of a product."""
-        extent, rows, depth = (largest_size(n) for _, n in (product.column, product.row, product.inner))
-        dtype, packed = product.c.dtype, 0
-        if accumulator_lanes(builder.target, dtype) > 1:
-            packed = weight_packing_block_size(extent, builder.target, dtype, output_positions=rows)
+        extent, depth = (largest_size(n) for _, n in (product.column, product.inner))
+        dtype, packed = product.c.dtype, _panel_columns(product, builder.target)
         block = packed or extent
         size = -(-extent // block) * block * depth
         return _OperandPanels(product, builder.allocate_scratch(name, dtype, size, private=True), block, packed > 0)

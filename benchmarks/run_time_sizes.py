@@ -201,7 +201,7 @@ def _print_row(
     installed = {name: run for name, run in rivals.items() if run is not None}
     runs: list[Callable[[], Any]] = [session.bind(inputs).run for session in (varying, fixed)]
     times = _measure([*runs, *installed.values()], seconds, threads)
-    least, ratio = times.min(0), median(times[:, 0] / times[:, 1])
+    least, ratio = times.min(0), float(median(times[:, 0] / times[:, 1]))
     beside = dict.fromkeys(RIVALS, "-")
     for k, name in enumerate(installed, 2):
         beside[name] = " / ".join(f"{median(times[:, place] / times[:, k]):.2f}" for place in range(2))

@@ -73,9 +73,7 @@ class AotcRep(BackendRep):  # type: ignore[misc]
         before = session.calls
         outputs = dict(zip((o.name for o in session.get_outputs()), session.run(None, feeds), strict=True))
         self.calls += session.calls - before
-        results = [
-            outputs[name] if name in outputs else _elements_of_sequence(outputs, name) for name in self.output_names
-        ]
+        results = [_value_of_output(outputs, value) for value in self._model.graph.output]
         return namedtupledict("Outputs", self.output_names)(*results)  # type: ignore[no-any-return]
 
     def _values_by_input_name(self, inputs: Any) -> dict[str, Any]:
@@ -131,9 +129,28 @@ def _slot_bytes(strings: Array) -> int:
     return 1 << (longest_utf8_bytes(strings.reshape(-1).tolist()) - 1).bit_length()
 
 
-def _elements_of_sequence(outputs: Mapping[str, Array], name: str) -> list[Array]:
-    names = iter(element_name(name, k) for k in range(len(outputs)))
-    return [outputs[element] for element in names if element in outputs]
+def _value_of_output(outputs: Mapping[str, Array], value: Any) -> Any:
+    """Return an output of the model: a tensor, a list for a sequence, or None for an optional value that is absent."""
+    name, is_optional = value.name, value.type.HasField("optional_type")
+    present = value.type.optional_type.elem_type if is_optional else value.type
+    if not present.HasField("sequence_type") and not (is_optional and name in outputs):
+        return outputs[name]
+    if name not in outputs:
+        names = iter(element_name(name, k) for k in range(len(outputs)))
+        return [outputs[element] for element in names if element in outputs]
+    if not outputs.get(f"{name}.present", True):
+        return None
+    rows = list(outputs[name])
+    if f"{name}.shapes" in outputs:
+        shapes = [[int(d) for d in shape if d >= 0] for shape in outputs[f"{name}.shapes"]]
+        rows = [_without_padding(row, shape) for row, shape in zip(rows, shapes, strict=True)]
+    return rows
+
+
+def _without_padding(row: Array, shape: Sequence[int]) -> Array:
+    """Return an element of a sequence, which is at the beginning of its slot and may have fewer axes."""
+    places: list[Any] = [*map(slice, shape), *[0] * (row.ndim - len(shape))]
+    return np.asarray(row[tuple(places)])
 
 
 def _has_static_shape(value_info: Any) -> bool:

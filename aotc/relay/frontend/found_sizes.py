@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from aotc.ir import AotcError, Op, SymDim, dims_in_attrs, get_op, largest_size, product_of_dims, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.size_operands import find_size
+from aotc.relay.frontend.size_values import distances
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
 from aotc.relay.graph_api import Call, Expr, children, depth_first_post_order, typed_op_call
 from aotc.relay.visitor import rewrite_bottom_up
@@ -77,6 +78,47 @@ def cut_to_found_sizes(x: Expr, sizes: Mapping[int, Expr]) -> Expr:
             (counts[axis],) = g.dims(found_rows(count, places)[0])
     zeros, ones = [0] * len(counts), [1] * len(counts)
     return g.counted_slice(x, zeros, counts, ones) if set(sizes) - {0} else x
+
+
+def slice_at_computed_positions(x: Expr, starts: Expr, ends: Expr, axes: Sequence[int], steps: Sequence[int]) -> Expr:
+    """Return a slice of `x` as numpy takes it, at positions that a run computes: its extents are sizes that the run
+    finds. Raises AotcError (code "graph-slice") for a step of 0.
+
+    starts, ends    int64[n] for the n axes
+    """
+    require("graph-slice", 0 not in steps, f"a step of 0 in {list(steps)}")
+    known = distances(starts, ends)
+    for k, (axis, step) in enumerate(zip(axes, steps, strict=True)):
+        first, last = (g.reshape(g.strided_slice(v, [k], [k + 1], [0]), ()) for v in (starts, ends))
+        x = _slice_of_axis(x, first, last, axis % g.rank(x), step, known[k])
+    return x
+
+
+def _slice_of_axis(x: Expr, start: Expr, end: Expr, axis: int, step: int, distance: int | None) -> Expr:
+    """Return a slice of one axis.
+
+    distance    the number of elements from start to end if they are in the axis; None if a run decides it
+    """
+    extent = g.dims(x)[axis]
+    most = largest_size(extent)
+    size = g.reshape(g.size_as_tensor(extent), ())
+    # a slice that goes backwards may begin and end before the first element
+    low, high = (0, size) if step > 0 else (-1, g.sub(size, 1))
+
+    def clipped(position: Expr) -> Expr:
+        from_start = g.where(g.less(position, 0), g.add(position, size), position)
+        return g.minimum(g.maximum(from_start, low), high)
+
+    first, span = clipped(start), g.sub(clipped(end), clipped(start))
+    room = most if distance is None or step < 0 else min(most, distance)
+    room = -(-room // abs(step))
+    if room == 0:
+        return g.strided_slice(x, [0], [0], [axis])
+    way = span if step > 0 else g.negative(span)
+    count = g.maximum(g.call_op("floor_divide", g.add(way, abs(step) - 1), g.constant(abs(step), "int64")), 0)
+    places = g.add(g.mul(g.iota(room), step), first)
+    places = g.maximum(g.minimum(places, g.sub(size, 1)), 0)
+    return cut_to_found_sizes(g.call_op("take", x, places, axis=axis), {axis: g.reshape(count, (1,))})
 
 
 def with_required_range(x: Expr, value: Expr, least: int, most: int, requirement: str) -> Expr:

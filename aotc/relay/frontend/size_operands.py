@@ -89,6 +89,7 @@ class SizeOperands:
     operands     elements of inputs that are sizes, by name of the size
     definitions  sizes that a run computes once from other sizes, each behind those that it depends on
     found        calls that find sizes in a run, by name of the size
+    pending      names of such sizes whose calls are being made, or have been
     """
 
     inputs: Mapping[str, Var]
@@ -96,6 +97,7 @@ class SizeOperands:
     operands: dict[str, SizeOperand] = field(default_factory=dict)
     definitions: list[SizeDefinition] = field(default_factory=list)
     found: dict[str, Expr] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
 
     def values_of_input(self, variable: Var, bounds: OperandBounds | None) -> np.ndarray[Any, Any] | None:
         """Return the elements of an input as dimensions; None if they cannot be sizes."""
@@ -225,7 +227,12 @@ class SizeOperands:
 
     def _unused_name(self, prefix: str, number: int) -> str:
         """Return a name for a size that no size of the inputs has."""
-        taken = {s for v in self.inputs.values() for s in _symbols_of(v)} | set(self.operands) | set(self.found)
+        taken = (
+            {s for v in self.inputs.values() for s in _symbols_of(v)}
+            | set(self.operands)
+            | set(self.found)
+            | self.pending
+        )
         taken.update(d.name for d in self.definitions)
         return next(n for k in range(number, number + len(taken) + 1) if (n := f"{prefix}{k}") not in taken)
 
@@ -254,6 +261,7 @@ class SizeOperands:
         if stated is not None:
             bound = _ends(stated)[1]
             most = bound if most is None else min(most, bound)
+        self.pending.add(name)  # the call may find further sizes
         self.found[name] = call(SymDim(name, most))
 
     def require_known_names_of_found_sizes(self) -> None:
@@ -371,6 +379,34 @@ def find_size(most: int | None, call: Callable[[SymDim], Expr]) -> None:
         hint = "export the module by torch.export, or compute a result whose shape is known"
         raise AotcError("graph-dynamic", text, hint=hint)
     operands.find(most, call)
+
+
+def follows_from_found_sizes(dim: Dim) -> bool:
+    """Return True for an extent that is known only once a run has found a size: it has no value before."""
+    if not isinstance(dim, SymDim):
+        return False
+    operands = _OPERANDS.get()
+    names = set() if operands is None else set(operands.found)
+    for definition in () if operands is None else operands.definitions:
+        names |= {definition.name} if definition.symbols & names else set()
+    return not dim.name or bool(dim.symbols & names)
+
+
+@contextmanager
+def sizes_of_trial() -> Iterator[list[bool]]:
+    """Context manager for a conversion whose result may not be used: sizes that it finds or computes are forgotten at
+    the end, unless the block appends True to the list that it gets.
+    """
+    operands = _OPERANDS.get()
+    found = {} if operands is None else dict(operands.found)
+    definitions = [] if operands is None else list(operands.definitions)
+    pending = set() if operands is None else set(operands.pending)
+    is_used: list[bool] = []
+    try:
+        yield is_used
+    finally:
+        if operands is not None and not is_used:
+            operands.found, operands.definitions, operands.pending = found, definitions, pending
 
 
 def number_of_nonzeros(flags: Expr) -> Dim | None:

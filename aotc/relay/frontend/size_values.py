@@ -10,7 +10,9 @@ Operators on such tensors stay in the graph; what is used as a size only is neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -63,6 +65,47 @@ def size_values(expr: Expr) -> Array | None:
     known: dict[Expr, Values | None] = {}
     for node in nodes:
         known[node] = operand_values(node, moved_only) if isinstance(node, Var) else _values_of_node(node, known)
+    result = known[expr]
+    return result if isinstance(result, np.ndarray) else None
+
+
+#: The iteration numbers of the loops whose bodies are being converted.
+_COUNTERS: Final[ContextVar[tuple[Var, ...]]] = ContextVar("aotc_loop_counters", default=())
+
+
+@contextmanager
+def loop_counter(variable: Var) -> Iterator[None]:
+    """Context manager: a variable, an int64 scalar, is the iteration number of a loop."""
+    token = _COUNTERS.set((*_COUNTERS.get(), variable))
+    try:
+        yield
+    finally:
+        _COUNTERS.reset(token)
+
+
+def distances(starts: Expr, ends: Expr) -> list[int | None]:
+    """Return for each pair of positions in two vectors the number of elements from the first to the second one, where
+    it is the same in each iteration of a loop, and neither is negative; else None.
+    """
+    counters = {v: SymDim(f"loop_counter{k}", None) for k, v in enumerate(_COUNTERS.get())}
+    pair = [_values_with_counters(x, counters) for x in (starts, ends)]
+    if pair[0] is None or pair[1] is None:
+        return [None] * tensor_type_of(starts).numel
+    result: list[int | None] = []
+    for start, end in zip(pair[0].reshape(-1), pair[1].reshape(-1), strict=True):
+        distance = sum_of_dims((end, product_of_dims((start, -1))))
+        is_known = all(interval_of_dim(d)[0] >= 0 for d in (start, end))
+        result.append(None if isinstance(distance, SymDim) or not is_known else max(int(distance), 0))
+    return result
+
+
+def _values_with_counters(expr: Expr, counters: Mapping[Var, SymDim]) -> Array | None:
+    known: dict[Expr, Values | None] = {}
+    for node in depth_first_post_order([expr], _operands):
+        if isinstance(node, Var):
+            known[node] = np.array(counters[node], object) if node in counters else None
+        else:
+            known[node] = _values_of_node(node, known)
     result = known[expr]
     return result if isinstance(result, np.ndarray) else None
 

@@ -30,7 +30,7 @@ from aotc.relay.frontend.error_collection import PoisonedError, Problems
 from aotc.relay.frontend.found_sizes import with_sizes_found_before_use
 from aotc.relay.frontend.onnx import load, microsoft_operator_schemas
 from aotc.relay.frontend.onnx.attention_head_count_check import check_head_counts
-from aotc.relay.frontend.onnx.converter_table import converter_of
+from aotc.relay.frontend.onnx.converter_table import converter_of, converter_of_run_time_sequences
 from aotc.relay.frontend.onnx.function_bodies import instantiate_function_body, standard_function_body
 from aotc.relay.frontend.onnx.function_expansion_limit import (
     called_function_key,
@@ -47,6 +47,7 @@ from aotc.relay.frontend.onnx.model_inputs import (
 from aotc.relay.frontend.onnx.node import (
     ClosedSubgraph,
     ConvertedOutput,
+    Converter,
     OnnxNode,
     Strings,
     call_converter,
@@ -57,7 +58,9 @@ from aotc.relay.frontend.onnx.node import (
 )
 from aotc.relay.frontend.onnx.ops_random import keys_of_random_nodes
 from aotc.relay.frontend.onnx.ops_sequences import is_absent
+from aotc.relay.frontend.onnx.run_time_values import RunTimeSequences
 from aotc.relay.frontend.onnx.sequence_inputs import element_name, tensor_type_of_value
+from aotc.relay.frontend.run_time_sequences import RunTimeSequence, tensors_of_output
 from aotc.relay.frontend.size_conditions import collect_size_conditions
 from aotc.relay.frontend.size_operands import SizeOperands, collect_size_operands
 from aotc.relay.frontend.string_slots import string_constant, strings_of_found_number
@@ -83,7 +86,7 @@ class _Conversion:
     """The state of the conversion of one ONNX model: its functions, the problems found so far,
     whether loops of known trip counts may stay loops, the global functions of the module other
     than @main, and the expressions that are slots of strings; those of them whose number of strings a run finds,
-    with what has room for all.
+    with what has room for all; and the expressions that are sequences of run-time length.
     """
 
     loaded: LoadedModel
@@ -94,6 +97,7 @@ class _Conversion:
     random_keys: Iterator[int] = field(default_factory=keys_of_random_nodes)
     strings: set[Expr] = field(default_factory=set)
     counted_strings: dict[Expr, Strings] = field(default_factory=dict)
+    sequences: RunTimeSequences = field(default_factory=RunTimeSequences)
 
     # --- tensors by name
 
@@ -191,10 +195,14 @@ class _Conversion:
             raise _unsupported_operator_error(proto, domain, scope.opsets, schema)
         inputs = [self.tensor_expression(name, scope) if name else None for name in proto.input]
         string_inputs = frozenset(k for k, value in enumerate(inputs) if value in self.strings)
+        sequence_inputs = frozenset(k for k, x in enumerate(inputs) if self.sequences.of(x) is not None)
         converter = converter_of(domain, proto.op_type, of_strings=bool(string_inputs))
-        if converter is None:
+        if sequence_inputs:
+            converter = _converter_of_run_time_sequences(proto, domain, schema)
+        elif converter is None:
             _require_known_kind_of_inputs(proto, domain, schema, string_inputs)
-        check_node_signature(proto, schema, [None if k in string_inputs else x for k, x in enumerate(inputs)])
+        unchecked = string_inputs | sequence_inputs
+        check_node_signature(proto, schema, [None if k in unchecked else x for k, x in enumerate(inputs)])
         attributes = node_attributes_with_defaults(proto, schema)
         if converter is not None:
             output_flags = [bool(name) for name in proto.output]
@@ -217,6 +225,7 @@ class _Conversion:
                 partial(next, self.random_keys),
                 string_inputs,
                 {k: s for k, x in enumerate(inputs) if x is not None and (s := self.counted_strings.get(x))},
+                self.sequences,
             )
             result = call_converter(converter, node)
             self.bind_node_outputs(proto, list(result) if isinstance(result, Sequence) else [result], scope)
@@ -292,6 +301,8 @@ class _Conversion:
             if not isinstance(value, (TensorProto, Constant)):
                 visible[name] = captured.setdefault(value, Var(f"c{len(captured)}", type_of(value)))
         self.strings.update(variable for value, variable in captured.items() if value in self.strings)
+        for value, variable in captured.items():
+            self.sequences.add_copy(variable, value)
         found = self.problems.diagnostics
         self.problems.diagnostics = []
         try:
@@ -304,6 +315,16 @@ class _Conversion:
         if inside:
             raise AotcError.collect(inside)
         return ClosedSubgraph(outputs, {variable: value for value, variable in captured.items()})
+
+
+def _converter_of_run_time_sequences(proto: NodeProto, domain: str, schema: Any) -> Converter | None:
+    """Return the converter of an operator that reads a sequence whose length a run decides; None if the operator is
+    defined by a function. Raises AotcError (code "onnx-sequence") if it has neither.
+    """
+    converter = converter_of_run_time_sequences(domain, proto.op_type)
+    text = f"{proto.op_type} of a sequence, or of an optional value, that a run decides about is not supported"
+    require("onnx-sequence", converter is not None or _has_function_body(schema), text)
+    return converter
 
 
 def _require_known_kind_of_inputs(proto: NodeProto, domain: str, schema: Any, string_inputs: Collection[int]) -> None:
@@ -408,7 +429,7 @@ def from_onnx(
         if local:
             check_recursion_and_expanded_node_count(graph, local, loaded.source)
         conversion.convert_graph(graph, scope)
-    body, output_names, string_outputs = _main_function_body(conversion, graph, scope)
+        body, output_names, string_outputs = _main_function_body(conversion, graph, scope)
     operands.require_known_names_of_found_sizes()
     main = Function(params.values(), with_sizes_found_before_use(body, operands.found), span=Span(loaded.source))
     global_functions = {n: _with_found_sizes(f, operands) for n, f in conversion.global_functions.items()}
@@ -461,9 +482,11 @@ def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scop
     string_outputs: list[str] = []
     for value in graph.output:
         with problems.collect_errors_at(span):
-            for name, tensor in _tensors_of_output(value.name, conversion.tensor_expression(value.name, scope)):
+            found = conversion.tensor_expression(value.name, scope)
+            for name, tensor in _tensors_of_output(value.name, found, conversion.sequences.of(found)):
                 is_string = tensor in conversion.strings
-                _check_output_dtype_and_warn_on_shape(value, tensor, is_string)
+                if tensor is found or name.startswith(f"{value.name}["):
+                    _check_output_dtype_and_warn_on_shape(value, tensor, is_string)
                 string_outputs += [name] * is_string
                 outputs.append(tensor)
                 names.append(name)
@@ -476,10 +499,14 @@ def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scop
     return (outputs[0] if len(outputs) == 1 else Tuple(outputs)), names, string_outputs
 
 
-def _tensors_of_output(name: str, value: Expr) -> list[tuple[str, Expr]]:
+def _tensors_of_output(name: str, value: Expr, sequence: RunTimeSequence | None) -> list[tuple[str, Expr]]:
     """Return the tensors of an output of the model with their names: the elements of a sequence, or one
     tensor. Raises AotcError (code "onnx-output") if there is none.
+
+    sequence    the value as a sequence of run-time length; None if it is none
     """
+    if sequence is not None:
+        return [(name + suffix, tensor) for suffix, tensor in tensors_of_output(sequence)]
     if not isinstance(type_of(value), TupleType):
         return [(name, value)]
     text = f"output {name!r} is an optional value that is absent"

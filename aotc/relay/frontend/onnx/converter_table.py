@@ -29,6 +29,8 @@ from aotc.relay.frontend.onnx import (
     ops_quant,
     ops_random,
     ops_resize_grids,
+    ops_run_time_sequences,
+    ops_scans,
     ops_sequences,
     ops_shape,
     ops_string_casts,
@@ -49,6 +51,7 @@ _CONVERTER_MODULES = (
     ops_ngrams,
     ops_quant,
     ops_random,
+    ops_scans,
     ops_sequences,
     ops_found_sizes,
     ops_shape,
@@ -78,6 +81,13 @@ _CONVERTERS_OF_STRINGS: Final[Mapping[str, Table]] = {
     "ai.onnx.ml": ops_strings.ML_OPS,
     microsoft_operator_schemas.DOMAIN: ops_strings.MICROSOFT_OPS,
 }
+
+
+def converter_of_run_time_sequences(domain: str, op_type: str) -> Converter | None:
+    """Return the converter function of an ONNX operator some of whose inputs are sequences of run-time length, or
+    None if the front end has none for it.
+    """
+    return None if domain else ops_run_time_sequences.OPS.get(op_type)
 
 
 def converter_of(domain: str, op_type: str, *, of_strings: bool = False) -> Converter | None:

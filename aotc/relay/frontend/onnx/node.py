@@ -30,6 +30,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis, converter_parameters
 from aotc.relay.frontend.onnx import microsoft_operator_schemas
 from aotc.relay.frontend.onnx.load import dtype_of_onnx_type, onnx_type_of_dtype
+from aotc.relay.frontend.onnx.run_time_values import RunTimeSequences
 from aotc.relay.frontend.quantization import is_quantize_call
 from aotc.relay.frontend.size_conditions import require_values_within
 from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds
@@ -70,6 +71,21 @@ class SizeInput:
         if self.name in self.node.attrs:
             return int(np.size(self.node.attrs[self.name]))
         return math.prod(g.shape(self.node[self.index], f"`{self.name}`"))
+
+    @property
+    def vector(self) -> Expr:
+        """The values as an int64 tensor of rank 1."""
+        if self.name in self.node.attrs:
+            return g.constant(np.reshape(self.node.attrs[self.name], -1), "int64")
+        values = g.cast(self.node[self.index], "int64")
+        return g.reshape(values, (math.prod(g.shape(values, f"`{self.name}`")),))
+
+    def is_computed(self, least: int | None, most: int | None) -> bool:
+        """Return True if a run computes the values, so that they are no sizes; see `within`."""
+        if self.name in self.node.attrs or compile_time_elements(self.node[self.index]) is not None:
+            return False
+        with operand_bounds(OperandBounds(least, most, clipped=True)):
+            return size_values(self.node[self.index]) is None
 
     def within(
         self, least: int | None, most: int | None, *, clipped: bool = False, truncated: bool = False
@@ -138,6 +154,7 @@ class OnnxNode:
     next_random_key  function that returns the key of the numbers of a random node without a seed
     string_inputs    positions of the inputs that are tensors of strings, as slots of bytes
     counted_strings  inputs whose number of strings a run finds, with room for all that there may be, by position
+    sequences        the expressions that are sequences of run-time length
     """
 
     op_type: str
@@ -154,6 +171,7 @@ class OnnxNode:
     next_random_key: Callable[[], int]
     string_inputs: frozenset[int] = frozenset()
     counted_strings: Mapping[int, Strings] = field(default_factory=dict)
+    sequences: RunTimeSequences = field(default_factory=RunTimeSequences)
 
     def __getitem__(self, index: int) -> Expr:
         """Return an input expression of the ONNX node. Raises AotcError (code "onnx-input") if the

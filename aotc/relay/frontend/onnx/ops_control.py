@@ -16,6 +16,7 @@ from aotc.ir import Dim, SymDim, TensorType, Type, are_bounded, largest_size, re
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.found_sizes import cut_to_found_sizes, with_room
 from aotc.relay.frontend.onnx.node import OnnxNode, Strings, Table, table_by_function_name
+from aotc.relay.frontend.onnx.run_time_values import SlotsForm, form_of_choice, needs_form
 from aotc.relay.frontend.size_conditions import (
     SizeCondition,
     collect_size_conditions,
@@ -45,6 +46,9 @@ def _if(
     counts = [len(outputs) for outputs, _ in branches]
     require("onnx-if", counts[0] == counts[1], f"the branches of If have {counts[0]} and {counts[1]} outputs")
     strings, (yes, no) = _outputs_with_equal_slots(branches[0][0], branches[1][0])
+    forms = [_form_of_pair(pair, k in strings, node) for k, pair in enumerate(zip(yes, no, strict=True))]
+    counts = [1 if form is None else len(form.fields(a, node.sequences)) for form, a in zip(forms, yes, strict=True)]
+    yes, no = (_tensors_of_forms(forms, side, node) for side in (yes, no))
     types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
     differ = "; ".join(f"{a} and {b}" for a, b in types if a != b and not _may_differ_in_sizes(a, b))
     if any(isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank != b.rank for a, b in types):
@@ -58,8 +62,27 @@ def _if(
     has_one_value = all(dim == 1 for dim in dims if isinstance(dim, int))
     text = f"the condition of If must be one value, it has shape ({', '.join(map(str, dims))})"
     require("onnx-if", has_one_value, text)
-    results = _outputs_of_chosen_branch(g.reshape(condition, ()), yes, no)
+    rest = iter(_outputs_of_chosen_branch(g.reshape(condition, ()), yes, no))
+    results: list[Expr] = []
+    for form, count in zip(forms, counts, strict=True):
+        fields = [next(rest) for _ in range(count)]
+        results.append(fields[0] if form is None else form.value(fields, node.sequences))
     return [Strings(x) if k in strings else x for k, x in enumerate(results)]
+
+
+def _form_of_pair(pair: Sequence[Expr], is_string: bool, node: OnnxNode) -> SlotsForm | None:
+    """Return the form of an output that is a sequence or an optional value, of which a run decides the length; None
+    for other outputs.
+
+    pair    the output of both branches
+    """
+    return form_of_choice(pair, node.sequences) if not is_string and needs_form(pair, node.sequences) else None
+
+
+def _tensors_of_forms(forms: Sequence[SlotsForm | None], outputs: Sequence[Expr], node: OnnxNode) -> list[Expr]:
+    """Return the outputs of a branch, with the tensors of those that have a form."""
+    parts = ([x] if f is None else f.fields(x, node.sequences) for f, x in zip(forms, outputs, strict=True))
+    return [x for part in parts for x in part]
 
 
 def _outputs_with_equal_slots(

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from onnx import GraphProto
 
@@ -24,7 +23,6 @@ from aotc.ir import (
     Dim,
     TupleType,
     equality_of_dims,
-    is_static,
     product_of_dims,
     require,
     require_static_shape,
@@ -32,6 +30,7 @@ from aotc.ir import (
     sum_of_dims,
 )
 from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend import run_time_sequences
 from aotc.relay.frontend.converter_signatures import Axis
 from aotc.relay.frontend.found_sizes import with_required_range
 from aotc.relay.frontend.onnx.node import (
@@ -42,14 +41,13 @@ from aotc.relay.frontend.onnx.node import (
     sequence_elements,
     table_by_function_name,
 )
+from aotc.relay.frontend.onnx.run_time_values import ABSENT_TYPE
 from aotc.relay.frontend.run_time_slices import largest_of_dims
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
 from aotc.relay.frontend.size_operands import OperandBounds, define_size, operand_bounds
 from aotc.relay.frontend.size_values import size_values
 from aotc.relay.frontend.tail_recursion import row_of
 from aotc.relay.graph_api import Expr, Tuple, compile_time_elements, type_of
-
-_ABSENT_TYPE: Final = TupleType((TupleType(()),))
 
 
 def _known_position(position: Expr | None, default: int, count: int, valid_positions_past_end: int = 0) -> int | None:
@@ -240,22 +238,31 @@ def _concat_from_sequence(items: TensorList, *, axis: int, new_axis: int = 0) ->
     return g.concat(items, g.normalize_axis(axis, g.rank(items[0])))
 
 
-def _split_to_sequence(x: Expr, split: SizeInput | None = None, *, axis: Axis = 0, keepdims: int = 1) -> Expr:
+def _split_to_sequence(
+    x: Expr, split: SizeInput | None = None, *, axis: Axis = 0, keepdims: int = 1, node: OnnxNode
+) -> Expr:
     extent = g.dims(x)[axis]
-    is_list = split is not None and g.rank(split.node[split.index]) > 0
-    given = [1] if split is None else split.within(0 if is_list else 1, largest_of_dims((extent,)))
-    sizes: Sequence[Dim]
+    if split is None:
+        sizes: Sequence[Dim] = g.equal_part_sizes(g.dim(x, axis), 1)
+        parts = g.split(x, sizes, axis)
+        return Tuple([g.squeeze(p, [axis]) for p in parts] if keepdims != 1 else parts)
+    is_list = g.rank(node[1]) > 0
+    most = largest_of_dims((extent,))
+    known = compile_time_elements(node[1])
+    if known is None and (not is_list or split.is_computed(0, most)):
+        capacity = g.dim(node[1], 0) if is_list else max(most or 0, 1)
+        text = f"nothing bounds the extent {extent} of an axis that SplitToSequence splits"
+        require("onnx-sequence", most is not None, text)
+        return node.sequences.expression(run_time_sequences.split(x, node[1], axis, capacity=capacity))
+    given = split.within(0 if is_list else 1, most)
     if is_list:
         g.check_unroll_count(len(given), "a split")
         sizes = given
     else:
-        text = "a number of parts of SplitToSequence that is known at run time only is not supported"
-        require("onnx-runtime-shape", is_static(given) and isinstance(extent, int), text)
         sizes = g.equal_part_sizes(g.dim(x, axis), *require_static_shape(given))
     text = f"parts {sizes[:16]} do not add up to {extent} elements"
     require_equal_dims("onnx-split", sum_of_dims(sizes), extent, text)
-    parts = g.split(x, sizes, axis)
-    return Tuple([g.squeeze(p, [axis]) for p in parts] if split is None and keepdims != 1 else parts)
+    return Tuple(g.split(x, sizes, axis))
 
 
 # --- optional values
@@ -263,7 +270,7 @@ def _split_to_sequence(x: Expr, split: SizeInput | None = None, *, axis: Axis = 
 
 def is_absent(value: Expr) -> bool:
     """Return True for an optional value that is absent."""
-    return type_of(value) == _ABSENT_TYPE
+    return type_of(value) == ABSENT_TYPE
 
 
 def _optional(value: Expr | None = None, **_: object) -> Expr:

@@ -24,7 +24,7 @@ from aotc.ir import (
 )
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.found_sizes import found_rows_within_bound
+from aotc.relay.frontend.found_sizes import found_rows_within_bound, slice_at_computed_positions
 from aotc.relay.frontend.onnx.node import OnnxNode, SizeInput
 from aotc.relay.frontend.onnx.run_time_axes import slices_of_axes
 from aotc.relay.frontend.run_time_slices import (
@@ -47,6 +47,8 @@ def convert_slice(
     most = largest_of_dims(dims)
     farthest = None if most is None else most + 1
     least = -np.iinfo(np.int64).max if farthest is None else -farthest
+    if most is not None and (starts.is_computed(least, farthest) or ends.is_computed(least, farthest)):
+        return _slice_of_found_size(x, starts, ends, axes, steps)
     first, last = starts.within(least, farthest, clipped=True), ends.within(least, farthest, clipped=True)
     places: list[Dim] = list(range(count)) if axes is None else axes.within(-rank, rank - 1)
     step: list[Dim] = [1] * count if steps is None else steps.within(least, farthest, clipped=True)
@@ -61,6 +63,18 @@ def convert_slice(
             return slice_in_known_steps(x, first, last, static_places, list(require_static_shape(step)))
         places = list(static_places)
     return g.counted_slice(x, *zip(*slices_of_axes(first, last, step, places, dims), strict=True))
+
+
+def _slice_of_found_size(
+    x: Expr, starts: SizeInput, ends: SizeInput, axes: SizeInput | None, steps: SizeInput | None
+) -> Expr:
+    """Convert Slice whose starts or ends a run computes, so that it finds the extents of the result."""
+    rank, count = g.rank(x), starts.count
+    places = require_static_shape(list(range(count)) if axes is None else axes.within(-rank, rank - 1))
+    distance = require_static_shape([1] * count if steps is None else steps.within(None, None))
+    text = f"{count} starts, {ends.count} ends, axes {places} and steps {distance} do not agree"
+    require("onnx-slice", ends.count == len(places) == len(distance) == count, text)
+    return slice_at_computed_positions(x, starts.vector, ends.vector, places, distance)
 
 
 #: The values of the inputs of Range: the caller of the compiler states how large they are.

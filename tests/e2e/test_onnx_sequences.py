@@ -152,7 +152,7 @@ def test_lengths_of_sequences_are_dimensions() -> None:
         (f"{V}x, int64 n => seq(float[2,3]) y",
          "none = SequenceEmpty() " + loop("n, , none", "y", ", seq(float[2,3]) q",
                                           GO + "r = SequenceInsert(q, x)", ", seq(float[2,3]) r"),
-         "carried value 0 of the loop"),
+         "nothing bounds element 0 of the input 'n'"),
     ],
 )  # fmt: skip
 def test_what_is_refused(interface: str, body: str, message: str) -> None:

@@ -307,6 +307,12 @@ def erase(sequence: RunTimeSequence, position: Expr | None = None) -> RunTimeSeq
     return replace(sequence, rows=rows, shapes=shapes, count=count, present=None)
 
 
+def length(sequence: RunTimeSequence) -> Expr:
+    """Return the number of elements, an int64 scalar, which is a size that a run finds."""
+    (numbers,) = found_rows(sequence.count, g.iota(sequence.capacity))
+    return g.reshape(g.extent(numbers, 0), ())
+
+
 def stacked(sequence: RunTimeSequence, axis: int) -> Expr:
     """Return the elements along a new axis; a run ends if there are none, or if their shapes differ."""
     _require_one_rank(sequence)

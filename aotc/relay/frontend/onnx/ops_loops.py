@@ -259,7 +259,8 @@ class _LoopControl:
         state = body.parameters(self.state, sequences)
         found = [scan_row(row, number, k) for k, row in enumerate(body.rows)]
         rows = [row if f is None else f.padded for row, f in zip(body.rows, found, strict=True)]
-        tensors = [parameter_of_rows(f"y{k}", row, number, count or 0) for k, row in enumerate(rows)]
+        room: Dim = 0 if count is None else count
+        tensors = [parameter_of_rows(f"y{k}", row, number, room) for k, row in enumerate(rows)]
         extents = [f.extents for f in found if f is not None]
         carried = [*returned, *state, *extents, *tensors]
         results = add_loop(self.node, goes_on, parameters, carried, body.captured, self.must_be_sized)

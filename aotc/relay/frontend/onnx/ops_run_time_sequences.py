@@ -7,11 +7,16 @@ loop makes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
+
+from onnx import GraphProto, ValueInfoProto, helper
 
 from aotc.ir import TupleType, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import run_time_sequences
+from aotc.relay.frontend.found_sizes import with_required_range
 from aotc.relay.frontend.onnx import ops_loops
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.onnx.run_time_values import ABSENT_TYPE
@@ -45,7 +50,62 @@ def _sequence_erase(_: Expr, position: Expr | None = None, *, node: OnnxNode) ->
 
 
 def _sequence_length(_: Expr, *, node: OnnxNode) -> Expr:
-    return _sequence(node).count
+    return run_time_sequences.length(_sequence(node))
+
+
+def _sequence_map(first: Expr, *others: Expr, body: GraphProto, node: OnnxNode) -> list[Expr]:
+    """Convert SequenceMap to a Loop over the positions, whose body reads an element of each sequence."""
+    values = [first, *others]
+    is_sequence = [isinstance(type_of(x), TupleType) for x in values]
+    names = [f"sequence_map_input{k}" for k in range(len(values))]
+    collected = [f"sequence_map_output{k}" for k in range(len(body.output))]
+    reads = [
+        helper.make_node("SequenceAt", [name, "sequence_map_position"], [formal.name])
+        if is_read
+        else helper.make_node("Identity", [name], [formal.name])
+        for name, is_read, formal in zip(names, is_sequence, body.input, strict=True)
+    ]
+    inserts = [
+        helper.make_node("SequenceInsert", [f"{name}_before", value.name], [f"{name}_after"])
+        for name, value in zip(collected, body.output, strict=True)
+    ]
+    going = helper.make_node("Identity", ["sequence_map_goes_on"], ["sequence_map_going"])
+    given = ["sequence_map_position", "sequence_map_goes_on", *(f"{name}_before" for name in collected)]
+    results = ["sequence_map_going", *(f"{name}_after" for name in collected)]
+    loop = helper.make_graph(
+        [*reads, *body.node, *inserts, going], "body", list(map(_named, given)), list(map(_named, results)),
+        initializer=list(body.initializer),
+    )  # fmt: skip
+    lengths = [
+        helper.make_node("SequenceLength", [name], [f"{name}_length"])
+        for name, given in zip(names, is_sequence, strict=True)
+        if given
+    ]
+    empty = [helper.make_node("SequenceEmpty", [], [f"{name}_none"]) for name in collected]
+    start = [f"{names[0]}_length", "", *(f"{name}_none" for name in collected)]
+    graph = helper.make_graph(
+        [*lengths, *empty, helper.make_node("Loop", start, collected, body=loop)],
+        "map",
+        list(map(_named, names)),
+        list(map(_named, [*collected, *(node.output[0] for node in lengths)])),
+    )
+    outputs = node.subgraph(graph, values)
+    number, *further = outputs[len(collected) :]
+    return [_with_equal_lengths(x, number, further, node) for x in outputs[: len(collected)]]
+
+
+def _with_equal_lengths(value: Expr, number: Expr, others: Sequence[Expr], node: OnnxNode) -> Expr:
+    """Return a sequence, in a run in which the numbers of elements of other sequences are `number`."""
+    sequence = node.sequences.of(value)
+    if not others or sequence is None:
+        return value
+    text = "the sequences of SequenceMap have equally many elements"
+    is_equal = g.logical_and(*(g.equal(number, other) for other in others))
+    return node.sequences.expression(replace(sequence, count=with_required_range(sequence.count, is_equal, 1, 1, text)))
+
+
+def _named(name: str) -> ValueInfoProto:
+    return ValueInfoProto(name=name)
 
 
 def _concat_from_sequence(_: Expr, *, axis: int, new_axis: int = 0, node: OnnxNode) -> Expr:
@@ -78,7 +138,7 @@ def _optional_has_element(value: Expr | None = None, *, node: OnnxNode) -> Expr:
 #: Converters of operators some of whose inputs are sequences of run-time length, or optional values that a run chooses.
 OPS: Final[Table] = {
     **table_by_function_name(_concat_from_sequence, _sequence_at, _sequence_erase, _sequence_insert),
-    **table_by_function_name(_sequence_length, _identity),
+    **table_by_function_name(_sequence_length, _sequence_map, _identity),
     **table_by_function_name(_optional, _optional_get_element, _optional_has_element),
     "Loop": ops_loops.OPS["Loop"],
 }

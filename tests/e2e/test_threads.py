@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from pathlib import Path
@@ -133,3 +134,24 @@ def test_warnings_and_make(model: CompiledModel, tmp_path: Path) -> None:
     )
     symbols = subprocess.run(["nm", tmp_path / "build" / "libnet.a"], capture_output=True, text=True, check=True)
     assert "pthread" not in symbols.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no processor sets of threads")
+def test_runs_leave_the_processor_sets_of_threads_as_they_are(model: CompiledModel) -> None:
+    """A worker that shares a processor with the caller moves, and may use the same processors as before."""
+    before = set(Path("/proc/self/task").iterdir())
+    session = load(model.path, threads=2)
+    expected = session.run(None, image())[0]
+    workers = [int(task.name) for task in set(Path("/proc/self/task").iterdir()) - before]
+    allowed = os.sched_getaffinity(0)
+    first = {min(allowed)}
+    try:
+        os.sched_setaffinity(0, first)
+        for processors in (first, allowed):
+            for worker in workers:
+                os.sched_setaffinity(worker, processors)
+            for _ in range(20):
+                np.testing.assert_array_equal(session.run(None, image())[0], expected)
+            assert all(os.sched_getaffinity(worker) == processors for worker in workers)
+    finally:
+        os.sched_setaffinity(0, allowed)

@@ -4,12 +4,11 @@
  * while (most barriers of a run are microseconds apart) and then sleep; the
  * last one changes it, and wakes those that sleep, if there are any.
  *
- * A thread that polls keeps others from its processor.  Where other programs
- * keep processors busy, two threads of a pool often share one.  Then each poll
- * delays the thread that is waited for, so a thread sleeps at once.  For this,
- * each thread stores the number of its processor when it waits for long.
- * Waiting threads do not call sched_yield: Linux may take that for giving up
- * the time slice, and then runs other programs for milliseconds.
+ * A poll delays the other threads of its processor.  While other programs keep
+ * processors busy, two threads of a pool often share one.  A worker then moves
+ * to another processor, or sleeps at once.  For this, each thread stores the
+ * number of its processor when it waits for long.  Waiting threads do not call
+ * sched_yield: Linux may then run other programs for milliseconds.
  */
 #if !defined(_WIN32) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1 /* sched_getcpu, sysconf and pthreads under -std=c99 */
@@ -198,8 +197,9 @@ static int watch_forks(void) {
 /* --- the pool */
 
 enum {
-  MAX_POLLS = 4000,    /* about 50 microseconds */
-  POLLS_PER_CHECK = 40 /* of whether threads share a processor */
+  MAX_POLLS = 4000,      /* about 50 microseconds */
+  POLLS_PER_CHECK = 40,  /* of whether threads share a processor */
+  BARRIERS_PER_MOVE = 64 /* at least, while a worker stays on a processor */
 };
 
 struct pool;
@@ -209,6 +209,7 @@ typedef struct worker {
   aotc_team team; /* its context is the worker */
   struct pool *pool;
   word_t processor; /* on which it last waited for long, or -1 */
+  uint32_t moved;   /* meetings when it last changed its processor */
 } worker;
 
 typedef struct pool {
@@ -247,12 +248,41 @@ static int is_processor_shared(worker *self) {
   return 0;
 }
 
+/* Moves a worker to a processor on which no other thread of the pool was last
+ * seen, and returns 1, or 0 if it cannot.  Linux leaves threads on a processor
+ * on which they take turns: it counts only those that are ready to run. */
+static int leave_processor(worker *self) {
+#if defined(__linux__)
+  pool *const p = self->pool;
+  const uint32_t meetings = (uint32_t)word_get(&p->meetings);
+  cpu_set_t allowed, others;
+  int32_t k;
+  if (self->team.part == 0 || meetings - self->moved < BARRIERS_PER_MOVE ||
+      sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    return 0; /* part 0 is a thread of the caller's */
+  self->moved = meetings;
+  others = allowed;
+  for (k = 0; k < p->threads.parts; ++k) {
+    const int32_t there = word_get(&p->workers[k].processor);
+    if (there >= 0 && there < CPU_SETSIZE) CPU_CLR((size_t)there, &others);
+  }
+  return CPU_COUNT(&others) > 0 &&
+         sched_setaffinity(0, sizeof others, &others) == 0 &&
+         sched_setaffinity(0, sizeof allowed, &allowed) == 0;
+#else
+  return (void)self, 0;
+#endif
+}
+
 static void await_change(worker *self, word_t *word, int32_t old) {
   pool *const p = self->pool;
   int32_t k;
   for (k = 1; k <= p->max_polls; ++k) {
     if (word_get(word) != old) return;
-    if (k % POLLS_PER_CHECK == 0 && is_processor_shared(self)) break;
+    if (k % POLLS_PER_CHECK == 0 && is_processor_shared(self)) {
+      if (word != &p->meetings || !leave_processor(self)) break;
+      note_processor(self);
+    }
     rest();
   }
   lock_take(&p->sleep);

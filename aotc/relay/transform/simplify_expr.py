@@ -50,6 +50,7 @@ _BROADCAST_OPERATORS: Final = tuple(
     for op in OPERATORS_BY_NAME.values()
     if op.pattern is OpPattern.BROADCAST and op.arity > 1 and op.attrs is NoAttrs
 )
+#: Operators whose result has the argument's elements in unchanged order.
 VIEWS: Final = tuple(op for op in OPERATORS_BY_NAME.values() if op.view)
 #: Largest number of nodes inspected to prove that an expression is not negative.
 _MAX_INSPECTED_NODES: Final = 16
@@ -371,7 +372,6 @@ _VALUE_RULES: Final = (
 # --- element positions
 
 
-#: Operators whose result has the argument's elements in unchanged order.
 _DYNAMIC_SHAPE_REFUSAL: Final = WhyNot("the shape is not static")
 
 

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from aotc.ir import SymDim
-from aotc.tir.expr import variable_of_symbol
+from aotc.tir import te
+from aotc.tir.expr import call, cast, const, select, variable_of_symbol
 from aotc.tir.interpreter import compile_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule.kernel_lowering import Lowering
+from aotc.tir.schedule.stages.store_or_inline_tensors import plan_storage
 from aotc.tir.stmt import Number
 from aotc.tir.target import Target, get_target
 from tests.codegen.batch import finished
@@ -84,6 +86,23 @@ def test_scores_are_nowhere_as_a_whole() -> None:
     rows = SymDim("n1", 512)
     kernel = lowering(attention(heads=4, rows=rows, columns=rows, depth=16, outputs=16), SMALL).build_kernel()
     assert max(b.size for b in kernel.workspace) < 512 * 512 // 8
+
+
+def test_masks_are_computed_once_for_each_score() -> None:
+    """Rows of masked scores are stored between the maximum and the exponentials, which read them."""
+    n = SymDim("n1", 256)
+    scores = te.placeholder((4, n, n), "float32", "scores")
+    mask = te.compute(
+        (n, n), lambda i, j: select(cast(j, "int32") > cast(i, "int32"), const(-1e9, "float32"), const(0.0, "float32"))
+    )
+    masked = te.compute((4, n, n), lambda h, i, j: scores[h, i, j] + mask[i, j])
+    most = te.reduce("max", (4, n), (n,), lambda h, i, k: masked[h, i, k])
+    result = te.compute((4, n, n), lambda h, i, j: call("exp", masked[h, i, j] - most[h, i]))
+    plan = plan_storage([result], V3)
+    assert masked in plan.stored
+    assert mask not in plan.stored
+    kernel = Lowering("softmax", [scores], [result], V3, [Number(variable_of_symbol("n1"), 0, 256)]).build_kernel()
+    assert sum(b.size for b in (*kernel.workspace, *kernel.stack)) < 4 * 256
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])

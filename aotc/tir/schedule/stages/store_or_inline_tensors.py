@@ -90,6 +90,8 @@ class _StoragePlanner:
     ranges: dict[te.Tensor, Ranges] = field(default_factory=dict)
     # the elements of the largest tensor from which each tensor is computed if all tensors between them are inlined
     source_elements: dict[te.Tensor, int] = field(default_factory=dict)
+    # tensors of run-time size that are inlined because they have many times the elements of what they are computed from
+    expanding: set[te.Tensor] = field(default_factory=set)
 
     def decide_storing_or_inlining_all_tensors(self) -> None:
         """Decide for all tensors, consumers first, so that all reads of a tensor are known when its
@@ -101,6 +103,9 @@ class _StoragePlanner:
             sources = tensor_graph.source_tensors(tensor) if is_inlinable else ()
             largest = max((self.source_elements[source] for source in sources), default=0)
             self.source_elements[tensor] = largest if is_inlinable else tensor.capacity
+            is_expanding = not tensor.is_static and tensor.capacity >= _MIN_EXPANSION * self.source_elements[tensor]
+            if is_expanding and cost[tensor] <= _MAX_EXPANDING_COST:
+                self.expanding.add(tensor)
         for tensor in reversed(self.order):
             if isinstance(tensor, te.View):
                 for (stage, indices), times in self.reads.get(tensor, {}).items():
@@ -149,13 +154,22 @@ class _StoragePlanner:
             _exceeds_index_nesting_limit(indices) or self._has_too_many_index_nodes(indices) for _, indices in reads
         ):
             return True
-        is_expanding = tensor.capacity >= _MIN_EXPANSION * self.source_elements[tensor]
-        if not tensor.is_static and is_expanding and element_cost <= _MAX_EXPANDING_COST:
+        if tensor in self.expanding:
             return tensor.materialize and len(reads) > 1
+        if self._has_computed_mask(tensor) and any(isinstance(stage, te.Reduce) for stage in per_stage):
+            return len(per_stage) > 1
         if self.device and isinstance(tensor.body, Cast) and isinstance(tensor.body.a, Element):
             element_cost = 0
         recomputed = sum(reads.values()) / max(tensor.capacity, 1) - 1
         return (tensor.materialize and len(reads) > 1) or element_cost * recomputed > self.store_cost
+
+    def _has_computed_mask(self, tensor: te.Compute) -> bool:
+        """Return True if a tensor reads one that is expanding, such as masked scores.
+
+        A softmax reads its row twice, and holds it in the first-level cache.
+        """
+        sources = map(tensor_graph.strip_views, tensor_graph.source_tensors(tensor))
+        return not self.expanding.isdisjoint(sources)
 
     def _has_too_many_index_nodes(self, indices: Sequence[Expr]) -> bool:
         """Return True if indices take so much code that the element should be read from memory."""

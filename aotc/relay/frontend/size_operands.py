@@ -89,7 +89,7 @@ class SizeOperands:
     operands     elements of inputs that are sizes, by name of the size
     definitions  sizes that a run computes once from other sizes, each behind those that it depends on
     found        calls that find sizes in a run, by name of the size
-    pending      names of such sizes whose calls are being made, or have been
+    pending      names of sizes of a run whose calls are being made, or have been
     """
 
     inputs: Mapping[str, Var]

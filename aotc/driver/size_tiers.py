@@ -161,13 +161,13 @@ def import_tiers(
 
 
 def require_target_supports_tiers(dims: Mapping[str, TieredDimSpecification], target: Target) -> None:
-    """Raise AotcError (code "target") for tiers on a GPU."""
+    """Raise AotcError (code "target") for tiers of a range of sizes on a GPU."""
     if target.gpu is None or not dims_of_each_tier(dims):
         return
     stated = {name: dim_size_range_or_tiers(given) for name, given in dims.items()}
-    tiered = {name: r for name, r in stated.items() if isinstance(r, DimRange) and r.tiers}
-    text = f"code for {target.name} has no tiers of sizes: " + option_text(
-        "dims", {n: str(r) for n, r in tiered.items()}
-    )
-    hint = "compile one size, for example: " + option_text("dims", {n: r.most for n, r in tiered.items()})
-    raise AotcError("target", text, hint=hint)
+    ranges = {n: r for n, r in stated.items() if isinstance(r, DimRange) and any(t.least < t.most for t in r.tiers)}
+    if ranges:
+        given = option_text("dims", {n: str(r) for n, r in ranges.items()})
+        text = f"each tier of code for {target.name} is one size, which the kernels are made for: {given}"
+        hint = "give sizes instead of ranges, for example: " + option_text("dims", {n: r.ends for n, r in ranges.items()})
+        raise AotcError("target", text, hint=hint)

@@ -68,6 +68,11 @@ class DimRange:
         return tuple(dict.fromkeys([self.step, *(tier.step for tier in self.tiers)]))
 
     @property
+    def ends(self) -> list[int]:
+        """The least and the largest size, or those of each tier."""
+        return list(dict.fromkeys(end for r in self.tiers or (self,) for end in (r.least, r.most)))
+
+    @property
     def description(self) -> str:
         """The sizes as text: "1 to 64", "32 to 96 in steps of 32", "1, 8 or 32"."""
         if self.tiers:

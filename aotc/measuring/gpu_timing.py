@@ -7,8 +7,10 @@ clock.measure_step_milliseconds(binding)          # milliseconds
 """
 
 import ctypes
+import math
 from typing import Final
 
+from aotc.ir import AotcError
 from aotc.runtime.abi import ffi
 from aotc.runtime.gpu_session import OpenGpu
 from aotc.runtime.session import Binding
@@ -27,7 +29,7 @@ class DeviceClock:
     """
 
     def __init__(self, device: OpenGpu) -> None:
-        self._driver, self._steps = device.cuda_driver, device.steps
+        self._driver, self._steps, self._has_tiers = device.cuda_driver, device.steps, device.has_tiers
         self._events = [ctypes.c_void_p() for _ in range(device.steps + 1)]
         for event in self._events:
             self._driver("cuEventCreate", ctypes.byref(event), 0)
@@ -43,13 +45,21 @@ class DeviceClock:
         return 2e3 * self._driver.gpu_attribute(_MEMORY_CLOCK) * self._driver.gpu_attribute(_BUS) / 8
 
     def measure_step_milliseconds(self, binding: Binding) -> list[float]:
-        """Run the model once; return the time of each step in milliseconds."""
+        """Run the model once; return the time of each step in milliseconds, NaN for steps of other tiers of sizes,
+        which do not run.
+        """
         addresses = [ffi.cast("void *", event.value) for event in self._events]
         binding.run_recording_cuda_events(ffi.new("void *[]", addresses))
         elapsed_ms = ctypes.c_float()
         times = []
         for begin, end in zip(self._events, self._events[1:], strict=False):
-            self._driver("cuEventElapsedTime", ctypes.byref(elapsed_ms), begin, end)
+            try:
+                self._driver("cuEventElapsedTime", ctypes.byref(elapsed_ms), begin, end)
+            except AotcError as error:
+                # the result for events that were never recorded
+                if not self._has_tiers or "CUDA_ERROR_INVALID_HANDLE" not in str(error):
+                    raise
+                elapsed_ms.value = math.nan
             times.append(elapsed_ms.value)
         return times
 

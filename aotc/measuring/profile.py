@@ -233,7 +233,8 @@ def _measure_steps_and_peaks(
         )
     clock = DeviceClock(session.device)
     times = np.array([clock.measure_step_milliseconds(binding) for _ in range(repeat)]).reshape(repeat, step_count)
-    return times, np.ones_like(times, np.int64), clock.peak_flops_per_second(), clock.peak_bytes_per_second()
+    ran = ~np.isnan(times)
+    return np.where(ran, times, 0), ran.astype(np.int64), clock.peak_flops_per_second(), clock.peak_bytes_per_second()
 
 
 def _bytes_touched_by_run(session: Session, binding: Binding) -> int:

@@ -151,6 +151,7 @@ class OpenGpu:
         program = library.handle.aotc_model_cuda_program()
         self.calls: Any = program.calls
         self.steps = int(program.num_steps)
+        self.has_tiers = int(program.num_tiers) > 0
         out_pointer, message = ffi.new("aotc_cuda **"), ffi.new("char[]", _MAX_ERROR_MESSAGE_BYTES)
         # looked up here: `__del__` may run inside cffi, where a lookup would deadlock on cffi's lock
         self._closing = [self.calls.close]

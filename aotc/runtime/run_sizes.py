@@ -23,6 +23,7 @@ from aotc.ir.dimension_ranges import DimRange, dim_text_in_sizes, symbol_of_mult
 from aotc.ir.dimensions import Dim, SymDim, dim_of_text, solve_dims
 from aotc.ir.size_operands import SizeOperand, size_operand_of_name
 from aotc.runtime.abi import CAPACITY_STATUS, STATUS_CODE_MASK, ffi
+from aotc.runtime.dlpack import is_on_gpu
 from aotc.runtime.tensor_info import Array, TensorInfo
 
 Shapes: TypeAlias = "list[tuple[int, ...]]"
@@ -297,9 +298,12 @@ def _add_operands(
 
 def _shape_or_none(value: Any) -> tuple[int, ...] | None:
     """Return the shape of an array; None for other values, which are diagnosed elsewhere."""
-    if not hasattr(value, "__array__"):
+    on_gpu = is_on_gpu(value)
+    if not on_gpu and not hasattr(value, "__array__"):
         return None
     shape = getattr(value, "shape", None)
+    if on_gpu and not isinstance(shape, Iterable):
+        return None
     return tuple(map(int, shape if isinstance(shape, Iterable) else np.asarray(value).shape))
 
 

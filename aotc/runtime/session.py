@@ -253,7 +253,7 @@ class Session:
         sources = interface.buffers_read_in_place(inputs) if self._direct else None
         chosen = self._output_positions_if_valid(output_names)
         if outputs is not None or stream is not None or (sources is None and _has_gpu_inputs(inputs)):
-            return self._run_with_gpu_tensors(output_names, inputs, outputs, stream)
+            return self._run_with_gpu_tensors(interface, output_names, inputs, outputs, stream)
         if sources is None or chosen is None:
             sources, chosen = self._validate_and_copy_inputs(interface, output_names, inputs)
         require_fitting_state(self._library, state)
@@ -302,7 +302,7 @@ class Session:
             lock.release()
 
     def _run_with_gpu_tensors(
-        self, output_names: Iterable[str] | None, inputs: Any, outputs: Any, stream: Any
+        self, interface: RunInterface, output_names: Iterable[str] | None, inputs: Any, outputs: Any, stream: Any
     ) -> list[Any]:
         """Run the compiled model once, with inputs or outputs in GPU memory; return the outputs."""
         if self.device is None:
@@ -312,8 +312,10 @@ class Session:
         self.device.require_process_that_opened_gpu()
         exchange = GpuRunTensors(self.device, stream)
         numbers = _require_output_positions(self._library.outputs, output_names)
-        sources = exchange.input_pointers(inputs, self._library.inputs)
-        targets = exchange.output_pointers(outputs, self._library.outputs)
+        sources = exchange.input_pointers(inputs, interface.inputs)
+        targets = exchange.output_pointers(outputs, interface.outputs)
+        if interface.sizes is not None:
+            sources.append(interface.sizes)
         options = self._allocate_run_options(cuda=exchange.options)
         frame = self._take_or_create_run_frame()
         try:
@@ -350,8 +352,10 @@ class Session:
         values, problems = self._sizes.values_from_inputs(inputs, self._library.inputs, length)
         if problems or len(values) < len(self.dims):
             # of the properties of inputs, all but the shapes are compared with the model's
-            others = convert_and_check_inputs(inputs, self._library.inputs)[1]
+            others = [] if _has_gpu_inputs(inputs) else convert_and_check_inputs(inputs, self._library.inputs)[1]
             raise_if_problems([*(d for d in others if d.code != "input-shape"), *problems])
+            text = "the sizes of the run are not known: an input is missing, or has no shape"
+            raise AotcError("input-shape", text)
         interface = self._interface_for_sizes(values)
         if None not in key:
             if len(self._interfaces_by_shapes) >= _MAX_KNOWN_SIZES:

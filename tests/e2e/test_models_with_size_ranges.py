@@ -333,7 +333,7 @@ def test_numbers_of_calls_are_verified() -> None:
         (
             {"dims": {"n": (1, 4), "m": (1, 4)}, "target": "cuda"},
             "target",
-            "has no sizes that vary at run time: n 1..4",
+            "has no sizes that vary at run time within a range: n 1..4",
         ),
         ({"dims": {"n": (1, 4), "m": (1, 4)}, "state": {"x": "z"}}, "state", "'x' has a shape that varies at run time"),
     ],

@@ -327,7 +327,6 @@ def resized(*operators: str) -> onnx.ModelProto:
             "dims",
             "sizes that are rounded products of others: s0 cannot",
         ),
-        (perceptron(), {"target": "cuda"}, "target", "code for cuda has no tiers of sizes"),
         (
             accumulator(),
             {"state": {"past": "present"}},

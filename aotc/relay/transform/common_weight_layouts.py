@@ -8,8 +8,9 @@ with use_common_weight_layouts(replace(layouts, is_complete=True)):
     second = optimize(model_of_one_row, target)
 
 The first graph that is optimized chooses its layouts alone. Each later one takes them instead of its own choice if
-parameters must not grow, and for weights of matrix products that exceed the second-level cache. Layouts of these
-differ in the width of their blocks, and a product of few rows spends most of its time reading them.
+parameters must not grow, on GPUs, whose memory holds all weights from the start, and for weights of matrix products
+that exceed the second-level cache. Layouts of these differ in the width of their blocks, and a product of few rows
+spends most of its time reading them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class CommonWeightLayouts:
         """Return the layout in which a graph stores a weight.
 
         kind         what else a layout is chosen for: types, layouts of data and weight, groups
-        own          the layout that is best for this graph
+        own          the layout that is best for this graph; "" to leave the weight as it is
         is_product   True for the weight of a matrix product, False for that of a convolution
         """
         digest = hashlib.sha256(np.ascontiguousarray(weight).view(np.uint8).data).hexdigest()
@@ -51,7 +52,7 @@ class CommonWeightLayouts:
             self.chosen[key] = own
             return own
         is_far = is_product and weight.nbytes > target.l2
-        pays = target.budget.parameter_growth > 1.0 and not is_far
+        pays = target.budget.parameter_growth > 1.0 and not is_far and target.gpu is None
         return own if pays else self.chosen.get(key, own)
 
 

@@ -388,7 +388,9 @@ class _Pack(GraphMutator):
         elif block := output_channel_block_size(call, units, tensor_type_of(call).shape[:-1], self.target):
             target = f"NC{block}n"
         else:
-            return call
+            target = ""  # as it is
         target = common_weight_layout(call, layout, target, self.target, is_product=True)
+        if not target:
+            return call
         packed = self._pack_weight_cached(weight, layout, target)
         return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)

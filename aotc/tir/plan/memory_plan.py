@@ -58,13 +58,10 @@ def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
     and read in it is live until the step after the loop, as the next iteration reads it again.
     """
     lives: dict[Storage, Lifetime] = {}
-    counts: set[Storage] = set()
     for k, step in enumerate(program.steps):
         for view in step.args:
             if view.storage.kind == "temp":
                 lives.setdefault(view.storage, Lifetime(k, k)).last_step = k
-        counters = buffers_of_last_block_counters(step.kernel)
-        counts |= {v.storage for b, v in zip(step.kernel.params, step.args, strict=True) if b in counters}
     _extend_lifetimes_over_control_flow(program, lives)
     last = len(program.steps) - 1
     for storage, place_of in program.resident.items():
@@ -74,7 +71,18 @@ def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
             if storage.kind == "input"
             else Lifetime(lives[place_of].first_step, last)
         )
+    counts = storages_of_block_counters(program)
     return {s: Lifetime(0, last) if s in counts else life for s, life in lives.items()}
+
+
+def storages_of_block_counters(program: Program) -> dict[Storage, None]:
+    """Return the temporaries with counters of last-block reductions, in the order of the steps, as keys."""
+    found: dict[Storage, None] = {}
+    for step in program.steps:
+        counters = buffers_of_last_block_counters(step.kernel)
+        pairs = zip(step.kernel.params, step.args, strict=True) if counters else ()
+        found |= {view.storage: None for buffer, view in pairs if buffer in counters}
+    return found
 
 
 def _extend_lifetimes_over_control_flow(program: Program, lives: dict[Storage, Lifetime]) -> None:

@@ -16,6 +16,8 @@ from itertools import accumulate, chain
 from typing import Any
 
 from aotc.ir import AotcError, DimRange, Shape, SymDim, frozen, is_static, option_text, symbol_of_multiples
+from aotc.tir.plan.arena_packing import align_up
+from aotc.tir.plan.memory_plan import storages_of_block_counters
 from aotc.tir.plan.program import Program
 from aotc.tir.plan.program_nodes import Step, Tier, TierChoice, steps_in
 from aotc.tir.plan.size_checks import value_of_dim
@@ -54,7 +56,7 @@ def join_tiers(
     outputs = _joined_storages([tier.program.outputs for tier in tiers], shapes[1])
     for tier in tiers:
         _require_equal_interfaces(tier, inputs, outputs)
-    plan = _joined_plan([tier.program.plan for tier in tiers])
+    plan = _plan_with_own_counters([tier.program for tier in tiers])
     homes = {storage: home for tier in tiers for storage, home in tier.program.homes.items()}
     choice = TierChoice(tuple(_tier_with_storages(tier, inputs, outputs) for tier in tiers))
     return Program(name=first.name, inputs=inputs, outputs=outputs, body=(choice,), homes=homes, plan=plan, sizes=sizes)
@@ -140,6 +142,22 @@ def _tier_with_storages(tier: TierProgram, inputs: Sequence[Storage], outputs: S
 
     body = program.map_steps(new_steps, new_view).body
     return Tier(tier.sizes, body, program.checks, program.plan.peak)
+
+
+def _plan_with_own_counters(programs: Sequence[Program]) -> MemoryPlan:
+    """Return the joined plan, in which no tier uses the memory of counters of another one's last-block reductions:
+    they must stay zero between runs.
+    """
+    plan = _joined_plan([program.plan for program in programs])
+    counters = [s for program in programs for s in storages_of_block_counters(program) if s in plan.offsets]
+    if not counters:
+        return plan
+    assert not plan.parts, "targets with several memories have no last-block reductions"
+    offsets, peak = dict(plan.offsets), plan.peak
+    for storage in counters:
+        offsets[storage] = align_up(peak, plan.align)
+        peak = offsets[storage] + storage.nbytes
+    return replace(plan, offsets=offsets, peak=peak)
 
 
 def _joined_plan(plans: Sequence[MemoryPlan]) -> MemoryPlan:

@@ -8,7 +8,7 @@ A C compiler suffices to build the project, as it includes the compiled device c
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from aotc_runtime_c import cuda_runtime_files, hosted_runtime_files
 
 from aotc.ir import AotcError, frozen, option_text
 from aotc.tir import Program, Target, launch_of
+from aotc.tir.plan.program_nodes import TierChoice
 from aotc_codegen.c.compiler_flags import CUDA_COMPILER_FLAGS
 from aotc_codegen.c.host_project import (
     GENERATED_FILE_BANNER,
@@ -123,7 +124,7 @@ def emit_cuda_project(
     params = ParameterLayout(program.name, program.constants, 0)
     cubins = [DeviceCodeImage(program.name, name, data) for name, data in sorted(images.items())]
     common = common_template_values(program.name, False) | {
-        **model_template_values(program, target, numerics, params, cflags),
+        **model_template_values(_without_workspaces(program), target, numerics, params, cflags),
         "workspace": {"parameter": "void *workspace", "sizes": ["WORKSPACE_BYTES 0"]},
         "workspace_align": 1,
         "thread_workspace_bytes": 0,
@@ -151,6 +152,17 @@ def emit_cuda_project(
     files[f"src/{program.name}_params.bin"] = params.bytes_of_binary_parameter_file()
     files |= {f"src/{image.file}": [image.data] for image in cubins}
     return write_project_and_manifest(directory, files, metadata, _runtime_files(program))
+
+
+def _without_workspaces(program: Program) -> Program:
+    """Return the program as callers see it: the arena belongs to the session, so that no tier takes a workspace."""
+    body = tuple(
+        replace(node, tiers=tuple(replace(tier, workspace_bytes=0) for tier in node.tiers))
+        if isinstance(node, TierChoice)
+        else node
+        for node in program.body
+    )
+    return replace(program, body=body)
 
 
 def _runtime_files(program: Program) -> tuple[Path, ...]:

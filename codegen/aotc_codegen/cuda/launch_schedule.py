@@ -10,10 +10,13 @@ earlier_steps_each_step_waits_for(program)  # [(), (0,), (0,), (1, 2)]
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir import Program, Step, View, launch_of
+from aotc.tir.plan.program_nodes import steps_in
+from aotc.tir.plan.size_checks import value_of_dim
 from aotc_codegen.c.kernel_files import PrintedKernels
 from aotc_codegen.c.parameter_files import ParameterLayout
 
@@ -24,12 +27,17 @@ _C_MEMORY_KIND_BY_STORAGE_KIND: Final = {"constant": "WEIGHTS", "input": "INPUT"
 
 @frozen
 class ScheduleTables:
-    """Rows of the C tables, by the names of the row types without the prefix `aotc_cuda_`."""
+    """Rows of the C tables, by the names of the row types without the prefix `aotc_cuda_`.
+
+    tensor_bytes    for each tier, the bytes of the inputs and outputs; as `tier`, empty for a program without tiers
+    """
 
     kernel: Sequence[str]
     step: Sequence[str]
     arg: Sequence[str]
     edge: Sequence[int]
+    tier: Sequence[str]
+    tensor_bytes: Sequence[int]
 
 
 def launch_schedule_tables(program: Program, kernels: PrintedKernels, params: ParameterLayout) -> ScheduleTables:
@@ -48,8 +56,28 @@ def launch_schedule_tables(program: Program, kernels: PrintedKernels, params: Pa
         steps.append(f"{{{', '.join(map(str, counts))}}},")
         args += [_c_initializer_of_kernel_argument(view, place, params) for view in step.args]
         before += needed
+    tiers, tensor_bytes = _tier_rows(program)
     rows = [f'{{"{name}", {blocks[name]}, 0}},' for name in numbers]
-    return ScheduleTables(rows, steps, args, before)
+    return ScheduleTables(rows, steps, args, before, tiers, tensor_bytes)
+
+
+def _tier_rows(program: Program) -> tuple[list[str], list[int]]:
+    """Return the rows of the tiers of a program, each of one size, and the bytes of all tensors in each of them."""
+    rows: list[str] = []
+    tensor_bytes: list[int] = []
+    first = 0
+    for tier in program.tiers:
+        symbols = program.symbols_of_sizes({name: r.least for name, r in tier.sizes.items()})
+        count = len(tuple(steps_in(tier.body)))
+        rows.append(f"{{{first}, {count}, tensor_bytes + {len(tensor_bytes)}}},")
+        inputs, outputs = (
+            [prod(value_of_dim(d, symbols) for d in s.run_time_shape) * s.dtype.itemsize for s in side]
+            for side in (program.inputs, program.outputs)
+        )
+        # the array of sizes, which is an input of generic calls, is not for the device
+        tensor_bytes += [*inputs, 0, *outputs]
+        first += count
+    return rows, tensor_bytes
 
 
 def _c_initializer_of_kernel_argument(
@@ -81,14 +109,23 @@ def earlier_steps_each_step_waits_for(program: Program) -> list[tuple[int, ...]]
 
     A step waits for the last writers of the memory that it reads or writes, and for the readers of
     the memory that it writes. Dependences are between bytes of memory, whichever tensors occupy
-    them.
+    them. A step of a tier waits for steps of this tier only, as no others run.
     """
-    pieces = _MemoryAccessHistory(program)
+    waits: list[tuple[int, ...]] = []
+    for steps in [tuple(steps_in(tier.body)) for tier in program.tiers] or [program.steps]:
+        first = len(waits)
+        waits += [tuple(first + k for k in numbers) for numbers in _waits_in_sequence(program, steps)]
+    return waits
+
+
+def _waits_in_sequence(program: Program, steps: Sequence[Step]) -> list[tuple[int, ...]]:
+    """Return what `earlier_steps_each_step_waits_for` does for some of the steps, numbered from 0."""
+    pieces = _MemoryAccessHistory(program, steps)
     waits: list[tuple[int, ...]] = []
     # for each step, the set of all earlier steps that are known to have ended before it, as a bit
     # mask
     ended_steps: list[int] = []
-    for number in range(len(program.steps)):
+    for number in range(len(steps)):
         direct_deps, covered = [], 0
         for other in sorted(pieces.record_step_and_return_dependences(number), reverse=True):
             if not covered >> other & 1:
@@ -109,9 +146,9 @@ class _MemoryAccessHistory:
     readers since then.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, steps: Sequence[Step]) -> None:
         place = make_view_locator(program)
-        self._ranges = [_read_and_written_byte_ranges(step, place) for step in program.steps]
+        self._ranges = [_read_and_written_byte_ranges(step, place) for step in steps]
         cuts: dict[tuple[str, int], set[int]] = {}
         for reads, writes in self._ranges:
             for key, begin, end in (*reads, *writes):

@@ -27,6 +27,7 @@ typedef int CUstreamCaptureMode;
 
 /* Beyond those that the runtime knows. */
 #define CAPTURE_RESULTS(R)                                                     \
+  R(ERROR_INVALID_HANDLE, 400)                                                 \
   R(ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                                     \
   R(ERROR_STREAM_CAPTURE_INVALIDATED, 901)                                     \
   R(ERROR_STREAM_CAPTURE_IMPLICIT, 906)

@@ -288,6 +288,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
 }
 
 CUresult cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end) {
+  if (begin->asked == 0 || end->asked == 0) return result(ERROR_INVALID_HANDLE);
   *milliseconds = float(1e3 * (end->seconds - begin->seconds));
   return result(SUCCESS);
 }

@@ -66,6 +66,14 @@ typedef struct aotc_cuda_arg {
   uint64_t offset;
 } aotc_cuda_arg;
 
+/* What runs with some of a model's sizes: a range of `steps`, whose edges name
+ * steps of this range only, and the bytes of each input, then of each output,
+ * of those that the aotc_model describes; 0 for what the device does not use. */
+typedef struct aotc_cuda_tier {
+  int32_t first_step, num_steps;
+  const uint64_t *bytes;
+} aotc_cuda_tier;
+
 typedef struct aotc_cuda aotc_cuda;
 typedef struct aotc_cuda_session aotc_cuda_session;
 typedef struct aotc_cuda_calls aotc_cuda_calls;
@@ -80,10 +88,11 @@ typedef struct aotc_cuda_program {
   const int32_t *edges;
   int32_t num_images, num_kernels, num_steps, num_args;
   int32_t least_driver; /* 1000 * major + 10 * minor version of CUDA */
-  int32_t reserved;
+  int32_t num_tiers;    /* 0: all steps run, and tensors have one size */
   const void *weights;
   uint64_t weights_bytes;
   uint64_t arena_bytes;
+  const aotc_cuda_tier *tiers;
 } aotc_cuda_program;
 
 /* --- the calls */
@@ -130,7 +139,7 @@ int aotc_cuda_open(const aotc_cuda_program *program, int32_t device,
 void aotc_cuda_close(aotc_cuda *opened);
 
 /* What one run after another needs: memory on the device, a stream, the
- * schedule as a graph.  AOTC_OK, or AOTC_ERROR_DEVICE_MEMORY, _HOST_MEMORY,
+ * schedule, or that of each tier, as a graph.  AOTC_OK, or AOTC_ERROR_DEVICE_MEMORY, _HOST_MEMORY,
  * _CUDA or _NULL_ARGUMENT; then `*session` is NULL. */
 int aotc_cuda_session_open(aotc_cuda *opened, aotc_cuda_session **session);
 
@@ -149,6 +158,12 @@ void aotc_cuda_session_close(aotc_cuda_session *session);
  * meaning. */
 int aotc_cuda_run(aotc_cuda_session *session, const void *const *inputs,
                   void *const *outputs, const aotc_run_options *options);
+
+/* The same for one of the program's tiers, by its number; AOTC_ERROR_DIMS if
+ * there is none of this number. */
+int aotc_cuda_run_tier(aotc_cuda_session *session, int32_t tier,
+                       const void *const *inputs, void *const *outputs,
+                       const aotc_run_options *options);
 
 /* The driver's name for what the session met last, such as
  * "CUDA_ERROR_ILLEGAL_ADDRESS"; never NULL. */

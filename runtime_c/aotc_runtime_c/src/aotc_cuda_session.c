@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The schedule becomes a graph of the driver's once, node by node, with the
- * edges of the tables: branches run side by side, and a run with other
+ * The schedule of each tier becomes a graph of the driver's once, node by node,
+ * with the edges of the tables: branches run side by side, and a run with other
  * pointers than the last changes the nodes that have them and no others.
  */
 #include "aotc_cuda_driver.h"
@@ -24,19 +24,24 @@ enum {
   TENSOR_ALIGN = 16 /* what kernels rely on */
 };
 
+/* The steps of one tier as a graph, if there are any. */
+typedef struct schedule {
+  CUgraph graph;
+  CUgraphExec exec;
+  int moved; /* whether tensors have moved since its arguments got values */
+} schedule;
+
 /* Of the tensors those of the inputs come first. */
 struct aotc_cuda_session {
   aotc_cuda *cuda;
   CUdeviceptr memory;  /* the arena, then room for tensors that are copied */
   CUdeviceptr *room;   /* of each tensor */
-  CUdeviceptr *bases;  /* where the last run found each ... */
-  int moved;           /* ... and whether arguments are still to follow */
+  CUdeviceptr *bases;  /* where the last run found each */
   CUdeviceptr *values; /* of all arguments */
   void **params;       /* their addresses */
   CUstream stream;
-  CUgraph graph;
-  CUgraphExec exec;
-  CUgraphNode *nodes; /* one for each step, then as many for edges */
+  schedule *schedules; /* one for each tier */
+  CUgraphNode *nodes;  /* one for each step, then as many for edges */
   CUevent done;       /* of the last run, where it was not waited for, ... */
   int pending;        /* ... if this is set */
   CUresult error;
@@ -46,6 +51,27 @@ struct aotc_cuda_session {
 static const aotc_tensor *tensor_of(const aotc_model *model, int32_t k) {
   return k < model->num_inputs ? &model->inputs[k]
                                : &model->outputs[k - model->num_inputs];
+}
+
+static int32_t count_schedules(const aotc_cuda_program *p) {
+  return p->num_tiers > 0 ? p->num_tiers : 1;
+}
+
+/* A tier of a program; one of all steps for a program without tiers. */
+static aotc_cuda_tier tier_of(const aotc_cuda_program *p, int32_t number) {
+  aotc_cuda_tier all;
+  if (p->num_tiers > 0) return p->tiers[number];
+  all.first_step = 0;
+  all.num_steps = p->num_steps;
+  all.bytes = NULL;
+  return all;
+}
+
+/* The bytes that a tensor has in a tier. */
+static size_t bytes_of(const aotc_model *model, const aotc_cuda_tier *tier,
+                       int32_t k) {
+  return tier->bytes != NULL ? (size_t)tier->bytes[k]
+                             : tensor_of(model, k)->bytes;
 }
 
 static uint64_t rounded(uint64_t bytes) {
@@ -78,11 +104,14 @@ static CUDA_KERNEL_NODE_PARAMS_v2 launch_of(const aotc_cuda_session *s,
   return made;
 }
 
-/* Gives arguments their values, also in the nodes of a graph that is made. */
-static CUresult bind_arguments(aotc_cuda_session *s) {
+/* Gives the arguments of a tier their values, also in the nodes of a graph that
+ * is made. */
+static CUresult bind_arguments(aotc_cuda_session *s, int32_t number) {
   const aotc_cuda_program *const p = s->cuda->program;
+  const aotc_cuda_tier tier = tier_of(p, number);
+  schedule *const made = &s->schedules[number];
   int32_t k, i;
-  for (k = 0; k < p->num_steps; ++k) {
+  for (k = tier.first_step; k < tier.first_step + tier.num_steps; ++k) {
     const aotc_cuda_step *const step = &p->steps[k];
     int changed = 0;
     for (i = step->first_arg; i < step->first_arg + step->num_args; ++i) {
@@ -90,40 +119,43 @@ static CUresult bind_arguments(aotc_cuda_session *s) {
       changed |= value != s->values[i];
       s->values[i] = value;
     }
-    if (changed && s->exec != NULL) {
+    if (changed && made->exec != NULL) {
       const CUDA_KERNEL_NODE_PARAMS_v2 launch = launch_of(s, step);
       const CUresult result = s->cuda->call.cuGraphExecKernelNodeSetParams_v2(
-          s->exec, s->nodes[k], &launch);
+          made->exec, s->nodes[k], &launch);
       if (result != SUCCESS) {
         s->values[step->first_arg] = 0; /* the next run tries again */
         return result;
       }
     }
   }
-  s->moved = 0;
+  made->moved = 0;
   return SUCCESS;
 }
 
-static CUresult make_graph(aotc_cuda_session *s) {
+static CUresult make_graph(aotc_cuda_session *s, int32_t number) {
   const aotc_cuda_program *const p = s->cuda->program;
   const aotc_cuda_driver *const call = &s->cuda->call;
+  const aotc_cuda_tier tier = tier_of(p, number);
+  schedule *const made = &s->schedules[number];
   CUgraphNode *const before = s->nodes + p->num_steps;
   int32_t k, i;
-  TRY(call->cuGraphCreate(&s->graph, 0));
-  for (k = 0; k < p->num_steps; ++k) {
+  if (tier.num_steps == 0) return SUCCESS;
+  TRY(call->cuGraphCreate(&made->graph, 0));
+  for (k = tier.first_step; k < tier.first_step + tier.num_steps; ++k) {
     const aotc_cuda_step *const step = &p->steps[k];
     const CUDA_KERNEL_NODE_PARAMS_v2 launch = launch_of(s, step);
     for (i = 0; i < step->num_edges; ++i)
       before[i] = s->nodes[p->edges[step->first_edge + i]];
-    TRY(call->cuGraphAddKernelNode_v2(&s->nodes[k], s->graph, before,
+    TRY(call->cuGraphAddKernelNode_v2(&s->nodes[k], made->graph, before,
                                       (size_t)step->num_edges, &launch));
   }
-  TRY(call->cuGraphInstantiateWithFlags(&s->exec, s->graph, 0));
-  TRY(call->cuGraphUpload(s->exec, s->stream));
+  TRY(call->cuGraphInstantiateWithFlags(&made->exec, made->graph, 0));
+  TRY(call->cuGraphUpload(made->exec, s->stream));
   return call->cuStreamSynchronize(s->stream);
 }
 
-/* Memory on the device, the stream and the graph; in the context. */
+/* Memory on the device, the stream and the graphs; in the context. */
 static CUresult prepare(aotc_cuda_session *s) {
   const aotc_cuda_program *const p = s->cuda->program;
   const aotc_cuda_driver *const call = &s->cuda->call;
@@ -145,8 +177,11 @@ static CUresult prepare(aotc_cuda_session *s) {
       0) /* counts of blocks begin with 0; runs leave it there */
     TRY(call->cuMemsetD8Async(s->memory, 0, (size_t)p->arena_bytes, s->stream));
   TRY(call->cuEventCreate(&s->done, 0));
-  TRY(bind_arguments(s));
-  return p->num_steps > 0 ? make_graph(s) : SUCCESS;
+  for (k = 0; k < count_schedules(p); ++k) {
+    TRY(bind_arguments(s, k));
+    TRY(make_graph(s, k));
+  }
+  return SUCCESS;
 }
 
 /* A session without anything of the device's; NULL where there is no room. */
@@ -161,7 +196,10 @@ static aotc_cuda_session *make_session(aotc_cuda *cuda) {
   s->room = (CUdeviceptr *)calloc(2 * tensors + args + 1, sizeof *s->room);
   s->params = (void **)calloc(args + 1, sizeof *s->params);
   s->nodes = (CUgraphNode *)calloc(2 * steps + 1, sizeof *s->nodes);
-  if (s->room == NULL || s->params == NULL || s->nodes == NULL) {
+  s->schedules = (schedule *)calloc((size_t)count_schedules(p),
+                                    sizeof *s->schedules);
+  if (s->room == NULL || s->params == NULL || s->nodes == NULL ||
+      s->schedules == NULL) {
     aotc_cuda_session_close(s);
     return NULL;
   }
@@ -192,18 +230,24 @@ int aotc_cuda_session_open(aotc_cuda *opened, aotc_cuda_session **session) {
 
 void aotc_cuda_session_close(aotc_cuda_session *s) {
   CUcontext popped;
+  int32_t k;
   if (s == NULL) return;
   if (aotc_cuda_enter(s->cuda) == SUCCESS) {
     const aotc_cuda_driver *const call = &s->cuda->call;
     if (s->pending) call->cuStreamWaitEvent(s->stream, s->done, 0);
     if (s->stream != NULL) call->cuStreamSynchronize(s->stream);
-    if (s->exec != NULL) call->cuGraphExecDestroy(s->exec);
-    if (s->graph != NULL) call->cuGraphDestroy(s->graph);
+    for (k = 0; s->schedules != NULL && k < count_schedules(s->cuda->program);
+         ++k) {
+      const schedule *const made = &s->schedules[k];
+      if (made->exec != NULL) call->cuGraphExecDestroy(made->exec);
+      if (made->graph != NULL) call->cuGraphDestroy(made->graph);
+    }
     if (s->done != NULL) call->cuEventDestroy_v2(s->done);
     if (s->stream != NULL) call->cuStreamDestroy_v2(s->stream);
     if (s->memory != 0) call->cuMemFree_v2(s->memory);
     call->cuCtxPopCurrent_v2(&popped);
   }
+  free(s->schedules);
   free(s->nodes);
   free(s->params);
   free(s->room);
@@ -227,6 +271,8 @@ typedef struct run {
   void *const *outputs;
   aotc_run_options options;
   aotc_cuda_options how;
+  int32_t number; /* of the tier */
+  aotc_cuda_tier tier;
   CUstream stream;
   int no_wait, plain;
   int by_caller; /* who orders the runs of the session */
@@ -258,12 +304,12 @@ static int is_on_device(const aotc_cuda_driver *call, CUdeviceptr pointer) {
  * of a tensor. */
 static int find_tensors(aotc_cuda_session *s, const run *r) {
   const aotc_model *const model = s->cuda->model;
-  int32_t k;
+  int32_t k, i;
   for (k = 0; k < model->num_inputs + model->num_outputs; ++k) {
     const aotc_tensor *const tensor = tensor_of(model, k);
     const uintptr_t pointer = (uintptr_t)pointer_of(r, model, k);
     CUdeviceptr base = s->room[k];
-    if (tensor->bytes == 0) continue;
+    if (bytes_of(model, &r->tier, k) == 0) continue;
     if (pointer == 0) return AOTC_ERROR_NULL_ARGUMENT;
     if (is_on_device(&s->cuda->call, pointer)) {
       if (pointer % TENSOR_ALIGN == 0) base = pointer;
@@ -272,7 +318,9 @@ static int find_tensors(aotc_cuda_session *s, const run *r) {
     } else if (pointer % aotc_dtype_bytes(tensor->dtype) != 0) {
       return AOTC_ERROR_ALIGNMENT;
     }
-    s->moved |= base != s->bases[k];
+    for (i = 0; base != s->bases[k] && i < count_schedules(s->cuda->program);
+         ++i)
+      s->schedules[i].moved = 1;
     s->bases[k] = base;
   }
   return AOTC_OK;
@@ -285,7 +333,7 @@ static CUresult copy_tensors(const aotc_cuda_session *s, const run *r,
   const aotc_cuda_driver *const call = &s->cuda->call;
   int32_t k;
   for (k = first; k < end; ++k) {
-    const size_t bytes = tensor_of(model, k)->bytes;
+    const size_t bytes = bytes_of(model, &r->tier, k);
     const CUdeviceptr given = (uintptr_t)pointer_of(r, model, k);
     const CUdeviceptr room = s->room[k];
     if (bytes == 0 || s->bases[k] != room) continue;
@@ -296,42 +344,47 @@ static CUresult copy_tensors(const aotc_cuda_session *s, const run *r,
   return SUCCESS;
 }
 
-/* Tells of a step, after all before have ended. */
+/* Tells of a step, or with the number behind those of the tier of the end of a
+ * run, after all before have ended. */
 static CUresult tell_step(const aotc_cuda_session *s, const run *r,
                           int32_t step) {
+  const int is_end = step == r->tier.first_step + r->tier.num_steps;
   if (r->how.events != NULL)
     TRY(s->cuda->call.cuEventRecord((CUevent)r->how.events[step], r->stream));
   if (r->options.on_step == NULL) return SUCCESS;
   TRY(s->cuda->call.cuStreamSynchronize(r->stream));
-  r->options.on_step(r->options.step_context, step);
+  r->options.on_step(r->options.step_context,
+                     is_end ? s->cuda->program->num_steps : step);
   return SUCCESS;
 }
 
 static CUresult launch_steps(const aotc_cuda_session *s, const run *r) {
   const aotc_cuda_program *const p = s->cuda->program;
+  const int32_t end = r->tier.first_step + r->tier.num_steps;
   int32_t k;
-  for (k = 0; k < p->num_steps; ++k) {
+  for (k = r->tier.first_step; k < end; ++k) {
     const CUDA_KERNEL_NODE_PARAMS_v2 one = launch_of(s, &p->steps[k]);
     TRY(tell_step(s, r, k));
     TRY(s->cuda->call.cuLaunchKernel(one.func, one.gridDimX, 1, 1,
                                      one.blockDimX, 1, 1, one.sharedMemBytes,
                                      r->stream, one.kernelParams, NULL));
   }
-  return tell_step(s, r, p->num_steps);
+  return tell_step(s, r, end);
 }
 
 /* All that a run puts into its stream. */
 static CUresult submit(aotc_cuda_session *s, const run *r) {
   const aotc_model *const model = s->cuda->model;
   const aotc_cuda_driver *const call = &s->cuda->call;
+  const schedule *const made = &s->schedules[r->number];
   if (s->pending && !r->by_caller) /* a number may name another stream now */
     TRY(call->cuStreamWaitEvent(r->stream, s->done, 0));
-  if (s->moved) TRY(bind_arguments(s));
+  if (made->moved) TRY(bind_arguments(s, r->number));
   TRY(copy_tensors(s, r, 0, model->num_inputs));
   if (r->plain)
     TRY(launch_steps(s, r));
-  else if (s->exec != NULL)
-    TRY(call->cuGraphLaunch(s->exec, r->stream));
+  else if (made->exec != NULL)
+    TRY(call->cuGraphLaunch(made->exec, r->stream));
   TRY(copy_tensors(s, r, model->num_inputs,
                    model->num_inputs + model->num_outputs));
   if (!r->no_wait || r->by_caller) return SUCCESS;
@@ -363,15 +416,25 @@ static int run_alone(aotc_cuda_session *s, const run *r) {
 
 int aotc_cuda_run(aotc_cuda_session *session, const void *const *inputs,
                   void *const *outputs, const aotc_run_options *options) {
+  return aotc_cuda_run_tier(session, 0, inputs, outputs, options);
+}
+
+int aotc_cuda_run_tier(aotc_cuda_session *session, int32_t tier,
+                       const void *const *inputs, void *const *outputs,
+                       const aotc_run_options *options) {
   run r;
   int status;
   if (session == NULL || inputs == NULL || outputs == NULL)
     return AOTC_ERROR_NULL_ARGUMENT;
+  if (tier < 0 || tier >= count_schedules(session->cuda->program))
+    return AOTC_ERROR_DIMS;
   memset(&r, 0, sizeof r);
   if (!read_options(&r.options, sizeof r.options, options) ||
       !read_options(&r.how, sizeof r.how, r.options.cuda))
     return AOTC_ERROR_OPTIONS;
   if (exchange(&session->busy, 1) != 0) return AOTC_ERROR_BUSY;
+  r.number = tier;
+  r.tier = tier_of(session->cuda->program, tier);
   r.inputs = inputs;
   r.outputs = outputs;
   r.stream = r.how.stream != NULL ? (CUstream)r.how.stream : session->stream;

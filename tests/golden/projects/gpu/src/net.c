@@ -81,6 +81,7 @@ const aotc_cuda_program *net_program(void) {
       net_params,
       NET_WEIGHTS_BYTES,
       0,
+      NULL,
   };
   return &program;
 }

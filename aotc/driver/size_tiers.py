@@ -169,5 +169,7 @@ def require_target_supports_tiers(dims: Mapping[str, TieredDimSpecification], ta
     if ranges:
         given = option_text("dims", {n: str(r) for n, r in ranges.items()})
         text = f"each tier of code for {target.name} is one size, which the kernels are made for: {given}"
-        hint = "give sizes instead of ranges, for example: " + option_text("dims", {n: r.ends for n, r in ranges.items()})
+        hint = "give sizes instead of ranges, for example: " + option_text(
+            "dims", {n: r.ends for n, r in ranges.items()}
+        )
         raise AotcError("target", text, hint=hint)

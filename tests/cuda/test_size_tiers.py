@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiers of exact sizes on GPUs: one library with kernels for each size, which share weights and memory of the device."""
+"""Tiers of exact sizes on GPUs: one library with kernels for each size, which share weights and memory."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ int main(void) {
 
 @pytest.mark.always
 def test_tiers_in_c(tmp_path: Path) -> None:
-    """A run copies the tensors of its size, and one with other sizes writes nothing; checked by the address sanitizer."""
+    """A run copies the tensors of its size, and one with other sizes writes nothing."""
     folder = compiled(perceptron(), {"batch": [1, 4, 8]}, output=tmp_path / "net", build=False).path
     (tmp_path / "app.c").write_text(APP, encoding="utf-8")
     sources = [tmp_path / "app.c", *folder.glob("src/*.[cS]"), *folder.glob("runtime/*.c")]

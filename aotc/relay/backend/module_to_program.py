@@ -45,7 +45,7 @@ from aotc.ir import (
 from aotc.ir.compilation_work_and_memory_limits import current_budget
 from aotc.ir.failure_context import Failure, attach_failure_to_exceptions
 from aotc.ir.parallel_memo import memoize_in_parallel
-from aotc.ir.size_operands import SIZE_OPERANDS_ATTRIBUTE, SizeOperand, size_operands_of_rows
+from aotc.ir.size_operands import SIZE_OPERANDS_ATTRIBUTE, size_operands_of_rows
 from aotc.ir.string_slots import STRING_INPUTS_ATTRIBUTE, STRING_OUTPUTS_ATTRIBUTE
 from aotc.relay.backend.found_sizes import (
     found_size_of_function,
@@ -62,7 +62,12 @@ from aotc.relay.backend.function_to_kernel import (
 )
 from aotc.relay.backend.kernel_deduplication import FunctionTable, lower_function_to_kernel
 from aotc.relay.backend.row_movement_detection import row_pieces_of_result
-from aotc.relay.backend.run_time_sizes import RunTimeSizes, size_ranges_of_inputs, sizes_of_module
+from aotc.relay.backend.run_time_sizes import (
+    RunTimeSizes,
+    require_target_supports_sizes,
+    size_ranges_of_inputs,
+    sizes_of_module,
+)
 from aotc.relay.backend.sized_function_to_kernel import SizedKernel, lower_function_with_run_time_sizes
 from aotc.relay.backend.tail_calls import TailCalls
 from aotc.relay.backend.zero_copy_view_detection import view_offsets_of_results
@@ -456,7 +461,7 @@ def lower_main_to_program(
     operands = size_operands_of_rows(module.attrs.get(SIZE_OPERANDS_ATTRIBUTE, ()))
     sizes = sizes_of_module(module, operands, _ranges_with_room(size_ranges_of_inputs(main, typical_sizes), growing))
     sizes.found = found_sizes_of_module(module, sizes.ranges, target)
-    _require_target_supports_sizes(sizes, target, main, operands)
+    require_target_supports_sizes(sizes, target, main, operands)
     lowering = _Lowering(target, module, _let_bound_values(main), sizes, has_state=bool(state))
     inputs = _create_input_storages(module, sizes)
     lowering.values.update(zip(main.params, map(View, inputs), strict=True))
@@ -495,28 +500,6 @@ def _create_input_storages(module: IRModule, sizes: RunTimeSizes) -> list[Storag
         ty = sizes.bounded_type(ty, param, f"input {param.name!r}")
         storages.append(_create_storage(param.name, ty, "input", meaning=meaning, strings=texts))
     return storages
-
-
-def _require_target_supports_sizes(
-    sizes: RunTimeSizes, target: Target, main: Function, operands: Iterable[SizeOperand]
-) -> None:
-    """Raise AotcError (code "target") for sizes that are known at run time only on a GPU.
-
-    operands    the sizes that are elements of inputs
-    """
-    if not sizes.ranges or target.gpu is None:
-        return
-    if operands:
-        inputs = ", ".join(repr(name) for name in dict.fromkeys(o.input for o in operands))
-        text = f"code for {target.name} has no sizes that are values of inputs, as those of {inputs} are"
-        hint = "make the values constants of the model, or compile for a processor, for example with "
-        raise AotcError("target", text, span=main.span, hint=hint + option_text("target", "host"))
-    ranges = ", ".join(f"{name} {r}" for name, r in sizes.ranges.items())
-    text = f"code for {target.name} has no sizes that vary at run time within a range: {ranges}"
-    hint = "compile one size, for example: " + option_text("dims", {n: r.most for n, r in sizes.ranges.items()})
-    hint += ", or several, each with kernels of its own: "
-    hint += option_text("dims", {n: r.ends for n, r in sizes.ranges.items()})
-    raise AotcError("target", text, span=main.span, hint=hint)
 
 
 def _require_checks_before_run(program: Program, main: Function, of_parts: Container[str]) -> None:

@@ -37,7 +37,7 @@ from aotc.ir.size_operands import (
 )
 from aotc.relay.backend.function_to_kernel import diagnose_dynamic_shapes
 from aotc.relay.graph_api import Expr, Function, IRModule, type_of
-from aotc.tir import SizeCheck
+from aotc.tir import SizeCheck, Target
 
 
 def size_ranges_of_inputs(main: Function, typical: Mapping[str, int]) -> dict[str, DimRange]:
@@ -215,3 +215,25 @@ def _dim_of_condition(text: str) -> Dim:
 
 def _formula(dim: Dim) -> Formula:
     return formula_of_name(dim.name) if isinstance(dim, SymDim) else constant(dim)
+
+
+def require_target_supports_sizes(
+    sizes: RunTimeSizes, target: Target, main: Function, operands: Iterable[SizeOperand]
+) -> None:
+    """Raise AotcError (code "target") for sizes that are known at run time only on a GPU.
+
+    operands    the sizes that are elements of inputs
+    """
+    if not sizes.ranges or target.gpu is None:
+        return
+    if operands:
+        inputs = ", ".join(repr(name) for name in dict.fromkeys(o.input for o in operands))
+        text = f"code for {target.name} has no sizes that are values of inputs, as those of {inputs} are"
+        hint = "make the values constants of the model, or compile for a processor, for example with "
+        raise AotcError("target", text, span=main.span, hint=hint + option_text("target", "host"))
+    ranges = ", ".join(f"{name} {r}" for name, r in sizes.ranges.items())
+    text = f"code for {target.name} has no sizes that vary at run time within a range: {ranges}"
+    hint = "compile one size, for example: " + option_text("dims", {n: r.most for n, r in sizes.ranges.items()})
+    hint += ", or several, each with kernels of its own: "
+    hint += option_text("dims", {n: r.ends for n, r in sizes.ranges.items()})
+    raise AotcError("target", text, span=main.span, hint=hint)

@@ -66,9 +66,9 @@ typedef struct aotc_cuda_arg {
   uint64_t offset;
 } aotc_cuda_arg;
 
-/* What runs with some of a model's sizes: a range of `steps`, whose edges name
+/* What runs with some of a model's sizes: a range of `steps`, which wait for
  * steps of this range only, and the bytes of each input, then of each output,
- * of those that the aotc_model describes; 0 for what the device does not use. */
+ * that the aotc_model describes; 0 for what the device does not use. */
 typedef struct aotc_cuda_tier {
   int32_t first_step, num_steps;
   const uint64_t *bytes;
@@ -139,8 +139,9 @@ int aotc_cuda_open(const aotc_cuda_program *program, int32_t device,
 void aotc_cuda_close(aotc_cuda *opened);
 
 /* What one run after another needs: memory on the device, a stream, the
- * schedule, or that of each tier, as a graph.  AOTC_OK, or AOTC_ERROR_DEVICE_MEMORY, _HOST_MEMORY,
- * _CUDA or _NULL_ARGUMENT; then `*session` is NULL. */
+ * schedule, or that of each tier, as a graph.  AOTC_OK, or
+ * AOTC_ERROR_DEVICE_MEMORY, _HOST_MEMORY, _CUDA or _NULL_ARGUMENT; then
+ * `*session` is NULL. */
 int aotc_cuda_session_open(aotc_cuda *opened, aotc_cuda_session **session);
 
 /* Waits for what still runs; NULL is let be. */

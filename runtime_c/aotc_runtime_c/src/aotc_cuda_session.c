@@ -42,8 +42,8 @@ struct aotc_cuda_session {
   CUstream stream;
   schedule *schedules; /* one for each tier */
   CUgraphNode *nodes;  /* one for each step, then as many for edges */
-  CUevent done;       /* of the last run, where it was not waited for, ... */
-  int pending;        /* ... if this is set */
+  CUevent done;        /* of the last run, where it was not waited for, ... */
+  int pending;         /* ... if this is set */
   CUresult error;
   long busy;
 };
@@ -196,8 +196,8 @@ static aotc_cuda_session *make_session(aotc_cuda *cuda) {
   s->room = (CUdeviceptr *)calloc(2 * tensors + args + 1, sizeof *s->room);
   s->params = (void **)calloc(args + 1, sizeof *s->params);
   s->nodes = (CUgraphNode *)calloc(2 * steps + 1, sizeof *s->nodes);
-  s->schedules = (schedule *)calloc((size_t)count_schedules(p),
-                                    sizeof *s->schedules);
+  s->schedules =
+      (schedule *)calloc((size_t)count_schedules(p), sizeof *s->schedules);
   if (s->room == NULL || s->params == NULL || s->nodes == NULL ||
       s->schedules == NULL) {
     aotc_cuda_session_close(s);

@@ -239,11 +239,11 @@ class Compilation:
             raise AotcError("target", text, hint=hint)
         if (arrays := self.context.get_config("compile.stack_bytes")) is not None:
             object.__setattr__(self, "target", target_with_stack_array_limit(self.target, arrays))
-        if self.state and self.target.gpu is not None:
-            text = f"code for {self.target.name} does not keep state between runs"
-            # a model may state its own state, which no option changes
-            hint = "compile for a processor, for example with " + option_text("target", "host") + "; a state that "
-            hint += option_text("state") + " names can be an input and an output instead, which may stay on the GPU"
+        if self.target.gpu is not None and (growing := [pair for pair in self.state if pair.growth is not None]):
+            text = f"code for {self.target.name} keeps no state that grows: "
+            text += option_text("state", {pair.past: pair.present for pair in growing})
+            hint = "leave it out of " + option_text("state") + ", as inputs and outputs may stay on the GPU, or "
+            hint += "compile for a processor, for example with " + option_text("target", "host")
             raise AotcError("target", text, hint=hint)
         parts: tuple[IRModule, tuple[StatePair, ...]] = (self.module, ())
         if self.state:

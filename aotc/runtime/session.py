@@ -31,6 +31,7 @@ from aotc.runtime.abi import CAPACITY_STATUS, SHAPE_STATUS, STATUS_CODE_MASK, ST
 from aotc.runtime.dlpack import is_on_gpu
 from aotc.runtime.fork_safety import new_fork_safe_lock_for
 from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
+from aotc.runtime.gpu_state import GpuState
 from aotc.runtime.gpu_tensors import GpuRunTensors
 from aotc.runtime.library import Library, ThreadPool, find_library
 from aotc.runtime.plain_run import new_plain_run
@@ -207,7 +208,7 @@ class Session:
             text = f"{self.name} keeps nothing between runs"
             hint = "compile the model with " + option_text("state", {"PAST": "PRESENT"})
             raise AotcError("state", text, hint=hint + " to keep an output as an input of the next run")
-        return State(self._library, data)
+        return State(self._library, data) if self.device is None else GpuState(self._library, self.device, data)
 
     def new_state_or_none(self, *, measured: bool = False) -> State | None:
         """Return a new state; None for a model that keeps nothing between runs.
@@ -253,7 +254,7 @@ class Session:
         sources = interface.buffers_read_in_place(inputs) if self._direct else None
         chosen = self._output_positions_if_valid(output_names)
         if outputs is not None or stream is not None or (sources is None and _has_gpu_inputs(inputs)):
-            return self._run_with_gpu_tensors(interface, output_names, inputs, outputs, stream)
+            return self._run_with_gpu_tensors(interface, output_names, inputs, outputs, stream, state)
         if sources is None or chosen is None:
             sources, chosen = self._validate_and_copy_inputs(interface, output_names, inputs)
         require_fitting_state(self._library, state)
@@ -302,7 +303,13 @@ class Session:
             lock.release()
 
     def _run_with_gpu_tensors(
-        self, interface: RunInterface, output_names: Iterable[str] | None, inputs: Any, outputs: Any, stream: Any
+        self,
+        interface: RunInterface,
+        output_names: Iterable[str] | None,
+        inputs: Any,
+        outputs: Any,
+        stream: Any,
+        state: State | None,
     ) -> list[Any]:
         """Run the compiled model once, with inputs or outputs in GPU memory; return the outputs."""
         if self.device is None:
@@ -310,6 +317,7 @@ class Session:
             hint = "compile with " + option_text("target", "cuda") + ", or copy the tensors to the host"
             raise AotcError("device-array", text, hint=hint)
         self.device.require_process_that_opened_gpu()
+        require_fitting_state(self._library, state)
         exchange = GpuRunTensors(self.device, stream)
         numbers = _require_output_positions(self._library.outputs, output_names)
         sources = exchange.input_pointers(inputs, interface.inputs)
@@ -323,7 +331,7 @@ class Session:
             for pointers, given in ((read, sources), (written, targets)):
                 for k, pointer in enumerate(given):
                     pointers[k] = pointer
-            self._invoke_compiled_model(read, written, workspace, options)
+            self._invoke_with_state(read, written, workspace, options, state)
         finally:
             self._frames.append(frame)
         exchange.copy_outputs_to_caller_arrays()

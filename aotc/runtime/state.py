@@ -130,7 +130,7 @@ class State:
             raise AotcError("state", text, hint="make one by session.new_state() of the session that runs")
 
     def _initialize(self) -> None:
-        status = self._library.initialize_state(self.pointer)
+        status = self._library.initialize_state(ffi.cast("void *", memory_address(self._memory)))
         if status != 0:
             reason = STATUS_MESSAGES.get(status, "unknown status")
             raise AotcError("state", f"the library cannot initialize a state: {reason}")

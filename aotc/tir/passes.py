@@ -20,7 +20,7 @@ from aotc.ir import AotcError, DType, Pass, PassContext, PassInfo, PassInstrumen
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.ir.parallel_memo import memoize_in_parallel
 from aotc.tir import Branch, C, Define, Kernel, Leave, Loop, Program, ProgramNode, Step, Storage, Target
-from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
+from aotc.tir.device.lower_to_launches import copy_launches, lower_program_to_gpu_launches
 from aotc.tir.expr import INDEX, Const
 from aotc.tir.functions.fma_contraction import contract_kernel_to_fma
 from aotc.tir.kernel_verifier import are_loops_proven_for, verify
@@ -136,13 +136,20 @@ class FuseLoops(ProgramPass):
         )
 
 
+@dataclass(frozen=True, repr=False)
 class KeepState(ProgramPass):
     """Place tensors that are kept between runs in the caller's block of state: updated in place
-    where possible, otherwise in two copies that change roles at each run.
+    where possible, otherwise in two copies that change roles at each run. On GPUs, whose launches have fixed
+    addresses, a run copies the new contents at its end instead.
     """
 
+    target: Target = C
+
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return place_state(module) if module.state else module
+        if not module.state:
+            return module
+        gpu = self.target.gpu is not None
+        return place_state(module, partial(copy_launches, target=self.target) if gpu else None)
 
 
 class WorkInPlace(ProgramPass):
@@ -286,7 +293,7 @@ TENSOR_PIPELINE: Final = (
     PipelineRow(FuseLoops, FuseLoops, _REORDER_CONDITION, _reorders_steps),
     PipelineRow(OrderSteps, OrderSteps, _REORDER_CONDITION, _reorders_steps),
     PipelineRow(LaunchOnDevice, LaunchOnDevice, "GPUs", lambda target, multithreaded: target.gpu is not None),
-    PipelineRow(KeepState, lambda target: KeepState(), "CPUs", lambda target, multithreaded: target.gpu is None),
+    PipelineRow(KeepState, KeepState),
     PipelineRow(WorkInPlace, lambda target: WorkInPlace()),
     PipelineRow(
         PlanMemory, PlanMemory, "unless the last row plans the memory",

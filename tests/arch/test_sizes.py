@@ -16,7 +16,7 @@ C = [p for p in RUNTIME if p.parent.name != "emulator"]
 TEMPLATES = [p for p in OTHERS if p.suffix == ".j2" and p.is_relative_to(ROOT / "codegen")]
 
 FUNCTION_LINES = 60
-RUNTIME_LINES = 2910
+RUNTIME_LINES = 2980
 
 
 @pytest.mark.always

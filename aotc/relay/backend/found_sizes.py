@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from aotc.ir import AotcError, Dim, DimRange, Span, SymDim, bound_dim, frozen, get_op, symbol_of_multiples
+from aotc.ir import AotcError, Dim, DimRange, Span, SymDim, bound_dim, frozen, get_op, option_text, symbol_of_multiples
 from aotc.ir.dimension_formulas import formula_of_name
 from aotc.relay.backend.run_time_sizes import RunTimeSizes
 from aotc.relay.graph_api import Call, Function, IRModule, post_order
@@ -84,7 +84,8 @@ def found_sizes_of_module(module: IRModule, ranges: Mapping[str, DimRange], targ
         if target.gpu is not None and (size is not None or isinstance(node.attrs, RequireRangeAttrs)):
             what = "results whose size depends on data" if size is not None else "checks of values that a run computes"
             text = f"code for {target.name} has no {what}"
-            raise AotcError("target", text, span=node.span, hint="compile for a processor")
+            hint = "compile for a processor, for example with " + option_text("target", "host")
+            raise AotcError("target", text, span=node.span, hint=hint)
         if size is None:
             continue
         if formula_of_name(size.size).symbols != {size.size} or size.size in intervals:

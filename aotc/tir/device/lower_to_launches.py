@@ -15,15 +15,17 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from aotc.ir import AotcError
+from aotc.ir import AotcError, option_text
 from aotc.tir import (
     Buffer,
     Expr,
     Gpu,
+    Load,
     Program,
     Step,
     Target,
     Var,
+    View,
     all_of,
     direct_loads,
     has_gpu_loops,
@@ -51,7 +53,7 @@ from aotc.tir.device.thread_block_mapping import (
 )
 from aotc.tir.device.vertical_fusion import VerticalFusion
 from aotc.tir.plan.memory_plan import merge_inplace_params
-from aotc.tir.stmt import Block, For, If, Kernel, Stmt, buffer_written_by, remove_stmts, walk_stmts
+from aotc.tir.stmt import Block, For, If, Kernel, Stmt, Store, buffer_written_by, forall, remove_stmts, walk_stmts
 
 #: Largest number of parts of one launch, as each thread searches for the part of its block.
 _MAX_PARTS_PER_LAUNCH: Final = 32
@@ -88,12 +90,25 @@ def lower_program_to_gpu_launches(program: Program, target: Target) -> Program:
     return fuse_gpu_launches(replace(program, body=tuple(sources)), gpu, fuse_dependent_steps)
 
 
+def copy_launches(source: View, copy: View, *, target: Target) -> list[Step]:
+    """Return the calls of GPU kernels that copy all elements of a tensor to another one."""
+    size = source.storage.size
+    old, new = Buffer("source", source.storage.dtype, size), Buffer("copy", source.storage.dtype, size)
+    i = Var("i")
+    kernel = Kernel(name="keep_state", inputs=(old,), outputs=(new,), body=forall(i, size, Store(new, i, Load(old, i))))
+    return _steps_replacing_kernel_call(Step(kernel, (source, copy)), lower_kernel_to_gpu_kernels(kernel, target))
+
+
 def _reject_control_flow(program: Program, target: Target) -> None:
     """Raise AotcError (code "target") if values at run time decide which kernels run."""
     for node in program.body:
         if not isinstance(node, Step):
             text = f"target {target.name} has no control flow: values at run time decide which kernels run"
-            raise AotcError("target", text, span=node.span, hint="targets without a GPU have it")
+            hint = (
+                "make the condition or the number of iterations a constant of the model, or compile for a processor, "
+            )
+            hint += "for example with " + option_text("target", "host")
+            raise AotcError("target", text, span=node.span, hint=hint)
 
 
 def _steps_replacing_kernel_call(step: Step, kernels: Sequence[Kernel]) -> list[Step]:

@@ -9,12 +9,13 @@ Output: a program in which both are memory of the block of state.
 A tensor that grows, present = concatenate((past, x)), is one memory in which a run writes x behind the old
 contents: concatenate becomes a copy of x.
 
-Runs write new contents over old ones if the kernel that writes comes after all that read, or may
+On a target whose calls have fixed addresses, such as a GPU, each tensor has one copy (`_place_in_one_copy`). Elsewhere
+runs write new contents over old ones if the kernel that writes comes after all that read, or may
 compute in place, and if no check of a value can end the run after that. Otherwise the block has two copies: a run
 reads the first and writes the second, and the next run reads the second and writes the first.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from aotc.ir import AotcError, Dim, Span, SymDim, bound_dim, option_text
@@ -28,15 +29,20 @@ from aotc.tir.plan.storage import StateTensor, Storage, View
 from aotc.tir.stmt import Kernel, Number, Store, forall
 
 
-def place_state(program: Program) -> Program:
+def place_state(program: Program, copies: Callable[[View, View], Sequence[Step]] | None = None) -> Program:
     """Return the program with its state tensors in the block of state, no longer among its inputs
     and outputs.
+
+    copies    function that returns the steps that copy a tensor to another one, for a target whose calls have fixed
+              addresses: tensors have one copy in the block, to which such steps copy new contents at the end of a run
     """
     steps, placed = program.body, list[StateTensor]()
     placed_in_arena = frozenset(program.resident.values())
     for tensor in program.state:
         if tensor.grows:
             steps, in_block = _place_growing_tensor(steps, tensor, program.symbol_intervals)
+        elif copies is not None:
+            steps, in_block = _place_in_one_copy(steps, tensor, copies)
         else:
             steps, in_block = _place_state_tensor(steps, tensor, placed_in_arena)
         placed.append(in_block)
@@ -118,6 +124,23 @@ def _place_state_tensor(
     other = replace(present, kind="state", quantization=None)
     renamed = replace_storages(steps, {past: memory, present: other})
     return renamed, StateTensor(past=memory, present=other, initial=tensor.initial)
+
+
+def _place_in_one_copy(
+    steps: tuple[ProgramNode, ...], tensor: StateTensor, copies: Callable[[View, View], Sequence[Step]]
+) -> tuple[tuple[ProgramNode, ...], StateTensor]:
+    """Return the steps with a state tensor in one memory, in which its new contents are computed where the order of
+    the steps permits it, and to which they are copied at the end otherwise.
+    """
+    past, present = tensor.past, tensor.present
+    memory = replace(past, kind="state", quantization=None)
+    kept = StateTensor(past=memory, present=memory, initial=tensor.initial)
+    in_place = nodes_updating_in_place(steps, past, present, memory)
+    if in_place is not None:
+        return in_place, kept
+    new = replace(present, kind="temp", quantization=None)
+    renamed = replace_storages(steps, {past: memory, present: new})
+    return (*renamed, *copies(View(new), View(memory))), kept
 
 
 def _may_end_after_writing(nodes: Sequence[ProgramNode], memory: Storage) -> bool:

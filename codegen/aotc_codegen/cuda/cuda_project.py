@@ -33,6 +33,7 @@ from aotc_codegen.c.host_project import (
 from aotc_codegen.c.kernel_files import PrintedKernels
 from aotc_codegen.c.parameter_files import ParameterLayout
 from aotc_codegen.c.project_metadata import describe_compiled_program
+from aotc_codegen.c.state_block import state_block_layout, state_metadata
 from aotc_codegen.c.template_rendering import render_template
 from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source_file
 from aotc_codegen.cuda.kernel_resources import (
@@ -122,9 +123,10 @@ def emit_cuda_project(
     """
     require_valid_model_name(program.name)
     params = ParameterLayout(program.name, program.constants, 0)
+    state = state_block_layout([program], numerics)
     cubins = [DeviceCodeImage(program.name, name, data) for name, data in sorted(images.items())]
     common = common_template_values(program.name, False) | {
-        **model_template_values(_without_workspaces(program), target, numerics, params, cflags),
+        **model_template_values(_without_workspaces(program), target, numerics, params, cflags, state),
         "workspace": {"parameter": "void *workspace", "sizes": ["WORKSPACE_BYTES 0"]},
         "workspace_align": 1,
         "thread_workspace_bytes": 0,
@@ -138,7 +140,7 @@ def emit_cuda_project(
         launch = launch_of(step.kernel)
         assert launch is not None
         row |= {"grid": launch.grid, "block": launch.block, "shared_bytes": launch.shared_bytes}
-    metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes)}
+    metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes), **state_metadata(state)}
     blocks = {row["kernel"]: row["block"] for row in metadata["steps"]}
     metadata["device"] = {
         "least_driver": f"{least_driver // 1000}.{least_driver % 1000 // 10}",
@@ -147,7 +149,7 @@ def emit_cuda_project(
             image.name: kernels for image in cubins if (kernels := _kernel_resources_and_occupancy(image, blocks))
         },
     }
-    files = _host_files_by_path(common, launch_schedule_tables(program, printed, params))
+    files = _host_files_by_path(common, launch_schedule_tables(program, printed, params, state))
     files[f"src/{program.name}.cu"] = cuda_source
     files[f"src/{program.name}_params.bin"] = params.bytes_of_binary_parameter_file()
     files |= {f"src/{image.file}": [image.data] for image in cubins}

@@ -19,8 +19,9 @@ from aotc.tir.plan.program_nodes import steps_in
 from aotc.tir.plan.size_checks import value_of_dim
 from aotc_codegen.c.kernel_files import PrintedKernels
 from aotc_codegen.c.parameter_files import ParameterLayout
+from aotc_codegen.c.state_block import StateLayout
 
-#: Memory location of a pointer: kind of storage, index of the input or output, byte offset.
+#: Memory location of a pointer: kind of storage, index of the input, output or state tensor, byte offset.
 MemoryLocation: TypeAlias = tuple[str, int, int]
 _C_MEMORY_KIND_BY_STORAGE_KIND: Final = {"constant": "WEIGHTS", "input": "INPUT", "output": "OUTPUT", "temp": "ARENA"}
 
@@ -40,8 +41,22 @@ class ScheduleTables:
     tensor_bytes: Sequence[int]
 
 
-def launch_schedule_tables(program: Program, kernels: PrintedKernels, params: ParameterLayout) -> ScheduleTables:
-    """Return the schedule of a program whose kernels have the form of `aotc.tir.gpu_launch`."""
+def launch_schedule_tables(
+    program: Program, kernels: PrintedKernels, params: ParameterLayout, state: StateLayout | None = None
+) -> ScheduleTables:
+    """Return the schedule of a program whose kernels have the form of `aotc.tir.gpu_launch`.
+
+    state    layout of the block of state, which is the last input; None for a program without state
+    """
+    begins = [] if state is None else [member.offset for member in state.members]
+
+    def c_argument(view: View) -> str:
+        kind, number, offset = place(view)
+        if kind == "state":
+            return f"{{AOTC_CUDA_INPUT, {len(program.inputs)}, {begins[number] + offset}}},"
+        offset += params.byte_offset_in_file(view.storage) if kind == "constant" else 0
+        return f"{{AOTC_CUDA_{_C_MEMORY_KIND_BY_STORAGE_KIND[kind]}, {number}, {offset}}},"
+
     numbers = {kernel.name: k for k, kernel in enumerate(kernels.kernels)}
     place = make_view_locator(program)
     blocks: dict[str, int] = {}
@@ -54,7 +69,7 @@ def launch_schedule_tables(program: Program, kernels: PrintedKernels, params: Pa
         blocks[name] = launch.block
         counts = [numbers[name], launch.grid, len(args), len(step.args), len(before), len(needed)]
         steps.append(f"{{{', '.join(map(str, counts))}}},")
-        args += [_c_initializer_of_kernel_argument(view, place, params) for view in step.args]
+        args += map(c_argument, step.args)
         before += needed
     tiers, tensor_bytes = _tier_rows(program)
     rows = [f'{{"{name}", {blocks[name]}, 0}},' for name in numbers]
@@ -80,19 +95,11 @@ def _tier_rows(program: Program) -> tuple[list[str], list[int]]:
     return rows, tensor_bytes
 
 
-def _c_initializer_of_kernel_argument(
-    view: View, locate: Callable[[View], MemoryLocation], params: ParameterLayout
-) -> str:
-    kind, number, offset = locate(view)
-    first = params.byte_offset_in_file(view.storage) if kind == "constant" else 0
-    return f"{{AOTC_CUDA_{_C_MEMORY_KIND_BY_STORAGE_KIND[kind]}, {number}, {first + offset}}},"
-
-
 def make_view_locator(program: Program) -> Callable[[View], MemoryLocation]:
     """Return a function that maps a view to its memory location; offsets in constants count from
-    the constant's start.
+    the constant's start, and those in a tensor of the state from its start.
     """
-    sides = (program.inputs, program.outputs)
+    sides = (program.inputs, program.outputs, [tensor.past for tensor in program.state])
     numbers = {storage: k for side in sides for k, storage in enumerate(side)}
 
     def locate_view(view: View) -> MemoryLocation:
@@ -136,7 +143,7 @@ def _waits_in_sequence(program: Program, steps: Sequence[Step]) -> list[tuple[in
     return waits
 
 
-#: Byte range of an input, output or the arena: memory, first byte, and end (exclusive).
+#: Byte range of an input, output, state tensor or the arena: memory, first byte, and end (exclusive).
 _ByteRange: TypeAlias = tuple[tuple[str, int], int, int]
 _MemoryPiece: TypeAlias = tuple[tuple[str, int], int]
 

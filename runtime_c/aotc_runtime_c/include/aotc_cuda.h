@@ -93,6 +93,9 @@ typedef struct aotc_cuda_program {
   uint64_t weights_bytes;
   uint64_t arena_bytes;
   const aotc_cuda_tier *tiers;
+  /* NULL, or what the last input, which runs change, begins with: the block of
+   * state */
+  const uint32_t *state_hash;
 } aotc_cuda_program;
 
 /* --- the calls */
@@ -154,8 +157,14 @@ void aotc_cuda_session_close(aotc_cuda_session *session);
  * options `on_step` and `cuda` count; with `on_step` kernels run one by one,
  * each to its end before the next call.
  *
- * AOTC_OK, or AOTC_ERROR_NULL_ARGUMENT, _ALIGNMENT, _OPTIONS, _POINTER, _BUSY
- * where another thread runs the session, or _CUDA: then outputs have no
+ * A block of state on the device, a copy of one that NAME_state_init has made,
+ * is changed in place; one in the host's memory is copied to the device and
+ * back.  Where the block begins with other bytes than those of the model, the
+ * status is AOTC_ERROR_STATE: a run with another pointer than the last reads
+ * them on the device, unless the caller may capture the stream.
+ *
+ * AOTC_OK, or AOTC_ERROR_NULL_ARGUMENT, _ALIGNMENT, _OPTIONS, _POINTER, _STATE,
+ * _BUSY where another thread runs the session, or _CUDA: then outputs have no
  * meaning. */
 int aotc_cuda_run(aotc_cuda_session *session, const void *const *inputs,
                   void *const *outputs, const aotc_run_options *options);

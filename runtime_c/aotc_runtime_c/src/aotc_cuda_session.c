@@ -37,6 +37,7 @@ struct aotc_cuda_session {
   CUdeviceptr memory;  /* the arena, then room for tensors that are copied */
   CUdeviceptr *room;   /* of each tensor */
   CUdeviceptr *bases;  /* where the last run found each */
+  CUdeviceptr state;   /* the block of state that was checked last, or 0 */
   CUdeviceptr *values; /* of all arguments */
   void **params;       /* their addresses */
   CUstream stream;
@@ -300,6 +301,30 @@ static int is_on_device(const aotc_cuda_driver *call, CUdeviceptr pointer) {
          type != MEMORY_TYPE_HOST;
 }
 
+/* The number of the input that is the block of state; -1 without one. */
+static int32_t state_of(const aotc_cuda_session *s) {
+  return s->cuda->program->state_hash != NULL ? s->cuda->model->num_inputs - 1
+                                              : -1;
+}
+
+/* Whether memory begins as a block of state of the model. */
+static int check_state(aotc_cuda_session *s, const run *r, CUdeviceptr pointer,
+                       int on_device) {
+  const aotc_cuda_driver *const call = &s->cuda->call;
+  uint32_t hash[2] = {0, 0};
+  if (!on_device) {
+    memcpy(hash, (const void *)(uintptr_t)pointer, sizeof hash);
+  } else {
+    s->error =
+        call->cuMemcpyAsync((uintptr_t)hash, pointer, sizeof hash, r->stream);
+    if (s->error == SUCCESS) s->error = call->cuStreamSynchronize(r->stream);
+    if (s->error != SUCCESS) return AOTC_ERROR_CUDA;
+  }
+  return memcmp(hash, s->cuda->program->state_hash, sizeof hash) == 0
+             ? AOTC_OK
+             : AOTC_ERROR_STATE;
+}
+
 /* Set the device address of each input and output; return AOTC_OK, or the error
  * of a tensor. */
 static int find_tensors(aotc_cuda_session *s, const run *r) {
@@ -309,14 +334,22 @@ static int find_tensors(aotc_cuda_session *s, const run *r) {
     const aotc_tensor *const tensor = tensor_of(model, k);
     const uintptr_t pointer = (uintptr_t)pointer_of(r, model, k);
     CUdeviceptr base = s->room[k];
+    int on_device, status;
     if (bytes_of(model, &r->tier, k) == 0) continue;
     if (pointer == 0) return AOTC_ERROR_NULL_ARGUMENT;
-    if (is_on_device(&s->cuda->call, pointer)) {
+    on_device = is_on_device(&s->cuda->call, pointer);
+    if (on_device) {
       if (pointer % TENSOR_ALIGN == 0) base = pointer;
     } else if (r->how.flags & AOTC_CUDA_DEVICE_POINTERS) {
       return AOTC_ERROR_POINTER;
     } else if (pointer % aotc_dtype_bytes(tensor->dtype) != 0) {
       return AOTC_ERROR_ALIGNMENT;
+    }
+    if (k == state_of(s) &&
+        (!on_device || (!r->by_caller && pointer != s->state))) {
+      status = check_state(s, r, pointer, on_device);
+      if (status != AOTC_OK) return status;
+      s->state = on_device ? pointer : 0;
     }
     for (i = 0; base != s->bases[k] && i < count_schedules(s->cuda->program);
          ++i)
@@ -326,9 +359,10 @@ static int find_tensors(aotc_cuda_session *s, const run *r) {
   return AOTC_OK;
 }
 
-/* Copies the tensors from `first` on that lie where kernels cannot use them. */
+/* Copies the tensors from `first` on that lie where kernels cannot use them, to
+ * the room for them or back. */
 static CUresult copy_tensors(const aotc_cuda_session *s, const run *r,
-                             int32_t first, int32_t end) {
+                             int32_t first, int32_t end, int back) {
   const aotc_model *const model = s->cuda->model;
   const aotc_cuda_driver *const call = &s->cuda->call;
   int32_t k;
@@ -337,9 +371,8 @@ static CUresult copy_tensors(const aotc_cuda_session *s, const run *r,
     const CUdeviceptr given = (uintptr_t)pointer_of(r, model, k);
     const CUdeviceptr room = s->room[k];
     if (bytes == 0 || s->bases[k] != room) continue;
-    TRY(k < model->num_inputs
-            ? call->cuMemcpyAsync(room, given, bytes, r->stream)
-            : call->cuMemcpyAsync(given, room, bytes, r->stream));
+    TRY(back ? call->cuMemcpyAsync(given, room, bytes, r->stream)
+             : call->cuMemcpyAsync(room, given, bytes, r->stream));
   }
   return SUCCESS;
 }
@@ -377,16 +410,17 @@ static CUresult submit(aotc_cuda_session *s, const run *r) {
   const aotc_model *const model = s->cuda->model;
   const aotc_cuda_driver *const call = &s->cuda->call;
   const schedule *const made = &s->schedules[r->number];
+  const int32_t state = state_of(s);
   if (s->pending && !r->by_caller) /* a number may name another stream now */
     TRY(call->cuStreamWaitEvent(r->stream, s->done, 0));
   if (made->moved) TRY(bind_arguments(s, r->number));
-  TRY(copy_tensors(s, r, 0, model->num_inputs));
+  TRY(copy_tensors(s, r, 0, model->num_inputs, 0));
   if (r->plain)
     TRY(launch_steps(s, r));
   else if (made->exec != NULL)
     TRY(call->cuGraphLaunch(made->exec, r->stream));
-  TRY(copy_tensors(s, r, model->num_inputs,
-                   model->num_inputs + model->num_outputs));
+  TRY(copy_tensors(s, r, state >= 0 ? state : model->num_inputs,
+                   model->num_inputs + model->num_outputs, 1));
   if (!r->no_wait || r->by_caller) return SUCCESS;
   s->pending = 1;
   return call->cuEventRecord(s->done, r->stream);

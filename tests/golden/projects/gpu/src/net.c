@@ -82,6 +82,7 @@ const aotc_cuda_program *net_program(void) {
       NET_WEIGHTS_BYTES,
       0,
       NULL,
+      NULL,
   };
   return &program;
 }

@@ -111,8 +111,7 @@ def emit_cuda_project(
 
     printed, cuda_source    results of `print_cuda_kernels_and_source`
     images                  compiled device code, by names such as "sm_80"
-    least_driver            oldest driver that supports the images, encoded as 12040 for the driver of CUDA
-                            12.4
+    least_driver            oldest driver that supports the images, as a number: 12040 for that of CUDA 12.4
     accuracy                requested accuracy mode, which is recorded in the metadata
     passes                  names of the passes that produced the program, which are recorded in the metadata
     numerics                identifier of the numerical behavior of the program

@@ -167,8 +167,8 @@ def require_target_supports_tiers(dims: Mapping[str, TieredDimSpecification], ta
     stated = {name: dim_size_range_or_tiers(given) for name, given in dims.items()}
     ranges = {n: r for n, r in stated.items() if isinstance(r, DimRange) and any(t.least < t.most for t in r.tiers)}
     if ranges:
-        given = option_text("dims", {n: str(r) for n, r in ranges.items()})
-        text = f"each tier of code for {target.name} is one size, which the kernels are made for: {given}"
+        text = f"each tier of code for {target.name} is one size, which the kernels are made for: "
+        text += option_text("dims", {n: str(r) for n, r in ranges.items()})
         hint = "give sizes instead of ranges, for example: " + option_text(
             "dims", {n: r.ends for n, r in ranges.items()}
         )

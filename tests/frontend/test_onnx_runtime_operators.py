@@ -110,6 +110,9 @@ def fused_cases() -> Iterator[tuple[str, Sequence[Array | None], int, dict[str, 
     }  # fmt: skip
     split = [floats(2, 2, 7, 4), floats(2, 2, 7, 4)]
     yield "MultiHeadAttention", [floats(*SEQUENCE), *split], 1, {"num_heads": 2}
+    for steps, keys in ((3, 5), (1, 4), (4, 2)):
+        crossed = [floats(2, steps, 8), *(floats(2, keys, 8) for _ in "kv")]
+        yield "MultiHeadAttention", crossed, 1, {"num_heads": 2, "unidirectional": 1}
     grown = [*([floats(*SEQUENCE)] * 3), None, None, None, floats(2, 2, 3, 4), floats(2, 2, 3, 4)]
     yield "MultiHeadAttention", grown, 3, {"num_heads": 2}
     yield from grouped_attention_cases()
@@ -155,6 +158,8 @@ def grouped_attention_cases() -> Iterator[tuple[str, list[Array | None], int, di
     yield case(1, 6, [5, 5], 6, None, None, None, floats(1, 1, 1, 6))
     yield case(1, 6, [5, 5], 6, causal=0)
     yield case(3, 5, [7], 8, causal=0)
+    yield case(5, None, [4, 2, 0], 5, causal=0)  # sequences of other lengths than the longest one
+    yield case(5, None, [3], 5, *rotary, causal=0, do_rotary=1)
     packed = [floats(2, 1, 128), None, None, floats(2, 2, 5, 16), floats(2, 2, 5, 16), np.array([5, 5], np.int32)]
     yield "GroupQueryAttention", [*packed, np.array(6, np.int32), *rotary], 3, heads | {"do_rotary": 1}
 
@@ -186,6 +191,19 @@ def test_grouped_attention_returns_results_of_the_softmax() -> None:
     model, feeds = node_model("GroupQueryAttention", values, 4, 17, "com.microsoft", attributes)
     model.graph.output[3].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     agrees_with_onnx_runtime(model, feeds)
+
+
+def test_grouped_attention_returns_results_of_the_softmax_up_to_the_length_in_a_buffer() -> None:
+    """ONNX Runtime leaves what lies behind the length in present buffers as it was."""
+    values = [*(floats(1, 2, count * 16) for count in (4, 2, 2)), *(floats(1, 2, 9, 16) for _ in "kv")]
+    values += [np.array([5], np.int32), np.array(6, np.int32)]
+    attributes = {"num_heads": 4, "kv_num_heads": 2, "qk_output": 2}
+    model, feeds = node_model("GroupQueryAttention", values, 4, 17, "com.microsoft", attributes)
+    model.graph.output[3].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    expected, found = ort_run(model, feeds), run_model(from_onnx(model), feeds)
+    assert found[3].shape == expected[3].shape == (1, 4, 2, 6)
+    for number in (0, 3):
+        np.testing.assert_allclose(found[number], expected[number], 2e-5, 2e-5)
 
 
 def integer_cache_cases() -> Iterator[tuple[str, list[Array | None], int, dict[str, Any]]]:

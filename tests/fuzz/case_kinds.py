@@ -12,6 +12,7 @@ from typing import Any
 
 from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from tests.fuzz import (
+    attention,
     control_flow,
     control_flow_runs,
     differential,
@@ -157,6 +158,25 @@ class ControlFlow:
         return ""
 
 
+@dataclass
+class Attention:
+    """Random attention layers, against ONNX Runtime."""
+
+    name: str = "attention"
+
+    def make(self, seed: int, without: frozenset[int] = frozenset()) -> Files:
+        return attention.make(seed)
+
+    def check(self, folder: Path, stage: Stage) -> str:
+        return attention.check(folder, stage)
+
+    def smaller(self, files: Files) -> Iterator[Files]:
+        return attention.smaller(files)
+
+    def command(self, folder: Path) -> str:
+        return ""
+
+
 def _verify(folder: Path, model: str) -> str:
     setting = differential.setting_of(folder)
     return (
@@ -185,6 +205,7 @@ KINDS: Mapping[str, Callable[[bool], Kind]] = {
     "kernels": lambda _: Kernels(),
     "onnx-graphs": OnnxGraphs,
     "control-flow": lambda _: ControlFlow(),
+    "attention": lambda _: Attention(),
 }
 
 

@@ -27,6 +27,7 @@ CASES = {
     "kernels": 2,
     "onnx-graphs": 5,
     "control-flow": 4,
+    "attention": 3,
 }
 FOUND = sorted(p.parent for p in Path(__file__).with_name("found").glob("*/kind"))
 

@@ -37,15 +37,17 @@ def _attend(
     hidden: OptionalExpr,
     attention_bias: OptionalExpr,
     unidirectional: bool,
+    has_past: bool,
 ) -> Expr:
     """Return softmax(query key^T * scale + masks) value as (batch, steps, heads * size).
 
-    hidden  the boolean mask of what is ignored, which broadcasts to (batch, heads, steps, positions), or None
+    hidden      the boolean mask of what is ignored, which broadcasts to (batch, heads, steps, positions), or None
+    has_past    True if the steps are the last positions, False if they are the first ones
     """
     query, key, value = heads
     scores = attention_scores(node, query, key, hidden, attention_bias)
     if unidirectional:
-        later = _later_positions(g.dims(query)[2], g.dims(key)[2])
+        later = _later_positions(g.dims(query)[2], g.dims(key)[2], has_past)
         scores = g.where(later, float(g.dtype(query).min), scores)
     return mix_values(scores, value)
 
@@ -68,15 +70,20 @@ def mix_values(scores: Expr, value: Expr) -> Expr:
     return join_heads(matmul(g.call_op("nn.softmax", scores, axis=-1), value))
 
 
-def _later_positions(steps: Dim, positions: Dim) -> Expr:
-    """Return the boolean mask (steps, positions) of positions behind each of the last `steps` ones."""
+def _later_positions(steps: Dim, positions: Dim, has_past: bool) -> Expr:
+    """Return the boolean mask (steps, positions) of positions behind each of the last `steps` ones or, without a past,
+    behind each of the first `steps` ones. As in ONNX Runtime, the last step attends to all positions.
+    """
     if isinstance(steps, int) and isinstance(positions, int):
-        rows = np.arange(steps)[:, None] + positions - steps
+        rows = np.arange(steps)[:, None] + (positions - steps if has_past else 0)
+        rows[-1:] = positions
         return g.constant(np.arange(positions) > rows)
-    # as many positions lie behind a step as steps do
-    columns, rows_behind = g.positions_up_to(positions, "int32"), g.positions_up_to(steps, "int32")
-    last = g.cast(g.sub(g.extent(columns, 0), g.extent(rows_behind, 0)), "int32")
-    return g.greater(g.reshape(columns, (1, positions)), g.add(g.reshape(rows_behind, (steps, 1)), last))
+    columns, rows = g.positions_up_to(positions, "int32"), g.positions_up_to(steps, "int32")
+    more = g.cast(g.sub(g.extent(columns, 0), g.extent(rows, 0)), "int32")
+    if not has_past and steps != positions:
+        is_last = g.equal(rows, g.cast(g.sub(g.extent(rows, 0), 1), "int32"))
+        more = g.where(is_last, more, g.constant(0, "int32"))
+    return g.greater(g.reshape(columns, (1, positions)), g.reshape(g.add(rows, more), (steps, 1)))
 
 
 def ignored_positions(node: OnnxNode, mask: OptionalExpr, batch: Dim, steps: Dim, position_count: Dim) -> OptionalExpr:
@@ -181,7 +188,7 @@ def _attend_with_past(
         key = g.concat([select_element(past, 0, 0), key], 2)
         value = g.concat([select_element(past, 0, 1), value], 2)
     hidden = ignored_positions(node, mask, batch, steps, g.dims(key)[2])
-    y = _attend(node, (query, key, value), hidden, attention_bias, unidirectional)
+    y = _attend(node, (query, key, value), hidden, attention_bias, unidirectional, past is not None)
     if present is None and node.needs_output(1):
         present = g.stack([key, value], 0)
     return [y] if present is None else [y, present]
@@ -231,7 +238,7 @@ def _multi_head_attention(
         k, v = g.concat([past_key, k], 2), g.concat([past_value, v], 2)
     batch, _, steps, _ = g.dims(q)
     hidden = ignored_positions(node, key_padding_mask, batch, steps, g.dims(k)[2])
-    y = _attend(node, (q, k, v), hidden, attention_bias, unidirectional)
+    y = _attend(node, (q, k, v), hidden, attention_bias, unidirectional, past_key is not None)
     return [y, k, v, None]
 
 

@@ -27,7 +27,7 @@ from aotc.relay.frontend.normalization import rms_norm
 from aotc.relay.frontend.onnx.node import OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.onnx.quantized_caches import cache_of_integers
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
-from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds
+from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds, without_size_operands
 from aotc.relay.frontend.size_values import size_values
 
 _CODE: Final = "onnx-attention"
@@ -100,11 +100,15 @@ def _group_query_attention(
         scores = g.mul(g.call_op("tanh", g.div(scores, softcap)), softcap)
     if (bias := node.optional_input(10)) is not None:
         scores = g.add(scores, _bias_of_present(bias, lengths.present))
-    hidden = _hidden_positions(lengths, past_key, local_window_size, causal)
+    hidden = (
+        _hidden_positions(lengths, past_key, local_window_size)
+        if causal
+        else _positions_behind_sequences(node, lengths, past_key)
+    )
     if hidden is not None:
         scores = g.where(hidden, float(g.dtype(q).min), scores)
     weights = _softmax_with_sink(node, scores)
-    shown = weights if qk_output == _SOFTMAX_IS_OUTPUT else None
+    shown = _of_total_positions(node, weights) if qk_output == _SOFTMAX_IS_OUTPUT else None
     return [join_heads(matmul(weights, repeated[1])), keys, values, shown]
 
 
@@ -271,22 +275,42 @@ def _bias_of_present(bias: Expr, present: Dim) -> Expr:
     return bias if columns == present else g.strided_slice(bias, [0], [present], [3])
 
 
-def _hidden_positions(lengths: _Lengths, past: OptionalExpr, window: int, is_causal: bool) -> OptionalExpr:
-    """Return the boolean mask of what a token ignores: later positions, or only those behind its sequence if it is not
-    causal, and those before its window of `window` positions; None if there is neither. It broadcasts to (batch, heads,
-    steps, present).
+def _hidden_positions(lengths: _Lengths, past: OptionalExpr, window: int) -> OptionalExpr:
+    """Return the boolean mask of what a token ignores: later positions, and those before its window of `window`
+    positions; None if there is neither. It broadcasts to (batch, heads, steps, present).
     """
-    has_later = lengths.earlier is not None or (is_causal and lengths.steps != 1)
-    if not has_later and window <= 0:
+    if lengths.earlier is None and lengths.steps == 1 and window <= 0:
         return None
-    columns = g.reshape(g.positions_up_to(lengths.present, "int32"), (1, 1, 1, lengths.present))
+    columns = _columns(lengths)
     rows = g.add(_first_rows(lengths, past), g.reshape(g.positions_up_to(lengths.steps, "int32"), (1, 1, -1, 1)))
-    if not is_causal:
-        rows = g.add(_first_rows(lengths, past), g.sub(g.cast(g.extent(rows, 2), "int32"), 1))
     later = g.greater(columns, rows)
     if window <= 0:
         return later
     return g.logical_or(later, g.less_equal(columns, g.sub(rows, window)))
+
+
+def _positions_behind_sequences(node: OnnxNode, lengths: _Lengths, past: OptionalExpr) -> OptionalExpr:
+    """Return the boolean mask (batch, 1, 1, present) of the positions that no token of a sequence attends to, not even
+    without a causal mask; None if all sequences have as many tokens as there are positions.
+    """
+    if past is not None and lengths.earlier is None:
+        return None
+    with without_size_operands():  # numbers that decide about a mask only need no range
+        last = size_values(node[5])
+    if last is not None and all(sum_of_dims((k, 1)) == lengths.present for k in last.reshape(-1)):
+        return None
+    return g.greater(_columns(lengths), g.reshape(g.cast(node[5], "int32"), (-1, 1, 1, 1)))
+
+
+def _columns(lengths: _Lengths) -> Expr:
+    return g.reshape(g.positions_up_to(lengths.present, "int32"), (1, 1, 1, lengths.present))
+
+
+def _of_total_positions(node: OnnxNode, weights: Expr) -> Expr:
+    """Return the weights of the positions of the longest sequence, without those behind it in a buffer."""
+    present = g.dims(weights)[3]
+    total = known_sizes(node, 6, present)
+    return weights if total is None or total == [present] else g.strided_slice(weights, [0], [total[0]], [3])
 
 
 def _softmax_with_sink(node: OnnxNode, scores: Expr) -> Expr:

@@ -76,7 +76,11 @@ def _flags(rng: Generator, sizes: Sizes, shape: tuple[int, ...]) -> Array:
 
 
 def _bools(rng: Generator, sizes: Sizes, shape: tuple[int, ...]) -> Array:
-    return _flags(rng, sizes, shape).astype(bool)
+    """Masks of bools, some with a row without any true element."""
+    made = _flags(rng, sizes, shape).astype(bool)
+    if made.size and odds(rng, 0.3):
+        made[..., int(rng.integers(shape[-2])), :] = False
+    return made
 
 
 def _angles(function: Callable[..., Array]) -> Fill:
@@ -306,8 +310,10 @@ def _standard_attention(rng: Generator) -> Layer:
     if odds(rng, 0.3):
         attributes["qk_matmul_output_mode"], outputs = int(rng.integers(4)), 4
     operands: list[Operand | None] = [query, key, value, mask, *caches]
-    version = pick(rng, (23, 24))
-    if version == 24 and not has_past and odds(rng, 0.3):
+    version = pick(rng, (23, 24, 25))
+    if version == 25:
+        attributes |= {f"{side}_window_size": int(rng.integers(4)) for side in ("left", "right") if odds(rng, 0.5)}
+    if version > 23 and not has_past and odds(rng, 0.3):
         operands.append(Operand(("batch",), lambda rng, sizes, shape: rng.integers(1, sizes[keys] + 1, shape)))
     return Layer("Attention", "", version, operands, attributes, outputs)
 

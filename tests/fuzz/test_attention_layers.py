@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random attention layers of ONNX and com.microsoft with fixed shapes, converted and evaluated, against ONNX Runtime."""
+"""Random attention layers of ONNX and com.microsoft with fixed shapes, evaluated as graphs, against ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -211,3 +211,10 @@ def test_every_converter_is_tested() -> None:
     tested |= {f"STABLEHLO_{name}" for name in ("COMPOSITE", "CONVOLUTION", "GATHER", "REDUCE", "REDUCE_WINDOW")}
     tested |= {f"STABLEHLO_{name}" for name in ("RNG_BIT_GENERATOR", "SCATTER", "SORT", "WHILE")}
     assert {n for n in CONVERTERS if n.startswith("STABLEHLO_")} == tested
+
+
+def test_the_cube_root_of_negative_zero_is_negative_zero() -> None:
+    data, arrays = model_of(row("CBRT", [np.array([-0.0, 0.0], np.float32)], np.cbrt))
+    module = from_tflite(data)
+    (found,) = run_model(module, dict(zip([p.name for p in module.main.params], arrays, strict=True)))
+    assert list(np.signbit(found)) == [True, False]

@@ -90,7 +90,7 @@ def _convert_cbrt_node(x: Expr) -> Expr:
     root = g.call_binary_op("power", size, 1.0 / 3.0)
     step = g.mul(g.sub(root, g.call_op("divide", size, g.mul(root, root))), 1.0 / 3.0)
     is_regular = g.logical_and(g.greater(size, 0.0), g.call_op("isfinite", size))
-    return g.mul(g.call_op("sign", x), g.where(is_regular, g.sub(root, step), size))
+    return g.where(is_regular, g.mul(g.call_op("sign", x), g.sub(root, step)), x)
 
 
 def _convert_select_node(condition: Expr, a: Expr, b: Expr) -> Expr:

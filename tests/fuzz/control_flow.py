@@ -23,6 +23,7 @@ from tests.fuzz.case import Files
 from tests.fuzz.execute import targets
 from tests.fuzz.mutate_bytes import odds, pick
 from tests.fuzz.onnx_graphs import names_read
+from tests.fuzz.run_time_sequences import add_run_time_sequence
 
 Array = np.ndarray[Any, Any]
 Generator = np.random.Generator
@@ -462,7 +463,7 @@ def _scan(g: Graph, depth: int) -> None:
 
 PLAIN = (
     *(_unary, _unary, _binary, _binary, _integers, _reduce, _scalar, _transpose, _slice, _concat, _row, _row),
-    *(_choose, _product, _sequence, _sequence),
+    *(_choose, _product, _sequence, _sequence, add_run_time_sequence),
 )
 NESTED = (_choice, _loop, _loop, _scan)
 
@@ -516,7 +517,7 @@ def make(seed: int) -> Files:
     names = {v.name for v in model.graph.input}
     texts = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
     dims: dict[str, list[int]] = ({"n": [1, MOST]} if "n" in texts else {}) | (
-        {"rows[0]": [0, MOST_TRIPS]} if "rows" in names else {})  # fmt: skip
+        {"rows[0]": [0, MOST_TRIPS]} if "rows" in names else {}) | {"[*]": [0, 11]}  # fmt: skip
     target = pick(rng, targets()) if odds(rng, 0.4) else "c"
     setting = {"target": target, "opt_level": pick(rng, (0, 1, 2, 3, 3, 3)), "threads": pick(rng, (1, 1, 2)),
                "dims": dims, "state": state}  # fmt: skip

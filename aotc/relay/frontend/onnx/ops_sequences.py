@@ -23,6 +23,7 @@ from aotc.ir import (
     Dim,
     TupleType,
     equality_of_dims,
+    is_static,
     product_of_dims,
     require,
     require_static_shape,
@@ -42,12 +43,13 @@ from aotc.relay.frontend.onnx.node import (
     table_by_function_name,
 )
 from aotc.relay.frontend.onnx.run_time_values import ABSENT_TYPE
+from aotc.relay.frontend.run_time_sequences import RunTimeSequence, layout_of
 from aotc.relay.frontend.run_time_slices import largest_of_dims
 from aotc.relay.frontend.size_conditions import require_at_least, require_equal_dims
-from aotc.relay.frontend.size_operands import OperandBounds, define_size, operand_bounds
+from aotc.relay.frontend.size_operands import OperandBounds, define_size, follows_from_found_sizes, operand_bounds
 from aotc.relay.frontend.size_values import size_values
 from aotc.relay.frontend.tail_recursion import row_of
-from aotc.relay.graph_api import Expr, Tuple, compile_time_elements, type_of
+from aotc.relay.graph_api import Expr, Tuple, compile_time_elements, tensor_type_of, type_of
 
 
 def _known_position(position: Expr | None, default: int, count: int, valid_positions_past_end: int = 0) -> int | None:
@@ -161,16 +163,40 @@ def _element(rows: Expr, row: Expr, candidates: Sequence[tuple[Callable[[], Dim]
     return g.counted_slice(padded, [0] * len(extents), extents, [1] * len(extents))
 
 
+def _as_slots(items: Sequence[Expr], position: Expr | None) -> RunTimeSequence | None:
+    """Return the elements of a sequence as slots if they differ in type and a run computes the position, or finds
+    their extents; else None.
+    """
+    if position is None or compile_time_elements(position) is not None or _are_of_one_type(items):
+        return None
+    with operand_bounds(OperandBounds(-len(items), len(items))):
+        values = size_values(position)
+    extents = [dim for item in items for dim in g.dims(item)]
+    sizes = [] if values is None else list(values.reshape(-1))
+    if values is not None and is_static(extents) and not any(map(follows_from_found_sizes, sizes)):
+        return None
+    layout = layout_of(map(tensor_type_of, items))
+    return None if layout is None else run_time_sequences.sequence_of(items, layout, len(items))
+
+
 def _sequence_at(items: TensorList, position: Expr) -> Expr:
     known = _known_position(position, 0, len(items))
     if known is not None:
         return items[known]
+    if (slots := _as_slots(items, position)) is not None:
+        return run_time_sequences.element(slots, position)
     rows, place = _stacked(items), _place(position, items, len(items) - 1, len(items))
     return _element(rows, place.position, [(partial(place.is_at, k), item) for k, item in enumerate(items)])
 
 
-def _sequence_insert(items: TensorList, item: Expr, position: Expr | None = None) -> Expr:
+def _sequence_insert(
+    items: TensorList, item: Expr, position: Expr | None = None, *, node: OnnxNode | None = None
+) -> Expr:
     count = len(items)
+    slots = None if node is None else _as_slots([*items, item], position)
+    if slots is not None and node is not None and items:
+        before = run_time_sequences.erase(slots)
+        return node.sequences.expression(run_time_sequences.insert(before, item, position))
     known = _known_position(position, count, count, valid_positions_past_end=1)
     if known is not None or position is None:
         return Tuple([*items[:known], item, *items[known:]])
@@ -196,8 +222,11 @@ def _row_after_insertion(position: Expr, element: int, count: int) -> Expr:
     return g.where(g.less(g.constant(element, "int64"), position), g.constant(element, "int64"), moved)
 
 
-def _sequence_erase(items: TensorList, position: Expr | None = None) -> Expr:
+def _sequence_erase(items: TensorList, position: Expr | None = None, *, node: OnnxNode | None = None) -> Expr:
     count = len(items)
+    slots = None if node is None else _as_slots(items, position)
+    if slots is not None and node is not None:
+        return node.sequences.expression(run_time_sequences.erase(slots, position))
     known = _known_position(position, count - 1, count)
     if known is not None or position is None:
         return Tuple([item for k, item in enumerate(items) if k != known])

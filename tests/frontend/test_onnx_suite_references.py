@@ -41,8 +41,10 @@ ROUNDED = {
 }
 """Tests whose expected values depend on where intermediate results are rounded, or on a generator of random numbers."""
 SEQUENCES = {
+    "node/test_if_opt",
     "node/test_if_seq",
     "node/test_optional_has_element_empty_optional_input",
+    "node/test_split_to_sequence_1",
     "node/test_split_to_sequence_nokeepdims",
 }
 """Tests that pass or expect a sequence or an optional value as one value, which a Relay module holds as tensors."""

@@ -10,7 +10,9 @@ It has 30 layers of width 576 with 9 heads of queries and 3 of keys and values. 
 float32, or integers of 8 or 4 bits with a scale for each block of 32 that float16 can represent (Q8_0 and Q4_0 of
 llama.cpp; MatMulNBits of com.microsoft with `accuracy_level` 4, which lets products round their data to 8 bits, as
 those of llama.cpp do). The format q4_qdq has the weights of q4 as int4 behind DequantizeLinear; aotc does not round the
-data of its products, ONNX Runtime does by default. Caches are float32, and in llama.cpp float16, which is its default.
+data of its products, ONNX Runtime does by default. The same model is q4_qdq_rounded, compiled with `--round-data`.
+Caches
+are float32, and in llama.cpp float16, which is its default.
 
 A prefill is one run of 128 tokens from empty caches; a decode is one run of one token with 128 or 1,024 tokens in the
 caches. Each run computes the logits of its last token. Contestants run alternately, one run of each in a round. Times
@@ -51,12 +53,13 @@ PROMPT, DECODE_LENGTHS = 128, (128, 1024)
 EPSILON, ROTATION_BASE = 1e-5, 10000.0
 #: Neighboring weights with a common scale, in all quantized formats.
 BLOCK: Final = 32
+Q4_FORMATS: Final = ("q4", "q4_qdq", "q4_qdq_rounded")
 #: Bits of a weight by the name of a format, and the bytes of a block with its scale.
-BITS_BY_FORMAT: Final = {"float32": 32, "q8": 8, "q4": 4, "q4_qdq": 4}
-BLOCK_BYTES: Final = {"float32": 4 * BLOCK, "q8": BLOCK + 2, "q4": BLOCK // 2 + 2, "q4_qdq": BLOCK // 2 + 2}
+BITS_BY_FORMAT: Final = {"float32": 32, "q8": 8, "q4": 4, "q4_qdq": 4, "q4_qdq_rounded": 4}
+BLOCK_BYTES: Final = {"float32": 4 * BLOCK, "q8": BLOCK + 2} | dict.fromkeys(Q4_FORMATS, BLOCK // 2 + 2)
 #: Largest difference of logits between contestants, relative to their standard deviation: they add in other orders,
 #: those with integers round the data of products, and llama.cpp rounds its caches to float16.
-TOLERANCE: Final = {"float32": 0.05, "q8": 0.15, "q4": 0.15, "q4_qdq": 0.15}
+TOLERANCE: Final = {"float32": 0.05, "q8": 0.15} | dict.fromkeys(Q4_FORMATS, 0.15)
 #: Pause before a run with several threads, in which the workers of the contestant before come to rest.
 PAUSE_SECONDS: Final = 0.03
 RIVALS: Final = {"onnxruntime": "onnxruntime", "llama.cpp": "llama_cpp"}
@@ -126,7 +129,7 @@ class _DecoderBuilder:
     """Builder of the ONNX graph of a format: integer weights are those of MatMulNBits or of DequantizeLinear."""
 
     def __init__(self, weights: Weights, kind: str) -> None:
-        self.weights, self.bits, self.dequantizes = weights, BITS_BY_FORMAT[kind], kind.endswith("_qdq")
+        self.weights, self.bits, self.dequantizes = weights, BITS_BY_FORMAT[kind], "_qdq" in kind
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, Array] = {}
 
@@ -287,9 +290,10 @@ class AotcDecoder:
         self.state = self.session.new_state()
 
     @staticmethod
-    def compile(model: onnx.ModelProto, steps: int, folder: Path) -> None:
+    def compile(model: onnx.ModelProto, steps: int, folder: Path, round_data: bool) -> None:
         state = {"past_*": f"present_*:{CAPACITY}"}
-        aotc.compile(model, output=folder, name="decoder", dims={"steps": steps}, state=state)
+        dims = {"steps": steps}
+        aotc.compile(model, output=folder, name="decoder", dims=dims, state=state, round_data=round_data)
 
     def run(self, tokens: Array) -> Array:
         inputs = {"tokens": tokens[None], **_lengths(self.state.length, len(tokens))}
@@ -427,7 +431,7 @@ def load_contestants(folder: Path, kind: str, steps: int, threads: int, rivals: 
         weights = draw_weights()
         onnx.save(build_onnx_decoder(weights, kind), source)
     if not compiled.exists():
-        AotcDecoder.compile(onnx.load(source), steps, compiled)
+        AotcDecoder.compile(onnx.load(source), steps, compiled, kind.endswith("_rounded"))
     contestants: dict[str, Contestant] = {"aotc": AotcDecoder(compiled, threads)}
     if "onnxruntime" in rivals:
         contestants["onnxruntime"] = OnnxRuntimeDecoder(source, threads)

@@ -79,7 +79,7 @@ SHAPE_OPTIONS: Final = declare_compile_options("input_shapes", "dims")
 STATE_OPTION: Final = declare_compile_options("state")
 CUT_OPTIONS: Final = declare_compile_options("signature", "cut_before", "cut_after")
 TARGET_OPTIONS: Final = declare_compile_options(
-    "target", "opt_level", "size", "accuracy", "precision", "float32_layers", "config"
+    "target", "opt_level", "size", "accuracy", "precision", "float32_layers", "round_data", "config"
 )
 CUDA_ARCH_OPTION: Final = declare_compile_options("cuda_arch")
 COMPILER_OPTIONS: Final = declare_compile_options("cc", "cflags", "cc_timeout", "cache")

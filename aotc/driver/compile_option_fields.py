@@ -71,6 +71,7 @@ class CompileOptionFields:
     accuracy: str | None = described_field(OPTIONS_WITH_CONFIG_KEY["accuracy"])
     precision: str | None = described_field(OPTIONS_WITH_CONFIG_KEY["precision"])
     float32_layers: Sequence[str] = described_field(OPTIONS_WITH_CONFIG_KEY["float32_layers"])
+    round_data: bool = described_field(OPTIONS_WITH_CONFIG_KEY["round_data"])
     rounding: str | None = described_field(OPTIONS_WITH_CONFIG_KEY["rounding"])
     disabled_pass: Sequence[str] = option_field(
         (),

@@ -192,6 +192,11 @@ OPTIONS_WITH_CONFIG_KEY: Final[Mapping[str, OptionDescription]] = MappingProxyTy
         command="--float32-layer", metavar="PATTERN", multiple=True,
         config_key="compile.float32_layers", config_type=object, config_default="none",
     ),
+    "round_data": OptionDescription(
+        help="Round the data of products by weights that have a scale for each block to int8, in the same blocks.",
+        python="Faster and less accurate; see docs/accuracy.md.", default=False,
+        command="--round-data", config_key="compile.round_data", config_type=bool,
+    ),
     "rounding": OptionDescription(
         help="Implementation whose integer results a quantized .tflite model reproduces: TFLite Micro (tflm) or LiteRT"
         " (litert).",

@@ -132,7 +132,7 @@ def test_documentation_of_options() -> None:
     ("keyword", "value"),
     [
         ("accuracy", "strict"), ("rounding", "litert"), ("io_dtype", "int8"), ("io_dtype", {"x": "int8"}),
-        ("cache", False), ("tuning", False), ("workspace_io", True),
+        ("cache", False), ("tuning", False), ("workspace_io", True), ("round_data", True),
     ],
 )  # fmt: skip
 def test_options_that_are_configuration_keys(keyword: str, value: Any) -> None:

@@ -443,6 +443,40 @@ def test_a_matrix_of_few_bits(bits: int, zeros: str, permuted: bool) -> None:
     np.testing.assert_allclose(exact, wanted, rtol=1e-12)
 
 
+def model_with_weights_in_blocks(block: int, transposed: bool) -> tuple[ModelProto, Array]:
+    """Return a product of 3 rows of 128 floats with int4 weights of 24 columns in blocks, and the weights as floats."""
+    rng = np.random.default_rng(block)
+    weights, scales = rng.integers(-8, 8, (128, 24)), rng.uniform(0.01, 0.02, (128 // block, 24)).astype(np.float32)
+    flat = weights.T if transposed else weights
+    stored = helper.make_tensor("w", onnx.TensorProto.INT4, flat.shape, flat.ravel())
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=int(transposed), block_size=block),
+        helper.make_node("Gemm" if transposed else "MatMul", ["x", "d"], ["y"], **{"transB": 1} if transposed else {}),
+    ]
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, d) for n, d in (("x", [3, 128]), ("y", [3, 24])))
+    constants = [stored, numpy_helper.from_array(scales.T if transposed else scales, "s")]
+    graph = helper.make_graph(nodes, "blocks", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return model, weights.astype(np.float32) * np.repeat(scales, block, 0)
+
+
+@pytest.mark.parametrize(("block", "transposed"), [(32, False), (16, True), (64, False)])
+def test_data_of_products_by_weights_in_blocks_can_be_rounded(block: int, transposed: bool, tmp_path: Path) -> None:
+    """With `round_data`, each block of the data becomes multiples of its largest magnitude divided by 127."""
+    model, weights = model_with_weights_in_blocks(block, transposed)
+    x = np.random.default_rng(1).standard_normal((3, 128)).astype(np.float32)
+    blocks = x.reshape(3, -1, block)
+    step = np.abs(blocks).max(-1, keepdims=True) / np.float32(127)
+    rounded = (np.rint(blocks / step) * step).reshape(x.shape)
+    for level in (0, 3):
+        for round_data, data in ((False, x), (True, rounded)):
+            output = tmp_path / f"{level}{round_data}"
+            compile(model, output=output, name="net", opt_level=level, round_data=round_data, cflags=["-O1"])
+            (result,) = load(output).run(None, {"x": x})
+            np.testing.assert_allclose(result, data @ weights, rtol=1e-4, atol=1e-4)
+    assert np.abs(rounded @ weights - x @ weights).max() > 1e-3
+
+
 def test_a_matrix_of_few_bits_of_more_than_a_megabyte() -> None:
     """Larger than what is computed while a model is read: its integers are known all the same."""
     rng = np.random.default_rng(0)

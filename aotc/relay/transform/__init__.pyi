@@ -40,6 +40,7 @@ from aotc.relay.transform.inline_eta_expand_lambda_lift import Inline as Inline
 from aotc.relay.transform.inline_eta_expand_lambda_lift import LambdaLift as LambdaLift
 from aotc.relay.transform.inline_eta_expand_lambda_lift import RemoveUnusedFunctions as RemoveUnusedFunctions
 from aotc.relay.transform.keep_weights_quantized import PackWeights as PackWeights
+from aotc.relay.transform.keep_weights_quantized import RoundProductData as RoundProductData
 from aotc.relay.transform.legalize import Legalize as Legalize
 from aotc.relay.transform.let_conversion import DeadCodeElimination as DeadCodeElimination
 from aotc.relay.transform.let_conversion import ToANormalForm as ToANormalForm

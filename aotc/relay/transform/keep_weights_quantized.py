@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PackWeights: keep constant weights of float32 products quantized to 2, 4 or 8 bits until they are
-in registers.
+in registers. RoundProductData: round the data of such products to int8.
 
 nn.dense(%x, multiply(subtract(cast(meta[Constant][0] /* Tensor[(64, 256), int4] */, "float32"),
 %zeros), %scales)) nn.contrib_dense_bits(%x, meta[Constant][0] /* Tensor[(1, 32, 64), uint32] */,
@@ -28,12 +28,14 @@ from aotc.relay.op.opdef import Array
 from aotc.relay.op.packed_dense import contrib_dense_bits, pack_quantized_weights
 from aotc.relay.op.packed_integer_dense import (
     RoundBlocksAttrs,
+    can_round_in_blocks_of,
     contrib_dense_integer_bits,
     contrib_quantize_blocks,
+    contrib_round_blocks,
     pack_weights_for_integer_products,
 )
 from aotc.relay.op.shape import TransposeAttrs, transpose_permutation
-from aotc.relay.transform.pass_base import FunctionPass, as_op_call, rewrite_nodes
+from aotc.relay.transform.pass_base import FunctionPass, as_op_call, rebuild_call, rewrite_nodes
 from aotc.tir import C, Target
 from aotc.tir.schedule.algorithms.low_bit_weight_matmul import UINT32, packed_weight_columns_per_tile
 
@@ -62,26 +64,59 @@ class PackWeights(FunctionPass):
         return rewrite_nodes(function, lambda _, new: self._pack_product_weights(new))
 
     def _pack_product_weights(self, node: Expr) -> Expr:
-        if not isinstance(node, Call) or not isinstance(node.attrs, (DenseAttrs, MatmulAttrs)):
-            return node
-        a = node.attrs
-        swapped = isinstance(a, MatmulAttrs) and not a.transpose_b
-        x = tensor_type_of(node.args[0])
-        if x.dtype != "float32" or a.out_dtype not in ("", "float32") or (isinstance(a, MatmulAttrs) and a.transpose_a):
-            return node
-        if not isinstance(x.shape[-1], int):
+        matrix = _weights_of_product(node)
+        if matrix is None or not isinstance(node, Call):
             return node
         rounded = as_op_call(node.args[0], "nn.contrib_round_blocks")
-        matrix = _match_dequantized_matrix(node.args[1])
-        if matrix is None:
-            return node
-        matrix = matrix.transposed() if swapped else matrix
         if rounded is not None:
             product = _integer_product(rounded, matrix, self.target)
             if product is not None:
                 return product
         packed = _dense_bits_arguments_and_attrs(matrix, self.target)
         return node if packed is None else contrib_dense_bits(node.args[0], *packed[0], **packed[1])
+
+
+@dataclass(frozen=True, repr=False)
+class RoundProductData(FunctionPass):
+    """Pass that rounds the float32 data of products to int8 in blocks (nn.contrib_round_blocks), where the
+    weights are constant integers with a scale for each block.
+
+    nn.dense(%x, %weights) nn.dense(nn.contrib_round_blocks(%x, block_size=32), %weights)
+
+    The blocks of the data are those of the weights, as in MatMulNBits with `accuracy_level` 4. Weights with
+    a single block for each unit, or blocks that nn.contrib_round_blocks does not have, stay as they are.
+    """
+
+    def rewrite_function_body(self, function: Function) -> Function:
+        return rewrite_nodes(function, lambda _, new: self._round_data(new))
+
+    @staticmethod
+    def _round_data(node: Expr) -> Expr:
+        matrix = _weights_of_product(node)
+        if matrix is None or not isinstance(node, Call) or as_op_call(node.args[0], "nn.contrib_round_blocks"):
+            return node
+        block = math.gcd(*_starts_of_blocks(matrix))
+        if not can_round_in_blocks_of(block):
+            return node
+        data = contrib_round_blocks(node.args[0], block_size=block)
+        return rebuild_call(node, [data, *node.args[1:]])
+
+
+def _weights_of_product(node: Expr) -> _DequantizedMatrix | None:
+    """Return the weights (units, depth) of a float32 product of data (..., depth) by dequantized constants; None
+    for other expressions.
+    """
+    if not isinstance(node, Call) or not isinstance(node.attrs, (DenseAttrs, MatmulAttrs)):
+        return None
+    a = node.attrs
+    x = tensor_type_of(node.args[0])
+    if x.dtype != "float32" or a.out_dtype not in ("", "float32") or (isinstance(a, MatmulAttrs) and a.transpose_a):
+        return None
+    if not isinstance(x.shape[-1], int):
+        return None
+    matrix = _match_dequantized_matrix(node.args[1])
+    is_swapped = isinstance(a, MatmulAttrs) and not a.transpose_b
+    return matrix.transposed() if matrix is not None and is_swapped else matrix
 
 
 @frozen

@@ -44,6 +44,7 @@ def _passes_with_min_level(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (2, passes.DynamicToStatic()),
         (1, passes.DeadCodeElimination()),
         (0, FAKE_QUANTIZATION),
+        *([(0, passes.RoundProductData())] if PassContext.current().get_config("compile.round_data", False) else []),
         (3, passes.SelectSignedness(target)),
         (3, passes.PackWeights(target)),
         *([(1, passes.Legalize())] if is_any_op_attr_registered(LEGALIZE) else []),

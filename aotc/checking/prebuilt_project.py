@@ -5,40 +5,74 @@ belongs to the given model.
 In: the directory of an emitted project (or a library file) and the module of the model.  Out: a
 `CompiledModel`.
 
-    load_prebuilt_project(Path("build/net"), module, target).session()
+    load_prebuilt_project(Path("build/net"), interface_of_compilation(work), target).session()
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from aotc_codegen.c.project_metadata import APPROXIMATE_BOUND, BOUND
 
-from aotc.driver.pipeline import CompiledModel
+from aotc.driver.pipeline import Compilation, CompiledModel
 from aotc.driver.toolchain import resolve_target
-from aotc.ir import AotcError, TensorType, option_text, tensor_types
+from aotc.ir import AotcError, frozen, is_static, option_text, tensor_types
 from aotc.ir.option_description import FULL_PRECISION
-from aotc.relay.graph_api import IRModule, type_of
+from aotc.relay.graph_api import infer_module, type_of
 from aotc.relay.module import output_names_or_default
-from aotc.relay.state_pair import StatePair
+from aotc.reporting.model_inspection import extents_or_names
 from aotc.runtime.library import METADATA_FILE_NAME, Library, all_libraries_in_project, read_project_metadata
+from aotc.runtime.run_sizes import RunSizes
 from aotc.runtime.tensor_info import TensorInfo
 from aotc.tir import Target
 
 
+@frozen
+class ModelInterface:
+    """What callers of a model see: each input and output by name, data type and extents, which are numbers or formulas
+    over the sizes of a run; and the sizes by name, with the text of their ranges.
+    """
+
+    inputs: Sequence[tuple[str, str, Sequence[int | str]]]
+    outputs: Sequence[tuple[str, str, Sequence[int | str]]]
+    sizes: Mapping[str, str] = field(default_factory=dict)
+
+
+def interface_of_compilation(work: Compilation) -> ModelInterface:
+    """Return the interface that a project of a compilation has."""
+    main = infer_module(work.module).main
+    types = [*(type_of(p) for p in main.params), type_of(main.body)]
+    if work.tiers is not None or not all(is_static(t.shape) for ty in types for t in tensor_types(ty)):
+        program = work.scheduled_programs[0]
+        inputs, outputs = (
+            [(s.name, str(s.dtype), extents_or_names(program, s)) for s in side]
+            for side in (program.inputs, program.outputs)
+        )
+        return ModelInterface(inputs, outputs, {name: r.description for name, r in program.sizes.items()})
+    kept = {name for pair in work.state for name in (pair.past, pair.present)}
+    results = tensor_types(type_of(main.body))
+    named_results = zip(output_names_or_default(work.module, len(results)), results, strict=True)
+    named_params = ((p.name, ty) for p in main.params for ty in tensor_types(type_of(p)))
+    of_params, of_results = (
+        [(name, str(ty.dtype), ty.static_shape) for name, ty in named if name not in kept]
+        for named in (named_params, named_results)
+    )
+    return ModelInterface(of_params, of_results)
+
+
 def load_prebuilt_project(
-    path: Path, module: IRModule, target: Target, state: Sequence[StatePair] = (), precision: str = FULL_PRECISION
+    path: Path, interface: ModelInterface, target: Target, precision: str = FULL_PRECISION
 ) -> CompiledModel:
     """Return the most recently built library of a project, by `aotc compile` or by `make`, as a
     CompiledModel.
 
     path      directory of the project, or a library file
-    module    model that the project must have been compiled from
+    interface inputs, outputs and sizes of the model that the project must have been compiled from
     target    target of the returned CompiledModel
-    state     inputs and outputs of the model that the project must keep as state
     precision data type of the operands of products by weights, which must be that of the project
 
     The result has the error bound of float32 products, whatever the precision of the project.
@@ -55,14 +89,10 @@ def load_prebuilt_project(
     _require_precision_of_project(path, metadata, precision)
     library = _newest_project_library(path, metadata)
     loaded_library = Library(library)
-    kept = {name for pair in state for name in (pair.past, pair.present)}
-    inputs = [(p.name, type_of(p)) for p in module.main.params if p.name not in kept]
-    results = tensor_types(type_of(module.main.body))
-    named = zip(output_names_or_default(module, len(results)), results, strict=True)
-    outputs = [(name, ty) for name, ty in named if name not in kept]
     problems = [
-        *_input_or_output_type_mismatches("input", loaded_library.inputs, inputs),
-        *_input_or_output_type_mismatches("output", loaded_library.outputs, outputs),
+        *_input_or_output_type_mismatches("input", loaded_library.inputs, interface.inputs),
+        *_input_or_output_type_mismatches("output", loaded_library.outputs, interface.outputs),
+        *_size_mismatches(loaded_library.sizes, interface.sizes),
     ]
     if problems:
         hint = "compile the model anew, or state the shapes that the project was compiled for ("
@@ -120,21 +150,32 @@ def _newest_project_library(path: Path, metadata: dict[str, Any]) -> Path:
 
 
 def _input_or_output_type_mismatches(
-    input_or_output: str, infos: Sequence[TensorInfo], expected: Sequence[tuple[str, Any]]
+    input_or_output: str, infos: Sequence[TensorInfo], expected: Sequence[tuple[str, str, Sequence[int | str]]]
 ) -> list[str]:
     """Return messages about inputs or outputs (`input_or_output`) whose name, shape or dtype in a
     library differs from the model's.
     """
-    have, want = [i.name for i in infos], [name for name, _ in expected]
+    have, want = [i.name for i in infos], [name for name, *_ in expected]
     if have != want:
         return [
             f"its {input_or_output}s are {', '.join(map(repr, have))}, those of the model {', '.join(map(repr, want))}"
         ]
     mismatches = []
-    for info, (name, ty) in zip(infos, expected, strict=True):
-        library_type = TensorType(info.shape, info.dtype)
+    for info, (name, dtype, shape) in zip(infos, expected, strict=True):
         # quantized integers may replace the model's real numbers
-        alike = isinstance(ty, TensorType) and (ty.dtype == info.dtype or info.quantization is not None)
-        if not alike or list(ty.shape) != list(info.shape):
-            mismatches.append(f"{input_or_output} {name!r} is {library_type}, in the model {ty}")
+        alike = dtype == str(info.dtype) or info.quantization is not None
+        if not alike or list(shape) != list(info.shape):
+            found, wanted = (f"{d}[{', '.join(map(str, s))}]" for d, s in ((info.dtype, info.shape), (dtype, shape)))
+            mismatches.append(f"{input_or_output} {name!r} is {found}, in the model {wanted}")
     return mismatches
+
+
+def _size_mismatches(sizes: RunSizes | None, expected: Mapping[str, str]) -> list[str]:
+    """Return messages about sizes of a run whose range in a library differs from that in the model."""
+    ranges = {} if sizes is None else sizes.ranges
+    have = {name: r.description for name, r in ranges.items()}
+    return [
+        f"the size {name} is {have.get(name, 'not known')}, in the model {text}"
+        for name, text in expected.items()
+        if have.get(name) != text
+    ]

@@ -17,6 +17,8 @@ import numpy as np
 from aotc.checking.input_generation import Arrays, InputSet, input_types
 from aotc.driver.pipeline import Compilation
 from aotc.ir import Array, TensorType, frozen
+from aotc.ir.dimensions import check_until_symbols_are_known, is_shape_compatible_binding_symbols
+from aotc.relay.graph_api import IRModule
 from aotc.relay.state_pair import StatePair
 
 #: Number of consecutive runs, from the first contents of the state on, that are compared.
@@ -78,7 +80,23 @@ def _rotate_elements(array: Array, places: int) -> Array:
     return rotated
 
 
+def input_types_of_all_sizes(compilation: Compilation) -> dict[str, TensorType]:
+    """Return the types of all inputs of a model by name, with the sizes of all tiers as symbols."""
+    tiers = compilation.tiers
+    return input_types(compilation.module) if tiers is None else dict(tiers.inputs)
+
+
+def has_shapes_of_inputs(module: IRModule, inputs: Mapping[str, Array]) -> bool:
+    """Return True if arrays have shapes that the inputs of a module can have together."""
+    types = input_types(module)
+    return check_until_symbols_are_known(
+        lambda sizes: all(
+            is_shape_compatible_binding_symbols(ty.shape, inputs[name].shape, sizes) for name, ty in types.items()
+        )
+    )
+
+
 def types_of_inputs_without_state(compilation: Compilation) -> dict[str, TensorType]:
     """Return the types of the inputs of a model that callers give at each run, by name."""
     kept = {pair.past for pair in compilation.state}
-    return {name: ty for name, ty in input_types(compilation.module).items() if name not in kept}
+    return {name: ty for name, ty in input_types_of_all_sizes(compilation).items() if name not in kept}

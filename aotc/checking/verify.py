@@ -35,7 +35,6 @@ from aotc.checking.input_generation import (
     dequantize_tensors,
     domains_overridden_by_user_ranges,
     file_or_random_and_scaled_inputs,
-    input_types,
     quantize_real_inputs,
 )
 from aotc.checking.inputs_of_several_sizes import input_sets_of_sizes
@@ -47,9 +46,15 @@ from aotc.checking.model_reference_runs import (
     make_onnx_reference,
     make_relay_reference,
 )
-from aotc.checking.prebuilt_project import load_prebuilt_project
+from aotc.checking.prebuilt_project import interface_of_compilation, load_prebuilt_project
 from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, stated_or_installed_interpreter_rounding
-from aotc.checking.state_runs import ReferenceState, inputs_of_consecutive_runs, types_of_inputs_without_state
+from aotc.checking.state_runs import (
+    ReferenceState,
+    has_shapes_of_inputs,
+    input_types_of_all_sizes,
+    inputs_of_consecutive_runs,
+    types_of_inputs_without_state,
+)
 from aotc.driver.accuracy_and_precision import (
     graph_with_reduced_products,
     precision_metadata,
@@ -281,7 +286,7 @@ def verify(
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
     work = chosen.start_compilation(source, toolchain=chosen.toolchain_factory())
     _require_model_allows_comparison(work, bisect)
-    types, drawn = input_types(work.module), types_of_inputs_without_state(work)
+    types, drawn = input_types_of_all_sizes(work), types_of_inputs_without_state(work)
     domains = domains_overridden_by_user_ranges(drawn, infer_input_domains(work.module.main), input_ranges, inputs)
     compiled = work.emit_project_and_build_library() if project is None else _load_project(Path(project), work, chosen)
     chosen.progress("running the reference")
@@ -306,7 +311,7 @@ def _load_project(project: Path, compilation: Compilation, options: CompileOptio
     """
     context = compilation.context
     precision = precision_of_context(context)
-    compiled = load_prebuilt_project(project, compilation.module, options.machine, compilation.state, precision)
+    compiled = load_prebuilt_project(project, interface_of_compilation(compilation), options.machine, precision)
     if precision == FULL_PRECISION:
         return compiled
     facts = precision_metadata(compilation.optimized_graph, context, compiled.metadata["error_bound"])
@@ -519,8 +524,18 @@ def _evaluation_in_reduced_precision(
     """Return a function that evaluates, in numpy, the graph of a compilation whose products are in
     reduced precision.
     """
-    graph = graph_with_reduced_products(compilation.module, compilation.target, compilation.context)
-    return make_relay_reference(graph, output_names, max_bytes).run
+    tiers = compilation.tiers
+    modules = (compilation.module,) if tiers is None else tiers.modules
+    runners: dict[int, ModelRunner] = {}
+
+    def run(inputs: Arrays) -> Arrays:
+        number = next(k for k, m in enumerate(modules) if len(modules) == 1 or has_shapes_of_inputs(m, inputs))
+        if number not in runners:
+            graph = graph_with_reduced_products(modules[number], compilation.target, compilation.context)
+            runners[number] = make_relay_reference(graph, output_names, max_bytes).run
+        return runners[number](inputs)
+
+    return run
 
 
 def _copies_with_intermediates_as_outputs(

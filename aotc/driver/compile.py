@@ -29,6 +29,7 @@ from aotc.driver.import_model import (
     changed_buffers_of_exported_program,
     export_pytorch_module,
     functional_exported_program,
+    import_input_types,
     import_model_and_state,
     inputs_without_default_values,
     is_exported_program_or_pt2_path,
@@ -40,7 +41,15 @@ from aotc.driver.memory_budgets import Budgets
 from aotc.driver.output_folder import check_project_can_be_written_to_folder
 from aotc.driver.pass_observers import require_known_passes
 from aotc.driver.pipeline import IMPORTING, Compilation, CompiledModel, Tilings
-from aotc.driver.size_tiers import SizeTiers, dims_of_all_tiers, import_tiers, require_target_supports_tiers
+from aotc.driver.size_tiers import (
+    SizeTiers,
+    dims_of_all_tiers,
+    dims_of_each_tier,
+    import_tiers,
+    input_types_without_state,
+    module_without_state,
+    require_target_supports_tiers,
+)
 from aotc.driver.state_pairs import input_names_matching_state, resolve_state_pairs
 from aotc.driver.toolchain import Toolchain, ToolchainFactory, find_toolchain, flags_in_compiler_command, resolve_target
 from aotc.driver.tuning_store import RecordedTilings, require_tuning_store_exists
@@ -371,14 +380,18 @@ class CompileOptions(CompileOptionFields):
         kept = input_names_matching_state(self.state or {}, list(params))
         return {n: a for n, a in params.items() if n not in kept}, {n: params[n] for n in kept}
 
-    def _import_module_and_state(self, model: Model) -> tuple[IRModule, tuple[StatePair, ...]]:
-        """Convert a model as `import_as_graph_module` does; return the module and its state."""
+    def _import_module_and_state(
+        self, model: Model, dims: Mapping[str, DimSpecification]
+    ) -> tuple[IRModule, tuple[StatePair, ...]]:
+        """Convert a model as `import_as_graph_module` does; return the module and its state.
+
+        dims    sizes and ranges of dimensions
+        """
         model = functional_exported_program(model)
         buffers, contents = changed_buffers_of_exported_program(model)
         state = {**buffers, **(self.state or {})}
         model, initial = inputs_without_default_values(model, state) if state else (model, {})
-        dims = dims_of_all_tiers(self.dims or {})
-        dims |= ranges_of_growing_states(model, state, dims)
+        dims = {**dims, **ranges_of_growing_states(model, state, dims)}
         module, variables = self._import_module_and_state_of_file(model, dims)
         state = {**{pair.past: pair.present for pair in variables}, **state}
         if not state:
@@ -387,22 +400,30 @@ class CompileOptions(CompileOptionFields):
         first = contents | initial | self._constant_params_and_initial_state()[1]
         return module, resolve_state_pairs(state, module, first)
 
-    def _import_tiers(self, model: Model, module: IRModule, state: Sequence[StatePair]) -> SizeTiers | None:
-        """Convert a model for each tier of its sizes; None if there are none.
+    def _import_module_state_and_tiers(self, model: Model) -> tuple[IRModule, tuple[StatePair, ...], SizeTiers | None]:
+        """Convert a model as `import_as_graph_module` does; return the module, its state and the tiers of its sizes.
+        With tiers, the module is that of the tier with the typical sizes, and there is no state.
 
-        module    the model for all sizes
-
-        Raise AotcError (code "dims") for a model that keeps state.
+        Raise AotcError (code "dims") for a model with tiers that keeps state.
         """
-        source = functional_exported_program(model)
+        dims = dims_of_all_tiers(self.dims or {})
+        if not dims_of_each_tier(self.dims or {}):
+            return *self._import_module_and_state(model, dims), None
+        whole: IRModule | None = None
+        try:
+            whole, state = self._import_module_and_state(model, dims)
+        except AotcError:  # tiers may compile where their whole range does not: if not, they say why
+            source, shapes = functional_exported_program(model), dict(self.input_shapes or {})
+            inputs = import_input_types(source, shapes, dims, self.graph_cut, self.signature)
+        else:
+            inputs = input_types_without_state(whole, state)
         tiers = import_tiers(
-            self.dims or {}, module, lambda dims: self._import_module_and_state_of_file(source, dims)[0]
+            self.dims or {},
+            whole,
+            inputs,
+            lambda dims: module_without_state(*self._import_module_and_state(model, dims)),
         )
-        if tiers is not None and state:
-            text = "a model that keeps state between runs cannot be compiled in several tiers"
-            hint = "leave " + option_text("state") + " out, or give one size or range: "
-            raise AotcError("dims", text, hint=hint + option_text("dims", {"NAME": (1, 8)}))
-        return tiers
+        return tiers.modules[tiers.typical], (), tiers
 
     def start_compilation(
         self, model: Model, *, toolchain: Toolchain | None = None, tilings: Tilings | None = None
@@ -416,7 +437,7 @@ class CompileOptions(CompileOptionFields):
         name = c_name_of_model(model, self.name)
         self.progress(IMPORTING)
         require_target_supports_tiers(self.dims or {}, self.machine)
-        module, state = self._import_module_and_state(model)
+        module, state, tiers = self._import_module_state_and_tiers(model)
         return Compilation(
             module,
             self.machine,
@@ -437,7 +458,7 @@ class CompileOptions(CompileOptionFields):
             cflags=tuple(self.cflags),
             state=state,
             typical_sizes=self.typical_sizes,
-            tiers=self._import_tiers(model, module, state),
+            tiers=tiers,
         )
 
     def compile_model(self, model: Model) -> CompiledModel:

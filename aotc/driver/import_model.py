@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotc.driver.state_pairs import input_names_matching_state, lengths_of_growing_states
-from aotc.ir import COMPILE_CALL, AotcError, Array, DimSpecification, frozen, open_regular_file, option_text
+from aotc.ir import COMPILE_CALL, AotcError, Array, DimSpecification, TensorType, frozen, open_regular_file, option_text
 from aotc.relay.frontend.onnx import cut_model, from_onnx, load_model
 from aotc.relay.frontend.onnx.model_inputs import (
     dim_names_of_values,
     names_of_inputs_with_default,
     remove_default_values,
+    resolve_model_input_types,
 )
 from aotc.relay.graph_api import IRModule, bind_params_by_name
 from aotc.relay.state_pair import StatePair
@@ -231,6 +232,29 @@ def import_model_and_state(
         )
         return imported
     return from_onnx(model, shape=shapes, dims=dims, name=name, has_loops=has_loops, seed=seed), ()
+
+
+def import_input_types(
+    model: Any,
+    shapes: Mapping[str, Any],
+    dims: Mapping[str, DimSpecification],
+    cut: Cut = NO_CUT,
+    signature: str | None = None,
+) -> dict[str, TensorType]:
+    """Return the types of the inputs of a model with dynamic dimensions by name, without converting its operators.
+    The parameters are those of `import_model_and_state`.
+
+    Raise AotcError for inputs of types that are not supported, and for shapes and dims that the inputs cannot have.
+    """
+    types: dict[str, TensorType]
+    if is_exported_program_or_pt2_path(model):
+        types = import_pytorch_front_end().input_types_of_exported(load_exported_program(model), dims)
+    elif is_tflite_path(model):
+        front_end = import_tflite_front_end()
+        types = front_end.input_types_of_tflite(model, shapes, dims, cut.before, cut.after, signature)
+    else:
+        types = resolve_model_input_types(cut_model_at_tensors(model, cut), shapes, dims)
+    return types
 
 
 def inputs_without_default_values(model: Any, state: Mapping[str, str]) -> tuple[Any, dict[str, Array]]:

@@ -189,7 +189,7 @@ class Compilation:
     cflags         C compiler flags that the build files of the project add after the target's
     state          inputs and outputs that the model keeps between runs
     typical_sizes  for sizes that are known at run time only, by name: the size of a typical run, as far as known
-    tiers          parts of the sizes, each of which has code of its own; `module` is the model for all of them
+    tiers          parts of the sizes, each of which has code of its own; `module` is the model for the typical one
 
     The configuration of the context also applies: `compile.threads` 0 and `compile.cache` false
     switch these features off, `compile.tuning` false ignores the user's recorded tilings,
@@ -354,7 +354,7 @@ class Compilation:
         tensor has its own memory.
         """
         if self.tiers is not None:
-            return self.tiers.join_programs(self.module, lambda k: self._tier_compilations[k].lowered_programs)
+            return self.tiers.join_programs(lambda k: self._tier_compilations[k].lowered_programs)
         with self._activate_pass_context():
             require_lowering_passes(self.context)
             graph = self.optimized_graph
@@ -375,7 +375,7 @@ class Compilation:
         memory plan.
         """
         if self.tiers is not None:
-            return self.tiers.join_programs(self.module, lambda k: self._tier_compilations[k].scheduled_programs)
+            return self.tiers.join_programs(lambda k: self._tier_compilations[k].scheduled_programs)
         with self._activate_pass_context():
             calls = self.lowered_programs
             self.progress(PLANNING)

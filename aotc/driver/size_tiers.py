@@ -4,9 +4,10 @@
 dims_of_all_tiers({"batch": [1, 8], "seq": (1, 64)})    # {"batch": DimRange(1, 8), "seq": (1, 64)}
 dims_of_each_tier({"batch": [1, 8], "seq": (1, 64)})    # [{"batch": 1, "seq": (1, 64)}, {"batch": 8, ...}]
 
-A model is imported once for all sizes from the least to the largest one, which gives the names and formulas of
-shapes, and once for each tier. Each tier is compiled as if there were no others, except that
-large weights have the same layout in all tiers (see `common_weight_layouts`).
+A model is imported once for each tier. Each tier is compiled as if there were no others, except that
+large weights have the same layout in all tiers (see `common_weight_layouts`). The model is also imported for all
+sizes from the least to the largest one, which gives formulas of the shapes of outputs; where this is not possible,
+formulas are fitted to the shapes in the tiers.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from aotc.ir import (
     AotcError,
     DimRange,
     DimSpecification,
+    Shape,
+    TensorType,
     TieredDimSpecification,
     dim_size_range_or_tiers,
     frozen,
     option_text,
     tensor_types,
 )
-from aotc.relay.backend.run_time_sizes import RunTimeSizes, size_ranges_of_inputs
-from aotc.relay.graph_api import IRModule, infer_module, type_of
+from aotc.relay.backend.run_time_sizes import RunTimeSizes, size_ranges_of_types
+from aotc.relay.graph_api import IRModule, Var, infer_module, type_of
+from aotc.relay.state_pair import StatePair
 from aotc.relay.transform.common_weight_layouts import CommonWeightLayouts, use_common_weight_layouts
 from aotc.tir import Program, Target
 from aotc.tir.plan.size_tiers import TierProgram, join_tiers
@@ -45,12 +49,16 @@ class SizeTiers:
     sizes      the sizes that shapes depend on, by name, each with the range from the least to the largest one
     ranges     for each tier, the range of each size
     modules    for each tier, the model for these ranges
+    inputs     types of the inputs by name, with the sizes as symbols
+    whole      the model for all sizes from the least to the largest one; None if it cannot be imported so
     layouts    layouts of weights that the graph of the typical tier chooses and other tiers take over
     """
 
     sizes: Mapping[str, DimRange]
     ranges: tuple[Mapping[str, DimRange], ...]
     modules: tuple[IRModule, ...]
+    inputs: Mapping[str, TensorType]
+    whole: IRModule | None = None
     layouts: CommonWeightLayouts = field(default_factory=CommonWeightLayouts, repr=False)
 
     @property
@@ -73,25 +81,31 @@ class SizeTiers:
         """
         return use_common_weight_layouts(replace(self.layouts, is_complete=number != self.typical))
 
-    def join_programs(self, module: IRModule, programs_of: Callable[[int], Sequence[Program]]) -> tuple[Program, ...]:
+    def join_programs(self, programs_of: Callable[[int], Sequence[Program]]) -> tuple[Program, ...]:
         """Return for each version of the target a program that runs one of the programs of the tiers.
 
-        module         the model for all sizes, whose types state the shapes
         programs_of    function that returns the programs of a tier for all versions of the target, by its number
         """
         programs: dict[int, Sequence[Program]] = {}
         for number in sorted(range(len(self.modules)), key=lambda k: k != self.typical):
             with self.use_layouts_of_tier(number):
                 programs[number] = programs_of(number)
-        main = infer_module(module).main
         bounds = RunTimeSizes(self.sizes)
-        inputs = [bounds.bounded_type(t, p, "an input").shape for p in main.params for t in tensor_types(type_of(p))]
-        types = tensor_types(type_of(main.body))
-        outputs = [bounds.bounded_type(t, main.body, "an output").shape for t in types]
+        inputs = [bounds.bounded_type(ty, Var(name, ty), "an input").shape for name, ty in self.inputs.items()]
+        outputs = self._derived_shapes_of_outputs()
         return tuple(
-            join_tiers(self.sizes, list(map(TierProgram, self.ranges, of_version)), (inputs, outputs))
+            join_tiers(self.sizes, list(map(TierProgram, self.ranges, of_version)), inputs, outputs)
             for of_version in zip(*(programs[number] for number in range(len(programs))), strict=True)
         )
+
+    def _derived_shapes_of_outputs(self) -> list[Shape] | None:
+        """Return the shapes of the outputs that follow from the model for all sizes; None if there is none."""
+        if self.whole is None:
+            return None
+        try:
+            return [ty.shape for ty in tensor_types(type_of(infer_module(self.whole).main.body))]
+        except AotcError:  # the shapes in the tiers are known
+            return None
 
 
 def dims_of_all_tiers(dims: Mapping[str, TieredDimSpecification]) -> dict[str, DimSpecification]:
@@ -131,20 +145,20 @@ def _size_if_single(size: int | DimRange) -> int | DimRange:
 
 def import_tiers(
     dims: Mapping[str, TieredDimSpecification],
-    module: IRModule,
+    whole: IRModule | None,
+    inputs: Mapping[str, TensorType],
     import_for_dims: Callable[[Mapping[str, int | DimRange]], IRModule],
-) -> SizeTiers | None:
-    """Import a model for each tier of its dimensions; return None if no dimension has tiers.
+) -> SizeTiers:
+    """Import a model for each tier of its dimensions, some of which have several.
 
-    module             the model for all sizes
+    whole              the model for all sizes from the least to the largest one; None if it cannot be imported so
+    inputs             types of the inputs by name, with ranges of dimensions inserted
     import_for_dims    function that imports the model for sizes and ranges of dimensions
     """
     tiers = dims_of_each_tier(dims)
-    if not tiers:
-        return None
     given = {name: dim_size_range_or_tiers(value) for name, value in dims.items()}
     usual = {name: r.typical for name, r in given.items() if isinstance(r, DimRange) and r.typical is not None}
-    sizes = size_ranges_of_inputs(infer_module(module).main, usual)
+    sizes = size_ranges_of_types(inputs.values(), usual)
     tiered = {name: r for name, r in given.items() if isinstance(r, DimRange) and r.tiers}
     if unknown := [name for name in tiered if name not in sizes]:
         text = f"{', '.join(unknown)} cannot have several tiers: the shape of no input depends on it"
@@ -157,7 +171,26 @@ def import_tiers(
     for tier in tiers:
         stated = {name: tier.get(name, r) for name, r in sizes.items()}
         ranges.append({name: DimRange(r, r) if isinstance(r, int) else r for name, r in stated.items()})
-    return SizeTiers(sizes, tuple(ranges), tuple(map(import_for_dims, tiers)))
+    modules = tuple(map(import_for_dims, tiers))
+    names = {param.name for param in modules[0].main.params}  # others are constants
+    return SizeTiers(sizes, tuple(ranges), modules, {n: ty for n, ty in inputs.items() if n in names}, whole)
+
+
+def input_types_without_state(module: IRModule, state: Sequence[StatePair]) -> dict[str, TensorType]:
+    """Return the types of the inputs of a model by name. Raise AotcError (code "dims") if it keeps state, which a model
+    with tiers cannot.
+    """
+    params = module_without_state(module, state).main.params
+    return {p.name: ty for p in params if isinstance(ty := type_of(p), TensorType)}
+
+
+def module_without_state(module: IRModule, state: Sequence[StatePair]) -> IRModule:
+    """Return the module. Raise AotcError (code "dims") if it keeps state, which a model with tiers cannot."""
+    if state:
+        text = "a model that keeps state between runs cannot be compiled in several tiers"
+        hint = "leave " + option_text("state") + " out, or give one size or range: "
+        raise AotcError("dims", text, hint=hint + option_text("dims", {"NAME": (1, 8)}))
+    return module
 
 
 def require_target_supports_tiers(dims: Mapping[str, TieredDimSpecification], target: Target) -> None:

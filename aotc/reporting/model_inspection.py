@@ -36,10 +36,10 @@ SHARED_LIBRARY_SUFFIXES = (".so", ".dylib", ".dll")
 
 
 def _describe_storages(program: Program, storages: Sequence[Storage]) -> list[dict[str, Any]]:
-    return [{"name": s.name, "dtype": str(s.dtype), "shape": _extents_or_names(program, s)} for s in storages]
+    return [{"name": s.name, "dtype": str(s.dtype), "shape": extents_or_names(program, s)} for s in storages]
 
 
-def _extents_or_names(program: Program, storage: Storage) -> list[int | str]:
+def extents_or_names(program: Program, storage: Storage) -> list[int | str]:
     """Return the shape of a tensor, with the formulas of extents that depend on the sizes of a run."""
     return [d if isinstance(d, int) else dim_text_in_sizes(d, program.sizes) for d in storage.run_time_shape]
 

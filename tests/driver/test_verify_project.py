@@ -15,6 +15,7 @@ from aotc.checking.verify import verify
 from aotc.ir.diagnostics import AotcError
 from tests.cli.invoke import call
 from tests.conftest import require_tool
+from tests.e2e.test_models_with_size_ranges import perceptron
 from tests.networks import mobile_network, recurrent_network
 
 FAST: dict[str, Any] = {"cflags": ("-O1",), "target": "c"}
@@ -96,6 +97,18 @@ def test_a_library_outside_of_its_project_is_refused(tmp_path: Path) -> None:
     assert "is not in the folder of its project, whose metadata.json states what it was compiled for" in text
 
 
+@pytest.mark.always
+@pytest.mark.parametrize("batch", ["2..6:2", "1..6", "1,4..6"])
+def test_projects_with_ranges_are_compared(batch: str, tmp_path: Path) -> None:
+    """Shapes are formulas, and ranges must be those of the project."""
+    model = perceptron()
+    aotc.compile(model, dims={"batch": batch}, output=tmp_path / "net", **FAST)
+    assert verify(model, dims={"batch": batch}, project=tmp_path / "net", seeds=1, target="c").ok
+    with pytest.raises(AotcError, match=r"is not a project of this model: .*in the model") as caught:
+        verify(model, dims={"batch": "1..7"}, project=tmp_path / "net", target="c")
+    assert [d.code for d in caught.value.diagnostics] == ["project"]
+
+
 def refused(model: Any, project: Path) -> str:
     with pytest.raises(AotcError) as error:
         verify(model, project=project)
@@ -106,8 +119,8 @@ def test_projects_of_other_models_and_machines_are_refused(tmp_path: Path) -> No
     project = tmp_path / "net"
     aotc.compile(recurrent_network(), output=project, name="net", **FAST)
     text = refused(mobile_network(), project)
-    assert "is not a project of this model: input 'x' is Tensor[(9, 1, 8), float32], in the model Tensor[(1, 3" in text
-    assert "output 'y' is Tensor[(9, 1, 1, 12), float32], in the model Tensor[(1, 10), float32]" in text
+    assert "is not a project of this model: input 'x' is float32[9, 1, 8], in the model float32[1, 3," in text
+    assert "output 'y' is float32[9, 1, 1, 12], in the model float32[1, 10]" in text
     firmware = tmp_path / "firmware"
     aotc.compile(mobile_network(), output=firmware, name="net", target="cortex-m4", build=False)
     assert "is a project of firmware for cortex-m4" in refused(mobile_network(), firmware)

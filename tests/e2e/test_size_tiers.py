@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import aotc
-from aotc.checking.verify import verify
+from aotc.checking.verify import _evaluation_in_reduced_precision, verify
 from aotc.driver.compile import CompileOptions
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.passes import ProgramVerifier
@@ -88,6 +88,118 @@ def test_each_tier_is_the_model_of_its_sizes(name: str, tmp_path: Path) -> None:
         with pytest.raises(AotcError, match=r"the inputs have the size .*, which is not .* or ") as caught:
             session.run(None, inputs_of(session, dict(zip(dims, sizes, strict=True)), 0))
         assert {d.code for d in caught.value.diagnostics} == {"input-shape"}
+
+
+ONLY_TIERS = {
+    # the square root of a size is no formula
+    "side of a square": (
+        """<ir_version: 9, opset_import: ["": 17]> net (float[batch, 3, n] x) => (float[batch, 3, h, h] y)
+        <int64[1] axis = {2}, int64[1] three = {3}> {
+          all = Shape(x) n = Gather<axis=0>(all, axis) f = Cast<to=1>(n) r = Sqrt(f) h = Cast<to=7>(r)
+          first = Shape<start=0, end=1>(x) shape = Concat<axis=0>(first, three, h, h)
+          z = Reshape(x, shape) y = Softmax<axis=3>(z)
+        }""",
+        {"batch": [1, 2], "n": [4, 9, 16, 64]},
+        [(1, 4), (2, 64), (2, 9), (1, 16)],
+        [(1, 10), (3, 4)],
+    ),
+    # beside a range, whose shapes stay formulas
+    "side of a square, any batch": (
+        """<ir_version: 9, opset_import: ["": 17]> net (float[n, batch] x) => (float[h, m] y)
+        <int64[1] rest = {-1}> {
+          n = Shape<start=0, end=1>(x) f = Cast<to=1>(n) r = Sqrt(f) h = Cast<to=7>(r)
+          shape = Concat<axis=0>(h, rest) z = Reshape(x, shape) y = Softmax<axis=1>(z)
+        }""",
+        {"n": [4, 9, 25], "batch": "2..12:2"},
+        [(4, 2), (9, 12), (25, 6)],
+        [(5, 2), (4, 14), (16, 4)],
+    ),
+    "number of parts": (
+        """<ir_version: 9, opset_import: ["": 17]> net (float[n, 4] x) => (float[two, 4] y)
+        <int64 z = {0}, int64 two = {2}> {
+          parts = SplitToSequence<axis=0>(x, two) l = SequenceLength(parts) first = SequenceAt(parts, z)
+          f = Cast<to=1>(l) y = Mul(first, f)
+        }""",
+        {"n": [2, 3, 9]},
+        [(2,), (3,), (9,)],
+        [(4,), (1,)],
+    ),
+    # a model for the whole range keeps an axis whose extent varies
+    "rank of a squeezed tensor": (
+        """<ir_version: 9, opset_import: ["": 17]> net (float[n, 4] x) => (float s) {
+          a = Squeeze(x) s = ReduceSum<keepdims=0>(a)
+        }""",
+        {"n": [1, 3]},
+        [(1,), (3,)],
+        [(2,)],
+    ),
+    "rounded height": (
+        """<ir_version: 9, opset_import: ["": 17]> net (float[1, 1, h, 2] x) => (float[1, 1, k, 2] y)
+        <float[4] scale = {1, 1, 1.5, 1}> { y = Resize<mode="linear">(x, , scale) }""",
+        {"h": [4, 7, 8]},
+        [(4,), (7,), (8,)],
+        [(5,)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONLY_TIERS)
+def test_tiers_compile_where_their_whole_range_does_not(name: str, tmp_path: Path) -> None:
+    """Shapes are those of the tiers, and results those of ONNX Runtime."""
+    text, dims, cases, refused = ONLY_TIERS[name]
+    proto = onnx.parser.parse_model(text)
+    options: dict[str, Any] = {"target": "c", "cflags": ["-O0"]}
+    compiled = aotc.compile(proto, dims=dims, output=tmp_path / "net", instruments=[ProgramVerifier()], **options)
+    session = compiled.session()
+    reference = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for seed, sizes in enumerate(cases):
+        arrays = inputs_of(session, dict(zip(dims, sizes, strict=True)), seed)
+        (result,), (expected,) = session.run(None, arrays), reference.run(None, arrays)
+        assert result.shape == expected.shape
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+        for extent, (least, most) in zip(result.shape, session.get_outputs()[0].bounds, strict=True):
+            assert least <= extent <= most
+    for sizes in refused:
+        with pytest.raises(AotcError, match="the inputs have the size"):
+            session.run(None, inputs_of(session, dict(zip(dims, sizes, strict=True)), 0))
+
+
+def test_verification_of_tiers_without_their_whole_range(tmp_path: Path) -> None:
+    """A project is compared too, and a reduced precision with the model of each tier."""
+    text, dims, *_ = ONLY_TIERS["side of a square"]
+    proto = onnx.parser.parse_model(text)
+    aotc.compile(proto, dims=dims, target="c", output=tmp_path / "net", cflags=["-O0"])
+    options: dict[str, Any] = {"target": "c", "seeds": 1}
+    report = verify(proto, dims=dims, project=tmp_path / "net", **options)
+    assert report.ok and len(report.cases) >= 8
+    with pytest.raises(AotcError, match="the size n is 4, 9, 16 or 64, in the model 4 or 9"):
+        verify(proto, dims={**dims, "n": [4, 9]}, project=tmp_path / "net", **options)
+
+
+def test_reduced_precision_is_evaluated_by_the_model_of_a_tier() -> None:
+    options = CompileOptions(target="x86-64-v4-bf16", precision="bfloat16", dims={"batch": [1, 3, (4, 6)]}, build=False)
+    compilation = options.start_compilation(proto := perceptron())
+    evaluate = _evaluation_in_reduced_precision(compilation, ["y"], 1 << 20)
+    x = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)
+    exact = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for batch in (1, 3, 5):
+        (expected,) = exact.run(None, {"x": x[:batch]})
+        np.testing.assert_allclose(evaluate({"x": x[:batch]})["y"], expected, atol=0.1)
+
+
+def test_errors_are_those_of_the_tier_that_fails() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]> net (float[n, 4] x) => (float[k, 5] y)
+    <int64[2] shape = {-1, 5}> { y = Reshape(x, shape) }"""
+    with pytest.raises(AotcError, match=r"Reshape.*4") as caught:
+        CompileOptions(target="c", dims={"n": [5, 4, 10]}).start_compilation(onnx.parser.parse_model(text))
+    assert "pin the dynamic" not in str(caught.value)
+
+
+def test_outputs_of_different_ranks_are_refused() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]> net (float[n, 4] x) => (float[4] y) { y = Squeeze(x) }"""
+    compilation = CompileOptions(target="c", dims={"n": [1, 3]}).start_compilation(onnx.parser.parse_model(text))
+    with pytest.raises(AotcError, match=r"equal interfaces: 'y' is float32\[4\] for n 1, and .*\[3, 4\] for n 3"):
+        _ = compilation.scheduled_programs
 
 
 def bodies_of_kernels(project: Path) -> set[str]:
@@ -315,12 +427,6 @@ def resized(*operators: str) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("proto", "options", "code", "message"),
     [
-        (
-            resized(),
-            {"dims": {"batch": 1, "h": [4, 8]}},
-            "dims",
-            "sizes that are rounded products of others: s0 cannot",
-        ),
         (
             resized("GlobalAveragePool"),
             {"dims": {"batch": 1, "h": [4, (5, 8)]}},

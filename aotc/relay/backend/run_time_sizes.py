@@ -41,13 +41,18 @@ from aotc.tir import SizeCheck, Target
 
 
 def size_ranges_of_inputs(main: Function, typical: Mapping[str, int]) -> dict[str, DimRange]:
-    """Return the sizes that the shapes of a function's parameters depend on, by name, with their ranges.
+    """Return the sizes that the shapes of a function's parameters depend on; see `size_ranges_of_types`."""
+    return size_ranges_of_types((t for p in main.params for t in tensor_types(type_of(p))), typical)
+
+
+def size_ranges_of_types(types: Iterable[TensorType], typical: Mapping[str, int]) -> dict[str, DimRange]:
+    """Return the sizes that the shapes of inputs depend on, by name, with their ranges.
 
     typical    size of a typical run for some of them
 
     Raise AotcError (code "dims") for a symbol that no dimension bounds.
     """
-    dims = [d for p in main.params for t in tensor_types(type_of(p)) for d in t.shape if isinstance(d, SymDim)]
+    dims = [d for ty in types for d in ty.shape if isinstance(d, SymDim)]
     symbols = dict.fromkeys(name for d in dims for name in sorted(d.symbols))
     ranges: dict[str, DimRange] = {}
     for name in symbols:

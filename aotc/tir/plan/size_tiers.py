@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Join the programs of the tiers of a model, each for some of its sizes, to one program that chooses in each run.
 
-    joined = join_tiers("net", sizes, (TierProgram({"batch": DimRange(1, 1)}, one), ...), shapes)
+    joined = join_tiers(sizes, (TierProgram({"batch": DimRange(1, 1)}, one), ...), shapes_of_inputs)
     joined.body             # (TierChoice((Tier({"batch": 1}, ...), ...)),)
 
 Each tier keeps its kernels, its schedule and its memory plan. The arena is that of the tier that needs most; all
@@ -10,18 +10,29 @@ tiers begin at its beginning, as only one of them runs. Constants are joined whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Any
 
-from aotc.ir import AotcError, DimRange, Shape, SymDim, frozen, is_static, option_text, symbol_of_multiples
+from aotc.ir import (
+    AotcError,
+    Dim,
+    DimRange,
+    Shape,
+    SymDim,
+    bound_dim,
+    frozen,
+    is_static,
+    option_text,
+    symbol_of_multiples,
+)
 from aotc.tir.plan.arena_packing import align_up
 from aotc.tir.plan.memory_plan import storages_of_block_counters
 from aotc.tir.plan.program import Program
 from aotc.tir.plan.program_nodes import Step, Tier, TierChoice, steps_in
-from aotc.tir.plan.size_checks import value_of_dim
 from aotc.tir.plan.storage import ArenaPart, MemoryPlan, Storage, View
+from aotc.tir.plan.tier_extents import TierExtent, extent_in_all_tiers, is_extent_of_tier
 
 
 @frozen
@@ -36,30 +47,40 @@ class TierProgram:
 
 
 def join_tiers(
-    sizes: Mapping[str, DimRange], tiers: Sequence[TierProgram], shapes: tuple[Sequence[Shape], Sequence[Shape]]
+    sizes: Mapping[str, DimRange],
+    tiers: Sequence[TierProgram],
+    inputs: Sequence[Shape],
+    outputs: Sequence[Shape] | None = None,
 ) -> Program:
     """Return a program that runs the first of several programs in whose ranges the sizes of a run are.
 
-    sizes     ranges of the sizes of all tiers, by name
-    shapes    shapes of the inputs and of the outputs, as formulas over these sizes
+    sizes      ranges of the sizes of all tiers, by name
+    inputs     shapes of the inputs, as formulas over these sizes
+    outputs    shapes of the outputs for the whole range of sizes, which are taken where they are those of the tiers;
+               None if they are not known
 
     Raise AotcError (code "dims") if a program has what tiers cannot have, or inputs or outputs of other types or
     shapes.
     """
-    first = tiers[0].program
-    stated = {symbol_of_multiples(name, step) for name, r in sizes.items() for step in {1, *r.steps}}
-    dims = [dim for dim in chain.from_iterable(chain(*shapes)) if isinstance(dim, SymDim)]
-    rounded = {symbol for dim in dims for symbol in dim.symbols} - stated
     for tier in tiers:
-        _require_program_can_be_tier(tier.program, rounded)
-    inputs = _joined_storages([tier.program.inputs for tier in tiers], shapes[0])
-    outputs = _joined_storages([tier.program.outputs for tier in tiers], shapes[1])
-    for tier in tiers:
-        _require_equal_interfaces(tier, inputs, outputs)
+        _require_program_can_be_tier(tier.program)
+    _require_equal_types(tiers)
+    joined_inputs = _joined_storages([tier.program.inputs for tier in tiers], inputs)
+    _require_declared_inputs(sizes, tiers, joined_inputs)
+    shapes = _output_shapes(sizes, tiers, outputs)
+    joined_outputs = _joined_storages([tier.program.outputs for tier in tiers], shapes)
     plan = _plan_with_own_counters([tier.program for tier in tiers])
     homes = {storage: home for tier in tiers for storage, home in tier.program.homes.items()}
-    choice = TierChoice(tuple(_tier_with_storages(tier, inputs, outputs) for tier in tiers))
-    return Program(name=first.name, inputs=inputs, outputs=outputs, body=(choice,), homes=homes, plan=plan, sizes=sizes)
+    choice = TierChoice(tuple(_tier_with_storages(tier, joined_inputs, joined_outputs) for tier in tiers))
+    return Program(
+        name=tiers[0].program.name,
+        inputs=joined_inputs,
+        outputs=joined_outputs,
+        body=(choice,),
+        homes=homes,
+        plan=plan,
+        sizes=sizes,
+    )
 
 
 def describe_tiers(program: Program) -> list[dict[str, Any]]:
@@ -76,13 +97,11 @@ def describe_tiers(program: Program) -> list[dict[str, Any]]:
     return rows
 
 
-def _require_program_can_be_tier(program: Program, rounded: Set[str]) -> None:
+def _require_program_can_be_tier(program: Program) -> None:
     """Raise AotcError (code "dims") for a program with state, sizes in values, sizes that formulas define, or tensors
     in the arena of callers.
-
-    rounded    names of sizes in the shapes of the model that are no sizes of inputs
     """
-    defined = sorted({*rounded, *(d.name for d in program.definitions)})
+    defined = [d.name for d in program.definitions]
     pairs = [
         (bool(program.state), "keeps state between runs"),
         (bool(program.operands), f"has sizes that are values of inputs: {', '.join(program.operands)}"),
@@ -105,27 +124,63 @@ def _joined_storages(sides: Sequence[Sequence[Storage]], shapes: Sequence[Shape]
     return tuple(joined)
 
 
-def _require_equal_interfaces(tier: TierProgram, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
-    """Raise AotcError (code "dims") unless a program has these inputs and outputs for its sizes."""
-    for own, joined in zip((*tier.program.inputs, *tier.program.outputs), (*inputs, *outputs), strict=True):
-        types = [(s.name, s.dtype, s.quantization, s.is_string, len(s.shape)) for s in (own, joined)]
-        ends = list(_sizes_at_ends(tier.sizes))
-        if types[0] != types[1] or any(_shape_at(own, at) != _shape_at(joined, at) for at in ends):
-            found = ", ".join(f"{name} {r.description}" for name, r in tier.sizes.items())
-            text = f"{own.name!r} is {own.dtype}[{', '.join(own.dim_texts)}] for {found}, "
-            text += f"and {joined.dtype}[{', '.join(joined.dim_texts)}] for all sizes"
-            hint = "give one size or one range: " + option_text("dims", {"NAME": (1, 8)})
-            raise AotcError("dims", f"the tiers of a model need equal interfaces: {text}", hint=hint)
+def _require_equal_types(tiers: Sequence[TierProgram]) -> None:
+    """Raise AotcError (code "dims") if the inputs or outputs of tiers differ in more than their extents."""
+    first = tiers[0]
+    for tier in tiers[1:]:
+        for side in ("inputs", "outputs"):
+            for one, other in zip(getattr(first.program, side), getattr(tier.program, side), strict=True):
+                types = [(s.name, s.dtype, s.quantization, s.is_string, len(s.shape)) for s in (one, other)]
+                if types[0] != types[1]:
+                    raise _different_interfaces_error([(first, one), (tier, other)])
 
 
-def _sizes_at_ends(sizes: Mapping[str, DimRange]) -> Iterator[dict[str, int]]:
-    """Yield values of symbols for the least and the largest sizes."""
-    for ends in ({n: r.least for n, r in sizes.items()}, {n: r.most for n, r in sizes.items()}):
-        yield ends | {symbol_of_multiples(name, r.step): ends[name] // r.step for name, r in sizes.items()}
+def _different_interfaces_error(storages: Iterable[tuple[TierProgram, Storage]]) -> AotcError:
+    """Return the error for an input or output of tiers, given in some of them."""
+    texts = [
+        f"{s.name!r} is {s.dtype}[{', '.join(s.dim_texts)}] for "
+        + ", ".join(f"{name} {r.description}" for name, r in tier.sizes.items())
+        for tier, s in storages
+    ]
+    hint = "give one size or one range: " + option_text("dims", {"NAME": (1, 8)})
+    return AotcError("dims", f"the tiers of a model need equal interfaces: {', and '.join(texts)}", hint=hint)
 
 
-def _shape_at(storage: Storage, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(value_of_dim(dim, symbols) for dim in storage.run_time_shape)
+def _require_declared_inputs(
+    sizes: Mapping[str, DimRange], tiers: Sequence[TierProgram], inputs: Sequence[Storage]
+) -> None:
+    """Raise AotcError (code "dims") unless each tier has inputs of the declared shapes."""
+    for number, joined in enumerate(inputs):
+        for axis, dim in enumerate(joined.run_time_shape):
+            for tier in tiers:
+                storage = tier.program.inputs[number]
+                if not is_extent_of_tier(dim, TierExtent(tier.sizes, storage.run_time_shape[axis])):
+                    raise _different_interfaces_error([(tier, storage), (TierProgram(sizes, tier.program), joined)])
+
+
+def _output_shapes(
+    sizes: Mapping[str, DimRange], tiers: Sequence[TierProgram], derived: Sequence[Shape] | None
+) -> list[Shape]:
+    """Return the shapes of the outputs as formulas over the sizes of all tiers.
+
+    derived    the shapes for the whole range of sizes, if they are known
+    """
+    intervals = {n: (r.least, r.most) for n, r in sizes.items()}
+    intervals |= {symbol_of_multiples(n, r.step): (r.least // r.step, r.most // r.step) for n, r in sizes.items()}
+    shapes: list[Shape] = []
+    for number, first in enumerate(tiers[0].program.outputs):
+        of_tiers = [tier.program.outputs[number] for tier in tiers]
+        known = () if derived is None else derived[number]
+        candidates = known if len(known) == len(first.shape) else [None] * len(first.shape)
+        dims: list[Dim] = []
+        for axis, candidate in enumerate(candidates):
+            extents = [TierExtent(t.sizes, s.run_time_shape[axis]) for t, s in zip(tiers, of_tiers, strict=True)]
+            dim = extent_in_all_tiers(extents, candidate)
+            if dim is None:
+                raise _different_interfaces_error(zip(tiers, of_tiers, strict=True))
+            dims.append(bound_dim(dim, intervals) if isinstance(dim, SymDim) else dim)
+        shapes.append(tuple(dims))
+    return shapes
 
 
 def _tier_with_storages(tier: TierProgram, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> Tier:

@@ -19,7 +19,11 @@ Importing this package requires PyTorch.
 
 from aotc.relay.frontend.pytorch.changed_tensors import changed_buffers_of_program, contents_of_changed_buffers
 from aotc.relay.frontend.pytorch.converter_table import CONVERTERS, converter_of
-from aotc.relay.frontend.pytorch.exported_program import from_exported, functionalize_and_decompose
+from aotc.relay.frontend.pytorch.exported_program import (
+    from_exported,
+    functionalize_and_decompose,
+    input_types_of_exported,
+)
 from aotc.relay.frontend.pytorch.pt2_archive import load_exported
 from aotc.relay.frontend.pytorch.torchscript import from_script
 
@@ -31,5 +35,6 @@ __all__ = [
     "from_exported",
     "from_script",
     "functionalize_and_decompose",
+    "input_types_of_exported",
     "load_exported",
 ]

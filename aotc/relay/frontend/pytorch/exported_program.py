@@ -378,6 +378,21 @@ def _convert_subgraph(module: Any, functions: dict[str, Function], operands: Seq
     return results
 
 
+def input_types_of_exported(program: Any, dims: Mapping[str, DimSpecification]) -> dict[str, TensorType]:
+    """Return the types of the tensors that a user of an exported program gives, by name, with sizes and ranges of
+    dimensions inserted. The calls of the program are not converted.
+
+    Raise AotcError as `from_exported` does for an input or a dimension.
+    """
+    problems = Problems("torch-node")
+    prepared = functionalize_and_decompose(program)
+    _, variables, _ = _placeholder_values(prepared, _checked_dim_values(program, dims), False, problems)
+    problems.raise_collected_problems()
+    kept = set(names_of_module_tensors(prepared).values())
+    types = {v.name: v.checked_type for v in variables if v.name not in kept}
+    return {name: ty for name, ty in types.items() if isinstance(ty, TensorType)}
+
+
 @g.replace_graph_prefix_of_error_codes("torch")
 def from_exported(
     program: Any,

@@ -14,8 +14,8 @@ convert            converts the operators in order
 Importing this package requires the package `tflite`, the schema of the format.
 """
 
-from aotc.relay.frontend.tflite.convert import from_tflite, import_tflite
+from aotc.relay.frontend.tflite.convert import from_tflite, import_tflite, input_types_of_tflite
 from aotc.relay.frontend.tflite.converter_table import CONVERTERS, CUSTOM_CONVERTERS
 from aotc.relay.frontend.tflite.load import read_model
 
-__all__ = ["CONVERTERS", "CUSTOM_CONVERTERS", "from_tflite", "import_tflite", "read_model"]
+__all__ = ["CONVERTERS", "CUSTOM_CONVERTERS", "from_tflite", "import_tflite", "input_types_of_tflite", "read_model"]

@@ -21,6 +21,7 @@ from aotc.ir import (
     AotcError,
     DimSpecification,
     Span,
+    TensorType,
     did_you_mean_hint,
     frozen,
     option_text,
@@ -147,18 +148,42 @@ def import_tflite(
     with running_or_new_budget_scope():
         conversion = _Conversion(loaded, ARITHMETIC_BY_ROUNDING[rounding], has_loops, seed)
         sizes = InputSizes(dict(shape or {}), dict(dims or {}))
-        if signature is not None:
-            if cut_before or cut_after:
-                hint = "leave " + option_text("signature") + " out, and cut the first subgraph"
-                raise AotcError("cut", "a signature cannot be cut at tensors", span=Span(loaded.main.source), hint=hint)
-            function = loaded.signature(signature)
-            inputs, outputs = (tuple(ends.values()) for ends in (function.inputs, function.outputs))
-            part = replace(function.subgraph, inputs=inputs, outputs=outputs)
-            names = tuple(function.inputs), tuple(function.outputs)
-            return conversion.convert_module(part, sizes, range(len(part.operators)), names)
-        part, operators = _cut_subgraph_between_tensors(loaded.main, cut_before, cut_after)
-        names = _tensor_names(part, part.inputs), _tensor_names(part, part.outputs)
+        part, operators, names = _converted_part(loaded, cut_before, cut_after, signature)
         return conversion.convert_module(part, sizes, operators, names)
+
+
+@g.replace_graph_prefix_of_error_codes("tflite")
+def input_types_of_tflite(
+    model: str | Path | bytes | Any,
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, DimSpecification],
+    cut_before: Sequence[str] = (),
+    cut_after: Sequence[str] = (),
+    signature: str | None = None,
+) -> dict[str, TensorType]:
+    """Return the types of the inputs of a TFLite model by name; the parameters are those of `from_tflite`. Operators
+    are not converted.
+    """
+    loaded = read_model(model)
+    part, _, (names, _) = _converted_part(loaded, cut_before, cut_after, signature)
+    inputs = [(name, part.tensors[number]) for name, number in zip(names, part.inputs, strict=True)]
+    return dict(zip(names, resolve_input_types(part.source, inputs, shapes, dims), strict=True))
+
+
+def _converted_part(
+    loaded: TfliteModel, cut_before: Sequence[str], cut_after: Sequence[str], signature: str | None
+) -> tuple[TfliteSubgraph, Sequence[int], tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return the subgraph that is converted, the indices of its operators, and the names of its inputs and outputs."""
+    if signature is not None:
+        if cut_before or cut_after:
+            hint = "leave " + option_text("signature") + " out, and cut the first subgraph"
+            raise AotcError("cut", "a signature cannot be cut at tensors", span=Span(loaded.main.source), hint=hint)
+        function = loaded.signature(signature)
+        inputs, outputs = (tuple(ends.values()) for ends in (function.inputs, function.outputs))
+        part = replace(function.subgraph, inputs=inputs, outputs=outputs)
+        return part, range(len(part.operators)), (tuple(function.inputs), tuple(function.outputs))
+    part, operators = _cut_subgraph_between_tensors(loaded.main, cut_before, cut_after)
+    return part, operators, (_tensor_names(part, part.inputs), _tensor_names(part, part.outputs))
 
 
 def _tensor_names(graph: TfliteSubgraph, tensor_indices: Sequence[int]) -> tuple[str, ...]:

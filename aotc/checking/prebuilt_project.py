@@ -24,7 +24,6 @@ from aotc.ir import AotcError, frozen, is_static, option_text, tensor_types
 from aotc.ir.option_description import FULL_PRECISION
 from aotc.relay.graph_api import infer_module, type_of
 from aotc.relay.module import output_names_or_default
-from aotc.reporting.model_inspection import extents_or_names
 from aotc.runtime.library import METADATA_FILE_NAME, Library, all_libraries_in_project, read_project_metadata
 from aotc.runtime.run_sizes import RunSizes
 from aotc.runtime.tensor_info import TensorInfo
@@ -49,7 +48,7 @@ def interface_of_compilation(work: Compilation) -> ModelInterface:
     if work.tiers is not None or not all(is_static(t.shape) for ty in types for t in tensor_types(ty)):
         program = work.scheduled_programs[0]
         inputs, outputs = (
-            [(s.name, str(s.dtype), extents_or_names(program, s)) for s in side]
+            [(s.name, str(s.dtype), program.extents_or_formulas(s)) for s in side]
             for side in (program.inputs, program.outputs)
         )
         return ModelInterface(inputs, outputs, {name: r.description for name, r in program.sizes.items()})

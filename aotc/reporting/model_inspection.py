@@ -19,7 +19,6 @@ from aotc.driver.state_pairs import ModelInterface, typed_interface
 from aotc.driver.state_proposals import propose_growing_state, propose_state_pairs
 from aotc.ir import COMPILE_CALL, AotcError, Span, TensorType, are_bounded
 from aotc.ir.diagnostics import diagnostic_texts
-from aotc.ir.dimension_ranges import dim_text_in_sizes
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.frontend.onnx.model_inputs import declared_output_types, options_to_fix_dims, resolve_model_input_types
 from aotc.relay.graph_api import Constant, IRModule, list_op_freqs, post_order
@@ -36,12 +35,7 @@ SHARED_LIBRARY_SUFFIXES = (".so", ".dylib", ".dll")
 
 
 def _describe_storages(program: Program, storages: Sequence[Storage]) -> list[dict[str, Any]]:
-    return [{"name": s.name, "dtype": str(s.dtype), "shape": extents_or_names(program, s)} for s in storages]
-
-
-def extents_or_names(program: Program, storage: Storage) -> list[int | str]:
-    """Return the shape of a tensor, with the formulas of extents that depend on the sizes of a run."""
-    return [d if isinstance(d, int) else dim_text_in_sizes(d, program.sizes) for d in storage.run_time_shape]
+    return [{"name": s.name, "dtype": str(s.dtype), "shape": program.extents_or_formulas(s)} for s in storages]
 
 
 def _model_nodes_of_span(span: Span | None) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from aotc.ir import DimRange, SymDim, frozen, symbol_of_multiples
+from aotc.ir.dimension_ranges import dim_text_in_sizes
 from aotc.ir.size_operands import SizeDefinition, SizeOperand
 from aotc.tir import Kernel, to_text
 from aotc.tir.plan.program_nodes import (
@@ -131,6 +132,10 @@ class Program:
             return storage.shape
         symbols = self.symbols_of_sizes(self.typical_sizes)
         return tuple(value_of_dim(dim, symbols) for dim in storage.run_time_shape)
+
+    def extents_or_formulas(self, storage: Storage) -> list[int | str]:
+        """Return the shape of a tensor, with extents that depend on the sizes of a run as formulas over them."""
+        return [d if isinstance(d, int) else dim_text_in_sizes(d, self.sizes) for d in storage.run_time_shape]
 
     def symbols_of_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the values of the symbols in formulas of the program for sizes in their ranges. Sizes that calls

@@ -26,6 +26,7 @@ from aotc.tir.stmt import (
     block_stmts_or_self,
     buffer_written_by,
     declared_registers,
+    remove_stmts,
     walk_stmts,
 )
 
@@ -55,6 +56,20 @@ def written_buffers(stmt: Stmt) -> set[Buffer]:
 def read_buffers(stmt: Stmt) -> set[Buffer]:
     """Return the buffers that a statement, with the statements nested in it, loads from."""
     return {load.buffer for s in walk_stmts(stmt) for load in direct_loads(s)}
+
+
+def remove_unread_stores(stmt: Stmt, scratch: Container[Buffer]) -> Stmt:
+    """Return a statement without those that write scratch memory which nothing reads, such as the positions along an
+    axis of which a consumer reads only one element, and without loops that have no other statements.
+    """
+    while True:
+        read = read_buffers(stmt)
+        dead = {
+            s for s in walk_stmts(stmt) if (b := buffer_written_by(s)) is not None and b in scratch and b not in read
+        }
+        if not dead:
+            return stmt
+        stmt = remove_stmts(stmt, dead)
 
 
 def assigned_registers(stmt: Stmt) -> frozenset[Var]:

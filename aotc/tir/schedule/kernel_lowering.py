@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from aotc.ir import AotcError, SymDim, is_static, largest_number_of_elements, sum_of_dims
 from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph
 from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
+from aotc.tir.loops.loop_dependence import read_buffers, remove_unread_stores, written_buffers
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_costly_loop_invariants, optimize_loop_nests
 from aotc.tir.schedule.algorithms.attention import build_attention_loop_nest, has_tiles_for_products
 from aotc.tir.schedule.algorithms.attention_chain import find_attention_chains
@@ -88,15 +89,18 @@ class Lowering:
         """Return the scheduled kernel."""
         absorbed = {group for chain in self.chains.values() for group in chain.absorbed}
         groups = (self._loop_nest_of_group(g) for g in self.groups if g not in absorbed)
-        body = remove_dead_registers(Block([*groups, *self._copy_loops_for_duplicate_outputs()]))
+        scratch = {*self.builder.workspace, *self.builder.stack}
+        body = remove_unread_stores(Block([*groups, *self._copy_loops_for_duplicate_outputs()]), scratch)
+        body = remove_dead_registers(body)
+        used = {*read_buffers(body), *written_buffers(body)}
         macs = sum_of_dims(stage.anchor.macs_of_run for stage in self.stages)
         return Kernel(
             name=self.name,
             inputs=self.input_buffers,
             outputs=self.output_buffers,
             body=body,
-            workspace=tuple(self.builder.workspace),
-            stack=tuple(self.builder.stack),
+            workspace=tuple(b for b in self.builder.workspace if b in used),
+            stack=tuple(b for b in self.builder.stack if b in used),
             shared=tuple(self.builder.shared),
             # strips interleave reads and writes: no group is complete before the next one begins
             inplace=()

@@ -38,6 +38,7 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any]]] = {
     "two_inputs": (ranged.two_inputs, {"n": "0..8~4", "m": "2..8:2~4"}),
     "tiers": (ranged.perceptron, {"batch": [1, "4..8:4", 20]}),
     "convolved_bytes": (tiers.integers, {"batch": (0, 5)}),
+    "resized_by_a_factor": (tiers.resized, {"batch": (1, 2), "h": (1, 9)}),
 }
 #: Modules of models whose operands are sizes.
 OPERANDS = {"operands": operands, "resizes": resizes, "signals": signals}

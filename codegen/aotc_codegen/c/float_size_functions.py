@@ -12,14 +12,16 @@ from typing import Final
 from aotc.ir.size_operands import MAX_DENOMINATOR, PRODUCT
 from aotc.tir import Program
 
-#: Functions that convert a float of at least 0 to its bits and back; -1 stands for negative floats.
-_FLOAT_BITS_FUNCTIONS: Final = """\
+#: Function that converts a float of at least 0 to its bits; -1 stands for negative floats.
+_BITS_FUNCTION: Final = """\
 static int64_t bits_of_float(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
   return value < 0 ? -1 : (int64_t)(bits & 0x7fffffffu);
 }
-
+"""
+#: The inverse function.
+_FLOAT_FUNCTION: Final = """\
 static float float_of_bits(int64_t number) {
   const uint32_t bits = (uint32_t)number;
   float value;
@@ -69,7 +71,9 @@ static int64_t part_of_fraction(float value, int is_numerator) {{
 def float_functions(program: Program) -> str:
     """Return the C functions that sizes of a program need, one empty line behind each."""
     functions = dict.fromkeys(d.function for d in program.definitions if d.function)
-    if not functions and not any(o.is_bits for o in program.operands.values()):
+    has_operands = any(o.is_bits for o in program.operands.values())
+    if not functions and not has_operands:
         return ""
     kinds = dict.fromkeys("product" if f == PRODUCT else "fraction" for f in functions)
-    return "".join(text + "\n" for text in (_FLOAT_BITS_FUNCTIONS, *map(_FUNCTIONS_OF_FLOATS.__getitem__, kinds)))
+    texts = [*([_BITS_FUNCTION] if has_operands else []), _FLOAT_FUNCTION]
+    return "".join(text + "\n" for text in (*texts, *map(_FUNCTIONS_OF_FLOATS.__getitem__, kinds)))

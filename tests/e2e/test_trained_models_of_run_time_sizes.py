@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -14,6 +15,7 @@ import aotc
 from aotc.checking.input_generation import draw_random_inputs
 from aotc.ir import TensorType
 from aotc.runtime.session import Session
+from benchmarks.onnx_graph_builder import resnet18
 from benchmarks.run_time_sizes import MODELS
 
 #: Integers of inputs number rows of tables; the smallest table has 100 rows.
@@ -45,3 +47,39 @@ def test_five_sizes_by_one_library(models: Path, name: str) -> None:
             assert found.shape == expected.shape and found.dtype == expected.dtype
             scale = max(1.0, float(np.abs(expected).max()))
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * scale, err_msg=f"{name} {sizes}")
+
+
+@pytest.mark.slow
+def test_resnet_18_of_any_batch_height_and_width(tmp_path: Path) -> None:
+    """At both ends of all ranges, and at sizes that are no multiples of the tiles of convolutions."""
+    model = resnet18()
+    for axis, name in ((0, "batch"), (2, "height"), (3, "width")):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    # the arguments of the last softmax, whose results are all small
+    scores = next(node.output[0] for node in model.graph.node if node.op_type == "Gemm")
+    model.graph.output.append(onnx.helper.make_tensor_value_info(scores, onnx.TensorProto.FLOAT, ["batch", 1000]))
+    dims = {"batch": (1, 5), "height": (1, 130), "width": "32..144~96"}
+    compiled = aotc.compile(model, dims=dims, tuning=False, output=tmp_path / "net")
+    alone, team = compiled.session(), compiled.session(threads=2)
+    reference = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    sizes = [
+        (1, 32, 32),
+        (5, 130, 144),
+        (1, 1, 144),
+        (2, 130, 32),
+        (3, 97, 65),
+        (4, 33, 127),
+        (5, 64, 96),
+        (1, 17, 131),
+    ]
+    for seed, (batch, height, width) in enumerate(sizes):
+        data = np.random.default_rng(seed).standard_normal((batch, 3, height, width)).astype(np.float32)
+        wanted = reference.run(None, {"data": data})
+        results = alone.run(None, {"data": data})
+        for found, expected in zip(results, wanted, strict=True):
+            assert found.shape == expected.shape
+            atol = 1e-4 * float(np.abs(expected).max())
+            np.testing.assert_allclose(found, expected, rtol=0, atol=atol, err_msg=f"{data.shape}")
+        for found, same in zip(team.run(None, {"data": data}), results, strict=True):
+            np.testing.assert_array_equal(found, same)

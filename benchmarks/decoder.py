@@ -11,8 +11,7 @@ float32, or integers of 8 or 4 bits with a scale for each block of 32 that float
 llama.cpp; MatMulNBits of com.microsoft with `accuracy_level` 4, which lets products round their data to 8 bits, as
 those of llama.cpp do). The format q4_qdq has the weights of q4 as int4 behind DequantizeLinear; aotc does not round the
 data of its products, ONNX Runtime does by default. The same model is q4_qdq_rounded, compiled with `--round-data`.
-Caches
-are float32, and in llama.cpp float16, which is its default.
+Caches are float32, and in llama.cpp float16, which is its default.
 
 A prefill is one run of 128 tokens from empty caches; a decode is one run of one token with 128 or 1,024 tokens in the
 caches. Each run computes the logits of its last token. Contestants run alternately, one run of each in a round. Times

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PackWeights: keep constant weights of float32 products quantized to 2, 4 or 8 bits until they are
-in registers. RoundProductData: round the data of such products to int8.
+in registers. RoundProductData: round the data of products by these weights to int8.
 
 nn.dense(%x, multiply(subtract(cast(meta[Constant][0] /* Tensor[(64, 256), int4] */, "float32"),
 %zeros), %scales)) nn.contrib_dense_bits(%x, meta[Constant][0] /* Tensor[(1, 32, 64), uint32] */,

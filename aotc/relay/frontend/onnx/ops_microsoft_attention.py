@@ -75,9 +75,9 @@ def _later_positions(steps: Dim, positions: Dim, has_past: bool) -> Expr:
     behind each of the first `steps` ones. As in ONNX Runtime, the last step attends to all positions.
     """
     if isinstance(steps, int) and isinstance(positions, int):
-        rows = np.arange(steps)[:, None] + (positions - steps if has_past else 0)
-        rows[-1:] = positions
-        return g.constant(np.arange(positions) > rows)
+        last = np.arange(steps)[:, None] + (positions - steps if has_past else 0)
+        last[-1:] = positions
+        return g.constant(np.arange(positions) > last)
     columns, rows = g.positions_up_to(positions, "int32"), g.positions_up_to(steps, "int32")
     more = g.cast(g.sub(g.extent(columns, 0), g.extent(rows, 0)), "int32")
     if not has_past and steps != positions:

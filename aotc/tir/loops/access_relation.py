@@ -13,7 +13,8 @@ a buffer is the union of its accesses. Its questions are answered True only if t
 
 Method: a common element of two accesses is a solution of a system of linear equations over integers,
 which `integer_system` proves to have none. Where that proof fails, `point_enumeration` computes the
-elements of all iterations, up to `MAX_ENUMERATED_POINTS`. Sources: dependence systems, Maydan,
+elements of all iterations, up to `MAX_ENUMERATED_POINTS`. A proof that fails takes long: first,
+`common_element_search` looks for a common element. Sources: dependence systems, Maydan,
 Hennessy and Lam, "Efficient and exact data dependence analysis" (1991); relations with existentially
 quantified dimensions for quotients, Pugh, "The Omega test" (1991).
 """
@@ -32,6 +33,7 @@ from aotc.ir import frozen
 from aotc.tir import Expr, LinearForm, Var, bounds_of_linear_form
 from aotc.tir.loops.access_coverage import is_load_covered
 from aotc.tir.loops.buffer_access import Access, is_invariant
+from aotc.tir.loops.common_element_search import addresses_at_first_iterations
 from aotc.tir.loops.dependence_system import IsShared, IterationPoint
 from aotc.tir.loops.integer_constraints import LinearSum, Terms
 from aotc.tir.loops.integer_system import IntegerSystem, divide_bound
@@ -64,6 +66,11 @@ class _Piece:
     offset: int
     dimensions: tuple[OffsetDimension, ...]
     is_write: bool
+
+    @property
+    def elements_key(self) -> tuple[object, ...]:
+        """A key that is equal for pieces of the same elements in the same iterations."""
+        return (*_iterations_key(self.access), self.offset, self.dimensions)
 
 
 @dataclass
@@ -128,7 +135,9 @@ class AccessRelation:
         if last < other_first or other_last < first:
             return True
         pairs = _pairs_within_limit(self.accesses, other.accesses)
-        return pairs is not None and all(_are_pieces_disjoint(a, b, fixed) for a, b in pairs)
+        if pairs is None or _has_pair_with_common_element(pairs, fixed):
+            return False
+        return all(_are_pieces_disjoint(a, b, fixed) for a, b in pairs)
 
     def covers(self, other: AccessRelation, fixed: Container[Var] = ()) -> bool:
         """Return True if every execution accesses all elements that `other` may access.
@@ -204,7 +213,9 @@ class AccessRelation:
         if any(a.is_write and not a.depends_on(var) for a in self.accesses):
             return False
         pairs = _pairs_within_limit(self.accesses, self.accesses)
-        if pairs is not None and all(_are_iterations_disjoint(a, b, var, step, fixed) for a, b in pairs):
+        if pairs is not None and all(
+            _are_iterations_disjoint(a, b, var, step, fixed) for a, b in _unequal_pairs(pairs)
+        ):
             return True
         # a few values of each variable usually show that two iterations access an element
         return all(self._is_injective_at_points(var, fixed, n) for n in (_VALUES_OF_FIRST_ENUMERATION, None))
@@ -236,14 +247,18 @@ class AccessRelation:
         )
 
 
+def _iterations_key(access: Access) -> tuple[object, ...]:
+    """Return a key that is equal for accesses in the same iterations whose addresses differ by constants only."""
+    return frozenset(access.form.terms.items()), id(access.ranges), id(access.lasts), access.conditions
+
+
 def _pieces_of_accesses(accesses: Iterable[Access], *, merges_offsets: bool) -> list[_Piece]:
     """Return accesses as pieces; `merges_offsets` includes the elements between the accesses of a
     piece.
     """
     groups: dict[object, tuple[Access, set[tuple[int, int]]]] = {}
     for access in accesses:
-        terms = frozenset(access.form.terms.items())
-        key = (terms, id(access.ranges), id(access.lasts), access.conditions, access.is_write)
+        key = (*_iterations_key(access), access.is_write)
         groups.setdefault(key, (access, set()))[1].add((access.form.const, access.lanes))
     return [
         _Piece(access, offset, dimensions, access.is_write)
@@ -264,6 +279,25 @@ def _pairs_within_limit(
         if len(pieces) * len(others) <= most:
             return [(p, q) for p in pieces for q in others if p.is_write or q.is_write]
     return None
+
+
+def _unequal_pairs(pairs: Iterable[tuple[_Piece, _Piece]]) -> Iterable[tuple[_Piece, _Piece]]:
+    """Return pairs of pieces, one of those that ask for the same elements: a load from where a store writes needs no
+    proof of its own.
+    """
+    return {(a.elements_key, b.elements_key): (a, b) for a, b in pairs}.values()
+
+
+def _has_pair_with_common_element(pairs: Iterable[tuple[_Piece, _Piece]], fixed: Container[Var]) -> bool:
+    """Return True if a few iterations show that the pieces of a pair have a common element."""
+    addresses: dict[_Piece, frozenset[int]] = {}
+    for pair in pairs:
+        for piece in pair:
+            if piece not in addresses:
+                addresses[piece] = addresses_at_first_iterations(piece.access, piece.offset, piece.dimensions, fixed)
+        if not addresses[pair[0]].isdisjoint(addresses[pair[1]]):
+            return True
+    return False
 
 
 def _are_pieces_disjoint(a: _Piece, b: _Piece, fixed: Container[Var]) -> bool:

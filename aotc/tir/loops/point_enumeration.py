@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.tir import Binary, Const, Expr, Unary, Var, conjuncts, unary, vars_and_buffers_in
+from aotc.tir.expr import Select
 from aotc.tir.simplify import Interval, LinearForm
 
 Int64Array: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -141,6 +142,8 @@ def value_at_points(expr: Expr, points: Points) -> Any:
             op not in ("floordiv", "floormod") or isinstance(expr.b, Const)
         ):
             return _NUMPY_FUNCTION_OF_OP[op](value_at_points(expr.a, points), value_at_points(expr.b, points))
+        case Select(cond=cond, a=a, b=b):
+            return np.where(*(value_at_points(part, points) for part in (cond, a, b)))
         case Unary(op="not", a=a) if a.dtype.is_bool:
             return ~np.asarray(value_at_points(a, points), np.bool_)
     raise NotEnumerableError

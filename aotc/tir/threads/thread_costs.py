@@ -7,7 +7,7 @@ run time only have their typical values in it, or the largest ones, where none a
 """
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -16,6 +16,7 @@ from aotc.tir import (
     INDEX,
     Binary,
     Buffer,
+    Const,
     DividedNest,
     Expr,
     Load,
@@ -28,6 +29,7 @@ from aotc.tir import (
     simplify_stmt,
     substitute,
 )
+from aotc.tir.expr import operands, with_operands
 from aotc.tir.expr_occurrences import occurrences
 from aotc.tir.loops.buffer_access import Access
 from aotc.tir.loops.loop_dependence import Ranges, known_trip_count, loop_var_interval, ranges_inside_loops
@@ -40,8 +42,36 @@ from aotc.tir.stmt import (
     buffer_written_by,
     direct_child_stmts,
     direct_exprs_of_stmt,
-    substitute_in_stmt,
+    rebuild_stmt,
 )
+
+
+@dataclass
+class _NumbersAsValues:
+    """Replaces the numbers of a kernel by values. Statements and expressions that others share are replaced once.
+
+    values    the value of each number
+    """
+
+    values: Mapping[Var, Expr]
+    _stmts: dict[Stmt, Stmt] = field(default_factory=dict)
+    _exprs: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
+
+    def of_stmt(self, stmt: Stmt) -> Stmt:
+        """Return a statement after the replacement."""
+        if stmt not in self._stmts:
+            self._stmts[stmt] = rebuild_stmt(stmt, self.of_stmt, self._of_expr)
+        return self._stmts[stmt]
+
+    def _of_expr(self, expr: Expr) -> Expr:
+        if isinstance(expr, (Var, Const)):
+            return self.values.get(expr, expr) if isinstance(expr, Var) else expr
+        known = self._exprs.get(id(expr))
+        if known is None:
+            # the key is an identity: the expression is kept, so that no other one has it
+            fresh = with_operands(expr, tuple([self._of_expr(part) for part in operands(expr)]))
+            known = self._exprs[id(expr)] = expr, fresh
+        return known[1]
 
 
 @dataclass
@@ -70,16 +100,22 @@ class ThreadCostModel:
         numbers = (number for number in self.kernel.numbers if number.var.dtype == INDEX)
         return {n.var: as_expr(int(n.most) if n.typical is None else n.typical) for n in numbers}
 
+    @cached_property
+    def _numbers_as_typical_values(self) -> _NumbersAsValues:
+        return _NumbersAsValues(self._typical_values)
+
     def _with_typical_sizes(self, stmt: Stmt) -> Stmt:
         """Return a statement in which typical values stand for the numbers of the kernel, so that loops over tiles of
-        all sizes have the iterations of a typical run.
+        all sizes have the iterations of a typical run. Values and addresses are not simplified.
         """
         if not self._typical_values:
             return stmt
         if isinstance(stmt, Block):
             return Block(tuple(map(self._with_typical_sizes, stmt.stmts)))
         if stmt not in self._at_typical_sizes:
-            self._at_typical_sizes[stmt] = simplify_stmt(substitute_in_stmt(stmt, self._typical_values), {})
+            self._at_typical_sizes[stmt] = simplify_stmt(
+                self._numbers_as_typical_values.of_stmt(stmt), {}, only_control_flow=True
+            )
         return self._at_typical_sizes[stmt]
 
     def _mean_over_team_sizes(self, function: Callable[[int], float]) -> float:
@@ -101,7 +137,8 @@ class ThreadCostModel:
     @cached_property
     def _estimated_ns_per_kernel_operation(self) -> float:
         """Estimated nanoseconds per operation of this kernel."""
-        return self.whole / max(1.0, self._operation_and_store_count(self._with_typical_sizes(self.kernel.body), {}))
+        body = self._with_typical_sizes(self.kernel.body)
+        return self.whole / max(1.0, self._operation_and_store_count(body, {}))
 
     def _operation_and_store_count(self, stmt: Stmt, ranges: Ranges) -> float:
         """Return the number of operations on values and of stores in a statement, over all

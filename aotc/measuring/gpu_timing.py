@@ -12,8 +12,8 @@ from typing import Final
 
 from aotc.ir import AotcError
 from aotc.runtime.abi import ffi
+from aotc.runtime.binding import Binding
 from aotc.runtime.gpu_session import OpenGpu
-from aotc.runtime.session import Binding
 
 #: CUdevice_attribute numbers; clocks are in kHz, the memory bus width is in bits.
 _CLOCK, _PROCESSORS, _MEMORY_CLOCK, _BUS, _MAJOR, _MINOR = 13, 16, 36, 37, 75, 76

@@ -24,8 +24,9 @@ from aotc.ir.dimension_formulas import formula_of_name
 from aotc.measuring.gpu_timing import DeviceClock
 from aotc.measuring.machine_peak import Probe
 from aotc.measuring.timing import milliseconds_per_call, min_and_median, repeat_for_seconds
+from aotc.runtime.binding import Binding
 from aotc.runtime.library import METADATA_FILE_NAME, find_library, read_project_metadata
-from aotc.runtime.session import Binding, Session, load
+from aotc.runtime.session import Session, load
 from aotc.tir import Target
 
 #: Ratio to the fastest run up to which a run counts as undisturbed.

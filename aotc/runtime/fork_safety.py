@@ -8,13 +8,15 @@ folder = ScratchDirectory("aotc-")          # folder.name; removed by this proce
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from aotc.ir.atomic_write import make_temporary_folder
 from aotc.ir.interrupts import remove_temporary_path
 
-_LOCK_OWNERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+#: For each object with a lock, the function that makes such locks.
+_LOCK_MAKERS: Final[weakref.WeakKeyDictionary[Any, Callable[[], Any]]] = weakref.WeakKeyDictionary()
 
 
 def new_fork_safe_lock_for(owner: Any) -> threading.Lock:
@@ -24,13 +26,21 @@ def new_fork_safe_lock_for(owner: Any) -> threading.Lock:
     Otherwise a lock held by another thread at the time of the fork would never be released in the
     child.
     """
-    _LOCK_OWNERS.add(owner)
+    _LOCK_MAKERS[owner] = threading.Lock
     return threading.Lock()
 
 
+def new_fork_safe_reentrant_lock_for(owner: Any) -> "threading.RLock":
+    """Return a lock as `new_fork_safe_lock_for` does, which the thread that holds it can acquire again, and which no
+    other thread can release.
+    """
+    _LOCK_MAKERS[owner] = threading.RLock
+    return threading.RLock()
+
+
 def _replace_locks_after_fork() -> None:
-    for owner in _LOCK_OWNERS:
-        owner._lock = threading.Lock()
+    for owner, make_lock in _LOCK_MAKERS.items():
+        owner._lock = make_lock()
 
 
 if hasattr(os, "register_at_fork"):

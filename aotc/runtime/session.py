@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from aotc.ir.option_mentions_in_messages import option_text
 from aotc.ir.string_slots import strings_of_slots
 from aotc.runtime import tensor_info as tensors
 from aotc.runtime.abi import CAPACITY_STATUS, SHAPE_STATUS, STATUS_CODE_MASK, STATUS_MESSAGES, ffi
+from aotc.runtime.binding import Binding
 from aotc.runtime.dlpack import is_on_gpu
 from aotc.runtime.fork_safety import new_fork_safe_lock_for
 from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
@@ -35,17 +37,10 @@ from aotc.runtime.gpu_state import GpuState
 from aotc.runtime.gpu_tensors import GpuRunTensors
 from aotc.runtime.library import Library, ThreadPool, find_library
 from aotc.runtime.plain_run import new_plain_run
-from aotc.runtime.run_interface import (
-    POINTER_ARRAY_TYPE,
-    RunInterface,
-    memory_of_array,
-    new_ffi_array_of_addresses,
-    require_no_memory_overlap,
-)
+from aotc.runtime.run_interface import POINTER_ARRAY_TYPE, RunInterface, memory_of_array
 from aotc.runtime.run_sizes import (
     STATE_FULL_CODE,
     arrays_of_found_shapes,
-    bound_operands,
     bytes_of_operands,
     infos_of_typical_run,
     new_array_for_found_shapes,
@@ -136,7 +131,9 @@ class Session:
         self._options = self._allocate_run_options()
         self._call = library.run
         self._lock = new_fork_safe_lock_for(self)
-        self._calls = 0
+        #: `next` counts a run. No other thread interrupts it, and it takes less time than a lock.
+        self._runs = count()
+        self._readings_of_count = 0
         self._frames: list[_RunFrame] = []
         self._sizes = library.sizes
         self._interface = RunInterface(library.inputs, library.outputs) if library.sizes is None else None
@@ -155,7 +152,9 @@ class Session:
         self._string_outputs = [k for k, info in enumerate(library.outputs) if info.is_string]
         is_plain = self._interface is not None and self._direct and self.device is None and not library.state_bytes
         is_plain = is_plain and not self._converted and not self._string_outputs and not self._has_string_inputs
-        self._plain_run = new_plain_run(self._interface, self._frames) if is_plain and self._interface else None
+        self._plain_run = None
+        if is_plain and self._interface is not None:
+            self._plain_run = new_plain_run(self._interface, self._frames, self._options, self._runs)
         self._places = {info.name: k for k, info in enumerate(library.outputs)}
         self.name = library.name
         self.version = library.version
@@ -177,7 +176,10 @@ class Session:
     @property
     def calls(self) -> int:
         """The number of times that the compiled model was run, by all threads and bindings."""
-        return self._calls
+        with self._lock:
+            # a reading counts, too
+            self._readings_of_count += 1
+            return next(self._runs) - self._readings_of_count + 1
 
     def get_inputs(self) -> list[TensorInfo]:
         """Return the inputs, in order, with `.name`, `.shape`, `.dtype`, and `.type` as in ONNX
@@ -246,8 +248,10 @@ class Session:
         Raises AotcError with one diagnostic for each problem.
         """
         plain = self._plain_run if output_names is outputs is stream is state is None else None
-        if plain and (done := plain(inputs, self._take_or_create_run_frame, self._invoke_compiled_model)) is not None:
-            return done
+        if plain:
+            done = plain(inputs, self._call, self._take_or_create_run_frame, self._failed_run_error)
+            if done is not None:
+                return done
         if self._has_string_inputs:
             inputs = tensors.with_slots_of_strings(inputs, self._library.inputs)
         interface = self._interface or self._interface_for_inputs(inputs, state)
@@ -465,110 +469,23 @@ class Session:
         return ffi.new("aotc_run_options *", [size, on_step, context, threads, self._isa, cuda])
 
     def _invoke_compiled_model(self, inputs: Any, outputs: Any, workspace: Any, options: Any = None) -> None:
-        with self._lock:
-            self._calls += 1
+        next(self._runs)
         if self.device is not None:
             self.device.require_process_that_opened_gpu()
         status = self._call(inputs, outputs, workspace, self._options if options is None else options)
         if status != 0:
-            reason = STATUS_MESSAGES.get(status & STATUS_CODE_MASK, "unknown status")
-            if self._sizes is not None and (violated := self._sizes.reason(status)):
-                # the text of a condition says more than that of the status
-                reason = violated if status & STATUS_CODE_MASK == SHAPE_STATUS else f"{reason}: {violated}"
-            if self.device is not None:
-                reason += self.device.driver_error_text(status, workspace)
-            code = STATE_FULL_CODE if status & STATUS_CODE_MASK == CAPACITY_STATUS else "run"
-            raise AotcError(code, f"{self.name}_run failed with status {status}: {reason}")
+            raise self._failed_run_error(status, workspace)
 
-
-class Binding:
-    """A session with fixed buffers: a run allocates and checks nothing.
-
-    inputs, outputs    the arrays, by name.  An output whose size a run finds has room for the largest one; after
-                       a run it is a view of the beginning of the array, of the shape that was found
-
-    A binding has its own workspace.  Runs of one binding by several threads are executed one after
-    another.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        interface: RunInterface,
-        inputs: Sequence[Array],
-        outputs: Mapping[str, Array],
-        state: State | None = None,
-    ) -> None:
-        infos_in, infos_out = interface.inputs, interface.outputs
-        results = [outputs[i.name] if i.name in outputs else np.empty(i.shape, i.dtype.numpy) for i in infos_out]
-        self._session = session
-        self._lock = new_fork_safe_lock_for(self)
-        self.inputs: Mapping[str, Array] = _arrays_by_tensor_name(infos_in, inputs)
-        self.outputs: Mapping[str, Array] = _arrays_by_tensor_name(infos_out, results)
-        sources = arrays_or_unfilled_c_buffers(inputs, infos_in)
-        targets = arrays_or_unfilled_c_buffers(results, infos_out)
-        if outputs:
-            require_no_memory_overlap(dict(self.outputs), dict(zip(self.inputs, sources, strict=True)))
-        self._loads = pairs_of_distinct_arrays(sources, inputs)
-        self._stores = pairs_of_distinct_arrays(results, targets)
-        self._memory, workspace = session._allocate_workspace()
-        self._keep = sources, targets, interface.sizes
-        self._operands = bound_operands(session._sizes, self.inputs)
-        given = new_ffi_array_of_addresses(sources, interface.sizes)
-        session._set_pointer_to_weights(given)
-        self._found, self._results = new_array_for_found_shapes(session._sizes), results
-        self._arguments = given, new_ffi_array_of_addresses(targets, self._found), workspace
-        self._state, self._length = state, interface.length
-        # nothing to check, copy or find out beside the call, which takes about as long as a small model
-        work = self._operands, self._loads, self._stores, state
-        self._only_calls = not any(work) and self._found == ffi.NULL
-
-    def __reduce__(self) -> NoReturn:
-        text = "a binding cannot be pickled: its buffers are memory of this process"
-        raise AotcTypeError("pickle", text, hint="pickle the session, and bind there")
-
-    def run(self) -> None:
-        """Run the compiled model once on the arrays bound to its inputs and outputs."""
-        if self._only_calls:
-            with self._lock:
-                self._session._invoke_compiled_model(*self._arguments)
-        else:
-            self._run_with_options(None)
-
-    @property
-    def symbol_values(self) -> dict[str, int]:
-        """The values of the symbols in formulas of the model's metadata, by name; without those that a run finds."""
-        sizes, (*_, values) = self._session._sizes, self._keep
-        return {} if sizes is None else sizes.symbols_of_sizes(dict(zip(self._session.dims, values, strict=False)))
-
-    def run_with_step_callback(self, on_step: int, context: int) -> None:
-        """Run the model once; C calls a function before each step and after the last one.
-
-        on_step    address of an `aotc_step_fn` (see aotc.h)
-        context    address passed to it
-        """
-        self._run_with_options(
-            self._session._allocate_run_options(ffi.cast("aotc_step_fn", on_step), ffi.cast("void *", context))
-        )
-
-    def run_recording_cuda_events(self, events: Any) -> None:
-        """Run the model once on a GPU, recording CUDA events before the first and after each kernel.
-
-        events    C array of event handles, one more than there are steps
-        """
-        how = ffi.new("aotc_cuda_options *", {"size": ffi.sizeof("aotc_cuda_options"), "events": events})
-        self._run_with_options(self._session._allocate_run_options(cuda=how))
-
-    def _run_with_options(self, options: Any) -> None:
-        with self._lock:
-            if self._operands:
-                self._operands.require_unchanged(self.inputs)
-            copy_array_pairs(self._loads)
-            self._session._invoke_with_state(*self._arguments, options, self._state, self._length)
-            copy_array_pairs(self._stores)
-            if self._found != ffi.NULL:
-                arrays = arrays_of_found_shapes(self._results, self._session._sizes, self._found)
-                self.outputs = MappingProxyType(dict(zip(self.outputs, arrays, strict=True)))
+    def _failed_run_error(self, status: int, workspace: Any) -> AotcError:
+        """Return the error for a run that returned a status other than 0."""
+        reason = STATUS_MESSAGES.get(status & STATUS_CODE_MASK, "unknown status")
+        if self._sizes is not None and (violated := self._sizes.reason(status)):
+            # the text of a condition says more than that of the status
+            reason = violated if status & STATUS_CODE_MASK == SHAPE_STATUS else f"{reason}: {violated}"
+        if self.device is not None:
+            reason += self.device.driver_error_text(status, workspace)
+        code = STATE_FULL_CODE if status & STATUS_CODE_MASK == CAPACITY_STATUS else "run"
+        return AotcError(code, f"{self.name}_run failed with status {status}: {reason}")
 
 
 def _require_output_positions(
@@ -587,7 +504,3 @@ def _require_output_positions(
 
 def _has_gpu_inputs(inputs: object) -> bool:
     return isinstance(inputs, Mapping) and any(map(is_on_gpu, inputs.values()))
-
-
-def _arrays_by_tensor_name(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> Mapping[str, Array]:
-    return MappingProxyType({info.name: array for info, array in zip(infos, arrays, strict=True)})

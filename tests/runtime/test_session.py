@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -406,3 +407,52 @@ def test_session_ends_with_its_last_reference(tiny_library: Path) -> None:
         assert watch() is None
     finally:
         gc.enable()
+
+
+def test_an_error_of_a_signal_leaves_the_lock_of_another_thread(tiny: Session) -> None:
+    binding = tiny.bind(feeds())
+    taken, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with binding._lock:
+            taken.set()
+            release.wait(10)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            binding.run()
+        other: list[bool] = []
+        thread = threading.Thread(target=lambda: other.append(binding._lock.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+        assert (other, tiny.calls) == ([False], 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        release.set()
+        holder.join()
+    binding.run()
+    assert (tiny.calls, tiny.calls) == (1, 1)
+
+
+def test_a_run_within_a_run_of_a_binding_is_refused(tiny: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a function that is called before each step has it: the buffers of the outer run stay."""
+    call = tiny._call
+
+    def nested(*arguments: Any) -> int:
+        with pytest.raises(AotcError, match="runs on these buffers already"):
+            binding.run()
+        status: int = call(*arguments)
+        return status
+
+    monkeypatch.setattr(tiny, "_call", nested)
+    binding = tiny.bind(feeds())
+    binding.run_with_step_callback(0, 0)
+    np.testing.assert_array_equal(binding.outputs["sum"], [36.0])

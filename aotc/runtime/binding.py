@@ -72,7 +72,8 @@ class Binding:
         # nothing to check, copy or find out beside the call, which takes about as long as a small model
         work = self._operands, self._loads, self._stores, state, session.device
         self._only_calls = not any(work) and self._found == ffi.NULL
-        self._is_running = False
+        #: The lock of a run that is not finished. A forked child has another lock, and none of its parent's runs.
+        self._lock_of_run: object = None
         self._call, self._runs = session._call, session._runs
         self._arguments_and_options = *self._arguments, session._options
 
@@ -82,7 +83,7 @@ class Binding:
 
     def run(self) -> None:
         """Run the compiled model once on the arrays bound to its inputs and outputs."""
-        if not self._only_calls or self._is_running:
+        if not self._only_calls or self._lock_of_run is not None:
             self._run_with_options(None)
             return
         # A `with` statement takes twice the time of the calls of acquire and release, about as long as a small model.
@@ -93,9 +94,9 @@ class Binding:
             next(self._runs)
             status = self._call(*self._arguments_and_options)
         finally:
-            try:
+            try:  # noqa: SIM105 - a `with` statement takes more time
                 lock.release()
-            except RuntimeError:  # noqa: SIM105 - a `with` statement takes more time
+            except RuntimeError:
                 # The handler of a signal, such as that of Ctrl-C, raised an error while another thread had the lock:
                 # it is not this thread's to release.
                 pass
@@ -127,15 +128,15 @@ class Binding:
         self._run_with_options(self._session._allocate_run_options(cuda=how))
 
     def _run_with_options(self, options: Any) -> None:
-        with self._lock:
-            if self._is_running:
+        with (lock := self._lock):
+            if self._lock_of_run is lock:
                 text = f"{self._session.name} runs on these buffers already, in the same thread"
                 raise AotcError("run", text, hint="a run within a run needs a binding of its own: session.bind(...)")
-            self._is_running = True
+            self._lock_of_run = lock
             try:
                 self._copy_and_run(options)
             finally:
-                self._is_running = False
+                self._lock_of_run = None
 
     def _copy_and_run(self, options: Any) -> None:
         if self._operands:

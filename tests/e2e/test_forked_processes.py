@@ -150,6 +150,19 @@ def test_fork_while_other_threads_run(model: CompiledModel, tmp_path: Path) -> N
     runs(BUSY + dedent(body), model.path, folder=tmp_path)
 
 
+def test_fork_while_another_thread_copies_bound_inputs(model: CompiledModel, tmp_path: Path) -> None:
+    body = """
+        binding = session.bind({"x": np.repeat(FEEDS["x"], 2, axis=1)[:, ::2]})  # not contiguous
+
+        def child():
+            binding.run()
+            assert (binding.outputs["output"] == expected).all()
+
+        while_others(binding.run)
+        """
+    runs(BUSY + dedent(body), model.path, folder=tmp_path)
+
+
 def test_fork_while_another_thread_loads(model: CompiledModel, tmp_path: Path) -> None:
     body = """
         from aotc.runtime.abi import ffi

@@ -277,12 +277,16 @@ class Session:
             self._invoke_with_state(read, written, workspace, None, state, interface.length)
         finally:
             self._frames.append(frame)
-        results = arrays_of_found_shapes(results, self._sizes, shapes)
+        results = self._with_types_of_outputs(arrays_of_found_shapes(results, self._sizes, shapes))
+        return [results[k] for k in chosen]
+
+    def _with_types_of_outputs(self, results: list[Array]) -> list[Array]:
+        """Return the arrays that C code wrote, those of other types than C's (16-bit floats, strings) converted."""
         for k, dtype in self._converted:
             results[k] = results[k].astype(dtype)
         for k in self._string_outputs:
             results[k] = strings_of_slots(results[k])
-        return [results[k] for k in chosen]
+        return results
 
     def _invoke_with_state(
         self, read: Any, written: Any, workspace: Any, options: Any, state: State | None, length: int | None = None

@@ -201,6 +201,35 @@ def test_a_run_ends_when_there_is_no_room(carried: str, body: str, result: str, 
         session.run(None, {"x": x, "n": np.array(4), "c": np.array(True)})
 
 
+#: A loop that inserts n elements into none, and one that inserts m elements into a given sequence.
+ROWS = "none = SequenceEmpty <dtype = 1> () " + loop(
+    "n, , none", "s", ", seq(float[5,3]) q", GO + "z = Exp(x) r = SequenceInsert(q, z)", ", seq(float[5,3]) r"
+)
+FURTHER = "{} = Loop (m, , {}) <body = c (int64 j, bool go2, seq(float[5,3]) q2) => (bool on2, seq(float[5,3]) r2) " \
+    "{{ on2 = Identity(go2) z2 = Neg(x) r2 = SequenceInsert(q2, z2) }}> "  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ROWS + "t = SequenceInsert(s, x) ",
+        ROWS + FURTHER.format("t", "s"),
+        "none = SequenceEmpty <dtype = 1> () " + loop(
+            "n, , none", "t", ", seq(float[5,3]) q", GO + FURTHER.format("r", "q"), ", seq(float[5,3]) r"),
+    ],
+    ids=["one_more", "further_loop", "nested_loops"],
+)  # fmt: skip
+def test_there_is_room_for_elements_that_are_inserted_behind_a_full_loop(body: str, tmp_path: Path) -> None:
+    model = _parsed(f"{X}, int64 n, int64 m => float[a,3] y", body + "y = ConcatFromSequence <axis = 0> (t)")
+    project = aotc.compile(model, output=tmp_path / "net", cflags=["-O0"], target="c", dims={"[*]": (0, 3)})
+    session, reference = aotc.load(project.path), _reference(model)
+    for n, m in ((1, 1), (3, 1), (3, 3)):
+        feeds = {"x": _feeds(model)[0]["x"], "n": np.array(n), "m": np.array(m)}
+        (found,), (expected,) = session.run(None, feeds), reference.run(None, feeds)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("interface", "body", "message"),
     [

@@ -25,6 +25,7 @@ from aotc.relay.frontend.onnx.run_time_values import (
     PlainForm,
     RunTimeSequences,
     form_after_iteration,
+    form_of_result,
     grown_form,
     growth,
     initial_form,
@@ -68,12 +69,12 @@ class LoopBody:
             result += map(LoopParameter, variables, form.fields(first, sequences), form.fields(later, sequences))
         return result
 
-    def values(self, results: Sequence[Expr], sequences: RunTimeSequences) -> list[Expr]:
-        """Return the carried values whose tensors are results of a loop."""
+    def values(self, results: Sequence[Expr], given: Sequence[Expr], sequences: RunTimeSequences) -> list[Expr]:
+        """Return the carried values whose tensors are results of a loop, which begins with `given`."""
         rest = iter(results)
         return [
-            form.value([next(rest) for _ in variables], sequences)
-            for form, variables in zip(self.forms, self.variables, strict=True)
+            form_of_result(form, first, sequences).value([next(rest) for _ in variables], sequences)
+            for form, variables, first in zip(self.forms, self.variables, given, strict=True)
         ]
 
 

@@ -233,7 +233,7 @@ class _LoopControl:
         parts = (self.counter, self.limit, self.keep)
         parameters = [p for p in parts if p is not None and isinstance(p.var, Var)]
         _, last, rows = self._added(parameters, [], g.logical_and(*self._tests()), row_count)
-        return [*self.body.values(last, self.node.sequences), *rows]
+        return [*self.body.values(last, self.state, self.node.sequences), *rows]
 
     def add_loop_within(self, room: int) -> tuple[Expr, list[Expr]]:
         """Add the function of a loop with at most `room` iterations to the module; return the number of iterations, or
@@ -247,7 +247,7 @@ class _LoopControl:
         number = g.where(g.logical_and(*tests, *flags), g.constant(room + 1, "int64"), count)
         text = f"a loop has at most {room} iterations"
         checked = [_with_required_range(x, number, room, text) for x in last]
-        return number, [*self.body.values(checked, self.node.sequences), *values]
+        return number, [*self.body.values(checked, self.state, self.node.sequences), *values]
 
     def _added(
         self, parameters: Sequence[LoopParameter], returned: Sequence[LoopParameter], goes_on: Expr, count: Dim | None

@@ -209,6 +209,20 @@ def form_after_iteration(form: Form, before: Expr, after: Expr, sequences: RunTi
     return TensorForm(layout) if layout.varying else PlainForm(ty)
 
 
+def form_of_result(form: Form, given: Expr, sequences: RunTimeSequences) -> Form:
+    """Return the form of what a loop has carried, behind the loop.
+
+    form     form in the body, whose room for the largest number of iterations does not grow any more
+    given    the value that the loop begins with
+
+    Behind the loop there may be further elements, unless the loop is within one that has room for all of them.
+    """
+    if not isinstance(form, SlotsForm):
+        return form
+    known = sequences.of(given)
+    return replace(form, is_growing=known is None or known.is_growing)
+
+
 #: The capacity, or None, and the room of a form.
 _Sizes: TypeAlias = tuple[int | None, tuple[int | None, ...]]
 

@@ -477,6 +477,24 @@ def test_data_of_products_by_weights_in_blocks_can_be_rounded(block: int, transp
     assert np.abs(rounded @ weights - x @ weights).max() > 1e-3
 
 
+def test_data_without_elements_can_be_rounded(tmp_path: Path) -> None:
+    """A product whose depth is 0 has no blocks: its results are zeros, also with `round_data`."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=0, block_size=32),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, d) for n, d in (("x", [3, 0]), ("y", [3, 24])))
+    constants = [
+        helper.make_tensor("w", onnx.TensorProto.INT4, (0, 24), []),
+        numpy_helper.from_array(np.zeros((0, 24), np.float32), "s"),
+    ]
+    graph = helper.make_graph(nodes, "empty", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    compile(model, output=tmp_path / "net", name="net", round_data=True, cflags=["-O1"])
+    (result,) = load(tmp_path / "net").run(None, {"x": np.zeros((3, 0), np.float32)})
+    np.testing.assert_array_equal(result, np.zeros((3, 24), np.float32))
+
+
 def test_a_matrix_of_few_bits_of_more_than_a_megabyte() -> None:
     """Larger than what is computed while a model is read: its integers are known all the same."""
     rng = np.random.default_rng(0)

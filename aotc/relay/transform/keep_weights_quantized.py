@@ -211,7 +211,7 @@ def _evaluate_constant_expression(expr: Expr) -> Array | None:
 
 def _starts_of_blocks(matrix: _DequantizedMatrix) -> list[int]:
     """Return the columns whose scales or zero points differ from those of the column before."""
-    edges = np.zeros(matrix.integers.shape[1] - 1, bool)
+    edges = np.zeros(max(matrix.integers.shape[1] - 1, 0), bool)
     for values in (matrix.scale, matrix.zero):
         edges |= (values[:, 1:] != values[:, :-1]).any(0)
     return [int(k) + 1 for k in np.flatnonzero(edges)]

@@ -194,7 +194,7 @@ OPTIONS_WITH_CONFIG_KEY: Final[Mapping[str, OptionDescription]] = MappingProxyTy
     ),
     "round_data": OptionDescription(
         help="Round the data of products by weights that have a scale for each block to int8, in the same blocks.",
-        python="Faster and less accurate; see docs/accuracy.md.", default=False,
+        python="Faster and less accurate; see docs/quantization.md.", default=False,
         command="--round-data", config_key="compile.round_data", config_type=bool,
     ),
     "rounding": OptionDescription(

@@ -62,8 +62,9 @@ class Program(ctypes.Structure):
     _fields_ = (
         *((name, _WORDS) for name in ("info", "calls", "images", "kernels", "steps", "args", "edges")),
         *((f"num_{name}", _NUMBERS) for name in ("images", "kernels", "steps", "args")),
-        *((name, _NUMBERS) for name in ("least_driver", "reserved")),
+        *((name, _NUMBERS) for name in ("least_driver", "num_tiers")),
         *((name, ctypes.c_uint64) for name in ("weights", "weights_bytes", "arena_bytes")),
+        *((name, _WORDS) for name in ("tiers", "state_hash")),
     )
 
 

@@ -189,7 +189,7 @@ CPU_PASSES = ("KeepState", "WorkInPlace", "PlanMemory", "DivideAmongThreads", *L
             ("FuseLoops", "OrderSteps", "KeepState", "WorkInPlace", *LAST_PASSES, "HalveBytes", "PlanMemory"),
         ),
         ("cortex-m4", {"compile.overlap": False, "compile.reorder": False}, ONE_THREAD_PASSES),
-        ("cuda", {"compile.reorder": True}, ("LaunchOnDevice", "WorkInPlace", "PlanMemory", *LAST_PASSES)),
+        ("cuda", {"compile.reorder": True}, ("LaunchOnDevice", "KeepState", "WorkInPlace", "PlanMemory", *LAST_PASSES)),
     ],
 )
 def test_pipelines_of_targets(target: str, config: dict[str, bool], expected: tuple[str, ...]) -> None:

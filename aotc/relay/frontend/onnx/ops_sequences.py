@@ -275,6 +275,9 @@ def _split_to_sequence(
         sizes: Sequence[Dim] = g.equal_part_sizes(g.dim(x, axis), 1)
         parts = g.split(x, sizes, axis)
         return Tuple([g.squeeze(p, [axis]) for p in parts] if keepdims != 1 else parts)
+    is_integer = g.dtype(node[1]).is_integer and g.rank(node[1]) <= 1
+    text = f"`split` of SplitToSequence is an integer or a list of integers, got {type_of(node[1])}"
+    require("onnx-sequence", is_integer, text)
     is_list = g.rank(node[1]) > 0
     most = largest_of_dims((extent,))
     known = compile_time_elements(node[1])

@@ -6,8 +6,8 @@ A body is converted as a trial for what the loop begins with, then for forms (`r
 iteration gives, until the forms do not change any more. Forms that grow by the same sizes in each iteration get room
 for the largest number of iterations.
 
-    trial = settled_body(convert, state, sequences)     # a body and the forms of what it carries
-    body = trial.body(most_iterations)
+    stable = find_stable_body(convert, state, sequences)     # a body and the forms of what it carries
+    body = stable.body(most_iterations)
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LoopBody:
 
 
 @dataclass(frozen=True, slots=True)
-class SettledBody:
+class StableBody:
     """A body of a loop whose carried values have forms that hold after any number of iterations.
 
     known     the converted body, if its forms do not depend on the number of iterations
@@ -126,7 +126,7 @@ def _converted(
     return LoopBody(forms, variables, outputs[0], outputs[1:count], outputs[count:], captured)
 
 
-def settled_body(convert: ConvertBody, state: Sequence[Expr], sequences: RunTimeSequences) -> SettledBody:
+def find_stable_body(convert: ConvertBody, state: Sequence[Expr], sequences: RunTimeSequences) -> StableBody:
     """Return a body with forms of its carried values that hold after each iteration.
 
     Raises AotcError (code "onnx-loop") for values that keep changing in other ways than by the same sizes.
@@ -143,11 +143,11 @@ def settled_body(convert: ConvertBody, state: Sequence[Expr], sequences: RunTime
                 is_used.append(True)
         if later == forms:
             state_conditions(conditions)
-            return SettledBody(convert, state, sequences, forms, [None] * len(forms), trial, body)
+            return StableBody(convert, state, sequences, forms, [None] * len(forms), trial, body)
         last, steps = steps, [growth(old, new) for old, new in zip(forms, later, strict=True)]
         forms = later
         if steps == last and None not in steps:
-            return SettledBody(convert, state, sequences, forms, steps, trial + 1, None)
+            return StableBody(convert, state, sequences, forms, steps, trial + 1, None)
     text = "a value that the loop carries changes in each iteration, in other ways than by the same number of elements"
     hint = "keep its shape, or make the number of iterations a constant: then the loop is unrolled"
     raise AotcError("onnx-loop", text, hint=hint)

@@ -31,7 +31,7 @@ from aotc.ir import (
 )
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.found_sizes import found_rows_within_bound, with_required_range
-from aotc.relay.frontend.onnx.loop_bodies import LoopBody, scan_row, settled_body
+from aotc.relay.frontend.onnx.loop_bodies import LoopBody, find_stable_body, scan_row
 from aotc.relay.frontend.onnx.node import ClosedSubgraph, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.size_operands import OperandBounds, operand_bounds, without_size_operands
 from aotc.relay.frontend.size_values import loop_counter, size_values
@@ -159,15 +159,15 @@ def _loop_as_function(
         with loop_counter(number):
             return node.closed_subgraph(body, [number, g.constant(True), *values])
 
-    settled = settled_body(convert, state, node.sequences)
-    require("onnx-loop", settled.known is not None or not must_be_sized, "the shapes of carried values change")
+    stable = find_stable_body(convert, state, node.sequences)
+    require("onnx-loop", stable.known is not None or not must_be_sized, "the shapes of carried values change")
     counter = LoopParameter(number, g.constant(0, "int64"), g.add(number, 1))
-    first = settled.known if settled.known is not None else settled.body(0)
+    first = stable.known if stable.known is not None else stable.body(0)
     known_flag = _known_element(first.flag, "the condition of Loop")
     stays_true = condition is None or bool(known_flag and _known_element(condition, "the condition of Loop"))
     row_count = None
     if stays_true and trip_count is not None:
-        needs_count = first.rows or settled.is_growing
+        needs_count = first.rows or stable.is_growing
         row_count = _row_count(trip_count) if needs_count else None
 
     def control(loop_body: LoopBody) -> _LoopControl:
@@ -180,12 +180,12 @@ def _loop_as_function(
         limit = _limit_parameter(trip_count)
         return _LoopControl(node, counter, limit, keep, loop_body, state, must_be_sized)
 
-    if not first.rows and not settled.is_growing:
+    if not first.rows and not stable.is_growing:
         return control(first).add_loop(None)
     if row_count is None:
         most = None if trip_count is None else _largest_trip_count(trip_count)
-        return _loop_of_found_trip_count(lambda room: control(settled.body(room)), most)
-    return control(settled.body(largest_size(row_count))).add_loop(row_count)
+        return _loop_of_found_trip_count(lambda room: control(stable.body(room)), most)
+    return control(stable.body(largest_size(row_count))).add_loop(row_count)
 
 
 def _limit_parameter(trip_count: Expr | None) -> LoopParameter | None:
